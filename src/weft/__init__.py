@@ -1,0 +1,1 @@
+"""Weft plans, designs, schedules, routes and runs the training of large models on GPU networks."""

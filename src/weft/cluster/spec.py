@@ -1,0 +1,99 @@
+"""On what: accelerators, and the tiers of network that join them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from weft.errors import Unsupported
+from weft.model.job import Precision
+
+TierKind = Literal["ring", "fully-connected", "switch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One accelerator as its scheduler sees it (one GCD of an MI250X, one GPU of a GB200).
+
+    Peaks are dense (no sparsity), in FLOP/s; 0 means the format has no matrix units.  ``memory_Bps`` is the peak of
+    its HBM.  ``scale_up_Bps`` and ``nic_Bps`` are bytes/s per accelerator and direction.  ``multiprocessors`` counts
+    SMs or compute units; ``power_w`` is the board's limit; ``host_Bps`` its path to host memory, per direction.
+    """
+
+    name: str
+    vendor: str
+    fp32_flops: float
+    fp16_flops: float
+    bf16_flops: float
+    fp8_flops: float
+    fp4_flops: float
+    memory_bytes: float
+    memory_Bps: float
+    scale_up_size: int
+    scale_up_Bps: float
+    nic_Bps: float
+    host_Bps: float
+    multiprocessors: int
+    power_w: float
+    in_switch_reduction: bool = False
+    usd_per_hour: float = 0.0
+
+    def peak_flops(self, precision: Precision) -> float:
+        """Dense peak in FLOP/s for the linear layers of ``precision``.
+
+        Raises:
+            Unsupported: the accelerator has no matrix units for it.
+        """
+        peak = {
+            "fp32": self.fp32_flops,
+            "fp16": self.fp16_flops,
+            "bf16": self.bf16_flops,
+            "fp8": self.fp8_flops,
+            "mxfp8": self.fp8_flops,
+            "nvfp4": self.fp4_flops,
+        }[precision]
+        if peak <= 0:
+            raise Unsupported(
+                f"{self.name} has no matrix units for {precision}",
+                remedy="choose another precision or another accelerator",
+            )
+        return peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One dimension of the network.
+
+    ``size`` is how many units of the next inner tier (accelerators, for the innermost) it joins.  ``bandwidth_Bps`` is
+    per accelerator and direction before ``oversubscription`` (>= 1) divides it; ``latency_s`` is one hop through it.
+    ``in_network_reduction``: its switches can reduce (NVLink SHARP, Quantum SHARP).
+    """
+
+    name: str
+    size: int
+    kind: TierKind
+    bandwidth_Bps: float
+    latency_s: float
+    oversubscription: float = 1.0
+    in_network_reduction: bool = False
+
+    @property
+    def effective_Bps(self) -> float:
+        return self.bandwidth_Bps / self.oversubscription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """``count`` accelerators joined by ``tiers``, inner to outer; the product of their sizes is ``count``."""
+
+    name: str
+    accelerator: Accelerator
+    count: int
+    tiers: tuple[Tier, ...]
+    defaults: tuple[str, ...] = ()
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """Accelerators that one unit of each tier holds, inner to outer."""
+        return tuple(prod(tier.size for tier in self.tiers[: i + 1]) for i in range(len(self.tiers)))

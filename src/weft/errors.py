@@ -1,0 +1,71 @@
+"""The errors that people see.
+
+    WeftError
+    |- BadInput            exit 2: a file, field or value that cannot be used
+    |  |- UnknownName      a name that is in no catalogue (with near names)
+    |  `- Unsupported      understood, but outside what Weft models
+    |- MissingExtra        exit 2: a feature whose optional packages are absent
+    `- NothingFeasible     exit 3: the search ended with no layout; counts per reason
+
+Anything else that escapes is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WeftError(Exception):
+    """Base of every expected error; ``exit_code`` is what the command line returns."""
+
+    exit_code = 2
+
+
+class BadInput(WeftError):
+    """A value that cannot be used: what is wrong, where, why, and what to change.
+
+    Args:
+        what: the fact, with its numbers ("bandwidth is negative: -3 GB/s").
+        where: file and field ("cluster.toml: tiers[1].bandwidth"), or the option's name.
+        remedy: what to change.
+    """
+
+    def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        self.what, self.where, self.remedy = what, where, remedy
+        super().__init__(f"{where}: {what}" if where else what)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text} -- {self.remedy}" if self.remedy else text
+
+
+class UnknownName(BadInput):
+    """A name that no catalogue holds; suggests the nearest ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str | None = None) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+        if near:
+            remedy = f"did you mean {' or '.join(near)}?"
+        else:
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            remedy = f"known: {shown}"
+        super().__init__(f"unknown {kind} {name!r}", where=where, remedy=remedy)
+
+
+class Unsupported(BadInput):
+    """Input that is well formed but changes shape or cost in a way that Weft does not model."""
+
+
+class MissingExtra(WeftError):
+    """A feature needs packages of an optional extra."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the extra '{extra}' -- pip install 'weft[{extra}]'")
+
+
+class NothingFeasible(WeftError):
+    """A search that found no layout; the message carries counts per reason and a remedy."""
+
+    exit_code = 3

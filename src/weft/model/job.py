@@ -1,0 +1,47 @@
+"""How a model is trained: the recipe, and the job = model + recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.model.spec import Model
+
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+"""Arithmetic of the linear layers; attention and everything else stay in 16 bits below fp16."""
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+
+AttentionKernel = Literal["flash", "unfused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What one iteration trains on.
+
+    ``global_batch`` counts sequences of ``sequence`` tokens.  ``attention`` is the kernel: ``flash`` skips masked tiles
+    and keeps no score matrix, ``unfused`` computes and stores the full square (Megatron-LM before 2023).
+    ``dropout`` adds the masks and passes of dropout layers.  ``gradient_bytes`` is the width of gradients as
+    accumulated and reduced (4: Megatron's fp32 main gradients; 2: reduced in bf16).
+    """
+
+    global_batch: int
+    sequence: int
+    precision: Precision = "bf16"
+    attention: AttentionKernel = "flash"
+    dropout: bool = False
+    gradient_bytes: int = 4
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one iteration."""
+        return self.global_batch * self.sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A model and how it is trained; ``defaults`` lists, for people, every value that was assumed."""
+
+    model: Model
+    recipe: Recipe
+    defaults: tuple[str, ...] = ()

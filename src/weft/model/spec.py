@@ -1,0 +1,325 @@
+"""What is trained: a transformer as runs of identical blocks.
+
+A block is a list of (fused) linear layers, an attention core, a feed-forward part and norms.  Parameter counts,
+FLOPs, tensor sizes and collectives are all derived from ``Block.linears()``, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+LinearKind = Literal["normal", "transposed", "replicated"]
+"""How tensor parallelism cuts a linear layer: ``normal`` = output features over x (Megatron's column-parallel),
+``transposed`` = input features over x (row-parallel), ``replicated`` = not cut by x."""
+
+LinearPart = Literal["attention", "feed_forward", "expert", "shared_expert", "router"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """One (fused) linear layer of a block.
+
+    ``copies`` counts identical layers of which a token uses ``active`` (experts); both are 1 for dense layers.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    kind: LinearKind
+    part: LinearPart
+    bias: bool = False
+    copies: int = 1
+    active: int = 1
+
+    @property
+    def parameters(self) -> int:
+        return self.copies * self.weights_per_copy
+
+    @property
+    def weights_per_copy(self) -> int:
+        return self.inputs * self.outputs + (self.outputs if self.bias else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Multi-head, grouped-query or multi-query attention.
+
+    ``window`` is the number of keys a query sees (None: the whole causal prefix).
+    ``extra_parameters`` counts small learned vectors of one layer that are in no linear layer (query/key norms, sinks,
+    learned relative biases).
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    extra_parameters: int = 0
+    rotary: bool = True
+
+    @property
+    def qk_dim(self) -> int:
+        """Features per head of queries and keys."""
+        return self.head_dim
+
+    @property
+    def v_dim(self) -> int:
+        """Features per head of values."""
+        return self.head_dim
+
+    @property
+    def kv_elements(self) -> int:
+        """Elements of keys and values per token that context parallelism exchanges."""
+        return self.kv_heads * 2 * self.head_dim
+
+    def linears(self, hidden: int) -> Iterator[Linear]:
+        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
+        yield Linear(
+            name="qkv", inputs=hidden, outputs=qkv, kind="normal", part="attention", bias=self.qkv_bias
+        )
+        out = self.heads * self.head_dim
+        yield Linear(
+            name="proj", inputs=out, outputs=hidden, kind="transposed", part="attention", bias=self.out_bias
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
+
+    Queries are compressed to ``q_rank`` (None: not compressed), keys and values to ``kv_rank``; ``rope_dim`` features
+    carry positions.  The down-projections are replicated over x, as Megatron-Core does.
+    ``extra_parameters`` holds the norms of the compressed vectors.
+    """
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    window: int | None = None
+    extra_parameters: int = 0
+    rotary: bool = True
+
+    @property
+    def kv_heads(self) -> int:
+        return self.heads
+
+    @property
+    def qk_dim(self) -> int:
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def v_dim(self) -> int:
+        return self.value_dim
+
+    @property
+    def kv_elements(self) -> int:
+        return self.heads * (self.qk_dim + self.value_dim)
+
+    def linears(self, hidden: int) -> Iterator[Linear]:
+        queries = self.heads * self.qk_dim
+        if self.q_rank is None:
+            yield Linear(name="q", inputs=hidden, outputs=queries, kind="normal", part="attention")
+        else:
+            yield Linear(name="q_down", inputs=hidden, outputs=self.q_rank, kind="replicated", part="attention")
+            yield Linear(name="q_up", inputs=self.q_rank, outputs=queries, kind="normal", part="attention")
+        down = self.kv_rank + self.rope_dim
+        yield Linear(name="kv_down", inputs=hidden, outputs=down, kind="replicated", part="attention")
+        up = self.heads * (self.nope_dim + self.value_dim)
+        yield Linear(name="kv_up", inputs=self.kv_rank, outputs=up, kind="normal", part="attention")
+        out = self.heads * self.value_dim
+        yield Linear(name="proj", inputs=out, outputs=hidden, kind="transposed", part="attention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForward:
+    """A dense feed-forward layer; ``gated`` adds the second input projection of SwiGLU/GeGLU (fused with the first)."""
+
+    intermediate: int
+    gated: bool = True
+    bias: bool = False
+
+    def linears(
+        self, hidden: int, part: LinearPart = "feed_forward", copies: int = 1, active: int = 1
+    ) -> Iterator[Linear]:
+        up = self.intermediate * (2 if self.gated else 1)
+        prefix = "" if part == "feed_forward" else f"{part}."
+        yield Linear(
+            name=f"{prefix}fc1",
+            inputs=hidden,
+            outputs=up,
+            kind="normal",
+            part=part,
+            bias=self.bias,
+            copies=copies,
+            active=active,
+        )
+        yield Linear(
+            name=f"{prefix}fc2",
+            inputs=self.intermediate,
+            outputs=hidden,
+            kind="transposed",
+            part=part,
+            bias=self.bias,
+            copies=copies,
+            active=active,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureOfExperts:
+    """A routed feed-forward layer: ``experts`` of which a token uses ``top_k``, plus an optional dense shared expert."""
+
+    experts: int
+    top_k: int
+    expert: FeedForward
+    shared: FeedForward | None = None
+    router_bias: bool = False
+    extra_parameters: int = 0
+
+    def linears(self, hidden: int) -> Iterator[Linear]:
+        yield Linear(
+            name="router",
+            inputs=hidden,
+            outputs=self.experts,
+            kind="replicated",
+            part="router",
+            bias=self.router_bias,
+        )
+        yield from self.expert.linears(hidden, "expert", self.experts, self.top_k)
+        if self.shared is not None:
+            yield from self.shared.linears(hidden, "shared_expert")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One transformer block.
+
+    ``norms`` counts the norms over the hidden features (2; 4 with Gemma's post-norms; 1 for Falcon-7B's shared norm);
+    ``norm_bias`` is True for LayerNorm with bias.  ``parallel`` blocks run attention and feed-forward from one input
+    (GPT-NeoX, Falcon, PaLM).
+    """
+
+    hidden: int
+    attention: Attention | LatentAttention
+    feed_forward: FeedForward | MixtureOfExperts
+    norms: int = 2
+    norm_bias: bool = False
+    parallel: bool = False
+
+    def linears(self) -> tuple[Linear, ...]:
+        """The block's linear layers in order of use."""
+        return (*self.attention.linears(self.hidden), *self.feed_forward.linears(self.hidden))
+
+    @property
+    def moe(self) -> MixtureOfExperts | None:
+        return self.feed_forward if isinstance(self.feed_forward, MixtureOfExperts) else None
+
+    @property
+    def vector_parameters(self) -> int:
+        """Norms and other small vectors, replicated over tensor-parallel ranks."""
+        extra = self.attention.extra_parameters + (self.moe.extra_parameters if self.moe else 0)
+        return self.norms * self.hidden * (2 if self.norm_bias else 1) + extra
+
+    @property
+    def parameters(self) -> int:
+        return sum(linear.parameters for linear in self.linears()) + self.vector_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token uses."""
+        used = sum(linear.active * linear.weights_per_copy for linear in self.linears())
+        return used + self.vector_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRun:
+    """``count`` consecutive identical blocks."""
+
+    block: Block
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A decoder-only transformer.
+
+    ``positions`` counts rows of a learned position table (0 for rotary or ALiBi).  ``prediction_layers`` counts
+    multi-token-prediction modules after the last block (DeepSeek-V3: one extra block, a 2h x h projection and norms);
+    they share embedding and head.  ``embedding_norm`` adds a norm after the embedding (BLOOM).
+    ``embedding_features`` is the width of the embedding when it differs from ``hidden`` (OPT-350M).
+    """
+
+    name: str
+    hidden: int
+    vocab: int
+    runs: tuple[BlockRun, ...]
+    tied_embeddings: bool = False
+    positions: int = 0
+    final_norm: bool = True
+    norm_bias: bool = False
+    head_bias: bool = False
+    embedding_norm: bool = False
+    embedding_features: int | None = None
+    prediction_layers: int = 0
+
+    @property
+    def layers(self) -> int:
+        return sum(run.count for run in self.runs)
+
+    @property
+    def kinds(self) -> tuple[Block, ...]:
+        """The distinct blocks, in order of first use."""
+        return tuple(dict.fromkeys(run.block for run in self.runs))
+
+    def block_sequence(self) -> tuple[int, ...]:
+        """For each layer, the index of its block in ``kinds``."""
+        index = {block: i for i, block in enumerate(self.kinds)}
+        return tuple(index[run.block] for run in self.runs for _ in range(run.count))
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of one norm over the hidden features."""
+        return self.hidden * (2 if self.norm_bias else 1)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Token and position tables, with the projections of a narrower embedding."""
+        width = self.embedding_features or self.hidden
+        tables = (self.vocab + self.positions) * width
+        if self.embedding_features and self.positions:
+            tables = self.vocab * width + self.positions * self.hidden
+        projections = 2 * width * self.hidden if self.embedding_features else 0
+        return tables + projections + (self.norm_parameters if self.embedding_norm else 0)
+
+    @property
+    def head_parameters(self) -> int:
+        """Output projection (0 when tied) and final norm."""
+        matrix = 0 if self.tied_embeddings else self.vocab * (self.embedding_features or self.hidden)
+        bias = self.vocab if self.head_bias else 0
+        return matrix + bias + (self.norm_parameters if self.final_norm else 0)
+
+    @property
+    def prediction_parameters(self) -> int:
+        """Parameters of the multi-token-prediction modules (their own weights only)."""
+        if not self.prediction_layers:
+            return 0
+        own = self.runs[-1].block.parameters + 2 * self.hidden * self.hidden + 3 * self.norm_parameters
+        return self.prediction_layers * own
+
+    @property
+    def parameters(self) -> int:
+        """All parameters but those of multi-token-prediction modules (as publishers count)."""
+        blocks = sum(run.count * run.block.parameters for run in self.runs)
+        return blocks + self.embedding_parameters + self.head_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token uses, embeddings included."""
+        blocks = sum(run.count * run.block.active_parameters for run in self.runs)
+        return blocks + self.embedding_parameters + self.head_parameters
