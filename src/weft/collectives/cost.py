@@ -1,0 +1,201 @@
+"""What a collective costs, in closed form: one place for every kind, algorithm and protocol.
+
+A group spreads over the network's tiers (``weft.layout.mesh.Spread``).  A ring of all its ranks crosses tier k
+with the NICs of the ranks that share one unit below it, so a rank's share of the crossing is 1/members; the slowest tier bounds
+the pipelined ring.  As in NCCL's tuning model (its ``tuning.cc``) time is latency of the steps plus bytes over
+bandwidth, for each algorithm (ring, double binary tree, in-switch reduction) and protocol (LL, LL128, Simple), and the
+library takes the fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster
+from weft.layout.mesh import Spread
+from weft.layout.operations import CollectiveKind
+from weft.layout.table import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """How data and flags travel: share of the bandwidth, and seconds per step inside and between domains."""
+
+    name: str
+    bandwidth: float
+    inside_s: float
+    outside_s: float
+
+
+PROTOCOLS = (
+    Protocol(name="LL", bandwidth=0.40, inside_s=0.6e-6, outside_s=2.7e-6),
+    Protocol(name="LL128", bandwidth=0.92, inside_s=1.9e-6, outside_s=4.0e-6),
+    Protocol(name="Simple", bandwidth=1.0, inside_s=3.4e-6, outside_s=14.0e-6),
+)
+"""Step latencies of rings as in NCCL's tuning tables (LL and LL128 carry flags in half and in one sixteenth of the line)."""
+
+TREE_BANDWIDTH = 0.90
+"""Double binary trees reach this share of the ring's bandwidth between domains (NCCL's tuning model)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The tiers as collectives see them: achieved bytes/s per accelerator and direction, added hop latency in seconds."""
+
+    spans: tuple[int, ...]
+    achieved_Bps: tuple[float, ...]
+    peak_Bps: tuple[float, ...]
+    latency_s: tuple[float, ...]
+    reduces: tuple[bool, ...]
+    switch_efficiency: float
+    launch_s: float
+
+    @classmethod
+    def of(cls, cluster: Cluster, calibration: Calibration) -> Network:
+        efficiency = [calibration.scale_up_efficiency] + [calibration.scale_out_efficiency] * (
+            len(cluster.tiers) - 1
+        )
+        pairs = list(zip(cluster.tiers, efficiency, strict=True))
+        return cls(
+            spans=cluster.spans,
+            achieved_Bps=tuple(tier.effective_Bps * share for tier, share in pairs),
+            peak_Bps=tuple(tier.effective_Bps for tier in cluster.tiers),
+            latency_s=tuple(tier.latency_s for tier in cluster.tiers),
+            reduces=tuple(tier.in_network_reduction for tier in cluster.tiers),
+            switch_efficiency=calibration.scale_up_reduction_efficiency,
+            launch_s=calibration.collective_s,
+        )
+
+
+def collective_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:
+    """Seconds of one collective; 0 where there is nothing to move or nobody to move it to.
+
+    ``bytes_`` is the full buffer, as ``weft.layout.operations.Collective`` defines it.  An ``exchange`` is one step of a
+    ring; the caller multiplies by the steps.
+    """
+    if kind == "all-to-all":
+        seconds = _all_to_all(bytes_, group, network)
+    elif kind in ("send", "exchange"):
+        seconds = _neighbour(bytes_, group, network)
+    else:
+        options = list(_algorithms(kind, bytes_, group, network))
+        seconds = np.minimum.reduce(options) + network.launch_s
+    return np.where((group.size > 1) & (bytes_ > 0), seconds, 0.0)
+
+
+def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:
+    """No algorithm is faster: bytes that a rank must send or receive over the peak bandwidth it shares.
+
+    An all-reduce in a switch that reduces sends each byte once; otherwise 2(g-1)/g of the buffer must pass.
+    """
+    share = {"all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0, "all-reduce": 2.0}.get(kind)
+    if share is None:
+        return _slowest(bytes_, group, network.peak_Bps)
+    if kind == "all-reduce" and any(network.reduces):
+        return _slowest(bytes_, group, network.peak_Bps)
+    if kind == "all-to-all":
+        return _spread_out(bytes_, group, network.peak_Bps)
+    return _slowest(share * bytes_ * (group.size - 1) / group.size, group, network.peak_Bps)
+
+
+def _algorithms(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Iterator[Floats]:
+    for protocol in PROTOCOLS:
+        yield _ring(kind, bytes_, group, network, protocol)
+        if kind == "all-reduce":
+            yield _tree(bytes_, group, network, protocol)
+    if network.reduces[0]:
+        yield _in_switch(kind, bytes_, group, network)
+    if kind == "all-reduce" and len(network.spans) > 1 and all(network.reduces):
+        yield _in_network(bytes_, group, network)
+
+
+def _slowest(crossing: Floats, group: Spread, bandwidth: tuple[float, ...]) -> Floats:
+    """Seconds for ``crossing`` bytes to pass every tier that the group spans, the slowest counting."""
+    below = np.ones_like(group.size)
+    seconds = np.zeros_like(crossing)
+    for members, Bps in zip(group.members, bandwidth, strict=True):
+        crossed = members > below
+        seconds = np.maximum(seconds, np.where(crossed, crossing / (below * Bps), 0.0))
+        below = members
+    return seconds
+
+
+def _hops(group: Spread, network: Network) -> Floats:
+    """Added latency of one step between domains: the outermost tier that the group spans."""
+    latency = np.full_like(group.size, network.latency_s[0])
+    below = group.members[0]
+    for members, hop in zip(group.members[1:], network.latency_s[1:], strict=True):
+        latency = np.where(members > below, hop, latency)
+        below = members
+    return latency
+
+
+def _ring(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -> Floats:
+    rounds = 2.0 if kind == "all-reduce" else 1.0
+    outside = np.ceil(group.size / group.members[0]) - 1
+    outside = np.where(outside > 0, outside + 1, 0.0) * (group.size - 1) / group.size
+    inside = group.size - 1 - outside
+    step_out = protocol.outside_s + _hops(group, network)
+    steps = inside * (protocol.inside_s + network.latency_s[0]) + outside * step_out
+    crossing = rounds * bytes_ * (group.size - 1) / group.size
+    return rounds * steps + _slowest(crossing, group, network.achieved_Bps) / protocol.bandwidth
+
+
+def _tree(bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -> Floats:
+    """Chains inside domains, double binary trees between them (Sanders et al. 2009)."""
+    domains = np.ceil(group.size / group.members[0])
+    inside = (group.members[0] - 1) * (protocol.inside_s + network.latency_s[0])
+    outside = np.ceil(np.log2(domains)) * (1.9 * protocol.outside_s + _hops(group, network))
+    seconds = _slowest(2.0 * bytes_, group, network.achieved_Bps) / (protocol.bandwidth * TREE_BANDWIDTH)
+    return 2.0 * (inside + outside) + seconds
+
+
+def _in_switch(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:
+    """NVLS: the scale-up switch reduces and multicasts; groups that leave the domain cannot use it alone."""
+    size = group.size
+    moved = bytes_ * (size + 1) / size if kind == "all-reduce" else bytes_ * (size - 1) / size
+    seconds = moved / (network.peak_Bps[0] * network.switch_efficiency)
+    latency = 2.0 * (PROTOCOLS[-1].inside_s + network.latency_s[0])
+    alone = (group.members[0] >= size) & (size > 2)
+    return np.where(alone, seconds + latency, np.inf)
+
+
+def _in_network(bytes_: Floats, group: Spread, network: Network) -> Floats:
+    """Reduction in every switch on the way (SHARP): each byte goes up once and comes down once."""
+    seconds = _slowest(bytes_, group, network.achieved_Bps)
+    return seconds + 2.0 * (PROTOCOLS[-1].outside_s + _hops(group, network))
+
+
+def _spread_out(bytes_: Floats, group: Spread, bandwidth: tuple[float, ...]) -> Floats:
+    """Each rank sends 1/size of its bytes to every other; what leaves a unit crosses the tier above it."""
+    below = np.ones_like(group.size)
+    seconds = np.zeros_like(bytes_)
+    for members, Bps in zip(group.members, bandwidth, strict=True):
+        leaving = bytes_ * (group.size - below) / group.size
+        seconds = np.maximum(seconds, np.where(members > below, leaving / Bps, 0.0))
+        below = members
+    return seconds
+
+
+def _all_to_all(bytes_: Floats, group: Spread, network: Network) -> Floats:
+    far = group.size - group.members[0]
+    near = group.members[0] - 1
+    posts = near * 0.3e-6 + far * 0.6e-6
+    step = np.where(far > 0, PROTOCOLS[-1].outside_s + _hops(group, network), PROTOCOLS[-1].inside_s)
+    return network.launch_s + posts + step + _spread_out(bytes_, group, network.achieved_Bps)
+
+
+def _neighbour(bytes_: Floats, group: Spread, network: Network) -> Floats:
+    """One message to the next rank of the group, on the outermost tier between them."""
+    outside = group.size > group.members[0]
+    below = np.ones_like(group.size)
+    Bps = np.full_like(group.size, network.achieved_Bps[0])
+    for members, achieved in zip(group.members, network.achieved_Bps, strict=True):
+        Bps = np.where(members > below, np.minimum(Bps, achieved), Bps)
+        below = members
+    step = np.where(outside, PROTOCOLS[-1].outside_s + _hops(group, network), PROTOCOLS[-1].inside_s)
+    return network.launch_s + step + bytes_ / Bps

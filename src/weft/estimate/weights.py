@@ -1,0 +1,107 @@
+"""Keeping weights and gradients together: per block over z, per step over the replicas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.collectives.cost import Network, collective_s, lower_bound_s
+from weft.layout.mesh import Spread, degrees, spread, spread_of, strides
+from weft.layout.operations import HALF_BYTES
+from weft.layout.table import Floats, Index, LayoutTable
+
+BUCKET_ELEMENTS = 40e6
+"""Gradients per bucket of the overlapped reduction, at least (Megatron-Core: max(40e6, 1e6 * ranks))."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGroups:
+    """Ranks that share a weight at rest (``shard``) and that hold copies of it (``replica``), for dense and expert weights.
+
+    With z = 1 weights are whole and replicas are the ranks of context and data; with z > 1 they are cut over context
+    and z, as torchtitan and Megatron-FSDP do, and replicas are the ranks of data.
+    """
+
+    shard: Spread
+    replica: Spread
+    expert_shard: Spread
+    expert_replica: Spread
+
+
+def weight_groups(mesh: LayoutTable, spans: tuple[int, ...]) -> WeightGroups:
+    """The groups of each distinct mesh."""
+    sharded = mesh.z > 1
+    shard = _where(sharded, spread(mesh, ("context", "z"), spans), _single(mesh, spans))
+    replica = _where(sharded, spread(mesh, ("data",), spans), spread(mesh, ("context", "data"), spans))
+    copies, step = degrees(mesh, "expert_data"), strides(mesh, "expert_data")
+    cut = np.where(sharded, np.maximum(copies // mesh.data, 1), 1)
+    expert_shard = spread_of([cut], [step], spans)
+    expert_replica = spread_of([copies // cut], [step * cut], spans)
+    return WeightGroups(shard, replica, expert_shard, expert_replica)
+
+
+def _single(mesh: LayoutTable, spans: tuple[int, ...]) -> Spread:
+    one = np.ones(len(mesh))
+    return Spread(one, tuple(one for _ in spans))
+
+
+def _where(mask: np.ndarray, yes: Spread, no: Spread) -> Spread:  # type: ignore[type-arg]
+    members = tuple(np.where(mask, a, b) for a, b in zip(yes.members, no.members, strict=True))
+    return Spread(np.where(mask, yes.size, no.size), members)
+
+
+def take(group: Spread, rows: Index) -> Spread:
+    """The given rows of a spread."""
+    return Spread(group.size[rows], tuple(members[rows] for members in group.members))
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Seconds per step to reduce gradients and to gather updated parameters, whole and as the last bucket alone.
+
+    ``all_reduce_s`` is for replicated gradients, ``scatter_s`` and ``gather_s`` for sharded ones.
+    """
+
+    all_reduce_s: Floats
+    scatter_s: Floats
+    gather_s: Floats
+    buckets: Floats
+    bound_s: Floats
+
+
+def step_costs(elements: Floats, gradient_bytes: float, replica: Spread, network: Network) -> StepCosts:
+    """Costs of synchronising ``elements`` gradients per rank over their replicas."""
+    buckets = np.maximum(np.ceil(elements / np.maximum(BUCKET_ELEMENTS, 1e6 * replica.size)), 1.0)
+    gradients = elements / buckets * gradient_bytes
+    weights = elements / buckets * HALF_BYTES
+    scatter = lower_bound_s("reduce-scatter", elements * gradient_bytes, replica, network)
+    return StepCosts(
+        all_reduce_s=buckets * collective_s("all-reduce", gradients, replica, network),
+        scatter_s=buckets * collective_s("reduce-scatter", gradients, replica, network),
+        gather_s=buckets * collective_s("all-gather", weights, replica, network),
+        buckets=buckets,
+        bound_s=np.where(replica.size > 1, scatter, 0.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCosts:
+    """Seconds to gather one block's weights over z (and context), and to reduce-scatter its gradients."""
+
+    gather_s: Floats
+    scatter_s: Floats
+    bound_s: Floats
+
+    def __add__(self, other: ShardCosts) -> ShardCosts:
+        return ShardCosts(
+            self.gather_s + other.gather_s, self.scatter_s + other.scatter_s, self.bound_s + other.bound_s
+        )
+
+
+def shard_costs(elements: Floats, gradient_bytes: float, shard: Spread, network: Network) -> ShardCosts:
+    """Costs of one block of ``elements`` weights per rank (gathered)."""
+    gather = collective_s("all-gather", elements * HALF_BYTES, shard, network)
+    scatter = collective_s("reduce-scatter", elements * gradient_bytes, shard, network)
+    bound = lower_bound_s("all-gather", elements * HALF_BYTES, shard, network)
+    return ShardCosts(gather, scatter, np.where(shard.size > 1, bound, 0.0))

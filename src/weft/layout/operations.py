@@ -1,0 +1,511 @@
+"""The one list of an iteration's computations and collectives, on one rank, over arrays of layouts.
+
+``block_operations`` lists one block and one micro-batch; ``edge_operations`` the embedding and the head;
+``weight_collectives`` what keeps weights and gradients together.  The estimator times this list, the simulator
+turns it into traffic and the runtime is checked against it.  Sizes follow Agarwal's 3D matrix multiplication
+as AxoNN arranges it (arXiv 2305.13525), of which Megatron's tensor parallelism (arXiv 2104.04473), its sequence parallelism
+(arXiv 2205.05198) and FSDP are special cases: y = z = 1, and x = y = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from weft.layout.spec import CONTEXT_METHODS
+from weft.layout.table import Floats, LayoutTable
+from weft.model.job import Recipe
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, Model
+
+Phase = Literal["forward", "input-gradient", "weight-gradient"]
+CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "exchange", "send"]
+
+HALF_BYTES = 2.0
+"""Bytes of an activation or a gathered weight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """``copies`` products of (m x k) by (k x n).  ``core`` marks the score products of unfused attention, which stay in 16 bits."""
+
+    name: str
+    phase: Phase
+    m: Floats
+    n: Floats
+    k: Floats
+    copies: Floats | float = 1.0
+    core: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlashAttention:
+    """A fused attention kernel: FLOPs of the unmasked part, and bytes of its operands."""
+
+    phase: Phase
+    flops: Floats
+    bytes: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """A memory-bound kernel that moves ``bytes`` to or from memory.
+
+    ``replay`` says which recomputation runs it again: ``core`` belongs to the attention core, ``cheap`` is a norm or an
+    activation function, ``full`` only the recomputation of a whole block.
+    """
+
+    name: str
+    phase: Phase
+    bytes: Floats
+    replay: Literal["core", "cheap", "full"] = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One collective of a group over ``axes``.
+
+    ``elements`` is the full buffer: reduced (all-reduce), gathered (all-gather), before scattering (reduce-scatter), sent
+    by one rank to all (all-to-all), passed on per step (exchange) or sent (send).  ``behind`` names the GEMM of the
+    same block that overlap can hide it behind.
+    """
+
+    name: str
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    phase: Phase
+    elements: Floats
+    element_bytes: float = HALF_BYTES
+    behind: str | None = None
+
+    @property
+    def bytes(self) -> Floats:
+        return self.elements * self.element_bytes
+
+
+Computation = Gemm | FlashAttention | Pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """Computations and collectives in order of use."""
+
+    computations: tuple[Computation, ...]
+    collectives: tuple[Collective, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Degrees as floats, and the tokens of one micro-batch on one rank.
+
+    ``tokens`` is after the split over context, ``own_tokens`` also after that of sequence parallelism.
+    """
+
+    x: Floats
+    y: Floats
+    z: Floats
+    context: Floats
+    expert: Floats
+    expert_tensor: Floats
+    micro_batch: Floats
+    sequence_parallel: Floats
+    ulysses: Floats
+    tokens: Floats
+    own_tokens: Floats
+    sequence: float
+
+    @classmethod
+    def of(cls, table: LayoutTable, recipe: Recipe) -> Sizes:
+        names = ("x", "y", "z", "context", "expert", "expert_tensor", "micro_batch", "sequence_parallel")
+        columns = {name: table.column(name).astype(np.float64) for name in names}
+        tokens = columns["micro_batch"] * recipe.sequence / columns["context"]
+        shard = 1 + columns["sequence_parallel"] * (columns["x"] - 1)
+        ulysses = (table.context_method == CONTEXT_METHODS.index("ulysses")).astype(np.float64)
+        return cls(
+            **columns, ulysses=ulysses, tokens=tokens, own_tokens=tokens / shard, sequence=recipe.sequence
+        )
+
+
+def block_operations(block: Block, recipe: Recipe, sizes: Sizes) -> Operations:
+    """Forward and backward of one block on one micro-batch."""
+    computations: list[Computation] = []
+    collectives: list[Collective] = []
+    for linear in block.linears():
+        computations += _linear_gemms(linear, sizes, block)
+        collectives += _linear_collectives(linear, sizes, block)
+    computations += _attention_core(block.attention, recipe, sizes)
+    computations += _passes(block, recipe, sizes)
+    collectives += _context_collectives(block.attention, sizes)
+    if block.moe is not None:
+        collectives += _expert_collectives(block, sizes)
+    return Operations(computations=tuple(computations), collectives=tuple(collectives))
+
+
+# Linear layers ----------------------------------------------------------------------------------
+
+
+def split(linear: Linear, sizes: Sizes) -> tuple[Floats | float, Floats | float]:
+    """By how much a linear layer's inputs and outputs are divided on one rank."""
+    if linear.part == "expert":
+        cut = sizes.expert_tensor
+        return (cut, 1.0) if linear.kind == "transposed" else (1.0, cut)
+    if linear.kind == "normal":
+        return sizes.y, sizes.x
+    if linear.kind == "transposed":
+        return sizes.x, sizes.y
+    return sizes.y, 1.0
+
+
+def local_copies(linear: Linear, sizes: Sizes) -> Floats | float:
+    """Copies of a linear layer on one rank."""
+    return linear.copies / sizes.expert if linear.part == "expert" else 1.0
+
+
+def local_parameters(linear: Linear, sizes: Sizes) -> Floats:
+    """Elements of a linear layer's weights on one rank while computing (before any sharding at rest)."""
+    inputs, outputs = split(linear, sizes)
+    bias = linear.outputs / outputs if linear.bias else 0.0
+    matrix = linear.inputs * linear.outputs / (inputs * outputs)
+    return local_copies(linear, sizes) * (matrix + bias) * np.ones_like(sizes.x)
+
+
+def _rows(linear: Linear, sizes: Sizes, block: Block) -> Floats:
+    """Token rows that meet one copy of the layer on one rank."""
+    if linear.part == "expert":
+        return expert_rows(block, sizes) / local_copies(linear, sizes)
+    if linear.kind == "replicated":
+        return sizes.own_tokens
+    return sizes.tokens
+
+
+def expert_rows(block: Block, sizes: Sizes) -> Floats:
+    """Token copies that the experts of one rank receive in a micro-batch, routing being balanced."""
+    top_k = block.moe.top_k if block.moe else 0
+    return sizes.own_tokens * top_k * sizes.expert_tensor
+
+
+def _linear_gemms(linear: Linear, sizes: Sizes, block: Block) -> Iterator[Gemm]:
+    inputs, outputs = split(linear, sizes)
+    m, k, n = _rows(linear, sizes, block), linear.inputs / inputs, linear.outputs / outputs
+    ones = np.ones_like(m)
+    k, n, copies = k * ones, n * ones, local_copies(linear, sizes) * ones
+    yield Gemm(name=linear.name, phase="forward", m=m, n=n, k=k, copies=copies)
+    yield Gemm(name=linear.name, phase="input-gradient", m=m, n=k, k=n, copies=copies)
+    yield Gemm(name=linear.name, phase="weight-gradient", m=n, n=k, k=m, copies=copies)
+
+
+def _linear_collectives(linear: Linear, sizes: Sizes, block: Block) -> Iterator[Collective]:
+    """Tensor-parallel collectives of one layer (steps 3 and 5 of AxoNN's algorithm; Megatron's f and g)."""
+    if linear.part in ("expert", "router"):
+        return
+    if linear.kind == "replicated":
+        yield from _reduce(f"{linear.name}.output", ("y",), "forward", sizes.own_tokens * linear.outputs)
+        return
+    over_in, over_out = ("y", "x") if linear.kind == "normal" else ("x", "y")
+    inputs, outputs = split(linear, sizes)
+    merged = block.parallel and linear.name in ("qkv", "proj")
+    if linear.kind == "normal":
+        yield from _reduce(
+            f"{linear.name}.output", (over_in,), "forward", sizes.tokens * linear.outputs / outputs
+        )
+        if not merged:
+            features = sizes.tokens * linear.inputs / inputs
+            yield from _enter_x(linear.name, features, sizes)
+    else:
+        if not merged:
+            yield from _leave_x(linear.name, sizes.tokens * linear.outputs / outputs, sizes)
+        yield from _reduce(
+            f"{linear.name}.input-gradient",
+            (over_out,),
+            "input-gradient",
+            sizes.tokens * linear.inputs / inputs,
+            behind=linear.name,
+        )
+
+
+def _reduce(
+    name: str, axes: tuple[str, ...], phase: Phase, elements: Floats, behind: str | None = None
+) -> Iterator[Collective]:
+    yield Collective(
+        name=name, kind="all-reduce", axes=axes, phase=phase, elements=elements, behind=behind
+    )
+
+
+def _enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
+    """Input side of a normal layer: all-reduce backward, or with sequence parallelism all-gather forward, reduce-scatter
+    and a second all-gather of the saved input backward (arXiv 2205.05198, section 4.2.2)."""
+    sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
+    yield Collective(
+        name=f"{name}.input", kind="all-gather", axes=("x",), phase="forward", elements=sharded, behind=name
+    )
+    yield Collective(
+        name=f"{name}.input-gradient",
+        kind="all-reduce",
+        axes=("x",),
+        phase="input-gradient",
+        elements=whole,
+        behind=name,
+    )
+    yield Collective(
+        name=f"{name}.input-again",
+        kind="all-gather",
+        axes=("x",),
+        phase="weight-gradient",
+        elements=sharded,
+        behind=name,
+    )
+    yield Collective(
+        name=f"{name}.input-gradient",
+        kind="reduce-scatter",
+        axes=("x",),
+        phase="input-gradient",
+        elements=sharded,
+        behind=name,
+    )
+
+
+def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
+    """Output side of a transposed layer: all-reduce forward, or reduce-scatter forward and all-gather backward."""
+    sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
+    yield Collective(
+        name=f"{name}.output", kind="all-reduce", axes=("x",), phase="forward", elements=whole, behind=name
+    )
+    yield Collective(
+        name=f"{name}.output",
+        kind="reduce-scatter",
+        axes=("x",),
+        phase="forward",
+        elements=sharded,
+        behind=name,
+    )
+    yield Collective(
+        name=f"{name}.output-gradient",
+        kind="all-gather",
+        axes=("x",),
+        phase="input-gradient",
+        elements=sharded,
+        behind=name,
+    )
+
+
+# Attention --------------------------------------------------------------------------------------
+
+
+def score_pairs(window: int | None, sequence: float, *, masked: bool) -> float:
+    """Query-key pairs of one sequence and head: those a causal (and windowed) mask leaves, or the whole square."""
+    if not masked:
+        return sequence * sequence
+    reach = min(window or sequence, sequence)
+    return reach * sequence - reach * (reach - 1) / 2
+
+
+def _attention_core(
+    attention: Attention | LatentAttention, recipe: Recipe, sizes: Sizes
+) -> Iterator[Computation]:
+    heads = attention.heads / sizes.x * np.ones_like(sizes.tokens)
+    share = sizes.micro_batch / sizes.context * heads
+    if recipe.attention == "unfused":
+        yield from _unfused_core(attention, recipe, sizes, share)
+        return
+    pairs = score_pairs(attention.window, sizes.sequence, masked=True)
+    flops = 2.0 * (attention.qk_dim + attention.v_dim) * pairs * share
+    kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
+    row = heads * (attention.qk_dim + attention.v_dim) + kv_heads * (attention.qk_dim + attention.v_dim)
+    moved = HALF_BYTES * sizes.tokens * row
+    yield FlashAttention(phase="forward", flops=flops, bytes=moved)
+    yield FlashAttention(phase="input-gradient", flops=2.5 * flops, bytes=2.0 * moved)
+
+
+def _unfused_core(
+    attention: Attention | LatentAttention, recipe: Recipe, sizes: Sizes, share: Floats
+) -> Iterator[Computation]:
+    """Scores, softmax and context as separate kernels; ``share`` counts (sequence, head) pairs on the rank."""
+    rows = np.full_like(share, sizes.sequence)
+    qk, v = np.full_like(share, attention.qk_dim), np.full_like(share, attention.v_dim)
+    square = share * score_pairs(None, sizes.sequence, masked=False)
+    yield Gemm(name="scores", phase="forward", m=rows, n=rows, k=qk, copies=share, core=True)
+    yield Gemm(name="context", phase="forward", m=rows, n=v, k=rows, copies=share, core=True)
+    for name, k in (("scores", qk), ("context", v)):
+        yield Gemm(name=name, phase="input-gradient", m=rows, n=k, k=rows, copies=share, core=True)
+        yield Gemm(name=name, phase="weight-gradient", m=rows, n=rows, k=k, copies=share, core=True)
+    yield Pass(name="softmax", phase="forward", bytes=4.0 * square, replay="core")
+    yield Pass(name="softmax", phase="input-gradient", bytes=6.0 * square, replay="core")
+    if recipe.dropout:
+        yield Pass(name="attention-dropout", phase="forward", bytes=5.0 * square, replay="core")
+        yield Pass(name="attention-dropout", phase="input-gradient", bytes=5.0 * square, replay="core")
+
+
+def _context_collectives(attention: Attention | LatentAttention, sizes: Sizes) -> Iterator[Collective]:
+    """Ring attention passes keys and values on; Ulysses exchanges sequence for heads by all-to-all."""
+    kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
+    per_head = attention.kv_elements / attention.kv_heads
+    block = sizes.tokens * kv_heads * per_head * (1 - sizes.ulysses)
+    yield Collective(
+        name="keys-values", kind="exchange", axes=("context",), phase="forward", elements=block
+    )
+    yield Collective(
+        name="keys-values", kind="exchange", axes=("context",), phase="input-gradient", elements=2.0 * block
+    )
+    queries = attention.heads / sizes.x * (attention.qk_dim + attention.v_dim)
+    every = sizes.tokens * (queries + kv_heads * per_head) * sizes.ulysses
+    yield Collective(
+        name="heads-sequence", kind="all-to-all", axes=("context",), phase="forward", elements=every
+    )
+    yield Collective(
+        name="heads-sequence", kind="all-to-all", axes=("context",), phase="input-gradient", elements=every
+    )
+
+
+# Experts ----------------------------------------------------------------------------------------
+
+
+def _expert_collectives(block: Block, sizes: Sizes) -> Iterator[Collective]:
+    """Dispatch and combine: all-to-all over the experts, gather and scatter over the tensor cut of an expert."""
+    top_k = block.moe.top_k if block.moe else 0
+    sent = sizes.own_tokens * top_k * block.hidden
+    phases: tuple[Phase, ...] = ("forward", "input-gradient")
+    for phase in phases:
+        for name in ("dispatch", "combine"):
+            yield Collective(name=name, kind="all-to-all", axes=("expert",), phase=phase, elements=sent)
+        gathered = sent * sizes.expert_tensor
+        yield Collective(
+            name="dispatch", kind="all-gather", axes=("expert_tensor",), phase=phase, elements=gathered
+        )
+        yield Collective(
+            name="combine", kind="reduce-scatter", axes=("expert_tensor",), phase=phase, elements=gathered
+        )
+
+
+# Memory-bound kernels ---------------------------------------------------------------------------
+
+
+def _passes(block: Block, recipe: Recipe, sizes: Sizes) -> Iterator[Pass]:
+    hidden = sizes.own_tokens * block.hidden / sizes.y
+    mask = 1.0 if recipe.dropout else 0.0
+    yield Pass(name="norms", phase="forward", bytes=4.0 * block.norms * hidden, replay="cheap")
+    yield Pass(name="norms", phase="input-gradient", bytes=8.0 * block.norms * hidden)
+    yield Pass(name="residuals", phase="forward", bytes=2.0 * (6.0 + mask) * hidden)
+    yield Pass(name="residuals", phase="input-gradient", bytes=2.0 * (4.0 + mask) * hidden)
+    if block.attention.rotary:
+        attention = block.attention
+        rotated = sizes.tokens * (attention.heads + attention.kv_heads) * attention.qk_dim / sizes.x
+        yield Pass(name="rotary", phase="forward", bytes=4.0 * rotated)
+        yield Pass(name="rotary", phase="input-gradient", bytes=4.0 * rotated)
+    for linear, rows, layer in _activations(block, sizes):
+        inputs, _ = split(linear, sizes)
+        width = rows * layer.intermediate / inputs * local_copies(linear, sizes)
+        up = 2.0 if layer.gated else 1.0
+        yield Pass(name="activation", phase="forward", bytes=(2.0 * up + 2.0) * width, replay="cheap")
+        yield Pass(name="activation", phase="input-gradient", bytes=(4.0 * up + 2.0) * width)
+    if block.moe is not None:
+        moved = expert_rows(block, sizes) * block.hidden
+        yield Pass(name="permute", phase="forward", bytes=8.0 * moved)
+        yield Pass(name="permute", phase="input-gradient", bytes=8.0 * moved)
+
+
+def _activations(block: Block, sizes: Sizes) -> Iterator[tuple[Linear, Floats, FeedForward]]:
+    """The second layer of each feed-forward part, its rows, and the part."""
+    for linear in block.linears():
+        if not linear.name.endswith("fc2"):
+            continue
+        feed = block.feed_forward
+        if isinstance(feed, FeedForward):
+            layer = feed
+        elif linear.part == "expert" or feed.shared is None:
+            layer = feed.expert
+        else:
+            layer = feed.shared
+        yield linear, _rows(linear, sizes, block), layer
+
+
+# Embedding and head -----------------------------------------------------------------------------
+
+
+def embedding_operations(model: Model, sizes: Sizes) -> Operations:
+    """Token embedding, vocabulary-parallel over x and y."""
+    rows = sizes.own_tokens * model.hidden / sizes.y
+    passes: tuple[Computation, ...] = (
+        Pass(name="embedding", phase="forward", bytes=4.0 * rows),
+        Pass(name="embedding", phase="input-gradient", bytes=8.0 * rows),
+    )
+    elements = sizes.tokens * model.hidden
+    whole = Collective(
+        name="embedding",
+        kind="all-reduce",
+        axes=("x", "y"),
+        phase="forward",
+        elements=elements * (1 - sizes.sequence_parallel),
+    )
+    sharded = Collective(
+        name="embedding",
+        kind="reduce-scatter",
+        axes=("x", "y"),
+        phase="forward",
+        elements=elements * sizes.sequence_parallel,
+    )
+    return Operations(computations=passes, collectives=(whole, sharded))
+
+
+def head_operations(model: Model, sizes: Sizes) -> Operations:
+    """Final norm, output projection and cross-entropy, vocabulary-parallel over x and y."""
+    ones = np.ones_like(sizes.tokens)
+    n = model.vocab / (sizes.x * sizes.y) * ones
+    k = float(model.hidden) * ones
+    rows = sizes.own_tokens * model.hidden
+    logits = sizes.tokens * n
+    computations: tuple[Computation, ...] = (
+        Pass(name="final-norm", phase="forward", bytes=4.0 * rows),
+        Pass(name="final-norm", phase="input-gradient", bytes=8.0 * rows),
+        Gemm(name="logits", phase="forward", m=sizes.tokens, n=n, k=k, core=True),
+        Gemm(name="logits", phase="input-gradient", m=sizes.tokens, n=k, k=n, core=True),
+        Gemm(name="logits", phase="weight-gradient", m=n, n=k, k=sizes.tokens, core=True),
+        Pass(name="cross-entropy", phase="forward", bytes=14.0 * logits),
+        Pass(name="cross-entropy", phase="input-gradient", bytes=8.0 * logits),
+    )
+    entering = tuple(_enter_vocabulary(sizes.tokens * model.hidden, sizes))
+    scalars = tuple(
+        Collective(
+            name=f"cross-entropy.{what}",
+            kind="all-reduce",
+            axes=("x", "y"),
+            phase="forward",
+            elements=sizes.tokens,
+            element_bytes=4.0,
+        )
+        for what in ("max", "target", "sum")
+    )
+    return Operations(computations=computations, collectives=entering + scalars)
+
+
+def _enter_vocabulary(elements: Floats, sizes: Sizes) -> Iterator[Collective]:
+    for collective in _enter_x("logits", elements, sizes):
+        yield Collective(
+            name=collective.name,
+            kind=collective.kind,
+            axes=("x", "y"),
+            phase=collective.phase,
+            elements=collective.elements,
+            behind=collective.behind,
+        )
+
+
+def stage_boundary(model: Model, sizes: Sizes) -> tuple[Collective, Collective]:
+    """Activations (or their gradient) of one micro-batch to the next stage.
+
+    The x ranks that hold the same activations each send their share and gather the rest on arrival (the scatter-gather
+    optimization of arXiv 2104.04473, section 4.1); with sequence parallelism each sends what it owns.
+    """
+    whole = sizes.tokens * model.hidden / sizes.y
+    send = Collective(
+        name="stage-boundary", kind="send", axes=("pipeline",), phase="forward", elements=whole / sizes.x
+    )
+    gather = Collective(
+        name="stage-boundary",
+        kind="all-gather",
+        axes=("x",),
+        phase="forward",
+        elements=whole * (1 - sizes.sequence_parallel),
+    )
+    return send, gather

@@ -1,0 +1,85 @@
+"""How the blocks of a model fall on pipeline stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.layout.table import Floats, Index, Ints, collapse
+from weft.model.spec import Model
+
+
+def split_layers(layers: int, chunks: int) -> tuple[int, ...]:
+    """Blocks per model chunk, first to last.
+
+    An even split where possible; otherwise the chunks that hold one block fewer are taken from the end, the beginning,
+    then inwards, since the embedding and the loss live there (as Llama 3.1 405B was trained: 126 blocks on 16 stages).
+    """
+    base, more = divmod(layers, chunks)
+    counts = [base + 1] * chunks if more else [base] * chunks
+    fewer = (chunks - more) % chunks
+    for i in range(fewer):
+        counts[-1 - i // 2 if i % 2 == 0 else i // 2] -= 1
+    return tuple(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTable:
+    """Distinct stages of each pipeline of a search, padded to the same number per pipeline.
+
+    Arrays have shape (pipelines, stages): ``counts[kind]`` blocks of each kind, ``embedding`` and ``head`` 0 or 1,
+    ``stage`` the first stage index that looks so, ``repeats`` how many stages do (0 for padding).
+    """
+
+    counts: tuple[Floats, ...]
+    embedding: Floats
+    head: Floats
+    stage: Floats
+    repeats: Floats
+
+
+def stage_table(model: Model, pipeline: Ints, virtual: Ints, wraps: Ints) -> tuple[StageTable, Index]:
+    """The stages of every (pipeline, virtual stages) pair of a table.
+
+    ``wraps`` is 1 where the second chunk runs back through the stages (ZB-V), so that the first stage also
+    holds the last chunk.  Returns the table and, for each row, its line in it.
+    """
+    groups = collapse((pipeline, virtual, wraps))
+    sequence = np.array(model.block_sequence())
+    kinds = len(model.kinds)
+    lines = [
+        _distinct(_compositions(sequence, kinds, int(pipeline[i]), int(virtual[i]), bool(wraps[i])))
+        for i in groups.first
+    ]
+    width = max(len(line) for line in lines)
+    packed = np.zeros((len(lines), width, kinds + 4))
+    for i, line in enumerate(lines):
+        packed[i, : len(line)] = line
+    counts = tuple(np.ascontiguousarray(packed[:, :, k]) for k in range(kinds))
+    rest = [np.ascontiguousarray(packed[:, :, kinds + j]) for j in range(4)]
+    return StageTable(counts, *rest), groups.group
+
+
+def _compositions(sequence: Ints, kinds: int, pipeline: int, virtual: int, wraps: bool) -> Floats:
+    """One line a stage: blocks of each kind, holds the embedding, holds the head, its index."""
+    chunks = pipeline * virtual
+    ends = np.cumsum(split_layers(len(sequence), chunks))
+    lines = np.zeros((pipeline, kinds + 3))
+    for chunk in range(chunks):
+        stage = chunk % pipeline
+        if wraps and chunk // pipeline % 2:
+            stage = pipeline - 1 - stage
+        start = ends[chunk - 1] if chunk else 0
+        lines[stage, :kinds] += np.bincount(sequence[start : ends[chunk]], minlength=kinds)
+        lines[stage, kinds] += chunk == 0
+        lines[stage, kinds + 1] += chunk == chunks - 1
+    lines[:, kinds + 2] = np.arange(pipeline)
+    return lines
+
+
+def _distinct(lines: Floats) -> Floats:
+    """Equal stages merged into their first; a last column counts them."""
+    _, first, counts = np.unique(lines[:, :-1], axis=0, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return np.column_stack([lines[first[order]], counts[order].astype(float)])

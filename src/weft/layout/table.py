@@ -1,0 +1,161 @@
+"""Many layouts as a struct of arrays: one layout is a table of length one, a search a table of a million."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.layout.spec import (
+    AXES,
+    CONTEXT_METHODS,
+    RECOMPUTES,
+    SCHEDULES,
+    TENSOR_OVERLAPS,
+    Layout,
+)
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+CODES: dict[str, tuple[str, ...]] = {
+    "schedule": SCHEDULES,
+    "recompute": RECOMPUTES,
+    "context_method": CONTEXT_METHODS,
+    "overlap_tensor": TENSOR_OVERLAPS,
+}
+"""Fields stored as an index into their vocabulary."""
+
+FLAGS = ("sequence_parallel", "overlap_reduce", "overlap_gather", "offload_optimizer", "offload_activations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutTable:
+    """Columns of equal length, named as the fields of ``Layout``; ``order`` is shared by all rows.
+
+    Vocabulary fields hold codes (``CODES``), flags hold 0 or 1.
+    """
+
+    x: Ints
+    y: Ints
+    z: Ints
+    data: Ints
+    pipeline: Ints
+    context: Ints
+    expert: Ints
+    expert_tensor: Ints
+    micro_batch: Ints
+    virtual_stages: Ints
+    schedule: Ints
+    zero: Ints
+    recompute: Ints
+    recompute_layers: Ints
+    sequence_parallel: Ints
+    context_method: Ints
+    overlap_tensor: Ints
+    overlap_reduce: Ints
+    overlap_gather: Ints
+    offload_optimizer: Ints
+    offload_activations: Ints
+    order: tuple[str, ...] = AXES
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @classmethod
+    def of(cls, layouts: Sequence[Layout]) -> LayoutTable:
+        """A table of the given layouts, which must share their axis order."""
+        columns = {
+            name: np.array([_encode(name, getattr(layout, name)) for layout in layouts], dtype=np.int64)
+            for name in COLUMNS
+        }
+        return cls(**columns, order=layouts[0].order if layouts else AXES)
+
+    def column(self, name: str) -> Ints:
+        values: Ints = getattr(self, name)
+        return values
+
+    def take(self, rows: Index | npt.NDArray[np.bool_]) -> LayoutTable:
+        """The given rows, by index or mask."""
+        return LayoutTable(**{name: self.column(name)[rows] for name in COLUMNS}, order=self.order)
+
+    def row(self, index: int) -> Layout:
+        """One row as a ``Layout``."""
+        values = {name: _decode(name, int(self.column(name)[index])) for name in COLUMNS}
+        return Layout(**values, order=self.order)  # type: ignore[arg-type]
+
+    @staticmethod
+    def concatenate(tables: Iterable[LayoutTable]) -> LayoutTable:
+        parts = list(tables)
+        columns = {name: np.concatenate([part.column(name) for part in parts]) for name in COLUMNS}
+        return LayoutTable(**columns, order=parts[0].order)
+
+    @property
+    def world(self) -> Ints:
+        return self.x * self.y * self.z * self.data * self.pipeline * self.context
+
+    @property
+    def stage_ranks(self) -> Ints:
+        return self.x * self.y * self.z * self.data * self.context
+
+
+COLUMNS = tuple(field.name for field in fields(LayoutTable) if field.name != "order")
+
+
+def _encode(name: str, value: object) -> int:
+    if name in CODES:
+        return CODES[name].index(str(value))
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def _decode(name: str, value: int) -> object:
+    if name in CODES:
+        return CODES[name][value]
+    return bool(value) if name in FLAGS else value
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Equal rows collapsed: ``first[g]`` is a row of group ``g``, ``group[i]`` the group of row ``i``."""
+
+    first: Index
+    group: Index
+
+
+def collapse(columns: Sequence[Ints]) -> Groups:
+    """Group the rows that agree in every column of small non-negative integers, in linear time."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for values in columns:
+        if not len(values) or (span := int(values.max()) + 1) == 1:
+            continue
+        code = _combine(code, values, span)
+    _, group, first = _rank(code, int(code.max()) + 1 if len(code) else 1)
+    return Groups(first, group)
+
+
+def _combine(code: Ints, values: Ints, span: int) -> Ints:
+    small = _compress(values, span)
+    width = int(small.max()) + 1
+    return _compress(code * width + small, (int(code.max()) + 1) * width)
+
+
+def _compress(values: Ints, span: int) -> Ints:
+    """Values renamed 0, 1, 2, ... in increasing order."""
+    if span <= 256:
+        return values
+    return _rank(values, span)[1]
+
+
+def _rank(values: Ints, span: int) -> tuple[Ints, Index, Index]:
+    if span > 16 * len(values) + 65536:
+        unique, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+        return unique, inverse.astype(np.intp), first.astype(np.intp)
+    last = np.full(span, -1, dtype=np.intp)
+    last[values] = np.arange(len(values))
+    present = np.flatnonzero(last >= 0)
+    rename = np.empty(span, dtype=np.intp)
+    rename[present] = np.arange(len(present))
+    return present, rename[values], last[present]

@@ -1,0 +1,258 @@
+"""Layouts as people and files write them: ``x=8,pipeline=16,micro_batch=2`` and plain dictionaries.
+
+Both forms take the fields of ``Layout``, the short names of ``ALIASES`` and ``dp`` (z * data).
+A form may leave fields out; ``PartialLayout.complete`` fills them in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from weft.errors import BadInput, UnknownName
+from weft.layout.spec import (
+    ALIASES,
+    AXES,
+    CONTEXT_METHODS,
+    FIELDS,
+    RECOMPUTES,
+    SCHEDULES,
+    TENSOR_OVERLAPS,
+    Layout,
+)
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Layout)}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "schedule": SCHEDULES,
+    "recompute": RECOMPUTES,
+    "context_method": CONTEXT_METHODS,
+    "overlap_tensor": TENSOR_OVERLAPS,
+}
+_SWITCHES = tuple(name for name, default in _DEFAULTS.items() if isinstance(default, bool))
+_MAY_BE_ZERO = ("zero", "recompute_layers")
+_LARGEST = 10**9
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialLayout:
+    """Some fields of a layout, checked one by one.
+
+    ``data_parallel`` is the users' ``dp`` (z * data), None when it was not given.
+    ``where`` names the source in errors.
+    """
+
+    values: Mapping[str, Any]
+    data_parallel: int | None = None
+    where: str = "--layout"
+
+    def complete(self, world: int | None = None) -> Layout:
+        """The layout with defaults for what is missing.
+
+        ``dp`` gives whichever of z and data is missing (data when both are).  With a ``world`` and
+        neither ``data`` nor ``dp``, data takes the accelerators that the other axes leave.
+        ``virtual_stages`` > 1 means interleaved 1F1B unless a schedule is given.
+
+        Raises:
+            BadInput: dp is no multiple of its parts, or the mesh does not make up the world.
+        """
+        values = dict(self.values)
+        if self.data_parallel is not None:
+            values |= self._split_data_parallel(self.data_parallel)
+        elif world is not None and "data" not in values:
+            values["data"] = self._remaining(world)
+        if values.get("virtual_stages", 1) > 1:
+            values.setdefault("schedule", "interleaved")
+        layout = Layout(**values)
+        if world is not None and layout.world != world:
+            raise BadInput(
+                f"{_product(layout)} = {layout.world}, but there are {world} accelerators",
+                where=self.where,
+                remedy="change a degree; leave data out to let it take what remains",
+            )
+        return layout
+
+    def _split_data_parallel(self, degree: int) -> dict[str, int]:
+        known = "z" if "z" in self.values else "data"
+        other = "data" if known == "z" else "z"
+        part = int(self.values.get(known, degree if known == "data" else 1))
+        rest = int(self.values[other]) if other in self.values else degree // part
+        if part * rest != degree:
+            product = (
+                f"{known} {part} * {other} {rest} = {part * rest}"
+                if other in self.values
+                else f"{known} {part}"
+            )
+            problem = f"dp is z * data, and {product} does not give dp {degree}"
+            raise BadInput(problem, where=self.where, remedy="give dp, or z and data, but let them agree")
+        return {known: part, other: rest}
+
+    def _remaining(self, world: int) -> int:
+        rest = Layout(**self.values)
+        degree, left = divmod(world, rest.world)
+        if left or degree < 1:
+            raise BadInput(
+                f"{_product(rest)} = {rest.world} does not divide {world} accelerators",
+                where=self.where,
+                remedy="choose degrees whose product divides the number of accelerators",
+            )
+        return degree
+
+
+def _product(layout: Layout) -> str:
+    return " * ".join(f"{axis} {getattr(layout, axis)}" for axis in AXES)
+
+
+def parse_layout(text: str, *, where: str = "--layout") -> PartialLayout:
+    """Fields from ``"x=8,pipeline=16,sp"``; items are separated by commas or blanks, a bare switch is on.
+
+    Raises:
+        BadInput: an unknown or repeated name, or a value of the wrong kind; ``where`` is shown in front.
+    """
+    pairs = []
+    for item in re.split(r"[,\s]+", text.strip().strip(",")):
+        name, equals, value = item.partition("=")
+        if not item:
+            raise BadInput("the layout is empty", where=where, remedy="write it like x=8,pipeline=4,data=2")
+        if not equals and _field_name(name, where) in _SWITCHES:
+            value = "true"
+        elif not value:
+            raise BadInput(f"{_shown(item)} has no value", where=where, remedy="write it like x=8,pipeline=4")
+        pairs.append((name, _from_text(name, value, where)))
+    return _collect(pairs, where)
+
+
+def layout_from_dict(values: Mapping[str, Any], *, where: str = "layout", world: int | None = None) -> Layout:
+    """The layout of a dictionary as JSON or TOML gives it; integers and booleans must not be strings.
+
+    Raises:
+        BadInput: an unknown or repeated name, a value of the wrong kind, or degrees that do not fit
+            ``world``.
+    """
+    if not isinstance(values, Mapping):
+        raise BadInput(
+            f"a layout is a table of fields, not {_shown(values)}", where=where, remedy='like {"x": 8}'
+        )
+    return _collect(((str(name), value) for name, value in values.items()), where).complete(world)
+
+
+def layout_to_dict(layout: Layout) -> dict[str, Any]:
+    """Every field under its own name, with JSON types; ``layout_from_dict`` reads it back."""
+    return {name: list(layout.order) if name == "order" else getattr(layout, name) for name in FIELDS}
+
+
+def format_layout(layout: Layout) -> str:
+    """The short form: ``data`` and whatever differs from the defaults, in the order of the fields.
+
+    >>> format_layout(Layout(x=8, pipeline=4, sequence_parallel=True))
+    'x=8,data=1,pipeline=4,sequence_parallel=true'
+    """
+    shown = []
+    for name in FIELDS:
+        value = getattr(layout, name)
+        wanted = name == "data" or (name == "schedule" and layout.virtual_stages > 1)
+        if wanted or value != _DEFAULTS[name]:
+            shown.append(f"{name}={_to_text(value)}")
+    return ",".join(shown)
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "/".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _collect(pairs: Iterable[tuple[str, Any]], where: str) -> PartialLayout:
+    values: dict[str, Any] = {}
+    for given, raw in pairs:
+        name = _field_name(given, where)
+        if name in values:
+            raise BadInput(f"{name} is given twice (again as {given})", where=where, remedy="give it once")
+        values[name] = _checked(name, raw, f"{where}: {given}")
+    data_parallel = values.pop("dp", None)
+    return PartialLayout(values=values, data_parallel=data_parallel, where=where)
+
+
+def _field_name(given: str, where: str) -> str:
+    name = given.strip().lower().replace("-", "_")
+    name = ALIASES.get(name, name)
+    if name not in FIELDS and name != "dp":
+        raise UnknownName("layout field", given[:40], (*FIELDS, *ALIASES, "dp"), where=where)
+    return name
+
+
+def _from_text(given: str, value: str, where: str) -> Any:
+    """The value with the type that the field wants, or the text itself for ``_checked`` to refuse."""
+    name = _field_name(given, where)
+    if name in _SWITCHES:
+        return _TRUTH.get(value.lower(), value)
+    if name == "order":
+        return value.split("/")
+    if name not in _CHOICES and re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII):
+        return int(value)
+    return value
+
+
+def _checked(name: str, value: Any, where: str) -> Any:
+    if name in _CHOICES:
+        return _choice(name, value, where)
+    if name == "order":
+        return _order(value, where)
+    if name in _SWITCHES:
+        return _switch(value, where)
+    return _integer(name, value, where)
+
+
+def _choice(name: str, value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise BadInput(
+            f"{_shown(value)} is not a name", where=where, remedy=f"use {', '.join(_CHOICES[name])}"
+        )
+    if value.lower() not in _CHOICES[name]:
+        raise UnknownName(name, value[:40], _CHOICES[name], where=where)
+    return value.lower()
+
+
+def _switch(value: Any, where: str) -> bool:
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise BadInput(f"{_shown(value)} is not true or false", where=where, remedy="write true, false, 1 or 0")
+
+
+def _integer(name: str, value: Any, where: str) -> int:
+    least = 0 if name in _MAY_BE_ZERO else 1
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadInput(
+            f"{_shown(value)} is not a whole number", where=where, remedy=f"write it like {max(least, 1)}"
+        )
+    if name == "zero" and value == 3:
+        raise BadInput(
+            "zero acts on data and is 0, 1 or 2; ZeRO-3 is the axis z",
+            where=where,
+            remedy="write fsdp=N (or z=N) with the number of ranks that share the weights",
+        )
+    largest = 2 if name == "zero" else _LARGEST
+    if not least <= value <= largest:
+        problem = f"{_shown(value)} is not between {least} and {largest}"
+        raise BadInput(problem, where=where, remedy=f"choose a value from {least} on")
+    return value
+
+
+def _order(value: Any, where: str) -> tuple[str, ...]:
+    listed = isinstance(value, (list, tuple)) and all(isinstance(axis, str) for axis in value)
+    axes = tuple(ALIASES.get(axis.lower(), axis.lower()) for axis in value) if listed else ()
+    if sorted(axes) != sorted(AXES):
+        problem = f"{_shown(value)} does not name every axis once"
+        raise BadInput(problem, where=where, remedy=f"write them inner to outer, like {'/'.join(AXES)}")
+    return axes
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and abs(value) >= 10**18:
+        return "a very large number"
+    if isinstance(value, (Mapping, list, tuple)):
+        return f"a {type(value).__name__} of {len(value)} items"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

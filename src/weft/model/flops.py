@@ -1,0 +1,39 @@
+"""Model FLOPs of an iteration: the work that the mathematics needs, by the field's convention."""
+
+from __future__ import annotations
+
+from weft.model.job import Recipe
+from weft.model.spec import Block, Model
+
+
+def model_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
+    """FLOPs of forward and backward of one iteration, without recomputation.
+
+    Two FLOPs per multiply-add, backward twice the forward.  Attention scores count the whole square of the sequence (of the
+    window, where it slides) as in PaLM (arXiv 2204.02311, appendix B) and Narayanan et al. (arXiv 2104.04473, eq. 3);
+    ``causal`` counts only what the causal mask leaves.  Embedding look-ups, norms and the optimizer are not counted.
+    """
+    blocks = sum(run.count * block_forward_flops(run.block, recipe, causal=causal) for run in model.runs)
+    head = 2.0 * model.hidden * model.vocab * recipe.tokens
+    prediction = model.prediction_layers * prediction_forward_flops(model, recipe, causal=causal)
+    return 3.0 * (blocks + head + prediction)
+
+
+def block_forward_flops(block: Block, recipe: Recipe, *, causal: bool = False) -> float:
+    """Forward FLOPs of one block on the whole batch."""
+    linear = sum(linear.active * linear.inputs * linear.outputs for linear in block.linears())
+    return 2.0 * recipe.tokens * linear + attention_forward_flops(block, recipe, causal=causal)
+
+
+def attention_forward_flops(block: Block, recipe: Recipe, *, causal: bool = False) -> float:
+    """Forward FLOPs of one block's attention core (scores and their product with the values) on the whole batch."""
+    attention = block.attention
+    keys = min(attention.window or recipe.sequence, recipe.sequence)
+    seen = keys - keys * (keys - 1) / (2.0 * recipe.sequence) if causal else keys
+    return 2.0 * recipe.tokens * seen * attention.heads * (attention.qk_dim + attention.v_dim)
+
+
+def prediction_forward_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
+    """Forward FLOPs of one multi-token-prediction module: a block, its input projection and the shared head."""
+    block = block_forward_flops(model.runs[-1].block, recipe, causal=causal)
+    return block + 2.0 * recipe.tokens * (2 * model.hidden * model.hidden + model.hidden * model.vocab)
