@@ -1,6 +1,7 @@
 """Quantities: parsed once at the edge into SI floats (bytes, seconds, bytes/s, FLOP/s), shown with units.
 
-Decimal prefixes are powers of 1000, binary ones (Ki, Mi, Gi, Ti) powers of 1024.  ``b`` is a bit and ``B`` a byte.
+Decimal prefixes are powers of 1000, binary ones (Ki, Mi, Gi, Ti) powers of 1024.  ``b`` is a bit and ``B``
+a byte.
 """
 
 from __future__ import annotations
@@ -50,10 +51,7 @@ def _quantity(text: str | float, where: str, example: str, suffixes: dict[str, f
             if not math.isfinite(scaled):
                 raise BadInput(f"{text!r} is too large", where=where, remedy=f"write it like {example}")
             return scaled
-    if unit:
-        problem = f"{text!r} has the wrong unit {unit!r}"
-    else:
-        problem = f"{text!r} has no unit"
+    problem = f"{text!r} has the wrong unit {unit!r}" if unit else f"{text!r} has no unit"
     raise BadInput(problem, where=where, remedy=f"write it like {example}")
 
 
@@ -78,7 +76,9 @@ def parse_seconds(text: str | float, where: str = "time") -> float:
     """Seconds from "2 us", "4 h" or "30 d"; a bare number is in seconds."""
     value, unit = _split(text, where, "2 us, 15 min or 4 h")
     if unit and unit not in _SECONDS:
-        raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 2 us or 4 h")
+        raise BadInput(
+            f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 2 us or 4 h"
+        )
     return value * _SECONDS.get(unit, 1.0)
 
 
@@ -87,7 +87,9 @@ def parse_count(text: str | float, where: str = "count") -> float:
     value, unit = _split(text, where, "15T or 300e9")
     scale = _SCALE | {"B": 1e9}
     if unit not in scale or unit.endswith("i"):
-        raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 15T or 300e9")
+        raise BadInput(
+            f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 15T or 300e9"
+        )
     return value * scale[unit]
 
 
@@ -106,7 +108,15 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
     """A value with a decimal prefix: ``format_si(5e10, "B/s") == "50 GB/s"``."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}"
-    for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")):
+    for scale, prefix in (
+        (1e18, "E"),
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+        (1.0, ""),
+    ):
         if abs(value) >= scale:
             return f"{value / scale:.{digits}g} {prefix}{unit}"
     return f"{value:.{digits}g} {unit}"

@@ -1,4 +1,5 @@
-"""Calibration: named physical constants of an accelerator and its software, each with unit, range and source."""
+"""Calibration: named physical constants of an accelerator and its software, each with unit, range and
+source."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ class Calibration:
     """Share of the matrix peak that a large, well-shaped 16-bit GEMM reaches."""
     low_precision_efficiency: float = _constant(0.75, "of peak", 0.3, 1.0, _PUBLIC)
     """The same for 8 and 4 bits."""
-    attention_efficiency: float = _constant(0.60, "of peak", 0.2, 0.9, "FlashAttention papers, causal training")
+    attention_efficiency: float = _constant(
+        0.60, "of peak", 0.2, 0.9, "FlashAttention papers, causal training"
+    )
     """Share of the 16-bit peak that the fused attention kernel reaches on unmasked FLOPs."""
     gemm_depth: float = _constant(128.0, "elements of k", 0.0, 1024.0, _PUBLIC)
     """Depth that a tile's prologue and epilogue cost."""
@@ -46,17 +49,25 @@ class Calibration:
     """Share of the NIC bandwidth that large collectives and sends reach."""
     collective_s: float = _constant(1.2e-5, "s", 1e-6, 1e-4, _NCCL)
     """Launch and synchronisation of one collective."""
-    overlap_cost: float = _constant(0.10, "s per hidden s", 0.0, 0.5, "SMs and memory taken by communication kernels")
+    overlap_cost: float = _constant(
+        0.10, "s per hidden s", 0.0, 0.5, "SMs and memory taken by communication kernels"
+    )
     """Compute slowed by each second of collective hidden behind it."""
-    iteration_s: float = _constant(5e-3, "s", 0.0, 0.1, "data loading, loss reduction and logging of an iteration")
+    iteration_s: float = _constant(
+        5e-3, "s", 0.0, 0.1, "data loading, loss reduction and logging of an iteration"
+    )
     """Fixed host time per iteration."""
     optimizer_efficiency: float = _constant(0.75, "of peak", 0.3, 0.98, "fused multi-tensor Adam")
     """Share of the HBM peak that the optimizer step reaches."""
     host_efficiency: float = _constant(0.80, "of peak", 0.3, 0.98, "pinned-memory copies")
     """Share of the path to host memory that offloading reaches."""
-    host_update_Bps: float = _constant(2.0e10, "B/s", 1e9, 2e11, "CPU Adam on one accelerator's share of host memory")
+    host_update_Bps: float = _constant(
+        2.0e10, "B/s", 1e9, 2e11, "CPU Adam on one accelerator's share of host memory"
+    )
     """Optimizer state that the host updates per second, per accelerator."""
-    expert_imbalance: float = _constant(1.0, "ratio", 1.0, 2.0, "balanced routing; published MoE runs force it")
+    expert_imbalance: float = _constant(
+        1.0, "ratio", 1.0, 2.0, "balanced routing; published MoE runs force it"
+    )
     """Load of the busiest rank of experts over the mean."""
     fragmentation: float = _constant(0.03, "of memory in use", 0.0, 0.2, "PyTorch caching allocator")
     """Memory lost to fragmentation."""
@@ -100,4 +111,4 @@ def with_constants(base: Calibration, values: dict[str, Any], *, where: str) -> 
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise BadInput(f"{name} = {value!r} is outside {low:g} to {high:g}", where=where)
     numbers = {name: float(value) for name, value in values.items() if name != "source"}
-    return replace(base, **numbers)
+    return replace(base, **numbers)  # type: ignore[arg-type]

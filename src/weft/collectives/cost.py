@@ -1,9 +1,13 @@
 """What a collective costs, in closed form: one place for every kind, algorithm and protocol.
 
-A group spreads over the network's tiers (``weft.layout.mesh.Spread``).  A ring of all its ranks crosses tier k
-with the NICs of the ranks that share one unit below it, so a rank's share of the crossing is 1/members; the slowest tier bounds
-the pipelined ring.  As in NCCL's tuning model (its ``tuning.cc``) time is latency of the steps plus bytes over
-bandwidth, for each algorithm (ring, double binary tree, in-switch reduction) and protocol (LL, LL128, Simple), and the
+A group spreads over the network's tiers (``weft.layout.mesh.Spread``).  A ring of all its ranks crosses
+tier k
+with the NICs of the ranks that share one unit below it, so a rank's share of the crossing is 1/members; the
+slowest tier bounds
+the pipelined ring.  As in NCCL's tuning model (its ``tuning.cc``) time is latency of the steps plus bytes
+over
+bandwidth, for each algorithm (ring, double binary tree, in-switch reduction) and protocol (LL, LL128,
+Simple), and the
 library takes the fastest.
 """
 
@@ -36,7 +40,8 @@ PROTOCOLS = (
     Protocol(name="LL128", bandwidth=0.92, inside_s=1.9e-6, outside_s=4.0e-6),
     Protocol(name="Simple", bandwidth=1.0, inside_s=3.4e-6, outside_s=14.0e-6),
 )
-"""Step latencies of rings as in NCCL's tuning tables (LL and LL128 carry flags in half and in one sixteenth of the line)."""
+"""Step latencies of rings as in NCCL's tuning tables (LL and LL128 carry flags in half and in one sixteenth
+of the line)."""
 
 TREE_BANDWIDTH = 0.90
 """Double binary trees reach this share of the ring's bandwidth between domains (NCCL's tuning model)."""
@@ -44,7 +49,8 @@ TREE_BANDWIDTH = 0.90
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The tiers as collectives see them: achieved bytes/s per accelerator and direction, added hop latency in seconds."""
+    """The tiers as collectives see them: achieved bytes/s per accelerator and direction, added hop latency
+    in seconds."""
 
     spans: tuple[int, ...]
     achieved_Bps: tuple[float, ...]
@@ -74,7 +80,8 @@ class Network:
 def collective_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:
     """Seconds of one collective; 0 where there is nothing to move or nobody to move it to.
 
-    ``bytes_`` is the full buffer, as ``weft.layout.operations.Collective`` defines it.  An ``exchange`` is one step of a
+    ``bytes_`` is the full buffer, as ``weft.layout.operations.Collective`` defines it.  An ``exchange`` is
+    one step of a
     ring; the caller multiplies by the steps.
     """
     if kind == "all-to-all":
@@ -134,7 +141,9 @@ def _hops(group: Spread, network: Network) -> Floats:
     return latency
 
 
-def _ring(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -> Floats:
+def _ring(
+    kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network, protocol: Protocol
+) -> Floats:
     rounds = 2.0 if kind == "all-reduce" else 1.0
     outside = np.ceil(group.size / group.members[0]) - 1
     outside = np.where(outside > 0, outside + 1, 0.0) * (group.size - 1) / group.size

@@ -1,9 +1,10 @@
 """AxoNN's communication model: seconds of communication of a 4D layout, to rank candidate layouts.
 
-After the public cost-model script of AxoNN's authors (arXiv 2305.13525, 2502.08145), with one correction.  Ring
-collectives, bandwidth terms only, no overlap, no compute.  A layout is (x, y, z, data), AxoNN's (row, column,
-depth, data): x splits the output features of a normal linear layer and the input features of a transposed one,
-y the other way round, z the batch and the stored weights, data replicates.  From the inside: y, x, z, data.
+After the public cost-model script of AxoNN's authors (arXiv 2305.13525, 2502.08145), with one correction.
+Ring collectives, bandwidth terms only, no overlap, no compute.  A layout is (x, y, z, data), AxoNN's (row,
+column, depth, data): x splits the output features of a normal linear layer and the input features of a
+transposed one, y the other way round, z the batch and the stored weights, data replicates.  Placement from
+the inside: y, x, z, data.
 
 Layouts are rows of an (n, 4) array of integers; results have n entries.
 """
@@ -234,7 +235,11 @@ def communication_time(
     Args:
         batch: sequences in the global batch.
         script_form: reproduce the authors' script with its slip (see ``buffers``).
+
+    Raises:
+        BadInput: an empty batch, a degree below 1, or an axis within a node that was not measured.
     """
+    _check_batch(batch * sequence)
     layouts = _checked(layouts)
     total = np.zeros(layouts.shape)
     for layer in block(shape.hidden):
@@ -249,9 +254,10 @@ def candidates(accelerators: int, batch: int, min_tensor: int) -> Layouts:
     As in the script: x * y * z is at least ``min_tensor``, and z * data divides the batch.
 
     Raises:
-        BadInput: ``accelerators`` is not a power of two.
+        BadInput: ``accelerators`` is not a power of two up to 2**24, or the batch is empty.
     """
-    if accelerators < 1 or accelerators & (accelerators - 1):
+    _check_batch(batch)
+    if not 1 <= accelerators <= 2**24 or accelerators & (accelerators - 1):
         raise BadInput(
             f"{accelerators} accelerators are not a power of two", where="axonn model", remedy="round it"
         )
@@ -280,6 +286,11 @@ def rank(
     )
     order = np.argsort(seconds, kind="stable")
     return layouts[order], seconds[order]
+
+
+def _check_batch(size: int) -> None:
+    if size < 1:
+        raise BadInput(f"a batch of {size} is empty", where="axonn model", remedy="use 1 or more")
 
 
 def _checked(layouts: Layouts) -> Layouts:

@@ -36,7 +36,8 @@ class PartCosts:
     """Seconds (and FLOPs) of one block, or of the embedding or head, for one micro-batch on one rank.
 
     Arrays hold one value per distinct mesh; ``tensor_*`` have a leading axis over ``TENSOR_OVERLAPS``.
-    ``*_exposed_s`` is not hidden by overlap inside the block, ``tensor_hidden_s`` is.  ``core_s`` and ``cheap_s`` are what selective
+    ``*_exposed_s`` is not hidden by overlap inside the block, ``tensor_hidden_s`` is.  ``core_s`` and
+    ``cheap_s`` are what selective
     recomputation runs again.  ``*_bound_s`` are lower bounds at peak figures.
     """
 
@@ -110,7 +111,8 @@ class CostModel:
         return costs
 
     def _computations(self, operations: Operations, costs: PartCosts) -> _Times:
-        """Add the device time of every computation; return GEMM and attention times for what hides behind them."""
+        """Add the device time of every computation; return GEMM and attention times for what hides behind
+        them."""
         times = _Times({}, {})
         peak, half = self.kernels.peak(core=False), self.kernels.peak(core=True)
         for operation in operations.computations:
@@ -206,7 +208,8 @@ def _never(collective: Collective, seconds: Floats, times: _Times) -> Floats:
 
 
 def _behind_other_gradient(collective: Collective, seconds: Floats, times: _Times) -> Floats:
-    """The input gradient's collective behind the weight-gradient GEMM, the repeated gather behind the input-gradient
+    """The input gradient's collective behind the weight-gradient GEMM, the repeated gather behind the
+    input-gradient
     GEMM (AxoNN's OAR; Megatron's asynchronous tensor-parallel communication)."""
     other: dict[Phase, Phase] = {
         "input-gradient": "weight-gradient",

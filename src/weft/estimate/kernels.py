@@ -1,6 +1,7 @@
 """Seconds of one kernel: a roofline with the shape effects that matter.
 
-GEMM time is tiles in waves over the multiprocessors, each tile paying for its depth and its prologue, or the operands' traffic to memory,
+GEMM time is tiles in waves over the multiprocessors, each tile paying for its depth and its prologue, or
+the operands' traffic to memory,
 whichever is longer (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantization).
 """
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Accelerator
-from weft.layout.operations import HALF_BYTES, Computation, FlashAttention, Gemm, Pass
+from weft.layout.operations import HALF_BYTES, Computation, FlashAttention, Gemm
 from weft.layout.table import Floats
 from weft.model.job import Precision
 
@@ -23,7 +24,8 @@ OPERAND_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0
 """Bytes per operand element; nvfp4 carries a scale byte per 16 elements."""
 
 CAST_BYTES = {"fp8": 3.0, "mxfp8": 6.0, "nvfp4": 6.0}
-"""Bytes moved per operand element to quantize it (read 16 bits, write; twice where row and column copies differ)."""
+"""Bytes moved per operand element to quantize it (read 16 bits, write; twice where row and column copies
+differ)."""
 
 
 @dataclass(frozen=True, slots=True)

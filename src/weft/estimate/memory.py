@@ -1,6 +1,7 @@
 """Memory of one rank: parameters, and activations kept for the backward pass.
 
-Activation sizes follow Korthikanti et al. (arXiv 2205.05198, section 4) term by term, so that an unfused GPT block with
+Activation sizes follow Korthikanti et al. (arXiv 2205.05198, section 4) term by term, so that an unfused
+GPT block with
 dropout keeps s b h (34 + 5 a s / h) bytes, and a flash one drops the score terms.
 """
 
@@ -30,7 +31,8 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Bytes of one block and micro-batch on one rank: all kept, after selective recomputation, and the input alone."""
+    """Bytes of one block and micro-batch on one rank: all kept, after selective recomputation, and the
+    input alone."""
 
     none: Floats
     selective: Floats
@@ -54,7 +56,8 @@ def embedding_parameters(model: Model, sizes: Sizes) -> Floats:
 
 
 def head_parameters(model: Model, sizes: Sizes) -> Floats:
-    """Output projection, final norm and multi-token-prediction modules; a tied head's own copy counts where it lives."""
+    """Output projection, final norm and multi-token-prediction modules; a tied head's own copy counts where
+    it lives."""
     matrix = model.vocab * model.hidden if model.tied_embeddings else 0
     return (model.head_parameters + matrix + model.prediction_parameters) / (sizes.x * sizes.y)
 
@@ -81,7 +84,8 @@ def logits_bytes(model: Model, sizes: Sizes) -> Floats:
 
 
 def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float) -> tuple[Floats, Floats]:
-    """Inputs that linear layers keep for their weight gradient: norm and activation outputs, which are cheap to make again, and others.
+    """Inputs that linear layers keep for their weight gradient: norm and activation outputs, which are
+    cheap to make again, and others.
 
     Layers that share an input (latent attention's down-projections, router and experts) keep it once.
     """
@@ -123,11 +127,13 @@ def _attention_operands(block: Block, sizes: Sizes) -> Floats:
     attention = block.attention
     kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
     queries = attention.heads / sizes.x * attention.qk_dim
-    return HALF_BYTES * sizes.tokens * (queries + kv_heads * (attention.qk_dim + attention.v_dim))
+    operands: Floats = queries + kv_heads * (attention.qk_dim + attention.v_dim)
+    return HALF_BYTES * sizes.tokens * operands
 
 
 def _score_bytes(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
-    """Softmax output, dropout mask and dropout output of unfused attention (5 a s / h); the log-sum-exp of a fused one."""
+    """Softmax output, dropout mask and dropout output of unfused attention (5 a s / h); the log-sum-exp of
+    a fused one."""
     heads = block.attention.heads / sizes.x
     if recipe.attention == "flash":
         return 4.0 * sizes.tokens * heads

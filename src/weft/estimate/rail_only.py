@@ -1,11 +1,11 @@
-"""The closed form of "rail-only networks", version 1 (arXiv 2307.12169v1): two-stage data and model parallelism.
+"""The closed form of "rail-only networks", version 1 (arXiv 2307.12169v1): data and model parallelism.
 
 N accelerators in scale-up domains of K; model-parallel groups of NM inside a domain, NDs = K / NM replicas in
 the domain and NDf = N / K domains.  No pipeline, no overlap, bandwidth terms only.
 
 Reconstructed, since the paper does not print them: the peak of 989e12 FLOP/s, 4 bytes per value for weights
-and activations, 6 FLOPs per parameter and token, the parameter counts, and NM rounded to a power of two.  They
-were found by fitting the paper's figures.  Every field may be an array; results follow NumPy broadcasting.
+and activations, 6 FLOPs per parameter and token, the parameter counts, and NM rounded to a power of two.
+They were found by fitting the paper's figures.  Every field may be an array, broadcast as NumPy does.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def optimal_group(work: Workload, network: Network) -> NDArray[np.float64]:
 
 def printed_optimal_group(work: Workload, network: Network) -> NDArray[np.float64]:
     """Equation (2) as printed, sqrt(N ST) / (2 sqrt(b Mcc d)): too small by 2 sqrt(2)."""
-    return np.sqrt(_positive(network.accelerators) * work.block_bytes) / (2 * np.sqrt(_model_bytes(work)))
+    weights = _positive(network.accelerators) * work.block_bytes
+    printed: NDArray[np.float64] = np.sqrt(weights) / (2 * np.sqrt(_model_bytes(work)))
+    return printed
 
 
 def rounded_group(work: Workload, network: Network) -> NDArray[np.float64]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-import numpy as np
-
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index
 
@@ -39,9 +37,11 @@ MEMORY_PARTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
-    """Seconds of the slowest stage's iteration: computation, *exposed* communication by axis, bubble and the rest.
+    """Seconds of the slowest stage's iteration: computation, *exposed* communication by axis, bubble and
+    the rest.
 
-    ``forward``/``backward`` are kernels (backward with the slow-down by hidden collectives); ``weights`` is gathering and scattering
+    ``forward``/``backward`` are kernels (backward with the slow-down by hidden collectives); ``weights`` is
+    gathering and scattering
     over z; ``data`` gradient reduction and parameter gathering over the replicas.
     """
 
@@ -75,12 +75,16 @@ class MemoryParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateTable:
-    """Estimates of many layouts.  ``hardware_flops`` counts recomputed forward passes too."""
+    """Estimates of many layouts.
+
+    ``executed_flops`` counts what runs on all ranks, recomputed forward passes (``replayed_flops``) included.
+    """
 
     iteration_s: Floats
     memory_bytes: Floats
     lower_bound_s: Floats
-    hardware_flops: Floats
+    executed_flops: Floats
+    replayed_flops: Floats
     time: TimeParts
     memory: MemoryParts
 
@@ -92,23 +96,10 @@ class EstimateTable:
             iteration_s=self.iteration_s[rows],
             memory_bytes=self.memory_bytes[rows],
             lower_bound_s=self.lower_bound_s[rows],
-            hardware_flops=self.hardware_flops[rows],
+            executed_flops=self.executed_flops[rows],
+            replayed_flops=self.replayed_flops[rows],
             time=TimeParts(**{f.name: getattr(self.time, f.name)[rows] for f in fields(TimeParts)}),
             memory=MemoryParts(**{f.name: getattr(self.memory, f.name)[rows] for f in fields(MemoryParts)}),
-        )
-
-    @staticmethod
-    def concatenate(tables: list[EstimateTable]) -> EstimateTable:
-        def joined(part: str, name: str) -> Floats:
-            return np.concatenate([getattr(getattr(table, part), name) for table in tables])
-
-        return EstimateTable(
-            iteration_s=np.concatenate([table.iteration_s for table in tables]),
-            memory_bytes=np.concatenate([table.memory_bytes for table in tables]),
-            lower_bound_s=np.concatenate([table.lower_bound_s for table in tables]),
-            hardware_flops=np.concatenate([table.hardware_flops for table in tables]),
-            time=TimeParts(**{f.name: joined("time", f.name) for f in fields(TimeParts)}),
-            memory=MemoryParts(**{f.name: joined("memory", f.name) for f in fields(MemoryParts)}),
         )
 
 
@@ -124,7 +115,8 @@ class Part:
 class Estimate:
     """One layout's iteration: ``time`` parts add up to ``iteration_s``, ``memory`` parts to ``memory_bytes``.
 
-    ``mfu`` and ``hfu`` are fractions of the dense peak of the job's precision; ``capacity_bytes`` is one accelerator's memory;
+    ``mfu`` and ``hfu`` are fractions of the dense peak of the job's precision; ``capacity_bytes`` is one
+    accelerator's memory;
     ``fullest_stage`` holds ``memory_bytes``.  ``provenance`` is analytic, calibrated, simulated or measured.
     """
 

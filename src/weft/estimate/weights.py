@@ -9,7 +9,7 @@ import numpy as np
 from weft.collectives.cost import Network, collective_s, lower_bound_s
 from weft.layout.mesh import Spread, degrees, spread, spread_of, strides
 from weft.layout.operations import HALF_BYTES
-from weft.layout.table import Floats, Index, LayoutTable
+from weft.layout.table import Floats, Index, LayoutTable, Mask
 
 BUCKET_ELEMENTS = 40e6
 """Gradients per bucket of the overlapped reduction, at least (Megatron-Core: max(40e6, 1e6 * ranks))."""
@@ -17,9 +17,11 @@ BUCKET_ELEMENTS = 40e6
 
 @dataclass(frozen=True, slots=True)
 class WeightGroups:
-    """Ranks that share a weight at rest (``shard``) and that hold copies of it (``replica``), for dense and expert weights.
+    """Ranks that share a weight at rest (``shard``) and that hold copies of it (``replica``), for dense and
+    expert weights.
 
-    With z = 1 weights are whole and replicas are the ranks of context and data; with z > 1 they are cut over context
+    With z = 1 weights are whole and replicas are the ranks of context and data; with z > 1 they are cut
+    over context
     and z, as torchtitan and Megatron-FSDP do, and replicas are the ranks of data.
     """
 
@@ -46,7 +48,7 @@ def _single(mesh: LayoutTable, spans: tuple[int, ...]) -> Spread:
     return Spread(one, tuple(one for _ in spans))
 
 
-def _where(mask: np.ndarray, yes: Spread, no: Spread) -> Spread:  # type: ignore[type-arg]
+def _where(mask: Mask, yes: Spread, no: Spread) -> Spread:
     members = tuple(np.where(mask, a, b) for a, b in zip(yes.members, no.members, strict=True))
     return Spread(np.where(mask, yes.size, no.size), members)
 
@@ -58,7 +60,8 @@ def take(group: Spread, rows: Index) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Seconds per step to reduce gradients and to gather updated parameters, whole and as the last bucket alone.
+    """Seconds per step to reduce gradients and to gather updated parameters, whole and as the last bucket
+    alone.
 
     ``all_reduce_s`` is for replicated gradients, ``scatter_s`` and ``gather_s`` for sharded ones.
     """

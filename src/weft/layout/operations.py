@@ -1,9 +1,11 @@
 """The one list of an iteration's computations and collectives, on one rank, over arrays of layouts.
 
 ``block_operations`` lists one block and one micro-batch; ``edge_operations`` the embedding and the head;
-``weight_collectives`` what keeps weights and gradients together.  The estimator times this list, the simulator
+``weight_collectives`` what keeps weights and gradients together.  The estimator times this list, the
+simulator
 turns it into traffic and the runtime is checked against it.  Sizes follow Agarwal's 3D matrix multiplication
-as AxoNN arranges it (arXiv 2305.13525), of which Megatron's tensor parallelism (arXiv 2104.04473), its sequence parallelism
+as AxoNN arranges it (arXiv 2305.13525), of which Megatron's tensor parallelism (arXiv 2104.04473), its
+sequence parallelism
 (arXiv 2205.05198) and FSDP are special cases: y = z = 1, and x = y = 1.
 """
 
@@ -29,7 +31,8 @@ HALF_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm:
-    """``copies`` products of (m x k) by (k x n).  ``core`` marks the score products of unfused attention, which stay in 16 bits."""
+    """``copies`` products of (m x k) by (k x n).  ``core`` marks the score products of unfused attention,
+    which stay in 16 bits."""
 
     name: str
     phase: Phase
@@ -53,7 +56,8 @@ class FlashAttention:
 class Pass:
     """A memory-bound kernel that moves ``bytes`` to or from memory.
 
-    ``replay`` says which recomputation runs it again: ``core`` belongs to the attention core, ``cheap`` is a norm or an
+    ``replay`` says which recomputation runs it again: ``core`` belongs to the attention core, ``cheap`` is
+    a norm or an
     activation function, ``full`` only the recomputation of a whole block.
     """
 
@@ -67,8 +71,10 @@ class Pass:
 class Collective:
     """One collective of a group over ``axes``.
 
-    ``elements`` is the full buffer: reduced (all-reduce), gathered (all-gather), before scattering (reduce-scatter), sent
-    by one rank to all (all-to-all), passed on per step (exchange) or sent (send).  ``behind`` names the GEMM of the
+    ``elements`` is the full buffer: reduced (all-reduce), gathered (all-gather), before scattering
+    (reduce-scatter), sent
+    by one rank to all (all-to-all), passed on per step (exchange) or sent (send).  ``behind`` names the
+    GEMM of the
     same block that overlap can hide it behind.
     """
 
@@ -228,13 +234,12 @@ def _linear_collectives(linear: Linear, sizes: Sizes, block: Block) -> Iterator[
 def _reduce(
     name: str, axes: tuple[str, ...], phase: Phase, elements: Floats, behind: str | None = None
 ) -> Iterator[Collective]:
-    yield Collective(
-        name=name, kind="all-reduce", axes=axes, phase=phase, elements=elements, behind=behind
-    )
+    yield Collective(name=name, kind="all-reduce", axes=axes, phase=phase, elements=elements, behind=behind)
 
 
 def _enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
-    """Input side of a normal layer: all-reduce backward, or with sequence parallelism all-gather forward, reduce-scatter
+    """Input side of a normal layer: all-reduce backward, or with sequence parallelism all-gather forward,
+    reduce-scatter
     and a second all-gather of the saved input backward (arXiv 2205.05198, section 4.2.2)."""
     sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
     yield Collective(
@@ -267,7 +272,8 @@ def _enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
 
 
 def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
-    """Output side of a transposed layer: all-reduce forward, or reduce-scatter forward and all-gather backward."""
+    """Output side of a transposed layer: all-reduce forward, or reduce-scatter forward and all-gather
+    backward."""
     sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
     yield Collective(
         name=f"{name}.output", kind="all-reduce", axes=("x",), phase="forward", elements=whole, behind=name
@@ -294,7 +300,8 @@ def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
 
 
 def score_pairs(window: int | None, sequence: float, *, masked: bool) -> float:
-    """Query-key pairs of one sequence and head: those a causal (and windowed) mask leaves, or the whole square."""
+    """Query-key pairs of one sequence and head: those a causal (and windowed) mask leaves, or the whole
+    square."""
     if not masked:
         return sequence * sequence
     reach = min(window or sequence, sequence)
@@ -321,7 +328,8 @@ def _attention_core(
 def _unfused_core(
     attention: Attention | LatentAttention, recipe: Recipe, sizes: Sizes, share: Floats
 ) -> Iterator[Computation]:
-    """Scores, softmax and context as separate kernels; ``share`` counts (sequence, head) pairs on the rank."""
+    """Scores, softmax and context as separate kernels; ``share`` counts (sequence, head) pairs on the
+    rank."""
     rows = np.full_like(share, sizes.sequence)
     qk, v = np.full_like(share, attention.qk_dim), np.full_like(share, attention.v_dim)
     square = share * score_pairs(None, sizes.sequence, masked=False)
@@ -342,9 +350,7 @@ def _context_collectives(attention: Attention | LatentAttention, sizes: Sizes) -
     kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
     per_head = attention.kv_elements / attention.kv_heads
     block = sizes.tokens * kv_heads * per_head * (1 - sizes.ulysses)
-    yield Collective(
-        name="keys-values", kind="exchange", axes=("context",), phase="forward", elements=block
-    )
+    yield Collective(name="keys-values", kind="exchange", axes=("context",), phase="forward", elements=block)
     yield Collective(
         name="keys-values", kind="exchange", axes=("context",), phase="input-gradient", elements=2.0 * block
     )
@@ -362,7 +368,8 @@ def _context_collectives(attention: Attention | LatentAttention, sizes: Sizes) -
 
 
 def _expert_collectives(block: Block, sizes: Sizes) -> Iterator[Collective]:
-    """Dispatch and combine: all-to-all over the experts, gather and scatter over the tensor cut of an expert."""
+    """Dispatch and combine: all-to-all over the experts, gather and scatter over the tensor cut of an
+    expert."""
     top_k = block.moe.top_k if block.moe else 0
     sent = sizes.own_tokens * top_k * block.hidden
     phases: tuple[Phase, ...] = ("forward", "input-gradient")
@@ -494,7 +501,8 @@ def _enter_vocabulary(elements: Floats, sizes: Sizes) -> Iterator[Collective]:
 def stage_boundary(model: Model, sizes: Sizes) -> tuple[Collective, Collective]:
     """Activations (or their gradient) of one micro-batch to the next stage.
 
-    The x ranks that hold the same activations each send their share and gather the rest on arrival (the scatter-gather
+    The x ranks that hold the same activations each send their share and gather the rest on arrival (the
+    scatter-gather
     optimization of arXiv 2104.04473, section 4.1); with sequence parallelism each sends what it owns.
     """
     whole = sizes.tokens * model.hidden / sizes.y

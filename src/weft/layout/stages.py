@@ -13,8 +13,10 @@ from weft.model.spec import Model
 def split_layers(layers: int, chunks: int) -> tuple[int, ...]:
     """Blocks per model chunk, first to last.
 
-    An even split where possible; otherwise the chunks that hold one block fewer are taken from the end, the beginning,
-    then inwards, since the embedding and the loss live there (as Llama 3.1 405B was trained: 126 blocks on 16 stages).
+    An even split where possible; otherwise the chunks that hold one block fewer are taken from the end, the
+    beginning,
+    then inwards, since the embedding and the loss live there (as Llama 3.1 405B was trained: 126 blocks on
+    16 stages).
     """
     base, more = divmod(layers, chunks)
     counts = [base + 1] * chunks if more else [base] * chunks
@@ -28,7 +30,8 @@ def split_layers(layers: int, chunks: int) -> tuple[int, ...]:
 class StageTable:
     """Distinct stages of each pipeline of a search, padded to the same number per pipeline.
 
-    Arrays have shape (pipelines, stages): ``counts[kind]`` blocks of each kind, ``embedding`` and ``head`` 0 or 1,
+    Arrays have shape (pipelines, stages): ``counts[kind]`` blocks of each kind, ``embedding`` and ``head``
+    0 or 1,
     ``stage`` the first stage index that looks so, ``repeats`` how many stages do (0 for padding).
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -20,6 +20,7 @@ from weft.layout.spec import (
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
 
 CODES: dict[str, tuple[str, ...]] = {
     "schedule": SCHEDULES,
@@ -69,16 +70,21 @@ class LayoutTable:
     def of(cls, layouts: Sequence[Layout]) -> LayoutTable:
         """A table of the given layouts, which must share their axis order."""
         columns = {
-            name: np.array([_encode(name, getattr(layout, name)) for layout in layouts], dtype=np.int64)
+            name: np.array([encode(name, getattr(layout, name)) for layout in layouts], dtype=np.int64)
             for name in COLUMNS
         }
         return cls(**columns, order=layouts[0].order if layouts else AXES)
+
+    def replaced(self, columns: Mapping[str, Ints]) -> LayoutTable:
+        """The same rows with some columns exchanged."""
+        kept = {name: columns[name] if name in columns else self.column(name) for name in COLUMNS}
+        return LayoutTable(**kept, order=self.order)
 
     def column(self, name: str) -> Ints:
         values: Ints = getattr(self, name)
         return values
 
-    def take(self, rows: Index | npt.NDArray[np.bool_]) -> LayoutTable:
+    def take(self, rows: Index | Mask) -> LayoutTable:
         """The given rows, by index or mask."""
         return LayoutTable(**{name: self.column(name)[rows] for name in COLUMNS}, order=self.order)
 
@@ -86,12 +92,6 @@ class LayoutTable:
         """One row as a ``Layout``."""
         values = {name: _decode(name, int(self.column(name)[index])) for name in COLUMNS}
         return Layout(**values, order=self.order)  # type: ignore[arg-type]
-
-    @staticmethod
-    def concatenate(tables: Iterable[LayoutTable]) -> LayoutTable:
-        parts = list(tables)
-        columns = {name: np.concatenate([part.column(name) for part in parts]) for name in COLUMNS}
-        return LayoutTable(**columns, order=parts[0].order)
 
     @property
     def world(self) -> Ints:
@@ -105,7 +105,8 @@ class LayoutTable:
 COLUMNS = tuple(field.name for field in fields(LayoutTable) if field.name != "order")
 
 
-def _encode(name: str, value: object) -> int:
+def encode(name: str, value: object) -> int:
+    """A field's value as a table holds it."""
     if name in CODES:
         return CODES[name].index(str(value))
     return int(value)  # type: ignore[call-overload,no-any-return]

@@ -9,9 +9,12 @@ from weft.model.spec import Block, Model
 def model_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
     """FLOPs of forward and backward of one iteration, without recomputation.
 
-    Two FLOPs per multiply-add, backward twice the forward.  Attention scores count the whole square of the sequence (of the
-    window, where it slides) as in PaLM (arXiv 2204.02311, appendix B) and Narayanan et al. (arXiv 2104.04473, eq. 3);
-    ``causal`` counts only what the causal mask leaves.  Embedding look-ups, norms and the optimizer are not counted.
+    Two FLOPs per multiply-add, backward twice the forward.  Attention scores count the whole square of the
+    sequence (of the
+    window, where it slides) as in PaLM (arXiv 2204.02311, appendix B) and Narayanan et al. (arXiv
+    2104.04473, eq. 3);
+    ``causal`` counts only what the causal mask leaves.  Embedding look-ups, norms and the optimizer are not
+    counted.
     """
     blocks = sum(run.count * block_forward_flops(run.block, recipe, causal=causal) for run in model.runs)
     head = 2.0 * model.hidden * model.vocab * recipe.tokens
@@ -26,7 +29,8 @@ def block_forward_flops(block: Block, recipe: Recipe, *, causal: bool = False) -
 
 
 def attention_forward_flops(block: Block, recipe: Recipe, *, causal: bool = False) -> float:
-    """Forward FLOPs of one block's attention core (scores and their product with the values) on the whole batch."""
+    """Forward FLOPs of one block's attention core (scores and their product with the values) on the whole
+    batch."""
     attention = block.attention
     keys = min(attention.window or recipe.sequence, recipe.sequence)
     seen = keys - keys * (keys - 1) / (2.0 * recipe.sequence) if causal else keys
@@ -34,6 +38,7 @@ def attention_forward_flops(block: Block, recipe: Recipe, *, causal: bool = Fals
 
 
 def prediction_forward_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
-    """Forward FLOPs of one multi-token-prediction module: a block, its input projection and the shared head."""
+    """Forward FLOPs of one multi-token-prediction module: a block, its input projection and the shared
+    head."""
     block = block_forward_flops(model.runs[-1].block, recipe, causal=causal)
     return block + 2.0 * recipe.tokens * (2 * model.hidden * model.hidden + model.hidden * model.vocab)

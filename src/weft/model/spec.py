@@ -1,6 +1,7 @@
 """What is trained: a transformer as runs of identical blocks.
 
-A block is a list of (fused) linear layers, an attention core, a feed-forward part and norms.  Parameter counts,
+A block is a list of (fused) linear layers, an attention core, a feed-forward part and norms.  Parameter
+counts,
 FLOPs, tensor sizes and collectives are all derived from ``Block.linears()``, so they cannot disagree.
 """
 
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 LinearKind = Literal["normal", "transposed", "replicated"]
-"""How tensor parallelism cuts a linear layer: ``normal`` = output features over x (Megatron's column-parallel),
+"""How tensor parallelism cuts a linear layer: ``normal`` = output features over x (Megatron's
+column-parallel),
 ``transposed`` = input features over x (row-parallel), ``replicated`` = not cut by x."""
 
 LinearPart = Literal["attention", "feed_forward", "expert", "shared_expert", "router"]
@@ -21,7 +23,8 @@ LinearPart = Literal["attention", "feed_forward", "expert", "shared_expert", "ro
 class Linear:
     """One (fused) linear layer of a block.
 
-    ``copies`` counts identical layers of which a token uses ``active`` (experts); both are 1 for dense layers.
+    ``copies`` counts identical layers of which a token uses ``active`` (experts); both are 1 for dense
+    layers.
     """
 
     name: str
@@ -47,7 +50,8 @@ class Attention:
     """Multi-head, grouped-query or multi-query attention.
 
     ``window`` is the number of keys a query sees (None: the whole causal prefix).
-    ``extra_parameters`` counts small learned vectors of one layer that are in no linear layer (query/key norms, sinks,
+    ``extra_parameters`` counts small learned vectors of one layer that are in no linear layer (query/key
+    norms, sinks,
     learned relative biases).
     """
 
@@ -90,7 +94,8 @@ class Attention:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
 
-    Queries are compressed to ``q_rank`` (None: not compressed), keys and values to ``kv_rank``; ``rope_dim`` features
+    Queries are compressed to ``q_rank`` (None: not compressed), keys and values to ``kv_rank``;
+    ``rope_dim`` features
     carry positions.  The down-projections are replicated over x, as Megatron-Core does.
     ``extra_parameters`` holds the norms of the compressed vectors.
     """
@@ -126,7 +131,9 @@ class LatentAttention:
         if self.q_rank is None:
             yield Linear(name="q", inputs=hidden, outputs=queries, kind="normal", part="attention")
         else:
-            yield Linear(name="q_down", inputs=hidden, outputs=self.q_rank, kind="replicated", part="attention")
+            yield Linear(
+                name="q_down", inputs=hidden, outputs=self.q_rank, kind="replicated", part="attention"
+            )
             yield Linear(name="q_up", inputs=self.q_rank, outputs=queries, kind="normal", part="attention")
         down = self.kv_rank + self.rope_dim
         yield Linear(name="kv_down", inputs=hidden, outputs=down, kind="replicated", part="attention")
@@ -138,7 +145,8 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForward:
-    """A dense feed-forward layer; ``gated`` adds the second input projection of SwiGLU/GeGLU (fused with the first)."""
+    """A dense feed-forward layer; ``gated`` adds the second input projection of SwiGLU/GeGLU (fused with
+    the first)."""
 
     intermediate: int
     gated: bool = True
@@ -173,7 +181,8 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExperts:
-    """A routed feed-forward layer: ``experts`` of which a token uses ``top_k``, plus an optional dense shared expert."""
+    """A routed feed-forward layer: ``experts`` of which a token uses ``top_k``, plus an optional dense
+    shared expert."""
 
     experts: int
     top_k: int
@@ -200,8 +209,10 @@ class MixtureOfExperts:
 class Block:
     """One transformer block.
 
-    ``norms`` counts the norms over the hidden features (2; 4 with Gemma's post-norms; 1 for Falcon-7B's shared norm);
-    ``norm_bias`` is True for LayerNorm with bias.  ``parallel`` blocks run attention and feed-forward from one input
+    ``norms`` counts the norms over the hidden features (2; 4 with Gemma's post-norms; 1 for Falcon-7B's
+    shared norm);
+    ``norm_bias`` is True for LayerNorm with bias.  ``parallel`` blocks run attention and feed-forward from
+    one input
     (GPT-NeoX, Falcon, PaLM).
     """
 
@@ -249,8 +260,10 @@ class BlockRun:
 class Model:
     """A decoder-only transformer.
 
-    ``positions`` counts rows of a learned position table (0 for rotary or ALiBi).  ``prediction_layers`` counts
-    multi-token-prediction modules after the last block (DeepSeek-V3: one extra block, a 2h x h projection and norms);
+    ``positions`` counts rows of a learned position table (0 for rotary or ALiBi).  ``prediction_layers``
+    counts
+    multi-token-prediction modules after the last block (DeepSeek-V3: one extra block, a 2h x h projection
+    and norms);
     they share embedding and head.  ``embedding_norm`` adds a norm after the embedding (BLOOM).
     ``embedding_features`` is the width of the embedding when it differs from ``hidden`` (OPT-350M).
     """

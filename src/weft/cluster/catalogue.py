@@ -1,0 +1,238 @@
+"""Known accelerators and preset clusters: by name and by pattern, without reading a user's file.
+
+Latencies are those of one hop with a latency-optimised protocol, as NCCL's tuner assumes them (ring LL in
+``src/graph/tuning.cc``: 0.5 to 0.6 us over NVLink, 2.7 us over the network); the fixed cost of starting a
+collective is the collective model's.  Assumption: a spine adds 1 us, two switch crossings and 100 m of fibre.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from weft import units
+from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
+from weft.errors import BadInput, UnknownName
+
+SCALE_UP_LATENCY_S = 0.6e-6
+RAIL_LATENCY_S = 2.7e-6
+SPINE_LATENCY_S = 3.7e-6
+MAX_COUNT = 10_000_000
+
+ALIASES = {
+    "v100": "v100-32gb",
+    "a100": "a100-80gb",
+    "h100-80gb": "h100",
+    "h200-141gb": "h200",
+    "h800-80gb": "h800",
+    "gh200": "gh200-96gb",
+    "mi250x-gcd": "mi250x",
+}
+"""Short names, and long names of accelerators that come in one size."""
+
+_PARSERS: dict[str, tuple[str, Callable[..., float]]] = {
+    "fp32": ("fp32_flops", units.parse_flops),
+    "fp16": ("fp16_flops", units.parse_flops),
+    "bf16": ("bf16_flops", units.parse_flops),
+    "fp8": ("fp8_flops", units.parse_flops),
+    "fp4": ("fp4_flops", units.parse_flops),
+    "memory": ("memory_bytes", units.parse_bytes),
+    "memory_bandwidth": ("memory_Bps", units.parse_bandwidth),
+    "scale_up_bandwidth": ("scale_up_Bps", units.parse_bandwidth),
+    "nic_bandwidth": ("nic_Bps", units.parse_bandwidth),
+    "host_bandwidth": ("host_Bps", units.parse_bandwidth),
+    "power": ("power_w", units.parse_watts),
+}
+_PLAIN = ("vendor", "scale_up_size", "multiprocessors", "in_switch_reduction", "usd_per_hour")
+
+
+@cache
+def entries() -> dict[str, dict[str, Any]]:
+    """The accelerators as the data file states them, each with its ``source`` table, ``like`` resolved."""
+    raw = tomllib.loads((Path(__file__).parent / "data" / "accelerators.toml").read_text("utf-8"))
+    done: dict[str, dict[str, Any]] = {}
+    for name, entry in raw.items():
+        base = done.get(entry.pop("like", ""), {})
+        done[name] = {**base, **entry, "source": {**base.get("source", {}), **entry["source"]}}
+    return done
+
+
+def accelerator_names() -> tuple[str, ...]:
+    """Names that ``accelerator`` knows, aliases included."""
+    return tuple(sorted({*entries(), *ALIASES}))
+
+
+def accelerator(name: str, *, where: str | None = None) -> Accelerator:
+    """The accelerator of that name or alias, in any case.
+
+    Raises:
+        UnknownName: no such accelerator.
+    """
+    canonical = ALIASES.get(name.lower(), name.lower())
+    if canonical not in entries():
+        raise UnknownName("accelerator", name, accelerator_names(), where=where)
+    return _accelerator(canonical)
+
+
+def scale_up_kind(name: str) -> TierKind:
+    """How the scale-up domain of that accelerator is wired; ``switch`` for one that is not known."""
+    kind: TierKind = entries().get(ALIASES.get(name.lower(), name.lower()), {}).get("scale_up_kind", "switch")
+    return kind
+
+
+@cache
+def _accelerator(canonical: str) -> Accelerator:
+    entry = entries()[canonical]
+    figures: dict[str, Any] = {field: entry[field] for field in _PLAIN}
+    for key, (field, parse) in _PARSERS.items():
+        figures[field] = float(round(parse(entry[key], where=f"accelerators.toml: {canonical}.{key}")))
+    return Accelerator(name=canonical, **figures)
+
+
+def names() -> tuple[str, ...]:
+    """The presets, as patterns that ``load`` fills: ``h100-<count>``, ``frontier-<count>``, ..."""
+    return tuple(f"{family}-<count>" for family in _families())
+
+
+def load(name: str) -> Cluster:
+    """The preset ``<family>-<count>``: an accelerator's name, or a machine or network family (see ``names``).
+
+    Raises:
+        UnknownName: no such family.
+        BadInput: no count, or one that does not fill the scale-up domains.
+    """
+    match = re.fullmatch(r"(.+)-([0-9]{1,9})", name.strip().lower())
+    family, digits = (match[1], match[2]) if match else (name.strip().lower(), "")
+    build = _families().get(family)
+    if build is None:
+        raise UnknownName("cluster", name, (f"{known}-{digits or '<count>'}" for known in _families()))
+    if not digits:
+        raise BadInput(f"cluster {name!r} has no count", remedy=f"write it like {family}-1024")
+    count = int(digits)
+    if not 1 <= count <= MAX_COUNT:
+        raise BadInput(f"cluster {name!r} has {count} accelerators", remedy=f"use 1 to {MAX_COUNT}")
+    return build(f"{family}-{count}", count)
+
+
+def resolve(name_or_path: str | os.PathLike[str]) -> Cluster:
+    """The cluster of a file (an existing one, or any path or name in .toml), else the preset of that name.
+
+    Raises:
+        BadInput: the file or the name cannot be used.
+    """
+    text = os.fspath(name_or_path)
+    if text.lower().endswith(".toml") or os.sep in text or os.path.isfile(text):
+        from weft.cluster.files import read_cluster
+
+        return read_cluster(Path(text))
+    return load(text)
+
+
+def default_tiers(
+    chip: Accelerator, count: int, *, kind: TierKind | None = None, where: str | None = None
+) -> tuple[Tier, ...]:
+    """The scale-up domain, and one switch tier over the NICs when ``count`` exceeds it.
+
+    ``kind`` is how the domain is wired; by default as the catalogue says.
+
+    Raises:
+        BadInput: ``count`` is neither within one domain nor a multiple of it.
+    """
+    kind = kind or scale_up_kind(chip.name)
+    if count <= chip.scale_up_size:
+        return (_scale_up_tier(chip, count, kind),)
+    domains, rest = divmod(count, chip.scale_up_size)
+    if rest:
+        size = chip.scale_up_size
+        raise BadInput(
+            f"{count} accelerators do not fill scale-up domains of {size} ({chip.name})",
+            where=where,
+            remedy=f"use {domains * size} or {(domains + 1) * size}",
+        )
+    network = _network_tier(chip, "network", domains, SPINE_LATENCY_S)
+    return (_scale_up_tier(chip, chip.scale_up_size, kind), network)
+
+
+def _scale_up_tier(chip: Accelerator, size: int, kind: TierKind) -> Tier:
+    """The innermost tier: ``size`` accelerators over the scale-up links."""
+    return Tier(
+        name="scale-up",
+        size=size,
+        kind=kind,
+        bandwidth_Bps=chip.scale_up_Bps,
+        latency_s=SCALE_UP_LATENCY_S,
+        in_network_reduction=chip.in_switch_reduction,
+    )
+
+
+def _network_tier(chip: Accelerator, name: str, size: int, latency_s: float) -> Tier:
+    """A non-blocking switch tier that joins ``size`` units over the NICs."""
+    return Tier(name=name, size=size, kind="switch", bandwidth_Bps=chip.nic_Bps, latency_s=latency_s)
+
+
+def _rail_optimized(chip: Accelerator, name: str, count: int) -> Cluster:
+    """Scale-up domains, rails that join the domains of a scalable unit, and a spine over the units."""
+    tiers = default_tiers(chip, count)
+    if len(tiers) > 1:
+        domains, unit = tiers[1].size, int(entries()[chip.name]["rail_domains"])
+        if domains <= unit:
+            tiers = (tiers[0], _network_tier(chip, "rail", domains, RAIL_LATENCY_S))
+        elif domains % unit == 0:
+            spine = _network_tier(chip, "spine", domains // unit, SPINE_LATENCY_S)
+            tiers = (tiers[0], _network_tier(chip, "rail", unit, RAIL_LATENCY_S), spine)
+    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers)
+
+
+def _rail_only(chip: Accelerator, name: str, count: int) -> Cluster:
+    """No spine: every rail joins the accelerators of one rank of all domains (arXiv 2307.12169)."""
+    tiers = default_tiers(chip, count, kind="switch")
+    if len(tiers) > 1:
+        unit = int(entries()[chip.name]["rail_domains"])
+        latency = RAIL_LATENCY_S if tiers[1].size <= unit else SPINE_LATENCY_S
+        tiers = (tiers[0], _network_tier(chip, "rail", tiers[1].size, latency))
+    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers)
+
+
+def _gh200_rail_only(name: str, count: int) -> Cluster:
+    """DGX GH200: NVLink Switch domains of 256 that reduce, one 400 Gb/s NIC per GPU (arXiv 2307.12169)."""
+    chip = replace(accelerator("gh200"), scale_up_size=256, nic_Bps=50e9, in_switch_reduction=True)
+    return _rail_only(chip, name, count)
+
+
+def _dragonfly(chip: Accelerator, name: str, count: int, kind: TierKind) -> Cluster:
+    """Nodes on one Slingshot-11 dragonfly, taken as a non-blocking switch."""
+    tiers = default_tiers(chip, count, kind=kind)
+    if len(tiers) > 1:
+        tiers = (tiers[0], replace(tiers[1], name="slingshot"))
+    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers)
+
+
+def _perlmutter(chip_name: str, name: str, count: int) -> Cluster:
+    """Four A100 per node, four NVLink 3 per pair, and one Slingshot NIC each (NERSC documentation)."""
+    return _dragonfly(replace(accelerator(chip_name), scale_up_size=4), name, count, "fully-connected")
+
+
+@cache
+def _families() -> dict[str, Callable[[str, int], Cluster]]:
+    """Families of presets; each value builds one from its name and count."""
+    families: dict[str, Callable[[str, int], Cluster]] = {
+        chip: lambda name, count, chip=chip: _rail_optimized(accelerator(chip), name, count)  # type: ignore[misc]
+        for chip in accelerator_names()
+    }
+    families |= {
+        "gb200-nvl72": families["gb200"],
+        "gb300-nvl72": families["gb300"],
+        "h100-rail-only": lambda name, count: _rail_only(accelerator("h100"), name, count),
+        "gh200-rail-only": _gh200_rail_only,
+        "perlmutter": lambda name, count: _perlmutter("a100-40gb", name, count),
+        "perlmutter-80gb": lambda name, count: _perlmutter("a100-80gb", name, count),
+        "frontier": lambda name, count: _dragonfly(accelerator("mi250x"), name, count, "ring"),
+        "alps": lambda name, count: _dragonfly(accelerator("gh200"), name, count, "fully-connected"),
+    }
+    return dict(sorted(families.items()))

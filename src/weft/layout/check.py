@@ -1,0 +1,173 @@
+"""Which layouts make sense: each rejection has a code and a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.layout.spec import CONTEXT_METHODS, SCHEDULES, Layout
+from weft.layout.table import Ints, LayoutTable, Mask
+from weft.model.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """Why a layout cannot run; ``code`` is stable, ``reason`` carries the numbers."""
+
+    code: str
+    reason: str
+
+
+REASONS = {
+    "world-mismatch": "the degrees do not multiply to the accelerators of the cluster",
+    "batch-not-divisible": "the global batch is no multiple of micro-batch x data-parallel ranks",
+    "heads-not-divisible": "attention heads (or key-value heads) do not divide by x",
+    "features-not-divisible": "hidden or feed-forward features do not divide by x or y",
+    "sequence-not-divisible": "the sequence does not divide over context (in halves) and sequence parallelism",
+    "ulysses-heads": "Ulysses needs the heads of a tensor-parallel rank to divide by context",
+    "too-many-stages": "more pipeline chunks than layers",
+    "schedule-mismatch": "virtual stages and schedule contradict each other",
+    "interleaving-rounds": "interleaved 1F1B needs micro-batches in multiples of the pipeline",
+    "pipeline-starved": "zero-bubble schedules need at least one micro-batch per stage",
+    "experts-not-divisible": "experts or their ranks do not divide by expert parallelism",
+    "experts-need-sequence-parallel": "experts with x > 1 need sequence parallelism, or tokens are routed twice",
+    "experts-with-y": "experts together with y > 1 are not modelled",
+    "sequence-parallel-misused": "sequence parallelism needs x > 1 and y = 1",
+    "recompute-layers": "more recomputed layers than a stage holds, or without full recomputation",
+    "does-not-fit": "the fullest stage needs more memory than an accelerator has",
+}
+"""Every rejection code and what it means."""
+
+CODES = tuple(REASONS)
+
+
+def reject(job: Job, count: int, table: LayoutTable) -> npt.NDArray[np.int8]:
+    """For each row the index in ``CODES`` of the first rule that it breaks, or -1."""
+    verdict = np.full(len(table), -1, dtype=np.int8)
+    for code, broken in (*_mesh_rules(job, count, table), *_row_rules(job, table)):
+        verdict[(verdict < 0) & broken] = CODES.index(code)
+    return verdict
+
+
+def reject_mesh(job: Job, count: int, table: LayoutTable) -> npt.NDArray[np.int8]:
+    """As ``reject``, by the rules that depend on the mesh alone, whatever the micro-batch and switches."""
+    verdict = np.full(len(table), -1, dtype=np.int8)
+    for code, broken in _mesh_rules(job, count, table):
+        verdict[(verdict < 0) & broken] = CODES.index(code)
+    return verdict
+
+
+def explain(job: Job, count: int, layout: Layout) -> Rejection | None:
+    """The first rule that a layout breaks, with its numbers."""
+    verdict = int(reject(job, count, LayoutTable.of([layout]))[0])
+    if verdict < 0:
+        return None
+    code = CODES[verdict]
+    return Rejection(code=code, reason=f"{REASONS[code]}: {_numbers(code, job, count, layout)}")
+
+
+def _mesh_rules(job: Job, count: int, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
+    model, recipe = job.model, job.recipe
+    yield "world-mismatch", table.world != count
+    yield "batch-not-divisible", recipe.global_batch % (table.z * table.data) != 0
+    heads = np.zeros(len(table), dtype=bool)
+    features = model.hidden % table.y != 0
+    for kind in model.kinds:
+        attention = kind.attention
+        heads |= attention.heads % table.x != 0
+        if attention.kv_heads > 1:
+            heads |= attention.kv_heads % table.x != 0
+        for linear in kind.linears():
+            if linear.part in ("expert", "router"):
+                continue
+            cut = table.x if linear.kind != "replicated" else 1
+            features |= (linear.outputs if linear.kind == "normal" else linear.inputs) % cut != 0
+            features |= (linear.inputs if linear.kind != "transposed" else linear.outputs) % table.y != 0
+    yield "heads-not-divisible", heads
+    yield "features-not-divisible", features
+    halves = np.where(table.context > 1, 2 * table.context, 1)
+    yield "sequence-not-divisible", recipe.sequence % halves != 0
+    yield "too-many-stages", table.pipeline > model.layers
+    yield "experts-with-y", (table.y > 1) & any(kind.moe for kind in model.kinds)
+
+
+def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
+    model, recipe = job.model, job.recipe
+    ranks = table.micro_batch * table.z * table.data
+    yield "batch-not-divisible", recipe.global_batch % ranks != 0
+    micro_batches = recipe.global_batch // ranks
+    ulysses = (table.context_method == CONTEXT_METHODS.index("ulysses")) & (table.context > 1)
+    starved = np.zeros(len(table), dtype=bool)
+    for kind in model.kinds:
+        heads = np.gcd(kind.attention.heads, kind.attention.kv_heads)
+        starved |= ulysses & (heads % (table.x * table.context) != 0)
+    yield "ulysses-heads", starved
+    sharded = table.sequence_parallel > 0
+    yield "sequence-parallel-misused", sharded & ((table.x == 1) | (table.y > 1))
+    yield "sequence-not-divisible", sharded & (recipe.sequence // table.context % table.x != 0)
+    yield "too-many-stages", table.pipeline * table.virtual_stages > model.layers
+    yield from _schedule_rules(table, micro_batches)
+    yield from _expert_rules(job, table)
+    layers = -(-model.layers // table.pipeline)
+    misused = (table.recompute_layers > 0) & (table.recompute != 2)
+    yield "recompute-layers", misused | (table.recompute_layers > layers)
+
+
+def _schedule_rules(table: LayoutTable, micro_batches: Ints) -> Iterator[tuple[str, Mask]]:
+    code = {name: table.schedule == i for i, name in enumerate(SCHEDULES)}
+    virtual, pipelined = table.virtual_stages, table.pipeline > 1
+    wrong = code["interleaved"] & ((virtual < 2) | ~pipelined)
+    wrong |= (code["1f1b"] | code["zb1p"]) & (virtual != 1)
+    wrong |= code["zbv"] & (virtual != 2)
+    wrong |= (code["zb1p"] | code["zbv"]) & ~pipelined
+    yield "schedule-mismatch", wrong
+    yield "interleaving-rounds", code["interleaved"] & (micro_batches % table.pipeline != 0)
+    yield "pipeline-starved", (code["zb1p"] | code["zbv"]) & (micro_batches < table.pipeline)
+
+
+def _expert_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
+    routed = [kind.moe for kind in job.model.kinds if kind.moe]
+    ranks = table.expert * table.expert_tensor
+    if not routed:
+        yield "experts-not-divisible", ranks > 1
+        return
+    broken = table.stage_ranks % ranks != 0
+    for moe in routed:
+        broken |= moe.experts % table.expert != 0
+        broken |= moe.expert.intermediate % table.expert_tensor != 0
+    yield "experts-not-divisible", broken
+    yield "experts-need-sequence-parallel", (table.x > 1) & (table.sequence_parallel == 0)
+
+
+def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
+    """The figures behind a rejection."""
+    recipe, model = job.recipe, job.model
+    if code == "world-mismatch":
+        factors = ("x", "y", "z", "data", "pipeline", "context")
+        product = " * ".join(f"{name} {getattr(layout, name)}" for name in factors)
+        return f"{product} = {layout.world}, cluster has {count}"
+    if code == "batch-not-divisible":
+        return (
+            f"global batch {recipe.global_batch}, micro_batch {layout.micro_batch} * z {layout.z} * data {layout.data}"
+            f" = {layout.micro_batch * layout.data_parallel}"
+        )
+    attention = model.kinds[0].attention
+    heads = f"{attention.heads} heads, {attention.kv_heads} key-value heads"
+    experts = f"expert {layout.expert} * expert_tensor {layout.expert_tensor}"
+    schedule = f"{layout.schedule} with virtual_stages = {layout.virtual_stages}"
+    facts = {
+        "heads-not-divisible": f"{heads}, x = {layout.x}",
+        "ulysses-heads": f"{heads}, x * context = {layout.x * layout.context}",
+        "features-not-divisible": f"hidden {model.hidden}, x = {layout.x}, y = {layout.y}",
+        "sequence-not-divisible": f"{recipe.sequence} tokens, context = {layout.context}, x = {layout.x}",
+        "too-many-stages": f"{layout.pipeline} * {layout.virtual_stages} chunks, {model.layers} layers",
+        "schedule-mismatch": f"{schedule}, pipeline = {layout.pipeline}",
+        "experts-not-divisible": f"{experts} on {layout.stage_ranks} ranks of a stage",
+        "recompute-layers": f"recompute = {layout.recompute}, recompute_layers = {layout.recompute_layers}",
+    }
+    micro_batches = recipe.global_batch // (layout.micro_batch * layout.data_parallel)
+    rounds = f"{micro_batches} micro-batches, pipeline = {layout.pipeline}"
+    return facts.get(code, rounds if "pipeline" in REASONS[code] else f"x = {layout.x}, y = {layout.y}")

@@ -1,0 +1,130 @@
+"""Typed reading of the keys of a foreign model configuration."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from weft.errors import BadInput, Unsupported
+
+LARGEST = 10**9
+"""Upper limit of every shape (features, rows, experts)."""
+
+MOST_LAYERS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """The keys of one configuration; ``null`` counts as absent.
+
+    ``kind`` is the model type, ``where`` the file: both appear in messages.
+    """
+
+    data: Mapping[str, object]
+    kind: str
+    where: str
+
+    def bad(self, name: str, problem: str, remedy: str | None = None) -> BadInput:
+        """A ``BadInput`` about the key ``name``."""
+        return BadInput(problem, where=f"{self.where}: {name}", remedy=remedy)
+
+    def unsupported(self, name: str) -> Unsupported:
+        """An ``Unsupported`` about the value of the key ``name``."""
+        value = reprlib.repr(self.data.get(name))
+        return Unsupported(
+            f"{self.kind} with {name} = {value} is not modelled",
+            where=f"{self.where}: {name}",
+            remedy="it changes shape or cost; remove it only if the model runs without it",
+        )
+
+    def has(self, name: str) -> bool:
+        return self.data.get(name) is not None
+
+    def find(self, *names: str) -> str | None:
+        """The first of the (equivalent) names that is set."""
+        return next((name for name in names if self.has(name)), None)
+
+    def optional_integer(self, *names: str, least: int = 1, most: int = LARGEST) -> int | None:
+        """The whole number under the first name that is set, or None."""
+        name = self.find(*names)
+        if name is None:
+            return None
+        value = self.data[name]
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.bad(name, f"{reprlib.repr(value)} is not a whole number")
+        if not least <= value <= most:
+            raise self.bad(name, f"{reprlib.repr(value)} is outside {least} to {most}")
+        return value
+
+    def integer(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+        """Like ``optional_integer``, with a default; without one the key is required."""
+        value = self.optional_integer(*names, least=least, most=most)
+        if value is not None:
+            return value
+        if default is None:
+            raise BadInput(
+                f"{names[0]} is missing, and model type {self.kind!r} needs it",
+                where=self.where,
+                remedy=f"add {' or '.join(names)} to the configuration",
+            )
+        return default
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.data.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.bad(name, f"{reprlib.repr(value)} is neither true nor false")
+        return value
+
+    def word(self, name: str, default: str) -> str:
+        value = self.data.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.bad(name, f"{reprlib.repr(value)} is not text")
+        return value
+
+    def words(self, name: str, count: int) -> tuple[str, ...] | None:
+        """A list of ``count`` words, or None when absent."""
+        value = self.data.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self.bad(name, f"{reprlib.repr(value)} is not a list of words")
+        if len(value) != count:
+            raise self.bad(name, f"{len(value)} entries for {count} layers")
+        return tuple(value)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of whole numbers >= 0; empty when absent."""
+        value = self.data.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple):
+            raise self.bad(name, f"{reprlib.repr(value)} is not a list")
+        if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value):
+            raise self.bad(name, f"{reprlib.repr(value)} holds something else than whole numbers")
+        return tuple(value)
+
+    def inner(self, name: str) -> Fields:
+        """The fields of the mapping under ``name``; empty when absent."""
+        value = self.data.get(name)
+        if value is None:
+            return replace(self, data={}, where=f"{self.where}: {name}")
+        if not isinstance(value, Mapping):
+            raise self.bad(name, f"{reprlib.repr(value)} is not a table")
+        return replace(self, data=value, where=f"{self.where}: {name}")
+
+    def layers(self, *names: str) -> int:
+        return self.integer(*names, most=MOST_LAYERS)
+
+    def only(self, name: str, *allowed: object) -> None:
+        """Refuse the key unless it is absent or one of ``allowed``.
+
+        Raises:
+            Unsupported: the value changes shape or cost.
+        """
+        if self.has(name) and not any(self.data[name] == value for value in allowed):
+            raise self.unsupported(name)

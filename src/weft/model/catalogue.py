@@ -1,0 +1,92 @@
+"""Models by name, with the recipe that their publisher used where it is known.
+
+The data lie in ``data/*.json``, one file per family: configurations in Hugging Face terms, published
+parameter counts, recipes and sources.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from weft.errors import UnknownName
+from weft.model.huggingface import read_config
+from weft.model.job import Recipe
+from weft.model.spec import Model
+
+_DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A model of the catalogue.
+
+    ``recipe`` is None where none was published.  ``published_parameters`` is the publisher's exact count
+    (None where only a rounded one exists).  ``source`` says where shape and recipe come from.
+    """
+
+    model: Model
+    recipe: Recipe | None
+    source: str
+    published_parameters: int | None = None
+
+
+def names() -> tuple[str, ...]:
+    """All canonical names, sorted."""
+    return tuple(sorted(_records()))
+
+
+def load(name: str) -> Entry:
+    """The entry of a name or alias; case, spaces, dashes and an organisation's prefix do not matter.
+
+    Raises:
+        UnknownName: no such model (suggests near names).
+    """
+    canonical = _index().get(_key(name))
+    if canonical is None:
+        raise UnknownName("model", name[:80], names())
+    record = _records()[canonical]
+    recipe = record["recipe"]
+    return Entry(
+        model=read_config(record["config"], name=canonical, where=f"catalogue: {canonical}"),
+        recipe=Recipe(**recipe) if recipe else None,
+        source=record["source"],
+        published_parameters=record["parameters"],
+    )
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name.rpartition("/")[2].lower())
+
+
+@cache
+def _records() -> Mapping[str, Mapping[str, Any]]:
+    return {name: record for path in sorted(_DATA.glob("*.json")) for name, record in _family(path)}
+
+
+def _family(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The models of one file; what they share stands once, beside ``models``."""
+    shared = json.loads(path.read_text(encoding="utf-8"))
+    for name, own in shared["models"].items():
+        yield (
+            name,
+            {
+                "config": shared.get("config", {}) | own.get("config", {}),
+                "recipe": own.get("recipe", shared.get("recipe")),
+                "source": own.get("source", shared["source"]),
+                "parameters": own.get("parameters"),
+                "aliases": own.get("aliases", []),
+            },
+        )
+
+
+@cache
+def _index() -> Mapping[str, str]:
+    """Canonical names under the keys of all names and aliases."""
+    records = _records()
+    return {_key(alias): name for name, record in records.items() for alias in (name, *record["aliases"])}

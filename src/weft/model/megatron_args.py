@@ -1,0 +1,335 @@
+"""Models and recipes from a Megatron-LM command line.
+
+Defaults are those of Megatron-LM's ``arguments.py``: four times the hidden size between the feed-forward
+layers, a vocabulary padded to a multiple of 128 times the tensor-parallel size, tied embeddings, learned
+positions, biases, and LayerNorm.  Flags that change neither shape nor recipe are ignored; those that change
+the shape in a way that is not modelled are refused by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import reprlib
+from collections.abc import Sequence
+
+from weft.errors import Unsupported
+from weft.model._command_line import Arguments, parse_arguments
+from weft.model._families import runs
+from weft.model._fields import MOST_LAYERS
+from weft.model.job import AttentionKernel, Job, Precision, Recipe
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model
+
+__all__ = ["Arguments", "parse_arguments", "read_megatron_args", "read_megatron_job"]
+
+_GPT2_VOCABULARY = 50257
+
+_REFUSED = (
+    "--attention-output-gate",
+    "--decoder-num-layers",
+    "--enable-mhc-connections",
+    "--encoder-num-layers",
+    "--experimental-attention-variant",
+    "--heterogeneous-layers-config-encoded-json",
+    "--heterogeneous-layers-config-path",
+    "--hybrid-layer-pattern",
+    "--hybrid-override-pattern",
+    "--is-hybrid-model",
+    "--linear-attention-freq",
+    "--moe-latent-size",
+    "--mtp-hybrid-override-pattern",
+    "--mtp-use-repeated-layer",
+    "--retro-add-retriever",
+    "--spec",
+    "--use-checkpoint-args",
+    "--yaml-cfg",
+)
+
+
+def read_megatron_args(
+    source: str | Sequence[str] | Arguments, *, name: str = "megatron", vocab: int | None = None
+) -> Model:
+    """The model that a Megatron-LM command trains.
+
+    ``vocab`` is the tokenizer's vocabulary (before padding) for commands that leave it to the tokenizer.
+
+    Raises:
+        BadInput: a required flag is missing, or a value cannot be used.
+        Unsupported: a flag changes the shape in a way that is not modelled.
+    """
+    a = source if isinstance(source, Arguments) else parse_arguments(source)
+    _refuse(a)
+    norm_bias = a.text("--normalization", "LayerNorm") != "RMSNorm"
+    blocks = _blocks(a, norm_bias)
+    return Model(
+        name=name,
+        hidden=blocks[0].hidden,
+        vocab=_padded_vocabulary(a, vocab),
+        runs=runs(blocks),
+        tied_embeddings=not a.has("--untie-embeddings-and-output-weights"),
+        positions=_positions(a),
+        norm_bias=norm_bias,
+        prediction_layers=a.integer("--mtp-num-layers", 0, least=0, most=64),
+    )
+
+
+def read_megatron_job(
+    source: str | Sequence[str] | Arguments, *, name: str = "megatron", vocab: int | None = None
+) -> Job:
+    """The model and the recipe of a Megatron-LM command.
+
+    Raises:
+        BadInput: as ``read_megatron_args``, or ``--global-batch-size`` or ``--seq-length`` is missing.
+        Unsupported: as ``read_megatron_args``.
+    """
+    a = source if isinstance(source, Arguments) else parse_arguments(source)
+    dropout = max(a.number("--hidden-dropout", 0.1), a.number("--attention-dropout", 0.1)) > 0
+    recipe = Recipe(
+        global_batch=a.integer("--global-batch-size"),
+        sequence=a.integer("--seq-length"),
+        precision=_precision(a),
+        attention=_attention_kernel(a),
+        dropout=dropout,
+        gradient_bytes=_gradient_bytes(a),
+    )
+    return Job(model=read_megatron_args(a, name=name, vocab=vocab), recipe=recipe)
+
+
+def _refuse(a: Arguments) -> None:
+    for flag in _REFUSED:
+        if a.has(flag):
+            raise Unsupported(
+                f"{flag} changes the model's shape in a way that is not modelled",
+                where=a.where,
+                remedy="remove the flag if the model runs without it",
+            )
+
+
+def _positions(a: Arguments) -> int:
+    """Rows of the learned position table."""
+    kind = a.text("--position-embedding-type", "learned_absolute")
+    if kind == "relative":
+        raise Unsupported(
+            "relative positions are not modelled", where=f"{a.where}: --position-embedding-type"
+        )
+    rotary = a.has("--use-rotary-position-embeddings") or a.has("--no-position-embedding")
+    if kind != "learned_absolute" or rotary:
+        return 0
+    return a.integer("--max-position-embeddings")
+
+
+def _padded_vocabulary(a: Arguments, vocab: int | None) -> int:
+    """Vocabulary rounded up to a multiple of ``--make-vocab-size-divisible-by`` x tensor-parallel size."""
+    padded = a.optional_integer("--padded-vocab-size")
+    if padded is not None:
+        return padded
+    fallback = vocab or (_GPT2_VOCABULARY if _uses_gpt2_tokenizer(a) else None)
+    size = a.integer("--vocab-size", fallback)
+    if a.has("--no-pad-vocab-size"):
+        return size
+    multiple = a.integer("--make-vocab-size-divisible-by", 128) * a.integer("--tensor-model-parallel-size", 1)
+    return -(-size // multiple) * multiple
+
+
+def _uses_gpt2_tokenizer(a: Arguments) -> bool:
+    """GPT-2's byte-pair tokenizer: named, or a merge file given (the default tokenizer of old scripts)."""
+    return a.text("--tokenizer-type") == "GPT2BPETokenizer" or a.has("--merge-file")
+
+
+def _blocks(a: Arguments, norm_bias: bool) -> list[Block]:
+    """The block of each layer."""
+    layers = a.integer("--num-layers", most=MOST_LAYERS)
+    hidden = a.integer("--hidden-size")
+    latent = a.has("--multi-latent-attention")
+    full = _latent_attention(a, hidden, norm_bias) if latent else _attention(a, hidden, norm_bias, None)
+    narrow = full
+    window = _window(a)
+    if window is not None and not latent:
+        narrow = _attention(a, hidden, norm_bias, window)
+    dense, moe = _dense(a, hidden), _mixture(a, hidden)
+    slides = _slides(a, layers)
+    routed = _pattern(a, "--moe-layer-freq", layers) or [True] * layers
+    return [
+        Block(
+            hidden=hidden,
+            attention=narrow if slides[layer] else full,
+            feed_forward=moe if moe and routed[layer] else dense,
+            norm_bias=norm_bias,
+        )
+        for layer in range(layers)
+    ]
+
+
+def _attention(a: Arguments, hidden: int, norm_bias: bool, window: int | None) -> Attention:
+    heads = a.integer("--num-attention-heads")
+    kv_heads = a.integer("--num-query-groups", 1) if a.has("--group-query-attention") else heads
+    if heads % kv_heads:
+        raise a.bad("--num-query-groups", f"{heads} heads cannot share {kv_heads} groups evenly")
+    channels = a.optional_integer("--kv-channels")
+    if channels is None and hidden % heads:
+        raise a.bad("--num-attention-heads", f"hidden size {hidden} is not a multiple of {heads} heads")
+    head_dim = channels or hidden // heads
+    bias = not a.has("--disable-bias-linear")
+    norms = 2 * head_dim * (2 if norm_bias else 1) if a.has("--qk-layernorm") else 0
+    sinks = heads if a.text("--softmax-type") == "learnable" else 0
+    rotary = a.text("--position-embedding-type") in ("rope", "yarn", "mrope")
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        window=window,
+        qkv_bias=bias or a.has("--add-qkv-bias"),
+        out_bias=bias,
+        extra_parameters=norms + sinks,
+        rotary=rotary or a.has("--use-rotary-position-embeddings"),
+    )
+
+
+def _latent_attention(a: Arguments, hidden: int, norm_bias: bool) -> LatentAttention:
+    """Multi-latent attention; a bias of the output projection counts among the small vectors."""
+    if a.has("--window-size"):
+        raise Unsupported("--window-size with --multi-latent-attention is not modelled", where=a.where)
+    q_rank = a.optional_integer("--q-lora-rank")
+    kv_rank = a.integer("--kv-lora-rank", 32)
+    norms = ((q_rank or 0) + kv_rank) * (2 if norm_bias else 1) if a.has("--qk-layernorm") else 0
+    return LatentAttention(
+        heads=a.integer("--num-attention-heads"),
+        q_rank=q_rank,
+        kv_rank=kv_rank,
+        nope_dim=a.integer("--qk-head-dim", 128),
+        rope_dim=a.integer("--qk-pos-emb-head-dim", 64),
+        value_dim=a.integer("--v-head-dim", 128),
+        extra_parameters=norms + (0 if a.has("--disable-bias-linear") else hidden),
+    )
+
+
+def _gated(a: Arguments) -> bool:
+    return a.has("--swiglu") or a.has("--quick-geglu")
+
+
+def _width(a: Arguments, hidden: int) -> int:
+    """Features between the feed-forward layers; SwiGLU's default is 8/3 hidden, down to a multiple of 64."""
+    default = int((4 * hidden * 2 / 3) / 64) * 64 if a.has("--swiglu") else 4 * hidden
+    return a.integer("--ffn-hidden-size", default or 64)
+
+
+def _dense(a: Arguments, hidden: int) -> FeedForward:
+    return FeedForward(
+        intermediate=_width(a, hidden), gated=_gated(a), bias=not a.has("--disable-bias-linear")
+    )
+
+
+def _mixture(a: Arguments, hidden: int) -> MixtureOfExperts | None:
+    """The routed layer, or None for a dense model."""
+    experts = a.optional_integer("--num-experts")
+    if experts is None:
+        return None
+    top_k = a.integer("--moe-router-topk", 2)
+    if top_k > experts:
+        raise a.bad("--moe-router-topk", f"a token cannot use {top_k} of {experts} experts")
+    bias = not a.has("--disable-bias-linear")
+    width = a.integer("--moe-ffn-hidden-size", _width(a, hidden))
+    shared = a.optional_integer("--moe-shared-expert-intermediate-size")
+    balance = experts if a.has("--moe-router-enable-expert-bias") else 0
+    gate = hidden if shared and a.has("--moe-shared-expert-gate") else 0
+    return MixtureOfExperts(
+        experts=experts,
+        top_k=top_k,
+        expert=FeedForward(intermediate=width, gated=_gated(a), bias=bias),
+        shared=FeedForward(intermediate=shared, gated=_gated(a)) if shared else None,
+        router_bias=bias,
+        extra_parameters=balance + gate,
+    )
+
+
+def _window(a: Arguments) -> int | None:
+    """Keys that a query sees: itself and the first number of ``--window-size`` before it (-1: all)."""
+    if not a.has("--window-size"):
+        return None
+    match = re.fullmatch(r"\(?\s*(-1|[0-9]{1,9})\s*,?\s*(-1|0)\s*\)?", a.text("--window-size"))
+    if match is None:
+        problem = f"{reprlib.repr(a.text('--window-size'))} is not a causal window"
+        raise a.bad("--window-size", problem, "write it like 127,0")
+    return None if match[1] == "-1" else int(match[1]) + 1
+
+
+def _slides(a: Arguments, layers: int) -> list[bool]:
+    """For each layer whether it has the window; with a frequency N, every N-th layer has none."""
+    if not a.has("--window-attn-skip-freq"):
+        return [True] * layers
+    text = a.text("--window-attn-skip-freq")
+    if text.isdecimal():
+        step = a.integer("--window-attn-skip-freq")
+        return [(layer + 1) % step != 0 for layer in range(layers)]
+    return _pattern(a, "--window-attn-skip-freq", layers) or [True] * layers
+
+
+def _pattern(a: Arguments, flag: str, layers: int) -> list[bool] | None:
+    """One truth value a layer from N (every N-th, the first included) or a list such as [0]*3+[1]*58."""
+    if not a.has(flag):
+        return None
+    text = a.text(flag)
+    if text.isdecimal():
+        step = a.integer(flag)
+        return [layer % step == 0 for layer in range(layers)]
+    try:
+        pattern = _evaluate(ast.parse(text.strip(), mode="eval").body) if len(text) < 10_000 else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pattern = None
+    if pattern is None:
+        raise a.bad(flag, f"{reprlib.repr(text)} is no layer pattern", "write it like [0]*3+[1]*58")
+    if len(pattern) != layers:
+        raise a.bad(flag, f"the pattern has {len(pattern)} entries for {layers} layers")
+    return pattern
+
+
+def _evaluate(node: ast.expr) -> list[bool]:
+    """The entries of a sum or repetition of lists of 0 and 1.
+
+    Raises:
+        ValueError: anything else, or more than ``MOST_LAYERS`` entries.
+    """
+    match node:
+        case ast.List(elts=items) if all(map(_is_bit, items)):
+            return [isinstance(item, ast.Constant) and item.value == 1 for item in items]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _bounded(_evaluate(left) + _evaluate(right))
+        case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))) if times >= 0:
+            return _bounded(_evaluate(left) * min(times, MOST_LAYERS + 1))
+    raise ValueError("not a layer pattern")
+
+
+def _is_bit(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value in (0, 1)
+
+
+def _bounded(pattern: list[bool]) -> list[bool]:
+    if len(pattern) > MOST_LAYERS:
+        raise ValueError("too many layers")
+    return pattern
+
+
+def _precision(a: Arguments) -> Precision:
+    if a.has("--fp4-format"):
+        return "nvfp4"
+    if a.has("--fp8-format"):
+        return "mxfp8" if a.text("--fp8-recipe") == "mxfp8" else "fp8"
+    if a.has("--bf16"):
+        return "bf16"
+    return "fp16" if a.has("--fp16") else "fp32"
+
+
+def _attention_kernel(a: Arguments) -> AttentionKernel:
+    """Flash attention unless another kernel is asked for, or a local implementation without it."""
+    if a.text("--attention-backend") in ("unfused", "local"):
+        return "unfused"
+    local = a.text("--transformer-impl", "transformer_engine") == "local"
+    return "unfused" if local and not a.has("--use-flash-attn") else "flash"
+
+
+def _gradient_bytes(a: Arguments) -> int:
+    """Megatron accumulates in fp32 with bf16 unless told otherwise, and in fp16 with fp16."""
+    if a.has("--grad-reduce-in-bf16"):
+        return 2
+    half = a.has("--fp16") and not a.has("--accumulate-allreduce-grads-in-fp32")
+    return 2 if half else 4

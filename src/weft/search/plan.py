@@ -1,0 +1,276 @@
+"""The search: every layout of a space, ranked by iteration time among those that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster
+from weft.estimate.iteration import Estimator
+from weft.estimate.result import Estimate, EstimateTable
+from weft.estimate.single import estimate_of
+from weft.layout.check import CODES, explain
+from weft.layout.spec import Layout
+from weft.layout.table import Floats, Index, Ints, LayoutTable
+from weft.model.job import Job
+from weft.search.space import STANDARD, Batch, Enumeration, Space
+
+DOES_NOT_FIT = CODES.index("does-not-fit")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """How many layouts a rejection code took."""
+
+    code: str
+    layouts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The fastest layout that does not fit, and the single change that lets it fit at the least cost in
+    time."""
+
+    rejected: Estimate
+    change: str
+    accepted: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Ranked layouts of a job on a cluster.
+
+    ``considered`` = ``evaluated`` (time and memory computed) + rejections before evaluation.  ``layouts``
+    are feasible, by iteration time,
+    then memory, then order of enumeration; ``pareto`` the feasible ones that no other beats in both time
+    and memory, by time.
+    """
+
+    job: Job
+    cluster: Cluster
+    space: str
+    considered: int
+    evaluated: int
+    feasible: int
+    rejected: tuple[Count, ...]
+    layouts: tuple[Estimate, ...]
+    pareto: tuple[Estimate, ...]
+    advice: Advice | None
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Rows worth keeping: their layouts, time, memory and place in the enumeration."""
+
+    layouts: list[Layout]
+    seconds: list[float]
+    bytes_: list[float]
+    meshes: list[int]
+
+    def order(self) -> list[int]:
+        keys = range(len(self.layouts))
+        return sorted(keys, key=lambda i: (self.seconds[i], self.bytes_[i], i))
+
+
+def plan(
+    job: Job,
+    cluster: Cluster,
+    *,
+    space: Space = STANDARD,
+    top: int = 10,
+    per_mesh: bool = False,
+    memory_margin: float = 0.0,
+    constants: Calibration | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Search a space exhaustively.
+
+    Args:
+        job: model and recipe.
+        cluster: accelerators and tiers.
+        space: degrees and switches to try.
+        top: how many layouts to return.
+        per_mesh: keep only the best layout of each mesh.
+        memory_margin: share of the accelerator's memory to leave free.
+        constants: calibration; the shipped one by default.
+        progress: called with rows done and rows in all.
+
+    Raises:
+        Unsupported: the accelerator lacks the recipe's precision.
+    """
+    estimator = Estimator(job, cluster, constants)
+    space_rows = Enumeration(job, cluster.count, space)
+    search = _Search(estimator, top, per_mesh, (1 - memory_margin) * cluster.accelerator.memory_bytes)
+    rejected = space_rows.rejected.copy()
+    done = 0
+    for batch in space_rows.batches():
+        search.add(batch)
+        rejected += batch.rejected
+        done += len(batch.table) + int(batch.rejected.sum())
+        if progress is not None:
+            progress(done, len(space_rows))
+    rejected[DOES_NOT_FIT] += search.evaluated - search.feasible
+    return Plan(
+        job=job,
+        cluster=cluster,
+        space=space.name,
+        considered=search.evaluated + int(rejected.sum()) - int(rejected[DOES_NOT_FIT]),
+        evaluated=search.evaluated,
+        feasible=search.feasible,
+        rejected=tuple(
+            Count(code=code, layouts=int(number))
+            for code, number in sorted(
+                zip(CODES, rejected, strict=True), key=lambda pair: (-pair[1], pair[0])
+            )
+            if number
+        ),
+        layouts=search.ranked(),
+        pareto=search.frontier(),
+        advice=search.advice(),
+    )
+
+
+class _Search:
+    """Folds batches of estimates into the best, the Pareto frontier and the fastest that does not fit."""
+
+    def __init__(self, estimator: Estimator, top: int, per_mesh: bool, capacity_bytes: float) -> None:
+        self.estimator, self.top, self.per_mesh, self.capacity = estimator, top, per_mesh, capacity_bytes
+        self.evaluated = self.feasible = 0
+        self.best = _Kept([], [], [], [])
+        self.front = _Kept([], [], [], [])
+        self.misfit: tuple[float, float, Layout] | None = None
+
+    def add(self, batch: Batch) -> None:
+        """Evaluate a batch and keep what may matter."""
+        if not len(batch.table):
+            return
+        results = self.estimator.evaluate(batch.table)
+        fits = results.memory_bytes <= self.capacity
+        self.evaluated += len(fits)
+        self.feasible += int(fits.sum())
+        seconds = np.where(fits, results.iteration_s, np.inf)
+        self._keep_best(batch, results, seconds)
+        self._keep_front(batch, results, seconds)
+        self._keep_misfit(batch.table, results, np.where(fits, np.inf, results.iteration_s))
+
+    def _keep_best(self, batch: Batch, results: EstimateTable, seconds: Floats) -> None:
+        worst = self.best.seconds[-1] if len(self.best.seconds) >= self.top else np.inf
+        rows = np.flatnonzero((seconds <= worst) & np.isfinite(seconds))
+        if not len(rows):
+            return
+        rows = rows[np.lexsort((rows, results.memory_bytes[rows], seconds[rows]))]
+        if self.per_mesh:
+            _, first = np.unique(batch.mesh[rows], return_index=True)
+            rows = rows[np.sort(first)]
+        self._extend(self.best, batch, results, rows[: self.top])
+        order, seen = [], set[int]()
+        for i in self.best.order():
+            if self.per_mesh and self.best.meshes[i] in seen:
+                continue
+            seen.add(self.best.meshes[i])
+            order.append(i)
+        self.best = _pick(self.best, order[: self.top])
+
+    def _keep_front(self, batch: Batch, results: EstimateTable, seconds: Floats) -> None:
+        rows = np.flatnonzero(np.isfinite(seconds))
+        if self.front.layouts:
+            known = np.searchsorted(self.front.seconds, seconds[rows], side="right") - 1
+            least = np.array([np.inf, *self.front.bytes_])[known + 1]
+            rows = rows[results.memory_bytes[rows] < least]
+        if not len(rows):
+            return
+        rows = rows[np.lexsort((rows, results.memory_bytes[rows], seconds[rows]))]
+        rows = rows[_records(results.memory_bytes[rows])]
+        self._extend(self.front, batch, results, rows)
+        order = self.front.order()
+        kept = _records(np.array([self.front.bytes_[i] for i in order]))
+        self.front = _pick(self.front, [order[i] for i in kept])
+
+    def _keep_misfit(self, table: LayoutTable, results: EstimateTable, seconds: Floats) -> None:
+        row = int(np.argmin(seconds))
+        if np.isfinite(seconds[row]) and (self.misfit is None or seconds[row] < self.misfit[0]):
+            self.misfit = (float(seconds[row]), float(results.memory_bytes[row]), table.row(row))
+
+    def _extend(self, kept: _Kept, batch: Batch, results: EstimateTable, rows: Index | Ints) -> None:
+        for row in rows:
+            kept.layouts.append(batch.table.row(int(row)))
+            kept.seconds.append(float(results.iteration_s[row]))
+            kept.bytes_.append(float(results.memory_bytes[row]))
+            kept.meshes.append(int(batch.mesh[row]))
+
+    def ranked(self) -> tuple[Estimate, ...]:
+        return self._estimates(self.best.layouts)
+
+    def frontier(self) -> tuple[Estimate, ...]:
+        return self._estimates(self.front.layouts)
+
+    def _estimates(self, layouts: list[Layout]) -> tuple[Estimate, ...]:
+        if not layouts:
+            return ()
+        results = self.estimator.evaluate(LayoutTable.of(layouts))
+        return tuple(estimate_of(self.estimator, one, results, i) for i, one in enumerate(layouts))
+
+    def advice(self) -> Advice | None:
+        """What single change would let the fastest rejected layout fit, where it would beat the best
+        feasible one."""
+        if self.misfit is None or (self.best.seconds and self.best.seconds[0] <= self.misfit[0]):
+            return None
+        layout = self.misfit[2]
+        rejected = self._estimates([layout])[0]
+        job, count = self.estimator.job, self.estimator.cluster.count
+        changes = [
+            (change, changed)
+            for change, changed in single_changes(layout)
+            if explain(job, count, changed) is None
+        ]
+        fitting = [
+            (change, estimate)
+            for (change, _), estimate in zip(changes, self._estimates([c for _, c in changes]), strict=True)
+            if estimate.memory_bytes <= self.capacity
+        ]
+        if fitting:
+            change, accepted = min(fitting, key=lambda pair: (pair[1].iteration_s, pair[0]))
+            return Advice(rejected=rejected, change=change, accepted=accepted)
+        missing = rejected.memory_bytes - self.capacity
+        return Advice(
+            rejected=rejected, change=f"{missing / 1e9:.1f} GB more memory per accelerator", accepted=None
+        )
+
+
+def single_changes(layout: Layout) -> list[tuple[str, Layout]]:
+    """Layouts that differ in one switch or one halved micro-batch and may need less memory."""
+    changes: list[tuple[str, Layout]] = []
+    for recompute in ("selective", "full"):
+        if layout.recompute != recompute:
+            changed = replace(layout, recompute=recompute, recompute_layers=0)
+            changes.append((f"recompute = {recompute}", changed))
+    changes += [(f"zero = {zero}", replace(layout, zero=zero)) for zero in range(layout.zero + 1, 3)]
+    if layout.micro_batch % 2 == 0:
+        halved = layout.micro_batch // 2
+        changes.append((f"micro_batch = {halved}", replace(layout, micro_batch=halved)))
+    if not layout.sequence_parallel:
+        changes.append(("sequence_parallel = true", replace(layout, sequence_parallel=True)))
+    if not layout.offload_optimizer:
+        changes.append(("offload_optimizer = true", replace(layout, offload_optimizer=True)))
+    if not layout.offload_activations:
+        changes.append(("offload_activations = true", replace(layout, offload_activations=True)))
+    return changes
+
+
+def _pick(kept: _Kept, rows: list[int]) -> _Kept:
+    return _Kept(
+        [kept.layouts[i] for i in rows],
+        [kept.seconds[i] for i in rows],
+        [kept.bytes_[i] for i in rows],
+        [kept.meshes[i] for i in rows],
+    )
+
+
+def _records(values: Floats) -> Index:
+    """Positions whose value is below all before it."""
+    least = np.minimum.accumulate(np.concatenate(([np.inf], values[:-1])))
+    return np.flatnonzero(values < least)

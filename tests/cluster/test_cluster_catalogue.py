@@ -1,0 +1,171 @@
+"""Accelerators and presets: sources, published figures, tiers that multiply to the count, names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.cluster import catalogue
+from weft.cluster.spec import Cluster
+from weft.errors import BadInput, UnknownName, Unsupported
+
+GROUPS = {
+    "fp32": "peaks",
+    "fp16": "peaks",
+    "bf16": "peaks",
+    "fp8": "peaks",
+    "fp4": "peaks",
+    "multiprocessors": "multiprocessors",
+    "memory": "memory",
+    "memory_bandwidth": "memory_bandwidth",
+    "scale_up_size": "scale_up",
+    "scale_up_kind": "scale_up",
+    "scale_up_bandwidth": "scale_up",
+    "in_switch_reduction": "scale_up",
+    "nic_bandwidth": "nic",
+    "host_bandwidth": "host",
+    "power": "power",
+    "usd_per_hour": "usd_per_hour",
+    "rail_domains": "rail_domains",
+}
+FAMILIES = [pattern.removesuffix("-<count>") for pattern in catalogue.names()]
+
+
+@pytest.mark.parametrize("name", catalogue.entries())
+def test_every_figure_has_its_source(name: str) -> None:
+    entry = catalogue.entries()[name]
+    figures = entry.keys() - {"vendor", "source"}
+    assert figures == GROUPS.keys()
+    for figure in figures:
+        assert len(entry["source"][GROUPS[figure]]) >= len("assumption")
+
+
+@pytest.mark.parametrize("name", catalogue.accelerator_names())
+def test_every_accelerator_is_physically_plausible(name: str) -> None:
+    chip = catalogue.accelerator(name)
+    assert 0 < chip.fp32_flops < chip.fp16_flops
+    assert chip.fp8_flops in (0, pytest.approx(2 * chip.bf16_flops, rel=1e-3))
+    assert 15e9 < chip.memory_bytes < 300e9
+    assert chip.nic_Bps < chip.scale_up_Bps < chip.memory_Bps
+    assert 100 <= chip.power_w <= 1500
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16", "memory_Bps", "scale_up", "size"),
+    [
+        ("a100", 312e12, 2.039e12, 300e9, 8),
+        ("h100", 989.4e12, 3.35e12, 450e9, 8),
+        ("H200", 989.4e12, 4.8e12, 450e9, 8),
+        ("h800", 989.4e12, 3.35e12, 200e9, 8),
+        ("b200", 2250e12, 8e12, 900e9, 8),
+        ("gb200", 2500e12, 8e12, 900e9, 72),
+        ("mi250x", 191.5e12, 1.6384e12, 150e9, 8),
+        ("mi300x", 1307.4e12, 5.3e12, 448e9, 8),
+    ],
+)
+def test_data_sheet_figures(name: str, bf16: float, memory_Bps: float, scale_up: float, size: int) -> None:
+    chip = catalogue.accelerator(name)
+    assert (chip.bf16_flops, chip.memory_Bps, chip.scale_up_Bps) == (bf16, memory_Bps, scale_up)
+    assert chip.scale_up_size == size
+
+
+def test_fp8_needs_matrix_units() -> None:
+    with pytest.raises(Unsupported, match="no matrix units for fp8"):
+        catalogue.accelerator("a100").peak_flops("fp8")
+    assert catalogue.accelerator("gb300").peak_flops("nvfp4") == 15e15
+
+
+def sizes(cluster: Cluster) -> list[tuple[str, int]]:
+    return [(tier.name, tier.size) for tier in cluster.tiers]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a100-4", [("scale-up", 4)]),
+        ("a100-8", [("scale-up", 8)]),
+        ("v100-256", [("scale-up", 8), ("rail", 32)]),
+        ("a100-512", [("scale-up", 8), ("rail", 32), ("spine", 2)]),
+        ("h100-16384", [("scale-up", 8), ("rail", 32), ("spine", 64)]),
+        ("h100-2240", [("scale-up", 8), ("network", 280)]),
+        ("gb200-nvl72-4608", [("scale-up", 72), ("rail", 8), ("spine", 8)]),
+        ("gh200-rail-only-32768", [("scale-up", 256), ("rail", 128)]),
+        ("h100-rail-only-1024", [("scale-up", 8), ("rail", 128)]),
+        ("perlmutter-1024", [("scale-up", 4), ("slingshot", 256)]),
+        ("frontier-32768", [("scale-up", 8), ("slingshot", 4096)]),
+        ("alps-6144", [("scale-up", 4), ("slingshot", 1536)]),
+    ],
+)
+def test_tiers_of_presets(name: str, expected: list[tuple[str, int]]) -> None:
+    assert sizes(catalogue.load(name)) == expected
+
+
+@given(st.sampled_from(FAMILIES), st.integers(1, 200_000))
+def test_any_count_multiplies_out_or_is_refused_with_a_valid_one(family: str, count: int) -> None:
+    domain = catalogue.load(f"{family}-1").accelerator.scale_up_size
+    if count > domain and count % domain:
+        nearest = count + domain - count % domain
+        with pytest.raises(BadInput, match=f"use {nearest - domain} or {nearest}"):
+            catalogue.load(f"{family}-{count}")
+        count = nearest
+    cluster = catalogue.load(f"{family}-{count}")
+    assert prod(tier.size for tier in cluster.tiers) == cluster.count == count
+    assert all(tier.latency_s > 0 and tier.effective_Bps > 0 for tier in cluster.tiers)
+
+
+def test_machine_families() -> None:
+    perlmutter = catalogue.load("perlmutter-64")
+    assert perlmutter.accelerator.memory_bytes < 43e9
+    assert perlmutter.tiers[0].kind == "fully-connected"
+    assert catalogue.load("perlmutter-80gb-64").accelerator.memory_bytes > 80e9
+    assert catalogue.load("frontier-64").tiers[1].bandwidth_Bps == 12.5e9
+    rail_only = catalogue.load("gh200-rail-only-1024")
+    assert (rail_only.tiers[0].bandwidth_Bps, rail_only.tiers[1].bandwidth_Bps) == (450e9, 50e9)
+    assert rail_only.tiers[0].in_network_reduction
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("h10-1024", "did you mean h100-1024"),
+        ("frontir-64", "did you mean frontier-64"),
+        ("h100", "has no count -- write it like h100-1024"),
+        ("h100-0", "has 0 accelerators"),
+        ("h100-99999999", "use 1 to 10000000"),
+        ("h100-12", "use 8 or 16"),
+        ("", "unknown cluster"),
+        ("-8", "unknown cluster"),
+        ("h100-1e3", "unknown cluster"),
+    ],
+)
+def test_names_that_do_not_work(name: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        catalogue.load(name)
+
+
+def test_unknown_accelerator_names_the_near_ones() -> None:
+    with pytest.raises(UnknownName, match="did you mean"):
+        catalogue.accelerator("a10")
+
+
+def test_resolve_takes_presets_and_files(tmp_path: Path) -> None:
+    file = tmp_path / "mine"
+    file.write_text('name = "mine"\naccelerator = "a100"\ncount = 16\n')
+    assert catalogue.resolve(file).name == "mine"
+    assert catalogue.resolve("a100-16").name == "a100-16"
+    with pytest.raises(BadInput, match="no such file"):
+        catalogue.resolve("missing.toml")
+
+
+def test_presets_need_neither_pydantic_nor_numpy() -> None:
+    code = (
+        "import sys; from weft.cluster.catalogue import load; load('h100-1024');"
+        "sys.exit(bool({'pydantic', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

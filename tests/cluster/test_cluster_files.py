@@ -1,0 +1,199 @@
+"""Cluster files: examples read, written clusters read back equal, bad input named without a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.cluster import catalogue
+from weft.cluster.files import cluster_from_dict, cluster_to_dict, read_cluster, write_cluster
+from weft.cluster.spec import Accelerator, Cluster, Tier
+from weft.errors import BadInput
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HEAD = 'name = "test"\naccelerator = "h100"\n'
+TIERS = HEAD + 'count = 16\n[[tiers]]\nname = "a"\nsize = 8\nkind = "switch"\nbandwidth = "450 GB/s"\n'
+SPELLED = (EXAMPLES / "custom-accelerator.toml").read_text()
+
+
+def test_oversubscribed_example() -> None:
+    cluster = read_cluster(EXAMPLES / "h100-cluster.toml")
+    assert cluster.spans == (8, 256, 1024)
+    assert cluster.accelerator == catalogue.accelerator("h100")
+    assert cluster.tiers[1].bandwidth_Bps == 50e9
+    assert cluster.tiers[2].effective_Bps == 25e9
+    assert cluster.tiers[0].latency_s == pytest.approx(0.6e-6)
+    assert cluster.defaults == ()
+
+
+def test_known_accelerator_with_another_nic_gets_default_tiers() -> None:
+    cluster = read_cluster(EXAMPLES / "a100-half-nic.toml")
+    assert [(tier.size, tier.bandwidth_Bps) for tier in cluster.tiers] == [(8, 300e9), (64, 12.5e9)]
+    assert cluster.accelerator.usd_per_hour == 1.6
+    assert cluster.defaults == ("tiers: scale-up of 8 and network of 64",)
+
+
+def test_spelled_out_accelerator() -> None:
+    chip = read_cluster(EXAMPLES / "custom-accelerator.toml").accelerator
+    assert (chip.bf16_flops, chip.fp8_flops, chip.memory_bytes) == (275e12, 0.0, 32 * 2**30)
+
+
+def test_like_keeps_the_wiring_of_its_model() -> None:
+    text = 'name = "t"\naccelerator = {like = "mi300x", name = "mine"}\ncount = 8\n'
+    assert read_cluster(text).tiers[0].kind == "fully-connected"
+
+
+def test_missing_latency_is_a_recorded_default() -> None:
+    cluster = read_cluster(TIERS.replace("count = 16", "count = 8"))
+    assert cluster.tiers[0].latency_s == catalogue.SCALE_UP_LATENCY_S
+    assert cluster.defaults == ("tiers[0].latency: 0.6 us",)
+
+
+positive = st.floats(1e9, 1e13)
+words = st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=20)
+chips = st.builds(
+    Accelerator,
+    name=words,
+    vendor=words,
+    **dict.fromkeys(["fp32_flops", "fp16_flops", "bf16_flops"], positive),
+    **dict.fromkeys(["fp8_flops", "fp4_flops"], st.just(0.0) | positive),
+    **dict.fromkeys(["memory_bytes", "memory_Bps", "scale_up_Bps", "nic_Bps", "host_Bps"], positive),
+    scale_up_size=st.integers(1, 576),
+    multiprocessors=st.integers(1, 500),
+    power_w=st.floats(1, 3000),
+    in_switch_reduction=st.booleans(),
+    usd_per_hour=st.floats(0, 100),
+)
+tiers = st.builds(
+    Tier,
+    name=words,
+    size=st.integers(1, 20),
+    kind=st.sampled_from(["ring", "fully-connected", "switch"]),
+    bandwidth_Bps=positive,
+    latency_s=st.floats(0, 0.5),
+    oversubscription=st.floats(1, 100),
+    in_network_reduction=st.booleans(),
+)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    chosen = tuple(draw(st.lists(tiers, min_size=1, max_size=4, unique_by=lambda tier: tier.name)))
+    return Cluster(
+        name=draw(words),
+        accelerator=draw(chips),
+        count=prod(tier.size for tier in chosen),
+        tiers=chosen,
+        defaults=tuple(draw(st.lists(words, max_size=2))),
+    )
+
+
+@settings(max_examples=40)
+@given(clusters())
+def test_written_clusters_read_back_equal(cluster: Cluster) -> None:
+    assert read_cluster(write_cluster(cluster)) == cluster
+    assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
+
+
+@pytest.mark.parametrize("name", ["a100-512", "gb200-nvl72-4608", "frontier-64", "v100-8"])
+def test_presets_survive_writing(name: str) -> None:
+    cluster = catalogue.load(name)
+    assert read_cluster(write_cluster(cluster)) == cluster
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TIERS, r"tiers: tier sizes 8 = 8, but count = 16"),
+        (
+            TIERS.replace("bandwidth", "bandwith"),
+            r"tiers\[0\].bandwith: is not a known field -- did you mean",
+        ),
+        (TIERS.replace("450 GB/s", "450 G"), r"tiers\[0\].bandwidth: '450 G' has the wrong unit"),
+        (TIERS.replace("450 GB/s", "3 B/s"), r"'3 B/s' is too small"),
+        (TIERS.replace("450 GB/s", "-450 GB/s"), r"'-450 GB/s' is too small"),
+        (TIERS.replace("450 GB/s", "450 PB/s"), r"'450 PB/s' is too large"),
+        (TIERS.replace('"450 GB/s"', "[1]"), r"a list is not a quantity"),
+        (TIERS.replace('"450 GB/s"', "inf"), r"inf is not a quantity"),
+        (TIERS.replace('"450 GB/s"', "1" + "0" * 400), r"a huge number is not a quantity"),
+        (TIERS.replace('"switch"', '"tree"'), r"tiers\[0\].kind: 'tree' should be"),
+        (TIERS.replace("size = 8", "size = 0"), r"tiers\[0\].size: 0 should be greater"),
+        (TIERS + "oversubscription = 0.5", r"oversubscription: 0.5 should be greater"),
+        (TIERS + "latency = 2", r"latency: 2.0 is too large -- write it like 2 us"),
+        (TIERS + 'latency = "-1 us"', r"latency: '-1 us' is too small"),
+        (TIERS + 'latency = "1 s"', r"latency: '1 s' is too large"),
+        (TIERS + TIERS[TIERS.index("[[") :].replace("8", "2"), r"two tiers are named 'a'"),
+        (HEAD + "tiers = []\ncount = 8", r"tiers: a list"),
+        (HEAD + "count = 12", r"count: 12 accelerators do not fill .* use 8 or 16"),
+        (HEAD + "count = true", r"count: True should be a valid integer"),
+        (HEAD + "count = nan", r"count: nan should be"),
+        (HEAD + "count = 99999999999", r"count: 99999999999 should be less"),
+        (HEAD, r"count: is missing"),
+        (HEAD + "count = 8\ncolour = 3", r"colour: is not a known field"),
+        (HEAD.replace("h100", "h10") + "count = 8", r"accelerator: unknown accelerator 'h10'"),
+        ('name = "x"\ncount = 8\naccelerator = 3', r"accelerator: 3 is not a table"),
+        ('name = "x"\ncount = 8\naccelerator = {like = "zz"}', r"accelerator.like: unknown accelerator"),
+        ('name = "x"\ncount = 8\naccelerator = {name = "zz"}', r"accelerator: lacks memory, .* like = "),
+        ('name = "x\\u0007"\ncount = 8\naccelerator = "h100"', r"name: .* cannot be printed"),
+        (SPELLED.replace("275 TFLOP/s", "275"), r"accelerator.bf16: '275' is too small"),
+        (SPELLED.replace('bf16 = "275 TFLOP/s"', ""), r"accelerator: has no peak"),
+        (SPELLED.replace("32 GiB", "32"), r"accelerator.memory: '32' is too small"),
+        (SPELLED + "[other]\n", r"other: is not a known field"),
+        ("a=" + "[" * 100_000, r"nested too deeply"),
+        ("a=1" + "0" * 5000, r"not valid TOML"),
+        ("a==1", r"not valid TOML"),
+    ],
+)
+def test_bad_files_are_named(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        read_cluster(text)
+
+
+@pytest.mark.parametrize("field", ["nic_bandwidth", "tiers"])
+def test_bytes_in_place_of_bits_are_caught(field: str) -> None:
+    text = TIERS + '[[tiers]]\nname = "b"\nsize = 2\nkind = "switch"\nbandwidth = "400 GB/s"\n'
+    if field == "nic_bandwidth":
+        text = 'name = "x"\ncount = 8\naccelerator = {like = "h100", nic_bandwidth = "400 GB/s"}\n'
+    with pytest.raises(BadInput, match="did you mean 400 Gb/s"):
+        read_cluster(text)
+
+
+def test_both_names_of_a_field() -> None:
+    with pytest.raises(BadInput, match="given twice"):
+        read_cluster(TIERS + "bandwidth_Bps = 1e9")
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe\x00junk", b"\x00" * 100, b" " * 1_000_001])
+def test_files_that_are_no_toml(raw: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_bytes(raw)
+    with pytest.raises(BadInput, match=r"cluster\.toml"):
+        read_cluster(file)
+
+
+def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_cluster(tmp_path)
+    with pytest.raises(BadInput, match="no such file"):
+        read_cluster(tmp_path / "none.toml")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+keys = st.sampled_from(["name", "accelerator", "count", "tiers", "defaults", "like", "size", "bandwidth"])
+
+
+@given(st.dictionaries(keys, json_values, max_size=5) | json_values)
+def test_any_json_is_a_cluster_or_bad_input(value: Any) -> None:
+    with contextlib.suppress(BadInput):
+        assert isinstance(cluster_from_dict(value), Cluster)
