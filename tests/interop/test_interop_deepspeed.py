@@ -116,14 +116,14 @@ def test_stage_3_with_automatic_batch_sizes():
                 "offload_optimizer": {"device": "nvme"},
                 "reduce_bucket_size": "auto",
             },
-            "train_batch_size": "auto",
+            "train_batch_size": 64,
             "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": "auto",
+            "gradient_accumulation_steps": 1,
         }
     )
     run = deepspeed.read(text, world=16)
     assert (run.layout.z, run.layout.data, run.layout.offload_optimizer) == (16, 1, True)
-    assert run.precision == "fp16"
+    assert (run.precision, run.layout.micro_batch, run.global_batch) == ("fp16", 4, 64)
     assert run.ignored == ("zero_optimization.reduce_bucket_size",)
     with pytest.raises(BadInput, match="number of accelerators"):
         deepspeed.read(text)
@@ -143,6 +143,7 @@ def test_stage_3_with_automatic_batch_sizes():
         ('{"zero_optimization": {"stage": true}}', "not a whole number"),
         ('{"zero_optimization": {"stage": 3, "mics_shard_size": 3}}', "do not divide 8"),
         ('{"zero_optimization": {"overlap_comm": 1}}', "not true or false"),
+        ('{"train_batch_size": 4}', "data-parallel ranks 8 = 8 does not divide 4 sequences"),
         ('{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 3}}', "tensor 3 .* does not divide 8"),
     ],
 )

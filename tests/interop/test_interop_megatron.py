@@ -240,6 +240,19 @@ def test_a_script_with_variables_and_arrays():
     assert "--save" in run.ignored
 
 
+def test_defaults_of_variables_and_a_tokenizer_vocabulary():
+    text = """torchrun --nnodes ${SLURM_NNODES:-"4"} --nproc_per_node 8 pretrain_gpt.py \\
+    --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --global-batch-size 256 \\
+    --max-position-embeddings 4096 --tokenizer-type Llama2Tokenizer --bf16
+    """
+    run = megatron_run.read(text)
+    assert (run.world, run.precision, run.model) == (32, "bf16", None)
+    assert "--vocab-size is missing" in run.notes[0]
+    assert megatron_run.read(text, vocab=32000).model.vocab == 32000
+    with pytest.raises(BadInput, match="number of accelerators"):
+        megatron_run.read("torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain_gpt.py")
+
+
 def test_expert_tensor_parallelism_follows_tensor_parallelism_by_default():
     run = megatron_run.read(
         "--tensor-model-parallel-size 4 --num-experts 8 --expert-model-parallel-size 2", world=8

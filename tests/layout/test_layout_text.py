@@ -93,6 +93,7 @@ def test_aliases_and_separators():
     expected = Layout(
         x=8,
         z=2,
+        zero=0,
         pipeline=4,
         context=2,
         virtual_stages=3,

@@ -1,5 +1,20 @@
 """On what: accelerators, tiers and clusters."""
 
+from weft.cluster.calibration import Calibration, calibration, read_calibration
+from weft.cluster.catalogue import accelerator, accelerator_names, load, names, resolve
 from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
 
-__all__ = ["Accelerator", "Cluster", "Tier", "TierKind"]
+__all__ = [
+    "Accelerator",
+    "Calibration",
+    "Cluster",
+    "Tier",
+    "TierKind",
+    "accelerator",
+    "accelerator_names",
+    "calibration",
+    "load",
+    "names",
+    "read_calibration",
+    "resolve",
+]

@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from weft.errors import BadInput
@@ -112,3 +113,16 @@ def with_constants(base: Calibration, values: dict[str, Any], *, where: str) -> 
             raise BadInput(f"{name} = {value!r} is outside {low:g} to {high:g}", where=where)
     numbers = {name: float(value) for name, value in values.items() if name != "source"}
     return replace(base, **numbers)  # type: ignore[arg-type]
+
+
+def read_calibration(path: str, base: Calibration) -> Calibration:
+    """``base`` with the constants of a TOML file.
+
+    Raises:
+        BadInput: unreadable, malformed, an unknown constant, or one outside its plausible range.
+    """
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadInput(f"cannot be read: {error}", where=path, remedy="give TOML constants") from None
+    return with_constants(replace(base, name=Path(path).stem), values, where=path)

@@ -1,1 +1,17 @@
-"""weft.estimate"""
+"""The closed-form clock: iteration time, MFU and memory of layouts."""
+
+from weft.estimate.iteration import Estimator
+from weft.estimate.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
+from weft.estimate.single import Sensitivity, estimate, sensitivities
+
+__all__ = [
+    "MEMORY_PARTS",
+    "TIME_PARTS",
+    "Estimate",
+    "EstimateTable",
+    "Estimator",
+    "Part",
+    "Sensitivity",
+    "estimate",
+    "sensitivities",
+]

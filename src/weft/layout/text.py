@@ -53,7 +53,8 @@ class PartialLayout:
 
         ``dp`` gives whichever of z and data is missing (data when both are).  With a ``world`` and
         neither ``data`` nor ``dp``, data takes the accelerators that the other axes leave.
-        ``virtual_stages`` > 1 means interleaved 1F1B unless a schedule is given.
+        ``virtual_stages`` > 1 means interleaved 1F1B unless a schedule is given, ZB-V means two of them;
+        with z > 1 (ZeRO-3) ``zero`` is 0 unless given.
 
         Raises:
             BadInput: dp is no multiple of its parts, or the mesh does not make up the world.
@@ -65,6 +66,10 @@ class PartialLayout:
             values["data"] = self._remaining(world)
         if values.get("virtual_stages", 1) > 1:
             values.setdefault("schedule", "interleaved")
+        if values.get("schedule") == "zbv":
+            values.setdefault("virtual_stages", 2)
+        if values.get("z", 1) > 1:
+            values.setdefault("zero", 0)
         layout = Layout(**values)
         if world is not None and layout.world != world:
             raise BadInput(
@@ -153,6 +158,7 @@ def format_layout(layout: Layout) -> str:
     for name in FIELDS:
         value = getattr(layout, name)
         wanted = name == "data" or (name == "schedule" and layout.virtual_stages > 1)
+        wanted |= (name == "zero" and layout.z > 1) or (name == "virtual_stages" and layout.schedule == "zbv")
         if wanted or value != _DEFAULTS[name]:
             shown.append(f"{name}={_to_text(value)}")
     return ",".join(shown)

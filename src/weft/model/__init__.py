@@ -1,6 +1,11 @@
 """What is trained: models, recipes and jobs."""
 
+from weft.model.catalogue import Entry, load, names
+from weft.model.flops import model_flops
+from weft.model.huggingface import read_config
 from weft.model.job import PRECISIONS, AttentionKernel, Job, Precision, Recipe
+from weft.model.megatron_args import read_megatron_args, read_megatron_job
+from weft.model.resolve import RecipeChanges, resolve_job
 from weft.model.spec import (
     Attention,
     Block,
@@ -19,6 +24,7 @@ __all__ = [
     "AttentionKernel",
     "Block",
     "BlockRun",
+    "Entry",
     "FeedForward",
     "Job",
     "LatentAttention",
@@ -28,4 +34,12 @@ __all__ = [
     "Model",
     "Precision",
     "Recipe",
+    "RecipeChanges",
+    "load",
+    "model_flops",
+    "names",
+    "read_config",
+    "read_megatron_args",
+    "read_megatron_job",
+    "resolve_job",
 ]

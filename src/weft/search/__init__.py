@@ -1,1 +1,6 @@
-"""weft.search"""
+"""Rank layouts: spaces, their enumeration and the search."""
+
+from weft.search.plan import Advice, Count, Plan, plan
+from weft.search.space import FOUR_D, SPACES, STANDARD, WIDE, Space
+
+__all__ = ["FOUR_D", "SPACES", "STANDARD", "WIDE", "Advice", "Count", "Plan", "Space", "plan"]

@@ -16,7 +16,8 @@ from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, Ints, LayoutTable
 from weft.model.job import Job
-from weft.search.space import STANDARD, Batch, Enumeration, Space
+from weft.search.enumeration import Batch, Enumeration
+from weft.search.space import STANDARD, Space
 
 DOES_NOT_FIT = CODES.index("does-not-fit")
 Progress = Callable[[int, int], None]

@@ -1,0 +1,42 @@
+"""The program: verbs, and how expected errors leave it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from weft.cli.estimate import estimate
+from weft.cli.lists import clusters, explain, models
+from weft.cli.plan import plan
+from weft.errors import WeftError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="weft", prog_name="weft")
+def cli() -> None:
+    """Plan how to cut the training of a large model over a GPU cluster.
+
+    \b
+    weft plan llama-3.1-405b h100-16384      the layouts worth trying, best first
+    weft estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,dp=128,sp
+    weft models, weft clusters               what is known by name
+
+    Exit codes: 0 done, 2 bad input, 3 nothing feasible.
+    """
+
+
+for verb in (plan, estimate, models, clusters, explain):
+    cli.add_command(verb)
+
+
+def main() -> None:
+    """Run the command line; expected errors print one line and set the exit code."""
+    try:
+        cli()
+    except WeftError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)

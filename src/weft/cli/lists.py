@@ -1,0 +1,55 @@
+"""``weft models``, ``weft clusters``, ``weft explain``: what is known by name."""
+
+from __future__ import annotations
+
+import click
+
+from weft.errors import UnknownName
+
+
+@click.command()
+@click.argument("word", required=False)
+def models(word: str | None) -> None:
+    """List the models of the catalogue (those whose name holds WORD)."""
+    from weft.model import load, names
+    from weft.units import format_count
+
+    for name in names():
+        if word is None or word.lower() in name:
+            entry = load(name)
+            recipe = entry.recipe
+            shown = f"{recipe.global_batch} x {recipe.sequence} {recipe.precision}" if recipe else "-"
+            click.echo(f"{name:28s} {format_count(entry.model.parameters):>8s}  {shown:22s} {entry.source}")
+
+
+@click.command()
+def clusters() -> None:
+    """List the accelerators and the patterns of cluster names."""
+    from weft.cluster import accelerator, accelerator_names, names
+    from weft.units import format_si
+
+    click.echo("Clusters, by pattern (or give a TOML file, see examples/):")
+    for name in names():
+        click.echo(f"  {name}")
+    click.echo("\nAccelerators (per direction for links):")
+    for name in accelerator_names():
+        chip = accelerator(name)
+        click.echo(
+            f"  {name:12s} bf16 {format_si(chip.bf16_flops, 'FLOP/s'):>14s}"
+            f"  memory {chip.memory_bytes / 2**30:6.1f} GiB at {format_si(chip.memory_Bps, 'B/s'):>9s}"
+            f"  scale-up {chip.scale_up_size:3d} at {format_si(chip.scale_up_Bps, 'B/s'):>8s}"
+            f"  NIC {format_si(chip.nic_Bps, 'B/s')}"
+        )
+
+
+@click.command()
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """Say what a rejection CODE means (all of them without one)."""
+    from weft.layout.check import REASONS
+
+    if code is not None and code not in REASONS:
+        raise UnknownName("rejection code", code, REASONS)
+    for name, reason in REASONS.items():
+        if code in (None, name):
+            click.echo(f"{name}: {reason}")

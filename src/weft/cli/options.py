@@ -1,0 +1,116 @@
+"""Options that several verbs share, and what they mean."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.cluster import Calibration, Cluster
+    from weft.model import RecipeChanges
+
+Command = Callable[..., Any]
+FORMATS = ("table", "json", "csv")
+TOOLS = ("megatron", "torchtitan", "torchtitan-toml", "deepspeed", "nanotron")
+
+
+def recipe_options(command: Command) -> Command:
+    """How the model is trained."""
+    options = (
+        click.option("--batch", type=int, metavar="N", help="Global batch in sequences."),
+        click.option("--sequence", type=int, metavar="N", help="Sequence length in tokens."),
+        click.option("--precision", metavar="P", help="fp32, fp16, bf16, fp8, mxfp8 or nvfp4."),
+        click.option(
+            "--attention",
+            type=click.Choice(["flash", "unfused"]),
+            help="Attention kernel (default flash, or the recipe's).",
+        ),
+        click.option(
+            "--reduce-bf16", is_flag=True, help="Accumulate and reduce gradients in 16 bits instead of 32."
+        ),
+    )
+    return _all(options, command)
+
+
+def output_options(command: Command) -> Command:
+    """Where and how results go."""
+    options = (
+        click.option(
+            "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output."
+        ),
+        click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal."),
+        click.option("--chart", metavar="FILE.svg", help="Also draw where the time and memory go."),
+        click.option(
+            "--launch", type=click.Choice(TOOLS), help="Also print launch arguments of the best for a tool."
+        ),
+        click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine."),
+    )
+    return _all(options, command)
+
+
+def training_options(command: Command) -> Command:
+    """What the whole training run costs."""
+    options = (
+        click.option("--tokens", metavar="N", help="Tokens to train on, as 15T: adds days, cost, energy."),
+        click.option("--mtbf", metavar="TIME", help="Mean time between failures of one accelerator, as 5y."),
+        click.option("--usd-per-hour", type=float, metavar="USD", help="Price of an accelerator hour."),
+    )
+    return _all(options, command)
+
+
+def _all(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def recipe_changes(values: dict[str, Any]) -> RecipeChanges:
+    """The recipe options as given."""
+    from weft.model import RecipeChanges
+
+    return RecipeChanges(
+        global_batch=values["batch"],
+        sequence=values["sequence"],
+        precision=values["precision"],
+        attention=values["attention"],
+        gradient_bytes=2 if values["reduce_bf16"] else None,
+    )
+
+
+def constants(path: str | None, cluster: Cluster) -> Calibration | None:
+    """The calibration of ``--calibration``, on top of the accelerator's own."""
+    if path is None:
+        return None
+    from weft.cluster import calibration, read_calibration
+
+    return read_calibration(path, calibration(cluster.accelerator.name))
+
+
+def console(*, error: bool = False) -> Console:
+    """A console that does not wrap below 100 columns when piped."""
+    from rich.console import Console
+
+    stream = sys.stderr if error else sys.stdout
+    return Console(stderr=error, width=None if stream.isatty() else 110, highlight=False, soft_wrap=False)
+
+
+def deliver(text: str, output: str | None) -> None:
+    """Text to the terminal or, whole or not at all, to a file."""
+    if output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    target = Path(output)
+    try:
+        partial = target.with_name(target.name + ".partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror or error}", where=output) from None

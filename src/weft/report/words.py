@@ -1,0 +1,152 @@
+"""The words for people: names of the parts, of a layout's degrees and switches, and sentences on a plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.layout.spec import Layout
+from weft.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from weft.cluster.spec import Cluster
+    from weft.estimate.result import Estimate
+    from weft.model.job import Job
+    from weft.search.plan import Advice
+
+TIME_LABELS = {
+    "forward_s": "forward compute",
+    "backward_s": "backward compute",
+    "recompute_s": "recomputed forward",
+    "tensor_s": "tensor-parallel communication",
+    "context_s": "context-parallel communication",
+    "expert_s": "expert all-to-all",
+    "weights_s": "FSDP gather and scatter",
+    "stage_send_s": "pipeline sends",
+    "bubble_s": "pipeline bubble (idle)",
+    "data_s": "data-parallel synchronisation",
+    "optimizer_s": "optimizer step",
+    "offload_s": "offload to host memory",
+    "host_s": "host work per iteration",
+}
+"""What each part of the iteration time is called."""
+
+SHORT_TIME_LABELS = {
+    "forward_s": "forward",
+    "backward_s": "backward",
+    "recompute_s": "recompute",
+    "tensor_s": "tp comm",
+    "context_s": "cp comm",
+    "expert_s": "ep comm",
+    "weights_s": "fsdp comm",
+    "stage_send_s": "pp sends",
+    "bubble_s": "bubble",
+    "data_s": "dp comm",
+    "optimizer_s": "optimizer",
+    "offload_s": "offload",
+    "host_s": "host",
+}
+"""The same where room is scarce."""
+
+COMMUNICATION = ("tensor_s", "context_s", "expert_s", "weights_s", "stage_send_s", "data_s", "offload_s")
+"""Parts that count exposed communication only."""
+
+MEMORY_LABELS = {
+    "weights_bytes": "weights",
+    "gradients_bytes": "gradients",
+    "optimizer_bytes": "optimizer state",
+    "activations_bytes": "activations",
+    "buffers_bytes": "communication and loss buffers",
+    "reserve_bytes": "reserve and fragmentation",
+}
+"""What each part of the memory is called."""
+
+EXPOSED = 'Communication counts only where it is "exposed": not hidden behind computation.'
+DEGREES = (
+    ("tp", "x"),
+    ("y", "y"),
+    ("cp", "context"),
+    ("pp", "pipeline"),
+    ("dp", "data_parallel"),
+    ("fsdp", "z"),
+    ("ep", "expert"),
+    ("etp", "expert_tensor"),
+)
+"""The field's short word and the field of each degree; ``dp`` is z * data."""
+
+
+def printable(text: str) -> str:
+    """Text without control characters, so that no name can steer a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def layout_words(layout: Layout) -> str:
+    """Degrees in the field's short words, those of 1 left out: "tp8 pp16 dp128"."""
+    words = [f"{short}{getattr(layout, name)}" for short, name in DEGREES if getattr(layout, name) > 1]
+    return " ".join(words) or "one accelerator"
+
+
+def schedule_words(layout: Layout) -> str:
+    """Pipeline schedule with its virtual stages: "1f1b", "interleaved x4", "-" without a pipeline."""
+    if layout.pipeline == 1:
+        return "-"
+    return layout.schedule + (f" x{layout.virtual_stages}" if layout.virtual_stages > 1 else "")
+
+
+def recompute_words(layout: Layout) -> str:
+    """Recomputation, with the layers of a stage where it is limited: "full, 3 layers"."""
+    layers = f", {layout.recompute_layers} layers" if layout.recompute_layers else ""
+    return layout.recompute + layers
+
+
+def largest_losses(estimate: Estimate, most: int = 3) -> list[tuple[str, float]]:
+    """The parts that are neither forward nor backward, as (name, share of the iteration), largest first.
+
+    Shares below one percent are left out.
+    """
+    rest = [part for part in estimate.time if part.name not in ("forward_s", "backward_s")]
+    shares = [(part.name, part.value / estimate.iteration_s) for part in rest]
+    return sorted((s for s in shares if s[1] >= 0.01), key=lambda share: -share[1])[:most]
+
+
+def job_sentence(job: Job) -> str:
+    """Model, parameters and recipe in one line."""
+    model, recipe = job.model, job.recipe
+    active = model.active_parameters
+    used = f", {format_count(active)} active" if active != model.parameters else ""
+    return (
+        f"{printable(model.name)} ({format_count(model.parameters)} parameters{used}), batch of"
+        f" {recipe.global_batch:,} x {recipe.sequence:,} tokens = {format_count(recipe.tokens)},"
+        f" {recipe.precision}, {recipe.attention} attention"
+    )
+
+
+def cluster_sentence(cluster: Cluster) -> str:
+    """Accelerators and tiers in one line."""
+    chip = cluster.accelerator
+    tiers = ", ".join(
+        f"{printable(tier.name)} {tier.size} x {tier.effective_Bps / 1e9:g} GB/s" for tier in cluster.tiers
+    )
+    return f"{cluster.count:,} {printable(chip.name)} of {format_bytes(chip.memory_bytes)}; {tiers}"
+
+
+def advice_sentence(advice: Advice) -> str:
+    """What keeps the fastest layout out, and the cheapest single change that lets it in."""
+    out = advice.rejected
+    need = (
+        f"Fastest if memory were larger: {layout_words(out.layout)} in {format_seconds(out.iteration_s)} needs"
+        f" {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)}"
+        f" ({largest_memory(out)})"
+    )
+    if advice.accepted is None:
+        return f"{need}; it would fit with {advice.change}."
+    fitted = advice.accepted
+    return (
+        f"{need}; with {advice.change} it fits ({format_bytes(fitted.memory_bytes)}) and takes"
+        f" {format_seconds(fitted.iteration_s)}."
+    )
+
+
+def largest_memory(estimate: Estimate, most: int = 2) -> str:
+    """The largest parts of the memory: "activations 41.1 GB, gradients 25.5 GB"."""
+    parts = sorted(estimate.memory, key=lambda part: -part.value)[:most]
+    return ", ".join(f"{MEMORY_LABELS[part.name]} {format_bytes(part.value)}" for part in parts)

@@ -1,0 +1,290 @@
+"""Every layout of a space, in batches: meshes, then micro-batches and schedules, then switches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.layout.check import CODES, reject, reject_mesh
+from weft.layout.mesh import degrees
+from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS
+from weft.layout.table import COLUMNS, Index, Ints, LayoutTable, Mask, collapse
+from weft.model.job import Job
+from weft.search.space import RECOMPUTE_SHARES, Space, divisors
+
+FULL = RECOMPUTES.index("full")
+MESH_AXES = ("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor")
+FRAME_RULES = (
+    "batch-not-divisible",
+    "ulysses-heads",
+    "too-many-stages",
+    "schedule-mismatch",
+    "interleaving-rounds",
+    "pipeline-starved",
+    "experts-not-divisible",
+)
+"""Rejections that no switch changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Valid layouts of a part of the space, with how many others of it each code rejects.
+
+    ``mesh`` numbers the mesh (all degrees) of each row; rows of one mesh are contiguous.
+    """
+
+    table: LayoutTable
+    mesh: Ints
+    rejected: Ints
+
+
+class Enumeration:
+    """All layouts of a space for a job on ``count`` accelerators.
+
+    Meshes, and then micro-batches and schedules, that break a rule whatever the switches are counted once and
+    dropped; with the others every combination of switches is tried.  Rows that mean the same (a switch without
+    effect) appear once.  ``len`` is the number of rows that ``batches`` walks through.
+    """
+
+    def __init__(self, job: Job, count: int, space: Space, rows: int = 32768) -> None:
+        self.job, self.count, self.space, self.rows = job, count, space, rows
+        self.rejected = np.zeros(len(CODES), dtype=np.int64)
+        meshes = self._meshes()
+        verdict = reject_mesh(job, count, meshes)
+        np.add.at(self.rejected, verdict[verdict >= 0], 1)
+        self.meshes = meshes.take(verdict < 0)
+        self.frames, self.frame_mesh = self._runnable(*self._frames())
+        self.switches = Switches(job, space, self.frames)
+        flags = [self.frames.replaced({"sequence_parallel": np.full(len(self.frames), on)}) for on in (0, 1)]
+        self._verdicts = np.stack([reject(job, count, frames) for frames in flags])
+
+    def __len__(self) -> int:
+        return int(self.switches.width.sum())
+
+    def batches(self) -> Iterator[Batch]:
+        """The space in order, in batches of about ``rows``."""
+        ends = np.cumsum(self.switches.width)
+        start = 0
+        while start < len(ends):
+            before = ends[start - 1] if start else 0
+            stop = max(int(np.searchsorted(ends, before + self.rows, side="right")), start + 1)
+            yield self._batch(np.arange(start, stop))
+            start = stop
+
+    def _batch(self, frames: Ints) -> Batch:
+        row, columns = self.switches.crossed(frames)
+        verdict = self._verdicts[columns["sequence_parallel"], row]
+        rejected = np.bincount(verdict[verdict >= 0], minlength=len(CODES))
+        if rejected.any():
+            valid = np.flatnonzero(verdict < 0)
+            row, columns = row[valid], {name: values[valid] for name, values in columns.items()}
+        table = LayoutTable(
+            **{name: columns[name] if name in columns else self.frames.column(name)[row] for name in COLUMNS},
+            order=self.space.order,
+        )
+        return Batch(table, self.frame_mesh[row], rejected)
+
+    # Meshes ------------------------------------------------------------------------------------
+
+    def _options(self, name: str, values: list[int]) -> list[int]:
+        return [value for value in values if self.space.allows(name, value)]
+
+    def _meshes(self) -> LayoutTable:
+        """Every factorisation of the world, crossed with the experts' degrees."""
+        rows: list[tuple[int, ...]] = []
+        for x in self._options("x", divisors(self.count)):
+            for y in self._options("y", divisors(self.count // x) if self.space.y else [1]):
+                for pipeline in self._options("pipeline", divisors(self.count // (x * y))):
+                    stage = self.count // (x * y * pipeline)
+                    for context in self._options("context", divisors(stage)):
+                        rest = stage // context
+                        rows += [
+                            (x, y, z, rest // z, pipeline, context)
+                            for z in self._options("z", divisors(rest))
+                            if self.space.allows("data", rest // z)
+                            and self.space.allows("data_parallel", rest)
+                        ]
+        columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)] or [
+            np.zeros(0, dtype=np.int64)
+        ] * 6
+        table = self._table(dict(zip(("x", "y", "z", "data", "pipeline", "context"), columns, strict=True)))
+        return self._with_experts(table)
+
+    def _table(self, columns: dict[str, Ints]) -> LayoutTable:
+        """A table with the given columns and neutral values elsewhere."""
+        length = len(columns["x"])
+        neutral = {name: np.zeros(length, dtype=np.int64) for name in COLUMNS}
+        for name in (*MESH_AXES, "micro_batch", "virtual_stages"):
+            neutral[name] = np.ones(length, dtype=np.int64)
+        return LayoutTable(**(neutral | columns), order=self.space.order)
+
+    def _with_experts(self, table: LayoutTable) -> LayoutTable:
+        routed = [kind.moe for kind in self.job.model.kinds if kind.moe]
+        if not routed:
+            return table
+        experts = self._options("expert", divisors(int(np.gcd.reduce([moe.experts for moe in routed]))))
+        tensors = self._options("expert_tensor", divisors(int(max(table.x, default=1))))
+        pairs = np.array([(e, t) for e in experts for t in tensors], dtype=np.int64).reshape(-1, 2)
+        crossed, which = _cross(table, len(pairs))
+        crossed = crossed.replaced({"expert": pairs[which, 0], "expert_tensor": pairs[which, 1]})
+        keep = (crossed.stage_ranks % (crossed.expert * crossed.expert_tensor) == 0) & (
+            crossed.x % crossed.expert_tensor == 0
+        )
+        return crossed.take(keep)
+
+    # Frames: mesh, micro-batch, schedule ----------------------------------------------------------
+
+    def _frames(self) -> tuple[LayoutTable, Ints]:
+        """Each mesh with every micro-batch, schedule and context method."""
+        shares = self.job.recipe.global_batch // (self.meshes.z * self.meshes.data)
+        keys = zip(
+            shares.tolist(), self.meshes.pipeline.tolist(), (self.meshes.context > 1).tolist(), strict=True
+        )
+        known: dict[tuple[int, int, bool], Ints] = {}
+        pieces = [known[key] if key in known else known.setdefault(key, self._grid(*key)) for key in keys]
+        owner = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
+        grid = np.concatenate(pieces) if pieces else np.zeros((0, 4), dtype=np.int64)
+        names = ("micro_batch", "schedule", "virtual_stages", "context_method")
+        columns = {name: np.ascontiguousarray(grid[:, i]) for i, name in enumerate(names)}
+        return self.meshes.take(owner).replaced(columns), owner
+
+    def _grid(self, share: int, pipeline: int, in_context: bool) -> Ints:
+        """Micro-batch, schedule, virtual stages and context method of a mesh, one combination a line."""
+        methods = self._options("context_method", list(range(len(CONTEXT_METHODS))))
+        rows = [
+            (micro_batch, schedule, virtual, method)
+            for micro_batch in self._options("micro_batch", divisors(share))
+            for schedule, virtual in self._schedules(pipeline)
+            for method in (methods if in_context else methods[:1])
+        ]
+        return np.array(rows, dtype=np.int64).reshape(-1, 4)
+
+    def _runnable(self, frames: LayoutTable, mesh: Ints) -> tuple[LayoutTable, Ints]:
+        """Frames that some setting of the switches can run; the others count once."""
+        verdict = reject(self.job, self.count, frames)
+        dropped = np.isin(verdict, [CODES.index(code) for code in FRAME_RULES])
+        np.add.at(self.rejected, verdict[dropped], 1)
+        return frames.take(~dropped), mesh[~dropped]
+
+    def _schedules(self, pipeline: int) -> list[tuple[int, int]]:
+        """Schedules with their virtual stages for a pipeline."""
+        if pipeline == 1:
+            pairs = [("1f1b", 1)]
+        else:
+            layers = -(-self.job.model.layers // pipeline)
+            pairs = [
+                ("1f1b", 1),
+                *(("interleaved", v) for v in divisors(layers) if v > 1),
+                ("zb1p", 1),
+                ("zbv", 2),
+            ]
+        return [
+            (SCHEDULES.index(schedule), virtual)
+            for schedule, virtual in pairs
+            if (schedule in self.space.schedules or "schedule" in self.space.fixed)
+            and self.space.allows("schedule", SCHEDULES.index(schedule))
+            and self.space.allows("virtual_stages", virtual)
+        ]
+
+
+class Switches:
+    """Combinations of switches that differ in effect, for each frame.
+
+    ``width`` counts them per frame.  Frames of which the same switches are idle share one list.
+    """
+
+    def __init__(self, job: Job, space: Space, frames: LayoutTable) -> None:
+        self.job, self.space = job, space
+        self.values = self._product()
+        layers = -(-job.model.layers // frames.pipeline)
+        idle = self._idle(frames)
+        groups = collapse([*(flags.astype(np.int64) for flags in idle.values()), layers])
+        depth = layers[groups.first]
+        differs = self._differs({name: flags[groups.first] for name, flags in idle.items()}, depth)
+        line, self._choice = np.nonzero(differs)
+        self._layers = self._recomputed(depth)[line, self._choice]
+        self._start = np.concatenate(([0], np.cumsum(differs.sum(axis=1))))
+        self._group = groups.group
+        self.width = differs.sum(axis=1)[groups.group] if len(frames) else np.zeros(0, dtype=np.int64)
+
+    def crossed(self, frames: Ints) -> tuple[Index, dict[str, Ints]]:
+        """The given frames with each of their combinations: frame per row, and the switches' columns."""
+        width = self.width[frames]
+        row = np.repeat(frames, width)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(width) - width, width)
+        entry = self._start[self._group[row]] + within
+        choice = self._choice[entry]
+        columns = {name: values[choice] for name, values in self.values.items() if name != "share"}
+        return row, columns | {"recompute_layers": self._layers[entry]}
+
+    def _product(self) -> dict[str, Ints]:
+        """The product of all switches; ``share`` numbers the share of recomputed layers (0: all)."""
+        space = self.space
+        options = {
+            "zero": list(space.zero),
+            "recompute": [RECOMPUTES.index(name) for name in space.recompute],
+            "share": list(range(1 + len(RECOMPUTE_SHARES) * space.partial_recompute)),
+            "sequence_parallel": [int(flag) for flag in space.sequence_parallel],
+            "overlap_tensor": [TENSOR_OVERLAPS.index(name) for name in space.overlap_tensor],
+            "overlap_reduce": [int(flag) for flag in space.overlap_reduce],
+            "overlap_gather": [int(flag) for flag in space.overlap_gather],
+            "offload_optimizer": [int(flag) for flag in space.offload_optimizer],
+            "offload_activations": [int(flag) for flag in space.offload_activations],
+        }
+        if "recompute_layers" in space.fixed:
+            options |= {"share": [0], "recompute": [FULL]}
+        options |= {name: list(space.fixed[name]) for name in options if name in space.fixed}
+        grid = np.meshgrid(*(np.array(values, dtype=np.int64) for values in options.values()), indexing="ij")
+        flat = {name: values.ravel() for name, values in zip(options, grid, strict=True)}
+        partial = (flat["recompute"] == FULL) | (flat["share"] == 0)
+        return {name: values[partial] for name, values in flat.items()}
+
+    def _idle(self, frames: LayoutTable) -> dict[str, Mask]:
+        """Per frame, switches without effect (``overlap_gather`` also depends on ``zero``)."""
+        sharded = frames.z > 1
+        replicas = frames.data * np.where(sharded, 1, frames.context)
+        copies = degrees(frames, "expert_data")
+        expert_replicas = np.where(sharded, copies // np.maximum(copies // frames.data, 1), copies)
+        routed = any(kind.moe for kind in self.job.model.kinds)
+        alone = (replicas == 1) & (not routed or expert_replicas == 1)
+        return {
+            "zero": alone | (sharded & (not self.space.zero_with_z)),
+            "sequence_parallel": frames.x == 1,
+            "overlap_tensor": frames.x * frames.y == 1,
+            "overlap_reduce": alone & ~sharded,
+            "overlap_gather": ~sharded,
+        }
+
+    def _differs(self, idle: dict[str, Mask], layers: Ints) -> Mask:
+        """Which combinations differ in effect, shape (groups, combinations): idle switches keep their first value."""
+        keep = np.ones((len(layers), len(self.values["zero"])), dtype=bool)
+        for name, without_effect in idle.items():
+            first = self.values[name] == self.values[name][0]
+            if name == "overlap_gather":
+                first = first | (self.values["zero"] > 0)
+            keep &= ~without_effect[:, None] | first
+        return keep & self._distinct_shares(layers)
+
+    def _recomputed(self, layers: Ints) -> Ints:
+        """Recomputed layers of a stage for each group and combination (0: all)."""
+        if "recompute_layers" in self.space.fixed:
+            return np.full((len(layers), len(self.values["zero"])), self.space.fixed["recompute_layers"][0])
+        share = np.array([0.0, *RECOMPUTE_SHARES])[self.values["share"]]
+        return np.rint(share * layers[:, None]).astype(np.int64)
+
+    def _distinct_shares(self, layers: Ints) -> Mask:
+        """Partial recomputation of at least one layer, not all, and each number of layers once."""
+        if "recompute_layers" in self.space.fixed:
+            return self._recomputed(layers) <= layers[:, None]
+        shares = np.rint(np.array([0.0, *RECOMPUTE_SHARES]) * layers[:, None])
+        fresh = np.ones_like(shares, dtype=bool)
+        fresh[:, 1:] = (shares[:, 1:] > shares[:, :-1]) & (shares[:, 1:] < layers[:, None])
+        return fresh[:, self.values["share"]]
+
+
+def _cross(table: LayoutTable, width: int) -> tuple[LayoutTable, Ints]:
+    """Each row ``width`` times in a row, and the number of each repetition."""
+    repeated = table.take(np.repeat(np.arange(len(table)), width))
+    return repeated, np.tile(np.arange(width), len(table))
