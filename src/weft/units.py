@@ -26,21 +26,42 @@ _SCALE = {
     "Gi": 2.0**30,
     "Ti": 2.0**40,
 }
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "ns": 1e-9,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "y": 31557600.0,
+}
 
 
 def _split(text: str | float, where: str, example: str) -> tuple[float, str]:
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        value, unit = float(text), ""
+        value, unit = _number(text), ""
     else:
         match = _NUMBER.fullmatch(str(text))
         if match is None:
             raise BadInput(f"{text!r} is not a quantity", where=where, remedy=f"write it like {example}")
         value = float(match[1].replace(",", "").replace("_", ""))
         unit = (match[2] or "").strip()
+    return _finite(value, text, where, example), unit
+
+
+def _number(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _finite(value: float, text: str | float, where: str, example: str) -> float:
     if not math.isfinite(value):
-        raise BadInput(f"{text!r} is not finite", where=where, remedy=f"write it like {example}")
-    return value, unit
+        problem = "is not a number" if math.isnan(value) else "is too large"
+        raise BadInput(f"{str(text)[:40]!r} {problem}", where=where, remedy=f"write it like {example}")
+    return value
 
 
 def _quantity(text: str | float, where: str, example: str, suffixes: dict[str, float]) -> float:
@@ -48,9 +69,7 @@ def _quantity(text: str | float, where: str, example: str, suffixes: dict[str, f
     for suffix in sorted(suffixes, key=len, reverse=True):
         if unit.endswith(suffix) and unit[: len(unit) - len(suffix)] in _SCALE:
             scaled = value * _SCALE[unit[: len(unit) - len(suffix)]] * suffixes[suffix]
-            if not math.isfinite(scaled):
-                raise BadInput(f"{text!r} is too large", where=where, remedy=f"write it like {example}")
-            return scaled
+            return _finite(scaled, text, where, example)
     problem = f"{text!r} has the wrong unit {unit!r}" if unit else f"{text!r} has no unit"
     raise BadInput(problem, where=where, remedy=f"write it like {example}")
 
@@ -79,7 +98,7 @@ def parse_seconds(text: str | float, where: str = "time") -> float:
         raise BadInput(
             f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 2 us or 4 h"
         )
-    return value * _SECONDS.get(unit, 1.0)
+    return _finite(value * _SECONDS.get(unit, 1.0), text, where, "2 us or 4 h")
 
 
 def parse_count(text: str | float, where: str = "count") -> float:
@@ -90,7 +109,7 @@ def parse_count(text: str | float, where: str = "count") -> float:
         raise BadInput(
             f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 15T or 300e9"
         )
-    return value * scale[unit]
+    return _finite(value * scale[unit], text, where, "15T or 300e9")
 
 
 def parse_watts(text: str | float, where: str = "power") -> float:
@@ -108,6 +127,7 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
     """A value with a decimal prefix: ``format_si(5e10, "B/s") == "50 GB/s"``."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}"
+    value = float(f"{value:.{digits}g}")
     for scale, prefix in (
         (1e18, "E"),
         (1e15, "P"),
@@ -129,7 +149,7 @@ def format_bytes(value: float) -> str:
 
 def format_seconds(value: float) -> str:
     """Seconds with a unit that keeps the number readable: "4.28 s", "310 ms", "12 us", "3.1 d"."""
-    magnitude = abs(value)
+    magnitude = abs(float(f"{value:.3g}"))
     if magnitude >= 2 * 86400:
         return f"{value / 86400:.1f} d"
     if magnitude >= 2 * 3600:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from weft.cluster.calibration import Calibration
-from weft.cluster.spec import Cluster
+from weft.cluster.spec import Cluster, TierKind
 from weft.layout.mesh import Spread
 from weft.layout.operations import CollectiveKind
 from weft.layout.table import Floats
@@ -43,6 +44,9 @@ PROTOCOLS = (
 """Step latencies of rings as in NCCL's tuning tables (LL and LL128 carry flags in half and in one sixteenth
 of the line)."""
 
+Pattern = Literal["ring", "pairs", "neighbour"]
+"""Who talks to whom: around a ring (or a tree), all pairs at once, or one neighbour."""
+
 TREE_BANDWIDTH = 0.90
 """Double binary trees reach this share of the ring's bandwidth between domains (NCCL's tuning model)."""
 
@@ -53,6 +57,8 @@ class Network:
     in seconds."""
 
     spans: tuple[int, ...]
+    sizes: tuple[int, ...]
+    kinds: tuple[TierKind, ...]
     achieved_Bps: tuple[float, ...]
     peak_Bps: tuple[float, ...]
     latency_s: tuple[float, ...]
@@ -68,6 +74,8 @@ class Network:
         pairs = list(zip(cluster.tiers, efficiency, strict=True))
         return cls(
             spans=cluster.spans,
+            sizes=tuple(tier.size for tier in cluster.tiers),
+            kinds=tuple(tier.kind for tier in cluster.tiers),
             achieved_Bps=tuple(tier.effective_Bps * share for tier, share in pairs),
             peak_Bps=tuple(tier.effective_Bps for tier in cluster.tiers),
             latency_s=tuple(tier.latency_s for tier in cluster.tiers),
@@ -75,6 +83,10 @@ class Network:
             switch_efficiency=calibration.scale_up_reduction_efficiency,
             launch_s=calibration.collective_s,
         )
+
+    def share(self, tier: int, units: Floats, pattern: Pattern) -> Floats | float:
+        """``link_share`` of a tier, at least one link where the group does not use it."""
+        return link_share(self.kinds[tier], self.sizes[tier], np.maximum(units, 2.0), pattern)
 
 
 def collective_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:
@@ -120,13 +132,40 @@ def _algorithms(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Ne
         yield _in_network(bytes_, group, network)
 
 
-def _slowest(crossing: Floats, group: Spread, bandwidth: tuple[float, ...]) -> Floats:
-    """Seconds for ``crossing`` bytes to pass every tier that the group spans, the slowest counting."""
+def link_share(kind: TierKind, size: int, units: Floats, pattern: Pattern) -> Floats | float:
+    """Share of an accelerator's bandwidth on a tier that a group of ``units`` of its ``size`` can use.
+
+    A switch gives all of it.  Of a fully connected tier the group uses its own links, 1/(size-1) each.  A ring tier has
+    two links per accelerator: a group of all goes around both ways, one of fewer needs each link for the way
+    back; between all pairs a message takes units/4 hops on average.
+    """
+    if kind == "switch":
+        return 1.0
+    if kind == "fully-connected":
+        links = 1.0 if pattern == "neighbour" else units - 1.0
+        return links / max(size - 1, 1)
+    whole = np.where(units >= size, 1.0, 0.5)
+    if pattern == "ring":
+        return whole
+    return whole * np.minimum(4.0 / units, 1.0) if pattern == "pairs" else 0.5
+
+
+def _slowest(
+    crossing: Floats,
+    group: Spread,
+    bandwidth: tuple[float, ...],
+    network: Network | None = None,
+) -> Floats:
+    """Seconds for ``crossing`` bytes to pass every tier that the group spans, the slowest counting.
+
+    With a ``network`` the shape of its tiers counts; without, every tier is taken for a switch.
+    """
     below = np.ones_like(group.size)
     seconds = np.zeros_like(crossing)
-    for members, Bps in zip(group.members, bandwidth, strict=True):
+    for k, (members, Bps) in enumerate(zip(group.members, bandwidth, strict=True)):
         crossed = members > below
-        seconds = np.maximum(seconds, np.where(crossed, crossing / (below * Bps), 0.0))
+        share = 1.0 if network is None else network.share(k, members / below, "ring")
+        seconds = np.maximum(seconds, np.where(crossed, crossing / (below * Bps * share), 0.0))
         below = members
     return seconds
 
@@ -151,7 +190,7 @@ def _ring(
     step_out = protocol.outside_s + _hops(group, network)
     steps = inside * (protocol.inside_s + network.latency_s[0]) + outside * step_out
     crossing = rounds * bytes_ * (group.size - 1) / group.size
-    return rounds * steps + _slowest(crossing, group, network.achieved_Bps) / protocol.bandwidth
+    return rounds * steps + _slowest(crossing, group, network.achieved_Bps, network) / protocol.bandwidth
 
 
 def _tree(bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -> Floats:
@@ -159,7 +198,9 @@ def _tree(bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -
     domains = np.ceil(group.size / group.members[0])
     inside = (group.members[0] - 1) * (protocol.inside_s + network.latency_s[0])
     outside = np.ceil(np.log2(domains)) * (1.9 * protocol.outside_s + _hops(group, network))
-    seconds = _slowest(2.0 * bytes_, group, network.achieved_Bps) / (protocol.bandwidth * TREE_BANDWIDTH)
+    seconds = _slowest(2.0 * bytes_, group, network.achieved_Bps, network) / (
+        protocol.bandwidth * TREE_BANDWIDTH
+    )
     return 2.0 * (inside + outside) + seconds
 
 
@@ -179,13 +220,16 @@ def _in_network(bytes_: Floats, group: Spread, network: Network) -> Floats:
     return seconds + 2.0 * (PROTOCOLS[-1].outside_s + _hops(group, network))
 
 
-def _spread_out(bytes_: Floats, group: Spread, bandwidth: tuple[float, ...]) -> Floats:
+def _spread_out(
+    bytes_: Floats, group: Spread, bandwidth: tuple[float, ...], network: Network | None = None
+) -> Floats:
     """Each rank sends 1/size of its bytes to every other; what leaves a unit crosses the tier above it."""
     below = np.ones_like(group.size)
     seconds = np.zeros_like(bytes_)
-    for members, Bps in zip(group.members, bandwidth, strict=True):
+    for k, (members, Bps) in enumerate(zip(group.members, bandwidth, strict=True)):
         leaving = bytes_ * (group.size - below) / group.size
-        seconds = np.maximum(seconds, np.where(members > below, leaving / Bps, 0.0))
+        share = 1.0 if network is None else network.share(k, members / below, "pairs")
+        seconds = np.maximum(seconds, np.where(members > below, leaving / (Bps * share), 0.0))
         below = members
     return seconds
 
@@ -195,7 +239,7 @@ def _all_to_all(bytes_: Floats, group: Spread, network: Network) -> Floats:
     near = group.members[0] - 1
     posts = near * 0.3e-6 + far * 0.6e-6
     step = np.where(far > 0, PROTOCOLS[-1].outside_s + _hops(group, network), PROTOCOLS[-1].inside_s)
-    return network.launch_s + posts + step + _spread_out(bytes_, group, network.achieved_Bps)
+    return network.launch_s + posts + step + _spread_out(bytes_, group, network.achieved_Bps, network)
 
 
 def _neighbour(bytes_: Floats, group: Spread, network: Network) -> Floats:
@@ -203,8 +247,9 @@ def _neighbour(bytes_: Floats, group: Spread, network: Network) -> Floats:
     outside = group.size > group.members[0]
     below = np.ones_like(group.size)
     Bps = np.full_like(group.size, network.achieved_Bps[0])
-    for members, achieved in zip(group.members, network.achieved_Bps, strict=True):
-        Bps = np.where(members > below, np.minimum(Bps, achieved), Bps)
+    for k, (members, achieved) in enumerate(zip(group.members, network.achieved_Bps, strict=True)):
+        reached = achieved * network.share(k, members / below, "neighbour")
+        Bps = np.where(members > below, np.minimum(Bps, reached), Bps)
         below = members
     step = np.where(outside, PROTOCOLS[-1].outside_s + _hops(group, network), PROTOCOLS[-1].inside_s)
     return network.launch_s + step + bytes_ / Bps

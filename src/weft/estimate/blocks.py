@@ -41,17 +41,22 @@ class BlockRows:
     def all(self) -> list[BlockRow]:
         """Each kind of block, then the embedding and the head."""
         costs = self.frame.costs
-        rows = [self.block(part, shards) for part, shards in zip(costs.blocks, costs.shards, strict=True)]
-        return [*rows, self.block(costs.embedding, None), self.block(costs.head, None)]
+        rows = [
+            self.block(part, shards, repeats=True)
+            for part, shards in zip(costs.blocks, costs.shards, strict=True)
+        ]
+        edges = ((costs.embedding, costs.embedding_shards), (costs.head, costs.head_shards))
+        return [*rows, *(self.block(part, shards, repeats=False) for part, shards in edges)]
 
-    def block(self, part: PartCosts, shards: ShardCosts | None) -> BlockRow:
-        """One block (or the embedding or head) per micro-batch, with what overlap leaves exposed."""
+    def block(self, part: PartCosts, shards: ShardCosts, *, repeats: bool) -> BlockRow:
+        """One block (or the embedding or head, which recomputation never repeats) per micro-batch, with what
+        overlap leaves exposed."""
         forward = self.frame.at(part.forward_s)
         weight_gradient = self.frame.at(part.weight_gradient_s)
         backward = self.frame.at(part.input_gradient_s) + weight_gradient
-        replay = self.frame.replayed if shards is not None else np.zeros_like(self.frame.replayed)
+        replay = self.frame.replayed if repeats else np.zeros_like(self.frame.replayed)
         recompute = replay * forward
-        if shards is not None:
+        if repeats:
             cheap = part.core_s if self.frame.job.recipe.attention == "unfused" else part.cheap_s
             recompute = recompute + self.frame.selective * self.frame.at(cheap)
         tensor_forward, tensor_backward, hidden = self._tensor(part)
@@ -95,11 +100,9 @@ class BlockRows:
             return zero, zero
         return self.frame.at(forward), self.frame.at(backward)
 
-    def _shards(
-        self, shards: ShardCosts | None, forward: Floats, backward: Floats
-    ) -> tuple[Floats, Floats, Floats]:
+    def _shards(self, shards: ShardCosts, forward: Floats, backward: Floats) -> tuple[Floats, Floats, Floats]:
         """Gathering and scattering over z: exposed forward, exposed backward, hidden."""
-        if shards is None or not shards.gather_s.any():
+        if not shards.gather_s.any():
             zero = np.zeros_like(forward)
             return zero, zero, zero
         gather, scatter = self.frame.at(shards.gather_s), self.frame.at(shards.scatter_s)
@@ -109,9 +112,7 @@ class BlockRows:
         exposed_backward = gather + scatter - np.minimum(behind, backward)
         return exposed_forward, exposed_backward, 2 * gather + scatter - exposed_forward - exposed_backward
 
-    def _wire_bound(self, part: PartCosts, shards: ShardCosts | None) -> Floats:
+    def _wire_bound(self, part: PartCosts, shards: ShardCosts) -> Floats:
         """The busiest single axis; axes may run at once."""
         bound = np.maximum(part.tensor_bound_s, np.maximum(part.context_bound_s, part.expert_bound_s))
-        if shards is not None:
-            bound = np.maximum(bound, 3.0 * shards.bound_s)
-        return self.frame.at(bound)
+        return self.frame.at(np.maximum(bound, 3.0 * shards.bound_s))

@@ -22,6 +22,7 @@ from weft.layout.operations import (
     block_operations,
     embedding_operations,
     head_operations,
+    prediction_operations,
 )
 from weft.layout.spec import TENSOR_OVERLAPS
 from weft.layout.table import Floats, LayoutTable
@@ -86,7 +87,17 @@ class CostModel:
         return self._part(embedding_operations(self.job.model, self.sizes))
 
     def head(self) -> PartCosts:
-        return self._part(head_operations(self.job.model, self.sizes))
+        """The head, with the multi-token-prediction modules behind it."""
+        head = head_operations(self.job.model, self.sizes)
+        if not self.job.model.prediction_layers:
+            return self._part(head)
+        more = prediction_operations(self.job.model, self.job.recipe, self.sizes)
+        return self._part(
+            Operations(
+                computations=head.computations + more.computations,
+                collectives=head.collectives + more.collectives,
+            )
+        )
 
     def spread(self, axes: tuple[str, ...]) -> Spread:
         """How the groups over ``axes`` lie on the tiers."""

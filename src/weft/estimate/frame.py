@@ -28,8 +28,11 @@ class MeshCosts:
     parameters: tuple[Parameters, ...]
     activations: tuple[Activations, ...]
     shards: tuple[ShardCosts, ...]
+    embedding_shards: ShardCosts
+    head_shards: ShardCosts
     embedding_parameters: Floats
     head_parameters: Floats
+    tied_parameters: Floats
     logits_bytes: Floats
     send_s: Floats
     groups: WeightGroups

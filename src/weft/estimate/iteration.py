@@ -25,6 +25,7 @@ from weft.estimate.memory import (
     embedding_parameters,
     head_parameters,
     logits_bytes,
+    tied_parameters,
 )
 from weft.estimate.pace import Slowest, slowest_stage
 from weft.estimate.result import EstimateTable, TimeParts
@@ -97,6 +98,8 @@ class Estimator:
         costs = CostModel(self.job, self.kernels, self.network, mesh)
         groups = weight_groups(mesh, self.network.spans)
         parameters = tuple(block_parameters(kind, costs.sizes) for kind in model.kinds)
+        embedding, head = embedding_parameters(model, costs.sizes), head_parameters(model, costs.sizes)
+        tied, none = tied_parameters(model, costs.sizes), np.zeros(len(mesh))
         return MeshCosts(
             blocks=costs.blocks(),
             embedding=costs.embedding(),
@@ -104,8 +107,11 @@ class Estimator:
             parameters=parameters,
             activations=tuple(block_activations(kind, recipe, costs.sizes) for kind in model.kinds),
             shards=tuple(self._shards(one, groups) for one in parameters),
-            embedding_parameters=embedding_parameters(model, costs.sizes),
-            head_parameters=head_parameters(model, costs.sizes),
+            embedding_shards=self._shards(Parameters(embedding, none), groups),
+            head_shards=self._shards(Parameters(head + tied, none), groups),
+            embedding_parameters=embedding,
+            head_parameters=head,
+            tied_parameters=tied,
             logits_bytes=logits_bytes(model, costs.sizes),
             send_s=costs.collective_sum(stage_boundary(model, costs.sizes)),
             groups=groups,

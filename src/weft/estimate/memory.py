@@ -56,10 +56,13 @@ def embedding_parameters(model: Model, sizes: Sizes) -> Floats:
 
 
 def head_parameters(model: Model, sizes: Sizes) -> Floats:
-    """Output projection, final norm and multi-token-prediction modules; a tied head's own copy counts where
-    it lives."""
-    matrix = model.vocab * model.hidden if model.tied_embeddings else 0
-    return (model.head_parameters + matrix + model.prediction_parameters) / (sizes.x * sizes.y)
+    """Output projection (none of its own where tied), final norm and multi-token-prediction modules."""
+    return (model.head_parameters + model.prediction_parameters) / (sizes.x * sizes.y)
+
+
+def tied_parameters(model: Model, sizes: Sizes) -> Floats:
+    """The copy of a tied embedding that a head on another stage holds."""
+    return (model.vocab * model.hidden if model.tied_embeddings else 0) / (sizes.x * sizes.y)
 
 
 def block_activations(block: Block, recipe: Recipe, sizes: Sizes) -> Activations:
@@ -168,4 +171,5 @@ __all__ = [
     "embedding_parameters",
     "head_parameters",
     "logits_bytes",
+    "tied_parameters",
 ]

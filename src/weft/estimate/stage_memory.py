@@ -83,6 +83,7 @@ class StageMemory:
         dense = weighted([self.frame.at(p.dense) for p in self.frame.costs.parameters], counts[:kinds])
         dense = dense + embedding * self.frame.at(self.frame.costs.embedding_parameters)
         dense = dense + head * self.frame.at(self.frame.costs.head_parameters)
+        dense = dense + head * (1 - embedding) * self.frame.at(self.frame.costs.tied_parameters)
         expert = weighted([self.frame.at(p.expert) for p in self.frame.costs.parameters], counts[:kinds])
         whole = shared.weights <= 1.0
         gradient_bytes = float(self.frame.job.recipe.gradient_bytes)
@@ -98,7 +99,7 @@ class StageMemory:
         )
         gradients = gradient_bytes * (dense / shared.gradients + expert / shared.expert_gradients)
         state = dense / shared.optimizer + expert / shared.expert_optimizer
-        buffers = self._buffers(head, working, shared, gradients)
+        buffers = self._buffers(embedding, head, working, shared)
         subtotal = weights + gradients + optimizer * state + held * flight + buffers
         reserve = subtotal * self.frame.constants.fragmentation + self.frame.constants.reserved_bytes
         return MemoryParts(
@@ -111,16 +112,22 @@ class StageMemory:
             stage=self.frame.stages.stage[self.frame.line, stage],
         )
 
-    def _buffers(self, head: Floats, working: Floats, shared: Sharding, gradients: Floats) -> Floats:
+    def _buffers(self, embedding: Floats, head: Floats, working: Floats, shared: Sharding) -> Floats:
         """Gathered weights of two blocks (one prefetched) and gradients of one where z > 1, logits, one
         recomputed block."""
+        costs = self.frame.costs
         buffers = working + head * self.frame.at(self.frame.costs.logits_bytes)
         blocks = [
             np.where(shared.weights > 1, self.frame.at(p.dense), 0.0)
             + np.where(shared.expert_weights > 1, self.frame.at(p.expert), 0.0)
             for p in self.frame.costs.parameters
         ]
-        largest = blocks[0] if len(blocks) == 1 else np.max(blocks, axis=0)
+        edges = (
+            embedding * self.frame.at(costs.embedding_parameters),
+            head * self.frame.at(costs.head_parameters + costs.tied_parameters),
+        )
+        blocks += [np.where(shared.weights > 1, edge, 0.0) for edge in edges]
+        largest = np.max(blocks, axis=0)
         return buffers + (2 * HALF_BYTES + self.frame.job.recipe.gradient_bytes) * largest
 
 

@@ -57,8 +57,10 @@ class StepSynchronisation:
         mesh, line = self.frame.mesh[frames.first], self.frame.line[frames.first]
         dense, expert = np.zeros(len(line)), np.zeros(len(line))
         for stage in self.frame.stage_kinds:
-            here = self.frame.stages.embedding[line, stage] * self.frame.costs.embedding_parameters[mesh]
-            here += self.frame.stages.head[line, stage] * self.frame.costs.head_parameters[mesh]
+            embedding, head = self.frame.stages.embedding[line, stage], self.frame.stages.head[line, stage]
+            here = embedding * self.frame.costs.embedding_parameters[mesh]
+            here += head * self.frame.costs.head_parameters[mesh]
+            here += head * (1 - embedding) * self.frame.costs.tied_parameters[mesh]
             routed = np.zeros(len(line))
             for counts, parameters in zip(self.frame.stages.counts, self.frame.costs.parameters, strict=True):
                 here += counts[line, stage] * parameters.dense[mesh]

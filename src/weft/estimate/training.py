@@ -31,6 +31,8 @@ with the effective training time above 90 % of Llama 3 (arXiv 2407.21783, sectio
 PUE = 1.25
 """Power drawn by the data centre over that of the accelerators at their board limit; hosts are not counted."""
 MOST_EXPONENT = 50.0
+"""Segments of more mean times between failures than this never end."""
+LARGEST = 1e18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,4 +273,6 @@ def _positive(value: float, name: str, *, zero: bool = False) -> float:
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         least = "zero or more" if zero else "more than zero"
         raise BadInput(f"{value:g} is not {least} and finite", where=name)
+    if value > LARGEST:
+        raise BadInput(f"{value:g} is more than {LARGEST:g}", where=name, remedy="check its unit")
     return float(value)

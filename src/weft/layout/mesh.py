@@ -90,8 +90,18 @@ class Spread:
 
 def spread(table: LayoutTable, axes: Sequence[str], spans: Sequence[int]) -> Spread:
     """Spread of the groups over ``axes`` (their product) on tiers of ``spans`` accelerators."""
-    sizes = [degrees(table, axis) for axis in axes]
-    return spread_of(sizes, [strides(table, axis) for axis in axes], spans)
+    factors = [factor for axis in axes for factor in _factors(table, axis)]
+    return spread_of([size for size, _ in factors], [step for _, step in factors], spans)
+
+
+def _factors(table: LayoutTable, axis: str) -> list[tuple[Ints, Ints]]:
+    """Sizes and strides that make up an axis: two for an experts' axis that pipeline stages interrupt."""
+    size, step = degrees(table, axis), strides(table, axis)
+    if axis not in EXPERT_AXES:
+        return [(size, step)]
+    room = np.maximum(strides(table, "pipeline") // step, 1)
+    inner = np.where(step * size > room * step, np.gcd(room, size), size)
+    return [(inner, step), (size // inner, step * room * table.pipeline)]
 
 
 def spread_of(sizes: Sequence[Ints], steps: Sequence[Ints], spans: Sequence[int]) -> Spread:

@@ -498,6 +498,27 @@ def _enter_vocabulary(elements: Floats, sizes: Sizes) -> Iterator[Collective]:
         )
 
 
+def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
+    """The multi-token-prediction modules of the last stage: each a block, its 2h x h projection and the head
+    (arXiv 2412.19437, section 2.2)."""
+    block = block_operations(model.runs[-1].block, recipe, sizes)
+    head = head_operations(model, sizes)
+    projection = Linear(
+        name="prediction",
+        inputs=2 * model.hidden,
+        outputs=model.hidden,
+        kind="replicated",
+        part="attention",
+    )
+    gemms = tuple(_linear_gemms(projection, sizes, model.runs[-1].block))
+    once = Operations(
+        computations=(*gemms, *block.computations, *head.computations),
+        collectives=(*block.collectives, *head.collectives),
+    )
+    repeats = model.prediction_layers
+    return Operations(computations=once.computations * repeats, collectives=once.collectives * repeats)
+
+
 def stage_boundary(model: Model, sizes: Sizes) -> tuple[Collective, Collective]:
     """Activations (or their gradient) of one micro-batch to the next stage.
 

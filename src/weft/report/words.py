@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from weft.layout.spec import Layout
@@ -73,6 +74,22 @@ DEGREES = (
 )
 """The field's short word and the field of each degree; ``dp`` is z * data."""
 
+MEANINGS = {
+    "tp": "tensor parallel",
+    "y": "second tensor axis",
+    "cp": "context parallel",
+    "pp": "pipeline stages",
+    "dp": "ranks with different sequences",
+    "fsdp": "of these, ranks that share weights",
+    "ep": "expert parallel",
+    "etp": "tensor parallel in experts",
+}
+SWITCHES = (
+    ("sequence_parallel", "sp"),
+    ("offload_optimizer", "offload optimizer"),
+    ("offload_activations", "offload activations"),
+)
+
 
 def printable(text: str) -> str:
     """Text without control characters, so that no name can steer a terminal."""
@@ -83,6 +100,33 @@ def layout_words(layout: Layout) -> str:
     """Degrees in the field's short words, those of 1 left out: "tp8 pp16 dp128"."""
     words = [f"{short}{getattr(layout, name)}" for short, name in DEGREES if getattr(layout, name) > 1]
     return " ".join(words) or "one accelerator"
+
+
+def legend(used: Collection[str]) -> str:
+    """What the short words of the degrees in ``used`` and of the table's other columns mean."""
+    degrees = ", ".join(f"{short} {MEANINGS[short]}" for short, _ in DEGREES if short in used)
+    rest = "mbs micro-batch (sequences), MFU model FLOP/s of peak, losses in % of the iteration"
+    return f"{degrees}; {rest}" if degrees else rest
+
+
+def switch_words(layout: Layout) -> str:
+    """Switches that are not at rest: "sp, ulysses"; "-" without any."""
+    found = [word for name, word in SWITCHES if getattr(layout, name)]
+    if layout.context > 1:
+        found.append(f"cp {layout.context_method}")
+    if layout.overlap_tensor != "backward" and layout.x * layout.y > 1:
+        found.append(f"tp overlap {layout.overlap_tensor}")
+    found += [] if layout.overlap_reduce else ["no reduce overlap"]
+    found += [] if layout.overlap_gather else ["no gather overlap"]
+    return ", ".join(found) or "-"
+
+
+def full_layout_words(layout: Layout) -> str:
+    """Degrees, micro-batch, schedule and switches in one line."""
+    return (
+        f"{layout_words(layout)}; micro-batch {layout.micro_batch}, schedule {schedule_words(layout)},"
+        f" ZeRO {layout.zero}, recompute {recompute_words(layout)}, switches {switch_words(layout)}"
+    )
 
 
 def schedule_words(layout: Layout) -> str:

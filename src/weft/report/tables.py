@@ -1,0 +1,141 @@
+"""Plans for people: the ranked layouts, what the best one spends its time and memory on, and why not the rest.
+
+Every function prints to the console it is given, within its width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from weft.layout.check import REASONS
+from weft.report import words
+from weft.report.breakdown import print_bound, print_memory, print_subject, print_time
+from weft.report.grid import Column, heading, paragraph, print_grid
+from weft.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from weft.estimate.result import Estimate
+    from weft.search.plan import Advice, Plan
+
+
+def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
+    """Print a whole plan; ``pareto`` adds the layouts that trade time for memory."""
+    print_subject(plan.job, plan.cluster, console)
+    print_counts(plan, console)
+    if plan.layouts:
+        heading(console, "Fastest layouts that fit")
+        print_ranking(plan.layouts, console)
+        best = plan.layouts[0]
+        print_time(best, console, title="Time of the best layout")
+        print_memory(best, console)
+        print_bound(best, console)
+    if pareto and plan.pareto:
+        print_pareto(plan.pareto, console)
+    print_rejected(plan, console)
+    if plan.advice is not None:
+        print_advice(plan.advice, console)
+
+
+def print_counts(plan: Plan, console: Console) -> None:
+    """Print how many layouts were looked at and how many fit."""
+    rejected = plan.considered - plan.evaluated
+    text = (
+        f"Search:  {plan.space} space, {plan.considered:,} layouts: {rejected:,} cannot run,"
+        f" {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
+    )
+    paragraph(console, text, hang=9)
+
+
+def print_ranking(estimates: Sequence[Estimate], console: Console) -> None:
+    """Print a table with one layout a line; degrees that are 1 in all layouts are left out."""
+    print_grid(console, _ranking(estimates))
+    used = {short for short, name in words.DEGREES if any(_degree(one, name) > 1 for one in estimates)}
+    paragraph(console, words.legend(used), indent=2, style="dim")
+
+
+def _ranking(estimates: Sequence[Estimate]) -> list[Column]:
+    layouts = [one.layout for one in estimates]
+    degrees = [
+        Column(heading=short, cells=[str(_degree(one, name)) for one in estimates])
+        for short, name in words.DEGREES
+        if any(_degree(one, name) > 1 for one in estimates)
+    ]
+    return [
+        Column(heading="#", cells=[str(rank) for rank in range(1, len(estimates) + 1)]),
+        *degrees,
+        Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
+        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=4, left=True),
+        Column(heading="zero", cells=[str(layout.zero) for layout in layouts], drop=6),
+        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=3, left=True),
+        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
+        Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates]),
+        Column(heading="TFLOP/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=7),
+        Column(heading="memory GB", cells=[_memory(one) for one in estimates]),
+        Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=2, left=True),
+        Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=8),
+        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=9, left=True),
+    ]
+
+
+def _degree(estimate: Estimate, name: str) -> int:
+    degree: int = getattr(estimate.layout, name)
+    return degree
+
+
+def _memory(estimate: Estimate) -> str:
+    return f"{estimate.memory_bytes / 1e9:.1f}/{estimate.capacity_bytes / 1e9:.1f}"
+
+
+def _losses(estimate: Estimate, most: int) -> str:
+    losses = words.largest_losses(estimate, most)
+    return ", ".join(f"{words.SHORT_TIME_LABELS[name]} {share:.0%}" for name, share in losses) or "none"
+
+
+def print_pareto(estimates: Sequence[Estimate], console: Console, *, most: int = 12) -> None:
+    """Print layouts that no other beats in both time and memory, evenly thinned to ``most``."""
+    chosen = thinned(estimates, most)
+    fastest = estimates[0].iteration_s
+    shown = f", {len(chosen)} of {len(estimates)}" if len(chosen) < len(estimates) else ""
+    heading(console, f"Less memory for more time (no layout beats these in both{shown})")
+    slower = [f"+{one.iteration_s / fastest - 1:.1%}" for one in chosen]
+    columns = [
+        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in chosen]),
+        Column(heading="slower", cells=slower),
+        Column(heading="memory", cells=[format_bytes(one.memory_bytes) for one in chosen]),
+        Column(heading="layout", cells=[words.layout_words(one.layout) for one in chosen], left=True),
+        Column(heading="mbs", cells=[str(one.layout.micro_batch) for one in chosen], drop=1),
+        Column(
+            heading="recompute",
+            cells=[words.recompute_words(one.layout) for one in chosen],
+            drop=2,
+            left=True,
+        ),
+    ]
+    print_grid(console, columns)
+
+
+def thinned(estimates: Sequence[Estimate], most: int) -> list[Estimate]:
+    """Up to ``most`` of them at even distances, the first and the last included."""
+    if len(estimates) <= most:
+        return list(estimates)
+    return [estimates[round(i * (len(estimates) - 1) / (most - 1))] for i in range(most)]
+
+
+def print_rejected(plan: Plan, console: Console) -> None:
+    """Print how many layouts each rule took, and what the rule says."""
+    if not plan.rejected:
+        return
+    heading(console, "Rejected layouts")
+    indent = 4 + max(len(f"{count.layouts:,}") for count in plan.rejected)
+    for count in plan.rejected:
+        number = f"{count.layouts:,}".rjust(indent - 2)
+        paragraph(console, f"{number}  {count.code}: {REASONS[count.code]}", hang=indent)
+
+
+def print_advice(advice: Advice, console: Console) -> None:
+    """Print what keeps the fastest layout out."""
+    console.print()
+    paragraph(console, words.advice_sentence(advice))

@@ -1,0 +1,86 @@
+"""Tables of layouts: round trips, and the grouping of equal rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.table import COLUMNS, LayoutTable, collapse
+
+degree = st.integers(1, 64)
+layouts = st.builds(
+    Layout,
+    x=degree,
+    y=degree,
+    z=degree,
+    data=degree,
+    pipeline=degree,
+    context=degree,
+    expert=degree,
+    expert_tensor=degree,
+    micro_batch=degree,
+    virtual_stages=degree,
+    schedule=st.sampled_from(SCHEDULES),
+    zero=st.integers(0, 2),
+    recompute=st.sampled_from(RECOMPUTES),
+    recompute_layers=st.integers(0, 9),
+    sequence_parallel=st.booleans(),
+    context_method=st.sampled_from(CONTEXT_METHODS),
+    overlap_tensor=st.sampled_from(TENSOR_OVERLAPS),
+    overlap_reduce=st.booleans(),
+    overlap_gather=st.booleans(),
+    offload_optimizer=st.booleans(),
+    offload_activations=st.booleans(),
+)
+
+
+@given(st.lists(layouts, min_size=1, max_size=8))
+def test_rows_round_trip(rows: list[Layout]) -> None:
+    table = LayoutTable.of(rows)
+    assert [table.row(i) for i in range(len(table))] == rows
+    assert table.world.tolist() == [layout.world for layout in rows]
+    assert table.stage_ranks.tolist() == [layout.stage_ranks for layout in rows]
+
+
+@given(st.lists(layouts, min_size=1, max_size=8), st.data())
+def test_take_and_replace(rows: list[Layout], data: st.DataObject) -> None:
+    table = LayoutTable.of(rows)
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6))
+    taken = table.take(np.array(chosen, dtype=np.intp))
+    assert [taken.row(i) for i in range(len(taken))] == [rows[i] for i in chosen]
+    other = table.replaced({"x": np.full(len(rows), 5)})
+    assert (other.x == 5).all()
+    assert all((other.column(name) == table.column(name)).all() for name in COLUMNS if name != "x")
+
+
+def test_layout_fields_and_columns_agree() -> None:
+    assert set(COLUMNS) | {"order"} == set(Layout.__dataclass_fields__)
+
+
+columns = st.integers(1, 40).flatmap(
+    lambda length: st.lists(
+        st.lists(st.sampled_from([0, 1, 2, 3, 300, 70000, 4_000_000]), min_size=length, max_size=length),
+        min_size=1,
+        max_size=5,
+    )
+)
+
+
+@given(columns)
+def test_collapse_groups_exactly_the_equal_rows(values: list[list[int]]) -> None:
+    arrays = [np.array(column, dtype=np.int64) for column in values]
+    found = collapse(arrays)
+    rows = list(zip(*values, strict=True))
+    assert len(found.first) == len(set(rows))
+    for i, row in enumerate(rows):
+        assert rows[found.first[found.group[i]]] == row
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_collapse_of_almost_nothing(length: int) -> None:
+    found = collapse([np.ones(length, dtype=np.int64)])
+    assert len(found.first) <= 1
+    assert len(found.group) == length
