@@ -1,1 +1,78 @@
-"""Weft plans, designs, schedules, routes and runs the training of large models on GPU networks."""
+"""Weft plans, designs, schedules, routes and runs the training of large models on GPU networks.
+
+>>> import weft
+>>> found = weft.plan(weft.resolve_job("llama-3.1-8b"), weft.resolve_cluster("h100-64"), top=1)
+>>> found.layouts[0].fits
+True
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.cluster import resolve as resolve_cluster
+    from weft.cluster.files import read_cluster
+    from weft.errors import BadInput, NothingFeasible, Unsupported, WeftError
+    from weft.estimate import Estimate
+    from weft.layout import Layout
+    from weft.model import Job, Model, Recipe, read_config, resolve_job
+    from weft.report.json_in import read_plan
+    from weft.search import Plan, plan
+
+    __version__: str
+
+_HOME = {
+    "BadInput": "weft.errors",
+    "Cluster": "weft.cluster",
+    "Estimate": "weft.estimate",
+    "Job": "weft.model",
+    "Layout": "weft.layout",
+    "Model": "weft.model",
+    "NothingFeasible": "weft.errors",
+    "Plan": "weft.search",
+    "Recipe": "weft.model",
+    "Unsupported": "weft.errors",
+    "WeftError": "weft.errors",
+    "plan": "weft.search",
+    "read_cluster": "weft.cluster.files",
+    "read_config": "weft.model",
+    "read_plan": "weft.report.json_in",
+    "resolve_cluster": "weft.cluster",
+    "resolve_job": "weft.model",
+}
+_RENAMED = {"resolve_cluster": "resolve"}
+
+__all__ = [
+    "BadInput",
+    "Cluster",
+    "Estimate",
+    "Job",
+    "Layout",
+    "Model",
+    "NothingFeasible",
+    "Plan",
+    "Recipe",
+    "Unsupported",
+    "WeftError",
+    "__version__",
+    "plan",
+    "read_cluster",
+    "read_config",
+    "read_plan",
+    "resolve_cluster",
+    "resolve_job",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name where it lives, on first use."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("weft")
+    if name not in _HOME:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), _RENAMED.get(name, name))

@@ -7,6 +7,7 @@ import sys
 import click
 
 from weft.cli.estimate import estimate
+from weft.cli.launch import launch
 from weft.cli.lists import clusters, explain, models
 from weft.cli.plan import plan
 from weft.errors import WeftError
@@ -26,7 +27,7 @@ def cli() -> None:
     """
 
 
-for verb in (plan, estimate, models, clusters, explain):
+for verb in (plan, estimate, launch, models, clusters, explain):
     cli.add_command(verb)
 
 

@@ -9,13 +9,13 @@ import click
 from weft.cli.options import (
     console,
     constants,
-    deliver,
     output_options,
     recipe_changes,
     recipe_options,
     training_options,
 )
-from weft.errors import BadInput, NothingFeasible, UnknownName
+from weft.cli.outcome import show_plan
+from weft.errors import BadInput
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
@@ -56,8 +56,7 @@ def plan(model: str, cluster: str, **values: Any) -> None:
 
     job = resolve_job(model, recipe_changes(values))
     where = resolve(cluster)
-    found = _search(job, where, values)
-    _report(found, values)
+    show_plan(_search(job, where, values), values)
 
 
 def _search(job: Job, cluster: Cluster, values: dict[str, Any]) -> Plan:

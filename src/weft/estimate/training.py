@@ -1,9 +1,9 @@
 """A whole training run: days, accelerator-hours, dollars and energy, with failures and checkpoints.
 
-Failures are a Poisson process.  A failure loses the work since the last checkpoint, and every restart may fail
-again.  The expected time is Daly's complete model (J. T. Daly, "A higher order estimate of the optimum
-checkpoint interval for restart dumps", Future Generation Computer Systems 22, 2006), the interval his
-higher-order optimum; J. W. Young's first-order one (Communications of the ACM 17(9), 1974) stands beside it.
+Failures are a Poisson process: one loses the work since the last checkpoint, and a restart may fail again.
+The expected time is Daly's complete model (J. T. Daly, "A higher order estimate of the optimum checkpoint
+interval for restart dumps", Future Generation Computer Systems 22, 2006), the interval his higher-order
+optimum; J. W. Young's first-order one (Communications of the ACM 17(9), 1974) stands beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.model.job import Job
-from weft.units import format_bytes, format_seconds, format_si
+from weft.units import format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.estimate.result import Estimate
@@ -29,7 +29,7 @@ RESTART_S = 600.0
 """Detect a failure, replace the node, start the processes and load the checkpoint; an assumption that agrees
 with the effective training time above 90 % of Llama 3 (arXiv 2407.21783, section 3.3.4)."""
 PUE = 1.25
-"""Power drawn by the data centre over that of the accelerators at their board limit; hosts are not counted."""
+"""Power of the data centre over that of the accelerators at their board limit; hosts are not counted."""
 MOST_EXPONENT = 50.0
 """Segments of more mean times between failures than this never end."""
 LARGEST = 1e18
@@ -65,8 +65,8 @@ class Failures:
 class TrainingRun:
     """One run over ``tokens``: ``training_s`` without failures, ``expected_s`` with them.
 
-    Hours, dollars and energy cover ``expected_s``; ``usd`` is None without a price.  ``energy_mwh`` is that of
-    the accelerators at their board limit, times ``pue``.  ``defaults`` lists every value that was assumed.
+    Hours, dollars and energy cover ``expected_s``; ``usd`` is None without a price.  ``energy_mwh`` is
+    that of the accelerators at their board limit, times ``pue``.  ``defaults`` lists what was assumed.
     """
 
     tokens: float
@@ -131,7 +131,7 @@ def training_run(
     if mtbf_s is not None:
         size = CHECKPOINT_BYTES_PER_PARAMETER * (job.model.parameters + job.model.prediction_parameters)
         size = defaults.take(
-            checkpoint_bytes, size, "checkpoint size", f"{format_bytes(size)} (14 bytes per parameter)"
+            checkpoint_bytes, size, "checkpoint size", f"{format_si(size, 'B')} (14 bytes per parameter)"
         )
         shown = f"{format_si(CHECKPOINT_BPS, 'B/s')} per accelerator"
         rate = defaults.take(checkpoint_Bps, CHECKPOINT_BPS, "checkpoint bandwidth", shown)

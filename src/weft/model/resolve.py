@@ -48,7 +48,7 @@ def complete_job(model: Model, recipe: Recipe | None, changes: RecipeChanges, *,
     """A job from a model, the recipe it came with (if any) and the user's changes."""
     _check(changes)
     if recipe is None:
-        sequence = changes.sequence or DEFAULT_SEQUENCE
+        sequence = changes.sequence or min(DEFAULT_SEQUENCE, model.positions or DEFAULT_SEQUENCE)
         recipe = Recipe(global_batch=max(DEFAULT_TOKENS // sequence, 1), sequence=sequence)
         origin = f"no recipe with {origin}; about 4M tokens a batch"
     taken = [
@@ -62,7 +62,14 @@ def complete_job(model: Model, recipe: Recipe | None, changes: RecipeChanges, *,
     ]
     defaults = (f"{', '.join(taken)} ({origin})",) if taken else ()
     given = {name: value for name in _NAMES if (value := getattr(changes, name)) is not None}
-    return Job(model=model, recipe=replace(recipe, **given), defaults=defaults)
+    recipe = replace(recipe, **given)
+    if 0 < model.positions < recipe.sequence:
+        raise BadInput(
+            f"sequence {recipe.sequence} exceeds the {model.positions} learned positions of {model.name}",
+            where="recipe",
+            remedy=f"use --sequence {model.positions} or less",
+        )
+    return Job(model=model, recipe=recipe, defaults=defaults)
 
 
 _NAMES = ("global_batch", "sequence", "precision", "attention", "dropout", "gradient_bytes")

@@ -1,6 +1,6 @@
-"""Jobs as plain dictionaries of JSON types: the whole model and its recipe, written so that they read back equal.
+"""Jobs as plain dictionaries of JSON types: the whole model and its recipe, which read back equal.
 
-A record is a table of its fields; one that has alternatives (attention, feed-forward) also names its ``kind``.
+A record is a table of its fields; attention and feed-forward, with alternatives, also name a ``kind``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from weft.errors import BadInput, UnknownName
 from weft.model.job import Job
 from weft.model.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts, Model
 
-_Record = TypeVar("_Record")
 _KINDS: dict[type[Any], str] = {
     Attention: "heads",
     LatentAttention: "latent",
@@ -47,9 +46,9 @@ def job_from_dict(mapping: object, *, where: str = "job") -> Job:
     """The job of a dictionary; fields with a default may be left out.
 
     Raises:
-        BadInput: a field is unknown, missing, of the wrong kind or out of range, or two contradict each other.
+        BadInput: a field is unknown, missing, of the wrong kind or out of range, or contradicts another.
     """
-    job = _record(Job, mapping, where)
+    job: Job = _record(Job, mapping, where)
     _check(job.model, f"{where}.model")
     return job
 
@@ -65,14 +64,14 @@ def _plain(value: Any) -> Any:
 
 
 @cache
-def _hints(record: type[Any]) -> dict[str, Any]:
+def _hints(record: Any) -> dict[str, Any]:
     return get_type_hints(record)
 
 
-def _record(record: type[_Record], mapping: object, where: str) -> _Record:
+def _record(record: type[Any], mapping: object, where: str) -> Any:
     """A dataclass from a table of its fields."""
     table = _table(mapping, where)
-    known = _hints(record)
+    known = _hints(cast(Any, record))
     own_kind = _KINDS.get(record)
     for name in table:
         if name not in known and not (own_kind and name == "kind"):
@@ -83,7 +82,7 @@ def _record(record: type[_Record], mapping: object, where: str) -> _Record:
         problem = f"{reprlib.repr(table['kind'])} is not {own_kind!r}"
         raise BadInput(problem, where=f"{where}.kind", remedy=f"write {own_kind!r}")
     values = {}
-    for field in fields(record):  # type: ignore[arg-type]
+    for field in fields(record):
         if field.name in table:
             values[field.name] = _value(
                 known[field.name], field.name, table[field.name], f"{where}.{field.name}"
@@ -112,8 +111,8 @@ def _value(hint: Any, name: str, raw: object, where: str) -> Any:
         kind = _table(raw, where).get("kind")
         by_name = {_KINDS[choice]: choice for choice in choices}
         return _record(by_name[_choice("kind", kind, tuple(by_name), f"{where}.kind")], raw, where)
-    if is_dataclass(choices[0]):
-        return _record(choices[0], raw, where)  # type: ignore[type-var]
+    if hasattr(choices[0], "__dataclass_fields__"):
+        return _record(choices[0], raw, where)
     if choices[0] is bool:
         return _switch(raw, where)
     return _text(raw, where) if choices[0] is str else _integer(name, raw, where)

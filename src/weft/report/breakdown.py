@@ -64,7 +64,8 @@ def print_totals(estimate: Estimate, console: Console) -> None:
     lines = (
         f"Iteration {format_seconds(estimate.iteration_s)} ({estimate.provenance}),"
         f" {format_count(estimate.tokens_per_s)} tokens/s",
-        f"MFU {estimate.mfu:.1%}, HFU {estimate.hfu:.1%}, {estimate.model_tflops:.0f} TFLOP/s per accelerator",
+        f"MFU {estimate.mfu:.1%}, HFU {estimate.hfu:.1%},"
+        f" {estimate.model_tflops:.0f} TFLOP/s per accelerator",
         f"Memory {format_bytes(estimate.memory_bytes)} of {format_bytes(estimate.capacity_bytes)}: {fit}",
     )
     console.print()
@@ -73,7 +74,7 @@ def print_totals(estimate: Estimate, console: Console) -> None:
 
 
 def print_time(estimate: Estimate, console: Console, *, title: str = "Time") -> None:
-    """Print the parts of the iteration, those of zero left out, with exposed communication and bubble summed."""
+    """Print the parts of the iteration, those of zero left out, and exposed communication in all."""
     heading(console, f"{title}: {format_seconds(estimate.iteration_s)} per iteration")
     parts = [part for part in estimate.time if part.value > 0]
     _print_parts(
@@ -92,7 +93,8 @@ def print_memory(estimate: Estimate, console: Console) -> None:
     """Print the parts of the memory of the fullest stage; shares are of the accelerator's memory."""
     used, capacity = format_bytes(estimate.memory_bytes), format_bytes(estimate.capacity_bytes)
     heading(
-        console, f"Memory: {used} of {capacity} on stage {estimate.fullest_stage}, the fullest (first: 0)"
+        console,
+        f"Memory: {used} of {capacity} on the fullest stage ({estimate.fullest_stage}; the first is 0)",
     )
     parts = [part for part in estimate.memory if part.value > 0]
     _print_parts(
@@ -108,8 +110,9 @@ def print_bound(estimate: Estimate, console: Console) -> None:
     """Print the lower bound and the distance to it."""
     ratio = estimate.iteration_s / estimate.lower_bound_s
     text = (
-        f"Lower bound {format_seconds(estimate.lower_bound_s)}: the slowest stage's arithmetic at peak, or its"
-        f" busiest network axis at peak bandwidth, whichever is longer. The estimate is {ratio:.2f} times that."
+        f"Lower bound {format_seconds(estimate.lower_bound_s)}: the slowest stage's arithmetic at peak, or"
+        " its busiest network axis at peak bandwidth, whichever is longer."
+        f" The estimate is {ratio:.2f} times that."
     )
     console.print()
     paragraph(console, text)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 GAP = 2
 """Blanks between columns."""
 MIN_WIDTH = 40
+_FIXED_BLANK = "\u00a0"
+_UNIT = re.compile(r"(?<=[0-9]) (?=(?:[um]?s|h|d|[kMGT]?B(?:/s)?|TFLOP/s|x|tokens)\b)")
+"""The blank between a number and its unit, where no line may break."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +32,30 @@ class Column:
         return max(len(text) for text in (self.heading, *self.cells))
 
 
-def print_grid(console: Console, columns: Sequence[Column], *, indent: int = 2) -> None:
-    """Print the columns that fit, each row on one line."""
+def print_grid(console: Console, columns: Sequence[Column], *, indent: int = 2) -> list[Column]:
+    """Print the columns that fit, each row on one line, and return those that were left out."""
     kept = fitting(columns, console.width - indent)
-    headed = any(column.heading for column in kept)
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_header=headed)
-    for column in kept:
-        table.add_column(
-            Text(column.heading),
-            justify="left" if column.left else "right",
-            no_wrap=True,
-            overflow="ellipsis",
-        )
+    if any(column.heading for column in kept):
+        _print_line(console, kept, [column.heading for column in kept], indent, "bold")
     for row in zip(*(column.cells for column in kept), strict=True):
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(Padding(table, (0, 0, 0, indent)))
+        _print_line(console, kept, row, indent, "")
+    return [column for column in columns if column not in kept]
+
+
+def _print_line(
+    console: Console, columns: Sequence[Column], cells: Sequence[str], indent: int, style: str
+) -> None:
+    padded = [
+        cell.ljust(column.width) if column.left else cell.rjust(column.width)
+        for column, cell in zip(columns, cells, strict=True)
+    ]
+    line = " " * indent + (" " * GAP).join(padded)
+    print_raw(console, line[: console.width].rstrip(), style)
+
+
+def print_raw(console: Console, line: str, style: str = "") -> None:
+    """Print one line as it is: no markup, no highlighting, no wrapping, however long."""
+    console.print(Text(line, style=style), no_wrap=True, soft_wrap=True)
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:
@@ -61,20 +72,20 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
 def heading(console: Console, text: str) -> None:
     """A blank line and a section's heading."""
     console.print()
-    console.print(Text(text, style="bold"))
+    paragraph(console, text, style="bold")
 
 
 def paragraph(console: Console, text: str, *, indent: int = 0, hang: int = 0, style: str = "") -> None:
-    """Print text wrapped at the console's width: all lines ``indent`` blanks in, further ones ``hang`` more."""
+    """Print text wrapped at the console's width, ``indent`` blanks in and further lines ``hang`` more."""
     lines = textwrap.wrap(
-        text,
+        _UNIT.sub(_FIXED_BLANK, text),
         width=max(MIN_WIDTH, console.width),
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + hang),
         break_on_hyphens=False,
     )
     for line in lines:
-        console.print(Text(line, style=style), no_wrap=True, soft_wrap=True)
+        print_raw(console, line.replace(_FIXED_BLANK, " "), style)
 
 
 def bar(console: Console, share: float, width: int) -> str:

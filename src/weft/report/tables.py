@@ -1,4 +1,4 @@
-"""Plans for people: the ranked layouts, what the best one spends its time and memory on, and why not the rest.
+"""Plans for people: ranked layouts, where the best one spends time and memory, and why not the others.
 
 Every function prints to the console it is given, within its width.
 """
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from weft.layout.check import REASONS
+from weft.layout.text import format_layout
 from weft.report import words
 from weft.report.breakdown import print_bound, print_memory, print_subject, print_time
-from weft.report.grid import Column, heading, paragraph, print_grid
+from weft.report.grid import Column, heading, paragraph, print_grid, print_raw
 from weft.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
         heading(console, "Fastest layouts that fit")
         print_ranking(plan.layouts, console)
         best = plan.layouts[0]
+        print_raw(console, f"  Best, to copy: --layout {format_layout(best.layout)}")
         print_time(best, console, title="Time of the best layout")
         print_memory(best, console)
         print_bound(best, console)
@@ -50,33 +52,52 @@ def print_counts(plan: Plan, console: Console) -> None:
 
 
 def print_ranking(estimates: Sequence[Estimate], console: Console) -> None:
-    """Print a table with one layout a line; degrees that are 1 in all layouts are left out."""
-    print_grid(console, _ranking(estimates))
+    """Print a table with one layout a line.
+
+    Degrees that are 1 in all layouts are left out; what all layouts share otherwise stands below.
+    """
+    settings = _settings(estimates)
+    shared = [column for column in settings if len(estimates) > 1 and len(set(column.cells)) == 1]
+    varying = [column for column in settings if column not in shared]
+    hidden = print_grid(console, [*_degrees(estimates), *varying, *_results(estimates)])
+    if shared:
+        facts = ", ".join(f"{column.heading} {column.cells[0]}" for column in shared)
+        paragraph(console, f"In all of them: {facts}.", indent=2)
+    if hidden:
+        names = ", ".join(column.heading for column in hidden)
+        paragraph(console, f"No room for: {names} (a wider console or --format json has them).", indent=2)
     used = {short for short, name in words.DEGREES if any(_degree(one, name) > 1 for one in estimates)}
     paragraph(console, words.legend(used), indent=2, style="dim")
 
 
-def _ranking(estimates: Sequence[Estimate]) -> list[Column]:
-    layouts = [one.layout for one in estimates]
+def _degrees(estimates: Sequence[Estimate]) -> list[Column]:
+    ranks = Column(heading="#", cells=[str(rank) for rank in range(1, len(estimates) + 1)])
     degrees = [
         Column(heading=short, cells=[str(_degree(one, name)) for one in estimates])
         for short, name in words.DEGREES
-        if any(_degree(one, name) > 1 for one in estimates)
     ]
+    return [ranks, *(column for column in degrees if set(column.cells) != {"1"})]
+
+
+def _settings(estimates: Sequence[Estimate]) -> list[Column]:
+    layouts = [one.layout for one in estimates]
     return [
-        Column(heading="#", cells=[str(rank) for rank in range(1, len(estimates) + 1)]),
-        *degrees,
         Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
-        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=4, left=True),
-        Column(heading="zero", cells=[str(layout.zero) for layout in layouts], drop=6),
-        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=3, left=True),
+        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column(heading="zero", cells=[str(layout.zero) for layout in layouts], drop=7),
+        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
+        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=8, left=True),
+    ]
+
+
+def _results(estimates: Sequence[Estimate]) -> list[Column]:
+    return [
         Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
         Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates]),
-        Column(heading="TFLOP/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=7),
-        Column(heading="memory GB", cells=[_memory(one) for one in estimates]),
+        Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=6),
+        Column(heading="mem GB", cells=[f"{one.memory_bytes / 1e9:.1f}" for one in estimates]),
         Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=2, left=True),
-        Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=8),
-        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=9, left=True),
+        Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
     ]
 
 
@@ -85,36 +106,40 @@ def _degree(estimate: Estimate, name: str) -> int:
     return degree
 
 
-def _memory(estimate: Estimate) -> str:
-    return f"{estimate.memory_bytes / 1e9:.1f}/{estimate.capacity_bytes / 1e9:.1f}"
-
-
 def _losses(estimate: Estimate, most: int) -> str:
     losses = words.largest_losses(estimate, most)
     return ", ".join(f"{words.SHORT_TIME_LABELS[name]} {share:.0%}" for name, share in losses) or "none"
 
 
 def print_pareto(estimates: Sequence[Estimate], console: Console, *, most: int = 12) -> None:
-    """Print layouts that no other beats in both time and memory, evenly thinned to ``most``."""
-    chosen = thinned(estimates, most)
+    """Print layouts that no other beats in both time and memory, thinned to ``most``.
+
+    Those that take more than twice the shortest time are left out.
+    """
     fastest = estimates[0].iteration_s
-    shown = f", {len(chosen)} of {len(estimates)}" if len(chosen) < len(estimates) else ""
-    heading(console, f"Less memory for more time (no layout beats these in both{shown})")
-    slower = [f"+{one.iteration_s / fastest - 1:.1%}" for one in chosen]
-    columns = [
-        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in chosen]),
-        Column(heading="slower", cells=slower),
-        Column(heading="memory", cells=[format_bytes(one.memory_bytes) for one in chosen]),
-        Column(heading="layout", cells=[words.layout_words(one.layout) for one in chosen], left=True),
-        Column(heading="mbs", cells=[str(one.layout.micro_batch) for one in chosen], drop=1),
-        Column(
-            heading="recompute",
-            cells=[words.recompute_words(one.layout) for one in chosen],
-            drop=2,
-            left=True,
-        ),
+    close = [one for one in estimates if one.iteration_s <= 2 * fastest]
+    chosen = thinned(close, most)
+    heading(console, "Less memory for more time")
+    print_grid(console, _trade(chosen, fastest))
+    text = (
+        f"{len(chosen)} of {len(estimates)} layouts that no other beats in both;"
+        " those beyond twice the shortest time are left out."
+    )
+    paragraph(console, text, indent=2, style="dim")
+
+
+def _trade(estimates: Sequence[Estimate], fastest: float) -> list[Column]:
+    layouts = [one.layout for one in estimates]
+    return [
+        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
+        Column(heading="slower", cells=[f"+{one.iteration_s / fastest - 1:.1%}" for one in estimates]),
+        Column(heading="memory", cells=[format_bytes(one.memory_bytes) for one in estimates]),
+        Column(heading="layout", cells=[words.layout_words(one) for one in layouts], left=True),
+        Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=1),
+        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=2, left=True),
+        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=4, left=True),
     ]
-    print_grid(console, columns)
 
 
 def thinned(estimates: Sequence[Estimate], most: int) -> list[Estimate]:

@@ -35,13 +35,13 @@ SHORT_TIME_LABELS = {
     "forward_s": "forward",
     "backward_s": "backward",
     "recompute_s": "recompute",
-    "tensor_s": "tp comm",
-    "context_s": "cp comm",
-    "expert_s": "ep comm",
-    "weights_s": "fsdp comm",
-    "stage_send_s": "pp sends",
+    "tensor_s": "tp",
+    "context_s": "cp",
+    "expert_s": "ep",
+    "weights_s": "fsdp",
+    "stage_send_s": "sends",
     "bubble_s": "bubble",
-    "data_s": "dp comm",
+    "data_s": "dp",
     "optimizer_s": "optimizer",
     "offload_s": "offload",
     "host_s": "host",
@@ -105,7 +105,10 @@ def layout_words(layout: Layout) -> str:
 def legend(used: Collection[str]) -> str:
     """What the short words of the degrees in ``used`` and of the table's other columns mean."""
     degrees = ", ".join(f"{short} {MEANINGS[short]}" for short, _ in DEGREES if short in used)
-    rest = "mbs micro-batch (sequences), MFU model FLOP/s of peak, losses in % of the iteration"
+    rest = (
+        "mbs micro-batch (sequences), MFU model FLOP/s of peak, TF/s model TFLOP/s per accelerator;"
+        " losses in % of the iteration: idle time (bubble) and exposed communication by axis (tp, dp, ...)"
+    )
     return f"{degrees}; {rest}" if degrees else rest
 
 
@@ -130,16 +133,17 @@ def full_layout_words(layout: Layout) -> str:
 
 
 def schedule_words(layout: Layout) -> str:
-    """Pipeline schedule with its virtual stages: "1f1b", "interleaved x4", "-" without a pipeline."""
+    """Pipeline schedule with its virtual stages: "1f1b", "int x4" (interleaved), "-" without a pipeline."""
     if layout.pipeline == 1:
         return "-"
-    return layout.schedule + (f" x{layout.virtual_stages}" if layout.virtual_stages > 1 else "")
+    if layout.schedule == "interleaved":
+        return f"int x{layout.virtual_stages}"
+    return layout.schedule
 
 
 def recompute_words(layout: Layout) -> str:
-    """Recomputation, with the layers of a stage where it is limited: "full, 3 layers"."""
-    layers = f", {layout.recompute_layers} layers" if layout.recompute_layers else ""
-    return layout.recompute + layers
+    """Recomputation, with the layers of a stage where it is limited: "full 3"."""
+    return f"{layout.recompute} {layout.recompute_layers}" if layout.recompute_layers else layout.recompute
 
 
 def largest_losses(estimate: Estimate, most: int = 3) -> list[tuple[str, float]]:
@@ -177,8 +181,8 @@ def advice_sentence(advice: Advice) -> str:
     """What keeps the fastest layout out, and the cheapest single change that lets it in."""
     out = advice.rejected
     need = (
-        f"Fastest if memory were larger: {layout_words(out.layout)} in {format_seconds(out.iteration_s)} needs"
-        f" {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)}"
+        f"Fastest if memory were larger: {layout_words(out.layout)}, {format_seconds(out.iteration_s)},"
+        f" needs {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)}"
         f" ({largest_memory(out)})"
     )
     if advice.accepted is None:

@@ -14,7 +14,7 @@ from weft.estimate.result import Estimate, EstimateTable
 from weft.estimate.single import estimate_of
 from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout
-from weft.layout.table import Floats, Index, Ints, LayoutTable
+from weft.layout.table import Floats, Index, Ints, LayoutTable, Mask
 from weft.model.job import Job
 from weft.search.enumeration import Batch, Enumeration
 from weft.search.space import STANDARD, Space
@@ -143,7 +143,7 @@ class _Search:
         self.evaluated = self.feasible = 0
         self.best = _Kept([], [], [], [])
         self.front = _Kept([], [], [], [])
-        self.misfit: tuple[float, float, Layout] | None = None
+        self.misfits: dict[str, tuple[float, Layout]] = {}
 
     def add(self, batch: Batch) -> None:
         """Evaluate a batch and keep what may matter."""
@@ -156,7 +156,7 @@ class _Search:
         seconds = np.where(fits, results.iteration_s, np.inf)
         self._keep_best(batch, results, seconds)
         self._keep_front(batch, results, seconds)
-        self._keep_misfit(batch.table, results, np.where(fits, np.inf, results.iteration_s))
+        self._keep_misfits(batch.table, results, fits)
 
     def _keep_best(self, batch: Batch, results: EstimateTable, seconds: Floats) -> None:
         worst = self.best.seconds[-1] if len(self.best.seconds) >= self.top else np.inf
@@ -191,10 +191,15 @@ class _Search:
         kept = _records(np.array([self.front.bytes_[i] for i in order]))
         self.front = _pick(self.front, [order[i] for i in kept])
 
-    def _keep_misfit(self, table: LayoutTable, results: EstimateTable, seconds: Floats) -> None:
-        row = int(np.argmin(seconds))
-        if np.isfinite(seconds[row]) and (self.misfit is None or seconds[row] < self.misfit[0]):
-            self.misfit = (float(seconds[row]), float(results.memory_bytes[row]), table.row(row))
+    def _keep_misfits(self, table: LayoutTable, results: EstimateTable, fits: Mask) -> None:
+        """Remember the fastest layout that does not fit, and the one that lacks least memory."""
+        seconds = np.where(fits, np.inf, results.iteration_s)
+        bytes_ = np.where(fits, np.inf, results.memory_bytes)
+        for key, values in (("fastest", seconds), ("leanest", bytes_)):
+            row = int(np.argmin(values))
+            known = self.misfits.get(key)
+            if np.isfinite(values[row]) and (known is None or values[row] < known[0]):
+                self.misfits[key] = (float(values[row]), table.row(row))
 
     def _extend(self, kept: _Kept, batch: Batch, results: EstimateTable, rows: Index | Ints) -> None:
         for row in rows:
@@ -216,18 +221,21 @@ class _Search:
         return tuple(estimate_of(self.estimator, one, results, i) for i, one in enumerate(layouts))
 
     def advice(self) -> Advice | None:
-        """What single change would let the fastest rejected layout fit, where it would beat the best
-        feasible one."""
-        if self.misfit is None or (self.best.seconds and self.best.seconds[0] <= self.misfit[0]):
+        """What single change would let the fastest rejected layout fit, where it would beat the best feasible one.
+
+        Where nothing fits and no change helps the fastest, the layout that lacks least memory is tried too.
+        """
+        if not self.misfits or (self.best.seconds and self.best.seconds[0] <= self.misfits["fastest"][0]):
             return None
-        layout = self.misfit[2]
+        fastest = self._advice(self.misfits["fastest"][1])
+        if fastest.accepted is not None or self.best.layouts:
+            return fastest
+        return self._advice(self.misfits["leanest"][1])
+
+    def _advice(self, layout: Layout) -> Advice:
         rejected = self._estimates([layout])[0]
         job, count = self.estimator.job, self.estimator.cluster.count
-        changes = [
-            (change, changed)
-            for change, changed in single_changes(layout)
-            if explain(job, count, changed) is None
-        ]
+        changes = [pair for pair in single_changes(layout) if explain(job, count, pair[1]) is None]
         fitting = [
             (change, estimate)
             for (change, _), estimate in zip(changes, self._estimates([c for _, c in changes]), strict=True)
@@ -236,10 +244,8 @@ class _Search:
         if fitting:
             change, accepted = min(fitting, key=lambda pair: (pair[1].iteration_s, pair[0]))
             return Advice(rejected=rejected, change=change, accepted=accepted)
-        missing = rejected.memory_bytes - self.capacity
-        return Advice(
-            rejected=rejected, change=f"{missing / 1e9:.1f} GB more memory per accelerator", accepted=None
-        )
+        missing = f"{(rejected.memory_bytes - self.capacity) / 1e9:.1f} GB more memory per accelerator"
+        return Advice(rejected=rejected, change=missing, accepted=None)
 
 
 def single_changes(layout: Layout) -> list[tuple[str, Layout]]:

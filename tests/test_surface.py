@@ -1,0 +1,89 @@
+"""The public names, the command surface and the start-up budget are decisions: changing one changes this test."""
+
+import subprocess
+import sys
+
+import click
+
+import weft
+from weft.cli.app import cli
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level packages in a fresh interpreter after running ``code``."""
+    script = f"{code}\nimport sys; print(' '.join(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_public_names():
+    assert weft.__all__ == [
+        "BadInput",
+        "Cluster",
+        "Estimate",
+        "Job",
+        "Layout",
+        "Model",
+        "NothingFeasible",
+        "Plan",
+        "Recipe",
+        "Unsupported",
+        "WeftError",
+        "__version__",
+        "plan",
+        "read_cluster",
+        "read_config",
+        "read_plan",
+        "resolve_cluster",
+        "resolve_job",
+    ]
+    for name in weft.__all__:
+        assert getattr(weft, name) is not None
+
+
+def test_command_surface():
+    surface = {
+        name: sorted(option for param in command.params for option in (*param.opts, *param.secondary_opts))
+        for name, command in cli.commands.items()
+    }
+    recipe = ["--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
+    output = ["--calibration", "--chart", "--format", "--launch", "--output", "-o"]
+    run = ["--mtbf", "--tokens", "--usd-per-hour"]
+    search = ["--fix", "--max", "--memory-margin", "--pareto", "--space", "--top", "--variants"]
+    assert surface == {
+        "plan": sorted([*recipe, *output, *run, *search, "model", "cluster"]),
+        "estimate": sorted([*recipe, *output, *run, "--layout", "--plan", "--rank", "--run", "names"]),
+        "launch": sorted(["--output", "--rank", "--tool", "-o", "plan_file"]),
+        "models": ["word"],
+        "clusters": [],
+        "explain": ["code"],
+    }
+
+
+def test_every_option_explains_itself():
+    for name, command in cli.commands.items():
+        assert command.help, name
+        for param in command.params:
+            if isinstance(param, click.Option):
+                assert param.help, f"{name} {param.name}"
+
+
+def test_help_imports_no_numpy():
+    loaded = loaded_after(
+        "from click.testing import CliRunner; from weft.cli.app import cli\n"
+        "assert CliRunner().invoke(cli, ['--help']).exit_code == 0"
+    )
+    assert not loaded & {"numpy", "pydantic", "rich", "numba", "torch"}
+
+
+def test_import_weft_is_light():
+    assert not loaded_after("import weft") & {"numpy", "pydantic", "rich", "click", "numba", "torch"}
+
+
+def test_plan_imports_no_numba():
+    loaded = loaded_after(
+        "from click.testing import CliRunner; from weft.cli.app import cli\n"
+        "assert CliRunner().invoke(cli, ['plan', 'gpt2', 'a100-8']).exit_code == 0"
+    )
+    assert "numpy" in loaded
+    assert not loaded & {"numba", "scipy", "torch", "pydantic"}
