@@ -44,7 +44,12 @@ REFUSED = [
     ("batch-not-divisible", Layout(data=8), job(batch=12), "global batch 12"),
     ("batch-not-divisible", Layout(data=8, micro_batch=4), job(), "= 32"),
     ("heads-not-divisible", Layout(x=8), job(), "8 heads, 4 key-value heads, x = 8"),
-    ("features-not-divisible", Layout(y=8), job(replace(DENSE, feed_forward=FeedForward(intermediate=250))), "y = 8"),
+    (
+        "features-not-divisible",
+        Layout(x=4, data=2),
+        job(replace(DENSE, feed_forward=FeedForward(intermediate=250))),
+        "hidden 96, x = 4",
+    ),
     ("sequence-not-divisible", Layout(context=8), job(sequence=72), "72 tokens, context = 8"),
     ("sequence-not-divisible", Layout(x=4, data=2, sequence_parallel=True), job(sequence=66), "66 tokens"),
     ("ulysses-heads", Layout(x=2, context=4, context_method="ulysses"), job(), "x * context = 8"),

@@ -8,10 +8,9 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
-from weft.collectives.cost import Network
 from weft.estimate.costs import PartCosts
 from weft.estimate.memory import Activations, Parameters
-from weft.estimate.weights import ShardCosts, WeightGroups
+from weft.estimate.weights import GradientCosts, ShardCosts, WeightGroups
 from weft.layout.spec import RECOMPUTES
 from weft.layout.stages import StageTable
 from weft.layout.table import Floats, Index, LayoutTable
@@ -38,27 +37,27 @@ class MeshCosts:
     groups: WeightGroups
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the rows of a table share: distinct meshes, stage tables, and gradients of distinct (mesh, stages) pairs."""
+
+    job: Job
+    cluster: Cluster
+    constants: Calibration
+    costs: MeshCosts
+    stages: StageTable
+    gradients: tuple[GradientCosts, ...]
+
+
 class Frame:
-    """A table of layouts with the costs of its distinct meshes and its pipeline stages.
+    """Rows of a table of layouts: ``mesh`` maps them to distinct meshes, ``line`` to lines of the stage table,
+    ``pair`` to distinct pairs of the two."""
 
-    ``mesh`` maps rows to distinct meshes, ``line`` to lines of ``stages``.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        cluster: Cluster,
-        constants: Calibration,
-        network: Network,
-        table: LayoutTable,
-        costs: MeshCosts,
-        mesh: Index,
-        stages: StageTable,
-        line: Index,
-    ) -> None:
-        self.job, self.cluster, self.constants, self.network = job, cluster, constants, network
-        self.table, self.costs, self.mesh = table, costs, mesh
-        self.stages, self.line = stages, line
+    def __init__(self, shared: Shared, table: LayoutTable, mesh: Index, line: Index, pair: Index) -> None:
+        self.job, self.cluster, self.constants = shared.job, shared.cluster, shared.constants
+        self.costs, self.stages, self.gradients = shared.costs, shared.stages, shared.gradients
+        self.table, self.mesh, self.line, self.pair = table, mesh, line, pair
+        job = shared.job
         self.pipeline = table.pipeline.astype(np.float64)
         self.virtual = table.virtual_stages.astype(np.float64)
         self.micro_batches = job.recipe.global_batch / (table.micro_batch * table.z * table.data)

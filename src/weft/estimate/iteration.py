@@ -16,7 +16,7 @@ from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network
 from weft.estimate.blocks import BlockRow, BlockRows
 from weft.estimate.costs import CostModel
-from weft.estimate.frame import Frame, MeshCosts, weighted
+from weft.estimate.frame import Frame, MeshCosts, Shared, weighted
 from weft.estimate.kernels import Kernels
 from weft.estimate.memory import (
     Parameters,
@@ -31,11 +31,19 @@ from weft.estimate.pace import Slowest, slowest_stage
 from weft.estimate.result import EstimateTable, TimeParts
 from weft.estimate.stage_memory import StageMemory
 from weft.estimate.synchronisation import StepSynchronisation
-from weft.estimate.weights import ShardCosts, WeightGroups, shard_costs, weight_groups
+from weft.estimate.weights import (
+    GradientCosts,
+    ShardCosts,
+    WeightGroups,
+    shard_costs,
+    step_costs,
+    take,
+    weight_groups,
+)
 from weft.layout.operations import stage_boundary
 from weft.layout.spec import SCHEDULES
-from weft.layout.stages import stage_table
-from weft.layout.table import Floats, LayoutTable, collapse
+from weft.layout.stages import StageTable, stage_table
+from weft.layout.table import Floats, Index, LayoutTable, collapse
 from weft.model.job import Job
 
 MESH_COLUMNS = (
@@ -52,6 +60,10 @@ MESH_COLUMNS = (
     "context_method",
 )
 """Columns that decide the cost of a block on one micro-batch."""
+
+
+SLICE = 12288
+"""Rows of one pass of the arithmetic per row: its arrays stay in the processor's cache."""
 
 
 class Estimator:
@@ -79,18 +91,18 @@ class Estimator:
         costs = self.mesh_costs(table.take(meshes.first))
         wraps = (table.schedule == SCHEDULES.index("zbv")).astype(np.int64)
         stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps)
-        frame = Frame(
-            self.job,
-            self.cluster,
-            self.constants,
-            self.network,
-            table,
-            costs,
-            meshes.group,
-            stages,
-            line,
+        pairs = collapse((meshes.group, line))
+        gradients = self._gradients(costs, stages, meshes.group[pairs.first], line[pairs.first])
+        shared = Shared(self.job, self.cluster, self.constants, costs, stages, gradients)
+        slices = [slice(i, i + SLICE) for i in range(0, max(len(table), 1), SLICE)]
+        return EstimateTable.concatenate(
+            [
+                Iteration(
+                    Frame(shared, table.take(rows), meshes.group[rows], line[rows], pairs.group[rows])
+                ).estimate()
+                for rows in slices
+            ]
         )
-        return Iteration(frame).estimate()
 
     def mesh_costs(self, mesh: LayoutTable) -> MeshCosts:
         """Costs of each row of a table of distinct meshes."""
@@ -117,10 +129,40 @@ class Estimator:
             groups=groups,
         )
 
+    def _gradients(
+        self, costs: MeshCosts, stages: StageTable, mesh: Index, line: Index
+    ) -> tuple[GradientCosts, ...]:
+        """Dense and expert gradients of the largest stage, per distinct pair of mesh and stage split."""
+        dense, expert = largest_stage(costs, stages, mesh, line)
+        found = []
+        for elements, shard, replica in (
+            (dense, costs.groups.shard, costs.groups.replica),
+            (expert, costs.groups.expert_shard, costs.groups.expert_replica),
+        ):
+            local, copies = elements / shard.size[mesh], take(replica, mesh)
+            step = step_costs(local, self.job.recipe.gradient_bytes, copies, self.network)
+            found.append(GradientCosts(local, copies.size, step))
+        return tuple(found)
+
     def _shards(self, parameters: Parameters, groups: WeightGroups) -> ShardCosts:
         width = self.job.recipe.gradient_bytes
         dense = shard_costs(parameters.dense, width, groups.shard, self.network)
         return dense + shard_costs(parameters.expert, width, groups.expert_shard, self.network)
+
+
+def largest_stage(costs: MeshCosts, stages: StageTable, mesh: Index, line: Index) -> tuple[Floats, Floats]:
+    """Dense and expert parameters of the largest stage, for pairs of mesh and stage split."""
+    dense, expert = np.zeros(len(line)), np.zeros(len(line))
+    for stage in range(stages.repeats.shape[1]):
+        embedding, head = stages.embedding[line, stage], stages.head[line, stage]
+        here = embedding * costs.embedding_parameters[mesh] + head * costs.head_parameters[mesh]
+        here += head * (1 - embedding) * costs.tied_parameters[mesh]
+        routed = np.zeros(len(line))
+        for counts, parameters in zip(stages.counts, costs.parameters, strict=True):
+            here += counts[line, stage] * parameters.dense[mesh]
+            routed += counts[line, stage] * parameters.expert[mesh]
+        dense, expert = np.maximum(dense, here), np.maximum(expert, routed)
+    return dense, expert
 
 
 class Iteration:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+
+import numpy as np
 
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index
@@ -23,6 +26,8 @@ TIME_PARTS = (
     "host_s",
 )
 """Parts of the iteration time, in seconds; they add up to it."""
+
+TOTALS = ("iteration_s", "memory_bytes", "lower_bound_s", "executed_flops", "replayed_flops")
 
 MEMORY_PARTS = (
     "weights_bytes",
@@ -100,6 +105,21 @@ class EstimateTable:
             replayed_flops=self.replayed_flops[rows],
             time=TimeParts(**{f.name: getattr(self.time, f.name)[rows] for f in fields(TimeParts)}),
             memory=MemoryParts(**{f.name: getattr(self.memory, f.name)[rows] for f in fields(MemoryParts)}),
+        )
+
+    @staticmethod
+    def concatenate(tables: Sequence[EstimateTable]) -> EstimateTable:
+        """Tables one after the other."""
+        if len(tables) == 1:
+            return tables[0]
+
+        def joined(names: tuple[str, ...], owner: Callable[[EstimateTable], object]) -> dict[str, Floats]:
+            return {name: np.concatenate([getattr(owner(table), name) for table in tables]) for name in names}
+
+        return EstimateTable(
+            **joined(TOTALS, lambda table: table),
+            time=TimeParts(**joined(TIME_PARTS, lambda table: table.time)),
+            memory=MemoryParts(**joined((*MEMORY_PARTS, "stage"), lambda table: table.memory)),
         )
 
 

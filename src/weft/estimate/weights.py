@@ -70,7 +70,6 @@ class StepCosts:
     scatter_s: Floats
     gather_s: Floats
     buckets: Floats
-    bound_s: Floats
 
 
 def step_costs(elements: Floats, gradient_bytes: float, replica: Spread, network: Network) -> StepCosts:
@@ -78,14 +77,21 @@ def step_costs(elements: Floats, gradient_bytes: float, replica: Spread, network
     buckets = np.maximum(np.ceil(elements / np.maximum(BUCKET_ELEMENTS, 1e6 * replica.size)), 1.0)
     gradients = elements / buckets * gradient_bytes
     weights = elements / buckets * HALF_BYTES
-    scatter = lower_bound_s("reduce-scatter", elements * gradient_bytes, replica, network)
     return StepCosts(
         all_reduce_s=buckets * collective_s("all-reduce", gradients, replica, network),
         scatter_s=buckets * collective_s("reduce-scatter", gradients, replica, network),
         gather_s=buckets * collective_s("all-gather", weights, replica, network),
         buckets=buckets,
-        bound_s=np.where(replica.size > 1, scatter, 0.0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GradientCosts:
+    """Gradients of the largest stage that a rank keeps (``elements``), their ``replicas``, and what a step costs."""
+
+    elements: Floats
+    replicas: Floats
+    step: StepCosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _LIMITS = {
     **dict.fromkeys(("extra_parameters", "positions", "rope_dim"), (0, _LARGEST)),
 }
 """Least and largest value of whole numbers that are not simply positive."""
-_LONGEST_TEXT = 300
+_LONGEST_TEXT = 2000
 
 
 def job_to_dict(job: Job) -> dict[str, Any]:

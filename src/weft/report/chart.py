@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from weft.report.words import MEMORY_LABELS, TIME_LABELS, layout_words, printable, schedule_words
+from weft.report.words import (
+    MEMORY_LABELS,
+    TIME_LABELS,
+    layout_words,
+    printable,
+    recompute_words,
+    schedule_words,
+)
 from weft.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -44,9 +51,9 @@ MEMORY_COLOURS = {
 }
 _LIGHT_TEXT = ("#0072b2", "#332288", "#d55e00", "#882255", "#009e73", "#555555", "#999933")
 _INK, _PALE = "#222222", "#dddddd"
-_WIDTH = 1180
-_NAMES, _TIME, _MEMORY = 300, 500, 200
-"""Pixels for the names, the bars of time, and the bars of memory."""
+_NAMES, _TIME, _TOTALS, _MEMORY, _USED = 290, 480, 145, 190, 125
+"""Pixels for the names, the bars of time and their totals, the bars of memory and theirs."""
+_WIDTH = _NAMES + _TIME + _TOTALS + _MEMORY + _USED
 _ROW, _BAR, _TOP, _LEGEND = 44, 26, 78, 22
 _CHARACTER = 6.6
 """Width of a 12-pixel character, on the safe side."""
@@ -72,12 +79,12 @@ def breakdown_svg(subject: Plan | Sequence[Estimate], *, top: int = 10, title: s
     """
     estimates = tuple(subject if isinstance(subject, Sequence) else subject.layouts)[:top]
     if not isinstance(subject, Sequence):
-        title = title or f"{subject.job.model.name} on {subject.cluster.count:,} x {subject.cluster.name}"
+        title = title or f"{subject.job.model.name} on {subject.cluster.name}"
     if not estimates:
         return _document(400, 60, [_text(16, 34, "No layout to draw", size=14)], "no layout")
     time = _Bars(_NAMES, _TIME / max(one.iteration_s for one in estimates), TIME_COLOURS, TIME_LABELS)
     most = max(max(one.memory_bytes, one.capacity_bytes) for one in estimates)
-    memory = _Bars(_NAMES + _TIME + 90, _MEMORY / most, MEMORY_COLOURS, MEMORY_LABELS)
+    memory = _Bars(_NAMES + _TIME + _TOTALS, _MEMORY / most, MEMORY_COLOURS, MEMORY_LABELS)
     items = [
         _text(16, 30, title or "Iteration time and memory", size=17, bold=True),
         _text(time.left, _TOP - 16, "Seconds per iteration (communication: exposed part only)", bold=True),
@@ -98,19 +105,20 @@ def breakdown_svg(subject: Plan | Sequence[Estimate], *, top: int = 10, title: s
 
 def _row(top: float, rank: int, estimate: Estimate, time: _Bars, memory: _Bars) -> list[str]:
     layout = estimate.layout
-    detail = f"micro-batch {layout.micro_batch}, {schedule_words(layout)}, recompute {layout.recompute}"
+    detail = (
+        f"micro-batch {layout.micro_batch}, {schedule_words(layout)}, recompute {recompute_words(layout)}"
+    )
     middle = top + _BAR / 2 + 4
     full = memory.left + estimate.capacity_bytes * memory.scale
     total = f"{format_seconds(estimate.iteration_s)}, MFU {estimate.mfu:.0%}"
     used = f"{format_bytes(estimate.memory_bytes)} of {estimate.capacity_bytes / 1e9:.0f}"
     room = memory.left + max(estimate.memory_bytes, estimate.capacity_bytes) * memory.scale
     end = time.left + estimate.iteration_s * time.scale
-    fits = end + 8 + len(total) * _CHARACTER < memory.left - 6
     return [
         _text(16, top + 11, f"{rank}. {layout_words(layout)}", bold=True),
         _text(16, top + 26, detail, size=11),
         *_stack(top, estimate.time, estimate.iteration_s, time),
-        _text(end + 8, middle, total) if fits else _text(end - 4, top - 3, total, size=11, anchor="end"),
+        _text(end + 8, middle, total),
         *_stack(top, estimate.memory, estimate.capacity_bytes, memory),
         f'<line x1="{full:.1f}" y1="{top - 4}" x2="{full:.1f}" y2="{top + _BAR + 4}"'
         f' stroke="{_INK}" stroke-width="2"/>',
@@ -177,7 +185,7 @@ def pareto_svg(plan: Plan) -> str:
         _text(_Axes.RIGHT, limit - 6, "capacity", anchor="end", colour="#d55e00"),
         f'<path d="{steps}" fill="none" stroke="#56b4e9" stroke-width="1.5"/>',
         *(_point(x, y, one) for (x, y), one in zip(points, shown, strict=True)),
-        *_point_labels(points, [layout_words(one.layout) for one in shown]),
+        *_point_labels(points, [layout_words(one.layout) for one in shown], limit),
     ]
     return _document(900, 560, items, title)
 
@@ -188,12 +196,14 @@ def _point(x: float, y: float, estimate: Estimate) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="#0072b2"><title>{hover}</title></circle>'
 
 
-def _point_labels(points: Sequence[tuple[float, float]], labels: Sequence[str]) -> list[str]:
-    """Labels right of and above their points, those left out that would cover another or a point."""
+def _point_labels(points: Sequence[tuple[float, float]], labels: Sequence[str], limit: float) -> list[str]:
+    """Labels right of and above their points (below on the line at ``limit``); those that would cover another
+    or a point are left out."""
     taken: list[tuple[float, float, float]] = []
     items = []
     for (x, y), label in zip(points, labels, strict=True):
-        left, base, right = x + 8, y - 7, x + 8 + len(label) * _CHARACTER
+        left, right = x + 8, x + 8 + len(label) * _CHARACTER
+        base = y + 15 if abs(y - 11 - limit) < 10 else y - 7
         crossed = any(left < b and a < right and abs(base - c) < 15 for a, b, c in taken)
         others = (point for point in points if point != (x, y))
         covered = any(left - 5 < px < right + 5 and base - 15 < py < base + 6 for px, py in others)

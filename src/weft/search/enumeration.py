@@ -48,7 +48,7 @@ class Enumeration:
     effect) appear once.  ``len`` is the number of rows that ``batches`` walks through.
     """
 
-    def __init__(self, job: Job, count: int, space: Space, rows: int = 32768) -> None:
+    def __init__(self, job: Job, count: int, space: Space, rows: int = 131072) -> None:
         self.job, self.count, self.space, self.rows = job, count, space, rows
         self.rejected = np.zeros(len(CODES), dtype=np.int64)
         meshes = self._meshes()

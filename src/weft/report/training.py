@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BAR = 40
 
 
-def run_table(run: TrainingRun, console: Console) -> None:
+def training_table(run: TrainingRun, console: Console) -> None:
     """Print one training run."""
     heading(console, f"Training on {format_count(run.tokens)} tokens with {run.accelerators:,} accelerators")
     facts = [("iterations", f"{run.iterations:,}"), ("time without failures", _days(run.training_s))]

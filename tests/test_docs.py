@@ -1,0 +1,310 @@
+"""The documentation: every command and snippet runs and prints what its page says; tables match the code.
+
+Blocks marked ``console`` and ``python`` run, in order, in a folder that holds ``examples``.  A console block may
+name the paragraphs it shows (``sections="Time|Memory"``, by their first words; "..." stands for the rest) and
+the exit code it expects (``exit=2``).  Numbers may differ by one in their last digit.
+
+``python tests/test_docs.py`` writes the present output and tables into the pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from weft.cli import main
+from weft.cluster import accelerator, accelerator_names, calibration, names
+from weft.cluster.calibration import Calibration, constants
+from weft.cluster.catalogue import ALIASES, entries
+from weft.cluster.files import _AcceleratorFields, _ClusterFields, _known, _TierFields
+from weft.estimate.result import MEMORY_PARTS, TIME_PARTS
+from weft.layout.check import CODES, REASONS
+from weft.layout.spec import AXES, FIELDS, Layout
+from weft.model.huggingface import MODEL_TYPES
+from weft.model.megatron_args import _REFUSED
+from weft.search import SPACES
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+WIDTH = "110"
+BLOCK = re.compile(r"^```(console|python)([^\n]*)\n(.*?)^```\n(\n```text\n.*?^```\n)?", re.M | re.S)
+TABLE = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.S)
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+# Running ----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def workplace(folder: Path) -> Iterator[None]:
+    """A current folder with the examples."""
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    with contextlib.chdir(folder):
+        yield
+
+
+def weft(command: str) -> tuple[str, int]:
+    """Output (both streams) and exit code of a command of the program, run in this process."""
+    words = shlex.split(command.replace("\\\n", " "))
+    assert words[0] == "weft", command
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    code: int | str | None = 0
+    environment = {name: value for name, value in os.environ.items() if "COLOR" not in name}
+    with (
+        patch.dict(os.environ, environment | {"COLUMNS": WIDTH}, clear=True),
+        patch.object(sys, "argv", words),
+        contextlib.redirect_stdout(stream),
+        contextlib.redirect_stderr(stream),
+    ):
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+    text = stream.buffer.getvalue().decode("utf-8")
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n"), int(code or 0)
+
+
+def paragraphs(output: str, wanted: str) -> str:
+    """The paragraphs that begin with one of the words, "..." for those between."""
+    found: list[str] = []
+    for part in output.split("\n\n"):
+        shown = part if part.lstrip().startswith(tuple(wanted.split("|"))) else "..."
+        if shown != "..." or not found or found[-1] != "...":
+            found.append(shown)
+    assert len(found) > 1 or found != ["..."], f"none of {wanted} in:\n{output}"
+    return "\n\n".join(found)
+
+
+def console_block(info: str, body: str) -> str:
+    """The block with the output that its commands have now."""
+    settings = dict(word.split("=", 1) for word in shlex.split(info))
+    commands = re.findall(r"^\$ ((?:[^\n]*\\\n)*[^\n]*)\n", body, re.M)
+    assert commands, f"no command in {body!r}"
+    lines = []
+    for command in commands:
+        output, code = weft(command)
+        expected = int(settings.get("exit", 0)) if command == commands[-1] else 0
+        assert code == expected, f"{command}: exit code {code}\n{output}"
+        if "sections" in settings and output:
+            output = paragraphs(output, settings["sections"])
+        lines += [f"$ {command}", *([output] if output else [])]
+    return "\n".join(lines) + "\n"
+
+
+def python_block(body: str, namespace: dict[str, object]) -> str:
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        exec(compile(body, "snippet", "exec"), namespace)
+    return stream.getvalue()
+
+
+def refreshed(page: str) -> str:
+    """The page as it would be with today's output and tables."""
+    namespace: dict[str, object] = {"__name__": "snippet"}
+
+    def block(match: re.Match[str]) -> str:
+        language, info, body, output = match.groups()
+        if language == "console":
+            return f"```console{info}\n{console_block(info, body)}```\n" + (output or "")
+        printed = python_block(body, namespace)
+        shown = f"\n```text\n{printed}```\n" if printed else ""
+        return f"```python{info}\n{body}```\n{shown}"
+
+    tables = TABLE.sub(lambda match: f"{match[1]}{GENERATED[match[2]]()}{match[3]}", page)
+    return BLOCK.sub(block, tables)
+
+
+def nearly_equal(old: str, new: str) -> bool:
+    """Equal but for blanks, the length of bars, and one in the last digit of numbers."""
+
+    def words(text: str) -> list[str]:
+        return re.sub(r"\s+", " ", re.sub("[█#]{2,}|█", "#", text)).split(" ")
+
+    def close(before: str, after: str) -> bool:
+        if before == after:
+            return True
+        if NUMBER.sub("0", before) != NUMBER.sub("0", after):
+            return False
+        pairs = zip(NUMBER.findall(before), NUMBER.findall(after), strict=True)
+        return all(abs(float(a.replace(",", "")) - float(b.replace(",", ""))) <= unit(a) for a, b in pairs)
+
+    def unit(number: str) -> float:
+        decimals = len(number.partition("e")[0].partition(".")[2])
+        return float(max(1.01 * 10.0**-decimals, 0.003 * float(number.replace(",", ""))))
+
+    first, second = words(old), words(new)
+    return len(first) == len(second) and all(map(close, first, second))
+
+
+# Tables -----------------------------------------------------------------------------------------
+
+
+def rows(heads: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    text = [" | ".join(heads), " | ".join("---" for _ in heads), *(" | ".join(line) for line in lines)]
+    return "".join(f"| {line} |\n" for line in text)
+
+
+def calibration_table() -> str:
+    default = Calibration()
+    heads = ("constant", "unit", "default", "range", "source")
+    lines = [
+        (f"`{name}`", unit, f"{getattr(default, name):g}", f"{low:g} to {high:g}", source)
+        for name, unit, low, high, source in constants()
+    ]
+    return rows(heads, lines)
+
+
+def family_table() -> str:
+    """Constants that differ from the default, for each accelerator of the catalogue."""
+    default, groups = Calibration(), dict[tuple[tuple[str, float], ...], list[str]]()
+    for name in sorted(entries()):
+        found = calibration(name)
+        differs = tuple(
+            (one, getattr(found, one)) for one, *_ in constants() if getattr(found, one) != getattr(default, one)
+        )
+        groups.setdefault(differs, []).append(name)
+    lines = [
+        (", ".join(chips), ", ".join(f"`{name}` {value:g}" for name, value in differs) or "the defaults")
+        for differs, chips in sorted(groups.items(), key=lambda pair: pair[1])
+    ]
+    return rows(("accelerators", "constants"), lines)
+
+
+def accelerator_table() -> str:
+    heads = ("name", "bf16", "fp8", "fp4 TFLOP/s", "memory GiB", "HBM TB/s", "scale-up", "GB/s", "NIC GB/s", "W")
+    lines = []
+    for name in sorted(entries()):
+        chip = accelerator(name)
+        peaks = (chip.bf16_flops, chip.fp8_flops, chip.fp4_flops)
+        lines.append(
+            (
+                f"`{name}`",
+                *(f"{peak / 1e12:g}" if peak else "-" for peak in peaks),
+                f"{chip.memory_bytes / 2**30:.1f}",
+                f"{chip.memory_Bps / 1e12:g}",
+                f"{chip.scale_up_size} {entries()[name]['scale_up_kind']}",
+                f"{chip.scale_up_Bps / 1e9:g}",
+                f"{chip.nic_Bps / 1e9:g}",
+                f"{chip.power_w:g}",
+            )
+        )
+    return rows(heads, lines)
+
+
+def layout_table() -> str:
+    default = Layout()
+    words = {name: getattr(default, name) for name in FIELDS}
+    shown = {
+        name: "/".join(value) if isinstance(value, tuple) else str(value).lower() for name, value in words.items()
+    }
+    return "".join(f"- `{name}` (default {value})\n" for name, value in shown.items())
+
+
+def listed(items: tuple[str, ...]) -> str:
+    return ", ".join(f"`{item}`" for item in items) + ".\n"
+
+
+GENERATED = {
+    "calibration": calibration_table,
+    "families": family_table,
+    "accelerators": accelerator_table,
+    "aliases": lambda: listed(tuple(f"{short} = {long}" for short, long in sorted(ALIASES.items()))),
+    "presets": lambda: listed(names()),
+    "model-types": lambda: listed(MODEL_TYPES),
+    "refused-flags": lambda: listed(_REFUSED),
+    "layout-fields": layout_table,
+}
+
+
+# Tests ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_page_shows_what_the_program_prints(path: Path, tmp_path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    with workplace(tmp_path / "work"):
+        now = refreshed(page)
+    difference = "\n".join(difflib.unified_diff(page.splitlines(), now.splitlines(), lineterm="", n=0))
+    assert nearly_equal(page, now), f"run python tests/test_docs.py, then read what changed:\n{difference}"
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_every_rejection_is_documented() -> None:
+    text = page("rejections")
+    assert re.findall(r"^## ([a-z-]+)$", text, re.M) == list(CODES)
+    for code in CODES:
+        assert REASONS[code] in text, code
+
+
+def test_every_part_of_an_estimate_is_explained() -> None:
+    text = page("estimates")
+    for part in (*TIME_PARTS, *MEMORY_PARTS):
+        assert f"`{part}`" in text, part
+
+
+def test_every_field_of_a_cluster_file_is_explained() -> None:
+    text = page("models-and-clusters")
+    for kind in (_ClusterFields, _TierFields, _AcceleratorFields):
+        for name in _known(kind):
+            assert f"`{name}`" in text, name
+    assert {name for name in accelerator_names() if f"`{name}" not in text} == set()
+
+
+def test_every_space_and_axis_is_explained() -> None:
+    for name in SPACES:
+        assert f"`{name}`" in page("estimates"), name
+    for axis in AXES:
+        assert f"**{axis}**" in page("glossary"), axis
+
+
+def test_json_keys_of_a_plan_are_documented(tmp_path: Path) -> None:
+    text = page("tutorial")
+    with workplace(tmp_path / "work"):
+        weft("weft plan gpt2 a100-8 --top 1 --tokens 1B --mtbf 5y --format json -o plan.json")
+        weft("weft estimate gpt2 a100-8 --layout dp=8 --format json -o one.json")
+        plan, one = (json.loads(Path(name).read_text(encoding="utf-8")) for name in ("plan.json", "one.json"))
+    keys = {*plan, *plan["layouts"][0], *one, *one["sensitivities"][0], *plan["layouts"][0]["run"]}
+    keys |= set(plan["layouts"][0]["run"]["failures"])
+    assert {key for key in keys if f"`{key}`" not in text} == set()
+
+
+def test_links_lead_somewhere() -> None:
+    for path in PAGES:
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_differences_are_seen() -> None:
+    assert nearly_equal("time 5.86 s ███", "time  5.87 s ██")
+    assert not nearly_equal("time 5.86 s", "time 5.96 s")
+    assert not nearly_equal("fits", "does not fit")
+
+
+def _refresh() -> None:
+    for path in PAGES:
+        old = path.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder, workplace(Path(folder) / "work"):
+            new = refreshed(old)
+        if new != old:
+            path.write_text(new, encoding="utf-8")
+            print(f"{path.relative_to(ROOT)} rewritten")
+
+
+if __name__ == "__main__":
+    _refresh()
