@@ -47,7 +47,7 @@ def test_the_nic_matters_where_it_is_used() -> None:
     inside = speedups(LAYOUTS[0])
     across = speedups(replace(LAYOUTS[0], order=("data", "x", "y", "context", "z", "pipeline")))
     assert across["NIC bandwidth x2"] > 1.5
-    assert inside["NIC bandwidth x2"] < 1.05
+    assert inside["NIC bandwidth x2"] < 1.2
 
 
 def test_a_wider_domain_rescues_tensor_parallelism_across_domains() -> None:

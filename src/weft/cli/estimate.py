@@ -43,8 +43,9 @@ USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run 
 def estimate(names: tuple[str, ...], **values: Any) -> None:
     """Time, memory and bounds of one layout, and what faster hardware would be worth.
 
-    MODEL and CLUSTER as for weft plan.  With --run the model may be left out where the configuration states it;
-    with --plan both are.
+    MODEL and CLUSTER as for weft plan.  With --run MODEL may be left out where the configuration states it,
+    with
+    --plan both.
     """
     from weft.estimate import estimate as evaluate
     from weft.estimate import sensitivities
@@ -99,10 +100,12 @@ def _from_run(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Job, Clus
         )
     cluster = resolve(names[-1])
     run = read_run(values["run_file"], world=cluster.count)
-    changes = recipe_changes(values)
-    own = {"global_batch": run.global_batch, "sequence": run.sequence, "precision": run.precision}
+    given = recipe_changes(values)
     changes = replace(
-        changes, **{name: value for name, value in own.items() if getattr(changes, name) is None}
+        given,
+        global_batch=given.global_batch or run.global_batch,
+        sequence=given.sequence or run.sequence,
+        precision=given.precision or run.precision,
     )
     if len(names) == 2:
         job = resolve_job(names[0], changes)

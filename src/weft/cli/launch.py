@@ -14,7 +14,8 @@ from weft.cli.outcome import launch as arguments_for
 @click.option("--rank", type=click.IntRange(1), default=1, show_default=True, help="Layout of the plan.")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
 def launch(plan_file: str, tool: str, rank: int, output: str | None) -> None:
-    """Write the launch file of a layout of PLAN.json (weft plan --format json); the command goes to stderr."""
+    """Write the launch file of a layout of PLAN.json (weft plan --format json); the command goes to
+    stderr."""
     from weft.report.json_in import read_plan
 
     arguments = arguments_for(tool, *read_plan(plan_file, rank))

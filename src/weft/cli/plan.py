@@ -66,7 +66,7 @@ def _search(job: Job, cluster: Cluster, values: dict[str, Any]) -> Plan:
     space = _constrain(SPACES[values["space_name"]], cluster.count, values["fix"], values["most"])
     margin = _share(values["memory_margin"], "--memory-margin")
     calibration = constants(values["calibration"], cluster)
-    with _progress() as progress:
+    with _Progress() as progress:
         return search(
             job,
             cluster,
@@ -119,7 +119,7 @@ def _share(text: str, where: str) -> float:
     return share
 
 
-class _progress:
+class _Progress:
     """A bar on the terminal for searches that take more than a moment; silent when piped."""
 
     def __enter__(self) -> Any:

@@ -94,7 +94,8 @@ def _shipped() -> dict[str, dict[str, Any]]:
 def calibration(accelerator: str) -> Calibration:
     """The shipped calibration for an accelerator's family (the default one where there is none)."""
     tables = _shipped()
-    family = next((key for key in tables if accelerator.lower().startswith(key)), None)
+    matching = [key for key in tables if accelerator.lower().startswith(key)]
+    family = max(matching, key=len, default=None)
     if family is None:
         return Calibration()
     return with_constants(Calibration(name=family), tables[family], where=f"calibration {family}")

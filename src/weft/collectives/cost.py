@@ -28,7 +28,9 @@ from weft.layout.table import Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """How data and flags travel: share of the bandwidth, and seconds per step inside and between domains."""
+    """How data and flags travel: share of the bandwidth, and seconds that a step inside and between domains
+    costs on
+    top of the tier's own latency."""
 
     name: str
     bandwidth: float
@@ -37,12 +39,13 @@ class Protocol:
 
 
 PROTOCOLS = (
-    Protocol(name="LL", bandwidth=0.40, inside_s=0.6e-6, outside_s=2.7e-6),
-    Protocol(name="LL128", bandwidth=0.92, inside_s=1.9e-6, outside_s=4.0e-6),
-    Protocol(name="Simple", bandwidth=1.0, inside_s=3.4e-6, outside_s=14.0e-6),
+    Protocol(name="LL", bandwidth=0.40, inside_s=0.0, outside_s=0.0),
+    Protocol(name="LL128", bandwidth=0.92, inside_s=1.3e-6, outside_s=1.3e-6),
+    Protocol(name="Simple", bandwidth=1.0, inside_s=2.8e-6, outside_s=11.3e-6),
 )
-"""Step latencies of rings as in NCCL's tuning tables (LL and LL128 carry flags in half and in one sixteenth
-of the line)."""
+"""What NCCL's tuning tables give a ring's step beyond that of LL, which is the latency of the tier (LL and
+LL128
+carry flags in half and in one sixteenth of the line)."""
 
 Pattern = Literal["ring", "pairs", "neighbour"]
 """Who talks to whom: around a ring (or a tree), all pairs at once, or one neighbour."""
@@ -135,7 +138,8 @@ def _algorithms(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Ne
 def link_share(kind: TierKind, size: int, units: Floats, pattern: Pattern) -> Floats | float:
     """Share of an accelerator's bandwidth on a tier that a group of ``units`` of its ``size`` can use.
 
-    A switch gives all of it.  Of a fully connected tier the group uses its own links, 1/(size-1) each.  A ring tier has
+    A switch gives all of it.  Of a fully connected tier the group uses its own links, 1/(size-1) each.  A
+    ring tier has
     two links per accelerator: a group of all goes around both ways, one of fewer needs each link for the way
     back; between all pairs a message takes units/4 hops on average.
     """

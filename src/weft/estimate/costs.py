@@ -29,6 +29,10 @@ from weft.layout.table import Floats, LayoutTable
 from weft.model.job import Job
 
 MODES = len(TENSOR_OVERLAPS)
+CORE_REPLAY = 3.0
+"""Published HFU counts a recomputed attention core as often as the core itself, forward and backward: s/3h
+for
+s/6h in arXiv 2205.05198, appendix A.  Only the reported HFU uses it; time replays the forward pass once."""
 TENSOR, CONTEXT, EXPERT = "tensor", "context", "expert"
 
 
@@ -84,11 +88,11 @@ class CostModel:
         )
 
     def embedding(self) -> PartCosts:
-        return self._part(embedding_operations(self.job.model, self.sizes))
+        return self._part(embedding_operations(self.job.model, self.job.recipe, self.sizes))
 
     def head(self) -> PartCosts:
         """The head, with the multi-token-prediction modules behind it."""
-        head = head_operations(self.job.model, self.sizes)
+        head = head_operations(self.job.model, self.job.recipe, self.sizes)
         if not self.job.model.prediction_layers:
             return self._part(head)
         more = prediction_operations(self.job.model, self.job.recipe, self.sizes)
@@ -105,9 +109,12 @@ class CostModel:
             self._spreads[axes] = spread(self.mesh, axes, self.network.spans)
         return self._spreads[axes]
 
+    def zeros(self) -> Floats:
+        return np.zeros(len(self.mesh))
+
     def collective_sum(self, collectives: Iterable[Collective]) -> Floats:
         """Seconds of collectives one after the other."""
-        total = np.zeros(len(self.mesh))
+        total = self.zeros()
         for one in collectives:
             total += collective_s(one.kind, one.bytes, self.spread(one.axes), self.network)
         return total
@@ -149,11 +156,16 @@ class CostModel:
     def _launch_floor(self, operations: Operations, costs: PartCosts) -> None:
         """The host cannot launch kernels faster than one per ``launch_s``."""
         floor = self.kernels.calibration.launch_s
-        counts = dict.fromkeys(("forward", "input-gradient", "weight-gradient"), 0)
+        forward, behind = self.zeros(), self.zeros()
         for operation in (*operations.computations, *operations.collectives):
-            counts[operation.phase] += 1
-        costs.forward_s = np.maximum(costs.forward_s, counts["forward"] * floor)
-        behind = counts["input-gradient"] + counts["weight-gradient"]
+            launched = np.ones(len(self.mesh), dtype=bool)
+            if isinstance(operation, Collective):
+                launched = (operation.elements > 0) & (self.spread(operation.axes).size > 1)
+            if operation.phase == "forward":
+                forward += launched
+            else:
+                behind += launched
+        costs.forward_s = np.maximum(costs.forward_s, forward * floor)
         backward = costs.input_gradient_s + costs.weight_gradient_s
         slow = np.where(backward > 0, np.maximum(backward, behind * floor) / np.maximum(backward, 1e-12), 1.0)
         costs.input_gradient_s = costs.input_gradient_s * slow
@@ -179,7 +191,7 @@ class CostModel:
     ) -> None:
         """Ring attention: each of the context - 1 steps hides behind the attention of the block before it."""
         steps = self.sizes.context - 1
-        attention = times.attention.get(collective.phase, np.zeros(len(self.mesh))) / self.sizes.context
+        attention = times.attention.get(collective.phase, self.zeros()) / self.sizes.context
         _accumulate(
             costs,
             f"context_{_direction(collective.phase)}_s",
@@ -254,7 +266,8 @@ def _add(costs: PartCosts, phase: Phase, seconds: Floats) -> None:
 def _flops(operation: Gemm | FlashAttention | Pass) -> tuple[Floats | float, bool]:
     """FLOPs of one computation, and whether they run at the 16-bit peak."""
     if isinstance(operation, Gemm):
-        return 2.0 * operation.m * operation.n * operation.k * operation.copies, operation.core
+        flops = 2.0 * operation.m * operation.n * operation.k * operation.copies
+        return flops, operation.role != "linear"
     if isinstance(operation, FlashAttention):
         return operation.flops, True
     return 0.0, True
@@ -269,6 +282,6 @@ def _replays(
             costs.core_s += seconds
         elif operation.replay == "cheap":
             costs.cheap_s += seconds
-    elif isinstance(operation, Gemm) and operation.core:
+    elif isinstance(operation, Gemm) and operation.role == "core":
         costs.core_s += seconds
-        costs.core_flops += flops
+        costs.core_flops += CORE_REPLAY * flops

@@ -39,7 +39,8 @@ class MeshCosts:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the rows of a table share: distinct meshes, stage tables, and gradients of distinct (mesh, stages) pairs."""
+    """What the rows of a table share: distinct meshes, stage tables, and gradients of distinct (mesh,
+    stages) pairs."""
 
     job: Job
     cluster: Cluster
@@ -50,7 +51,8 @@ class Shared:
 
 
 class Frame:
-    """Rows of a table of layouts: ``mesh`` maps them to distinct meshes, ``line`` to lines of the stage table,
+    """Rows of a table of layouts: ``mesh`` maps them to distinct meshes, ``line`` to lines of the stage
+    table,
     ``pair`` to distinct pairs of the two."""
 
     def __init__(self, shared: Shared, table: LayoutTable, mesh: Index, line: Index, pair: Index) -> None:

@@ -94,7 +94,8 @@ class Estimator:
         pairs = collapse((meshes.group, line))
         gradients = self._gradients(costs, stages, meshes.group[pairs.first], line[pairs.first])
         shared = Shared(self.job, self.cluster, self.constants, costs, stages, gradients)
-        slices = [slice(i, i + SLICE) for i in range(0, max(len(table), 1), SLICE)]
+        rows_of = np.arange(len(table))
+        slices = [rows_of[i : i + SLICE] for i in range(0, max(len(table), 1), SLICE)]
         return EstimateTable.concatenate(
             [
                 Iteration(
@@ -124,8 +125,8 @@ class Estimator:
             embedding_parameters=embedding,
             head_parameters=head,
             tied_parameters=tied,
-            logits_bytes=logits_bytes(model, costs.sizes),
-            send_s=costs.collective_sum(stage_boundary(model, costs.sizes)),
+            logits_bytes=logits_bytes(model, recipe, costs.sizes),
+            send_s=costs.collective_sum(stage_boundary(model, recipe, costs.sizes).collectives),
             groups=groups,
         )
 
@@ -140,14 +141,14 @@ class Estimator:
             (expert, costs.groups.expert_shard, costs.groups.expert_replica),
         ):
             local, copies = elements / shard.size[mesh], take(replica, mesh)
-            step = step_costs(local, self.job.recipe.gradient_bytes, copies, self.network)
+            step = step_costs(local, self.job.recipe, copies, self.network)
             found.append(GradientCosts(local, copies.size, step))
         return tuple(found)
 
     def _shards(self, parameters: Parameters, groups: WeightGroups) -> ShardCosts:
-        width = self.job.recipe.gradient_bytes
-        dense = shard_costs(parameters.dense, width, groups.shard, self.network)
-        return dense + shard_costs(parameters.expert, width, groups.expert_shard, self.network)
+        recipe, network = self.job.recipe, self.network
+        dense = shard_costs(parameters.dense, recipe, groups.shard, network)
+        return dense + shard_costs(parameters.expert, recipe, groups.expert_shard, network)
 
 
 def largest_stage(costs: MeshCosts, stages: StageTable, mesh: Index, line: Index) -> tuple[Floats, Floats]:
@@ -182,7 +183,7 @@ class Iteration:
         return EstimateTable(
             iteration_s=total,
             memory_bytes=held,
-            lower_bound_s=self._bound(rows, slowest),
+            lower_bound_s=self.frame.micro_batches * slowest.bound,
             executed_flops=executed,
             replayed_flops=replayed,
             time=time,
@@ -248,13 +249,6 @@ class Iteration:
         exposed = np.maximum(moved - slowest.forward, 0.0) + np.maximum(moved - slowest.backward, 0.0)
         total: Floats = self.frame.micro_batches * exposed * self.frame.table.offload_activations
         return total
-
-    def _bound(self, rows: list[BlockRow], slowest: Slowest) -> Floats:
-        """No schedule of this layout is faster: the slowest stage's arithmetic at peak, or its busiest axis
-        at peak bandwidth."""
-        math = weighted([row.math_bound for row in rows], slowest.counts)
-        wire = weighted([row.wire_bound for row in rows], slowest.counts)
-        return self.frame.micro_batches * np.maximum(math, wire)
 
     def _flops(self, rows: list[BlockRow]) -> tuple[Floats, Floats]:
         """FLOPs that all ranks run in one iteration, and those of them that repeat a forward pass."""

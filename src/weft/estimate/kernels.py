@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Accelerator
-from weft.layout.operations import HALF_BYTES, Computation, FlashAttention, Gemm
+from weft.layout.operations import Computation, FlashAttention, Gemm
 from weft.layout.table import Floats
 from weft.model.job import Precision
 
@@ -65,14 +65,16 @@ class Kernels:
         return np.maximum(compute, moved) + self.calibration.kernel_s
 
     def _gemm(self, gemm: Gemm) -> Floats:
-        reduced = self.precision in CAST_BYTES and not gemm.core
+        core = gemm.role != "linear"
+        reduced = self.precision in CAST_BYTES and not core
         efficiency = (
             self.calibration.low_precision_efficiency if reduced else self.calibration.gemm_efficiency
         )
-        rate = self.peak(core=gemm.core) * efficiency
+        rate = self.peak(core=core) * efficiency
         compute = self._tiles(gemm) * (gemm.k + self.calibration.gemm_depth) * 2.0 / rate
-        operand = OPERAND_BYTES[self.precision] if not gemm.core else HALF_BYTES
-        elements = (gemm.m + gemm.n) * gemm.k * operand + gemm.m * gemm.n * HALF_BYTES
+        width = 4.0 if self.precision == "fp32" else 2.0
+        operand = width if core else OPERAND_BYTES[self.precision]
+        elements = (gemm.m + gemm.n) * gemm.k * operand + gemm.m * gemm.n * width
         memory = self.accelerator.memory_Bps * self.calibration.memory_efficiency
         seconds = np.maximum(compute, gemm.copies * elements / memory) + self.calibration.kernel_s
         if reduced:

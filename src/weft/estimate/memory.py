@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.layout.operations import HALF_BYTES, Sizes, expert_rows, local_parameters, split
+from weft.layout.operations import Sizes, expert_rows, local_parameters, split
 from weft.layout.table import Floats
 from weft.model.job import Recipe
 from weft.model.spec import Block, FeedForward, Linear, Model
@@ -68,22 +68,22 @@ def tied_parameters(model: Model, sizes: Sizes) -> Floats:
 def block_activations(block: Block, recipe: Recipe, sizes: Sizes) -> Activations:
     """Activation bytes of one block for each recomputation."""
     hidden = sizes.own_tokens * block.hidden / sizes.y
-    linear_bytes = SAVED_BYTES.get(recipe.precision, HALF_BYTES)
-    norm_inputs = HALF_BYTES * block.norms * hidden
+    linear_bytes = SAVED_BYTES.get(recipe.precision, recipe.element_bytes)
+    norm_inputs = recipe.element_bytes * block.norms * hidden
     masks = (2.0 if recipe.dropout else 0.0) * hidden
     cheap, kept = _linear_inputs(block, sizes, linear_bytes)
     core = _score_bytes(block, recipe, sizes)
-    rest = norm_inputs + masks + kept + _attention_operands(block, sizes)
-    rest = rest + _activation_inputs(block, sizes)
+    rest = norm_inputs + masks + kept + _attention_operands(block, recipe, sizes)
+    rest = rest + _activation_inputs(block, recipe, sizes)
     dropped = core if recipe.attention == "unfused" else cheap
     return Activations(
-        none=rest + cheap + core, selective=rest + cheap + core - dropped, full=HALF_BYTES * hidden
+        none=rest + cheap + core, selective=rest + cheap + core - dropped, full=recipe.element_bytes * hidden
     )
 
 
-def logits_bytes(model: Model, sizes: Sizes) -> Floats:
+def logits_bytes(model: Model, recipe: Recipe, sizes: Sizes) -> Floats:
     """Logits of one micro-batch, in 16 bits and in the 32 bits of the loss."""
-    return sizes.tokens * model.vocab / (sizes.x * sizes.y) * (HALF_BYTES + 4.0)
+    return sizes.tokens * model.vocab / (sizes.x * sizes.y) * (recipe.element_bytes + 4.0)
 
 
 def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float) -> tuple[Floats, Floats]:
@@ -125,13 +125,13 @@ def _saved_rows(linear: Linear, block: Block, sizes: Sizes) -> Floats:
     return sizes.own_tokens
 
 
-def _attention_operands(block: Block, sizes: Sizes) -> Floats:
+def _attention_operands(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
     """Queries, keys and values of the core; Ulysses and ring both keep the rank's own share."""
     attention = block.attention
     kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
     queries = attention.heads / sizes.x * attention.qk_dim
     operands: Floats = queries + kv_heads * (attention.qk_dim + attention.v_dim)
-    return HALF_BYTES * sizes.tokens * operands
+    return recipe.element_bytes * sizes.tokens * operands
 
 
 def _score_bytes(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
@@ -144,11 +144,11 @@ def _score_bytes(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
     return per_score * sizes.tokens * recipe.sequence * heads
 
 
-def _activation_inputs(block: Block, sizes: Sizes) -> Floats:
+def _activation_inputs(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
     """Outputs of the first feed-forward layers, which the activation's backward needs."""
     total = np.zeros_like(sizes.x)
     for rows, layer, cut in _feed_forwards(block, sizes):
-        total = total + HALF_BYTES * rows * layer.intermediate * (2.0 if layer.gated else 1.0) / cut
+        total = total + recipe.element_bytes * rows * layer.intermediate * (2.0 if layer.gated else 1.0) / cut
     return total
 
 

@@ -13,13 +13,15 @@ from weft.layout.table import Floats
 
 @dataclass(frozen=True, slots=True)
 class Slowest:
-    """The stage with the longest micro-batch (its blocks of each kind and times), and sums over all
-    stages."""
+    """The stage with the longest micro-batch (its blocks of each kind and times), the largest lower bound
+    of any
+    stage, and sums over all stages."""
 
     counts: list[Floats]
     forward: Floats
     backward: Floats
     weight_gradient: Floats
+    bound: Floats
     all_s: Floats
     all_weight_gradient: Floats
 
@@ -37,6 +39,10 @@ class Slowest:
             forward,
             backward,
             weight_gradient,
+            np.maximum(
+                weighted([row.math_bound for row in rows], counts),
+                weighted([row.wire_bound for row in rows], counts),
+            ),
             repeats * (forward + backward),
             repeats * weight_gradient,
         )
@@ -48,6 +54,7 @@ class Slowest:
             np.where(later, other.forward, self.forward),
             np.where(later, other.backward, self.backward),
             np.where(later, other.weight_gradient, self.weight_gradient),
+            np.maximum(self.bound, other.bound),
             self.all_s + other.all_s,
             self.all_weight_gradient + other.all_weight_gradient,
         )

@@ -8,8 +8,6 @@ import numpy as np
 
 from weft.estimate.frame import Frame, weighted
 from weft.estimate.result import MEMORY_PARTS, MemoryParts
-from weft.estimate.synchronisation import OPTIMIZER_BYTES
-from weft.layout.operations import HALF_BYTES
 from weft.layout.spec import SCHEDULES
 from weft.layout.table import Floats
 
@@ -85,19 +83,16 @@ class StageMemory:
         dense = dense + head * self.frame.at(self.frame.costs.head_parameters)
         dense = dense + head * (1 - embedding) * self.frame.at(self.frame.costs.tied_parameters)
         expert = weighted([self.frame.at(p.expert) for p in self.frame.costs.parameters], counts[:kinds])
-        whole = shared.weights <= 1.0
-        gradient_bytes = float(self.frame.job.recipe.gradient_bytes)
-        optimizer = OPTIMIZER_BYTES * (1 - self.frame.table.offload_optimizer)
+        recipe = self.frame.job.recipe
+        optimizer = recipe.optimizer_bytes * (1 - self.frame.table.offload_optimizer)
         held = weighted(kept, counts[:kinds])
         flight = np.where(
             self.frame.table.offload_activations > 0, np.minimum(2.0, self.frame.micro_batches), 1.0
         )
         in_flight = self._in_flight(self.frame.stages.stage[self.frame.line, stage])
         flight = np.where(self.frame.table.offload_activations > 0, np.minimum(flight, in_flight), in_flight)
-        weights = HALF_BYTES * (
-            np.where(whole, dense, 0.0) + np.where(shared.expert_weights <= 1, expert, 0.0)
-        )
-        gradients = gradient_bytes * (dense / shared.gradients + expert / shared.expert_gradients)
+        weights = self._weights(dense, shared.weights) + self._weights(expert, shared.expert_weights)
+        gradients = recipe.gradient_bytes * (dense / shared.gradients + expert / shared.expert_gradients)
         state = dense / shared.optimizer + expert / shared.expert_optimizer
         buffers = self._buffers(embedding, head, working, shared)
         subtotal = weights + gradients + optimizer * state + held * flight + buffers
@@ -112,10 +107,18 @@ class StageMemory:
             stage=self.frame.stages.stage[self.frame.line, stage],
         )
 
+    def _weights(self, elements: Floats, cut: Floats) -> Floats:
+        """Weights at rest: whole copies in the compute width, or (z > 1) only the master copy, which mixed
+        precision counts with the optimizer."""
+        width = self.frame.job.recipe.element_bytes
+        sharded = elements / cut * width if self.frame.job.recipe.precision == "fp32" else 0.0
+        held: Floats = np.where(cut <= 1.0, elements * width, sharded)
+        return held
+
     def _buffers(self, embedding: Floats, head: Floats, working: Floats, shared: Sharding) -> Floats:
         """Gathered weights of two blocks (one prefetched) and gradients of one where z > 1, logits, one
         recomputed block."""
-        costs = self.frame.costs
+        costs, recipe = self.frame.costs, self.frame.job.recipe
         buffers = working + head * self.frame.at(self.frame.costs.logits_bytes)
         blocks = [
             np.where(shared.weights > 1, self.frame.at(p.dense), 0.0)
@@ -127,8 +130,8 @@ class StageMemory:
             head * self.frame.at(costs.head_parameters + costs.tied_parameters),
         )
         blocks += [np.where(shared.weights > 1, edge, 0.0) for edge in edges]
-        largest = np.max(blocks, axis=0)
-        return buffers + (2 * HALF_BYTES + self.frame.job.recipe.gradient_bytes) * largest
+        largest: Floats = np.max(blocks, axis=0)
+        return buffers + (2 * recipe.element_bytes + recipe.gradient_bytes) * largest
 
 
 def _choose(mask: Floats, yes: MemoryParts, no: MemoryParts) -> MemoryParts:

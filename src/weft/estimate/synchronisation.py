@@ -8,11 +8,8 @@ import numpy as np
 
 from weft.estimate.frame import Frame
 from weft.estimate.pace import Slowest
-from weft.layout.operations import HALF_BYTES
 from weft.layout.table import Floats
 
-OPTIMIZER_BYTES = 12.0
-"""Adam in mixed precision: fp32 master weight and two moments per parameter."""
 UPDATE_BYTES = 34.0
 """Memory traffic of the optimizer per parameter: state read and written, gradient read twice (norm,
 update), weight written."""
@@ -54,8 +51,10 @@ class StepSynchronisation:
         memory_Bps = accelerator.memory_Bps * constants.optimizer_efficiency
         host_Bps = accelerator.host_Bps * constants.host_efficiency
         offloaded = self.frame.table.offload_optimizer.astype(np.float64)
-        width = self.frame.job.recipe.gradient_bytes + HALF_BYTES
-        on_host = updated * (width / host_Bps + OPTIMIZER_BYTES / constants.host_update_Bps)
+        width = self.frame.job.recipe.gradient_bytes + self.frame.job.recipe.element_bytes
+        on_host = updated * (
+            width / host_Bps + self.frame.job.recipe.optimizer_bytes / constants.host_update_Bps
+        )
         return Synchronisation(
             exposed_s=exposed,
             update_s=updated * UPDATE_BYTES / memory_Bps * (1 - offloaded),

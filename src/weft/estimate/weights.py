@@ -8,8 +8,8 @@ import numpy as np
 
 from weft.collectives.cost import Network, collective_s, lower_bound_s
 from weft.layout.mesh import Spread, degrees, spread, spread_of, strides
-from weft.layout.operations import HALF_BYTES
 from weft.layout.table import Floats, Index, LayoutTable, Mask
+from weft.model.job import Recipe
 
 BUCKET_ELEMENTS = 40e6
 """Gradients per bucket of the overlapped reduction, at least (Megatron-Core: max(40e6, 1e6 * ranks))."""
@@ -37,7 +37,7 @@ def weight_groups(mesh: LayoutTable, spans: tuple[int, ...]) -> WeightGroups:
     shard = _where(sharded, spread(mesh, ("context", "z"), spans), _single(mesh, spans))
     replica = _where(sharded, spread(mesh, ("data",), spans), spread(mesh, ("context", "data"), spans))
     copies, step = degrees(mesh, "expert_data"), strides(mesh, "expert_data")
-    cut = np.where(sharded, np.maximum(copies // mesh.data, 1), 1)
+    cut = np.where(sharded, copies // np.gcd(copies, mesh.data), 1)
     expert_shard = spread_of([cut], [step], spans)
     expert_replica = spread_of([copies // cut], [step * cut], spans)
     return WeightGroups(shard, replica, expert_shard, expert_replica)
@@ -72,11 +72,11 @@ class StepCosts:
     buckets: Floats
 
 
-def step_costs(elements: Floats, gradient_bytes: float, replica: Spread, network: Network) -> StepCosts:
+def step_costs(elements: Floats, recipe: Recipe, replica: Spread, network: Network) -> StepCosts:
     """Costs of synchronising ``elements`` gradients per rank over their replicas."""
     buckets = np.maximum(np.ceil(elements / np.maximum(BUCKET_ELEMENTS, 1e6 * replica.size)), 1.0)
-    gradients = elements / buckets * gradient_bytes
-    weights = elements / buckets * HALF_BYTES
+    gradients = elements / buckets * recipe.gradient_bytes
+    weights = elements / buckets * recipe.element_bytes
     return StepCosts(
         all_reduce_s=buckets * collective_s("all-reduce", gradients, replica, network),
         scatter_s=buckets * collective_s("reduce-scatter", gradients, replica, network),
@@ -87,7 +87,8 @@ def step_costs(elements: Floats, gradient_bytes: float, replica: Spread, network
 
 @dataclass(frozen=True, slots=True)
 class GradientCosts:
-    """Gradients of the largest stage that a rank keeps (``elements``), their ``replicas``, and what a step costs."""
+    """Gradients of the largest stage that a rank keeps (``elements``), their ``replicas``, and what a step
+    costs."""
 
     elements: Floats
     replicas: Floats
@@ -108,9 +109,9 @@ class ShardCosts:
         )
 
 
-def shard_costs(elements: Floats, gradient_bytes: float, shard: Spread, network: Network) -> ShardCosts:
+def shard_costs(elements: Floats, recipe: Recipe, shard: Spread, network: Network) -> ShardCosts:
     """Costs of one block of ``elements`` weights per rank (gathered)."""
-    gather = collective_s("all-gather", elements * HALF_BYTES, shard, network)
-    scatter = collective_s("reduce-scatter", elements * gradient_bytes, shard, network)
-    bound = lower_bound_s("all-gather", elements * HALF_BYTES, shard, network)
+    gather = collective_s("all-gather", elements * recipe.element_bytes, shard, network)
+    scatter = collective_s("reduce-scatter", elements * recipe.gradient_bytes, shard, network)
+    bound = lower_bound_s("all-gather", elements * recipe.element_bytes, shard, network)
     return ShardCosts(gather, scatter, np.where(shard.size > 1, bound, 0.0))

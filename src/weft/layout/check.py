@@ -26,14 +26,14 @@ REASONS = {
     "batch-not-divisible": "the global batch is no multiple of micro-batch x data-parallel ranks",
     "heads-not-divisible": "attention heads (or key-value heads) do not divide by x",
     "features-not-divisible": "hidden or feed-forward features do not divide by x or y",
-    "sequence-not-divisible": "the sequence does not divide over context (in halves) and sequence parallelism",
+    "sequence-not-divisible": "the sequence does not divide over 2 x context, or over x",
     "ulysses-heads": "Ulysses needs the heads of a tensor-parallel rank to divide by context",
     "too-many-stages": "more pipeline chunks than layers",
     "schedule-mismatch": "virtual stages and schedule contradict each other",
     "interleaving-rounds": "interleaved 1F1B needs micro-batches in multiples of the pipeline",
     "pipeline-starved": "zero-bubble schedules need at least one micro-batch per stage",
     "experts-not-divisible": "experts or their ranks do not divide by expert parallelism",
-    "experts-need-sequence-parallel": "experts with x > 1 need sequence parallelism, or tokens are routed twice",
+    "experts-need-sequence-parallel": "experts with x > 1 need sequence parallelism, else tokens route twice",
     "experts-with-y": "experts together with y > 1 are not modelled",
     "sequence-parallel-misused": "sequence parallelism needs x > 1 and y = 1",
     "recompute-layers": "more recomputed layers than a stage holds, or without full recomputation",
@@ -151,14 +151,18 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
         return f"{product} = {layout.world}, cluster has {count}"
     if code == "batch-not-divisible":
         return (
-            f"global batch {recipe.global_batch}, micro_batch {layout.micro_batch} * z {layout.z} * data {layout.data}"
-            f" = {layout.micro_batch * layout.data_parallel}"
+            f"global batch {recipe.global_batch}, micro_batch {layout.micro_batch} * z {layout.z}"
+            f" * data {layout.data} = {layout.micro_batch * layout.data_parallel}"
         )
     attention = model.kinds[0].attention
     heads = f"{attention.heads} heads, {attention.kv_heads} key-value heads"
     experts = f"expert {layout.expert} * expert_tensor {layout.expert_tensor}"
     schedule = f"{layout.schedule} with virtual_stages = {layout.virtual_stages}"
+    micro_batches = recipe.global_batch // (layout.micro_batch * layout.data_parallel)
+    rounds = f"{micro_batches} micro-batches, pipeline = {layout.pipeline}"
     facts = {
+        "interleaving-rounds": rounds,
+        "pipeline-starved": rounds,
         "heads-not-divisible": f"{heads}, x = {layout.x}",
         "ulysses-heads": f"{heads}, x * context = {layout.x * layout.context}",
         "features-not-divisible": f"hidden {model.hidden}, x = {layout.x}, y = {layout.y}",
@@ -168,6 +172,4 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
         "experts-not-divisible": f"{experts} on {layout.stage_ranks} ranks of a stage",
         "recompute-layers": f"recompute = {layout.recompute}, recompute_layers = {layout.recompute_layers}",
     }
-    micro_batches = recipe.global_batch // (layout.micro_batch * layout.data_parallel)
-    rounds = f"{micro_batches} micro-batches, pipeline = {layout.pipeline}"
-    return facts.get(code, rounds if "pipeline" in REASONS[code] else f"x = {layout.x}, y = {layout.y}")
+    return facts.get(code, f"x = {layout.x}, y = {layout.y}")

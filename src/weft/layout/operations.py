@@ -12,7 +12,7 @@ sequence parallelism
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,9 +24,6 @@ from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Line
 
 Phase = Literal["forward", "input-gradient", "weight-gradient"]
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "exchange", "send"]
-
-HALF_BYTES = 2.0
-"""Bytes of an activation or a gathered weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,7 @@ class Gemm:
     n: Floats
     k: Floats
     copies: Floats | float = 1.0
-    core: bool = False
+    role: Literal["linear", "core", "head"] = "linear"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +80,7 @@ class Collective:
     axes: tuple[str, ...]
     phase: Phase
     elements: Floats
-    element_bytes: float = HALF_BYTES
+    element_bytes: float = 2.0
     behind: str | None = None
 
     @property
@@ -100,6 +97,21 @@ class Operations:
 
     computations: tuple[Computation, ...]
     collectives: tuple[Collective, ...]
+
+    def in_width(self, recipe: Recipe) -> Operations:
+        """The same in the recipe's element width; sizes are written for 16-bit elements."""
+        scale = recipe.element_bytes / 2.0
+        if scale == 1.0:
+            return self
+        computations = tuple(
+            one if isinstance(one, Gemm) else replace(one, bytes=scale * one.bytes)
+            for one in self.computations
+        )
+        collectives = tuple(
+            replace(one, element_bytes=recipe.element_bytes) if one.element_bytes == 2.0 else one
+            for one in self.collectives
+        )
+        return Operations(computations=computations, collectives=collectives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +156,10 @@ def block_operations(block: Block, recipe: Recipe, sizes: Sizes) -> Operations:
     computations += _attention_core(block.attention, recipe, sizes)
     computations += _passes(block, recipe, sizes)
     collectives += _context_collectives(block.attention, sizes)
+    collectives += _norm_statistics(block.norms, sizes)
     if block.moe is not None:
         collectives += _expert_collectives(block, sizes)
-    return Operations(computations=tuple(computations), collectives=tuple(collectives))
+    return Operations(computations=tuple(computations), collectives=tuple(collectives)).in_width(recipe)
 
 
 # Linear layers ----------------------------------------------------------------------------------
@@ -296,6 +309,28 @@ def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     )
 
 
+def _norm_statistics(norms: int, sizes: Sizes) -> Iterator[Collective]:
+    """Mean and mean square per token where hidden features are split over y, in one exchange per norm."""
+    phases: tuple[Phase, ...] = ("forward", "input-gradient")
+    for phase in phases:
+        for i in range(norms):
+            yield Collective(
+                name=f"norm{i + 1}.statistics",
+                kind="all-reduce",
+                axes=("y",),
+                phase=phase,
+                elements=2.0 * sizes.own_tokens,
+                element_bytes=4.0,
+            )
+
+
+def _whole_features(phase: Phase, hidden: int, sizes: Sizes) -> Collective:
+    """The hidden state leaves (forward) or enters (backward) the block stack with all its features."""
+    return Collective(
+        name="stack", kind="all-gather", axes=("y",), phase=phase, elements=sizes.own_tokens * hidden
+    )
+
+
 # Attention --------------------------------------------------------------------------------------
 
 
@@ -320,7 +355,7 @@ def _attention_core(
     flops = 2.0 * (attention.qk_dim + attention.v_dim) * pairs * share
     kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
     row = heads * (attention.qk_dim + attention.v_dim) + kv_heads * (attention.qk_dim + attention.v_dim)
-    moved = HALF_BYTES * sizes.tokens * row
+    moved = 2.0 * sizes.tokens * row
     yield FlashAttention(phase="forward", flops=flops, bytes=moved)
     yield FlashAttention(phase="input-gradient", flops=2.5 * flops, bytes=2.0 * moved)
 
@@ -333,11 +368,11 @@ def _unfused_core(
     rows = np.full_like(share, sizes.sequence)
     qk, v = np.full_like(share, attention.qk_dim), np.full_like(share, attention.v_dim)
     square = share * score_pairs(None, sizes.sequence, masked=False)
-    yield Gemm(name="scores", phase="forward", m=rows, n=rows, k=qk, copies=share, core=True)
-    yield Gemm(name="context", phase="forward", m=rows, n=v, k=rows, copies=share, core=True)
+    yield Gemm(name="scores", phase="forward", m=rows, n=rows, k=qk, copies=share, role="core")
+    yield Gemm(name="context", phase="forward", m=rows, n=v, k=rows, copies=share, role="core")
     for name, k in (("scores", qk), ("context", v)):
-        yield Gemm(name=name, phase="input-gradient", m=rows, n=k, k=rows, copies=share, core=True)
-        yield Gemm(name=name, phase="weight-gradient", m=rows, n=rows, k=k, copies=share, core=True)
+        yield Gemm(name=name, phase="input-gradient", m=rows, n=k, k=rows, copies=share, role="core")
+        yield Gemm(name=name, phase="weight-gradient", m=rows, n=rows, k=k, copies=share, role="core")
     yield Pass(name="softmax", phase="forward", bytes=4.0 * square, replay="core")
     yield Pass(name="softmax", phase="input-gradient", bytes=6.0 * square, replay="core")
     if recipe.dropout:
@@ -430,7 +465,7 @@ def _activations(block: Block, sizes: Sizes) -> Iterator[tuple[Linear, Floats, F
 # Embedding and head -----------------------------------------------------------------------------
 
 
-def embedding_operations(model: Model, sizes: Sizes) -> Operations:
+def embedding_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
     """Token embedding, vocabulary-parallel over x and y."""
     rows = sizes.own_tokens * model.hidden / sizes.y
     passes: tuple[Computation, ...] = (
@@ -452,10 +487,11 @@ def embedding_operations(model: Model, sizes: Sizes) -> Operations:
         phase="forward",
         elements=elements * sizes.sequence_parallel,
     )
-    return Operations(computations=passes, collectives=(whole, sharded))
+    entering = _whole_features("input-gradient", model.hidden, sizes)
+    return Operations(computations=passes, collectives=(whole, sharded, entering)).in_width(recipe)
 
 
-def head_operations(model: Model, sizes: Sizes) -> Operations:
+def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
     """Final norm, output projection and cross-entropy, vocabulary-parallel over x and y."""
     ones = np.ones_like(sizes.tokens)
     n = model.vocab / (sizes.x * sizes.y) * ones
@@ -465,9 +501,9 @@ def head_operations(model: Model, sizes: Sizes) -> Operations:
     computations: tuple[Computation, ...] = (
         Pass(name="final-norm", phase="forward", bytes=4.0 * rows),
         Pass(name="final-norm", phase="input-gradient", bytes=8.0 * rows),
-        Gemm(name="logits", phase="forward", m=sizes.tokens, n=n, k=k, core=True),
-        Gemm(name="logits", phase="input-gradient", m=sizes.tokens, n=k, k=n, core=True),
-        Gemm(name="logits", phase="weight-gradient", m=n, n=k, k=sizes.tokens, core=True),
+        Gemm(name="logits", phase="forward", m=sizes.tokens, n=n, k=k, role="head"),
+        Gemm(name="logits", phase="input-gradient", m=sizes.tokens, n=k, k=n, role="head"),
+        Gemm(name="logits", phase="weight-gradient", m=n, n=k, k=sizes.tokens, role="head"),
         Pass(name="cross-entropy", phase="forward", bytes=14.0 * logits),
         Pass(name="cross-entropy", phase="input-gradient", bytes=8.0 * logits),
     )
@@ -483,7 +519,8 @@ def head_operations(model: Model, sizes: Sizes) -> Operations:
         )
         for what in ("max", "target", "sum")
     )
-    return Operations(computations=computations, collectives=entering + scalars)
+    leaving = _whole_features("forward", model.hidden, sizes)
+    return Operations(computations=computations, collectives=(leaving, *entering, *scalars)).in_width(recipe)
 
 
 def _enter_vocabulary(elements: Floats, sizes: Sizes) -> Iterator[Collective]:
@@ -502,7 +539,7 @@ def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operati
     """The multi-token-prediction modules of the last stage: each a block, its 2h x h projection and the head
     (arXiv 2412.19437, section 2.2)."""
     block = block_operations(model.runs[-1].block, recipe, sizes)
-    head = head_operations(model, sizes)
+    head = head_operations(model, recipe, sizes)
     projection = Linear(
         name="prediction",
         inputs=2 * model.hidden,
@@ -519,7 +556,7 @@ def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operati
     return Operations(computations=once.computations * repeats, collectives=once.collectives * repeats)
 
 
-def stage_boundary(model: Model, sizes: Sizes) -> tuple[Collective, Collective]:
+def stage_boundary(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
     """Activations (or their gradient) of one micro-batch to the next stage.
 
     The x ranks that hold the same activations each send their share and gather the rest on arrival (the
@@ -537,4 +574,4 @@ def stage_boundary(model: Model, sizes: Sizes) -> tuple[Collective, Collective]:
         phase="forward",
         elements=whole * (1 - sizes.sequence_parallel),
     )
-    return send, gather
+    return Operations(computations=(), collectives=(send, gather)).in_width(recipe)

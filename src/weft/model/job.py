@@ -34,6 +34,16 @@ class Recipe:
     gradient_bytes: int = 4
 
     @property
+    def element_bytes(self) -> float:
+        """Width of a weight and of an activation as computed with (8 and 4 bits are cast on the fly)."""
+        return 4.0 if self.precision == "fp32" else 2.0
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Adam's state per parameter: two fp32 moments, and the fp32 master weight of mixed precision."""
+        return 8.0 if self.precision == "fp32" else 12.0
+
+    @property
     def tokens(self) -> int:
         """Tokens of one iteration."""
         return self.global_batch * self.sequence

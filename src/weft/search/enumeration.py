@@ -44,7 +44,8 @@ class Enumeration:
     """All layouts of a space for a job on ``count`` accelerators.
 
     Meshes, and then micro-batches and schedules, that break a rule whatever the switches are counted once and
-    dropped; with the others every combination of switches is tried.  Rows that mean the same (a switch without
+    dropped; with the others every combination of switches is tried.  Rows that mean the same (a switch
+    without
     effect) appear once.  ``len`` is the number of rows that ``batches`` walks through.
     """
 
@@ -246,7 +247,7 @@ class Switches:
         sharded = frames.z > 1
         replicas = frames.data * np.where(sharded, 1, frames.context)
         copies = degrees(frames, "expert_data")
-        expert_replicas = np.where(sharded, copies // np.maximum(copies // frames.data, 1), copies)
+        expert_replicas = np.where(sharded, np.gcd(copies, frames.data), copies)
         routed = any(kind.moe for kind in self.job.model.kinds)
         alone = (replicas == 1) & (not routed or expert_replicas == 1)
         return {
@@ -258,7 +259,8 @@ class Switches:
         }
 
     def _differs(self, idle: dict[str, Mask], layers: Ints) -> Mask:
-        """Which combinations differ in effect, shape (groups, combinations): idle switches keep their first value."""
+        """Which combinations differ in effect, shape (groups, combinations): idle switches keep their first
+        value."""
         keep = np.ones((len(layers), len(self.values["zero"])), dtype=bool)
         for name, without_effect in idle.items():
             first = self.values[name] == self.values[name][0]

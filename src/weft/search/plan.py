@@ -221,7 +221,8 @@ class _Search:
         return tuple(estimate_of(self.estimator, one, results, i) for i, one in enumerate(layouts))
 
     def advice(self) -> Advice | None:
-        """What single change would let the fastest rejected layout fit, where it would beat the best feasible one.
+        """What single change would let the fastest rejected layout fit, where it would beat the best
+        feasible one.
 
         Where nothing fits and no change helps the fastest, the layout that lacks least memory is tried too.
         """
