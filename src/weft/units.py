@@ -150,6 +150,8 @@ def format_bytes(value: float) -> str:
 def format_seconds(value: float) -> str:
     """Seconds with a unit that keeps the number readable: "4.28 s", "310 ms", "12 us", "3.1 d"."""
     magnitude = abs(float(f"{value:.3g}"))
+    if magnitude >= 2 * _SECONDS["y"]:
+        return f"{value / _SECONDS['y']:.1f} y"
     if magnitude >= 2 * 86400:
         return f"{value / 86400:.1f} d"
     if magnitude >= 2 * 3600:

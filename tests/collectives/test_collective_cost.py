@@ -169,9 +169,7 @@ def test_rail_only_equation_1_is_met_without_efficiencies_and_latencies() -> Non
 
 @given(placed(), st.floats(1e6, 1e12))
 @settings(max_examples=150, deadline=None)
-def test_all_reduce_carries_at_least_scatter_and_gather(
-    where: tuple[Spread, Network], bytes_: float
-) -> None:
+def test_all_reduce_carries_at_least_scatter_and_gather(where: tuple[Spread, Network], bytes_: float) -> None:
     """Without reduction in switches the bandwidth term is that of both halves (launches apart)."""
     spread_, net = where
     net = replace(net, reduces=tuple(False for _ in net.reduces))

@@ -36,7 +36,9 @@ def test_pipeline_bound_is_that_of_the_fullest_stage() -> None:
     block = 3 * block_forward_flops(MODEL.runs[0].block, RECIPE)
     head = 6.0 * RECIPE.tokens * MODEL.hidden * MODEL.vocab
     assert MODEL.layers == 36
-    assert bounds([Layout(pipeline=8)], 8)[0] == pytest.approx(max(5 * block, 4 * block + head) / peak, rel=0.05)
+    assert bounds([Layout(pipeline=8)], 8)[0] == pytest.approx(
+        max(5 * block, 4 * block + head) / peak, rel=0.05
+    )
 
 
 def test_communication_bound_is_the_busiest_axis() -> None:

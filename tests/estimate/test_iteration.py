@@ -209,9 +209,7 @@ def variants(name: str, field: str, values: tuple[object, ...]) -> list[Estimate
     sound = [row for row in rows if all(explain(work, COUNT, one) is None for one in row)]
     assert sound
     estimator = Estimator(work, cluster())
-    return [
-        estimator.evaluate(LayoutTable.of(list(column))) for column in zip(*sound, strict=True)
-    ]
+    return [estimator.evaluate(LayoutTable.of(list(column))) for column in zip(*sound, strict=True)]
 
 
 @works

@@ -91,9 +91,7 @@ def test_attention_is_the_longer_of_arithmetic_and_memory() -> None:
     assert flash(1e13, 1e3) == pytest.approx(
         1e13 / (H100.bf16_flops * CONSTANTS.attention_efficiency), rel=0.01
     )
-    assert flash(1e3, 1e10) == pytest.approx(
-        1e10 / (H100.memory_Bps * CONSTANTS.memory_efficiency), rel=0.01
-    )
+    assert flash(1e3, 1e10) == pytest.approx(1e10 / (H100.memory_Bps * CONSTANTS.memory_efficiency), rel=0.01)
 
 
 def test_eight_bits_gain_more_on_larger_products() -> None:

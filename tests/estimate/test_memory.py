@@ -127,7 +127,9 @@ def test_eighteen_bytes_per_parameter_and_zero_stages() -> None:
 
 def test_context_ranks_are_replicas_too() -> None:
     work = model(gpt(8, 256))
-    ddp, mixed = evaluate(work, [Layout(data=8, zero=1), Layout(data=2, context=4, zero=1)]).memory.optimizer_bytes
+    ddp, mixed = evaluate(
+        work, [Layout(data=8, zero=1), Layout(data=2, context=4, zero=1)]
+    ).memory.optimizer_bytes
     assert ddp == pytest.approx(mixed)
 
 

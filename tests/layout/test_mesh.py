@@ -131,9 +131,7 @@ def test_spread_of_aligned_groups_is_what_the_groups_show(
 
 @given(meshes(values=(1, 2, 3, 4, 5, 6)), st.sampled_from(AXIS_SETS), st.sampled_from([2, 3, 4, 6, 8]))
 @settings(max_examples=150, deadline=None)
-def test_spread_never_flatters_misaligned_groups(
-    layout: Layout, axes: tuple[str, ...], domain: int
-) -> None:
+def test_spread_never_flatters_misaligned_groups(layout: Layout, axes: tuple[str, ...], domain: int) -> None:
     spans = (domain, domain * layout.world)
     found = spread(LayoutTable.of([layout]), axes, spans)
     rows = groups_by_coordinates(layout, axes)
@@ -150,9 +148,7 @@ def test_spread_of_expert_groups(layout: Layout, axis: str, domain: int) -> None
 
 
 def test_spread_of_expert_groups_that_straddle_the_pipeline() -> None:
-    layout = Layout(
-        x=2, pipeline=4, data=4, expert=8, order=("x", "pipeline", "y", "context", "z", "data")
-    )
+    layout = Layout(x=2, pipeline=4, data=4, expert=8, order=("x", "pipeline", "y", "context", "z", "data"))
     found = spread(LayoutTable.of([layout]), ("expert",), (8, 32))
     assert found.members[0][0] <= fewest_in_a_unit(groups(layout, "expert").tolist(), 8)
 

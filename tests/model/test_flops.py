@@ -83,9 +83,7 @@ def test_causal_attention_counts_pairs(sequence: int, window: int | None) -> Non
     reach = window or sequence
     pairs = sum(min(query + 1, reach) for query in range(sequence))
     linear = 2 * sequence * (12 * 64 * 64 + 64)
-    assert model_flops(model, recipe, causal=True) == pytest.approx(
-        3 * (linear + 4 * 64 * pairs), rel=1e-9
-    )
+    assert model_flops(model, recipe, causal=True) == pytest.approx(3 * (linear + 4 * 64 * pairs), rel=1e-9)
 
 
 def test_prediction_modules_add_a_block_a_projection_and_a_head() -> None:
@@ -93,6 +91,8 @@ def test_prediction_modules_add_a_block_a_projection_and_a_head() -> None:
     assert model.prediction_layers == 1
     recipe = Recipe(global_batch=1, sequence=4096)
     extra = model_flops(model, recipe) - model_flops(replace(model, prediction_layers=0), recipe)
-    last = Model(name="last", hidden=model.hidden, vocab=model.vocab, runs=(replace(model.runs[-1], count=1),))
+    last = Model(
+        name="last", hidden=model.hidden, vocab=model.vocab, runs=(replace(model.runs[-1], count=1),)
+    )
     projection = 6 * recipe.tokens * 2 * model.hidden**2
     assert extra == pytest.approx(model_flops(last, recipe) + projection, rel=1e-12)

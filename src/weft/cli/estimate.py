@@ -100,6 +100,7 @@ def _from_run(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Job, Clus
         )
     cluster = resolve(names[-1])
     run = read_run(values["run_file"], world=cluster.count)
+    stated = _stated_world(values["run_file"])
     given = recipe_changes(values)
     changes = replace(
         given,
@@ -113,8 +114,22 @@ def _from_run(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Job, Clus
         job = complete_job(run.model, None, changes, origin=values["run_file"])
     else:
         raise BadInput("does not state the model", where=values["run_file"], remedy=f"name it: {USAGE}")
-    assumed = (*job.defaults, *run.notes, *(f"{name} not used" for name in run.ignored))
-    return replace(job, defaults=assumed), cluster, run.layout
+    assumed = [*job.defaults, *run.notes]
+    if stated is not None and stated != cluster.count:
+        assumed.append(f"{values['run_file']} starts {stated} accelerators; estimated for {cluster.count}")
+    if run.ignored:
+        assumed.append(f"settings without effect here: {', '.join(run.ignored)}")
+    return replace(job, defaults=tuple(assumed)), cluster, run.layout
+
+
+def _stated_world(path: str) -> int | None:
+    """Accelerators that a run's configuration itself names, if it does."""
+    from weft.interop import read_run
+
+    try:
+        return read_run(path).world
+    except BadInput:
+        return None
 
 
 def _check(job: Job, cluster: Cluster, layout: Layout) -> None:
@@ -146,7 +161,7 @@ def _report(
         deliver(estimates_to_csv([found], model=job.model.name, cluster=cluster.name), values["output"])
     else:
         show(lambda screen: _print(found, sensitivities, run, job, cluster, values, screen), values["output"])
-    draw([found], values["chart"])
+    draw([found], values["chart"], job, cluster)
 
 
 def _print(

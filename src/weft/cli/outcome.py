@@ -36,7 +36,7 @@ def show_plan(plan: Plan, values: dict[str, Any]) -> None:
         show(lambda screen: _print_plan(plan, runs, values, screen), values["output"])
     if not plan.layouts:
         raise NothingFeasible(nothing_fits(plan))
-    draw(plan.layouts, values["chart"])
+    draw(plan.layouts, values["chart"], plan.job, plan.cluster)
 
 
 def _print_plan(
@@ -121,7 +121,7 @@ def print_launch(arguments: LaunchArguments, screen: Console) -> None:
         screen.print(f"note: {note}", markup=False)
 
 
-def draw(estimates: Sequence[Estimate], path: str | None) -> None:
+def draw(estimates: Sequence[Estimate], path: str | None, job: Job, cluster: Cluster) -> None:
     """The chart of ``--chart``."""
     if path is None:
         return
@@ -129,7 +129,7 @@ def draw(estimates: Sequence[Estimate], path: str | None) -> None:
         raise BadInput(f"{path!r} is no SVG file", where="--chart", remedy="name it like layouts.svg")
     from weft.report.chart import breakdown_svg
 
-    deliver(breakdown_svg(estimates), path)
+    deliver(breakdown_svg(estimates, title=f"{job.model.name} on {cluster.name}"), path)
 
 
 def show(render: Callable[[Console], None], output: str | None) -> None:

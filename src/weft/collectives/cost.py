@@ -114,14 +114,25 @@ def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: 
 
     An all-reduce in a switch that reduces sends each byte once; otherwise 2(g-1)/g of the buffer must pass.
     """
-    share = {"all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0, "all-reduce": 2.0}.get(kind)
-    if share is None:
+    if kind in ("send", "exchange"):
         return _slowest(bytes_, group, network.peak_Bps)
-    if kind == "all-reduce" and any(network.reduces):
-        return _slowest(bytes_, group, network.peak_Bps)
+    if kind == "all-reduce":
+        return _reduced_bound(bytes_, group, network)
     if kind == "all-to-all":
         return _spread_out(bytes_, group, network.peak_Bps)
-    return _slowest(share * bytes_ * (group.size - 1) / group.size, group, network.peak_Bps)
+    return _slowest(bytes_ * (group.size - 1) / group.size, group, network.peak_Bps)
+
+
+def _reduced_bound(bytes_: Floats, group: Spread, network: Network) -> Floats:
+    """All-reduce: a tier that reduces passes each unit's bytes once, another 2(u-1)/u of them for u units."""
+    below = np.ones_like(group.size)
+    seconds = np.zeros_like(bytes_)
+    for members, Bps, reduces in zip(group.members, network.peak_Bps, network.reduces, strict=True):
+        units = group.size / below
+        passed = bytes_ if reduces else 2.0 * bytes_ * (units - 1) / units
+        seconds = np.maximum(seconds, np.where(members > below, passed / (below * Bps), 0.0))
+        below = members
+    return seconds
 
 
 def _algorithms(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Iterator[Floats]:

@@ -29,10 +29,6 @@ from weft.layout.table import Floats, LayoutTable
 from weft.model.job import Job
 
 MODES = len(TENSOR_OVERLAPS)
-CORE_REPLAY = 3.0
-"""Published HFU counts a recomputed attention core as often as the core itself, forward and backward: s/3h
-for
-s/6h in arXiv 2205.05198, appendix A.  Only the reported HFU uses it; time replays the forward pass once."""
 TENSOR, CONTEXT, EXPERT = "tensor", "context", "expert"
 
 
@@ -284,4 +280,4 @@ def _replays(
             costs.cheap_s += seconds
     elif isinstance(operation, Gemm) and operation.role == "core":
         costs.core_s += seconds
-        costs.core_flops += CORE_REPLAY * flops
+        costs.core_flops += flops

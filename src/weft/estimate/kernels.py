@@ -62,7 +62,7 @@ class Kernels:
     def _attention(self, operation: FlashAttention) -> Floats:
         compute = operation.flops / (self.half_peak() * self.calibration.attention_efficiency)
         moved = operation.bytes / (self.accelerator.memory_Bps * self.calibration.memory_efficiency)
-        return np.maximum(compute, moved) + self.calibration.kernel_s
+        return np.maximum(compute, moved) + operation.calls * self.calibration.kernel_s
 
     def _gemm(self, gemm: Gemm) -> Floats:
         core = gemm.role != "linear"

@@ -42,11 +42,14 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashAttention:
-    """A fused attention kernel: FLOPs of the unmasked part, and bytes of its operands."""
+    """A fused attention kernel: FLOPs of the unmasked part, bytes of its operands, and how often it is
+    called (once per
+    block of keys that a ring brings)."""
 
     phase: Phase
     flops: Floats
     bytes: Floats
+    calls: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,8 +359,9 @@ def _attention_core(
     kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
     row = heads * (attention.qk_dim + attention.v_dim) + kv_heads * (attention.qk_dim + attention.v_dim)
     moved = 2.0 * sizes.tokens * row
-    yield FlashAttention(phase="forward", flops=flops, bytes=moved)
-    yield FlashAttention(phase="input-gradient", flops=2.5 * flops, bytes=2.0 * moved)
+    calls = np.where(sizes.ulysses > 0, 1.0, sizes.context)
+    yield FlashAttention(phase="forward", flops=flops, bytes=moved, calls=calls)
+    yield FlashAttention(phase="input-gradient", flops=2.5 * flops, bytes=2.0 * moved, calls=calls)
 
 
 def _unfused_core(

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from weft.cluster.files import cluster_to_dict
+from weft.layout.table import CODES
 from weft.layout.text import format_layout, layout_to_dict
 from weft.model.text import job_to_dict
 
@@ -41,13 +42,29 @@ def plan_to_json(plan: Plan, *, runs: Sequence[TrainingRun] | None = None) -> st
             "rejected": {count.code: count.layouts for count in plan.rejected},
             "job": job_to_dict(plan.job),
             "cluster": cluster_to_dict(plan.cluster),
-            "space": plan.space,
+            "space": plan.space.name,
+            "search": _search(plan),
+            "calibration": asdict(plan.constants),
             "defaults": [*plan.job.defaults, *plan.cluster.defaults],
             "advice": _advice(plan.advice),
             "layouts": layouts,
             "pareto": [estimate_to_dict(one) for one in plan.pareto],
         }
     )
+
+
+def _search(plan: Plan) -> dict[str, Any]:
+    """What bounded the search; vocabulary fields by name."""
+    fixed = {
+        name: [CODES[name][value] if name in CODES else value for value in values]
+        for name, values in plan.space.fixed.items()
+    }
+    return {
+        "fixed": fixed,
+        "maximum": dict(plan.space.maximum),
+        "memory_margin": plan.memory_margin,
+        "per_mesh": plan.per_mesh,
+    }
 
 
 def estimate_to_json(

@@ -38,14 +38,14 @@ def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
         print_pareto(plan.pareto, console)
     print_rejected(plan, console)
     if plan.advice is not None:
-        print_advice(plan.advice, console)
+        print_advice(plan.advice, plan.layouts[0] if plan.layouts else None, console)
 
 
 def print_counts(plan: Plan, console: Console) -> None:
     """Print how many layouts were looked at and how many fit."""
     rejected = plan.considered - plan.evaluated
     text = (
-        f"Search:  {plan.space} space, {plan.considered:,} layouts: {rejected:,} cannot run,"
+        f"Search:  {plan.space.name} space, {plan.considered:,} layouts: {rejected:,} cannot run,"
         f" {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
     )
     paragraph(console, text, hang=9)
@@ -160,7 +160,7 @@ def print_rejected(plan: Plan, console: Console) -> None:
         paragraph(console, f"{number}  {count.code}: {REASONS[count.code]}", hang=indent)
 
 
-def print_advice(advice: Advice, console: Console) -> None:
-    """Print what keeps the fastest layout out."""
+def print_advice(advice: Advice, best: Estimate | None, console: Console) -> None:
+    """Print what keeps a faster layout out."""
     console.print()
-    paragraph(console, words.advice_sentence(advice))
+    paragraph(console, words.advice_sentence(advice, best))

@@ -177,11 +177,14 @@ def cluster_sentence(cluster: Cluster) -> str:
     return f"{cluster.count:,} {printable(chip.name)} of {format_bytes(chip.memory_bytes)}; {tiers}"
 
 
-def advice_sentence(advice: Advice) -> str:
-    """What keeps the fastest layout out, and the cheapest single change that lets it in."""
+def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:
+    """What keeps a faster layout out, and the cheapest single change that lets it in."""
     out = advice.rejected
+    start = "Nearest to fitting"
+    if best is not None:
+        start = f"{1 - out.iteration_s / best.iteration_s:.0%} faster, but does not fit"
     need = (
-        f"Fastest if memory were larger: {layout_words(out.layout)}, {format_seconds(out.iteration_s)},"
+        f"{start}: {layout_words(out.layout)}, {format_seconds(out.iteration_s)},"
         f" needs {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)}"
         f" ({largest_memory(out)})"
     )

@@ -124,7 +124,8 @@ class Enumeration:
     def _with_experts(self, table: LayoutTable) -> LayoutTable:
         routed = [kind.moe for kind in self.job.model.kinds if kind.moe]
         if not routed:
-            return table
+            dense = self.space.allows("expert", 1) and self.space.allows("expert_tensor", 1)
+            return table if dense else table.take(np.zeros(0, dtype=np.intp))
         experts = self._options("expert", divisors(int(np.gcd.reduce([moe.experts for moe in routed]))))
         tensors = self._options("expert_tensor", divisors(int(max(table.x, default=1))))
         pairs = np.array([(e, t) for e in experts for t in tensors], dtype=np.int64).reshape(-1, 2)
@@ -235,8 +236,10 @@ class Switches:
             "offload_activations": [int(flag) for flag in space.offload_activations],
         }
         if "recompute_layers" in space.fixed:
-            options |= {"share": [0], "recompute": [FULL]}
+            options |= {"share": [0]}
         options |= {name: list(space.fixed[name]) for name in options if name in space.fixed}
+        if space.fixed.get("recompute_layers", (0,)) != (0,):
+            options["recompute"] = [code for code in options["recompute"] if code == FULL]
         grid = np.meshgrid(*(np.array(values, dtype=np.int64) for values in options.values()), indexing="ij")
         flat = {name: values.ravel() for name, values in zip(options, grid, strict=True)}
         partial = (flat["recompute"] == FULL) | (flat["share"] == 0)

@@ -19,6 +19,8 @@ from weft.model.job import Job
 from weft.search.enumeration import Batch, Enumeration
 from weft.search.space import STANDARD, Space
 
+WORTHWHILE = 0.99
+"""Advice must promise at least this share of the best iteration time."""
 DOES_NOT_FIT = CODES.index("does-not-fit")
 Progress = Callable[[int, int], None]
 
@@ -33,8 +35,10 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The fastest layout that does not fit, and the single change that lets it fit at the least cost in
-    time."""
+    """A layout that does not fit but would be faster than all that do (the one that lacks least memory),
+    and the
+    single change that lets it fit at the least cost in time; ``accepted`` is None where no switch
+    suffices."""
 
     rejected: Estimate
     change: str
@@ -53,7 +57,10 @@ class Plan:
 
     job: Job
     cluster: Cluster
-    space: str
+    space: Space
+    memory_margin: float
+    per_mesh: bool
+    constants: Calibration
     considered: int
     evaluated: int
     feasible: int
@@ -118,7 +125,10 @@ def plan(
     return Plan(
         job=job,
         cluster=cluster,
-        space=space.name,
+        space=space,
+        memory_margin=memory_margin,
+        per_mesh=per_mesh,
+        constants=estimator.constants,
         considered=search.evaluated + int(rejected.sum()) - int(rejected[DOES_NOT_FIT]),
         evaluated=search.evaluated,
         feasible=search.feasible,
@@ -143,7 +153,7 @@ class _Search:
         self.evaluated = self.feasible = 0
         self.best = _Kept([], [], [], [])
         self.front = _Kept([], [], [], [])
-        self.misfits: dict[str, tuple[float, Layout]] = {}
+        self.misfits = _Kept([], [], [], [])
 
     def add(self, batch: Batch) -> None:
         """Evaluate a batch and keep what may matter."""
@@ -155,8 +165,8 @@ class _Search:
         self.feasible += int(fits.sum())
         seconds = np.where(fits, results.iteration_s, np.inf)
         self._keep_best(batch, results, seconds)
-        self._keep_front(batch, results, seconds)
-        self._keep_misfits(batch.table, results, fits)
+        self.front = self._with_front(self.front, batch, results, fits)
+        self.misfits = self._with_front(self.misfits, batch, results, ~fits)
 
     def _keep_best(self, batch: Batch, results: EstimateTable, seconds: Floats) -> None:
         worst = self.best.seconds[-1] if len(self.best.seconds) >= self.top else np.inf
@@ -176,30 +186,20 @@ class _Search:
             order.append(i)
         self.best = _pick(self.best, order[: self.top])
 
-    def _keep_front(self, batch: Batch, results: EstimateTable, seconds: Floats) -> None:
-        rows = np.flatnonzero(np.isfinite(seconds))
-        if self.front.layouts:
-            known = np.searchsorted(self.front.seconds, seconds[rows], side="right") - 1
-            least = np.array([np.inf, *self.front.bytes_])[known + 1]
-            rows = rows[results.memory_bytes[rows] < least]
+    def _with_front(self, front: _Kept, batch: Batch, results: EstimateTable, kept: Mask) -> _Kept:
+        """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``kept``
+        marks."""
+        seconds, bytes_ = results.iteration_s, results.memory_bytes
+        rows = np.flatnonzero(kept)
+        if front.layouts:
+            known = np.searchsorted(front.seconds, seconds[rows], side="right")
+            rows = rows[bytes_[rows] < np.array([np.inf, *front.bytes_])[known]]
         if not len(rows):
-            return
-        rows = rows[np.lexsort((rows, results.memory_bytes[rows], seconds[rows]))]
-        rows = rows[_records(results.memory_bytes[rows])]
-        self._extend(self.front, batch, results, rows)
-        order = self.front.order()
-        kept = _records(np.array([self.front.bytes_[i] for i in order]))
-        self.front = _pick(self.front, [order[i] for i in kept])
-
-    def _keep_misfits(self, table: LayoutTable, results: EstimateTable, fits: Mask) -> None:
-        """Remember the fastest layout that does not fit, and the one that lacks least memory."""
-        seconds = np.where(fits, np.inf, results.iteration_s)
-        bytes_ = np.where(fits, np.inf, results.memory_bytes)
-        for key, values in (("fastest", seconds), ("leanest", bytes_)):
-            row = int(np.argmin(values))
-            known = self.misfits.get(key)
-            if np.isfinite(values[row]) and (known is None or values[row] < known[0]):
-                self.misfits[key] = (float(values[row]), table.row(row))
+            return front
+        rows = rows[np.lexsort((rows, bytes_[rows], seconds[rows]))]
+        self._extend(front, batch, results, rows[_records(bytes_[rows])])
+        order = front.order()
+        return _pick(front, [order[i] for i in _records(np.array([front.bytes_[i] for i in order]))])
 
     def _extend(self, kept: _Kept, batch: Batch, results: EstimateTable, rows: Index | Ints) -> None:
         for row in rows:
@@ -221,26 +221,22 @@ class _Search:
         return tuple(estimate_of(self.estimator, one, results, i) for i, one in enumerate(layouts))
 
     def advice(self) -> Advice | None:
-        """What single change would let the fastest rejected layout fit, where it would beat the best
-        feasible one.
+        """What would let a faster layout fit: of those that lack memory the one that lacks least.
 
-        Where nothing fits and no change helps the fastest, the layout that lacks least memory is tried too.
+        Where layouts fit already, only gains of more than ``WORTHWHILE`` count.
         """
-        if not self.misfits or (self.best.seconds and self.best.seconds[0] <= self.misfits["fastest"][0]):
+        limit = WORTHWHILE * self.best.seconds[0] if self.best.seconds else np.inf
+        faster = [i for i, seconds in enumerate(self.misfits.seconds) if seconds < limit]
+        if not faster:
             return None
-        fastest = self._advice(self.misfits["fastest"][1])
-        if fastest.accepted is not None or self.best.layouts:
-            return fastest
-        return self._advice(self.misfits["leanest"][1])
-
-    def _advice(self, layout: Layout) -> Advice:
+        layout = self.misfits.layouts[faster[-1]]
         rejected = self._estimates([layout])[0]
         job, count = self.estimator.job, self.estimator.cluster.count
         changes = [pair for pair in single_changes(layout) if explain(job, count, pair[1]) is None]
         fitting = [
             (change, estimate)
             for (change, _), estimate in zip(changes, self._estimates([c for _, c in changes]), strict=True)
-            if estimate.memory_bytes <= self.capacity
+            if estimate.memory_bytes <= self.capacity and estimate.iteration_s < limit
         ]
         if fitting:
             change, accepted = min(fitting, key=lambda pair: (pair[1].iteration_s, pair[0]))

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from weft.errors import BadInput
 from weft.layout.spec import AXES, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS
 from weft.layout.table import encode
 
+BOUNDED = (
+    *("x", "y", "z", "data", "data_parallel", "pipeline", "context", "expert", "expert_tensor"),
+    *("micro_batch", "virtual_stages"),
+)
+"""Fields that can have a maximum."""
 RECOMPUTE_SHARES = (0.25, 0.5, 0.75)
 """Shares of a stage's layers that partial recomputation tries."""
 
@@ -47,6 +53,11 @@ class Space:
     def constrained(self, fixed: Mapping[str, int | str | bool], maximum: Mapping[str, int]) -> Space:
         """This space with fields pinned (by their values in ``Layout``; ``data_parallel`` is z * data) or
         bounded."""
+        for name in maximum:
+            if name not in BOUNDED:
+                raise BadInput(
+                    f"{name} has no maximum", where="maximum", remedy=f"bound one of {', '.join(BOUNDED)}"
+                )
         pinned = {name: (encode(name, value),) for name, value in fixed.items()}
         return replace(
             self,

@@ -1,0 +1,214 @@
+"""Spaces and their enumeration: batches, constraints, rejections, empty searches, advice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.cluster.catalogue import load as load_cluster
+from weft.cluster.spec import Cluster
+from weft.estimate.single import estimate
+from weft.layout.check import explain
+from weft.layout.spec import Layout
+from weft.layout.table import COLUMNS
+from weft.model import Job, Recipe
+from weft.model.catalogue import load as load_model
+from weft.search.enumeration import Enumeration
+from weft.search.plan import Plan, plan, single_changes
+from weft.search.space import FOUR_D, STANDARD, WIDE, Space, divisors
+
+JOB = Job(model=load_model("llama-3-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
+MIXTRAL = Job(model=load_model("mixtral-8x7b").model, recipe=Recipe(global_batch=64, sequence=4096))
+
+
+@given(st.integers(1, 10_000))
+def test_divisors(number: int) -> None:
+    assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
+
+
+def columns(
+    job: Job, count: int, space: Space, rows: int
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """All batches put together: columns, mesh numbers, rejections."""
+    enumeration = Enumeration(job, count, space, rows=rows)
+    batches = list(enumeration.batches())
+    joined = {name: np.concatenate([b.table.column(name) for b in batches]) for name in COLUMNS}
+    rejected = enumeration.rejected + sum(b.rejected for b in batches)
+    return joined, np.concatenate([b.mesh for b in batches]), rejected
+
+
+@pytest.mark.parametrize("job", [JOB, MIXTRAL], ids=["dense", "experts"])
+@pytest.mark.parametrize("rows", [1, 97, 4096])
+def test_batches_are_pieces_of_one_list(job: Job, rows: int) -> None:
+    whole, whole_mesh, whole_rejected = columns(job, 16, STANDARD, 10**9)
+    pieces, mesh, rejected = columns(job, 16, STANDARD, rows)
+    for name in COLUMNS:
+        assert np.array_equal(whole[name], pieces[name]), name
+    assert np.array_equal(whole_mesh, mesh)
+    assert np.array_equal(whole_rejected, rejected)
+
+
+def test_rows_of_a_mesh_are_contiguous() -> None:
+    found, mesh, _ = columns(JOB, 16, STANDARD, 10**9)
+    assert len(set(mesh.tolist())) == 1 + np.count_nonzero(np.diff(mesh))
+    keys = np.stack([found[name] for name in ("x", "y", "z", "data", "pipeline", "context")])
+    for number in np.unique(mesh):
+        assert (np.ptp(keys[:, mesh == number], axis=1) == 0).all()
+
+
+@pytest.mark.parametrize("space", [STANDARD, FOUR_D, WIDE], ids=lambda space: space.name)
+def test_length_counts_the_rows_walked(space: Space) -> None:
+    enumeration = Enumeration(JOB, 8, space)
+    assert len(enumeration) == sum(len(b.table) + int(b.rejected.sum()) for b in enumeration.batches())
+
+
+def test_wider_spaces_hold_the_narrower() -> None:
+    sizes = [len(Enumeration(JOB, 8, space)) for space in (STANDARD, FOUR_D, WIDE)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[2]
+
+
+def search(job: Job = JOB, cluster: str = "h100-16", **options: object) -> Plan:
+    return plan(job, load_cluster(cluster), **options)  # type: ignore[arg-type]
+
+
+def test_wider_spaces_find_nothing_slower() -> None:
+    best = [search(space=space, top=1).layouts[0].iteration_s for space in (STANDARD, FOUR_D, WIDE)]
+    assert best[1] <= best[0]
+    assert best[2] <= best[1]
+
+
+def test_searches_are_deterministic() -> None:
+    assert search(top=20) == search(top=20)
+
+
+@pytest.mark.parametrize("top", [1, 3, 50])
+def test_a_shorter_list_is_the_head_of_a_longer(top: int) -> None:
+    assert search(top=top).layouts == search(top=200).layouts[:top]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "maximum"),
+    [
+        ({"x": 4}, {}),
+        ({"pipeline": 2, "schedule": "1f1b"}, {}),
+        ({"recompute": "full", "recompute_layers": 4}, {}),
+        ({"sequence_parallel": True, "zero": 2}, {}),
+        ({"micro_batch": 2, "context": 2, "context_method": "ulysses"}, {}),
+        ({"data_parallel": 8}, {}),
+        ({"y": 2}, {}),
+        ({"overlap_tensor": "full"}, {"x": 4}),
+        ({}, {"x": 2, "z": 4, "virtual_stages": 2}),
+    ],
+)
+def test_constraints_hold_in_every_result(fixed: dict[str, object], maximum: dict[str, int]) -> None:
+    found = search(space=STANDARD.constrained(fixed, maximum), top=100).layouts  # type: ignore[arg-type]
+    assert found
+    for one in found:
+        for name, value in fixed.items():
+            assert getattr(one.layout, name) == value, name
+        for name, most in maximum.items():
+            assert getattr(one.layout, name) <= most
+        assert explain(JOB, 16, one.layout) is None
+
+
+def test_contradictory_constraints_find_nothing() -> None:
+    space = STANDARD.constrained({"recompute": "none", "recompute_layers": 2}, {})
+    for one in search(space=space, top=5).layouts:
+        assert explain(JOB, 16, one.layout) is None
+
+
+@pytest.mark.parametrize("fixed", [{"x": 3}, {"x": 16, "pipeline": 2}, {"micro_batch": 5}, {"expert": 4}])
+def test_impossible_searches_come_back_empty(fixed: dict[str, int | str | bool]) -> None:
+    found = search(space=STANDARD.constrained(fixed, {}), top=5)
+    assert found.layouts == ()
+    assert found.pareto == ()
+    assert found.feasible == 0
+
+
+def test_odd_counts_and_batches() -> None:
+    """Six accelerators and a batch of 9: three micro-batch sizes, no power of two."""
+    job = Job(model=load_model("llama-3.2-1b").model, recipe=Recipe(global_batch=9, sequence=1536))
+    found = search(job, "h100-6", top=1000)
+    assert found.layouts
+    for one in found.layouts:
+        layout = one.layout
+        assert layout.world == 6
+        assert 9 % (layout.micro_batch * layout.data_parallel) == 0
+
+
+def test_margin_shrinks_the_memory() -> None:
+    capacity = load_cluster("h100-16").accelerator.memory_bytes
+    free, tight = search(top=1), search(top=500, memory_margin=0.7)
+    assert tight.feasible < free.feasible
+    assert all(one.memory_bytes <= 0.3 * capacity for one in tight.layouts)
+
+
+def test_progress_reaches_the_end() -> None:
+    seen: list[tuple[int, int]] = []
+    search(progress=lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_nothing_fits_and_the_advice_says_what_would() -> None:
+    """A 70B model on 8 accelerators: no layout fits without offload."""
+    job = Job(model=load_model("llama-3-70b").model, recipe=Recipe(global_batch=8, sequence=4096))
+    found = search(job, "h100-8", top=3)
+    assert found.layouts == ()
+    assert found.rejected[0].layouts > 0
+    assert {one.code for one in found.rejected} >= {"does-not-fit"}
+    assert found.advice is not None
+    assert not found.advice.rejected.fits
+    if found.advice.accepted is None:
+        missing = found.advice.rejected.memory_bytes - found.advice.rejected.capacity_bytes
+        assert f"{missing / 1e9:.1f} GB" in found.advice.change
+    else:
+        assert found.advice.accepted.fits
+
+
+def check_advice(found: Plan, cluster: Cluster) -> None:
+    """The rejected layout is faster and too large; an accepted one differs in one thing and fits."""
+    assert found.advice is not None
+    rejected, accepted = found.advice.rejected, found.advice.accepted
+    assert not rejected.fits
+    if found.layouts:
+        assert rejected.iteration_s < found.layouts[0].iteration_s
+    if accepted is None:
+        missing = rejected.memory_bytes - cluster.accelerator.memory_bytes
+        assert f"{missing / 1e9:.1f} GB" in found.advice.change
+        return
+    changed = [name for name in COLUMNS if getattr(rejected.layout, name) != getattr(accepted.layout, name)]
+    assert len(changed) == 1
+    assert accepted.fits
+    assert accepted == estimate(JOB, cluster, [accepted.layout])[0]
+
+
+@pytest.mark.parametrize("gigabytes", [10, 25, 40, 60])
+def test_advice_is_true(gigabytes: float) -> None:
+    cluster = load_cluster("h100-8")
+    cluster = replace(cluster, accelerator=replace(cluster.accelerator, memory_bytes=gigabytes * 1e9))
+    check_advice(plan(JOB, cluster, top=1), cluster)
+
+
+def test_advice_finds_the_switch_that_was_forbidden() -> None:
+    """Plain data parallelism of 8B parameters needs 144 GB; sharding its states fits."""
+    cluster = load_cluster("h100-8")
+    space = STANDARD.constrained({"data": 8, "zero": 0, "micro_batch": 1, "recompute": "none"}, {})
+    found = plan(JOB, cluster, space=space, top=1)
+    assert found.layouts == ()
+    check_advice(found, cluster)
+    assert found.advice is not None
+    assert found.advice.change.startswith("zero = ")
+
+
+def test_single_changes_are_single() -> None:
+    layout = Layout(micro_batch=4, zero=0, recompute="full", recompute_layers=2)
+    for text, changed in single_changes(layout):
+        names = [name for name in COLUMNS if getattr(layout, name) != getattr(changed, name)]
+        assert set(names) - {"recompute_layers"} == {text.split(" = ")[0]}
+    assert single_changes(replace(layout, micro_batch=1))

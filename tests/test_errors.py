@@ -1,0 +1,77 @@
+"""Errors that people see: text, exit codes, suggestions."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.errors import (
+    BadInput,
+    MissingExtra,
+    NothingFeasible,
+    UnknownName,
+    Unsupported,
+    WeftError,
+)
+
+
+def test_message_has_place_fact_and_remedy() -> None:
+    error = BadInput(
+        "bandwidth is negative: -3 GB/s", where="c.toml: tiers[1].bandwidth", remedy="use 1 or more"
+    )
+    assert str(error) == "c.toml: tiers[1].bandwidth: bandwidth is negative: -3 GB/s -- use 1 or more"
+    assert (error.what, error.where, error.remedy) == (
+        "bandwidth is negative: -3 GB/s",
+        "c.toml: tiers[1].bandwidth",
+        "use 1 or more",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (BadInput("wrong"), "wrong"),
+        (BadInput("wrong", where="a"), "a: wrong"),
+        (BadInput("wrong", remedy="b"), "wrong -- b"),
+    ],
+)
+def test_absent_parts_leave_no_punctuation(error: BadInput, text: str) -> None:
+    assert str(error) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (WeftError("x"), 2),
+        (BadInput("x"), 2),
+        (Unsupported("x"), 2),
+        (UnknownName("model", "x", ["y"]), 2),
+        (MissingExtra("training", "runtime"), 2),
+        (NothingFeasible("x"), 3),
+    ],
+)
+def test_exit_codes(error: WeftError, code: int) -> None:
+    assert isinstance(error, WeftError)
+    assert error.exit_code == code
+
+
+def test_unknown_names_suggest_near_ones() -> None:
+    error = UnknownName("model", "Lama-3-8b", ["llama-3-8b", "gemma-2-2b", "opt-13b"])
+    assert "unknown model 'Lama-3-8b'" in str(error)
+    assert "did you mean llama-3-8b" in str(error)
+    assert isinstance(error, BadInput)
+
+
+def test_far_names_list_what_is_known() -> None:
+    many = [f"name-{i:02}" for i in range(20)]
+    text = str(UnknownName("thing", "zzzzzz", many))
+    assert "known: name-00, name-01" in text
+    assert text.endswith(", ...")
+    assert "..." not in str(UnknownName("thing", "zzzzzz", many[:3]))
+
+
+def test_an_empty_catalogue_is_survived() -> None:
+    assert "unknown thing 'a'" in str(UnknownName("thing", "a", []))
+
+
+def test_missing_extra_says_how_to_install() -> None:
+    assert "weft[runtime]" in str(MissingExtra("weft train", "runtime"))
