@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import pytest
@@ -154,6 +155,15 @@ def test_overflow_is_refused(parse: Parse, text: str) -> None:
         parse(text)
 
 
+@parsers
+@pytest.mark.parametrize("tail", [" 1", "\n1 x", "x" * 5000, ""])
+def test_long_junk_is_refused_at_once(parse: Parse, tail: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(BadInput):
+        parse("1" * 5000 + tail)
+    assert time.perf_counter() - start < 0.1
+
+
 def test_the_place_is_named() -> None:
     with pytest.raises(BadInput, match=r"^c\.toml: memory: "):
         units.parse_bytes("80 furlongs", where="c.toml: memory")
@@ -162,9 +172,10 @@ def test_the_place_is_named() -> None:
 @given(st.text(max_size=20), st.sampled_from(PARSERS))
 def test_any_text_parses_or_is_refused(text: str, parse: Parse) -> None:
     try:
-        assert math.isfinite(parse(text))
-    except BadInput as error:
-        assert str(error)
+        value = parse(text)
+    except BadInput:
+        return
+    assert math.isfinite(value)
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True), st.sampled_from(PARSERS))
@@ -230,5 +241,5 @@ def test_what_people_read(shown: str, text: str) -> None:
 def test_shown_values_never_use_an_exponent_within_the_prefixes(value: float) -> None:
     if 1 <= value < 9.9e20:
         assert "e" not in units.format_si(value, "X")
-    if 1e-6 <= value:
+    if value >= 1e-6:
         assert "e" not in units.format_seconds(value).removesuffix("s").removesuffix("d")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.cluster.calibration import Calibration
-from weft.cluster.spec import Accelerator, Cluster, Tier
+from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
 from weft.collectives.cost import Network, collective_s, lower_bound_s
 from weft.layout.mesh import Spread, spread
 from weft.layout.operations import CollectiveKind
@@ -247,3 +247,53 @@ def test_oversubscription_divides_the_outer_bandwidth(kind: CollectiveKind) -> N
     where = group(8, 1, 8)
     ratio = seconds(kind, 1e12, where, Network.of(cluster, CONSTANTS)) / seconds(kind, 1e12, where)
     assert ratio == pytest.approx(4.0, rel=1e-2)
+
+
+def shaped(kind: TierKind) -> Network:
+    """One tier of eight."""
+    tier = Tier(name="t", size=8, kind=kind, bandwidth_Bps=4.48e11, latency_s=1e-6)
+    return Network.of(Cluster(name="c", accelerator=CHIP, count=8, tiers=(tier,)), CONSTANTS)
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+def test_all_of_a_fully_connected_domain_use_every_link(kind: CollectiveKind) -> None:
+    whole = group(8, 8)
+    assert seconds(kind, 1e12, whole, shaped("fully-connected")) == pytest.approx(
+        seconds(kind, 1e12, whole, shaped("switch")), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize(("members", "share"), [(2, 1 / 7), (4, 3 / 7), (8, 1.0)])
+def test_part_of_a_fully_connected_domain_uses_its_own_links(members: int, share: float) -> None:
+    part = group(members, members)
+    ratio = seconds("all-gather", 1e13, part, shaped("fully-connected")) / seconds(
+        "all-gather", 1e13, part, shaped("switch")
+    )
+    assert ratio == pytest.approx(1 / share, rel=1e-3)
+
+
+def test_a_message_between_two_takes_one_link() -> None:
+    whole = group(8, 8)
+    switch, mesh, ring = (
+        seconds("send", 1e13, whole, shaped(kind)) for kind in ("switch", "fully-connected", "ring")
+    )
+    assert mesh / switch == pytest.approx(7, rel=1e-3)
+    assert ring / switch == pytest.approx(2, rel=1e-3)
+
+
+def test_all_pairs_on_a_ring_take_a_quarter_of_the_way_round() -> None:
+    """Eight ranks: 8 / 4 hops a message on average, both ways round."""
+    whole = group(8, 8)
+    ratio = seconds("all-to-all", 1e13, whole, shaped("ring")) / seconds(
+        "all-to-all", 1e13, whole, shaped("switch")
+    )
+    assert ratio == pytest.approx(2, rel=0.02)
+
+
+@given(
+    st.sampled_from(KINDS), st.sampled_from([2, 4, 8]), st.sampled_from(["ring", "fully-connected"]), volumes
+)
+@settings(max_examples=100, deadline=None)
+def test_no_shape_beats_a_switch(kind: CollectiveKind, members: int, shape: TierKind, bytes_: float) -> None:
+    part = group(members, members)
+    assert seconds(kind, bytes_, part, shaped(shape)) >= seconds(kind, bytes_, part, shaped("switch"))

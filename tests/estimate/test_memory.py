@@ -90,8 +90,8 @@ def test_flash_attention_keeps_no_scores() -> None:
 
 
 def test_llama_block_keeps_its_gated_activations() -> None:
-    """Per token without recomputation: inputs of 2 norms (2h), qkv and fc1 (2h), the projection (h), queries
-    h, keys and values 2 kv d, both halves and the product of the gated layer 3f, at 2 bytes; log-sum-exp 4a."""
+    """Per token and at 2 bytes: inputs of 2 norms (2h), of qkv and fc1 (2h) and of the projection (h), queries
+    (h), keys and values (2 kv d), both halves and the product of the gated layer (3f); log-sum-exp (4a)."""
     block = load_model("llama-3-8b").model.runs[0].block
     h, f, kv, a = 4096, 14336, 8 * 128, 32
     per_token = 2 * (2 * h + 2 * h + h + h + 2 * kv + 3 * f) + 4 * a

@@ -253,18 +253,27 @@ def _all_to_all(bytes_: Floats, group: Spread, network: Network) -> Floats:
     far = group.size - group.members[0]
     near = group.members[0] - 1
     posts = near * 0.3e-6 + far * 0.6e-6
-    step = np.where(far > 0, PROTOCOLS[-1].outside_s + _hops(group, network), PROTOCOLS[-1].inside_s)
-    return network.launch_s + posts + step + _spread_out(bytes_, group, network.achieved_Bps, network)
+    return (
+        network.launch_s
+        + posts
+        + _step(group, network)
+        + _spread_out(bytes_, group, network.achieved_Bps, network)
+    )
 
 
 def _neighbour(bytes_: Floats, group: Spread, network: Network) -> Floats:
     """One message to the next rank of the group, on the outermost tier between them."""
-    outside = group.size > group.members[0]
     below = np.ones_like(group.size)
     Bps = np.full_like(group.size, network.achieved_Bps[0])
     for k, (members, achieved) in enumerate(zip(group.members, network.achieved_Bps, strict=True)):
         reached = achieved * network.share(k, members / below, "neighbour")
         Bps = np.where(members > below, np.minimum(Bps, reached), Bps)
         below = members
-    step = np.where(outside, PROTOCOLS[-1].outside_s + _hops(group, network), PROTOCOLS[-1].inside_s)
-    return network.launch_s + step + bytes_ / Bps
+    return network.launch_s + _step(group, network) + bytes_ / Bps
+
+
+def _step(group: Spread, network: Network) -> Floats:
+    """Seconds of one point-to-point step on the outermost tier that the group spans."""
+    simple = PROTOCOLS[-1]
+    extra = np.where(group.size > group.members[0], simple.outside_s, simple.inside_s)
+    return extra + _hops(group, network)

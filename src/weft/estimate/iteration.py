@@ -228,13 +228,12 @@ class Iteration:
         return np.where(schedule >= SCHEDULES.index("zb1p"), filled, others / self.frame.virtual)
 
     def _sends(self, slowest: Slowest) -> Floats:
-        """Stage boundaries: blocking in plain 1F1B, hidden behind the next chunk in the other schedules,
-        and once per stage to fill and drain."""
+        """Stage boundaries: blocking in plain 1F1B; in the other schedules hidden behind the next chunk, which
+        they slow; and once per stage to fill and drain."""
         hop = self.frame.at(self.frame.costs.send_s)
         chunk = slowest.forward / self.frame.virtual
-        steady = np.where(
-            self.frame.table.schedule == SCHEDULES.index("1f1b"), hop, np.maximum(hop - chunk, 0.0)
-        )
+        hidden = np.where(self.frame.table.schedule == SCHEDULES.index("1f1b"), 0.0, np.minimum(hop, chunk))
+        steady = hop - hidden + self.frame.constants.overlap_cost * hidden
         passes = 2.0 * self.frame.micro_batches * self.frame.virtual
         return np.where(self.frame.pipeline > 1, passes * steady + 2.0 * (self.frame.pipeline - 1) * hop, 0.0)
 
