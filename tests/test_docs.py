@@ -38,7 +38,7 @@ from weft.model.megatron_args import _REFUSED
 from weft.search import SPACES
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 WIDTH = "110"
 BLOCK = re.compile(r"^```(console|python)([^\n]*)\n(.*?)^```\n(\n```text\n.*?^```\n)?", re.M | re.S)
 TABLE = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.S)

@@ -1,4 +1,4 @@
-"""The public names, the command surface and the start-up budget are decisions: changing one changes this test."""
+"""The public names, the command surface and the start-up budget are decisions: to change one, change this."""
 
 import subprocess
 import sys

@@ -12,6 +12,8 @@ import re
 from weft.errors import BadInput
 
 _NUMBER = re.compile(r"\s*([+-]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|[+-]?\.[0-9]+)\s*([^\s0-9].*)?\s*")
+LONGEST = 64
+"""Characters of the longest quantity that is read."""
 _SCALE = {
     "": 1.0,
     "k": 1e3,
@@ -42,9 +44,11 @@ def _split(text: str | float, where: str, example: str) -> tuple[float, str]:
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         value, unit = _number(text), ""
     else:
-        match = _NUMBER.fullmatch(str(text))
+        match = _NUMBER.fullmatch(str(text)) if len(str(text)) <= LONGEST else None
         if match is None:
-            raise BadInput(f"{text!r} is not a quantity", where=where, remedy=f"write it like {example}")
+            raise BadInput(
+                f"{str(text)[:LONGEST]!r} is not a quantity", where=where, remedy=f"write it like {example}"
+            )
         value = float(match[1].replace(",", "").replace("_", ""))
         unit = (match[2] or "").strip()
     return _finite(value, text, where, example), unit
@@ -143,8 +147,11 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Bytes as memory is sold to people: "71.3 GB"."""
-    return f"{value / 1e9:.1f} GB" if abs(value) >= 1e8 else format_si(value, "B")
+    """Memory as the tools of accelerators show it: "71.3 GiB", "512 MiB"."""
+    for scale, prefix in ((2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki")):
+        if abs(value) >= 0.1 * scale:
+            return f"{value / scale:,.1f} {prefix}B"
+    return f"{value:g} B"
 
 
 def format_seconds(value: float) -> str:
@@ -156,6 +163,8 @@ def format_seconds(value: float) -> str:
         return f"{value / 86400:.1f} d"
     if magnitude >= 2 * 3600:
         return f"{value / 3600:.1f} h"
+    if magnitude >= 600:
+        return f"{value / 60:.1f} min"
     if magnitude >= 1 or magnitude == 0:
         return f"{value:.2f} s"
     if magnitude >= 1e-3:

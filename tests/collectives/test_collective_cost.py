@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -167,6 +168,25 @@ def test_rail_only_equation_1_is_met_without_efficiencies_and_latencies() -> Non
     assert max(stages) * 0.99 <= least <= sum(stages)
 
 
+@given(st.sampled_from(["all-gather", "reduce-scatter", "all-reduce"]), placed())
+@settings(max_examples=150, deadline=None)
+def test_the_bound_allows_hierarchical_algorithms(
+    kind: CollectiveKind, where: tuple[Spread, Network]
+) -> None:
+    """Tier by tier from the outside, a gather takes (u - 1) D / members over each tier of u units."""
+    group_, net = where
+    net = replace(net, reduces=tuple(False for _ in net.reduces))
+    members = [1.0, *(float(m[0]) for m in group_.members)]
+    if any(outer % inner for inner, outer in pairwise(members)):
+        return
+    stages = sum(
+        (outer / inner - 1) * 1e12 / outer / Bps
+        for (inner, outer), Bps in zip(pairwise(members), net.peak_Bps, strict=True)
+    )
+    rounds = 2 if kind == "all-reduce" else 1
+    assert bound(kind, 1e12, group_, net) <= rounds * stages * (1 + 1e-12)
+
+
 @given(placed(), st.floats(1e6, 1e12))
 @settings(max_examples=150, deadline=None)
 def test_all_reduce_carries_at_least_scatter_and_gather(where: tuple[Spread, Network], bytes_: float) -> None:
@@ -176,7 +196,7 @@ def test_all_reduce_carries_at_least_scatter_and_gather(where: tuple[Spread, Net
     if spread_.size[0] == 1:
         return
     halves = bound("reduce-scatter", bytes_, spread_, net) + bound("all-gather", bytes_, spread_, net)
-    assert bound("all-reduce", bytes_, spread_, net) == pytest.approx(halves)
+    assert bound("all-reduce", bytes_, spread_, net) <= halves * (1 + 1e-12)
     whole = seconds("all-reduce", bytes_ * 1e6, spread_, net)
     two = seconds("reduce-scatter", bytes_ * 1e6, spread_, net) + seconds(
         "all-gather", bytes_ * 1e6, spread_, net

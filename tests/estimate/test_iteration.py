@@ -13,6 +13,7 @@ import pytest
 from weft.cluster.calibration import Calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
+from weft.errors import Unsupported
 from weft.estimate.iteration import Estimator
 from weft.estimate.result import MEMORY_PARTS, TIME_PARTS, EstimateTable
 from weft.estimate.single import estimate
@@ -155,6 +156,16 @@ def test_order_and_batches_do_not_matter(name: str) -> None:
             assert np.array_equal(values, together[column][part]), column
 
 
+def test_large_tables_are_pieces_of_the_same_rows() -> None:
+    """Tables longer than one pass of the arithmetic."""
+    estimator, name = Estimator(job("llama"), cluster()), "llama"
+    times = 60
+    repeated = np.tile(np.arange(len(layouts(name))), times)
+    found = flat(estimator.evaluate(LayoutTable.of(layouts(name)).take(repeated)))
+    for column, values in flat(results(name)).items():
+        assert np.array_equal(found[column], np.tile(values, times)), column
+
+
 @works
 def test_model_flops_are_executed(name: str) -> None:
     """Without y (whose ranks repeat attention) and with sequence parallelism (or the latent projections
@@ -235,7 +246,7 @@ def test_zero_stages_save_memory(name: str) -> None:
 
 @works
 def test_recomputation_saves_memory_and_costs_time(name: str) -> None:
-    """Selective recomputation against none (full needs a block's working space, so one-layer stages differ)."""
+    """Selective against none; full needs a block's working space, which stages of one layer do not save."""
     found = variants(name, "recompute", ("none", "selective"))
     assert (found[1].memory_bytes <= found[0].memory_bytes * (1 + 1e-12)).all()
     assert (found[1].iteration_s >= found[0].iteration_s * (1 - 1e-12)).all()
@@ -340,8 +351,6 @@ def test_twice_the_batch_is_at_most_twice_the_time() -> None:
 
 
 def test_missing_precision_is_refused() -> None:
-    from weft.errors import Unsupported
-
     work = Job(model=load_model("llama-3-8b").model, recipe=replace(RECIPE, precision="fp8"))
     with pytest.raises(Unsupported, match="fp8"):
         Estimator(work, load_cluster("a100-8"))

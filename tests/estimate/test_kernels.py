@@ -26,7 +26,8 @@ def kernels(precision: Precision = "bf16", constants: Calibration = CONSTANTS) -
 
 def gemm(m: float, n: float, k: float, copies: float = 1.0, *, core: bool = False) -> Gemm:
     arrays = [np.array([float(v)]) for v in (m, n, k)]
-    return Gemm(name="g", phase="forward", m=arrays[0], n=arrays[1], k=arrays[2], copies=copies, core=core)
+    role = "core" if core else "linear"
+    return Gemm(name="g", phase="forward", m=arrays[0], n=arrays[1], k=arrays[2], copies=copies, role=role)
 
 
 def seconds(operation: Gemm | FlashAttention | Pass, made: Kernels | None = None) -> float:
@@ -86,7 +87,8 @@ def test_passes_move_bytes() -> None:
 
 def test_attention_is_the_longer_of_arithmetic_and_memory() -> None:
     def flash(flops: float, bytes_: float) -> float:
-        return seconds(FlashAttention(phase="forward", flops=np.array([flops]), bytes=np.array([bytes_])))
+        arrays = [np.array([value]) for value in (flops, bytes_, 1.0)]
+        return seconds(FlashAttention(phase="forward", flops=arrays[0], bytes=arrays[1], calls=arrays[2]))
 
     assert flash(1e13, 1e3) == pytest.approx(
         1e13 / (H100.bf16_flops * CONSTANTS.attention_efficiency), rel=0.01

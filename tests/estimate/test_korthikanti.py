@@ -15,6 +15,7 @@ import pytest
 from weft.cluster.catalogue import load as load_cluster
 from weft.estimate.iteration import Estimator
 from weft.estimate.result import EstimateTable
+from weft.estimate.single import estimate
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import Job, Recipe
@@ -92,14 +93,31 @@ def test_iteration_times_of_table_5() -> None:
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_utilisation_from_measured_times(run: Run) -> None:
-    """MFU counts the model.  For HFU the paper replaces s / 6h by s / 3h, that is it counts the attention core
-    of forward and backward twice, though selective recomputation repeats the forward core alone."""
+    """MFU counts the model.  For HFU the paper replaces s / 6h by s / 3h: it counts the attention core of
+    forward and backward twice, though selective recomputation repeats the forward core alone."""
     work = job(run)
     model = model_flops(work.model, work.recipe)
     core = sum(part.count * attention_forward_flops(part.block, work.recipe) for part in work.model.runs)
     available = run.selective_s * run.gpus * PEAK
     assert 100 * model / available == pytest.approx(run.mfu, abs=0.2)
     assert 100 * (model + 3 * core) / available == pytest.approx(run.hfu, abs=0.2)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_estimates_state_hardware_utilisation_as_the_paper_does(run: Run) -> None:
+    layout = Layout(
+        x=8,
+        pipeline=run.pipeline,
+        virtual_stages=run.virtual,
+        schedule="interleaved" if run.virtual > 1 else "1f1b",
+        micro_batch=run.micro_batch,
+        zero=0,
+        recompute="selective",
+        sequence_parallel=True,
+    )
+    found = estimate(job(run), load_cluster(f"a100-{run.gpus}"), [layout])[0]
+    assert found.hfu / found.mfu == pytest.approx(run.hfu / run.mfu, rel=3e-3)
+    assert 100 * found.mfu == pytest.approx(run.mfu, rel=0.09)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)

@@ -90,7 +90,7 @@ def test_flash_attention_keeps_no_scores() -> None:
 
 
 def test_llama_block_keeps_its_gated_activations() -> None:
-    """Per token and at 2 bytes: inputs of 2 norms (2h), of qkv and fc1 (2h) and of the projection (h), queries
+    """Per token and at 2 bytes: inputs of 2 norms (2h), of qkv and fc1 (2h), of the projection (h), queries
     (h), keys and values (2 kv d), both halves and the product of the gated layer (3f); log-sum-exp (4a)."""
     block = load_model("llama-3-8b").model.runs[0].block
     h, f, kv, a = 4096, 14336, 8 * 128, 32

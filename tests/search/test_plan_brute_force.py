@@ -16,7 +16,7 @@ from weft.estimate.iteration import Estimator
 from weft.estimate.single import estimate
 from weft.layout.check import explain, reject
 from weft.layout.spec import Layout
-from weft.layout.table import LayoutTable
+from weft.layout.table import LayoutTable, encode
 from weft.model import (
     Attention,
     Block,
@@ -133,8 +133,6 @@ def recomputations(case: Case, pipeline: int) -> list[tuple[str, int]]:
 
 def admitted(case: Case, layout: Layout) -> bool:
     """Whether the constraints of the space hold, read off the layout's own fields."""
-    from weft.layout.table import encode
-
     for name, values in case.space.fixed.items():
         value = layout.data_parallel if name == "data_parallel" else encode(name, getattr(layout, name))
         if value not in values:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
+from weft.errors import BadInput
 from weft.estimate.single import estimate
 from weft.layout.check import explain
 from weft.layout.spec import Layout
@@ -116,10 +117,15 @@ def test_constraints_hold_in_every_result(fixed: dict[str, object], maximum: dic
         assert explain(JOB, 16, one.layout) is None
 
 
-def test_contradictory_constraints_find_nothing() -> None:
-    space = STANDARD.constrained({"recompute": "none", "recompute_layers": 2}, {})
-    for one in search(space=space, top=5).layouts:
+def test_contradictory_constraints_are_refused() -> None:
+    with pytest.raises(BadInput, match="recompute = full"):
+        STANDARD.constrained({"recompute": "none", "recompute_layers": 2}, {})
+
+
+def test_recomputed_layers_imply_full_recomputation() -> None:
+    for one in search(space=STANDARD.constrained({"recompute_layers": 2}, {}), top=5).layouts:
         assert explain(JOB, 16, one.layout) is None
+        assert (one.layout.recompute, one.layout.recompute_layers) == ("full", 2)
 
 
 @pytest.mark.parametrize("fixed", [{"x": 3}, {"x": 16, "pipeline": 2}, {"micro_batch": 5}, {"expert": 4}])
@@ -130,15 +136,22 @@ def test_impossible_searches_come_back_empty(fixed: dict[str, int | str | bool])
     assert found.feasible == 0
 
 
-def test_odd_counts_and_batches() -> None:
-    """Six accelerators and a batch of 9: three micro-batch sizes, no power of two."""
-    job = Job(model=load_model("llama-3.2-1b").model, recipe=Recipe(global_batch=9, sequence=1536))
-    found = search(job, "h100-6", top=1000)
-    assert found.layouts
+@pytest.mark.parametrize(
+    ("count", "batch", "sequence"), [(6, 9, 1536), (24, 36, 3000), (8, 5, 77), (1, 3, 1)]
+)
+def test_odd_counts_and_batches(count: int, batch: int, sequence: int) -> None:
+    """No powers of two."""
+    recipe = Recipe(global_batch=batch, sequence=sequence)
+    job = Job(model=load_model("llama-3.2-1b").model, recipe=recipe)
+    found = search(job, f"h100-{count}", top=1000)
     for one in found.layouts:
         layout = one.layout
-        assert layout.world == 6
-        assert 9 % (layout.micro_batch * layout.data_parallel) == 0
+        assert layout.world == count
+        assert batch % (layout.micro_batch * layout.data_parallel) == 0
+        assert explain(job, count, layout) is None
+        assert one.iteration_s >= one.lower_bound_s
+    assert bool(found.layouts) == (found.feasible > 0)
+    assert found.layouts
 
 
 def test_margin_shrinks_the_memory() -> None:
@@ -166,7 +179,7 @@ def test_nothing_fits_and_the_advice_says_what_would() -> None:
     assert not found.advice.rejected.fits
     if found.advice.accepted is None:
         missing = found.advice.rejected.memory_bytes - found.advice.rejected.capacity_bytes
-        assert f"{missing / 1e9:.1f} GB" in found.advice.change
+        assert f"{missing / 2**30:,.1f} GiB" in found.advice.change
     else:
         assert found.advice.accepted.fits
 
@@ -180,7 +193,7 @@ def check_advice(found: Plan, cluster: Cluster) -> None:
         assert rejected.iteration_s < found.layouts[0].iteration_s
     if accepted is None:
         missing = rejected.memory_bytes - cluster.accelerator.memory_bytes
-        assert f"{missing / 1e9:.1f} GB" in found.advice.change
+        assert f"{missing / 2**30:,.1f} GiB" in found.advice.change
         return
     changed = [name for name in COLUMNS if getattr(rejected.layout, name) != getattr(accepted.layout, name)]
     assert len(changed) == 1

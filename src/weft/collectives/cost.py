@@ -110,26 +110,26 @@ def collective_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: N
 
 
 def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:
-    """No algorithm is faster: bytes that a rank must send or receive over the peak bandwidth it shares.
+    """No algorithm is faster: what the ranks of each unit must pass to the rest, over the peak of their
+    links there.
 
-    An all-reduce in a switch that reduces sends each byte once; otherwise 2(g-1)/g of the buffer must pass.
+    Of u units each lacks (u-1)/u of a gathered buffer, whatever the algorithm.  An all-reduce passes that
+    twice, or
+    the buffer once through a tier that reduces.  Links of the scale-up domain and of the NIC count together
+    for
+    what leaves a rank.
     """
     if kind in ("send", "exchange"):
-        return _slowest(bytes_, group, network.peak_Bps)
-    if kind == "all-reduce":
-        return _reduced_bound(bytes_, group, network)
-    if kind == "all-to-all":
-        return _spread_out(bytes_, group, network.peak_Bps)
-    return _slowest(bytes_ * (group.size - 1) / group.size, group, network.peak_Bps)
-
-
-def _reduced_bound(bytes_: Floats, group: Spread, network: Network) -> Floats:
-    """All-reduce: a tier that reduces passes each unit's bytes once, another 2(u-1)/u of them for u units."""
+        return bytes_ / (network.peak_Bps[0] + max(network.peak_Bps[1:], default=0.0))
     below = np.ones_like(group.size)
     seconds = np.zeros_like(bytes_)
-    for members, Bps, reduces in zip(group.members, network.peak_Bps, network.reduces, strict=True):
+    for k, members in enumerate(group.members):
         units = group.size / below
-        passed = bytes_ if reduces else 2.0 * bytes_ * (units - 1) / units
+        share = 1.0 if kind == "all-reduce" and network.reduces[k] else (units - 1) / units
+        if kind == "all-reduce" and not network.reduces[k]:
+            share = 2.0 * share
+        passed = bytes_ * (share * below if kind == "all-to-all" else share)
+        Bps = max(network.peak_Bps[k:]) if k else network.peak_Bps[0] + max(network.peak_Bps[1:], default=0.0)
         seconds = np.maximum(seconds, np.where(members > below, passed / (below * Bps), 0.0))
         below = members
     return seconds

@@ -228,8 +228,8 @@ class Iteration:
         return np.where(schedule >= SCHEDULES.index("zb1p"), filled, others / self.frame.virtual)
 
     def _sends(self, slowest: Slowest) -> Floats:
-        """Stage boundaries: blocking in plain 1F1B; in the other schedules hidden behind the next chunk, which
-        they slow; and once per stage to fill and drain."""
+        """Stage boundaries: blocking in plain 1F1B, else hidden behind the next chunk, which they slow; and once
+        per stage to fill and drain."""
         hop = self.frame.at(self.frame.costs.send_s)
         chunk = slowest.forward / self.frame.virtual
         hidden = np.where(self.frame.table.schedule == SCHEDULES.index("1f1b"), 0.0, np.minimum(hop, chunk))

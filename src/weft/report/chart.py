@@ -111,7 +111,7 @@ def _row(top: float, rank: int, estimate: Estimate, time: _Bars, memory: _Bars) 
     middle = top + _BAR / 2 + 4
     full = memory.left + estimate.capacity_bytes * memory.scale
     total = f"{format_seconds(estimate.iteration_s)}, MFU {estimate.mfu:.0%}"
-    used = f"{format_bytes(estimate.memory_bytes)} of {estimate.capacity_bytes / 1e9:.0f}"
+    used = f"{format_bytes(estimate.memory_bytes)} of {format_bytes(estimate.capacity_bytes)}"
     room = memory.left + max(estimate.memory_bytes, estimate.capacity_bytes) * memory.scale
     end = time.left + estimate.iteration_s * time.scale
     return [
@@ -172,14 +172,14 @@ def pareto_svg(plan: Plan) -> str:
     title = f"{plan.job.model.name} on {plan.cluster.name}: memory against iteration time"
     axes = _Axes(
         x=_ticks(shown[0].iteration_s, max(one.iteration_s for one in shown)),
-        y=_ticks(0.0, max(one.capacity_bytes for one in shown) / 1e9),
+        y=_ticks(0.0, max(one.capacity_bytes for one in shown) / 2**30),
     )
-    points = [(axes.across(one.iteration_s), axes.up(one.memory_bytes / 1e9)) for one in shown]
+    points = [(axes.across(one.iteration_s), axes.up(one.memory_bytes / 2**30)) for one in shown]
     steps = f"M{points[0][0]:.1f},{points[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in points[1:])
-    limit = axes.up(shown[0].capacity_bytes / 1e9)
+    limit = axes.up(shown[0].capacity_bytes / 2**30)
     items = [
         _text(16, 30, title, size=17, bold=True),
-        *axes.drawn("seconds per iteration", "GB per accelerator"),
+        *axes.drawn("seconds per iteration", "GiB per accelerator"),
         f'<line x1="{_Axes.LEFT}" y1="{limit:.1f}" x2="{_Axes.RIGHT}" y2="{limit:.1f}" stroke="#d55e00"'
         ' stroke-width="1.5" stroke-dasharray="6 4"/>',
         _text(_Axes.RIGHT, limit - 6, "capacity", anchor="end", colour="#d55e00"),

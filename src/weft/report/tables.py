@@ -95,7 +95,7 @@ def _results(estimates: Sequence[Estimate]) -> list[Column]:
         Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
         Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates]),
         Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=6),
-        Column(heading="mem GB", cells=[f"{one.memory_bytes / 1e9:.1f}" for one in estimates]),
+        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates]),
         Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=2, left=True),
         Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
     ]

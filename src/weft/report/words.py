@@ -198,6 +198,6 @@ def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:
 
 
 def largest_memory(estimate: Estimate, most: int = 2) -> str:
-    """The largest parts of the memory: "activations 41.1 GB, gradients 25.5 GB"."""
+    """The largest parts of the memory: "activations 41.1 GiB, gradients 25.5 GiB"."""
     parts = sorted(estimate.memory, key=lambda part: -part.value)[:most]
     return ", ".join(f"{MEMORY_LABELS[part.name]} {format_bytes(part.value)}" for part in parts)

@@ -237,9 +237,9 @@ class Switches:
         }
         if "recompute_layers" in space.fixed:
             options |= {"share": [0]}
-        options |= {name: list(space.fixed[name]) for name in options if name in space.fixed}
         if space.fixed.get("recompute_layers", (0,)) != (0,):
-            options["recompute"] = [code for code in options["recompute"] if code == FULL]
+            options["recompute"] = [FULL]
+        options |= {name: list(space.fixed[name]) for name in options if name in space.fixed}
         grid = np.meshgrid(*(np.array(values, dtype=np.int64) for values in options.values()), indexing="ij")
         flat = {name: values.ravel() for name, values in zip(options, grid, strict=True)}
         partial = (flat["recompute"] == FULL) | (flat["share"] == 0)

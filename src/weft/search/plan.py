@@ -18,6 +18,7 @@ from weft.layout.table import Floats, Index, Ints, LayoutTable, Mask
 from weft.model.job import Job
 from weft.search.enumeration import Batch, Enumeration
 from weft.search.space import STANDARD, Space
+from weft.units import format_bytes
 
 WORTHWHILE = 0.99
 """Advice must promise at least this share of the best iteration time."""
@@ -241,7 +242,7 @@ class _Search:
         if fitting:
             change, accepted = min(fitting, key=lambda pair: (pair[1].iteration_s, pair[0]))
             return Advice(rejected=rejected, change=change, accepted=accepted)
-        missing = f"{(rejected.memory_bytes - self.capacity) / 1e9:.1f} GB more memory per accelerator"
+        missing = f"{format_bytes(rejected.memory_bytes - self.capacity)} more memory per accelerator"
         return Advice(rejected=rejected, change=missing, accepted=None)
 
 
