@@ -114,5 +114,6 @@ class BlockRows:
 
     def _wire_bound(self, part: PartCosts, shards: ShardCosts) -> Floats:
         """The busiest single axis; axes may run at once."""
-        bound = np.maximum(part.tensor_bound_s, np.maximum(part.context_bound_s, part.expert_bound_s))
+        axes = (part.tensor_bound_s, part.contract_bound_s, part.context_bound_s, part.expert_bound_s)
+        bound = np.maximum.reduce(axes)
         return self.frame.at(np.maximum(bound, 3.0 * shards.bound_s))

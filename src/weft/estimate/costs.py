@@ -39,7 +39,7 @@ class PartCosts:
     Arrays hold one value per distinct mesh; ``tensor_*`` have a leading axis over ``TENSOR_OVERLAPS``.
     ``*_exposed_s`` is not hidden by overlap inside the block, ``tensor_hidden_s`` is.  ``core_s`` and
     ``cheap_s`` are what selective
-    recomputation runs again.  ``*_bound_s`` are lower bounds at peak figures.
+    recomputation runs again.  ``*_bound_s`` (tensor: x; contract: y) are lower bounds at peak figures.
     """
 
     forward_s: Floats
@@ -58,6 +58,7 @@ class PartCosts:
     core_flops: Floats
     math_bound_s: Floats
     tensor_bound_s: Floats
+    contract_bound_s: Floats
     context_bound_s: Floats
     expert_bound_s: Floats
 
@@ -176,7 +177,7 @@ class CostModel:
         if collective.kind == "exchange":
             self._exchange(collective, seconds, bound, times, costs)
         elif family == TENSOR:
-            costs.tensor_bound_s += bound
+            _accumulate(costs, "contract_bound_s" if "x" not in collective.axes else "tensor_bound_s", bound)
             self._tensor(collective, seconds, times, costs)
         else:
             _accumulate(costs, f"{family}_bound_s", bound)

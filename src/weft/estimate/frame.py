@@ -34,6 +34,7 @@ class MeshCosts:
     tied_parameters: Floats
     logits_bytes: Floats
     send_s: Floats
+    tied_s: Floats
     groups: WeightGroups
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Cluster
-from weft.collectives.cost import Network
+from weft.collectives.cost import Network, collective_s
 from weft.estimate.blocks import BlockRow, BlockRows
 from weft.estimate.costs import CostModel
 from weft.estimate.frame import Frame, MeshCosts, Shared, weighted
@@ -40,6 +40,7 @@ from weft.estimate.weights import (
     take,
     weight_groups,
 )
+from weft.layout.mesh import spread_of, strides
 from weft.layout.operations import stage_boundary
 from weft.layout.spec import SCHEDULES
 from weft.layout.stages import StageTable, stage_table
@@ -126,9 +127,18 @@ class Estimator:
             head_parameters=head,
             tied_parameters=tied,
             logits_bytes=logits_bytes(model, recipe, costs.sizes),
+            tied_s=self._tied(mesh, tied),
             send_s=costs.collective_sum(stage_boundary(model, recipe, costs.sizes).collectives),
             groups=groups,
         )
+
+    def _tied(self, mesh: LayoutTable, tied: Floats) -> Floats:
+        """All-reduce of a tied embedding's gradient between the first and the last stage."""
+        apart = mesh.pipeline - 1
+        pair = np.where(apart > 0, 2, 1)
+        group = spread_of([pair], [strides(mesh, "pipeline") * np.maximum(apart, 1)], self.network.spans)
+        gradients = tied * self.job.recipe.gradient_bytes
+        return collective_s("all-reduce", gradients, group, self.network)
 
     def _gradients(
         self, costs: MeshCosts, stages: StageTable, mesh: Index, line: Index
@@ -228,8 +238,8 @@ class Iteration:
         return np.where(schedule >= SCHEDULES.index("zb1p"), filled, others / self.frame.virtual)
 
     def _sends(self, slowest: Slowest) -> Floats:
-        """Stage boundaries: blocking in plain 1F1B, else hidden behind the next chunk, which they slow; and once
-        per stage to fill and drain."""
+        """Stage boundaries: blocking in plain 1F1B, else hidden behind the next chunk, which they slow; and
+        once per stage to fill and drain."""
         hop = self.frame.at(self.frame.costs.send_s)
         chunk = slowest.forward / self.frame.virtual
         hidden = np.where(self.frame.table.schedule == SCHEDULES.index("1f1b"), 0.0, np.minimum(hop, chunk))
