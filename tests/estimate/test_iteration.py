@@ -10,14 +10,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from weft.cluster.calibration import Calibration
+from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
+from weft.collectives.cost import Network, collective_s
 from weft.errors import Unsupported
 from weft.estimate.iteration import Estimator
 from weft.estimate.result import MEMORY_PARTS, TIME_PARTS, EstimateTable
 from weft.estimate.single import estimate
 from weft.layout.check import explain
+from weft.layout.mesh import Spread
 from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
 from weft.layout.table import LayoutTable
 from weft.model import Job, Recipe
@@ -354,3 +356,60 @@ def test_missing_precision_is_refused() -> None:
     work = Job(model=load_model("llama-3-8b").model, recipe=replace(RECIPE, precision="fp8"))
     with pytest.raises(Unsupported, match="fp8"):
         Estimator(work, load_cluster("a100-8"))
+
+
+# Hand-worked parts ------------------------------------------------------------------------------
+
+
+def one(layout: Layout, batch: int, cluster_name: str = "h100-64") -> EstimateTable:
+    work = Job(model=load_model("llama-2-7b").model, recipe=replace(RECIPE, global_batch=batch))
+    return Estimator(work, load_cluster(cluster_name)).evaluate(LayoutTable.of([layout]))
+
+
+def test_plain_pipelines_wait_for_every_boundary() -> None:
+    """Two messages a micro-batch, and two per boundary to fill and drain."""
+    cluster_ = load_cluster("h100-8")
+    network = Network.of(cluster_, calibration("h100"))
+    pair = Spread(np.array([8.0]), (np.array([8.0]),))
+    hop = float(collective_s("send", np.array([2.0 * 4096 * 4096]), pair, network)[0])
+    for batch in (8, 32):
+        found = one(Layout(pipeline=8), batch, "h100-8").time.stage_send_s[0]
+        assert found == pytest.approx((2 * batch + 2 * 7) * hop)
+
+
+def test_sharded_gradients_are_scattered_every_micro_batch() -> None:
+    """ZeRO-2: m reduce-scatters where ZeRO-1 has one; both gather parameters once."""
+
+    def exposed(zero: int, micro_batches: int) -> float:
+        layout = Layout(data=64, zero=zero, overlap_reduce=False, overlap_gather=False)
+        return float(one(layout, 64 * micro_batches).time.data_s[0])
+
+    scatter = (exposed(2, 5) - exposed(2, 1)) / 4
+    assert scatter > 0
+    assert exposed(1, 1) == pytest.approx(exposed(1, 5))
+    assert exposed(2, 1) == pytest.approx(exposed(1, 1))
+    assert exposed(1, 1) > scatter
+
+
+@pytest.mark.parametrize("field", ["overlap_gather", "overlap_reduce"])
+def test_hidden_collectives_slow_the_work_that_hides_them(field: str) -> None:
+    cost = calibration("h100").overlap_cost
+    base = Layout(z=64, overlap_gather=False, overlap_reduce=False)
+    without, with_ = (one(layout, 64).time for layout in (base, replace(base, **{field: True})))  # type: ignore[arg-type]
+    hidden = without.weights_s[0] - with_.weights_s[0]
+    assert hidden > 0
+    assert with_.backward_s[0] - without.backward_s[0] == pytest.approx(cost * hidden)
+
+
+def test_nothing_hidden_slows_nothing() -> None:
+    """Without overlap the cost of overlap does not matter."""
+    layout = Layout(z=64, overlap_gather=False, overlap_reduce=False, overlap_tensor="none")
+    work = Job(model=load_model("llama-2-7b").model, recipe=RECIPE)
+    free = replace(calibration("h100"), overlap_cost=0.0)
+    found = Estimator(work, cluster(), free).evaluate(LayoutTable.of([layout]))
+    assert found.iteration_s[0] == one(layout, 64).iteration_s[0]
+
+
+def test_optimizer_updates_what_a_rank_keeps() -> None:
+    whole, shared = (one(Layout(data=64, zero=zero), 64).time.optimizer_s[0] for zero in (0, 1))
+    assert whole == pytest.approx(64 * shared)

@@ -29,6 +29,7 @@ def timed(iteration_s: float, world: int = 16384) -> Estimate:
         lower_bound_s=iteration_s,
         tokens_per_s=1.0,
         mfu=0.4,
+        mfu_unmasked=0.38,
         hfu=0.4,
         model_tflops=400.0,
         memory_bytes=1.0,

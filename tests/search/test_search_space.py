@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from weft.layout.spec import Layout
 from weft.layout.table import COLUMNS
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
-from weft.search.enumeration import Enumeration
+from weft.search.enumeration import Batch, Enumeration
 from weft.search.plan import Plan, plan, single_changes
 from weft.search.space import FOUR_D, STANDARD, WIDE, Space, divisors
 
@@ -31,12 +32,17 @@ def test_divisors(number: int) -> None:
     assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
 
 
+def everything(enumeration: Enumeration) -> Iterator[Batch]:
+    """All batches of all frames."""
+    return enumeration.batches(np.arange(len(enumeration.frames)))
+
+
 def columns(
     job: Job, count: int, space: Space, rows: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """All batches put together: columns, mesh numbers, rejections."""
     enumeration = Enumeration(job, count, space, rows=rows)
-    batches = list(enumeration.batches())
+    batches = list(everything(enumeration))
     joined = {name: np.concatenate([b.table.column(name) for b in batches]) for name in COLUMNS}
     rejected = enumeration.rejected + sum(b.rejected for b in batches)
     return joined, np.concatenate([b.mesh for b in batches]), rejected
@@ -64,7 +70,7 @@ def test_rows_of_a_mesh_are_contiguous() -> None:
 @pytest.mark.parametrize("space", [STANDARD, FOUR_D, WIDE], ids=lambda space: space.name)
 def test_length_counts_the_rows_walked(space: Space) -> None:
     enumeration = Enumeration(JOB, 8, space)
-    assert len(enumeration) == sum(len(b.table) + int(b.rejected.sum()) for b in enumeration.batches())
+    assert len(enumeration) == sum(len(b.table) + int(b.rejected.sum()) for b in everything(enumeration))
 
 
 def test_wider_spaces_hold_the_narrower() -> None:

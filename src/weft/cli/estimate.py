@@ -14,7 +14,7 @@ from weft.cli.options import (
     recipe_options,
     training_options,
 )
-from weft.cli.outcome import draw, launch, print_launch, print_training, show, training
+from weft.cli.outcome import check_chart, draw, launch, print_launch, print_training, show, training
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def estimate(names: tuple[str, ...], **values: Any) -> None:
     from weft.estimate import estimate as evaluate
     from weft.estimate import sensitivities
 
+    check_chart(values["chart"])
     job, cluster, layout = _subject(names, values)
     _check(job, cluster, layout)
     calibration = constants(values["calibration"], cluster)

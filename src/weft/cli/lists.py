@@ -14,12 +14,14 @@ def models(word: str | None) -> None:
     from weft.model import load, names
     from weft.units import format_count
 
-    for name in names():
-        if word is None or word.lower() in name:
-            entry = load(name)
-            recipe = entry.recipe
-            shown = f"{recipe.global_batch} x {recipe.sequence} {recipe.precision}" if recipe else "-"
-            click.echo(f"{name:28s} {format_count(entry.model.parameters):>8s}  {shown:22s} {entry.source}")
+    found = [name for name in names() if word is None or word.lower() in name]
+    if not found:
+        raise UnknownName("model", str(word), names())
+    for name in found:
+        entry = load(name)
+        recipe = entry.recipe
+        shown = f"{recipe.global_batch} x {recipe.sequence} {recipe.precision}" if recipe else "-"
+        click.echo(f"{name:28s} {format_count(entry.model.parameters):>8s}  {shown:22s} {entry.source}")
 
 
 @click.command()
@@ -35,7 +37,7 @@ def clusters() -> None:
     for name in accelerator_names():
         chip = accelerator(name)
         click.echo(
-            f"  {name:12s} bf16 {format_si(chip.bf16_flops, 'FLOP/s'):>14s}"
+            f"  {name:12s} 16-bit {format_si(max(chip.bf16_flops, chip.fp16_flops), 'FLOP/s'):>14s}"
             f"  memory {chip.memory_bytes / 2**30:6.1f} GiB at {format_si(chip.memory_Bps, 'B/s'):>9s}"
             f"  scale-up {chip.scale_up_size:3d} at {format_si(chip.scale_up_Bps, 'B/s'):>8s}"
             f"  NIC {format_si(chip.nic_Bps, 'B/s')}"
@@ -46,10 +48,10 @@ def clusters() -> None:
 @click.argument("code", required=False)
 def explain(code: str | None) -> None:
     """Say what a rejection CODE means (all of them without one)."""
-    from weft.layout.check import REASONS
+    from weft.layout.check import REASONS, REMEDIES
 
     if code is not None and code not in REASONS:
         raise UnknownName("rejection code", code, REASONS)
     for name, reason in REASONS.items():
         if code in (None, name):
-            click.echo(f"{name}: {reason}")
+            click.echo(f"{name}: {reason}; {REMEDIES[name]}")

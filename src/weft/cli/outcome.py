@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.cli.options import console, deliver
@@ -121,12 +122,20 @@ def print_launch(arguments: LaunchArguments, screen: Console) -> None:
         screen.print(f"note: {note}", markup=False)
 
 
-def draw(estimates: Sequence[Estimate], path: str | None, job: Job, cluster: Cluster) -> None:
-    """The chart of ``--chart``."""
+def check_chart(path: str | None) -> None:
+    """Refuse a chart that cannot be written before the search begins."""
     if path is None:
         return
     if not path.endswith(".svg"):
         raise BadInput(f"{path!r} is no SVG file", where="--chart", remedy="name it like layouts.svg")
+    if not Path(path).absolute().parent.is_dir():
+        raise BadInput("its folder does not exist", where=f"--chart {path}", remedy="make the folder first")
+
+
+def draw(estimates: Sequence[Estimate], path: str | None, job: Job, cluster: Cluster) -> None:
+    """The chart of ``--chart``."""
+    if path is None:
+        return
     from weft.report.chart import breakdown_svg
 
     deliver(breakdown_svg(estimates, title=f"{job.model.name} on {cluster.name}"), path)

@@ -14,13 +14,17 @@ from weft.cli.options import (
     recipe_options,
     training_options,
 )
-from weft.cli.outcome import show_plan
+from weft.cli.outcome import check_chart, show_plan
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
     from weft.model import Job
     from weft.search import Plan, Space
+
+
+SPARE = 10
+"""Meshes searched for per layout shown, of which near-equal ones are left out."""
 
 
 @click.command()
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
     "--memory-margin", default="0%", show_default=True, metavar="SHARE", help="Memory to leave free, as 5%."
 )
 @click.option("--top", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Layouts to show.")
-@click.option("--variants", is_flag=True, help="Rank every layout, not only the best of each mesh.")
+@click.option("--variants", is_flag=True, help="Rank every layout, also near-equal ones.")
 @click.option("--pareto", is_flag=True, help="Also show time against memory.")
 @training_options
 @output_options
@@ -53,10 +57,17 @@ def plan(model: str, cluster: str, **values: Any) -> None:
     """
     from weft.cluster import resolve
     from weft.model import resolve_job
+    from weft.search import distinct
 
+    check_chart(values["chart"])
     job = resolve_job(model, recipe_changes(values))
     where = resolve(cluster)
-    show_plan(_search(job, where, values), values)
+    found = _search(job, where, values)
+    if not found.considered:
+        raise BadInput(
+            "the constraints exclude every layout", where="--fix and --max", remedy="drop or loosen one"
+        )
+    show_plan(found if values["variants"] else distinct(found, values["top"]), values)
 
 
 def _search(job: Job, cluster: Cluster, values: dict[str, Any]) -> Plan:
@@ -71,7 +82,7 @@ def _search(job: Job, cluster: Cluster, values: dict[str, Any]) -> Plan:
             job,
             cluster,
             space=space,
-            top=values["top"],
+            top=values["top"] if values["variants"] else SPARE * values["top"],
             per_mesh=not values["variants"],
             memory_margin=margin,
             constants=calibration,
@@ -87,6 +98,8 @@ def _constrain(space: Space, count: int, fix: tuple[str, ...], most: tuple[str, 
     fixed: dict[str, Any] = {}
     for text in fix:
         part = parse_layout(text, where="--fix")
+        if twice := sorted(set(fixed) & set(part.values)):
+            raise BadInput(f"{twice[0]} is fixed twice", where="--fix", remedy="give it once")
         fixed |= dict(part.values)
         if part.data_parallel is not None:
             fixed["data_parallel"] = part.data_parallel

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from weft.errors import BadInput
 
@@ -26,6 +26,8 @@ class Calibration:
     """Constants between peak and achieved.  ``name`` says for which accelerator and software."""
 
     name: str = "default"
+    provenance: Literal["analytic", "calibrated"] = "analytic"
+    """Whether the constants were set with measured training runs."""
     gemm_efficiency: float = _constant(0.85, "of peak", 0.4, 1.0, _PUBLIC)
     """Share of the matrix peak that a large, well-shaped 16-bit GEMM reaches."""
     low_precision_efficiency: float = _constant(0.75, "of peak", 0.3, 1.0, _PUBLIC)
@@ -98,21 +100,22 @@ def calibration(accelerator: str) -> Calibration:
     family = max(matching, key=len, default=None)
     if family is None:
         return Calibration()
-    return with_constants(Calibration(name=family), tables[family], where=f"calibration {family}")
+    base = Calibration(name=family, provenance=tables[family].get("provenance", "analytic"))
+    return with_constants(base, tables[family], where=f"calibration {family}")
 
 
 def with_constants(base: Calibration, values: dict[str, Any], *, where: str) -> Calibration:
     """``base`` with some constants replaced, each checked against its range."""
     ranges = {name: (low, high) for name, _, low, high, _ in constants()}
     for name, value in values.items():
-        if name == "source":
+        if name in ("source", "provenance"):
             continue
         if name not in ranges:
             raise BadInput(f"unknown constant {name!r}", where=where, remedy=f"known: {', '.join(ranges)}")
         low, high = ranges[name]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise BadInput(f"{name} = {value!r} is outside {low:g} to {high:g}", where=where)
-    numbers = {name: float(value) for name, value in values.items() if name != "source"}
+    numbers = {name: float(value) for name, value in values.items() if name in ranges}
     return replace(base, **numbers)  # type: ignore[arg-type]
 
 
@@ -126,4 +129,4 @@ def read_calibration(path: str, base: Calibration) -> Calibration:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"cannot be read: {error}", where=path, remedy="give TOML constants") from None
-    return with_constants(replace(base, name=Path(path).stem), values, where=path)
+    return with_constants(replace(base, name=Path(path).stem, provenance="calibrated"), values, where=path)

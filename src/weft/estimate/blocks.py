@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.estimate.costs import PartCosts
-from weft.estimate.frame import Frame
+from weft.estimate.frame import TimedFrame
 from weft.estimate.weights import ShardCosts
 from weft.layout.table import Floats
 
@@ -35,7 +35,7 @@ class BlockRow:
 class BlockRows:
     """Blocks, embedding and head of a frame."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: TimedFrame) -> None:
         self.frame = frame
 
     def all(self) -> list[BlockRow]:

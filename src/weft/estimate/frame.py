@@ -9,8 +9,18 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.estimate.costs import PartCosts
-from weft.estimate.memory import Activations, Parameters
-from weft.estimate.weights import GradientCosts, ShardCosts, WeightGroups
+from weft.estimate.memory import (
+    Activations,
+    Parameters,
+    block_activations,
+    block_parameters,
+    embedding_parameters,
+    head_parameters,
+    logits_bytes,
+    tied_parameters,
+)
+from weft.estimate.weights import GradientCosts, ShardCosts, WeightGroups, weight_groups
+from weft.layout.operations import Sizes
 from weft.layout.spec import RECOMPUTES
 from weft.layout.stages import StageTable
 from weft.layout.table import Floats, Index, LayoutTable
@@ -18,48 +28,73 @@ from weft.model.job import Job
 
 
 @dataclass(frozen=True, slots=True)
+class MeshSizes:
+    """Parameters and activations on one rank of each distinct mesh of a table, and who shares its weights."""
+
+    parameters: tuple[Parameters, ...]
+    activations: tuple[Activations, ...]
+    embedding_parameters: Floats
+    head_parameters: Parameters
+    tied_parameters: Floats
+    logits_bytes: Floats
+    groups: WeightGroups
+
+    @classmethod
+    def of(cls, job: Job, mesh: LayoutTable, spans: tuple[int, ...]) -> MeshSizes:
+        model, recipe = job.model, job.recipe
+        sizes = Sizes.of(mesh, recipe)
+        return cls(
+            parameters=tuple(block_parameters(kind, sizes) for kind in model.kinds),
+            activations=tuple(block_activations(kind, recipe, sizes) for kind in model.kinds),
+            embedding_parameters=embedding_parameters(model, sizes),
+            head_parameters=head_parameters(model, sizes),
+            tied_parameters=tied_parameters(model, sizes),
+            logits_bytes=logits_bytes(model, recipe, sizes),
+            groups=weight_groups(mesh, spans),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class MeshCosts:
-    """Everything that depends only on the distinct meshes of a table."""
+    """Seconds per micro-batch that depend only on the distinct meshes of a table."""
 
     blocks: tuple[PartCosts, ...]
     embedding: PartCosts
     head: PartCosts
-    parameters: tuple[Parameters, ...]
-    activations: tuple[Activations, ...]
     shards: tuple[ShardCosts, ...]
     embedding_shards: ShardCosts
     head_shards: ShardCosts
-    embedding_parameters: Floats
-    head_parameters: Floats
-    tied_parameters: Floats
-    logits_bytes: Floats
     send_s: Floats
     tied_s: Floats
-    groups: WeightGroups
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the rows of a table share: distinct meshes, stage tables, and gradients of distinct (mesh,
-    stages) pairs."""
+    """What the rows of a table share: sizes of distinct meshes, and stage tables."""
 
     job: Job
-    cluster: Cluster
     constants: Calibration
-    costs: MeshCosts
+    sizes: MeshSizes
     stages: StageTable
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """``Shared`` with seconds, and the gradients of distinct pairs of mesh and stages."""
+
+    shared: Shared
+    cluster: Cluster
+    costs: MeshCosts
     gradients: tuple[GradientCosts, ...]
 
 
 class Frame:
-    """Rows of a table of layouts: ``mesh`` maps them to distinct meshes, ``line`` to lines of the stage
-    table,
-    ``pair`` to distinct pairs of the two."""
+    """Rows of a table of layouts: ``mesh`` maps them to distinct meshes, ``line`` to lines of stages."""
 
-    def __init__(self, shared: Shared, table: LayoutTable, mesh: Index, line: Index, pair: Index) -> None:
-        self.job, self.cluster, self.constants = shared.job, shared.cluster, shared.constants
-        self.costs, self.stages, self.gradients = shared.costs, shared.stages, shared.gradients
-        self.table, self.mesh, self.line, self.pair = table, mesh, line, pair
+    def __init__(self, shared: Shared, table: LayoutTable, mesh: Index, line: Index) -> None:
+        self.job, self.constants = shared.job, shared.constants
+        self.sizes, self.stages = shared.sizes, shared.stages
+        self.table, self.mesh, self.line = table, mesh, line
         job = shared.job
         self.pipeline = table.pipeline.astype(np.float64)
         self.virtual = table.virtual_stages.astype(np.float64)
@@ -100,6 +135,15 @@ class Frame:
         layers = np.ceil(self.job.model.layers / self.pipeline)
         share = np.minimum(self.table.recompute_layers / layers, 1.0)
         return np.where(full, np.where(self.table.recompute_layers > 0, share, 1.0), 0.0)
+
+
+class TimedFrame(Frame):
+    """Rows with what times them: ``pair`` maps them to distinct pairs of mesh and stages."""
+
+    def __init__(self, timed: Timed, table: LayoutTable, mesh: Index, line: Index, pair: Index) -> None:
+        super().__init__(timed.shared, table, mesh, line)
+        self.cluster, self.costs, self.gradients = timed.cluster, timed.costs, timed.gradients
+        self.pair = pair
 
 
 def weighted(values: list[Floats], counts: list[Floats]) -> Floats:

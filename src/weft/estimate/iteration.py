@@ -13,37 +13,17 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Cluster
-from weft.collectives.cost import Network, collective_s
+from weft.collectives.cost import Network
 from weft.estimate.blocks import BlockRow, BlockRows
-from weft.estimate.costs import CostModel
-from weft.estimate.frame import Frame, MeshCosts, Shared, weighted
+from weft.estimate.frame import Frame, MeshSizes, Shared, Timed, TimedFrame, weighted
 from weft.estimate.kernels import Kernels
-from weft.estimate.memory import (
-    Parameters,
-    block_activations,
-    block_parameters,
-    embedding_parameters,
-    head_parameters,
-    logits_bytes,
-    tied_parameters,
-)
+from weft.estimate.mesh_costs import MeshCostModel
 from weft.estimate.pace import Slowest, slowest_stage
 from weft.estimate.result import EstimateTable, TimeParts
 from weft.estimate.stage_memory import StageMemory
 from weft.estimate.synchronisation import StepSynchronisation
-from weft.estimate.weights import (
-    GradientCosts,
-    ShardCosts,
-    WeightGroups,
-    shard_costs,
-    step_costs,
-    take,
-    weight_groups,
-)
-from weft.layout.mesh import spread_of, strides
-from weft.layout.operations import stage_boundary
 from weft.layout.spec import SCHEDULES
-from weft.layout.stages import StageTable, stage_table
+from weft.layout.stages import stage_table
 from weft.layout.table import Floats, Index, LayoutTable, collapse
 from weft.model.job import Job
 
@@ -88,98 +68,51 @@ class Estimator:
 
     def evaluate(self, table: LayoutTable) -> EstimateTable:
         """Time and memory of every row."""
-        meshes = collapse([table.column(name) for name in MESH_COLUMNS])
-        costs = self.mesh_costs(table.take(meshes.first))
-        wraps = (table.schedule == SCHEDULES.index("zbv")).astype(np.int64)
-        stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps)
-        pairs = collapse((meshes.group, line))
-        gradients = self._gradients(costs, stages, meshes.group[pairs.first], line[pairs.first])
-        shared = Shared(self.job, self.cluster, self.constants, costs, stages, gradients)
-        rows_of = np.arange(len(table))
-        slices = [rows_of[i : i + SLICE] for i in range(0, max(len(table), 1), SLICE)]
+        shared, mesh, line, first = self._shared(table)
+        distinct = table.take(first)
+        model = MeshCostModel(self.job, self.kernels, self.network)
+        costs = model.costs(distinct, shared.sizes)
+        pairs = collapse((mesh, line))
+        gradients = model.gradients(shared, distinct, mesh[pairs.first], line[pairs.first])
+        timed = Timed(shared, self.cluster, costs, gradients)
         return EstimateTable.concatenate(
             [
                 Iteration(
-                    Frame(shared, table.take(rows), meshes.group[rows], line[rows], pairs.group[rows])
+                    TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
                 ).estimate()
-                for rows in slices
+                for rows in _slices(len(table))
             ]
         )
 
-    def mesh_costs(self, mesh: LayoutTable) -> MeshCosts:
-        """Costs of each row of a table of distinct meshes."""
-        model, recipe = self.job.model, self.job.recipe
-        costs = CostModel(self.job, self.kernels, self.network, mesh)
-        groups = weight_groups(mesh, self.network.spans)
-        parameters = tuple(block_parameters(kind, costs.sizes) for kind in model.kinds)
-        embedding, head = embedding_parameters(model, costs.sizes), head_parameters(model, costs.sizes)
-        tied, none = tied_parameters(model, costs.sizes), np.zeros(len(mesh))
-        return MeshCosts(
-            blocks=costs.blocks(),
-            embedding=costs.embedding(),
-            head=costs.head(),
-            parameters=parameters,
-            activations=tuple(block_activations(kind, recipe, costs.sizes) for kind in model.kinds),
-            shards=tuple(self._shards(one, groups) for one in parameters),
-            embedding_shards=self._shards(Parameters(embedding, none), groups),
-            head_shards=self._shards(Parameters(head + tied, none), groups),
-            embedding_parameters=embedding,
-            head_parameters=head,
-            tied_parameters=tied,
-            logits_bytes=logits_bytes(model, recipe, costs.sizes),
-            tied_s=self._tied(mesh, tied),
-            send_s=costs.collective_sum(stage_boundary(model, recipe, costs.sizes).collectives),
-            groups=groups,
+    def memory_bytes(self, table: LayoutTable) -> Floats:
+        """Memory of the fullest stage of every row, without timing it."""
+        shared, mesh, line, _ = self._shared(table)
+        return np.concatenate(
+            [
+                StageMemory(Frame(shared, table.take(rows), mesh[rows], line[rows])).fullest()[1]
+                for rows in _slices(len(table))
+            ]
         )
 
-    def _tied(self, mesh: LayoutTable, tied: Floats) -> Floats:
-        """All-reduce of a tied embedding's gradient between the first and the last stage."""
-        apart = mesh.pipeline - 1
-        pair = np.where(apart > 0, 2, 1)
-        group = spread_of([pair], [strides(mesh, "pipeline") * np.maximum(apart, 1)], self.network.spans)
-        gradients = tied * self.job.recipe.gradient_bytes
-        return collective_s("all-reduce", gradients, group, self.network)
-
-    def _gradients(
-        self, costs: MeshCosts, stages: StageTable, mesh: Index, line: Index
-    ) -> tuple[GradientCosts, ...]:
-        """Dense and expert gradients of the largest stage, per distinct pair of mesh and stage split."""
-        dense, expert = largest_stage(costs, stages, mesh, line)
-        found = []
-        for elements, shard, replica in (
-            (dense, costs.groups.shard, costs.groups.replica),
-            (expert, costs.groups.expert_shard, costs.groups.expert_replica),
-        ):
-            local, copies = elements / shard.size[mesh], take(replica, mesh)
-            step = step_costs(local, self.job.recipe, copies, self.network)
-            found.append(GradientCosts(local, copies.size, step))
-        return tuple(found)
-
-    def _shards(self, parameters: Parameters, groups: WeightGroups) -> ShardCosts:
-        recipe, network = self.job.recipe, self.network
-        dense = shard_costs(parameters.dense, recipe, groups.shard, network)
-        return dense + shard_costs(parameters.expert, recipe, groups.expert_shard, network)
+    def _shared(self, table: LayoutTable) -> tuple[Shared, Index, Index, Index]:
+        """What the rows share, each row's mesh and stage line, and a row of each distinct mesh."""
+        meshes = collapse([table.column(name) for name in MESH_COLUMNS])
+        sizes = MeshSizes.of(self.job, table.take(meshes.first), self.network.spans)
+        wraps = (table.schedule == SCHEDULES.index("zbv")).astype(np.int64)
+        stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps)
+        return Shared(self.job, self.constants, sizes, stages), meshes.group, line, meshes.first
 
 
-def largest_stage(costs: MeshCosts, stages: StageTable, mesh: Index, line: Index) -> tuple[Floats, Floats]:
-    """Dense and expert parameters of the largest stage, for pairs of mesh and stage split."""
-    dense, expert = np.zeros(len(line)), np.zeros(len(line))
-    for stage in range(stages.repeats.shape[1]):
-        embedding, head = stages.embedding[line, stage], stages.head[line, stage]
-        here = embedding * costs.embedding_parameters[mesh] + head * costs.head_parameters[mesh]
-        here += head * (1 - embedding) * costs.tied_parameters[mesh]
-        routed = np.zeros(len(line))
-        for counts, parameters in zip(stages.counts, costs.parameters, strict=True):
-            here += counts[line, stage] * parameters.dense[mesh]
-            routed += counts[line, stage] * parameters.expert[mesh]
-        dense, expert = np.maximum(dense, here), np.maximum(expert, routed)
-    return dense, expert
+def _slices(rows: int) -> list[Index]:
+    """Row numbers in pieces of ``SLICE``; one empty piece of an empty table."""
+    numbers = np.arange(rows)
+    return [numbers[start : start + SLICE] for start in range(0, max(rows, 1), SLICE)]
 
 
 class Iteration:
     """Assembles the iteration of every row of a frame."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: TimedFrame) -> None:
         self.frame = frame
 
     def estimate(self) -> EstimateTable:
@@ -253,7 +186,7 @@ class Iteration:
         if not self.frame.table.offload_activations.any():
             return self.frame.zeros()
         host = self.frame.cluster.accelerator.host_Bps * self.frame.constants.host_efficiency
-        kept = [self.frame.kept(activations) for activations in self.frame.costs.activations]
+        kept = [self.frame.kept(activations) for activations in self.frame.sizes.activations]
         moved = weighted(kept, slowest.counts[: len(kept)]) / host
         exposed = np.maximum(moved - slowest.forward, 0.0) + np.maximum(moved - slowest.backward, 0.0)
         total: Floats = self.frame.micro_batches * exposed * self.frame.table.offload_activations

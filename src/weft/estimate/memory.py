@@ -55,9 +55,15 @@ def embedding_parameters(model: Model, sizes: Sizes) -> Floats:
     return model.embedding_parameters / (sizes.x * sizes.y)
 
 
-def head_parameters(model: Model, sizes: Sizes) -> Floats:
+def head_parameters(model: Model, sizes: Sizes) -> Parameters:
     """Output projection (none of its own where tied), final norm and multi-token-prediction modules."""
-    return (model.head_parameters + model.prediction_parameters) / (sizes.x * sizes.y)
+    dense = model.head_parameters / (sizes.x * sizes.y)
+    if not model.prediction_layers:
+        return Parameters(dense, np.zeros_like(sizes.x))
+    block = block_parameters(model.runs[-1].block, sizes)
+    own = model.prediction_parameters / model.prediction_layers - model.runs[-1].block.parameters
+    modules = model.prediction_layers
+    return Parameters(dense + modules * (block.dense + own), modules * block.expert)
 
 
 def tied_parameters(model: Model, sizes: Sizes) -> Floats:
@@ -82,13 +88,15 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes) -> Activations
 
 
 def logits_bytes(model: Model, recipe: Recipe, sizes: Sizes) -> Floats:
-    """Logits of one micro-batch, in 16 bits and in the 32 bits of the loss."""
-    return sizes.tokens * model.vocab / (sizes.x * sizes.y) * (recipe.element_bytes + 4.0)
+    """Logits of one micro-batch, in 16 bits and in the 32 bits of the loss, of the head and each prediction
+    module."""
+    heads = 1 + model.prediction_layers
+    return heads * sizes.tokens * model.vocab / (sizes.x * sizes.y) * (recipe.element_bytes + 4.0)
 
 
 def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float) -> tuple[Floats, Floats]:
-    """Inputs that linear layers keep for their weight gradient: norm and activation outputs, which are
-    cheap to make again, and others.
+    """Inputs that linear layers keep for their weight gradient: those that recomputing norms and the experts'
+    activation makes again, and others.
 
     Layers that share an input (latent attention's down-projections, router and experts) keep it once.
     """
@@ -101,10 +109,10 @@ def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float) -> tuple[Fl
         sources.add(source)
         inputs, _ = split(linear, sizes)
         saved = element_bytes * _saved_rows(linear, block, sizes) * linear.inputs / inputs
-        if source in ("proj", "q_up", "kv_up", "expert.fc1"):
-            kept = kept + saved
-        else:
+        if source in ("norm1", "norm2", "expert.fc2"):
             cheap = cheap + saved
+        else:
+            kept = kept + saved
     return cheap, kept
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.estimate.blocks import BlockRow
-from weft.estimate.frame import Frame, weighted
+from weft.estimate.frame import TimedFrame, weighted
 from weft.layout.table import Floats
 
 
@@ -60,7 +60,7 @@ class Slowest:
         )
 
 
-def slowest_stage(frame: Frame, rows: list[BlockRow]) -> Slowest:
+def slowest_stage(frame: TimedFrame, rows: list[BlockRow]) -> Slowest:
     """The slowest stage of every row."""
     stages = [
         Slowest.of(rows, frame.counts(stage), frame.stages.repeats[frame.line, stage])

@@ -135,6 +135,7 @@ class Part:
 class Estimate:
     """One layout's iteration: ``time`` parts add up to ``iteration_s``, ``memory`` parts to ``memory_bytes``.
 
+    ``mfu`` counts the whole square of attention, ``mfu_unmasked`` only what the causal mask leaves.
     ``mfu`` and ``hfu`` are fractions of the dense peak of the job's precision; ``capacity_bytes`` is one
     accelerator's memory;
     ``fullest_stage`` holds ``memory_bytes``.  ``provenance`` is analytic, calibrated, simulated or measured.
@@ -145,6 +146,7 @@ class Estimate:
     lower_bound_s: float
     tokens_per_s: float
     mfu: float
+    mfu_unmasked: float
     hfu: float
     model_tflops: float
     memory_bytes: float

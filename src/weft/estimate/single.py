@@ -35,6 +35,7 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
         lower_bound_s=float(results.lower_bound_s[row]),
         tokens_per_s=job.recipe.tokens / seconds,
         mfu=flops / seconds / peak,
+        mfu_unmasked=model_flops(job.model, job.recipe, causal=True) / seconds / peak,
         hfu=flops * (1 + replayed) / seconds / peak,
         model_tflops=flops / seconds / layout.world / 1e12,
         memory_bytes=float(results.memory_bytes[row]),
@@ -44,7 +45,7 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
         memory=tuple(
             Part(name=name, value=float(getattr(results.memory, name)[row])) for name in MEMORY_PARTS
         ),
-        provenance="calibrated",
+        provenance=estimator.constants.provenance,
     )
 
 

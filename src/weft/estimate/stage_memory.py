@@ -42,8 +42,8 @@ class StageMemory:
 
     def fullest(self) -> tuple[MemoryParts, Floats]:
         """Memory of the fullest stage."""
-        kept = [self.frame.kept(activations) for activations in self.frame.costs.activations]
-        working = np.max([self.frame.at(a.none) for a in self.frame.costs.activations], axis=0)
+        kept = [self.frame.kept(activations) for activations in self.frame.sizes.activations]
+        working = np.max([self.frame.at(a.none) for a in self.frame.sizes.activations], axis=0)
         working = np.where(self.frame.replayed > 0, working, 0.0)
         shared = self._sharding()
         best, most = self._stage(0, kept, working, shared)
@@ -63,7 +63,7 @@ class StageMemory:
     def _sharding(self) -> Sharding:
         """By how much weights, gradients and optimizer states are divided, for dense and expert
         parameters."""
-        groups, zero = self.frame.costs.groups, self.frame.table.zero
+        groups, zero = self.frame.sizes.groups, self.frame.table.zero
         cuts = []
         for shard, replica in (
             (groups.shard, groups.replica),
@@ -76,16 +76,17 @@ class StageMemory:
 
     def _stage_memory(self, stage: int, kept: list[Floats], working: Floats, shared: Sharding) -> MemoryParts:
         counts = self.frame.counts(stage)
-        kinds = len(self.frame.costs.parameters)
+        kinds = len(self.frame.sizes.parameters)
         embedding, head = counts[kinds], counts[kinds + 1]
-        dense = weighted([self.frame.at(p.dense) for p in self.frame.costs.parameters], counts[:kinds])
-        dense = dense + embedding * self.frame.at(self.frame.costs.embedding_parameters)
-        dense = dense + head * self.frame.at(self.frame.costs.head_parameters)
-        dense = dense + head * (1 - embedding) * self.frame.at(self.frame.costs.tied_parameters)
-        expert = weighted([self.frame.at(p.expert) for p in self.frame.costs.parameters], counts[:kinds])
+        dense = weighted([self.frame.at(p.dense) for p in self.frame.sizes.parameters], counts[:kinds])
+        dense = dense + embedding * self.frame.at(self.frame.sizes.embedding_parameters)
+        dense = dense + head * self.frame.at(self.frame.sizes.head_parameters.dense)
+        dense = dense + head * (1 - embedding) * self.frame.at(self.frame.sizes.tied_parameters)
+        expert = weighted([self.frame.at(p.expert) for p in self.frame.sizes.parameters], counts[:kinds])
+        expert = expert + head * self.frame.at(self.frame.sizes.head_parameters.expert)
         recipe = self.frame.job.recipe
         optimizer = recipe.optimizer_bytes * (1 - self.frame.table.offload_optimizer)
-        held = weighted(kept, counts[:kinds])
+        held = weighted(kept, counts[:kinds]) + head * self.frame.job.model.prediction_layers * kept[-1]
         flight = np.where(
             self.frame.table.offload_activations > 0, np.minimum(2.0, self.frame.micro_batches), 1.0
         )
@@ -118,16 +119,16 @@ class StageMemory:
     def _buffers(self, embedding: Floats, head: Floats, working: Floats, shared: Sharding) -> Floats:
         """Gathered weights of two blocks (one prefetched) and gradients of one where z > 1, logits, one
         recomputed block."""
-        costs, recipe = self.frame.costs, self.frame.job.recipe
-        buffers = working + head * self.frame.at(self.frame.costs.logits_bytes)
+        sizes, recipe = self.frame.sizes, self.frame.job.recipe
+        buffers = working + head * self.frame.at(self.frame.sizes.logits_bytes)
         blocks = [
             np.where(shared.weights > 1, self.frame.at(p.dense), 0.0)
             + np.where(shared.expert_weights > 1, self.frame.at(p.expert), 0.0)
-            for p in self.frame.costs.parameters
+            for p in self.frame.sizes.parameters
         ]
         edges = (
-            embedding * self.frame.at(costs.embedding_parameters),
-            head * self.frame.at(costs.head_parameters + costs.tied_parameters),
+            embedding * self.frame.at(sizes.embedding_parameters),
+            head * self.frame.at(sizes.head_parameters.dense + sizes.tied_parameters),
         )
         blocks += [np.where(shared.weights > 1, edge, 0.0) for edge in edges]
         largest: Floats = np.max(blocks, axis=0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.estimate.frame import Frame
+from weft.estimate.frame import TimedFrame
 from weft.estimate.pace import Slowest
 from weft.layout.spec import SCHEDULES
 from weft.layout.table import Floats
@@ -30,7 +30,7 @@ class Synchronisation:
 class StepSynchronisation:
     """Gradient reduction, optimizer and parameter gathering of a frame."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: TimedFrame) -> None:
         self.frame = frame
 
     def costs(self, slowest: Slowest) -> Synchronisation:

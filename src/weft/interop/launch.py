@@ -85,9 +85,7 @@ def common_reasons(job: Job, cluster: Cluster, layout: Layout) -> list[str]:
     """Why no launcher can run a layout: too large, a broken batch, or an axis that only Weft has."""
     reasons = []
     if layout.y > 1:
-        reasons.append(
-            f"y is {layout.y}: splitting the other side of a linear layer runs in `weft train` only"
-        )
+        reasons.append(f"y is {layout.y}: no launcher splits the other side of a linear layer")
     if layout.world > cluster.count:
         reasons.append(f"it needs {layout.world} accelerators of {cluster.count}")
     share = layout.micro_batch * layout.data_parallel

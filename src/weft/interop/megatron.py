@@ -48,7 +48,7 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
         _parallel(job.model, layout),
         _pipeline(job.model, layout),
         _data_parallel(layout),
-        _memory(job.model, layout),
+        _memory(job, layout),
     )
     command = f"{torchrun(cluster, layout)} pretrain_gpt.py"
     text = " \\\n  ".join([command, *(" ".join(group) for group in groups if group)])
@@ -339,10 +339,19 @@ def _data_parallel(layout: Layout) -> list[str]:
     return flags
 
 
-def _memory(model: Model, layout: Layout) -> list[str]:
-    flags = []
+def _selective_modules(job: Job) -> str:
+    """What selective recomputation repeats: the core of unfused attention, else norms and the experts'
+    activation."""
+    if job.recipe.attention == "unfused":
+        return "core_attn"
+    return "layernorm moe_act" if any(kind.moe for kind in job.model.kinds) else "layernorm"
+
+
+def _memory(job: Job, layout: Layout) -> list[str]:
+    model, flags = job.model, []
     if layout.recompute == "selective":
-        flags.append("--recompute-granularity selective --recompute-modules core_attn")
+        modules = _selective_modules(job)
+        flags.append(f"--recompute-granularity selective --recompute-modules {modules}")
     elif layout.recompute == "full":
         flags.append("--recompute-granularity full")
         layers = layout.recompute_layers // layout.virtual_stages

@@ -12,7 +12,13 @@ from weft.interop.launch import RunConfiguration
 from weft.interop.megatron import PIPELINE_BEFORE_DATA, TOOL
 from weft.interop.settings import Settings, share_of
 from weft.layout.spec import AXES, ContextMethod, Layout, Recompute
-from weft.model.megatron_args import Arguments, parse_arguments, read_megatron_args, read_megatron_job
+from weft.model.megatron_args import (
+    Arguments,
+    attention_kernel,
+    parse_arguments,
+    read_megatron_args,
+    read_megatron_job,
+)
 
 _QUOTED_DEFAULT = re.compile(r"""\$\{(\w+):?-["']([^"'${}]*)["']\}""")
 """A variable with a quoted default, whose quotes would end the text around it."""
@@ -147,10 +153,7 @@ def _recompute(flags: Arguments, virtual: int, notes: list[str]) -> tuple[Recomp
     """Recomputation and, for the block method, how many layers of a stage it covers."""
     granularity = flags.text("--recompute-granularity")
     if flags.has("--recompute-activations") or granularity == "selective":
-        modules = flags.text("--recompute-modules", "core_attn")
-        if modules != "core_attn":
-            notes.append(f"recomputing {modules} is taken as recomputing the attention core")
-        return "selective", 0
+        return _selective(flags, notes), 0
     if granularity != "full" and not flags.has("--checkpoint-activations"):
         return "none", 0
     layers = flags.integer("--recompute-num-layers", 1)
@@ -159,6 +162,24 @@ def _recompute(flags: Arguments, virtual: int, notes: list[str]) -> tuple[Recomp
     if layers > 1:
         notes.append(f"recomputing {layers} layers at a time is taken as one at a time")
     return "full", 0
+
+
+def _selective(flags: Arguments, notes: list[str]) -> Recompute:
+    """Selective recomputation as Weft means it: the core of unfused attention, norms (and experts'
+    activation) with flash."""
+    modules = set(flags.text("--recompute-modules", "core_attn").split())
+    if attention_kernel(flags) == "unfused":
+        if modules != {"core_attn"}:
+            notes.append(f"recomputing {' '.join(sorted(modules))} is taken as the attention core")
+                f"recomputing {' '.join(sorted(modules))} is taken as recomputing the attention core"
+            )
+        return "selective"
+    if not modules & {"layernorm", "moe_act", "mlp", "moe"}:
+        notes.append("recomputing the core of flash attention saves no memory; its small cost is left out")
+        return "none"
+    if modules - {"layernorm", "moe_act"}:
+        notes.append(f"recomputing {' '.join(sorted(modules))} is taken as layernorm and moe_act")
+    return "selective"
 
 
 def _context_method(flags: Arguments, notes: list[str]) -> ContextMethod:

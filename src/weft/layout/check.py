@@ -41,6 +41,26 @@ REASONS = {
 }
 """Every rejection code and what it means."""
 
+REMEDIES = {
+    "world-mismatch": "leave data out and it takes what remains",
+    "batch-not-divisible": "choose another --batch, or fewer data-parallel ranks",
+    "heads-not-divisible": "choose x that divides both numbers of heads",
+    "features-not-divisible": "choose x and y that divide the features",
+    "sequence-not-divisible": "choose a sequence that is a multiple, or less context parallelism",
+    "ulysses-heads": "use context_method=ring",
+    "too-many-stages": "use fewer stages or virtual stages",
+    "schedule-mismatch": "interleaved needs virtual_stages > 1 and pipeline > 1, zbv exactly 2, the others 1",
+    "interleaving-rounds": "use smaller micro-batches, fewer stages, or plain 1f1b",
+    "pipeline-starved": "use smaller micro-batches, fewer stages, or 1f1b",
+    "experts-not-divisible": "choose expert and expert_tensor that divide the experts and the stage's ranks",
+    "experts-need-sequence-parallel": "add sp",
+    "experts-with-y": "use y = 1",
+    "sequence-parallel-misused": "drop sp, or use x > 1 with y = 1",
+    "recompute-layers": "set recompute=full, with no more layers than a stage holds",
+    "does-not-fit": "shard or recompute more: fsdp, zero, recompute, sp, smaller micro-batches, offload",
+}
+"""What to change, for every code."""
+
 CODES = tuple(REASONS)
 
 

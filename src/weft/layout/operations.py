@@ -23,6 +23,7 @@ from weft.model.job import Recipe
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, Model
 
 Phase = Literal["forward", "input-gradient", "weight-gradient"]
+Replay = Literal["core", "cheap", "full"]
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "exchange", "send"]
 
 
@@ -57,14 +58,14 @@ class Pass:
     """A memory-bound kernel that moves ``bytes`` to or from memory.
 
     ``replay`` says which recomputation runs it again: ``core`` belongs to the attention core, ``cheap`` is
-    a norm or an
-    activation function, ``full`` only the recomputation of a whole block.
+    a norm or
+    the experts' activation function, ``full`` only the recomputation of a whole block.
     """
 
     name: str
     phase: Phase
     bytes: Floats
-    replay: Literal["core", "cheap", "full"] = "full"
+    replay: Replay = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,7 +444,8 @@ def _passes(block: Block, recipe: Recipe, sizes: Sizes) -> Iterator[Pass]:
         inputs, _ = split(linear, sizes)
         width = rows * layer.intermediate / inputs * local_copies(linear, sizes)
         up = 2.0 if layer.gated else 1.0
-        yield Pass(name="activation", phase="forward", bytes=(2.0 * up + 2.0) * width, replay="cheap")
+        replay: Replay = "cheap" if linear.part == "expert" else "full"
+        yield Pass(name="activation", phase="forward", bytes=(2.0 * up + 2.0) * width, replay=replay)
         yield Pass(name="activation", phase="input-gradient", bytes=(4.0 * up + 2.0) * width)
     if block.moe is not None:
         moved = expert_rows(block, sizes) * block.hidden

@@ -123,7 +123,7 @@ def _read_json(path: Path) -> Mapping[str, object]:
             raw = stream.read(LARGEST_FILE_BYTES + 1)
         if len(raw) > LARGEST_FILE_BYTES:
             raise BadInput(f"larger than {LARGEST_FILE_BYTES} bytes: not a model configuration", where=where)
-        data = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        data = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except OSError as error:
         raise BadInput(f"cannot be read ({error.strerror})", where=where) from None
     except RecursionError:

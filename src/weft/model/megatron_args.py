@@ -88,7 +88,7 @@ def read_megatron_job(
         global_batch=a.integer("--global-batch-size"),
         sequence=a.integer("--seq-length"),
         precision=_precision(a),
-        attention=_attention_kernel(a),
+        attention=attention_kernel(a),
         dropout=dropout,
         gradient_bytes=_gradient_bytes(a),
     )
@@ -319,7 +319,7 @@ def _precision(a: Arguments) -> Precision:
     return "fp16" if a.has("--fp16") else "fp32"
 
 
-def _attention_kernel(a: Arguments) -> AttentionKernel:
+def attention_kernel(a: Arguments) -> AttentionKernel:
     """Flash attention unless another kernel is asked for, or a local implementation without it."""
     if a.text("--attention-backend") in ("unfused", "local"):
         return "unfused"

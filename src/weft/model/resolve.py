@@ -99,6 +99,8 @@ def _model(source: str) -> tuple[Model, Recipe | None, str]:
         return job.model, job.recipe, path.name
     if path.suffix in (".sh", ".txt", ".toml", ".yaml"):
         raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
+    if source.startswith((".", "/", "~")):
+        raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
     entry = catalogue.load(source)
     origin = entry.model.name if entry.recipe is None else f"recipe of {entry.model.name}: {entry.source}"
     return entry.model, entry.recipe, origin

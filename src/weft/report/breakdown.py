@@ -64,7 +64,8 @@ def print_totals(estimate: Estimate, console: Console) -> None:
     lines = (
         f"Iteration {format_seconds(estimate.iteration_s)} ({estimate.provenance}),"
         f" {format_count(estimate.tokens_per_s)} tokens/s",
-        f"MFU {estimate.mfu:.1%}, HFU {estimate.hfu:.1%},"
+        f"MFU {estimate.mfu:.1%} ({estimate.mfu_unmasked:.1%} if masked attention is not counted),"
+        f" HFU {estimate.hfu:.1%},"
         f" {estimate.model_tflops:.0f} TFLOP/s per accelerator",
         f"Memory {format_bytes(estimate.memory_bytes)} of {format_bytes(estimate.capacity_bytes)}: {fit}",
     )

@@ -51,7 +51,7 @@ MEMORY_COLOURS = {
 }
 _LIGHT_TEXT = ("#0072b2", "#332288", "#d55e00", "#882255", "#009e73", "#555555", "#999933")
 _INK, _PALE = "#222222", "#dddddd"
-_NAMES, _TIME, _TOTALS, _MEMORY, _USED = 290, 480, 145, 190, 125
+_NAMES, _TIME, _TOTALS, _MEMORY, _USED = 150, 480, 145, 190, 125
 """Pixels for the names, the bars of time and their totals, the bars of memory and theirs."""
 _WIDTH = _NAMES + _TIME + _TOTALS + _MEMORY + _USED
 _ROW, _BAR, _TOP, _LEGEND = 44, 26, 78, 22
@@ -111,7 +111,7 @@ def _row(top: float, rank: int, estimate: Estimate, time: _Bars, memory: _Bars) 
     middle = top + _BAR / 2 + 4
     full = memory.left + estimate.capacity_bytes * memory.scale
     total = f"{format_seconds(estimate.iteration_s)}, MFU {estimate.mfu:.0%}"
-    used = f"{format_bytes(estimate.memory_bytes)} of {format_bytes(estimate.capacity_bytes)}"
+    used = f"{estimate.memory_bytes / 2**30:.1f} of {format_bytes(estimate.capacity_bytes)}"
     room = memory.left + max(estimate.memory_bytes, estimate.capacity_bytes) * memory.scale
     end = time.left + estimate.iteration_s * time.scale
     return [

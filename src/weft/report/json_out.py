@@ -98,6 +98,7 @@ def estimate_to_dict(estimate: Estimate) -> dict[str, Any]:
         "lower_bound_s": estimate.lower_bound_s,
         "tokens_per_s": estimate.tokens_per_s,
         "mfu": estimate.mfu,
+        "mfu_unmasked": estimate.mfu_unmasked,
         "hfu": estimate.hfu,
         "model_tflops_per_accelerator": estimate.model_tflops,
         "memory_bytes": estimate.memory_bytes,

@@ -189,7 +189,7 @@ def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:
         f" ({largest_memory(out)})"
     )
     if advice.accepted is None:
-        return f"{need}; it would fit with {advice.change}."
+        return f"{need}; it would fit, within any margin, with {advice.change}."
     fitted = advice.accepted
     return (
         f"{need}; with {advice.change} it fits ({format_bytes(fitted.memory_bytes)}) and takes"

@@ -43,49 +43,39 @@ class Batch:
 class Enumeration:
     """All layouts of a space for a job on ``count`` accelerators.
 
-    Meshes, and then micro-batches and schedules, that break a rule whatever the switches are counted once and
-    dropped; with the others every combination of switches is tried.  Rows that mean the same (a switch
-    without
-    effect) appear once.  ``len`` is the number of rows that ``batches`` walks through.
+    Meshes, and then micro-batches and schedules, that break a rule whatever the switches are counted once in
+    ``rejected`` and dropped; with the others every combination of switches is tried.  Rows that mean the
+    same (a switch
+    without effect) appear once.  ``parts`` walks through the meshes, so that memory does not grow with the
+    space.
     """
 
-    def __init__(self, job: Job, count: int, space: Space, rows: int = 131072) -> None:
-        self.job, self.count, self.space, self.rows = job, count, space, rows
+    def __init__(self, job: Job, count: int, space: Space) -> None:
+        self.job, self.count, self.space = job, count, space
         self.rejected = np.zeros(len(CODES), dtype=np.int64)
         meshes = self._meshes()
         verdict = reject_mesh(job, count, meshes)
         np.add.at(self.rejected, verdict[verdict >= 0], 1)
         self.meshes = meshes.take(verdict < 0)
-        self.frames, self.frame_mesh = self._runnable(*self._frames())
-        self.switches = Switches(job, space, self.frames)
-        flags = [self.frames.replaced({"sequence_parallel": np.full(len(self.frames), on)}) for on in (0, 1)]
-        self._verdicts = np.stack([reject(job, count, frames) for frames in flags])
+        self._grids: dict[tuple[int, int, bool], Ints] = {}
 
-    def __len__(self) -> int:
-        return int(self.switches.width.sum())
-
-    def batches(self) -> Iterator[Batch]:
-        """The space in order, in batches of about ``rows``."""
-        ends = np.cumsum(self.switches.width)
+    def parts(self, frames: int = 100_000) -> Iterator[Frames]:
+        """The space in order, in parts of whole meshes with about so many frames."""
+        keys = self._keys()
+        sizes = [len(self._grid(*key)) for key in keys]
+        for (share, _, _), size in zip(keys, sizes, strict=True):
+            if not size:
+                possible = self._options("micro_batch", divisors(share))
+                code = "schedule-mismatch" if possible else "batch-not-divisible"
+                self.rejected[CODES.index(code)] += 1
+        ends = np.cumsum(np.array(sizes, dtype=np.int64))
         start = 0
         while start < len(ends):
             before = ends[start - 1] if start else 0
-            stop = max(int(np.searchsorted(ends, before + self.rows, side="right")), start + 1)
-            yield self._batch(np.arange(start, stop))
+            stop = max(int(np.searchsorted(ends, before + frames, side="right")), start + 1)
+            numbers = np.arange(start, stop)
+            yield Frames(self.job, self.count, self.space, *self._runnable(*self._frames(numbers, keys)))
             start = stop
-
-    def _batch(self, frames: Ints) -> Batch:
-        row, columns = self.switches.crossed(frames)
-        verdict = self._verdicts[columns["sequence_parallel"], row]
-        rejected = np.bincount(verdict[verdict >= 0], minlength=len(CODES))
-        if rejected.any():
-            valid = np.flatnonzero(verdict < 0)
-            row, columns = row[valid], {name: values[valid] for name, values in columns.items()}
-        table = LayoutTable(
-            **{name: columns[name] if name in columns else self.frames.column(name)[row] for name in COLUMNS},
-            order=self.space.order,
-        )
-        return Batch(table, self.frame_mesh[row], rejected)
 
     # Meshes ------------------------------------------------------------------------------------
 
@@ -131,29 +121,39 @@ class Enumeration:
         pairs = np.array([(e, t) for e in experts for t in tensors], dtype=np.int64).reshape(-1, 2)
         crossed, which = _cross(table, len(pairs))
         crossed = crossed.replaced({"expert": pairs[which, 0], "expert_tensor": pairs[which, 1]})
+        usual = (crossed.expert_tensor == 1) | (crossed.expert_tensor == crossed.x)
         keep = (crossed.stage_ranks % (crossed.expert * crossed.expert_tensor) == 0) & (
             crossed.x % crossed.expert_tensor == 0
         )
+        if not self.space.any_expert_tensor and "expert_tensor" not in self.space.fixed:
+            keep &= usual
         return crossed.take(keep)
 
     # Frames: mesh, micro-batch, schedule ----------------------------------------------------------
 
-    def _frames(self) -> tuple[LayoutTable, Ints]:
-        """Each mesh with every micro-batch, schedule and context method."""
-        shares = self.job.recipe.global_batch // (self.meshes.z * self.meshes.data)
-        keys = zip(
-            shares.tolist(), self.meshes.pipeline.tolist(), (self.meshes.context > 1).tolist(), strict=True
-        )
-        known: dict[tuple[int, int, bool], Ints] = {}
-        pieces = [known[key] if key in known else known.setdefault(key, self._grid(*key)) for key in keys]
-        owner = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
-        grid = np.concatenate(pieces) if pieces else np.zeros((0, 4), dtype=np.int64)
+    def _frames(self, numbers: Ints, keys: list[tuple[int, int, bool]]) -> tuple[LayoutTable, Ints]:
+        """The given meshes with every micro-batch, schedule and context method."""
+        pieces = [self._grid(*keys[number]) for number in numbers]
+        owner = np.repeat(numbers, [len(piece) for piece in pieces])
+        grid = np.concatenate(pieces)
         names = ("micro_batch", "schedule", "virtual_stages", "context_method")
         columns = {name: np.ascontiguousarray(grid[:, i]) for i, name in enumerate(names)}
         return self.meshes.take(owner).replaced(columns), owner
 
+    def _keys(self) -> list[tuple[int, int, bool]]:
+        """What decides micro-batches and schedules of each mesh: share of the batch, pipeline, context."""
+        shares = self.job.recipe.global_batch // (self.meshes.z * self.meshes.data)
+        columns = (shares.tolist(), self.meshes.pipeline.tolist(), (self.meshes.context > 1).tolist())
+        return list(zip(*columns, strict=True))
+
     def _grid(self, share: int, pipeline: int, in_context: bool) -> Ints:
         """Micro-batch, schedule, virtual stages and context method of a mesh, one combination a line."""
+        key = (share, pipeline, in_context)
+        if key not in self._grids:
+            self._grids[key] = self._made_grid(*key)
+        return self._grids[key]
+
+    def _made_grid(self, share: int, pipeline: int, in_context: bool) -> Ints:
         methods = self._options("context_method", list(range(len(CONTEXT_METHODS))))
         rows = [
             (micro_batch, schedule, virtual, method)
@@ -189,6 +189,62 @@ class Enumeration:
             and self.space.allows("schedule", SCHEDULES.index(schedule))
             and self.space.allows("virtual_stages", virtual)
         ]
+
+
+class Frames:
+    """Meshes with micro-batch and schedule, each to be crossed with its switches.
+
+    ``mesh`` numbers the mesh of each frame; ``len`` is the number of layouts in all.
+    """
+
+    def __init__(self, job: Job, count: int, space: Space, frames: LayoutTable, mesh: Ints) -> None:
+        self.space, self.frames, self.mesh = space, frames, mesh
+        self.switches = Switches(job, space, frames)
+        flags = [frames.replaced({"sequence_parallel": np.full(len(frames), on)}) for on in (0, 1)]
+        self._verdicts = np.stack([reject(job, count, flagged) for flagged in flags])
+
+    def __len__(self) -> int:
+        return int(self.switches.width.sum())
+
+    def batches(self, frames: Index, rows: int = 131072) -> Iterator[Batch]:
+        """The layouts of some frames in order, in batches of about ``rows``."""
+        ends = np.cumsum(self.switches.width[frames])
+        start = 0
+        while start < len(ends):
+            before = ends[start - 1] if start else 0
+            stop = max(int(np.searchsorted(ends, before + rows, side="right")), start + 1)
+            yield self._batch(frames[start:stop])
+            start = stop
+
+    def leanest(self) -> Iterator[LayoutTable]:
+        """Per frame, settings of the switches of which one needs no more memory than any other setting.
+
+        Memory falls with sequence parallelism, ZeRO and offload; recomputation of some layers lies between
+        none and
+        all, or above.
+        """
+        options = self.switches.values
+        sharded = (self.frames.x > 1) & (self.frames.y == 1) & (options["sequence_parallel"].max() > 0)
+        columns = {
+            name: np.full(len(self.frames), options[name].max())
+            for name in ("zero", "offload_optimizer", "offload_activations")
+        }
+        columns["sequence_parallel"] = sharded.astype(np.int64)
+        for recompute in np.unique(options["recompute"]):
+            yield self.frames.replaced(columns | {"recompute": np.full(len(self.frames), recompute)})
+
+    def _batch(self, frames: Index) -> Batch:
+        row, columns = self.switches.crossed(frames)
+        verdict = self._verdicts[columns["sequence_parallel"], row]
+        rejected = np.bincount(verdict[verdict >= 0], minlength=len(CODES))
+        if rejected.any():
+            valid = np.flatnonzero(verdict < 0)
+            row, columns = row[valid], {name: values[valid] for name, values in columns.items()}
+        table = LayoutTable(
+            **{name: columns[name] if name in columns else self.frames.column(name)[row] for name in COLUMNS},
+            order=self.space.order,
+        )
+        return Batch(table, self.mesh[row], rejected)
 
 
 class Switches:
@@ -262,14 +318,18 @@ class Switches:
         }
 
     def _differs(self, idle: dict[str, Mask], layers: Ints) -> Mask:
-        """Which combinations differ in effect, shape (groups, combinations): idle switches keep their first
-        value."""
+        """Which combinations differ in effect, shape (groups, combinations).
+
+        Idle switches keep their first value; with experts, sequence parallelism is no choice but needed.
+        """
         keep = np.ones((len(layers), len(self.values["zero"])), dtype=bool)
         for name, without_effect in idle.items():
             first = self.values[name] == self.values[name][0]
             if name == "overlap_gather":
                 first = first | (self.values["zero"] > 0)
             keep &= ~without_effect[:, None] | first
+        if any(kind.moe for kind in self.job.model.kinds) and self.values["sequence_parallel"].max():
+            keep &= idle["sequence_parallel"][:, None] | (self.values["sequence_parallel"] > 0)
         return keep & self._distinct_shares(layers)
 
     def _recomputed(self, layers: Ints) -> Ints:

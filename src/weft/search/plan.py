@@ -16,10 +16,14 @@ from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, Ints, LayoutTable, Mask
 from weft.model.job import Job
-from weft.search.enumeration import Batch, Enumeration
+from weft.search.enumeration import Batch, Enumeration, Frames
 from weft.search.space import STANDARD, Space
 from weft.units import format_bytes
 
+HOPELESS = 1.25
+"""Frames that need this many times the capacity at their leanest are not timed."""
+ALIKE = 0.03
+"""Layouts closer than this in time are alike."""
 WORTHWHILE = 0.99
 """Advice must promise at least this share of the best iteration time."""
 DOES_NOT_FIT = CODES.index("does-not-fit")
@@ -50,7 +54,9 @@ class Advice:
 class Plan:
     """Ranked layouts of a job on a cluster.
 
-    ``considered`` = ``evaluated`` (time and memory computed) + rejections before evaluation.  ``layouts``
+    ``considered`` counts feasible and rejected layouts, ``evaluated`` those whose time was computed: not
+    those
+    that lack so much memory that no switch helps.  ``layouts``
     are feasible, by iteration time,
     then memory, then order of enumeration; ``pareto`` the feasible ones that no other beats in both time
     and memory, by time.
@@ -106,22 +112,28 @@ def plan(
         per_mesh: keep only the best layout of each mesh.
         memory_margin: share of the accelerator's memory to leave free.
         constants: calibration; the shipped one by default.
-        progress: called with rows done and rows in all.
+        progress: called with meshes done and meshes in all.
 
     Raises:
         Unsupported: the accelerator lacks the recipe's precision.
     """
     estimator = Estimator(job, cluster, constants)
-    space_rows = Enumeration(job, cluster.count, space)
+    enumeration = Enumeration(job, cluster.count, space)
     search = _Search(estimator, top, per_mesh, (1 - memory_margin) * cluster.accelerator.memory_bytes)
-    rejected = space_rows.rejected.copy()
+    rejected = np.zeros(len(CODES), dtype=np.int64)
     done = 0
-    for batch in space_rows.batches():
-        search.add(batch)
-        rejected += batch.rejected
-        done += len(batch.table) + int(batch.rejected.sum())
+    for part in enumeration.parts():
+        promising, hopeless = search.divide(part)
+        for batch in part.batches(promising):
+            rejected += batch.rejected
+            search.add(batch)
+        for batch in part.batches(hopeless):
+            rejected += batch.rejected
+            rejected[DOES_NOT_FIT] += len(batch.table)
+        done = int(part.mesh[-1]) + 1 if len(part.mesh) else done
         if progress is not None:
-            progress(done, len(space_rows))
+            progress(done, len(enumeration.meshes))
+    rejected += enumeration.rejected
     rejected[DOES_NOT_FIT] += search.evaluated - search.feasible
     return Plan(
         job=job,
@@ -130,7 +142,7 @@ def plan(
         memory_margin=memory_margin,
         per_mesh=per_mesh,
         constants=estimator.constants,
-        considered=search.evaluated + int(rejected.sum()) - int(rejected[DOES_NOT_FIT]),
+        considered=search.feasible + int(rejected.sum()),
         evaluated=search.evaluated,
         feasible=search.feasible,
         rejected=tuple(
@@ -146,15 +158,54 @@ def plan(
     )
 
 
+def distinct(found: Plan, top: int) -> Plan:
+    """A plan with at most ``top`` layouts, without those that only deal the same ranks differently.
+
+    Left out is a layout that shares tensor, pipeline and expert degrees with a faster one, differs in how
+    the other ranks are
+    divided among context, z and data, and takes less than ``ALIKE`` more time.
+    """
+    kept: list[Estimate] = []
+    for one in found.layouts:
+        alike = (
+            _family(other.layout) == _family(one.layout) and one.iteration_s < (1 + ALIKE) * other.iteration_s
+            for other in kept
+        )
+        if not any(alike):
+            kept.append(one)
+    return replace(found, layouts=tuple(kept[:top]))
+
+
+def _family(layout: Layout) -> tuple[int, ...]:
+    return layout.x, layout.y, layout.pipeline, layout.expert, layout.expert_tensor
+
+
 class _Search:
     """Folds batches of estimates into the best, the Pareto frontier and the fastest that does not fit."""
 
     def __init__(self, estimator: Estimator, top: int, per_mesh: bool, capacity_bytes: float) -> None:
         self.estimator, self.top, self.per_mesh, self.capacity = estimator, top, per_mesh, capacity_bytes
         self.evaluated = self.feasible = 0
+        self.leanest = np.inf
         self.best = _Kept([], [], [], [])
         self.front = _Kept([], [], [], [])
         self.misfits = _Kept([], [], [], [])
+
+    def divide(self, part: Frames) -> tuple[Index, Index]:
+        """Frames worth evaluating, and those that do not fit by far whatever their switches.
+
+        While nothing fits, the leanest frame so far is evaluated all the same, for the sake of advice.
+        """
+        if not len(part.frames):
+            return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
+        least = np.full(len(part.frames), np.inf)
+        for table in part.leanest():
+            least = np.minimum(least, self.estimator.memory_bytes(table))
+        promising = least <= HOPELESS * self.capacity
+        if not self.feasible and not promising.any() and least.min() < self.leanest:
+            self.leanest = float(least.min())
+            promising[np.argmin(least)] = True
+        return np.flatnonzero(promising), np.flatnonzero(~promising)
 
     def add(self, batch: Batch) -> None:
         """Evaluate a batch and keep what may matter."""

@@ -32,6 +32,7 @@ class Space:
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
     zero: tuple[int, ...] = (0, 1, 2)
     zero_with_z: bool = False
+    any_expert_tensor: bool = False
     recompute: tuple[str, ...] = RECOMPUTES
     partial_recompute: bool = True
     sequence_parallel: tuple[bool, ...] = (False, True)
@@ -75,7 +76,7 @@ STANDARD = Space(name="standard")
 """What Megatron-LM and torchtitan both run, with overlap on, which never loses to the same layout without."""
 
 FOUR_D = replace(STANDARD, name="4d", y=True)
-"""With AxoNN's y axis, which ``weft train`` runs."""
+"""With AxoNN's y axis, which none of the launchers runs."""
 
 WIDE = replace(
     FOUR_D,
@@ -87,6 +88,7 @@ WIDE = replace(
     offload_optimizer=(False, True),
     offload_activations=(False, True),
     zero_with_z=True,
+    any_expert_tensor=True,
 )
 """Every switch that Weft models."""
 
