@@ -74,4 +74,4 @@ def test_an_empty_catalogue_is_survived() -> None:
 
 
 def test_missing_extra_says_how_to_install() -> None:
-    assert "weft[runtime]" in str(MissingExtra("weft train", "runtime"))
+    assert "weft[runtime]" in str(MissingExtra("no launcher splits", "runtime"))

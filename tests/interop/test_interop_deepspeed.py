@@ -82,7 +82,7 @@ def test_experts_need_ranks_of_their_own(cluster, job_for):
 @pytest.mark.parametrize(
     ("layout", "model", "reason"),
     [
-        (Layout(y=2), "llama-3.1-8b", "weft train"),
+        (Layout(y=2), "llama-3.1-8b", "no launcher splits"),
         (Layout(x=2, sequence_parallel=True), "llama-3.1-8b", "no sequence_parallel"),
         (Layout(context=2), "llama-3.1-8b", "ulysses"),
         (Layout(pipeline=2, x=2), "llama-3.1-8b", "does not combine with x"),

@@ -168,7 +168,7 @@ def test_llama_405b_counts_embedding_and_loss_as_layers(cluster, job_for):
 @pytest.mark.parametrize(
     ("layout", "reason"),
     [
-        (Layout(y=2), "weft train"),
+        (Layout(y=2), "no launcher splits"),
         (Layout(pipeline=2, schedule="zb1p"), "no schedule zb1p"),
         (Layout(pipeline=2, schedule="zbv", virtual_stages=2), "no schedule zbv"),
         (Layout(x=2, data=2, order=("data", "x", "y", "z", "context", "pipeline")), "data/x/y"),

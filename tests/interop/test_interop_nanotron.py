@@ -67,7 +67,7 @@ def test_configuration_says_what_the_layout_says(layout, cluster, job_for):
 @pytest.mark.parametrize(
     ("layout", "model", "reason"),
     [
-        (Layout(y=2), "llama-3.1-8b", "weft train"),
+        (Layout(y=2), "llama-3.1-8b", "no launcher splits"),
         (Layout(z=2), "llama-3.1-8b", "shards the optimizer only"),
         (Layout(data=2, zero=2), "llama-3.1-8b", "shards the optimizer only"),
         (Layout(x=16), "llama-3.1-8b", "8 key-value heads"),

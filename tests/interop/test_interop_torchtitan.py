@@ -151,7 +151,7 @@ def test_stage_weights_give_the_planned_split(layers, chunks):
 @pytest.mark.parametrize(
     ("layout", "model", "reason"),
     [
-        (Layout(y=2), "llama-3.1-8b", "weft train"),
+        (Layout(y=2), "llama-3.1-8b", "no launcher splits"),
         (Layout(z=2, data=2, zero=1), "llama-3.1-8b", "use zero=0"),
         (Layout(context=2, context_method="ulysses"), "llama-3.1-8b", "ring"),
         (Layout(recompute="full", recompute_layers=2), "llama-3.1-8b", "recompute_layers"),

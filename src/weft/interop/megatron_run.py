@@ -171,8 +171,6 @@ def _selective(flags: Arguments, notes: list[str]) -> Recompute:
     if attention_kernel(flags) == "unfused":
         if modules != {"core_attn"}:
             notes.append(f"recomputing {' '.join(sorted(modules))} is taken as the attention core")
-                f"recomputing {' '.join(sorted(modules))} is taken as recomputing the attention core"
-            )
         return "selective"
     if not modules & {"layernorm", "moe_act", "mlp", "moe"}:
         notes.append("recomputing the core of flash attention saves no memory; its small cost is left out")
