@@ -231,13 +231,27 @@ def test_a_script_with_variables_and_arrays():
         schedule="interleaved",
         zero=0,
         sequence_parallel=True,
-        recompute="selective",
         overlap_reduce=False,
     )
+    assert any("core of flash attention" in note for note in run.notes)
     assert (run.world, run.global_batch, run.sequence, run.precision) == (96, 1536, 2048, "fp16")
     assert run.model.layers == 96
     assert "--lr" in run.ignored
     assert "--save" in run.ignored
+
+
+@pytest.mark.parametrize(
+    ("flags", "recompute"),
+    [
+        ("--recompute-activations", "none"),
+        ("--recompute-activations --attention-backend unfused", "selective"),
+        ("--recompute-granularity selective --recompute-modules layernorm moe_act", "selective"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "full"),
+    ],
+)
+def test_selective_recomputation_depends_on_the_attention_kernel(flags, recompute):
+    """With flash attention, recomputing its core alone frees nothing."""
+    assert megatron_run.read(flags, world=8).layout.recompute == recompute
 
 
 def test_defaults_of_variables_and_a_tokenizer_vocabulary():

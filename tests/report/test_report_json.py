@@ -34,9 +34,8 @@ def test_the_file_alone_gives_the_same_plan_again(small_plan, plan_file):
 def test_counts_and_parts_add_up(small_plan):
     document = json.loads(plan_to_json(small_plan))
     assert document["schema"] == "weft.plan/1"
-    before = sum(n for code, n in document["rejected"].items() if code != "does-not-fit")
-    assert document["considered"] == document["evaluated"] + before
-    assert document["feasible"] == document["evaluated"] - document["rejected"].get("does-not-fit", 0)
+    assert document["considered"] == document["feasible"] + sum(document["rejected"].values())
+    assert document["feasible"] <= document["evaluated"] <= document["considered"]
     for layout in (*document["layouts"], *document["pareto"]):
         assert sum(layout["time"].values()) == pytest.approx(layout["iteration_s"])
         assert sum(layout["memory"].values()) == pytest.approx(layout["memory_bytes"])

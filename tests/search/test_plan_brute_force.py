@@ -27,7 +27,7 @@ from weft.model import (
     Model,
     Recipe,
 )
-from weft.search.enumeration import Enumeration
+from weft.search.enumeration import Batch, Enumeration
 from weft.search.plan import plan
 from weft.search.space import FOUR_D, STANDARD, WIDE, Space
 
@@ -108,7 +108,7 @@ cases = pytest.mark.parametrize("name", CASES)
 
 
 def meshes(case: Case) -> Iterator[dict[str, int]]:
-    """Every way to write the count as a product, with every expert cut that the ranks of x allow."""
+    """Every way to write the count as a product, with every expert cut of the space."""
     axes = ("x", "y", "z", "data", "pipeline", "context")
     factors = [d for d in range(1, case.count + 1) if case.count % d == 0]
     experts = [(1, 1)]
@@ -118,7 +118,7 @@ def meshes(case: Case) -> Iterator[dict[str, int]]:
         if int(np.prod(degrees)) != case.count or (degrees[1] > 1 and not case.space.y):
             continue
         for expert, tensor in experts:
-            if degrees[0] % tensor == 0:
+            if degrees[0] % tensor == 0 and (tensor in (1, degrees[0]) or case.space.any_expert_tensor):
                 yield dict(zip(axes, degrees, strict=True)) | {"expert": expert, "expert_tensor": tensor}
 
 
@@ -228,16 +228,17 @@ def feasible(name: str) -> list[tuple[float, float]]:
     return sorted({(seconds, used) for _, seconds, used in sound(name) if used <= capacity})
 
 
+def batches(case: Case) -> Iterator[Batch]:
+    """The whole space."""
+    for part in Enumeration(case.job, case.count, case.space).parts():
+        yield from part.batches(np.arange(len(part.frames)))
+
+
 @cases
 def test_enumerated_layouts_are_sound_unique_and_complete(name: str) -> None:
     """Each sound layout is there, or one with the same time and memory where a switch has no effect."""
     case = CASES[name]
-    enumeration = Enumeration(case.job, case.count, case.space)
-    rows = [
-        batch.table.row(i)
-        for batch in enumeration.batches(np.arange(len(enumeration.frames)))
-        for i in range(len(batch.table))
-    ]
+    rows = [batch.table.row(i) for batch in batches(case) for i in range(len(batch.table))]
     known = {layout: (seconds, used) for layout, seconds, used in sound(name)}
     assert len(set(rows)) == len(rows)
     assert set(rows) <= set(known)
@@ -303,9 +304,7 @@ def test_counts_add_up(name: str) -> None:
     assert all(number > 0 for number in counts.values())
     assert found.considered == found.feasible + sum(counts.values())
     assert found.feasible <= found.evaluated <= found.feasible + counts.get("does-not-fit", 0)
-    enumeration = Enumeration(case.job, case.count, case.space)
-    batches = list(enumeration.batches(np.arange(len(enumeration.frames))))
-    rows = sum(len(batch.table) for batch in batches)
+    rows = sum(len(batch.table) for batch in batches(case))
     assert found.feasible + counts.get("does-not-fit", 0) == rows
 
 
