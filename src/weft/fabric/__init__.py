@@ -1,0 +1,6 @@
+"""Wired how: the explicit graph of a network, and the traffic that crosses it."""
+
+from weft.fabric.spec import Fabric
+from weft.fabric.traffic import Phases, Routes, Traffic
+
+__all__ = ["Fabric", "Phases", "Routes", "Traffic"]

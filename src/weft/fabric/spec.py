@@ -1,0 +1,70 @@
+"""The network as a directed multigraph in arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+SCALE_UP = 0
+"""Tier of the links inside a scale-up domain; scale-out links have tiers 1, 2, ... from the accelerators outwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fabric:
+    """Nodes and directed links.
+
+    Nodes ``0 .. accelerators-1`` are the accelerators in rank order; the rest are switches.  ``roles`` names what a
+    node is ("accelerator", "scale-up", "leaf", "rail", "spine", "core", ...), ``role`` is an index into it.  A link goes
+    from ``source`` to ``target`` with ``capacity_Bps`` and ``latency_s``; the two directions of a cable are two links.
+    ``cables`` counts the physical cables that a link bundles (its reverse bundles the same ones).  ``tier`` is
+    ``SCALE_UP`` or the tier of the scale-out network.  A link between an accelerator and a scale-out switch stands
+    for the NIC.  ``up`` is False for failed links.  ``domain`` numbers each accelerator's scale-up domain, ``rail`` its
+    position in it.
+    """
+
+    name: str
+    accelerators: int
+    names: tuple[str, ...]
+    roles: tuple[str, ...]
+    role: Ints
+    source: Ints
+    target: Ints
+    capacity_Bps: Floats
+    latency_s: Floats
+    cables: Ints
+    tier: Ints
+    up: Mask
+    domain: Ints
+    rail: Ints
+
+    @property
+    def nodes(self) -> int:
+        return len(self.role)
+
+    @property
+    def links(self) -> int:
+        return len(self.source)
+
+    def nodes_of(self, role: str) -> Ints:
+        """Nodes with a role, in order; empty where there is none."""
+        if role not in self.roles:
+            return np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(self.role == self.roles.index(role))
+
+    def failed(self, *, nodes: Ints | None = None, links: Ints | None = None) -> Fabric:
+        """This fabric with some nodes (all their links) and links down, in both directions."""
+        down = ~self.up
+        if nodes is not None:
+            down = down | np.isin(self.source, nodes) | np.isin(self.target, nodes)
+        if links is not None:
+            ends = set(zip(self.source[links].tolist(), self.target[links].tolist(), strict=True))
+            both = ends | {(b, a) for a, b in ends}
+            pairs = zip(self.source.tolist(), self.target.tolist(), strict=True)
+            down = down | np.array([pair in both for pair in pairs], dtype=bool)
+        return replace(self, up=~down)

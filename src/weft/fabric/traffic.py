@@ -1,0 +1,86 @@
+"""What crosses a fabric: flows in phases that wait for each other, and the links that each flow takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.fabric.spec import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Phases:
+    """Steps of collectives and computations.
+
+    Phase ``p`` begins ``delay_s[p]`` after all phases in ``waits[indptr[p]:indptr[p+1]]`` have ended, and not before
+    ``start_s[p]``; it ends when its last flow has (at once, without flows: a computation is a phase with a delay).
+    ``label`` is an index into ``labels``, ``job`` numbers the job.
+    """
+
+    delay_s: Floats
+    start_s: Floats
+    indptr: Ints
+    waits: Ints
+    label: Ints
+    labels: tuple[str, ...]
+    job: Ints
+
+    def __len__(self) -> int:
+        return len(self.delay_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traffic:
+    """Flows from accelerator ``source`` to ``target`` of ``bytes``, each part of a ``phase``.
+
+    ``weight`` scales a flow's share of a link; ``cap_Bps`` bounds its rate (inf: unbounded).
+    """
+
+    source: Ints
+    target: Ints
+    bytes: Floats
+    phase: Ints
+    weight: Floats
+    cap_Bps: Floats
+    phases: Phases
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Routes:
+    """Links of each flow in CSR form: flow ``f`` takes ``links[indptr[f]:indptr[f+1]]``.
+
+    ``usage`` is the share of the flow's rate that crosses the link: 1 on a single path, less where it is split over
+    several.  ``latency_s`` is the path's latency (the mean over split paths).
+    """
+
+    indptr: Ints
+    links: Ints
+    usage: Floats
+    latency_s: Floats
+
+
+def at_once(source: Ints, target: Ints, bytes_: Floats) -> Traffic:
+    """Flows that all start at time 0, in one phase."""
+    count = len(source)
+    phases = Phases(
+        delay_s=np.zeros(1),
+        start_s=np.zeros(1),
+        indptr=np.zeros(2, dtype=np.int64),
+        waits=np.zeros(0, dtype=np.int64),
+        label=np.zeros(1, dtype=np.int64),
+        labels=("flows",),
+        job=np.zeros(1, dtype=np.int64),
+    )
+    return Traffic(
+        source=source,
+        target=target,
+        bytes=bytes_,
+        phase=np.zeros(count, dtype=np.int64),
+        weight=np.ones(count),
+        cap_Bps=np.full(count, np.inf),
+        phases=phases,
+    )

@@ -1,0 +1,1 @@
+"""Numeric kernels that know no networks: max-min fair sharing and its certificate."""
