@@ -53,6 +53,33 @@ def test_command_surface():
     assert surface == {
         "plan": sorted([*recipe, *output, *run, *search, "model", "cluster"]),
         "estimate": sorted([*recipe, *output, *run, "--layout", "--plan", "--rank", "--run", "names"]),
+        "design": sorted(
+            [
+                *recipe,
+                *("--batches", "--chart", "--fabrics", "--format", "--layout", "--no-failures"),
+                *("--no-simulate", "--output", "--prices", "--radix", "--routing", "--seed", "--sizes"),
+                *("-o", "model", "cluster"),
+            ]
+        ),
+        "simulate": sorted(
+            [
+                *recipe,
+                *(
+                    "--calibration",
+                    "--fabric",
+                    "--flows",
+                    "--format",
+                    "--full",
+                    "--layout",
+                    "--mode",
+                    "--output",
+                ),
+                *("--picture", "--radix", "--routing", "--seed", "--timeline", "-o", "names"),
+            ]
+        ),
+        "fabric": sorted(
+            ["--export", "--kind", "--output", "--picture", "--prices", "--radix", "-o", "cluster"]
+        ),
         "launch": sorted(["--output", "--rank", "--tool", "-o", "plan_file"]),
         "models": ["word"],
         "clusters": [],

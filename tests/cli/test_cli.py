@@ -5,34 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable
-from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weft.cli import main
-
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def weft(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the program in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = 0
-        with patch.object(sys, "argv", ["weft", *arguments]):
-            try:
-                main()
-            except SystemExit as stop:
-                code = stop.code if isinstance(stop.code, int) else 1
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 SMALL = ("plan", "llama-3.2-1b", "h100-8", "--batch", "64", "--sequence", "2048")

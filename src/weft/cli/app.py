@@ -7,10 +7,13 @@ import sys
 
 import click
 
+from weft.cli.design import design
 from weft.cli.estimate import estimate
+from weft.cli.fabric import fabric
 from weft.cli.launch import launch
 from weft.cli.lists import clusters, explain, models
 from weft.cli.plan import plan
+from weft.cli.simulate import simulate
 from weft.errors import WeftError
 
 
@@ -22,13 +25,15 @@ def cli() -> None:
     \b
     weft plan llama-3.1-405b h100-16384      the layouts worth trying, best first
     weft estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,dp=128,sp
+    weft design llama-3.1-405b h100-16384    which network to buy
+    weft simulate llama-3.1-8b h100-64 --layout tp=8   flow by flow
     weft models, weft clusters               what is known by name
 
     Exit codes: 0 done, 2 bad input, 3 nothing feasible.
     """
 
 
-for verb in (plan, estimate, launch, models, clusters, explain):
+for verb in (plan, estimate, design, simulate, fabric, launch, models, clusters, explain):
     cli.add_command(verb)
 
 

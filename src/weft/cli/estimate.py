@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli.options import (
+    check_chart,
     constants,
     deliver,
     output_options,
@@ -14,7 +15,7 @@ from weft.cli.options import (
     recipe_options,
     training_options,
 )
-from weft.cli.outcome import check_chart, draw, launch, print_launch, print_training, show, training
+from weft.cli.outcome import check_layout, draw, launch, print_launch, print_training, show, training
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def estimate(names: tuple[str, ...], **values: Any) -> None:
 
     check_chart(values["chart"])
     job, cluster, layout = _subject(names, values)
-    _check(job, cluster, layout)
+    check_layout(job, cluster, layout)
     calibration = constants(values["calibration"], cluster)
     found = evaluate(job, cluster, [layout], calibration)[0]
     _report(found, sensitivities(job, cluster, layout, calibration), job, cluster, values)
@@ -131,16 +132,6 @@ def _stated_world(path: str) -> int | None:
         return read_run(path).world
     except BadInput:
         return None
-
-
-def _check(job: Job, cluster: Cluster, layout: Layout) -> None:
-    from weft.layout.check import explain
-
-    rejection = explain(job, cluster.count, layout)
-    if rejection is not None:
-        raise BadInput(
-            rejection.reason, where=f"layout ({rejection.code})", remedy=f"weft explain {rejection.code}"
-        )
 
 
 def _report(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from weft.cluster import Calibration, Cluster
+    from weft.fabric import Fabric
+    from weft.fabric.prices import Prices
     from weft.model import RecipeChanges
 
 Command = Callable[..., Any]
@@ -114,3 +116,62 @@ def deliver(text: str, output: str | None) -> None:
         partial.replace(target)
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror or error}", where=output) from None
+
+
+def check_chart(path: str | None) -> None:
+    """Refuse a chart that cannot be written before the search begins."""
+    if path is None:
+        return
+    if not path.endswith(".svg"):
+        raise BadInput(f"{path!r} is no SVG file", where="--chart", remedy="name it like layouts.svg")
+    if not Path(path).absolute().parent.is_dir():
+        raise BadInput("its folder does not exist", where=f"--chart {path}", remedy="make the folder first")
+
+
+class Progress:
+    """A bar on the terminal for searches that take more than a moment; silent when piped."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __enter__(self) -> Any:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        shown = console(error=True)
+        self.bar = Progress(
+            TextColumn(self.words),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=shown,
+            transient=True,
+            disable=not shown.is_terminal,
+        )
+        self.bar.start()
+        task = self.bar.add_task("", total=None)
+        return lambda done, total: self.bar.update(task, completed=done, total=total)
+
+    def __exit__(self, *unused: object) -> None:
+        self.bar.stop()
+
+
+def load_fabric(name: str | None, cluster: Cluster, radix: int) -> Fabric:
+    """A fabric file, or a kind built for the cluster (its default kind without a name)."""
+    from pathlib import Path
+
+    from weft.fabric.catalogue import default_kind, for_cluster
+
+    if name is not None and (Path(name).suffix or Path(name).exists()):
+        from weft.interop.fabrics import read_fabric
+
+        return read_fabric(name)
+    return for_cluster(name or default_kind(cluster), cluster, radix=radix)
+
+
+def load_prices(name: str) -> Prices:
+    """Prices of a preset, or of a TOML file."""
+    from pathlib import Path
+
+    from weft.fabric.prices import preset, read_prices
+
+    return read_prices(name) if Path(name).suffix == ".toml" or Path(name).exists() else preset(name)

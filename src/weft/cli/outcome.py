@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.cli.options import console, deliver
@@ -122,16 +121,6 @@ def print_launch(arguments: LaunchArguments, screen: Console) -> None:
         screen.print(f"note: {note}", markup=False)
 
 
-def check_chart(path: str | None) -> None:
-    """Refuse a chart that cannot be written before the search begins."""
-    if path is None:
-        return
-    if not path.endswith(".svg"):
-        raise BadInput(f"{path!r} is no SVG file", where="--chart", remedy="name it like layouts.svg")
-    if not Path(path).absolute().parent.is_dir():
-        raise BadInput("its folder does not exist", where=f"--chart {path}", remedy="make the folder first")
-
-
 def draw(estimates: Sequence[Estimate], path: str | None, job: Job, cluster: Cluster) -> None:
     """The chart of ``--chart``."""
     if path is None:
@@ -151,3 +140,14 @@ def show(render: Callable[[Console], None], output: str | None) -> None:
     text = io.StringIO()
     render(Console(file=text, width=110, highlight=False))
     deliver(text.getvalue(), output)
+
+
+def check_layout(job: Job, cluster: Cluster, layout: Layout) -> None:
+    """Refuse a layout that breaks a rule, with its code."""
+    from weft.layout.check import explain
+
+    rejection = explain(job, cluster.count, layout)
+    if rejection is not None:
+        raise BadInput(
+            rejection.reason, where=f"layout ({rejection.code})", remedy=f"weft explain {rejection.code}"
+        )

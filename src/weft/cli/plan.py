@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli.options import (
-    console,
+    Progress,
+    check_chart,
     constants,
     output_options,
     recipe_changes,
     recipe_options,
     training_options,
 )
-from weft.cli.outcome import check_chart, show_plan
+from weft.cli.outcome import show_plan
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _search(job: Job, cluster: Cluster, values: dict[str, Any]) -> Plan:
     space = _constrain(SPACES[values["space_name"]], cluster.count, values["fix"], values["most"])
     margin = _share(values["memory_margin"], "--memory-margin")
     calibration = constants(values["calibration"], cluster)
-    with _Progress() as progress:
+    with Progress("evaluating layouts") as progress:
         return search(
             job,
             cluster,
@@ -130,27 +131,3 @@ def _share(text: str, where: str) -> float:
     if not 0 <= share < 1:
         raise BadInput(f"{text!r} is outside 0% to 100%", where=where, remedy="write it like 5% or 0.05")
     return share
-
-
-class _Progress:
-    """A bar on the terminal for searches that take more than a moment; silent when piped."""
-
-    def __enter__(self) -> Any:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        shown = console(error=True)
-        self.bar = Progress(
-            TextColumn("evaluating layouts"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=shown,
-            transient=True,
-            disable=not shown.is_terminal,
-        )
-        self.bar.start()
-        task = self.bar.add_task("", total=None)
-        return lambda done, total: self.bar.update(task, completed=done, total=total)
-
-    def __exit__(self, *unused: object) -> None:
-        self.bar.stop()

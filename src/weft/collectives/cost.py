@@ -13,8 +13,8 @@ library takes the fastest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -57,7 +57,10 @@ TREE_BANDWIDTH = 0.90
 @dataclass(frozen=True, slots=True)
 class Network:
     """The tiers as collectives see them: achieved bytes/s per accelerator and direction, added hop latency
-    in seconds."""
+    in seconds.
+
+    ``contention`` holds what a simulation found beyond the closed form: seconds per byte of a kind over axes.
+    """
 
     spans: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -68,6 +71,7 @@ class Network:
     reduces: tuple[bool, ...]
     switch_efficiency: float
     launch_s: float
+    contention: Mapping[tuple[CollectiveKind, tuple[str, ...]], float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: Cluster, calibration: Calibration) -> Network:
@@ -106,6 +110,8 @@ def collective_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: N
     else:
         options = list(_algorithms(kind, bytes_, group, network))
         seconds = np.minimum.reduce(options) + network.launch_s
+    if network.contention:
+        seconds = np.maximum(seconds + bytes_ * network.contention.get((kind, group.axes), 0.0), 0.0)
     return np.where((group.size > 1) & (bytes_ > 0), seconds, 0.0)
 
 

@@ -7,6 +7,7 @@ Rows must have passed ``weft.layout.check``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 
 import numpy as np
@@ -68,6 +69,10 @@ class Estimator:
 
     def evaluate(self, table: LayoutTable) -> EstimateTable:
         """Time and memory of every row."""
+        return EstimateTable.concatenate([Iteration(frame).estimate() for frame in self.frames(table)])
+
+    def frames(self, table: LayoutTable) -> Iterator[TimedFrame]:
+        """The rows with what their parts cost, in slices."""
         shared, mesh, line, first = self._shared(table)
         distinct = table.take(first)
         model = MeshCostModel(self.job, self.kernels, self.network)
@@ -75,14 +80,8 @@ class Estimator:
         pairs = collapse((mesh, line))
         gradients = model.gradients(shared, distinct, mesh[pairs.first], line[pairs.first])
         timed = Timed(shared, self.cluster, costs, gradients)
-        return EstimateTable.concatenate(
-            [
-                Iteration(
-                    TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
-                ).estimate()
-                for rows in _slices(len(table))
-            ]
-        )
+        for rows in _slices(len(table)):
+            yield TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
 
     def memory_bytes(self, table: LayoutTable) -> Floats:
         """Memory of the fullest stage of every row, without timing it."""

@@ -142,7 +142,8 @@ class MeshCostModel:
         """All-reduce of a tied embedding's gradient between the first and the last stage."""
         apart = mesh.pipeline - 1
         pair = np.where(apart > 0, 2, 1)
-        group = spread_of([pair], [strides(mesh, "pipeline") * np.maximum(apart, 1)], self.network.spans)
+        step = strides(mesh, "pipeline") * np.maximum(apart, 1)
+        group = spread_of([pair], [step], self.network.spans, ("tied",))
         gradients = tied * self.job.recipe.gradient_bytes
 
         def seconds(rows: Index) -> Floats:

@@ -27,17 +27,26 @@ class Synchronisation:
     offload_s: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """Seconds to reduce all gradients once and to gather all parameters, the share of the last bucket, which
+    nothing hides, and the parameters that a rank updates."""
+
+    reduce_s: Floats
+    gather_s: Floats
+    last: Floats
+    updated: Floats
+
+
 class StepSynchronisation:
     """Gradient reduction, optimizer and parameter gathering of a frame."""
 
     def __init__(self, frame: TimedFrame) -> None:
         self.frame = frame
 
-    def costs(self, slowest: Slowest) -> Synchronisation:
-        """Once per step: reduce gradients, update, gather parameters."""
-        zero = self.frame.table.zero
-        accelerator, constants = self.frame.cluster.accelerator, self.frame.constants
-        pair, sharded = self.frame.pair, zero > 0
+    def totals(self) -> StepTotals:
+        """Dense and expert gradients together."""
+        pair, sharded = self.frame.pair, self.frame.table.zero > 0
         reduce_s, gather_s, updated = self.frame.zeros(), self.frame.zeros(), self.frame.zeros()
         last = np.ones(len(self.frame))
         for gradients in self.frame.gradients:
@@ -46,6 +55,14 @@ class StepSynchronisation:
             gather_s += np.where(sharded, step.gather_s[pair], 0.0)
             last = np.minimum(last, 1.0 / step.buckets[pair])
             updated += gradients.elements[pair] / np.where(sharded, gradients.replicas[pair], 1.0)
+        return StepTotals(reduce_s, gather_s, last, updated)
+
+    def costs(self, slowest: Slowest) -> Synchronisation:
+        """Once per step: reduce gradients, update, gather parameters."""
+        totals = self.totals()
+        reduce_s, gather_s, last, updated = totals.reduce_s, totals.gather_s, totals.last, totals.updated
+        zero = self.frame.table.zero
+        accelerator, constants = self.frame.cluster.accelerator, self.frame.constants
         rounds = np.where(zero == 2, self.frame.micro_batches, 1.0)
         early = np.minimum(reduce_s * (1 - last), slowest.backward) * self.frame.table.overlap_reduce
         ahead = np.minimum(gather_s * (1 - last), slowest.forward) * self.frame.table.overlap_gather

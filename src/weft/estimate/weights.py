@@ -38,8 +38,8 @@ def weight_groups(mesh: LayoutTable, spans: tuple[int, ...]) -> WeightGroups:
     replica = _where(sharded, spread(mesh, ("data",), spans), spread(mesh, ("context", "data"), spans))
     copies, step = degrees(mesh, "expert_data"), strides(mesh, "expert_data")
     cut = np.where(sharded, copies // np.gcd(copies, mesh.data), 1)
-    expert_shard = spread_of([cut], [step], spans)
-    expert_replica = spread_of([copies // cut], [step * cut], spans)
+    expert_shard = spread_of([cut], [step], spans, ("expert_shard",))
+    expert_replica = spread_of([copies // cut], [step * cut], spans, ("expert_replica",))
     return WeightGroups(shard, replica, expert_shard, expert_replica)
 
 
@@ -50,12 +50,12 @@ def _single(mesh: LayoutTable, spans: tuple[int, ...]) -> Spread:
 
 def _where(mask: Mask, yes: Spread, no: Spread) -> Spread:
     members = tuple(np.where(mask, a, b) for a, b in zip(yes.members, no.members, strict=True))
-    return Spread(np.where(mask, yes.size, no.size), members)
+    return Spread(np.where(mask, yes.size, no.size), members, yes.axes if mask.all() else no.axes)
 
 
 def take(group: Spread, rows: Index) -> Spread:
     """The given rows of a spread."""
-    return Spread(group.size[rows], tuple(members[rows] for members in group.members))
+    return Spread(group.size[rows], tuple(members[rows] for members in group.members), group.axes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,21 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 SCALE_UP = 0
-"""Tier of the links inside a scale-up domain; scale-out links have tiers 1, 2, ... from the accelerators outwards."""
+"""Tier of the links inside a scale-up domain; scale-out links have tiers 1, 2, ... from the accelerators
+outwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fabric:
     """Nodes and directed links.
 
-    Nodes ``0 .. accelerators-1`` are the accelerators in rank order; the rest are switches.  ``roles`` names what a
-    node is ("accelerator", "scale-up", "leaf", "rail", "spine", "core", ...), ``role`` is an index into it.  A link goes
-    from ``source`` to ``target`` with ``capacity_Bps`` and ``latency_s``; the two directions of a cable are two links.
-    ``cables`` counts the physical cables that a link bundles (its reverse bundles the same ones).  ``tier`` is
-    ``SCALE_UP`` or the tier of the scale-out network.  A link between an accelerator and a scale-out switch stands
-    for the NIC.  ``up`` is False for failed links.  ``domain`` numbers each accelerator's scale-up domain, ``rail`` its
-    position in it.
+    Nodes ``0 .. accelerators-1`` are the accelerators in rank order; the rest are switches.  ``roles`` names
+    what a node is ("accelerator", "scale-up", "leaf", "rail", "spine", "core", ...), ``role`` is an index
+    into it.  A link goes from ``source`` to ``target`` with ``capacity_Bps`` and ``latency_s``; the two
+    directions of a cable are two links. ``cables`` counts the physical cables that a link bundles (its
+    reverse bundles the same ones).  ``tier`` is ``SCALE_UP`` or the tier of the scale-out network.  A link
+    between an accelerator and a scale-out switch stands for the NIC.  ``up`` is False for failed links.
+    ``domain`` numbers each accelerator's scale-up domain, ``rail`` its position in it.
     """
 
     name: str
@@ -63,8 +64,7 @@ class Fabric:
         if nodes is not None:
             down = down | np.isin(self.source, nodes) | np.isin(self.target, nodes)
         if links is not None:
-            ends = set(zip(self.source[links].tolist(), self.target[links].tolist(), strict=True))
-            both = ends | {(b, a) for a, b in ends}
-            pairs = zip(self.source.tolist(), self.target.tolist(), strict=True)
-            down = down | np.array([pair in both for pair in pairs], dtype=bool)
+            forth = self.source * self.nodes + self.target
+            back = self.target * self.nodes + self.source
+            down = down | np.isin(forth, forth[links]) | np.isin(back, forth[links])
         return replace(self, up=~down)

@@ -13,9 +13,9 @@ from weft.fabric.spec import Floats, Ints
 class Phases:
     """Steps of collectives and computations.
 
-    Phase ``p`` begins ``delay_s[p]`` after all phases in ``waits[indptr[p]:indptr[p+1]]`` have ended, and not before
-    ``start_s[p]``; it ends when its last flow has (at once, without flows: a computation is a phase with a delay).
-    ``label`` is an index into ``labels``, ``job`` numbers the job.
+    Phase ``p`` begins ``delay_s[p]`` after all phases in ``waits[indptr[p]:indptr[p+1]]`` have ended, and not
+    before ``start_s[p]``; it ends when its last flow has (at once, without flows: a computation is a phase
+    with a delay). ``label`` is an index into ``labels``, ``job`` numbers the job.
     """
 
     delay_s: Floats
@@ -53,8 +53,8 @@ class Traffic:
 class Routes:
     """Links of each flow in CSR form: flow ``f`` takes ``links[indptr[f]:indptr[f+1]]``.
 
-    ``usage`` is the share of the flow's rate that crosses the link: 1 on a single path, less where it is split over
-    several.  ``latency_s`` is the path's latency (the mean over split paths).
+    ``usage`` is the share of the flow's rate that crosses the link: 1 on a single path, less where it is
+    split over several.  ``latency_s`` is the path's latency (the mean over split paths).
     """
 
     indptr: Ints

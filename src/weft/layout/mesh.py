@@ -81,17 +81,18 @@ class Spread:
     to outer; the
     outermost equals ``size``).  Misaligned groups take the share that every unit is sure to hold (a gcd),
     which
-    never flatters them.
+    never flatters them.  ``axes`` names the groups where one network's contention is known by axes.
     """
 
     size: Floats
     members: tuple[Floats, ...]
+    axes: tuple[str, ...] = ()
 
 
 def spread(table: LayoutTable, axes: Sequence[str], spans: Sequence[int]) -> Spread:
     """Spread of the groups over ``axes`` (their product) on tiers of ``spans`` accelerators."""
     factors = [factor for axis in axes for factor in _factors(table, axis)]
-    return spread_of([size for size, _ in factors], [step for _, step in factors], spans)
+    return spread_of([size for size, _ in factors], [step for _, step in factors], spans, tuple(axes))
 
 
 def _factors(table: LayoutTable, axis: str) -> list[tuple[Ints, Ints]]:
@@ -104,7 +105,9 @@ def _factors(table: LayoutTable, axis: str) -> list[tuple[Ints, Ints]]:
     return [(inner, step), (size // inner, step * room * table.pipeline)]
 
 
-def spread_of(sizes: Sequence[Ints], steps: Sequence[Ints], spans: Sequence[int]) -> Spread:
+def spread_of(
+    sizes: Sequence[Ints], steps: Sequence[Ints], spans: Sequence[int], axes: tuple[str, ...] = ()
+) -> Spread:
     """Spread of groups given by sizes and strides, which multiply."""
     total = np.ones(len(sizes[0]))
     for size in sizes:
@@ -116,4 +119,4 @@ def spread_of(sizes: Sequence[Ints], steps: Sequence[Ints], spans: Sequence[int]
             inside = inside * np.maximum(np.gcd(step * size, span) // step, 1)
         members.append(np.minimum(inside, total))
     members[-1] = total
-    return Spread(total, tuple(members))
+    return Spread(total, tuple(members), axes)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from weft.report.svg import CHARACTER, INK, Axes, document, point_labels, text, ticks
 from weft.report.words import (
     MEMORY_LABELS,
     TIME_LABELS,
     layout_words,
-    printable,
     recompute_words,
     schedule_words,
 )
@@ -50,12 +50,10 @@ MEMORY_COLOURS = {
     "reserve_bytes": "#bbbbbb",
 }
 _LIGHT_TEXT = ("#0072b2", "#332288", "#d55e00", "#882255", "#009e73", "#555555", "#999933")
-_INK, _PALE = "#222222", "#dddddd"
 _NAMES, _TIME, _TOTALS, _MEMORY, _USED = 150, 480, 145, 190, 125
 """Pixels for the names, the bars of time and their totals, the bars of memory and theirs."""
 _WIDTH = _NAMES + _TIME + _TOTALS + _MEMORY + _USED
 _ROW, _BAR, _TOP, _LEGEND = 44, 26, 78, 22
-_CHARACTER = 6.6
 """Width of a 12-pixel character, on the safe side."""
 
 
@@ -81,14 +79,14 @@ def breakdown_svg(subject: Plan | Sequence[Estimate], *, top: int = 10, title: s
     if not isinstance(subject, Sequence):
         title = title or f"{subject.job.model.name} on {subject.cluster.name}"
     if not estimates:
-        return _document(400, 60, [_text(16, 34, "No layout to draw", size=14)], "no layout")
+        return document(400, 60, [text(16, 34, "No layout to draw", size=14)], "no layout")
     time = _Bars(_NAMES, _TIME / max(one.iteration_s for one in estimates), TIME_COLOURS, TIME_LABELS)
     most = max(max(one.memory_bytes, one.capacity_bytes) for one in estimates)
     memory = _Bars(_NAMES + _TIME + _TOTALS, _MEMORY / most, MEMORY_COLOURS, MEMORY_LABELS)
     items = [
-        _text(16, 30, title or "Iteration time and memory", size=17, bold=True),
-        _text(time.left, _TOP - 16, "Seconds per iteration (communication: exposed part only)", bold=True),
-        _text(memory.left, _TOP - 16, "Memory of the fullest stage", bold=True),
+        text(16, 30, title or "Iteration time and memory", size=17, bold=True),
+        text(time.left, _TOP - 16, "Seconds per iteration (communication: exposed part only)", bold=True),
+        text(memory.left, _TOP - 16, "Memory of the fullest stage", bold=True),
     ]
     for row, estimate in enumerate(estimates):
         items += _row(_TOP + row * _ROW, row + 1, estimate, time, memory)
@@ -100,7 +98,7 @@ def breakdown_svg(subject: Plan | Sequence[Estimate], *, top: int = 10, title: s
     items += _legend(time.left, bottom, used, time, columns=2)
     items += _legend(memory.left, bottom, held, memory, columns=1)
     height = bottom + _LEGEND * max(math.ceil(len(used) / 2), len(held)) + 10
-    return _document(_WIDTH, height, items, title or "Iteration time and memory")
+    return document(_WIDTH, height, items, title or "Iteration time and memory")
 
 
 def _row(top: float, rank: int, estimate: Estimate, time: _Bars, memory: _Bars) -> list[str]:
@@ -115,14 +113,14 @@ def _row(top: float, rank: int, estimate: Estimate, time: _Bars, memory: _Bars) 
     room = memory.left + max(estimate.memory_bytes, estimate.capacity_bytes) * memory.scale
     end = time.left + estimate.iteration_s * time.scale
     return [
-        _text(16, top + 11, f"{rank}. {layout_words(layout)}", bold=True),
-        _text(16, top + 26, detail, size=11),
+        text(16, top + 11, f"{rank}. {layout_words(layout)}", bold=True),
+        text(16, top + 26, detail, size=11),
         *_stack(top, estimate.time, estimate.iteration_s, time),
-        _text(end + 8, middle, total),
+        text(end + 8, middle, total),
         *_stack(top, estimate.memory, estimate.capacity_bytes, memory),
         f'<line x1="{full:.1f}" y1="{top - 4}" x2="{full:.1f}" y2="{top + _BAR + 4}"'
-        f' stroke="{_INK}" stroke-width="2"/>',
-        _text(room + 8, middle, used),
+        f' stroke="{INK}" stroke-width="2"/>',
+        text(room + 8, middle, used),
     ]
 
 
@@ -139,9 +137,9 @@ def _stack(top: float, parts: Sequence[Part], whole: float, bars: _Bars) -> list
                 f' stroke="#ffffff" stroke-width="{min(1.0, width / 4):.2f}">'
                 f"<title>{escape(bars.labels[part.name])}: {share}</title></rect>"
             )
-            if width > len(share) * _CHARACTER + 6:
-                ink = "#ffffff" if colour in _LIGHT_TEXT else _INK
-                items.append(_text(left + width / 2, top + _BAR / 2 + 4, share, anchor="middle", colour=ink))
+            if width > len(share) * CHARACTER + 6:
+                ink = "#ffffff" if colour in _LIGHT_TEXT else INK
+                items.append(text(left + width / 2, top + _BAR / 2 + 4, share, anchor="middle", colour=ink))
         left += width
     return items
 
@@ -155,10 +153,10 @@ def _legend(left: float, top: float, names: Sequence[str], bars: _Bars, *, colum
     for i, name in enumerate(names):
         x, y = left + (i // rows) * 250, top + (i % rows) * _LEGEND
         items.append(
-            f'<rect x="{x:.1f}" y="{y}" width="13" height="13" fill="{bars.colours[name]}" stroke="{_INK}"'
+            f'<rect x="{x:.1f}" y="{y}" width="13" height="13" fill="{bars.colours[name]}" stroke="{INK}"'
             ' stroke-width="0.5"/>'
         )
-        items.append(_text(x + 20, y + 11, bars.labels[name]))
+        items.append(text(x + 20, y + 11, bars.labels[name]))
     return items
 
 
@@ -168,122 +166,29 @@ def pareto_svg(plan: Plan) -> str:
     fastest = plan.pareto[0].iteration_s if plan.pareto else 0.0
     shown = [one for one in plan.pareto if one.iteration_s <= 2 * fastest]
     if not shown:
-        return _document(400, 60, [_text(16, 34, "No layout to draw", size=14)], "no layout")
+        return document(400, 60, [text(16, 34, "No layout to draw", size=14)], "no layout")
     title = f"{plan.job.model.name} on {plan.cluster.name}: memory against iteration time"
-    axes = _Axes(
-        x=_ticks(shown[0].iteration_s, max(one.iteration_s for one in shown)),
-        y=_ticks(0.0, max(one.capacity_bytes for one in shown) / 2**30),
+    axes = Axes(
+        x=ticks(shown[0].iteration_s, max(one.iteration_s for one in shown)),
+        y=ticks(0.0, max(one.capacity_bytes for one in shown) / 2**30),
     )
     points = [(axes.across(one.iteration_s), axes.up(one.memory_bytes / 2**30)) for one in shown]
     steps = f"M{points[0][0]:.1f},{points[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in points[1:])
     limit = axes.up(shown[0].capacity_bytes / 2**30)
     items = [
-        _text(16, 30, title, size=17, bold=True),
+        text(16, 30, title, size=17, bold=True),
         *axes.drawn("seconds per iteration", "GiB per accelerator"),
-        f'<line x1="{_Axes.LEFT}" y1="{limit:.1f}" x2="{_Axes.RIGHT}" y2="{limit:.1f}" stroke="#d55e00"'
+        f'<line x1="{Axes.LEFT}" y1="{limit:.1f}" x2="{Axes.RIGHT}" y2="{limit:.1f}" stroke="#d55e00"'
         ' stroke-width="1.5" stroke-dasharray="6 4"/>',
-        _text(_Axes.RIGHT, limit - 6, "capacity", anchor="end", colour="#d55e00"),
+        text(Axes.RIGHT, limit - 6, "capacity", anchor="end", colour="#d55e00"),
         f'<path d="{steps}" fill="none" stroke="#56b4e9" stroke-width="1.5"/>',
         *(_point(x, y, one) for (x, y), one in zip(points, shown, strict=True)),
-        *_point_labels(points, [layout_words(one.layout) for one in shown], limit),
+        *point_labels(points, [layout_words(one.layout) for one in shown], limit),
     ]
-    return _document(900, 560, items, title)
+    return document(900, 560, items, title)
 
 
 def _point(x: float, y: float, estimate: Estimate) -> str:
     time, memory = format_seconds(estimate.iteration_s), format_bytes(estimate.memory_bytes)
     hover = escape(f"{layout_words(estimate.layout)}: {time}, {memory}")
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="#0072b2"><title>{hover}</title></circle>'
-
-
-def _point_labels(points: Sequence[tuple[float, float]], labels: Sequence[str], limit: float) -> list[str]:
-    """Labels right of and above their points (below on the line at ``limit``); those that would cover another
-    or a point are left out."""
-    taken: list[tuple[float, float, float]] = []
-    items = []
-    for (x, y), label in zip(points, labels, strict=True):
-        left, right = x + 8, x + 8 + len(label) * _CHARACTER
-        base = y + 15 if abs(y - 11 - limit) < 10 else y - 7
-        crossed = any(left < b and a < right and abs(base - c) < 15 for a, b, c in taken)
-        others = (point for point in points if point != (x, y))
-        covered = any(left - 5 < px < right + 5 and base - 15 < py < base + 6 for px, py in others)
-        if not (crossed or covered or right > _Axes.RIGHT + 30):
-            taken.append((left, right, base))
-            items.append(_text(left, base, label, size=11))
-    return items
-
-
-@dataclass(frozen=True, slots=True)
-class _Axes:
-    """The frame of a plot, with ticks on both sides."""
-
-    x: Sequence[float]
-    y: Sequence[float]
-    LEFT = 76.0
-    RIGHT = 860.0
-    TOP = 56.0
-    BOTTOM = 500.0
-
-    def across(self, value: float) -> float:
-        return self.LEFT + (value - self.x[0]) / (self.x[-1] - self.x[0]) * (self.RIGHT - self.LEFT)
-
-    def up(self, value: float) -> float:
-        return self.BOTTOM - (value - self.y[0]) / (self.y[-1] - self.y[0]) * (self.BOTTOM - self.TOP)
-
-    def drawn(self, x_title: str, y_title: str) -> list[str]:
-        """Grid lines, tick labels and titles."""
-        items = []
-        for tick in self.x:
-            at = self.across(tick)
-            items.append(_grid_line(at, self.TOP, at, self.BOTTOM))
-            items.append(_text(at, self.BOTTOM + 18, f"{tick:g}", anchor="middle"))
-        for tick in self.y:
-            at = self.up(tick)
-            items.append(_grid_line(self.LEFT, at, self.RIGHT, at))
-            items.append(_text(self.LEFT - 8, at + 4, f"{tick:g}", anchor="end"))
-        middle = (self.LEFT + self.RIGHT) / 2
-        items.append(_text(middle, self.BOTTOM + 42, x_title, anchor="middle", bold=True))
-        upright = f'transform="rotate(-90 22 {(self.TOP + self.BOTTOM) / 2:.0f})"'
-        centre = (self.TOP + self.BOTTOM) / 2
-        items.append(_text(22, centre, y_title, anchor="middle", bold=True, extra=upright))
-        return items
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Four to nine round values that enclose the range."""
-    span = max(high - low, 0.02 * abs(high), 1e-12)
-    power = 10.0 ** math.floor(math.log10(span / 4))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power * 6 >= span)
-    first, last = math.floor(low / step + 1e-9), math.ceil((low + span) / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
-
-
-def _grid_line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{_PALE}"/>'
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 12,
-    bold: bool = False,
-    anchor: str = "start",
-    colour: str = _INK,
-    extra: str = "",
-) -> str:
-    weight = ' font-weight="600"' if bold else ""
-    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"'
-    return f"<text {place}{weight} {extra}>{escape(printable(text))}</text>"
-
-
-def _document(width: float, height: float, items: Sequence[str], title: str) -> str:
-    body = "\n".join(items)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
-        f' viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
-        ' font-family="DejaVu Sans, Verdana, Arial, sans-serif">\n'
-        f"<title>{escape(printable(title))}</title>\n"
-        f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}\n</svg>\n'
-    )

@@ -1,0 +1,248 @@
+"""A fabric from lists of nodes and cables, as files describe them: checked, in rank order, as arrays."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.errors import BadInput
+from weft.fabric.spec import SCALE_UP, Fabric, Ints
+
+ACCELERATOR, SCALE_UP_SWITCH = "accelerator", "scale-up"
+MOST_NODES, MOST_LINKS = 2_000_000, 8_000_000
+FASTEST_BPS, SLOWEST_S, MOST_CABLES = 1e15, 1.0, 1_000_000
+LEVEL_ROLES = ("leaf", "spine", "core")
+"""Roles of switches by their distance from the accelerators, for formats that do not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node of a file; ``place`` says where it stands in it ("nodes[3]", "line 12").
+
+    Without ``domain`` the links decide which accelerators share one; ``rail`` is the position in the domain.
+    """
+
+    name: str
+    role: str
+    place: str
+    domain: int | None = None
+    rail: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cable:
+    """A link of a file, in both directions where ``both``; without ``tier`` the roles of its ends decide."""
+
+    source: str
+    target: str
+    capacity_Bps: float
+    place: str
+    latency_s: float = 0.0
+    cables: int = 1
+    tier: int | None = None
+    up: bool = True
+    both: bool = True
+
+
+def assemble(
+    name: str, nodes: Sequence[Node], links: Sequence[Cable], *, where: str, roles: Sequence[str] = ()
+) -> Fabric:
+    """The fabric of some nodes and links; accelerators come first, in the order given.
+
+    Args:
+        where: how messages name the source.
+        roles: order of the roles; those of the nodes, accelerator first, by default.
+
+    Raises:
+        BadInput: no accelerator, a name twice, an unknown end, a value out of range, or parts without a path.
+    """
+    ordered = [n for n in nodes if n.role == ACCELERATOR] + [n for n in nodes if n.role != ACCELERATOR]
+    accelerators = sum(n.role == ACCELERATOR for n in ordered)
+    index = _index(ordered, accelerators, len(links), where)
+    _check_links(links, index, where)
+    source, target, of = _directed(links, index)
+    _check_connected(ordered, source, target, where)
+    known = tuple(dict.fromkeys([*roles, ACCELERATOR, *(n.role for n in ordered)]))
+    tier = _tiers(ordered, links, source, target, of)
+    domain = _domains(ordered[:accelerators], source, target, tier, len(ordered))
+    return Fabric(
+        name=name,
+        accelerators=accelerators,
+        names=tuple(n.name for n in ordered),
+        roles=known,
+        role=np.array([known.index(n.role) for n in ordered], dtype=np.int64),
+        source=source,
+        target=target,
+        capacity_Bps=np.array([links[i].capacity_Bps for i in of], dtype=np.float64),
+        latency_s=np.array([links[i].latency_s for i in of], dtype=np.float64),
+        cables=np.array([links[i].cables for i in of], dtype=np.int64),
+        tier=tier,
+        up=np.array([links[i].up for i in of], dtype=bool),
+        domain=domain,
+        rail=_rails(ordered[:accelerators], domain),
+    )
+
+
+def role_of_level(level: int) -> str:
+    """What a switch is called that is ``level`` hops (from 1) away from the nearest accelerator."""
+    return LEVEL_ROLES[level - 1] if 1 <= level <= len(LEVEL_ROLES) else "switch"
+
+
+def levels(starts: Sequence[int], count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Hops of each node from the nearest start over undirected pairs; -1 where there is no path."""
+    beside: list[list[int]] = [[] for _ in range(count)]
+    for a, b in pairs:
+        beside[a].append(b)
+        beside[b].append(a)
+    found = [-1] * count
+    for start in starts:
+        found[start] = 0
+    queue = deque(starts)
+    while queue:
+        node = queue.popleft()
+        for other in beside[node]:
+            if found[other] < 0:
+                found[other] = found[node] + 1
+                queue.append(other)
+    return found
+
+
+def _index(nodes: Sequence[Node], accelerators: int, links: int, where: str) -> dict[str, int]:
+    if not accelerators:
+        raise BadInput("has no accelerator", where=where, remedy=f'give some nodes role = "{ACCELERATOR}"')
+    if len(nodes) > MOST_NODES or links > MOST_LINKS:
+        raise BadInput(f"{len(nodes)} nodes and {links} links are too many", where=where)
+    index = {node.name: i for i, node in enumerate(nodes)}
+    if len(index) < len(nodes):
+        twice = Counter(node.name for node in nodes).most_common(1)[0][0]
+        places = " and ".join([node.place for node in nodes if node.name == twice][:2])
+        raise BadInput(f"two nodes are named {twice!r}", where=f"{where}: {places}", remedy="rename one")
+    return index
+
+
+def _check_links(links: Sequence[Cable], index: dict[str, int], where: str) -> None:
+    for link in links:
+        place = f"{where}: {link.place} ({link.source} - {link.target})"
+        for end in (link.source, link.target):
+            if end not in index:
+                raise BadInput(f"there is no node {end!r}", where=place, remedy="add it, or correct the link")
+        if link.source == link.target:
+            raise BadInput("joins a node with itself", where=place, remedy="remove it")
+        if not 0 < link.capacity_Bps <= FASTEST_BPS:
+            problem = f"capacity is {link.capacity_Bps:g} bytes/s"
+            raise BadInput(problem, where=place, remedy="give a positive one; set up = false to fail a link")
+        if not 0 <= link.latency_s <= SLOWEST_S:
+            raise BadInput(f"latency is {link.latency_s:g} s", where=place, remedy="give 0 to 1 s")
+        if not 1 <= link.cables <= MOST_CABLES:
+            raise BadInput(f"bundles {link.cables} cables", where=place, remedy="give 1 or more")
+        if link.tier is not None and not 0 <= link.tier <= 64:
+            raise BadInput(f"tier is {link.tier}", where=place, remedy="give 0 (scale-up) to 64")
+
+
+def _directed(links: Sequence[Cable], index: dict[str, int]) -> tuple[Ints, Ints, list[int]]:
+    """Ends of every directed link, and the cable that it comes from."""
+    source, target, of = [], [], []
+    for i, link in enumerate(links):
+        a, b = index[link.source], index[link.target]
+        source += [a, b] if link.both else [a]
+        target += [b, a] if link.both else [b]
+        of += [i, i] if link.both else [i]
+    return np.array(source, dtype=np.int64), np.array(target, dtype=np.int64), of
+
+
+def _check_connected(
+    nodes: Sequence[Node],
+    source: Ints,
+    target: Ints,
+    where: str,
+) -> None:
+    reached = levels([0], len(nodes), list(zip(source.tolist(), target.tolist(), strict=True)))
+    lost = [node for node, level in zip(nodes, reached, strict=True) if level < 0]
+    if lost:
+        shown = ", ".join(node.name for node in lost[:4]) + (", ..." if len(lost) > 4 else "")
+        raise BadInput(
+            f"is disconnected: no path joins {nodes[0].name} with {len(lost)} nodes: {shown}",
+            where=f"{where}: {lost[0].place}",
+            remedy="add the missing links, or remove the nodes",
+        )
+
+
+def _tiers(
+    nodes: Sequence[Node],
+    links: Sequence[Cable],
+    source: Ints,
+    target: Ints,
+    of: Sequence[int],
+) -> Ints:
+    pairs = list(zip(source.tolist(), target.tolist(), strict=True))
+    inside = [SCALE_UP_SWITCH in (nodes[a].role, nodes[b].role) for a, b in pairs]
+    starts = [i for i, node in enumerate(nodes) if node.role == ACCELERATOR]
+    level = levels(
+        starts, len(nodes), [pair for pair, within in zip(pairs, inside, strict=True) if not within]
+    )
+    found = []
+    for (a, b), within, i in zip(pairs, inside, of, strict=True):
+        given = links[i].tier
+        together = nodes[a].domain is not None and nodes[a].domain == nodes[b].domain
+        within = within or (nodes[a].role == nodes[b].role == ACCELERATOR and together)
+        tier = SCALE_UP if within else max(1, 1 + min(level[a], level[b]))
+        found.append(tier if given is None else given)
+    return np.array(found, dtype=np.int64)
+
+
+def _domains(
+    accelerators: Sequence[Node],
+    source: Ints,
+    target: Ints,
+    tier: Ints,
+    count: int,
+) -> Ints:
+    """The domains given; for accelerators without one, those that scale-up links join."""
+    root = list(range(count))
+
+    def find(node: int) -> int:
+        while root[node] != node:
+            root[node] = root[root[node]]
+            node = root[node]
+        return node
+
+    inside = tier == SCALE_UP
+    for a, b in zip(source[inside].tolist(), target[inside].tolist(), strict=True):
+        root[max(find(a), find(b))] = min(find(a), find(b))
+    free = 1 + max((n.domain for n in accelerators if n.domain is not None), default=-1)
+    numbers: dict[int, int] = {}
+    found = []
+    for i, node in enumerate(accelerators):
+        if node.domain is not None:
+            found.append(node.domain)
+        else:
+            found.append(numbers.setdefault(find(i), free + len(numbers)))
+    return np.array(found, dtype=np.int64)
+
+
+def _rails(accelerators: Sequence[Node], domain: Ints) -> Ints:
+    seen: Counter[int] = Counter()
+    found = []
+    for node, number in zip(accelerators, domain.tolist(), strict=True):
+        found.append(seen[number] if node.rail is None else node.rail)
+        seen[number] += 1
+    return np.array(found, dtype=np.int64)
+
+
+def finite(value: object, what: str, where: str) -> float:
+    """A finite number from text or a number of a foreign file.
+
+    Raises:
+        BadInput: something else.
+    """
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise BadInput(f"{what} {str(value)[:40]!r} is not a finite number", where=where)
+    return number

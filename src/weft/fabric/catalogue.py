@@ -1,0 +1,251 @@
+"""Fabrics by kind, built for a cluster: its scale-up domains, its NICs, and a network chosen by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from weft.cluster.catalogue import RAIL_LATENCY_S
+from weft.cluster.spec import Cluster
+from weft.errors import BadInput, UnknownName
+from weft.fabric import bcube, clos, direct, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, start
+from weft.fabric.clos import Oversubscription
+from weft.fabric.dimension import Dimension, from_tier
+from weft.fabric.spec import Fabric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Site:
+    """What a cluster fixes, and what the caller chose."""
+
+    cluster: Cluster
+    scale_up: Dimension
+    bandwidth_Bps: float
+    nic_latency_s: float
+    switch_latency_s: float
+    radix: int
+    oversubscription: Oversubscription
+    unit: int | None
+
+    @property
+    def count(self) -> int:
+        return self.cluster.count
+
+    @property
+    def domains(self) -> int:
+        return self.cluster.count // self.scale_up.size
+
+
+def kinds() -> tuple[str, ...]:
+    """The kinds that ``for_cluster`` builds."""
+    return tuple(_KINDS)
+
+
+def default_kind(cluster: Cluster) -> str:
+    """The kind that a cluster's tiers and name suggest.
+
+    Rail-only where the name says so and there is no tier above the rails, rail-optimized where scale-up
+    domains hold several accelerators, a fat-tree otherwise.
+    """
+    if "rail-only" in cluster.name.lower() and len(cluster.tiers) < 3:
+        return "rail-only"
+    return "rail-optimized" if len(cluster.tiers) > 1 and cluster.tiers[0].size > 1 else "fat-tree"
+
+
+def for_cluster(
+    kind: str,
+    cluster: Cluster,
+    *,
+    radix: int = 64,
+    oversubscription: Oversubscription | None = None,
+    unit: int | None = None,
+) -> Fabric:
+    """The fabric of that kind for a cluster.
+
+    The scale-up domains are the cluster's innermost tier, the NICs have the bandwidth of the next one.  A
+    cluster of one tier has no network beside it.
+
+    Args:
+        radix: ports of a switch, at the bandwidth of a NIC.
+        oversubscription: of the leaves (or per tier); the largest of the cluster's tiers by default.
+        unit: domains of a scalable unit of a rail-optimized network.
+
+    Raises:
+        UnknownName: no such kind.
+        BadInput: no such network of these sizes.
+    """
+    if kind not in _KINDS:
+        raise UnknownName("kind of fabric", kind, kinds())
+    if len(cluster.tiers) == 1:
+        return start(kind, cluster.count, from_tier(cluster.tiers[0])).build()
+    nic_latency_s, switch_latency_s = _latencies(cluster)
+    if oversubscription is None:
+        oversubscription = max(tier.oversubscription for tier in cluster.tiers[1:])
+    site = _Site(
+        cluster=cluster,
+        scale_up=from_tier(cluster.tiers[0]),
+        bandwidth_Bps=cluster.tiers[1].bandwidth_Bps,
+        nic_latency_s=nic_latency_s,
+        switch_latency_s=switch_latency_s,
+        radix=radix,
+        oversubscription=oversubscription,
+        unit=unit,
+    )
+    return _KINDS[kind](site)
+
+
+def _latencies(cluster: Cluster) -> tuple[float, float]:
+    """Latencies of a link to a NIC and of one between switches.
+
+    The tier next to the domains is one switch away where it is no slower than one (2.7 us) or where another
+    tier follows, whose excess is two links between switches; otherwise it is taken to cross a spine.
+    """
+    first = cluster.tiers[1].latency_s
+    if len(cluster.tiers) > 2:
+        excess = max(0.0, cluster.tiers[2].latency_s - first)
+        return first / 2, excess / 2 or SWITCH_LATENCY_S
+    beyond = 2 * SWITCH_LATENCY_S if first > RAIL_LATENCY_S else 0.0
+    return max(first - beyond, min(first, 2 * NIC_LATENCY_S)) / 2, SWITCH_LATENCY_S
+
+
+def _fat_tree(site: _Site) -> Fabric:
+    return clos.build(
+        site.count,
+        radix=site.radix,
+        bandwidth_Bps=site.bandwidth_Bps,
+        oversubscription=site.oversubscription,
+        scale_up=site.scale_up,
+        nic_latency_s=site.nic_latency_s,
+        switch_latency_s=site.switch_latency_s,
+    )
+
+
+def _rail_optimized(site: _Site) -> Fabric:
+    return rail.optimized(
+        site.count,
+        radix=site.radix,
+        bandwidth_Bps=site.bandwidth_Bps,
+        unit=site.unit,
+        oversubscription=site.oversubscription,
+        scale_up=site.scale_up,
+        nic_latency_s=site.nic_latency_s,
+        switch_latency_s=site.switch_latency_s,
+    )
+
+
+def _rail_only(site: _Site) -> Fabric:
+    return rail.only(
+        site.count,
+        radix=site.radix,
+        bandwidth_Bps=site.bandwidth_Bps,
+        oversubscription=site.oversubscription,
+        scale_up=site.scale_up,
+        nic_latency_s=site.nic_latency_s,
+        switch_latency_s=site.switch_latency_s,
+    )
+
+
+def _multi_plane(site: _Site) -> Fabric:
+    """Two planes; a port of a switch breaks out into two of half a NIC."""
+    return planes.build(
+        site.count,
+        radix=site.radix * 2,
+        planes=2,
+        bandwidth_Bps=site.bandwidth_Bps,
+        unit=site.unit,
+        oversubscription=site.oversubscription,
+        scale_up=site.scale_up,
+        nic_latency_s=site.nic_latency_s,
+        switch_latency_s=site.switch_latency_s,
+    )
+
+
+def _bcube(site: _Site) -> Fabric:
+    """The fewest levels; a NIC's bandwidth is divided over them."""
+    levels, ports = bcube.levels_for(site.count, site.radix)
+    return bcube.build(
+        ports,
+        levels,
+        accelerators=site.count,
+        bandwidth_Bps=site.bandwidth_Bps,
+        scale_up=site.scale_up,
+        nic_latency_s=site.nic_latency_s,
+    )
+
+
+def _grid(site: _Site, name: str, dims: tuple[int, ...], *, wrap: bool) -> Fabric:
+    """A grid of domains per rail; a NIC's bandwidth is divided over the links of a node inside the grid."""
+    links = sum(min(2, size - 1) for size in dims)
+    return torus.build(
+        dims,
+        bandwidth_Bps=site.bandwidth_Bps / max(1, links),
+        wrap=wrap,
+        scale_up=site.scale_up,
+        latency_s=site.cluster.tiers[1].latency_s,
+        name=name,
+    )
+
+
+def _torus(site: _Site) -> Fabric:
+    return _grid(site, "torus", torus.near_cube(site.domains, 3), wrap=True)
+
+
+def _mesh(site: _Site) -> Fabric:
+    return _grid(site, "mesh", torus.near_cube(site.domains, 3), wrap=False)
+
+
+def _hypercube(site: _Site) -> Fabric:
+    dimensions = site.domains.bit_length() - 1
+    if site.domains != 2**dimensions:
+        raise BadInput(
+            f"{site.domains} scale-up domains are not a power of two",
+            where="hypercube",
+            remedy=f"use {2**dimensions} or {2 ** (dimensions + 1)}",
+        )
+    return _grid(site, "hypercube", (2,) * dimensions, wrap=True)
+
+
+def _dragonfly(site: _Site) -> Fabric:
+    a, p, h, g = dragonfly.balanced(site.count, site.radix)
+    return dragonfly.build(
+        a,
+        p,
+        h,
+        g,
+        accelerators=site.count,
+        bandwidth_Bps=site.bandwidth_Bps,
+        scale_up=site.scale_up,
+        nic_latency_s=site.nic_latency_s,
+        switch_latency_s=site.switch_latency_s,
+    )
+
+
+def _fully_connected(site: _Site) -> Fabric:
+    return direct.build(
+        site.domains,
+        bandwidth_Bps=site.bandwidth_Bps,
+        scale_up=site.scale_up,
+        latency_s=site.cluster.tiers[1].latency_s,
+    )
+
+
+def _hierarchical(site: _Site) -> Fabric:
+    """The cluster's tiers as they are; oversubscription narrows the links of a tier."""
+    tiers = [replace(tier, bandwidth_Bps=tier.effective_Bps) for tier in site.cluster.tiers]
+    return hierarchy.build([from_tier(tier) for tier in tiers])
+
+
+_KINDS: dict[str, Callable[[_Site], Fabric]] = {
+    "fat-tree": _fat_tree,
+    "rail-optimized": _rail_optimized,
+    "rail-only": _rail_only,
+    "multi-plane": _multi_plane,
+    "bcube": _bcube,
+    "torus": _torus,
+    "mesh": _mesh,
+    "hypercube": _hypercube,
+    "dragonfly": _dragonfly,
+    "fully-connected": _fully_connected,
+    "hierarchical": _hierarchical,
+}

@@ -1,0 +1,192 @@
+"""What a network costs to buy and to power: parts counted from a built fabric, and the closed forms beside.
+
+Counting rule of "Rail-only" (Wang et al., arXiv 2307.12169): the scale-up domain is not counted; a switch
+costs all its ports; every cable carries two transceivers, those to the accelerators included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.errors import BadInput
+from weft.fabric.prices import Prices
+from weft.fabric.spec import SCALE_UP, Fabric, Ints
+
+LARGEST = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """Parts of a scale-out network, with dollars and watts by kind of part.
+
+    ``switch_ports`` are those bought, ``ports_used`` those with a cable; ``nics`` counts the links from an
+    accelerator to a scale-out switch.
+    """
+
+    prices: Prices
+    switches: int
+    switch_ports: int
+    ports_used: int
+    transceivers: int
+    cables: int
+    nics: int
+
+    @property
+    def switches_usd(self) -> float:
+        return self.switch_ports * self.prices.usd_per_switch_port
+
+    @property
+    def transceivers_usd(self) -> float:
+        return self.transceivers * self.prices.usd_per_transceiver
+
+    @property
+    def cables_usd(self) -> float:
+        return self.cables * self.prices.usd_per_cable
+
+    @property
+    def nics_usd(self) -> float:
+        return self.nics * self.prices.usd_per_nic
+
+    @property
+    def usd(self) -> float:
+        return self.switches_usd + self.transceivers_usd + self.cables_usd + self.nics_usd
+
+    @property
+    def switches_watts(self) -> float:
+        return self.switch_ports * self.prices.watts_per_switch_port
+
+    @property
+    def transceivers_watts(self) -> float:
+        return self.transceivers * self.prices.watts_per_transceiver
+
+    @property
+    def nics_watts(self) -> float:
+        return self.nics * self.prices.watts_per_nic
+
+    @property
+    def watts(self) -> float:
+        return self.switches_watts + self.transceivers_watts + self.nics_watts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Switches and transceivers of a network by formula; ``tiers`` of switches, all of the same ``radix``."""
+
+    switches: int
+    transceivers: int
+    tiers: int
+    radix: int
+
+    @property
+    def switch_ports(self) -> int:
+        return self.switches * self.radix
+
+
+def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
+    """The parts of a built fabric, failed ones included.
+
+    Args:
+        radix: ports of every scale-out switch; by default a switch has the ports that it uses.
+
+    Raises:
+        BadInput: a switch uses more ports than ``radix``.
+    """
+    outside = fabric.tier != SCALE_UP
+    a, b, cables = _pairs(fabric.source[outside], fabric.target[outside], fabric.cables[outside])
+    used = np.bincount(a, cables, fabric.nodes) + np.bincount(b, cables, fabric.nodes)
+    switch = (np.arange(fabric.nodes) >= fabric.accelerators) & (used > 0)
+    count, ports = int(switch.sum()), int(used[switch].sum())
+    if radix is not None and count and used[switch].max() > radix:
+        worst = int(np.flatnonzero(switch)[np.argmax(used[switch])])
+        raise BadInput(
+            f"{fabric.names[worst]} uses {used[worst]:.0f} ports of {radix}",
+            where=f"{fabric.name}: radix",
+            remedy="choose switches with more ports",
+        )
+    nics = outside & (fabric.source < fabric.accelerators) & (fabric.target >= fabric.accelerators)
+    return Bill(
+        prices=prices,
+        switches=count,
+        switch_ports=ports if radix is None else count * radix,
+        ports_used=ports,
+        transceivers=2 * int(cables.sum()),
+        cables=int(cables.sum()),
+        nics=int(nics.sum()),
+    )
+
+
+def _pairs(source: Ints, target: Ints, cables: Ints) -> tuple[Ints, Ints, Ints]:
+    """Physical cables per pair of nodes: the larger of the two directions' sums."""
+    low, high = np.minimum(source, target), np.maximum(source, target)
+    pairs, of = np.unique(np.stack([low, high]), axis=1, return_inverse=True)
+    up = source == low
+    forth = np.bincount(of[up], cables[up], pairs.shape[1])
+    back = np.bincount(of[~up], cables[~up], pairs.shape[1])
+    return pairs[0], pairs[1], np.maximum(forth, back).astype(np.int64)
+
+
+def bill_of_kind(kind: str, fabric: Fabric, prices: Prices, radix: int) -> Bill:
+    """The bill of a kind of fabric; a multi-plane network breaks each port in two, each counting half."""
+    if kind != "multi-plane":
+        return bill(fabric, prices, radix=radix)
+    half = replace(
+        prices,
+        usd_per_switch_port=prices.usd_per_switch_port / 2,
+        usd_per_transceiver=prices.usd_per_transceiver / 2,
+        watts_per_switch_port=prices.watts_per_switch_port / 2,
+        watts_per_transceiver=prices.watts_per_transceiver / 2,
+    )
+    return bill(fabric, half, radix=2 * radix)
+
+
+def clos_counts(accelerators: int, radix: int) -> Counts:
+    """A folded Clos at full bisection with the fewest tiers t (2 (R/2)^t ports): (2t-1) n/R switches.
+
+    Raises:
+        BadInput: no accelerator, or a radix that is odd or below 4 where one switch is not enough.
+    """
+    _check(accelerators, radix)
+    tiers, ports = 1, radix
+    while ports < accelerators:
+        if radix < 4:
+            raise BadInput(f"radix {radix} cannot build a tree", where="radix", remedy="give 4 or more")
+        tiers, ports = tiers + 1, ports * radix // 2
+    lower = (tiers - 1) * -(-2 * accelerators // radix)
+    return Counts(
+        switches=lower + -(-accelerators // radix),
+        transceivers=2 * tiers * accelerators,
+        tiers=tiers,
+        radix=radix,
+    )
+
+
+def rail_only_counts(accelerators: int, domain: int, radix: int) -> Counts:
+    """One Clos per rail of ``accelerators / domain``; rails share a switch where its ports allow.
+
+    Raises:
+        BadInput: as ``clos_counts``, or the domain does not divide the accelerators.
+    """
+    _check(accelerators, radix)
+    if domain < 1 or accelerators % domain:
+        raise BadInput(
+            f"{accelerators} accelerators are not whole domains of {domain}",
+            where="domain",
+            remedy="choose a divisor",
+        )
+    rail = clos_counts(accelerators // domain, radix)
+    per_switch = radix // (accelerators // domain) if rail.tiers == 1 else 1
+    return Counts(
+        switches=-(-domain // per_switch) * rail.switches,
+        transceivers=domain * rail.transceivers,
+        tiers=rail.tiers,
+        radix=radix,
+    )
+
+
+def _check(accelerators: int, radix: int) -> None:
+    if not 1 <= accelerators <= LARGEST:
+        raise BadInput(f"{accelerators} accelerators", where="accelerators", remedy=f"give 1 to {LARGEST}")
+    if not 2 <= radix <= LARGEST or radix % 2:
+        raise BadInput(f"radix is {radix}", where="radix", remedy="give an even number of ports")

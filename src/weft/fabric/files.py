@@ -1,0 +1,193 @@
+"""Fabrics in our own JSON and TOML: every node and link, or the generator that builds them.
+
+    schema = "weft.fabric/1"
+    name = "two nodes"
+    nodes = [{ name = "gpu0", role = "accelerator" }, { name = "gpu1", role = "accelerator" },
+             { name = "leaf0", role = "leaf" }]
+    links = [{ source = "gpu0", target = "leaf0", capacity = "400 Gb/s", latency = "1 us", cables = 1 },
+             { source = "gpu1", target = "leaf0", capacity = "400 Gb/s" }]
+
+A link stands for both directions unless ``both = false``; ``tier`` (0 inside a scale-up domain, 1, 2, ...
+outwards), ``domain`` and ``rail`` may be left out.  In place of nodes and links:
+
+    generator = { kind = "rail-only", cluster = "dgx-h100-1024", radix = 64 }
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from weft import units
+from weft.errors import BadInput
+from weft.fabric.assemble import MOST_CABLES, MOST_LINKS, MOST_NODES, Cable, Node, assemble
+from weft.fabric.edge import parse_json, parse_toml, read_text, validate
+from weft.fabric.spec import Fabric
+
+SCHEMA = "weft.fabric/1"
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("has characters that cannot be printed")
+    return text
+
+
+_Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
+_Number = Annotated[int, Field(ge=0, le=MOST_NODES)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _NodeFields(_Strict):
+    name: _Name
+    role: _Name
+    domain: _Number | None = None
+    rail: _Number | None = None
+
+
+class _LinkFields(_Strict):
+    source: _Name
+    target: _Name
+    capacity: str | float
+    latency: str | float = 0.0
+    cables: Annotated[int, Field(ge=1, le=MOST_CABLES)] = 1
+    tier: Annotated[int, Field(ge=0, le=64)] | None = None
+    up: bool = True
+    both: bool = True
+
+
+class _GeneratorFields(_Strict):
+    kind: _Name
+    cluster: _Name
+    radix: Annotated[int, Field(ge=2, le=65536)] = 64
+    oversubscription: Annotated[float, Field(ge=1, le=1000)] | None = None
+
+
+class _FabricFields(_Strict):
+    schema_: Literal["weft.fabric/1"] = Field(alias="schema")
+    name: _Name
+    roles: list[_Name] = Field(default_factory=list, max_length=1000)
+    nodes: list[_NodeFields] = Field(default_factory=list, max_length=MOST_NODES)
+    links: list[_LinkFields] = Field(default_factory=list, max_length=MOST_LINKS)
+    generator: _GeneratorFields | None = None
+
+
+def read_fabric(path: str | os.PathLike[str]) -> Fabric:
+    """The fabric of a file of ours; TOML where the name ends so, else JSON.
+
+    Raises:
+        BadInput: the file cannot be read, a field is wrong, or the nodes and links make no fabric.
+    """
+    where = os.fspath(path)
+    text = read_text(path, where=where)
+    toml = Path(path).suffix.lower() == ".toml"
+    return fabric_from_toml(text, where=where) if toml else fabric_from_json(text, where=where)
+
+
+def fabric_from_json(text: str, *, where: str = "fabric") -> Fabric:
+    """The fabric of a JSON text, as ``read_fabric``."""
+    return _fabric(parse_json(text, where), where)
+
+
+def fabric_from_toml(text: str, *, where: str = "fabric") -> Fabric:
+    """The fabric of a TOML text, as ``read_fabric``."""
+    return _fabric(parse_toml(text, where), where)
+
+
+def fabric_to_json(fabric: Fabric) -> str:
+    """JSON that ``fabric_from_json`` turns into an equal fabric; one node or link a line."""
+    head = json.dumps({"schema": SCHEMA, "name": fabric.name, "roles": list(fabric.roles)})[1:-1]
+    nodes = ",\n  ".join(json.dumps(node) for node in _nodes(fabric))
+    links = ",\n  ".join(json.dumps(link) for link in _links(fabric))
+    return f'{{{head},\n "nodes": [\n  {nodes}],\n "links": [\n  {links}]}}\n'
+
+
+def fabric_to_toml(fabric: Fabric) -> str:
+    """TOML that ``fabric_from_toml`` turns into an equal fabric; one node or link a line."""
+    head = {"schema": SCHEMA, "name": fabric.name, "roles": list(fabric.roles)}
+    lines = [f"{key} = {_toml(value)}" for key, value in head.items()]
+    for key, rows in (("nodes", _nodes(fabric)), ("links", _links(fabric))):
+        lines += [f"{key} = [", *(f"  {_toml(row)}," for row in rows), "]"]
+    return "\n".join(lines) + "\n"
+
+
+def _fabric(table: Any, where: str) -> Fabric:
+    fields = validate(_FabricFields, table, where)
+    if fields.generator is not None:
+        if fields.nodes or fields.links:
+            raise BadInput("has a generator and nodes or links", where=where, remedy="keep one of the two")
+        return _generated(fields.generator, where)
+    nodes = [
+        Node(name=n.name, role=n.role, place=f"nodes[{i}]", domain=n.domain, rail=n.rail)
+        for i, n in enumerate(fields.nodes)
+    ]
+    links = [_cable(link, f"links[{i}]", where) for i, link in enumerate(fields.links)]
+    return assemble(fields.name, nodes, links, where=where, roles=fields.roles)
+
+
+def _cable(link: _LinkFields, place: str, where: str) -> Cable:
+    return Cable(
+        source=link.source,
+        target=link.target,
+        capacity_Bps=units.parse_bandwidth(link.capacity, f"{where}: {place}.capacity"),
+        latency_s=units.parse_seconds(link.latency, f"{where}: {place}.latency"),
+        cables=link.cables,
+        tier=link.tier,
+        up=link.up,
+        both=link.both,
+        place=place,
+    )
+
+
+def _generated(fields: _GeneratorFields, where: str) -> Fabric:
+    from weft.cluster.catalogue import load
+    from weft.fabric.catalogue import for_cluster
+
+    try:
+        return for_cluster(
+            fields.kind,
+            load(fields.cluster),
+            radix=fields.radix,
+            oversubscription=fields.oversubscription,
+        )
+    except BadInput as error:
+        raise BadInput(str(error), where=f"{where}: generator") from None
+
+
+def _nodes(fabric: Fabric) -> Iterator[dict[str, Any]]:
+    domain, rail = fabric.domain.tolist(), fabric.rail.tolist()
+    for i, (name, role) in enumerate(zip(fabric.names, fabric.role.tolist(), strict=True)):
+        node: dict[str, Any] = {"name": name, "role": fabric.roles[role]}
+        if i < fabric.accelerators:
+            node |= {"domain": domain[i], "rail": rail[i]}
+        yield node
+
+
+def _links(fabric: Fabric) -> Iterator[dict[str, Any]]:
+    """Every link in order; a pair of neighbours that are each other's reverse is one entry."""
+    columns = (fabric.capacity_Bps, fabric.latency_s, fabric.cables, fabric.tier, fabric.up)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    ends = list(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True))
+    i = 0
+    while i < len(rows):
+        a, b = ends[i]
+        capacity, latency, cables, tier, up = rows[i]
+        both = i + 1 < len(rows) and ends[i + 1] == (b, a) and rows[i + 1] == rows[i]
+        link: dict[str, Any] = {"source": fabric.names[a], "target": fabric.names[b], "capacity": capacity}
+        link |= {"latency": latency, "cables": cables, "tier": tier}
+        yield link | ({} if up else {"up": False}) | ({} if both else {"both": False})
+        i += 2 if both else 1
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False)

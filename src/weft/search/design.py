@@ -1,0 +1,296 @@
+"""Candidate networks for a job, side by side: cost, power, speed, and what a failure does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.cluster.catalogue import default_tiers
+from weft.cluster.spec import Cluster
+from weft.errors import BadInput, WeftError
+from weft.estimate.single import estimate
+from weft.fabric.catalogue import for_cluster
+from weft.fabric.cost import Bill, bill_of_kind
+from weft.fabric.prices import Prices
+from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.layout.spec import Layout
+from weft.model.job import Job
+from weft.search.plan import plan
+from weft.search.space import STANDARD, Space
+from weft.simulate.job import simulate_iteration
+
+SAME = 1 - 1e-6
+"""Figures closer than this are equal."""
+COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
+"""What fails, one at a time: a NIC, or one switch of a role that the fabric has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One component down.
+
+    ``stranded`` accelerators have no way left to some others, so that the job cannot run on all
+    (``iteration_s`` is then
+    None); otherwise traffic goes around at ``slowdown`` times the iteration.
+    """
+
+    component: str
+    affected: int
+    stranded: int
+    iteration_s: float | None
+    slowdown: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """One network under one job.
+
+    ``closed_form_s`` and ``simulated_s`` are iteration times; ``usd_per_speed`` is dollars per (iteration
+    per second);
+    ``spine_bytes`` cross tiers above the first switch in an iteration.  ``layout`` is the job's on this
+    network.
+    """
+
+    kind: str
+    domain: int
+    global_batch: int
+    layout: Layout
+    bill: Bill
+    closed_form_s: float
+    simulated_s: float | None
+    usd_per_speed: float
+    nic_bytes: float | None
+    spine_bytes: float | None
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A candidate that cannot be built or cannot run the job, and why."""
+
+    kind: str
+    domain: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignStudy:
+    """All candidates for a job; ``pareto`` numbers the designs that no other beats in both cost and
+    iteration time."""
+
+    job: Job
+    cluster: Cluster
+    radix: int
+    routing: str
+    prices: Prices
+    designs: tuple[Design, ...]
+    pareto: tuple[int, ...]
+    rejected: tuple[Rejected, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How candidates are built and compared.
+
+    ``layout`` is used on every network; None searches the best one for each.  ``routing`` is that of the
+    simulation.
+    """
+
+    prices: Prices
+    radix: int = 64
+    layout: Layout | None = None
+    space: Space = STANDARD
+    routing: str = "spray"
+    seed: int = 0
+    simulate: bool = True
+    failures: bool = True
+
+
+def design(
+    job: Job,
+    cluster: Cluster,
+    kinds: Sequence[str],
+    options: Options,
+    *,
+    domains: Sequence[int] = (),
+    batches: Sequence[int] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> DesignStudy:
+    """Compare networks for a job.
+
+    Args:
+        job: model and recipe.
+        cluster: accelerators; its first tier is the scale-up domain, its second gives the NIC.
+        kinds: fabrics to build (``weft.fabric.catalogue.kinds``).
+        options: prices, radix, layout, routing.
+        domains: sizes of the scale-up domain to try; the cluster's own where empty.
+        batches: global batches to try; the job's own where empty.
+        progress: called with candidates done and in all.
+
+    Raises:
+        UnknownName: an unknown kind.
+    """
+    candidates = [
+        (kind, size, batch)
+        for size in (domains or (cluster.tiers[0].size,))
+        for batch in (batches or (job.recipe.global_batch,))
+        for kind in kinds
+    ]
+    designs: list[Design] = []
+    rejected: list[Rejected] = []
+    for number, (kind, size, batch) in enumerate(candidates):
+        if progress is not None:
+            progress(number, len(candidates))
+        one = replace(job, recipe=replace(job.recipe, global_batch=batch))
+        try:
+            designs.append(_design(one, with_domain(cluster, size), kind, options))
+        except WeftError as error:
+            rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
+    return DesignStudy(
+        job=job,
+        cluster=cluster,
+        radix=options.radix,
+        routing=options.routing,
+        prices=options.prices,
+        designs=tuple(designs),
+        pareto=_frontier(designs),
+        rejected=tuple(rejected),
+    )
+
+
+def with_domain(cluster: Cluster, size: int) -> Cluster:
+    """The cluster with scale-up domains of another size, links and NICs as they are."""
+    if size == cluster.tiers[0].size:
+        return cluster
+    if size < 1 or cluster.count % size:
+        raise BadInput(
+            f"domains of {size} do not divide {cluster.count} accelerators",
+            where="--sizes",
+            remedy="choose divisors of the number of accelerators",
+        )
+    chip = replace(cluster.accelerator, scale_up_size=size)
+    return replace(cluster, accelerator=chip, tiers=default_tiers(chip, cluster.count))
+
+
+def _design(job: Job, cluster: Cluster, kind: str, options: Options) -> Design:
+    fabric = for_cluster(kind, cluster, radix=options.radix)
+    layout = options.layout or _best_layout(job, cluster, options.space)
+    closed = estimate(job, cluster, [layout])[0].iteration_s
+    simulated = nic_bytes = spine_bytes = None
+    failures: tuple[Failure, ...] = ()
+    if options.simulate:
+        run = simulate_iteration(job, cluster, layout, fabric, routing=options.routing, seed=options.seed)
+        simulated = run.iteration_s
+        nic_bytes, spine_bytes = _crossing(fabric, run.link_bytes)
+        if options.failures:
+            failures = tuple(_failures(job, cluster, layout, fabric, options, simulated))
+    price = bill_of_kind(kind, fabric, options.prices, options.radix)
+    return Design(
+        kind=kind,
+        domain=cluster.tiers[0].size,
+        global_batch=job.recipe.global_batch,
+        layout=layout,
+        bill=price,
+        closed_form_s=closed,
+        simulated_s=simulated,
+        usd_per_speed=price.usd * (simulated or closed),
+        nic_bytes=nic_bytes,
+        spine_bytes=spine_bytes,
+        failures=failures,
+    )
+
+
+def _best_layout(job: Job, cluster: Cluster, space: Space) -> Layout:
+    found = plan(job, cluster, space=space, top=1)
+    if not found.layouts:
+        raise BadInput("no layout fits", where=cluster.name, remedy="see weft plan for the reasons")
+    return found.layouts[0].layout
+
+
+def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
+    """Bytes that leave accelerators by their NIC, and bytes that go up beyond the first switch."""
+    outside = fabric.tier != SCALE_UP
+    leaving = outside & (fabric.source < fabric.accelerators)
+    between = outside & (fabric.source >= fabric.accelerators) & (fabric.target >= fabric.accelerators)
+    return float(link_bytes[leaving].sum()), float(link_bytes[between].sum() / 2.0)
+
+
+def _failures(
+    job: Job, cluster: Cluster, layout: Layout, fabric: Fabric, options: Options, healthy_s: float
+) -> Sequence[Failure]:
+    found = []
+    for component in COMPONENTS:
+        if component == "NIC":
+            links = nic_links(fabric, 0)
+            broken = fabric.failed(links=links)
+            affected = 1 if len(links) else 0
+        else:
+            switches = fabric.nodes_of(component)[:1]
+            broken = fabric.failed(nodes=switches)
+            affected = int(np.count_nonzero(np.isin(fabric.target, switches) & fabric.up))
+        if affected:
+            found.append(_failure(component, affected, job, cluster, layout, broken, options, healthy_s))
+    return found
+
+
+def _failure(
+    component: str,
+    affected: int,
+    job: Job,
+    cluster: Cluster,
+    layout: Layout,
+    broken: Fabric,
+    options: Options,
+    healthy_s: float,
+) -> Failure:
+    stranded = len(stranded_accelerators(broken))
+    seconds = None
+    if not stranded:
+        seconds = simulate_iteration(
+            job, cluster, layout, broken, routing=options.routing, seed=options.seed
+        ).iteration_s
+    return Failure(
+        component=component,
+        affected=affected,
+        stranded=stranded,
+        iteration_s=seconds,
+        slowdown=None if seconds is None else seconds / healthy_s,
+    )
+
+
+def nic_links(fabric: Fabric, accelerator: int) -> Ints:
+    """Links out of an accelerator into the scale-out network."""
+    return np.flatnonzero((fabric.source == accelerator) & (fabric.tier != SCALE_UP))
+
+
+def stranded_accelerators(fabric: Fabric) -> Ints:
+    """Accelerators that cannot reach the largest connected part of the fabric."""
+    part = np.arange(fabric.nodes)
+    source, target = fabric.source[fabric.up], fabric.target[fabric.up]
+    while True:
+        lower = part.copy()
+        np.minimum.at(lower, target, part[source])
+        np.minimum.at(lower, source, part[target])
+        lower = lower[lower]
+        if np.array_equal(lower, part):
+            break
+        part = lower
+    mine = part[: fabric.accelerators]
+    largest = np.bincount(mine).argmax()
+    return np.flatnonzero(mine != largest)
+
+
+def _frontier(designs: Sequence[Design]) -> tuple[int, ...]:
+    """Designs that no other beats in both dollars and iteration time."""
+    points = [(one.bill.usd, one.simulated_s or one.closed_form_s) for one in designs]
+    return tuple(
+        i
+        for i, (usd, seconds) in enumerate(points)
+        if not any(
+            (u <= usd and s <= seconds) and (u < SAME * usd or s < SAME * seconds)
+            for j, (u, s) in enumerate(points)
+            if j != i
+        )
+    )

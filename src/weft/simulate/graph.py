@@ -1,0 +1,105 @@
+"""Phases under construction: added in any order, then wired, then handed to the engine or timed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.errors import BadInput
+from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import Phases, Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Load:
+    """Flows of one phase."""
+
+    source: Ints
+    target: Ints
+    bytes: Floats
+
+
+class Graph:
+    """Phases that wait for each other, with the flows of some."""
+
+    def __init__(self) -> None:
+        self.delays: list[float] = []
+        self.waits: list[list[int]] = []
+        self.names: list[str] = []
+        self.loads: list[tuple[int, Load]] = []
+
+    def add(self, name: str, delay_s: float, waits: Iterable[int] = ()) -> int:
+        """A phase; returns its number."""
+        self.delays.append(max(delay_s, 0.0))
+        self.waits.append(list(waits))
+        self.names.append(name)
+        return len(self.delays) - 1
+
+    def wait(self, phase: int, other: int) -> None:
+        """Let a phase wait for another."""
+        self.waits[phase].append(other)
+
+    def carry(self, phase: int, load: Load) -> None:
+        """Give a phase flows."""
+        self.loads.append((phase, load))
+
+    def phases(self) -> Phases:
+        """All phases as arrays."""
+        labels = {name: i for i, name in enumerate(dict.fromkeys(self.names))}
+        lengths = [len(waits) for waits in self.waits]
+        return Phases(
+            delay_s=np.array(self.delays),
+            start_s=np.zeros(len(self.delays)),
+            indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            waits=np.array([other for waits in self.waits for other in waits], dtype=np.int64),
+            label=np.array([labels[name] for name in self.names], dtype=np.int64),
+            labels=tuple(labels),
+            job=np.zeros(len(self.delays), dtype=np.int64),
+        )
+
+    def traffic(self) -> Traffic:
+        """All phases and flows."""
+        none = np.zeros(0)
+        flows = [load for _, load in self.loads]
+        count = sum(len(load.source) for load in flows)
+        phase = [np.full(len(load.source), phase) for phase, load in self.loads]
+        return Traffic(
+            source=np.concatenate([none, *(load.source for load in flows)]).astype(np.int64),
+            target=np.concatenate([none, *(load.target for load in flows)]).astype(np.int64),
+            bytes=np.concatenate([none, *(load.bytes for load in flows)]),
+            phase=np.concatenate([none, *phase]).astype(np.int64),
+            weight=np.ones(count),
+            cap_Bps=np.full(count, np.inf),
+            phases=self.phases(),
+        )
+
+    def times(self) -> tuple[Floats, Floats]:
+        """Begin (when the waiting is over) and end of each phase, its flows left aside.
+
+        Raises:
+            BadInput: phases wait for each other in a circle.
+        """
+        count = len(self.delays)
+        begin, end = [0.0] * count, [0.0] * count
+        left = [len(waits) for waits in self.waits]
+        followers: list[list[int]] = [[] for _ in range(count)]
+        for phase, waits in enumerate(self.waits):
+            for other in waits:
+                followers[other].append(phase)
+        able = [phase for phase in range(count) if not left[phase]]
+        done = 0
+        while able:
+            phase = able.pop()
+            done += 1
+            end[phase] = begin[phase] + self.delays[phase]
+            for other in followers[phase]:
+                begin[other] = max(begin[other], end[phase])
+                left[other] -= 1
+                if not left[other]:
+                    able.append(other)
+        if done < count:
+            circle = next(phase for phase in range(count) if left[phase])
+            raise BadInput(f"phases wait for each other: {self.names[circle]}", where="phases")
+        return np.array(begin), np.array(end)

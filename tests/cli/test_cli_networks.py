@@ -1,0 +1,110 @@
+"""``weft fabric``, ``weft simulate`` and ``weft design``: results, files and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+SCENARIO = """3 4 2 10.0
+0 1 100 2 0 1
+2 1 50 2 2 1
+0 3
+3 1
+2 3
+3 0
+"""
+"""Two flows share the link into host 1: 5 B/s each; the short one ends at 10 s, the long one at 15 s."""
+
+
+def test_two_flows_share_a_link(weft: Run, tmp_path) -> None:
+    path = tmp_path / "scenario.txt"
+    path.write_text(SCENARIO)
+    code, out, _ = weft("simulate", "--flows", str(path), "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["schema"] == "weft.simulate/1"
+    assert found["makespan_s"] == pytest.approx(15.0)
+    assert [flow["completion_s"] for flow in found["flows"]] == pytest.approx([15.0, 10.0])
+    assert found["links"][1]["utilization"] == pytest.approx(1.0)
+    assert "makespan 15.000000 s" in weft("simulate", "--flows", str(path))[1]
+
+
+def test_the_shorter_goes_first(weft: Run, tmp_path) -> None:
+    path = tmp_path / "scenario.txt"
+    path.write_text(SCENARIO)
+    _, out, _ = weft("simulate", "--flows", str(path), "--mode", "shortest-remaining", "--format", "json")
+    assert [flow["completion_s"] for flow in json.loads(out)["flows"]] == pytest.approx([15.0, 5.0])
+
+
+def test_an_iteration_stands_beside_the_closed_form(weft: Run, tmp_path) -> None:
+    timeline = tmp_path / "trace.pftrace"
+    code, out, _ = weft(
+        *("simulate", "llama-3.2-1b", "h100-16", "--layout", "tp=2,dp=8,sp", "--batch", "32"),
+        *("--sequence", "2048", "--routing", "spray", "--timeline", str(timeline), "--format", "json"),
+    )
+    found = json.loads(out)
+    assert code == 0
+    assert found["lower_bound_s"] <= found["iteration_s"]
+    assert found["iteration_s"] == pytest.approx(found["scheduled_s"], rel=0.2)
+    assert {row["axes"] for row in found["collectives"]} >= {"x"}
+    assert timeline.stat().st_size > 100
+
+
+def test_design_compares_networks(weft: Run) -> None:
+    code, out, _ = weft(
+        *("design", "llama-3.2-1b", "h100-64", "--layout", "tp=2,dp=32,sp", "--batch", "64"),
+        *("--sequence", "2048", "--radix", "8", "--fabrics", "rail-only,rail-optimized", "--format", "json"),
+    )
+    found = json.loads(out)
+    assert (code, found["schema"]) == (0, "weft.design/1")
+    only, optimized = found["designs"]
+    assert (only["kind"], optimized["kind"]) == ("rail-only", "rail-optimized")
+    assert only["bill"]["switches"] < optimized["bill"]["switches"]
+    assert only["bill"]["usd"] < optimized["bill"]["usd"]
+    assert only["simulated_s"] == pytest.approx(optimized["simulated_s"], rel=1e-6)
+    assert {failure["component"] for failure in only["failures"]} >= {"NIC", "rail"}
+
+
+def test_fabric_counts_and_converts(weft: Run, tmp_path) -> None:
+    path = tmp_path / "fabric.json"
+    _, out, _ = weft("fabric", "h100-64", "--kind", "rail-only", "--radix", "8")
+    assert "rail-only: 64 accelerators" in out
+    weft("fabric", "h100-64", "--kind", "rail-only", "--radix", "8", "--export", "json", "-o", str(path))
+    assert weft("fabric", "h100-64", "--kind", str(path), "--radix", "8")[1] == out
+    assert weft("fabric", "h100-64", "--kind", "fat-tree", "--export", "graphml")[1].startswith("<")
+
+
+BAD = {
+    "no arguments": (("simulate",), "--layout"),
+    "flows and a model": (("simulate", "gpt2", "h100-8", "--flows", "x"), "--flows"),
+    "missing scenario": (("simulate", "--flows", "no.txt"), "no"),
+    "unknown fabric": (
+        ("simulate", "gpt2", "h100-16", "--layout", "dp=16", "--fabric", "fat-three"),
+        "fat-tree",
+    ),
+    "unknown kind": (("fabric", "h100-64", "--kind", "rail"), "rail-only"),
+    "sizes": (("design", "gpt2", "h100-16", "--sizes", "8,x"), "positive numbers"),
+    "prices": (("design", "gpt2", "h100-16", "--prices", "cheap"), "price preset"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line(weft: Run, name: str) -> None:
+    arguments, message = BAD[name]
+    code, out, err = weft(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_a_candidate_that_cannot_be_built_says_why(weft: Run) -> None:
+    code, out, err = weft("design", "gpt2", "h100-16", "--fabrics", "fat-three", "--format", "json")
+    assert code == 3
+    assert "fat-three" in json.loads(out)["rejected"][0]["reason"]
+    assert "fat-three" in err

@@ -1,0 +1,189 @@
+"""Counts and prices of networks against the tables of "Rail-only" (arXiv 2307.12169)."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput
+from weft.fabric import clos, rail
+from weft.fabric.assemble import Cable, Node, assemble
+from weft.fabric.cost import bill, clos_counts, rail_only_counts
+from weft.fabric.dimension import Dimension
+from weft.fabric.prices import preset, presets, prices_from_toml, read_prices
+
+DOMAIN = 256
+TABLE = [
+    # accelerators, radix, switches and transceivers of the Clos, of rail-only; cut of v1 prices
+    (32768, 32, 7168, 262144, 3072, 131072, 54.5),
+    (32768, 64, 2560, 196608, 1536, 131072, 37.5),
+    (32768, 128, 1280, 196608, 256, 65536, 75.0),
+    (32768, 256, 384, 131072, 128, 65536, 60.0),
+    (65536, 64, 5120, 393216, 3072, 262144, 37.5),
+    (65536, 128, 2560, 393216, 1536, 262144, 37.5),
+    (65536, 256, 1280, 393216, 256, 131072, 75.0),
+]
+
+
+def usd(counts, prices):
+    return counts.switch_ports * prices.usd_per_switch_port + counts.transceivers * prices.usd_per_transceiver
+
+
+def watts(counts, prices):
+    return (
+        counts.switch_ports * prices.watts_per_switch_port
+        + counts.transceivers * prices.watts_per_transceiver
+    )
+
+
+def cut(before, after):
+    return 100 * (1 - after / before)
+
+
+def domain(size):
+    return Dimension(kind="switch", size=size, bandwidth_Bps=450e9)
+
+
+@pytest.mark.parametrize(("count", "radix", "clos_sw", "clos_tr", "rail_sw", "rail_tr", "percent"), TABLE)
+def test_counts_and_cuts_of_the_paper(count, radix, clos_sw, clos_tr, rail_sw, rail_tr, percent):
+    full, rails = clos_counts(count, radix), rail_only_counts(count, DOMAIN, radix)
+    assert (full.switches, full.transceivers) == (clos_sw, clos_tr)
+    assert (rails.switches, rails.transceivers) == (rail_sw, rail_tr)
+    prices = preset("rail-only-v1")
+    assert cut(usd(full, prices), usd(rails, prices)) == pytest.approx(percent, abs=0.1)
+
+
+def test_dollars_and_cuts_of_the_fifth_version():
+    prices = preset("rail-only-v5")
+    full, rails = clos_counts(32768, 64), rail_only_counts(32768, DOMAIN, 64)
+    assert usd(full, prices) == 152_829_952
+    assert usd(rails, prices) == 94_306_304
+    assert cut(usd(full, prices), usd(rails, prices)) == pytest.approx(38.3, abs=0.1)
+    wide = clos_counts(32768, 128), rail_only_counts(32768, DOMAIN, 128)
+    assert cut(*(usd(counts, prices) for counts in wide)) == pytest.approx(76.6, abs=0.1)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_power_cuts_of_the_fifth_version(name):
+    prices = preset(name)
+    assert 1.71 <= prices.watts_per_switch_port / prices.watts_per_transceiver <= 2.0
+    for radix, percent in ((64, 37), (128, 75)):
+        both = clos_counts(32768, radix), rail_only_counts(32768, DOMAIN, radix)
+        assert round(cut(*(watts(counts, prices) for counts in both))) == percent
+
+
+def test_built_fabrics_cost_the_dollars_of_the_fifth_version():
+    prices = preset("rail-only-v5")
+    for build, dollars in ((rail.optimized, 152_829_952), (rail.only, 94_306_304)):
+        fabric = build(32768, radix=64, bandwidth_Bps=50e9, scale_up=domain(DOMAIN))
+        assert bill(fabric, prices, radix=64).usd == dollars
+
+
+def test_sixteen_thousand_accelerators_at_radix_128():
+    prices = preset("rail-only-v5")
+    full = rail.optimized(16384, radix=128, bandwidth_Bps=50e9, scale_up=domain(8))
+    rails = rail.only(16384, radix=128, bandwidth_Bps=50e9, scale_up=domain(8))
+    assert bill(full, prices, radix=128).switches == clos_counts(16384, 128).switches == 640
+    assert bill(rails, prices, radix=128).switches == rail_only_counts(16384, 8, 128).switches == 384
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from([4, 8, 16]), st.integers(1, 3), st.sampled_from([2, 4, 8, 16]))
+def test_a_built_clos_costs_its_closed_form(radix, tiers, part):
+    """Powers of two, which spread evenly over the switches of the top tier."""
+    full = 2 * (radix // 2) ** tiers
+    accelerators = full // radix * min(radix, part) if tiers > 1 else radix
+    counts = clos_counts(accelerators, radix)
+    built = bill(clos.build(accelerators, radix=radix, bandwidth_Bps=50e9), preset("rail-only-v1"))
+    assert built.switches == counts.switches
+    assert built.transceivers == counts.transceivers
+    assert built.ports_used == counts.switch_ports
+    assert built.nics == accelerators
+    assert built.usd == usd(counts, preset("rail-only-v1"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from([4, 8, 16]), st.integers(1, 2), st.sampled_from([2, 4, 8]))
+def test_a_built_rail_only_network_costs_its_closed_form(radix, tiers, size):
+    accelerators = size * 2 * (radix // 2) ** tiers
+    counts = rail_only_counts(accelerators, size, radix)
+    fabric = rail.only(accelerators, radix=radix, bandwidth_Bps=50e9, scale_up=domain(size))
+    built = bill(fabric, preset("rail-only-v5"), radix=radix)
+    assert (built.switches, built.transceivers) == (counts.switches, counts.transceivers)
+    assert built.usd == usd(counts, preset("rail-only-v5"))
+    assert built.watts == watts(counts, preset("rail-only-v5"))
+
+
+def small(cables=2):
+    nodes = [Node(name=f"gpu{i}", role="accelerator", domain=0, place="") for i in range(2)]
+    nodes += [Node(name="leaf", role="leaf", place=""), Node(name="nv", role="scale-up", place="")]
+    links = [
+        Cable(source=f"gpu{i}", target=end, capacity_Bps=50e9, cables=n, place="")
+        for i in range(2)
+        for end, n in (("leaf", cables), ("nv", 18))
+    ]
+    return assemble("small", nodes, links, where="test")
+
+
+def test_every_part_of_a_small_network():
+    prices = prices_from_toml("usd_per_cable = 10\nusd_per_nic = 1000\nwatts_per_nic = 25\n")
+    found = bill(small(), prices, radix=8)
+    assert (found.switches, found.switch_ports, found.ports_used) == (1, 8, 4)
+    assert (found.transceivers, found.cables, found.nics) == (8, 4, 2)
+    assert found.usd == 8 * 694 + 8 * 199 + 4 * 10 + 2 * 1000
+    assert found.watts == 8 * 16 + 8 * 8.5 + 2 * 25
+
+
+def test_failed_parts_were_bought_too():
+    fabric = small()
+    prices = preset("rail-only-v1")
+    assert bill(fabric.failed(nodes=np.array([2])), prices) == bill(fabric, prices)
+
+
+def test_too_few_ports_are_named():
+    with pytest.raises(BadInput, match="leaf uses 4 ports of 2"):
+        bill(small(), preset("rail-only-v1"), radix=2)
+
+
+@pytest.mark.parametrize(("count", "radix"), [(0, 8), (-1, 8), (8, 0), (8, 7), (8, 2), (10**12, 8)])
+def test_sizes_that_make_no_network(count, radix):
+    with pytest.raises(BadInput):
+        clos_counts(count, radix)
+
+
+def test_domains_must_be_whole():
+    with pytest.raises(BadInput, match="whole domains"):
+        rail_only_counts(100, 8, 64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "usd_per_switch_port = -1",
+        "usd_per_switch_port = nan",
+        "usd_per_switch_port = inf",
+        "usd_per_switch_port = '7'",
+        "usd_per_swich_port = 7",
+        'like = "gold"',
+        "[",
+        "a = " + "[" * 5000,
+    ],
+)
+def test_bad_prices(text):
+    with pytest.raises(BadInput):
+        prices_from_toml(text)
+
+
+def test_a_file_of_prices(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('like = "rail-only-v1"\nname = "mine"\nwatts_per_switch_port = 31.25\n')
+    prices = read_prices(path)
+    assert (prices.name, prices.usd_per_switch_port, prices.watts_per_switch_port) == ("mine", 748, 31.25)
+    for bad in (tmp_path, tmp_path / "none.toml"):
+        with pytest.raises(BadInput):
+            read_prices(bad)
+
+
+def test_unknown_preset_suggests():
+    with pytest.raises(BadInput, match="rail-only-v1"):
+        preset("rail-only-v2")

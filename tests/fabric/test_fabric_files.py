@@ -1,0 +1,170 @@
+"""Our own files of fabrics: exact round trips, and messages that name what is wrong."""
+
+import contextlib
+import json
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput, WeftError
+from weft.fabric import clos, rail
+from weft.fabric.dimension import Dimension
+from weft.fabric.files import (
+    fabric_from_json,
+    fabric_from_toml,
+    fabric_to_json,
+    fabric_to_toml,
+    read_fabric,
+)
+from weft.fabric.spec import Fabric
+
+DOMAIN = Dimension(kind="switch", size=4, bandwidth_Bps=450e9, latency_s=5e-7)
+SMALL = """
+schema = "weft.fabric/1"
+name = "small"
+nodes = [
+  { name = "leaf", role = "leaf" },
+  { name = "a", role = "accelerator" },
+  { name = "b", role = "accelerator" },
+]
+links = [
+  { source = "a", target = "leaf", capacity = "400 Gb/s", latency = "1 us" },
+  { source = "b", target = "leaf", capacity = 25e9, cables = 2, up = false },
+]
+"""
+
+
+def assert_equal(one: Fabric, other: Fabric):
+    for field in fields(Fabric):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(a, np.ndarray):
+            assert a.dtype == b.dtype
+            assert a.tolist() == b.tolist(), field.name
+        else:
+            assert a == b, field.name
+
+
+def examples():
+    tree = clos.build(32, radix=8, bandwidth_Bps=50e9 / 3, scale_up=DOMAIN)
+    rails = rail.only(32, radix=8, bandwidth_Bps=50e9, scale_up=DOMAIN)
+    one_way = np.ones(tree.links, dtype=bool)
+    one_way[7] = False
+    return [tree, rails, rails.failed(nodes=np.array([0])), Fabric(**as_dict(tree) | {"up": one_way})]
+
+
+def as_dict(fabric):
+    return {field.name: getattr(fabric, field.name) for field in fields(Fabric)}
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_round_trips_are_exact(number):
+    fabric = examples()[number]
+    assert_equal(fabric_from_json(fabric_to_json(fabric)), fabric)
+    assert_equal(fabric_from_toml(fabric_to_toml(fabric)), fabric)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_connected_graph_round_trips(data):
+    count = data.draw(st.integers(1, 6))
+    links = [
+        {
+            "source": f"n{i}",
+            "target": f"n{data.draw(st.integers(0, i - 1))}",
+            "capacity": data.draw(st.floats(1e-3, 1e14)),
+            "latency": data.draw(st.floats(0, 1)),
+            "cables": data.draw(st.integers(1, 100)),
+            "both": True,
+        }
+        for i in range(1, count)
+    ]
+    roles = ["accelerator", *(data.draw(st.sampled_from(["accelerator", "leaf", "scale-up"])) for _ in links)]
+    nodes = [{"name": f"n{i}", "role": role} for i, role in enumerate(roles)]
+    table = {"schema": "weft.fabric/1", "name": "x", "nodes": nodes, "links": links}
+    fabric = fabric_from_json(json.dumps(table))
+    assert_equal(fabric_from_json(fabric_to_json(fabric)), fabric)
+    assert_equal(fabric_from_toml(fabric_to_toml(fabric)), fabric)
+
+
+def test_a_small_file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    fabric = read_fabric(path)
+    assert fabric.names == ("a", "b", "leaf")
+    assert fabric.capacity_Bps.tolist() == [50e9, 50e9, 25e9, 25e9]
+    assert fabric.tier.tolist() == [1, 1, 1, 1]
+    assert fabric.up.tolist() == [True, True, False, False]
+    assert fabric.domain.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"400 Gb/s"', "0", r"links\[0\] \(a - leaf\): capacity is 0"),
+        ('"400 Gb/s"', '"-1 Gb/s"', "capacity"),
+        ('"400 Gb/s"', '"400 G"', "capacity"),
+        ('"400 Gb/s"', "nan", r"links\[0\]"),
+        ('"400 Gb/s"', "inf", r"links\[0\]"),
+        ('"400 Gb/s"', '"1e30 Gb/s"', "capacity is"),
+        ('"1 us"', "-1", "latency is -1"),
+        ('"1 us"', '"2 h"', "latency is 7200"),
+        ('target = "leaf", capacity = 25e9', 'target = "x", capacity = 25e9', "no node 'x'"),
+        ('source = "b"', 'source = "leaf"', "itself"),
+        ('name = "b"', 'name = "a"', "two nodes are named 'a'"),
+        ('role = "accelerator"', 'role = "spine"', "no accelerator"),
+        ("cables = 2", "cables = 0", "cables"),
+        ("cables = 2", "cable = 2", "did you mean cables"),
+        ("up = false", "up = 3", "up"),
+        ('  { source = "b"', '  #{ source = "b"', "disconnected: no path joins a with 1 nodes: b"),
+        ('"weft.fabric/1"', '"weft.fabric/9"', "schema"),
+        ("nodes = [", "nodes = [[", "TOML"),
+        ('name = "leaf"', 'name = "le\\u0007af"', "cannot be printed"),
+    ],
+)
+def test_messages_name_what_is_wrong(old, new, words):
+    assert old in SMALL
+    with pytest.raises(BadInput, match=words):
+        fabric_from_toml(SMALL.replace(old, new))
+
+
+def test_a_generator():
+    text = """schema = "weft.fabric/1"
+name = "mine"
+generator = { kind = "rail-only", cluster = "h100-64", radix = 8 }
+"""
+    fabric = fabric_from_toml(text)
+    assert (fabric.accelerators, len(fabric.nodes_of("rail"))) == (64, 8)
+    for old, new in (("rail-only", "rail-ony"), ("h100-64", "h100-x"), ("radix = 8", "radix = 7.5")):
+        with pytest.raises(BadInput, match="generator"):
+            fabric_from_toml(text.replace(old, new))
+
+
+def test_both_a_generator_and_nodes():
+    text = SMALL + 'generator = { kind = "fat-tree", cluster = "h100-64" }\n'
+    with pytest.raises(BadInput, match="generator"):
+        fabric_from_toml(text)
+
+
+def test_files_that_are_none(tmp_path):
+    binary = tmp_path / "x.json"
+    binary.write_bytes(bytes(range(256)))
+    for path in (tmp_path, tmp_path / "none.json", binary, "\0"):
+        with pytest.raises(BadInput):
+            read_fabric(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "null", "[" * 100_000, '{"a":1,"a":2}', '{"x": NaN}', "{"])
+def test_json_that_is_no_fabric(text):
+    with pytest.raises(BadInput):
+        fabric_from_json(text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, len(SMALL)), st.integers(0, 20), st.text(max_size=12))
+def test_changed_files_give_a_fabric_or_an_error(at, length, inserted):
+    changed = SMALL[:at] + inserted + SMALL[at + length :]
+    with contextlib.suppress(WeftError):
+        assert fabric_from_toml(changed).accelerators >= 1

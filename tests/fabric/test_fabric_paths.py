@@ -1,0 +1,354 @@
+"""Paths and routes against networkx, and what every route must keep."""
+
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput, UnknownName
+from weft.fabric import Fabric, bcube, clos, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric.dimension import Dimension
+from weft.fabric.paths import Paths, routes
+
+NIC = 50e9
+RELAY, ARRIVAL = 10**8, 10**4
+
+
+def domain(size: int, kind: str = "switch") -> Dimension:
+    return Dimension(size=size, kind=kind, bandwidth_Bps=450e9, latency_s=0.6e-6)
+
+
+def options(size: int = 4, kind: str = "switch", radix: int = 8) -> dict:
+    return {"radix": radix, "bandwidth_Bps": NIC, "scale_up": domain(size, kind)}
+
+
+SMALL = {
+    "fat-tree": clos.build(48, **options()),
+    "fat-tree without domains": clos.build(24, radix=6, bandwidth_Bps=NIC),
+    "uneven fat-tree": clos.build(22, radix=10, bandwidth_Bps=NIC, tiers=3, oversubscription=2),
+    "ring domains": clos.build(24, **options(kind="ring")),
+    "rail-optimized": rail.optimized(64, **options()),
+    "rail-only": rail.only(48, **options()),
+    "rail-only, ring domains": rail.only(40, **options(kind="ring")),
+    "rail-only, shared switches": rail.only(16, **options()),
+    "rail-only, all pairs": rail.only(48, **options(kind="fully-connected")),
+    "multi-plane": planes.build(48, **options()),
+    "bcube": bcube.build(3, 3, bandwidth_Bps=NIC),
+    "bcube of domains": bcube.build(4, 2, bandwidth_Bps=NIC, scale_up=domain(4)),
+    "torus": torus.build((4, 3, 2), bandwidth_Bps=NIC),
+    "torus per rail": torus.build((4, 3), bandwidth_Bps=NIC, scale_up=domain(2)),
+    "dragonfly": dragonfly.build(3, 2, 1, bandwidth_Bps=NIC, scale_up=domain(2)),
+    "hierarchical": hierarchy.build([domain(3, "ring"), domain(3, "fully-connected"), domain(2)]),
+}
+SMALL["rail-only, failures"] = SMALL["rail-only"].failed(
+    links=np.flatnonzero((SMALL["rail-only"].source == 5) & (SMALL["rail-only"].tier > 0))
+)
+SMALL["fat-tree, failures"] = SMALL["fat-tree"].failed(nodes=SMALL["fat-tree"].nodes_of("spine")[:3])
+SMALL["domain, failures"] = SMALL["fat-tree"].failed(nodes=SMALL["fat-tree"].nodes_of("scale-up")[:1])
+
+
+def graph(fabric: Fabric, keep, end: int) -> nx.DiGraph:
+    """Links that ``keep`` admits, weighted by relays, arrivals at relays over scale-out links, and links."""
+    network = nx.DiGraph()
+    network.add_nodes_from(range(fabric.nodes))
+    for link in np.flatnonzero(fabric.up).tolist():
+        a, b = int(fabric.source[link]), int(fabric.target[link])
+        if keep(link, a, b):
+            relay = b < fabric.accelerators and b != end
+            cost = RELAY + ARRIVAL * (fabric.tier[link] > 0) if relay else 0
+            network.add_edge(a, b, link=link, weight=int(1 + cost))
+    return network
+
+
+def shortest(network: nx.DiGraph, source: int, target: int) -> tuple[float, list[tuple[int, ...]]]:
+    """The cost and the paths, as links."""
+    try:
+        found = list(nx.all_shortest_paths(network, source, target, weight="weight"))
+    except nx.NetworkXNoPath:
+        return np.inf, []
+    cost = sum(network[a][b]["weight"] for a, b in pairwise(found[0]))
+    return cost, [tuple(network[a][b]["link"] for a, b in pairwise(path)) for path in found]
+
+
+def oracle(fabric: Fabric, source: int, target: int) -> set[tuple[int, ...]]:
+    """All shortest paths by the four rules of ``weft.fabric.paths``."""
+    hosts = fabric.accelerators
+    inside = graph(fabric, lambda link, a, b: fabric.tier[link] == 0, target)
+    if fabric.domain[source] == fabric.domain[target]:
+        _, found = shortest(inside, source, target)
+        if found:
+            return set(found)
+
+    def without_relay(begin: int) -> tuple[float, list[tuple[int, ...]]]:
+        def keep(link: int, *ends: int) -> bool:
+            return bool(fabric.tier[link] > 0) and all(n >= hosts or n in (begin, target) for n in ends)
+
+        return shortest(graph(fabric, keep, target), begin, target)
+
+    _, found = without_relay(source)
+    if found:
+        return set(found)
+    best: dict[float, set[tuple[int, ...]]] = defaultdict(set)
+    for peer in np.flatnonzero(fabric.domain == fabric.domain[source]).tolist():
+        if peer not in (source, target):
+            first, heads = shortest(inside, source, peer)
+            second, tails = without_relay(peer)
+            if heads and tails:
+                best[first + second] |= {head + tail for head in heads for tail in tails}
+    if best:
+        return best[min(best)]
+    return set(shortest(graph(fabric, lambda link, a, b: True, target), source, target)[1])
+
+
+def some_pairs(fabric: Fabric, count: int = 14) -> list[tuple[int, int]]:
+    draw = np.random.default_rng(3)
+    drawn = [tuple(draw.choice(fabric.accelerators, 2, replace=False).tolist()) for _ in range(count)]
+    return [(0, 1), (0, fabric.accelerators - 1), (5, 2), *drawn]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_paths_are_those_of_networkx(name):
+    fabric = SMALL[name]
+    paths = Paths(fabric)
+    for source, target in some_pairs(fabric):
+        expected = oracle(fabric, source, target)
+        found = paths.every(source, target)
+        assert len(found) == len(set(found)) == paths.count(source, target)
+        assert set(found) == expected, (source, target)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_spraying_splits_evenly_at_every_node(name):
+    fabric = SMALL[name]
+    paths = Paths(fabric)
+    pairs = np.array(some_pairs(fabric))
+    spread = paths.routes(pairs[:, 0], pairs[:, 1], mode="spray")
+    for flow, (source, target) in enumerate(pairs.tolist()):
+        following = defaultdict(set)
+        for path in paths.every(source, target):
+            for link in path:
+                following[int(fabric.source[link])].add(link)
+        expected: dict[int, float] = defaultdict(float)
+        for path in paths.every(source, target):
+            share = 1.0
+            for link in path:
+                others = following[int(fabric.source[link])]
+                share *= fabric.cables[link] / sum(fabric.cables[other] for other in others)
+            for link in path:
+                expected[link] += share
+        here = slice(spread.indptr[flow], spread.indptr[flow + 1])
+        assert dict(zip(spread.links[here].tolist(), spread.usage[here].tolist(), strict=True)) == (
+            pytest.approx(dict(expected))
+        )
+        latency = sum(fabric.latency_s[link] * share for link, share in expected.items())
+        assert spread.latency_s[flow] == pytest.approx(latency)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("mode", ["ecmp", "random"])
+def test_single_routes_are_among_the_paths(name, mode):
+    fabric = SMALL[name]
+    paths = Paths(fabric)
+    pairs = np.array(some_pairs(fabric))
+    found = paths.routes(pairs[:, 0], pairs[:, 1], mode=mode, seed=5)
+    assert (found.usage == 1).all()
+    for flow, (source, target) in enumerate(pairs.tolist()):
+        links = found.links[found.indptr[flow] : found.indptr[flow + 1]]
+        assert tuple(links.tolist()) in paths.every(source, target)
+        assert found.latency_s[flow] == pytest.approx(fabric.latency_s[links].sum())
+
+
+def net_flow(fabric: Fabric, links: np.ndarray, usage: np.ndarray) -> np.ndarray:
+    """What each node sends beyond what it gets."""
+    out = np.bincount(fabric.source[links], weights=usage, minlength=fabric.nodes)
+    return out - np.bincount(fabric.target[links], weights=usage, minlength=fabric.nodes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SMALL)), seed=st.integers(0, 10**6), mode=st.sampled_from(["ecmp", "spray"])
+)
+def test_routes_conserve_flow_and_use_links_that_are_up(name, seed, mode):
+    fabric = SMALL[name]
+    draw = np.random.default_rng(seed)
+    source = draw.integers(fabric.accelerators, size=30)
+    target = (source + draw.integers(1, fabric.accelerators, size=30)) % fabric.accelerators
+    found = routes(fabric, source, target, mode=mode, seed=seed)
+    assert fabric.up[found.links].all()
+    for flow in range(30):
+        here = slice(found.indptr[flow], found.indptr[flow + 1])
+        expected = np.zeros(fabric.nodes)
+        expected[source[flow]], expected[target[flow]] = 1, -1
+        np.testing.assert_allclose(
+            net_flow(fabric, found.links[here], found.usage[here]), expected, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("name", ["fat-tree", "multi-plane", "torus", "bcube", "dragonfly"])
+def test_counts_are_symmetric(name):
+    paths = Paths(SMALL[name])
+    for source, target in some_pairs(SMALL[name]):
+        assert paths.count(source, target) == paths.count(target, source)
+
+
+def test_published_counts_of_paths():
+    """A k-ary fat-tree joins hosts of different pods over (k/2)^2 paths (Al-Fares et al., SIGCOMM 2008)."""
+    paths = Paths(clos.build(1024, radix=16, bandwidth_Bps=NIC))
+    assert paths.count(0, 1023) == 64
+    assert paths.count(0, 8) == 8
+    assert paths.count(0, 1) == 1
+    assert len(paths.every(0, 1023, limit=10)) == 10
+
+
+def test_huge_counts_need_no_enumeration():
+    paths = Paths(torus.hypercube(12, bandwidth_Bps=NIC))
+    assert paths.count(0, 4095) == 479001600
+    assert len(paths.every(0, 4095, limit=5)) == 5
+
+
+def test_rail_only_crosses_rails_through_the_senders_domain():
+    fabric = rail.only(1024, **options(8, radix=64))
+    source, target = 3, 8 * 77 + 5
+    (path,) = {links[:2] for links in Paths(fabric).every(source, target)}
+    assert fabric.tier[list(path)].tolist() == [0, 0]
+    assert fabric.target[path[1]] == 5
+
+
+def test_traffic_of_a_domain_stays_on_its_links():
+    fabric = clos.build(64, **options(8, "ring", 64))
+    found = routes(fabric, np.array([0]), np.array([4]), mode="spray")
+    assert (fabric.tier[found.links] == 0).all()
+    assert len(found.links) == 8
+
+
+def test_failed_nic_is_passed_by():
+    fabric = SMALL["rail-only, failures"]
+    peer = int(np.flatnonzero((fabric.rail == fabric.rail[5]) & (fabric.domain == 7))[0])
+    path = Paths(fabric).every(5, peer)[0]
+    met = fabric.target[list(path)]
+    assert np.count_nonzero(met < fabric.accelerators) == 3
+
+
+def test_unreachable_pairs_are_named():
+    fabric = clos.build(24, radix=8, bandwidth_Bps=NIC)
+    cut = fabric.failed(links=np.flatnonzero((fabric.source == 7) & (fabric.tier == 1)))
+    everyone = np.arange(24)
+    with pytest.raises(
+        BadInput, match="no path: accelerator-6 -> accelerator-7, accelerator-7 -> acc"
+    ) as caught:
+        routes(cut, everyone, (everyone + 1) % 24)
+    assert "1 links are down" in str(caught.value)
+    with pytest.raises(BadInput, match="no path: accelerator-0 -> accelerator-7"):
+        Paths(cut).count(0, 7)
+
+
+BAD = [
+    ([0], [99], "99 is not one of 48 accelerators"),
+    ([-1], [2], "-1 is not one of"),
+    ([3, 4], [3, 5], "flows to themselves: accelerator-3 -> accelerator-3"),
+    ([3, 4], [3], "2 sources for 1 targets"),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "message"), BAD)
+def test_bad_flows_are_named(source, target, message):
+    with pytest.raises(BadInput, match=message):
+        routes(SMALL["fat-tree"], np.array(source), np.array(target))
+
+
+def test_unknown_mode_and_path_to_itself():
+    with pytest.raises(UnknownName, match="did you mean spray"):
+        routes(SMALL["fat-tree"], np.array([0]), np.array([1]), mode="sprays")
+    with pytest.raises(BadInput, match="a path to itself"):
+        Paths(SMALL["fat-tree"]).count(2, 2)
+
+
+def test_no_flows():
+    found = routes(SMALL["fat-tree"], np.array([], dtype=int), np.array([], dtype=int))
+    assert (found.indptr.tolist(), len(found.links), len(found.latency_s)) == ([0], 0, 0)
+
+
+def test_hashes_draw_cables_evenly_and_keys_tell_flows_apart():
+    fabric = clos.build(128, radix=8, bandwidth_Bps=NIC)
+    flows = 40_000
+    source, target = np.zeros(flows, dtype=int), np.full(flows, 127)
+    one = routes(fabric, source[:50], target[:50])
+    assert len(np.unique(one.links)) == 6
+    spread = routes(fabric, source[:1], target[:1], mode="spray")
+    for found in (
+        routes(fabric, source, target, key=np.arange(flows)),
+        routes(fabric, source, target, mode="random", seed=1),
+    ):
+        drawn = np.bincount(found.links, minlength=fabric.links)[spread.links] / flows
+        np.testing.assert_allclose(drawn, spread.usage, atol=0.02)
+
+
+def test_hashes_follow_the_flow_not_its_place():
+    fabric = SMALL["fat-tree"]
+    draw = np.random.default_rng(0)
+    source = np.arange(48)
+    target = (source + 17) % 48
+    order = draw.permutation(48)
+    first, second = routes(fabric, source, target), routes(fabric, source[order], target[order])
+    for place, flow in enumerate(order.tolist()):
+        mine = first.links[first.indptr[flow] : first.indptr[flow + 1]]
+        assert mine.tolist() == second.links[second.indptr[place] : second.indptr[place + 1]].tolist()
+    assert not np.array_equal(first.links, routes(fabric, source, target, seed=1).links)
+
+
+def test_spraying_in_parts_equals_flow_by_flow():
+    """Many wide routes exceed the room first given; parts and growth change nothing."""
+    paths = Paths(clos.build(2048, radix=32, bandwidth_Bps=NIC))
+    source = np.arange(0, 2048, 11)
+    target = (source + 1030) % 2048
+    together = paths.routes(source, target, mode="spray")
+    for flow in range(0, len(source), 17):
+        alone = paths.routes(source[flow : flow + 1], target[flow : flow + 1], mode="spray")
+        here = slice(together.indptr[flow], together.indptr[flow + 1])
+        assert np.array_equal(together.links[here], alone.links)
+        np.testing.assert_allclose(together.usage[here], alone.usage)
+
+
+@pytest.mark.parametrize("mode", ["ecmp", "spray"])
+def test_relayed_flows_to_one_target_equal_flow_by_flow(mode):
+    paths = Paths(torus.build((5, 4, 3), bandwidth_Bps=NIC))
+    source, target = np.divmod(np.arange(3600), 60)
+    apart = source != target
+    source, target = source[apart], target[apart]
+    together = paths.routes(source, target, mode=mode)
+    for flow in range(0, len(source), 97):
+        alone = paths.routes(source[flow : flow + 1], target[flow : flow + 1], mode=mode)
+        here = slice(together.indptr[flow], together.indptr[flow + 1])
+        assert np.array_equal(together.links[here], alone.links)
+        np.testing.assert_allclose(together.usage[here], alone.usage)
+
+
+def test_routes_are_equal_across_processes():
+    code = (
+        "import numpy as np; from weft.fabric import clos; from weft.fabric.paths import routes;"
+        "f = clos.build(54, radix=6, bandwidth_Bps=1e9); n = np.arange(54);"
+        "print(routes(f, n, (n + 20) % 54, seed=3).links.tolist())"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    fabric = clos.build(54, radix=6, bandwidth_Bps=1e9)
+    here = np.arange(54)
+    assert printed.strip() == str(routes(fabric, here, (here + 20) % 54, seed=3).links.tolist())
+
+
+@pytest.mark.parametrize("build", [clos.build, rail.optimized, rail.only])
+def test_large_permutation_is_routed_soon(build):
+    fabric = build(16384, **options(8, radix=64))
+    source = np.arange(16384)
+    target = (np.random.default_rng(0).permutation(16384) + 1) % 16384
+    moved = source != target
+    routes(fabric, source[:2], target[:2])
+    begin = time.process_time()
+    routes(fabric, source[moved], target[moved])
+    assert time.process_time() - begin < 2

@@ -1,0 +1,100 @@
+"""The comparison of networks: bills, bytes beyond the leaves, failures, and the frontier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft.cluster import load as load_cluster
+from weft.errors import BadInput
+from weft.fabric.catalogue import for_cluster
+from weft.fabric.cost import bill
+from weft.fabric.prices import preset
+from weft.layout import Layout
+from weft.model import RecipeChanges, resolve_job
+from weft.search.design import Options, design, nic_links, stranded_accelerators, with_domain
+
+JOB = resolve_job("llama-3.2-1b", RecipeChanges(global_batch=64, sequence=2048))
+CLUSTER = load_cluster("h100-64")
+RAIL_ALIGNED = Layout(x=8, data=8, sequence_parallel=True)
+
+
+def study(**changes: object):
+    options = Options(prices=preset("rail-only-v5"), radix=8, layout=RAIL_ALIGNED, **changes)
+    return design(JOB, CLUSTER, ("rail-only", "rail-optimized", "fat-tree"), options)
+
+
+def test_rail_only_is_as_fast_for_less() -> None:
+    """A10: rail-aligned training sends nothing between rails, and takes the same time without spines."""
+    only, optimized, tree = study().designs
+    assert only.simulated_s == pytest.approx(optimized.simulated_s, rel=1e-9)
+    assert only.simulated_s == pytest.approx(tree.simulated_s, rel=1e-9)
+    assert only.bill.usd < optimized.bill.usd
+    assert only.bill.watts < optimized.bill.watts
+    assert only.spine_bytes == 0
+    assert only.nic_bytes > 0
+
+
+def test_bills_are_those_of_the_built_fabrics() -> None:
+    for one in study(simulate=False).designs:
+        fabric = for_cluster(one.kind, CLUSTER, radix=8)
+        assert one.bill == bill(fabric, preset("rail-only-v5"), radix=8)
+        assert one.simulated_s is None
+        assert one.failures == ()
+        assert one.usd_per_speed == one.bill.usd * one.closed_form_s
+
+
+def test_hashed_routes_are_never_faster_than_sprayed_ones() -> None:
+    sprayed, hashed = study(failures=False), study(failures=False, routing="ecmp")
+    for a, b in zip(sprayed.designs, hashed.designs, strict=True):
+        assert b.simulated_s >= a.simulated_s * (1 - 1e-9)
+
+
+def test_failures_go_around_or_strand() -> None:
+    """With scale-up domains a dead NIC or rail switch is passed through the domain; nothing gets faster."""
+    for one in study().designs:
+        assert {failure.component for failure in one.failures} >= {"NIC"}
+        for failure in one.failures:
+            assert (failure.iteration_s is None) == (failure.stranded > 0)
+            if failure.slowdown is not None:
+                assert failure.slowdown >= 1 - 1e-9
+
+
+def test_the_frontier_is_not_beaten() -> None:
+    found = study(failures=False)
+    points = [(one.bill.usd, one.simulated_s) for one in found.designs]
+    for i, (usd, seconds) in enumerate(points):
+        beaten = any((u <= usd and s <= seconds and (u, s) != (usd, seconds)) for u, s in points)
+        assert (i in found.pareto) == (not beaten)
+
+
+def test_stranded_accelerators_are_those_cut_off() -> None:
+    fabric = for_cluster("fat-tree", CLUSTER, radix=8)
+    assert len(stranded_accelerators(fabric)) == 0
+    leaf = fabric.nodes_of("leaf")[:1]
+    below = fabric.source[(fabric.target == leaf[0]) & (fabric.source < fabric.accelerators)]
+    no_domains = fabric.failed(nodes=np.concatenate([leaf, fabric.nodes_of("scale-up")]))
+    assert stranded_accelerators(no_domains).tolist() == sorted(below.tolist())
+
+
+def test_a_nic_is_the_way_out_of_an_accelerator() -> None:
+    fabric = for_cluster("rail-only", CLUSTER, radix=8)
+    (link,) = nic_links(fabric, 5)
+    assert fabric.source[link] == 5
+    assert fabric.capacity_Bps[link] == CLUSTER.tiers[1].bandwidth_Bps
+
+
+def test_domain_sizes() -> None:
+    wider = with_domain(CLUSTER, 16)
+    assert (wider.tiers[0].size, wider.count) == (16, 64)
+    assert with_domain(CLUSTER, 8) is CLUSTER
+    with pytest.raises(BadInput, match="do not divide"):
+        with_domain(CLUSTER, 7)
+    found = design(
+        JOB,
+        CLUSTER,
+        ("rail-only",),
+        Options(prices=preset("rail-only-v1"), radix=8, simulate=False),
+        domains=(8, 16),
+    )
+    assert [one.domain for one in found.designs] == [8, 16]
