@@ -46,7 +46,7 @@ def some_cases(seed, count):
 
 
 def test_random_problems():
-    for problem in some_cases(1, 1000):
+    for problem in some_cases(1, 500):
         assert_solved(problem)
 
 
@@ -63,11 +63,11 @@ def test_any_size(seed, flows, links, even):
 
 
 def test_a_large_problem():
-    assert_solved(random_problem(np.random.default_rng(3), 20_000, 4_000))
+    assert_solved(random_problem(np.random.default_rng(3), 8_000, 2_000))
 
 
 def by_linear_programs(capacity, indptr, links, usage, weight, cap):
-    """Raise the level of all open flows as far as a linear program can; those that cannot go on stop there."""
+    """Raise the level of all open flows as far as a linear program can; the others stop there."""
     flows = len(weight)
     rate, open_flows = np.zeros(flows), np.ones(flows, dtype=bool)
     matrix = np.zeros((len(capacity), flows))
@@ -150,7 +150,7 @@ def test_two_flows_and_a_crossing_one():
 
 
 def test_weights_caps_and_split_paths():
-    """Weights 1 and 2 on a link of 9, and a flow capped at 1.5 of which half crosses it: 0.75 + x + 2x = 9."""
+    """Weights 1 and 2 on a link of 9, and half of a flow capped at 1.5: 0.75 + x + 2x = 9."""
     rates = solve(
         np.array([9.0]),
         np.array([0, 1, 2, 3]),

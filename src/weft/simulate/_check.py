@@ -20,7 +20,7 @@ def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes, events: Seq
     """
     nphases, nlinks = len(traffic.phases), len(capacity)
     check_lengths(traffic, routes)
-    _values("capacity_Bps", capacity, infinite=True)
+    _values("capacity_Bps", capacity)
     _values("traffic: bytes", traffic.bytes)
     _values("traffic: weight", traffic.weight, positive=True)
     _values("traffic: cap_Bps", traffic.cap_Bps, positive=True, infinite=True)
@@ -36,7 +36,7 @@ def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes, events: Seq
     for number, event in enumerate(events):
         where = f"events[{number}]"
         _values(f"{where}: time_s", np.array([event.time_s]))
-        _values(f"{where}: capacity_Bps", np.array([event.capacity_Bps]), infinite=True)
+        _values(f"{where}: capacity_Bps", np.array([event.capacity_Bps]))
         _indices(f"{where}: link", np.array([event.link]), nlinks)
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int32]
 Records = Any
 """A structured array; compiled code reads the fields of its elements as attributes, which no type says."""

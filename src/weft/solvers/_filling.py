@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.solvers._arrays import PAIR, ZERO, Floats, Index, Ints, Records, wide
+from weft.solvers._arrays import PAIR, ZERO, Flags, Floats, Index, Ints, Records, wide
 from weft.solvers._heap import heapify, pop, sink
 from weft.solvers._jit import jit
 
-OPEN = -1.0
-"""Level of a flow that still rises."""
 SHARER = np.dtype([("flow", np.int32), ("place", np.int32)])
 LINK = np.dtype(
     [
@@ -42,6 +40,8 @@ class Problem(NamedTuple):
     links: Records
     sharers: Records
     level: Floats
+    stopped: Flags
+    """Whether a flow has a level: many small looks that would be far apart in ``level``."""
     heap: Records
     even: bool
 
@@ -59,7 +59,8 @@ def new_problem(
         cap=np.ascontiguousarray(cap, dtype=np.float64),
         links=np.zeros(len(capacity), dtype=LINK),
         sharers=np.empty(len(path), dtype=SHARER),
-        level=np.full(len(weight), OPEN),
+        level=np.full(len(weight), np.inf),
+        stopped=np.zeros(len(weight), dtype=np.uint8),
         heap=np.empty(len(capacity) + int(np.count_nonzero(cap < np.inf)) + 1, dtype=PAIR),
         even=bool(np.all(usage == 1.0) and np.all(weight == 1.0)),
     )
@@ -97,11 +98,10 @@ def add_up(problem: Problem, link: int) -> None:
     for at in range(this.first, this.end):
         sharer = problem.sharers[at]
         share = share_of(problem, wide(sharer.flow), wide(sharer.place))
-        level = problem.level[sharer.flow]
-        if level == OPEN:
-            rising += share
+        if problem.stopped[sharer.flow]:
+            left -= share * problem.level[sharer.flow]
         else:
-            left -= share * level
+            rising += share
     this.left, this.rising = max(left, 0.0), rising
 
 
@@ -126,7 +126,7 @@ def first_keys(problem: Problem) -> int:
 @jit
 def stop(problem: Problem, flow: int, level: float) -> None:
     """Give a flow its level and take it off its links."""
-    problem.level[flow] = level
+    problem.level[flow], problem.stopped[flow] = level, 1
     for place in range(problem.indptr[flow], problem.indptr[flow + 1]):
         link, share = problem.links[problem.path[place]], share_of(problem, flow, place)
         link.left -= share * level
@@ -160,15 +160,14 @@ def fill(problem: Problem) -> None:
                 continue
         size = pop(heap, size)
         if item >= nlinks:
-            if problem.level[item - nlinks] == OPEN:
+            if not problem.stopped[item - nlinks]:
                 now = max(now, at)
                 stop(problem, item - nlinks, at)
         elif problem.links[item].open > 0:
             now = max(now, at)
             for place in range(problem.links[item].first, problem.links[item].end):
                 flow = wide(problem.sharers[place].flow)
-                if problem.level[flow] == OPEN:
+                if not problem.stopped[flow]:
                     stop(problem, flow, now)
     for flow in range(len(problem.level)):
-        level = problem.level[flow]
-        problem.level[flow] = np.inf if level == OPEN else level * problem.weight[flow]
+        problem.level[flow] *= problem.weight[flow]
