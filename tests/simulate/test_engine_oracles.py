@@ -124,10 +124,9 @@ class Plain:
         while waiting:
             group = [flow for flow in waiting if self.left[flow] <= self.left[waiting[0]] * (1 + EQUAL)]
             for flow, speed in zip(group, self.fair(group, room), strict=True):
-                rate[flow], (links, load) = speed, self.load(flow, speed)
-                finite = np.isfinite(self.capacity[links])
-                np.subtract.at(room, links[finite], load[finite])
-            room[(room <= EQUAL * self.capacity) & np.isfinite(room)] = 0.0
+                rate[flow] = speed
+                np.subtract.at(room, *self.load(flow, speed))
+            room[room <= EQUAL * self.capacity] = 0.0
             waiting = waiting[len(group) :]
         return [rate[flow] for flow in flows]
 
