@@ -6,8 +6,9 @@ a phase that begins, or a link whose capacity changes.  Everything that falls on
 
 ``fair`` rates are weighted max-min fair with caps (``weft.solvers.maxmin``).  ``shortest-remaining`` serves
 flows in the order of the bytes they have left, the fewest first; flows with equally many (to 1e-12) share
-what is left to them max-min fairly; the order is made anew at each event and kept until the next.  Packet
-spraying needs no mode: routes that split a flow over several paths carry shares in ``Routes.usage``.
+what is left to them max-min fairly; the order is made anew when a flow on a link starts or completes or a
+capacity changes, and kept in between; a path must then list each link once.  Packet spraying needs no mode:
+routes that split a flow over several paths carry shares in ``Routes.usage``.
 """
 
 from __future__ import annotations
