@@ -254,6 +254,17 @@ def test_links_of_infinite_capacity_are_refused(mode: Mode) -> None:
         case._replace(capacity=np.full(len(case.capacity), np.inf)).run(mode)
 
 
+def test_a_link_listed_twice_counts_twice_or_is_refused() -> None:
+    traffic = at_once(np.array([0, 0]), np.array([1, 2]), np.array([4.0, 4.0]))
+    routes = Routes(
+        indptr=np.array([0, 2, 3]), links=np.array([0, 0, 0]), usage=np.ones(3), latency_s=np.zeros(2)
+    )
+    fair = run(np.array([3.0]), traffic, routes)
+    assert fair.completion_s == pytest.approx([4.0, 4.0])
+    with pytest.raises(BadInput, match="flow 0 lists link 0 more than once"):
+        run(np.array([3.0]), traffic, routes, mode="shortest-remaining")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_plain_event_loop_many_times(mode: Mode, request: pytest.FixtureRequest) -> None:

@@ -40,6 +40,24 @@ def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes, events: Seq
         _indices(f"{where}: link", np.array([event.link]), nlinks)
 
 
+def check_distinct_links(routes: Routes, nlinks: int, first_flow: int) -> None:
+    """Each path lists a link once; serving flows in turn takes a link's room path by path.
+
+    Raises:
+        BadInput: by the first flow whose path lists a link again.
+    """
+    flow = np.repeat(np.arange(len(routes.indptr) - 1), np.diff(routes.indptr))
+    order = np.argsort(flow * nlinks + routes.links, kind="stable")
+    again = (np.diff(flow[order]) == 0) & (np.diff(routes.links[order]) == 0)
+    if again.any():
+        place = order[int(np.argmax(again))]
+        raise BadInput(
+            f"the path of flow {first_flow + flow[place]} lists link {routes.links[place]} more than once",
+            where="routes: links",
+            remedy="with shortest-remaining list it once, with the sum of its usages",
+        )
+
+
 def check_lengths(traffic: Traffic, routes: Routes) -> None:
     """Arrays with as many entries as there are flows, phases and places, and times of phases.
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from weft.fabric.spec import Floats
 from weft.fabric.traffic import Routes, Traffic
-from weft.simulate._check import check_inputs
+from weft.simulate._check import check_distinct_links, check_inputs
 from weft.simulate._clock import advance
 from weft.simulate._plan import new_clock, stalled
 from weft.simulate._state import LIVE, LOGGED, READY, RIPPLES, SOLVES, new_net
-from weft.simulate.engine import LinkEvent, LinkRates, Simulation
+from weft.simulate.engine import MODES, LinkEvent, LinkRates, Simulation
 from weft.solvers._arrays import Records
 
 SAMPLES = 1 << 20
@@ -33,6 +33,8 @@ def simulate(
     """``weft.simulate.engine.run`` with numpy and numba at hand; messages count flows from ``first_flow``."""
     capacity = np.asarray(capacity, dtype=np.float64)
     check_inputs(capacity, traffic, routes, events)
+    if MODES[mode] == "shortest-remaining":
+        check_distinct_links(routes, len(capacity), first_flow)
     net = new_net(capacity, traffic, routes)
     clock, net.counter[READY] = new_clock(traffic, routes, events, SAMPLES + len(capacity) if sample else 0)
     taken = []
