@@ -50,9 +50,7 @@ def build(
     builder = start(name, count, scale_up)
     for lines, around in zip(lines_of(count, (rails, *dims))[1:], wraps, strict=True):
         size = lines.shape[1]
-        left, right = pairs("ring", size)
-        if not around and size > 2:
-            left, right = left[:-1], right[:-1]
+        left, right = pairs("ring" if around else "line", size)
         ends = lines[:, left].ravel(), lines[:, right].ravel()
         builder.join(*ends, capacity_Bps=bandwidth_Bps, latency_s=latency_s, tier=1)
     return builder.build()
