@@ -1,0 +1,137 @@
+"""Weft's own schedule: orders in the shares that the bound finds, cut so finely that the pipeline fills.
+
+The LP of ``weft.collectives.bound`` says which share of the bytes takes which order.  Each order's share is
+cut into equal chunks, the orders interleaved as evenly as they go; the chunks then queue at the dimensions by
+a few rules, in a few chunk counts, and the fastest of these simulations is kept, together with the order
+within the dimensions that it found.  Themis' schedules compete as well, so that none is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.collectives.bound import BALANCED_KINDS, Shares, best_shares
+from weft.collectives.hierarchical import baseline
+from weft.collectives.queues import QueueRule, order_of, play
+from weft.collectives.schedule import Request, Schedule, Stages, equal_chunks, mirrored, stages_of
+from weft.collectives.themis import themis
+from weft.collectives.timing import Active, resolve_active
+from weft.fabric.spec import Floats, Ints
+
+CHUNK_COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024)
+SMALLEST_SHARE = 1e-6
+SMALLEST_PIECE_BYTES = 4.0
+"""What an accelerator holds of a chunk at least when all dimensions have scattered it."""
+FEW = 16
+"""Fewer chunks than this are worth a look only where each one costs latency that others cannot hide."""
+
+
+class _Candidate(NamedTuple):
+    schedule: Schedule
+    rule: QueueRule
+    key: Floats | None
+
+
+def balanced(
+    asked: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
+) -> Schedule:
+    """The fastest schedule that Weft knows for a request; its order within the dimensions is fixed.
+
+    Args:
+        chunks: how many (rounded up to one for each order in use); by default the best of several counts.
+        active: as ``weft.collectives.timing.time_schedule`` takes it.
+        independent: also try all-gather orders that do not mirror the reduce-scatter orders.
+
+    Raises:
+        BadInput: there are too few or too many chunks.
+    """
+    limit = resolve_active(active, stages_of(themis(asked, chunks=chunks or 64)), len(asked.dimensions))
+    shares = best_shares(asked)
+    best: Schedule | None = None
+    fastest = np.inf
+    for candidate in _candidates(asked, shares, chunks, limit, independent=independent):
+        seconds, ranks = _timed(candidate, limit)
+        if seconds < fastest * (1 - 1e-12):
+            best, fastest = replace(candidate.schedule, ranks=ranks, active=limit), seconds
+    assert best is not None
+    return replace(best, policy="weft")
+
+
+def _candidates(
+    asked: Request, shares: Shares, chunks: int | None, limit: int | None, *, independent: bool
+) -> Iterator[_Candidate]:
+    yield from _peers(asked, chunks or 64)
+    for count in _counts(asked, limit) if chunks is None else (chunks,):
+        for schedule in _schedules(asked, shares, count, independent=independent):
+            stages = stages_of(schedule)
+            yield _Candidate(schedule, "fifo", None)
+            yield _Candidate(schedule, "scf", None)
+            yield _Candidate(schedule, "scf", _stage_numbers(stages))
+            yield _Candidate(schedule, "scf", stages.chunk.astype(np.float64))
+
+
+def _peers(asked: Request, chunks: int) -> Iterator[_Candidate]:
+    yield _Candidate(baseline(asked, chunks=chunks), "fifo", None)
+    if asked.kind in BALANCED_KINDS:
+        published, other = themis(asked, chunks=chunks), themis(asked, chunks=chunks, variant="astra-sim")
+        yield _Candidate(published, "fifo", None)
+        yield _Candidate(published, "scf", None)
+        yield _Candidate(other, "astra-fifo", None)
+        yield _Candidate(other, "astra-scf", None)
+
+
+def _counts(asked: Request, limit: int | None) -> list[int]:
+    most = max(asked.bytes / (SMALLEST_PIECE_BYTES * asked.accelerators), 1.0)
+    least = FEW if limit is None else 1
+    return [count for count in CHUNK_COUNTS if count <= most and count >= min(least, most)] or [1]
+
+
+def _schedules(asked: Request, shares: Shares, count: int, *, independent: bool) -> Iterator[Schedule]:
+    """The bound's shares in about ``count`` chunks, and cyclic orders where every order loads alike."""
+    which, part = _interleaved(shares.share, count)
+    orders = shares.orders[which]
+    gathers = mirrored(orders) if asked.kind == "all-reduce" else None
+    once = Schedule(
+        request=asked, policy="weft", chunk_bytes=part * asked.bytes, orders=orders, gathers=gathers
+    )
+    yield once
+    if asked.kind not in BALANCED_KINDS and count >= len(asked.used) > 1:
+        turns = (np.arange(count)[:, None] + np.arange(len(asked.used))) % len(asked.used)
+        yield replace(once, orders=np.array(asked.used)[turns], chunk_bytes=equal_chunks(asked, count))
+    if independent and gathers is not None:
+        yield replace(once, gathers=np.ascontiguousarray(gathers[::-1]))
+
+
+def _interleaved(share: Floats, count: int) -> tuple[Ints, Floats]:
+    """Which order each chunk takes and its part of the bytes, each order's chunks spread evenly."""
+    used = np.flatnonzero(share > SMALLEST_SHARE)
+    kept = share[used] / share[used].sum()
+    pieces = np.maximum(1, np.round(count * kept)).astype(np.int64)
+    place = np.concatenate([(np.arange(number) + 0.5) / number for number in pieces])
+    owner = np.repeat(np.arange(len(used)), pieces)[np.argsort(place, kind="stable")]
+    return used[owner], (kept / pieces)[owner]
+
+
+def _stage_numbers(stages: Stages) -> Floats:
+    """Of each stage, how many the chunk has behind it."""
+    first = np.searchsorted(stages.chunk, stages.chunk)
+    return (np.arange(len(first)) - first).astype(np.float64)
+
+
+def _timed(candidate: _Candidate, limit: int | None) -> tuple[float, Ints]:
+    """How long a candidate takes, and its order within the dimensions."""
+    stages = stages_of(candidate.schedule, whole_ns=candidate.rule.startswith("astra"))
+    passages = stages.passages()
+    if candidate.key is not None:
+        passages = replace(passages, key_bytes=candidate.key)
+    count = len(candidate.schedule.request.dimensions)
+    chart = play(passages, count, rule=candidate.rule, active=limit)
+    ranks = order_of(chart, passages, count)
+    if candidate.rule.startswith("astra"):
+        passages = stages_of(candidate.schedule).passages()
+        chart = play(passages, count, rule="fixed", active=limit, ranks=ranks)
+    return chart.time_s, ranks

@@ -1,0 +1,165 @@
+"""How short a collective could be: bandwidth and latency over every order of the dimensions, by an LP.
+
+Chunks of any size may take any order; what matters is the share of the bytes that takes each.  A stage on
+dimension d comes after the latencies of the stages before it (``early``) and ends before those of the stages
+after it (``late``) and its own.  So for every e and l, what d moves in stages with early >= e and late >= l
+fits between e and T - l - own latency.  The least T that admits shares with this is a lower bound for every
+schedule of the hierarchical family, whatever the chunks, the order within dimensions and the number of
+active chunks: time goes to moving bytes (Themis' bound, the LP without latency), to latency and to filling
+the pipeline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from weft.collectives.hierarchical import baseline_order
+from weft.collectives.schedule import Request, Schedule, mirrored, stages_of
+from weft.fabric.spec import Floats, Ints, Mask
+
+BALANCED_KINDS = ("all-reduce", "reduce-scatter", "all-gather")
+TIE = 1e-9
+"""Weight of the mean load against the largest: of equal optima, the one that loads the network least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shares:
+    """An optimum: of the bytes, ``share[i]`` takes ``orders[i]`` (a row of dimensions), which bounds the time
+    by ``bound_s`` and, without latencies, by ``bandwidth_s``."""
+
+    orders: Ints
+    share: Floats
+    bound_s: float
+    bandwidth_s: float
+
+
+def ideal_s(asked: Request) -> float:
+    """Themis' ideal: every dimension busy all the time with the bytes that any order must send.
+
+    An all-reduce, reduce-scatter or all-gather sends the same bytes in every order (they telescope); where
+    stages differ in algorithm it is the order that sends least.
+    """
+    total = sum(one.bandwidth_Bps for one in asked.dimensions)
+    sent = _per_order(asked, candidates(asked)).sent
+    return float(sent.min() / total) if sent.size else 0.0
+
+
+def candidates(asked: Request) -> Ints:
+    """Every order of the dimensions that matters, the usual one first."""
+    usual = baseline_order(asked)
+    return np.array(list(permutations(usual.tolist())), dtype=np.int64).reshape(-1, len(usual))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _PerOrder:
+    """Of one chunk with all bytes in each order: its stages, and what latency lies around them."""
+
+    order: Ints
+    dimension: Ints
+    work_s: Floats
+    early_s: Floats
+    late_s: Floats
+    own_s: Floats
+    sent: Floats
+    """Bytes sent in each order."""
+
+
+def _per_order(asked: Request, orders: Ints) -> _PerOrder:
+    stages = stages_of(
+        Schedule(
+            request=asked,
+            policy="bound",
+            chunk_bytes=np.full(len(orders), asked.bytes),
+            orders=orders,
+            gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
+        )
+    )
+    through = np.cumsum(stages.latency_s)
+    first = np.searchsorted(stages.chunk, np.arange(len(orders)))
+    before = np.concatenate([[0.0], through])[first][stages.chunk]
+    last = np.searchsorted(stages.chunk, np.arange(len(orders)), side="right") - 1
+    end = through[last][stages.chunk] if len(through) else through
+    return _PerOrder(
+        order=stages.chunk,
+        dimension=stages.dimension,
+        work_s=stages.work_s,
+        early_s=through - stages.latency_s - before,
+        late_s=end - through,
+        own_s=stages.latency_s,
+        sent=np.bincount(stages.chunk, weights=stages.sent_bytes, minlength=len(orders)).astype(np.float64),
+    )
+
+
+def best_shares(asked: Request) -> Shares:
+    """The shares of the orders that bound the collective's time from below."""
+    orders = candidates(asked)
+    table = _per_order(asked, orders)
+    latency_s = np.bincount(table.order, weights=table.own_s, minlength=len(orders))
+    rows, offsets = _windows(table, len(orders), len(asked.dimensions))
+    loads = [_load(table, table.dimension == i, len(orders)) for i in range(len(asked.dimensions))]
+    bandwidth_s, share = _solve(np.array(loads), np.zeros(len(loads)), 0.0)
+    bound_s = bandwidth_s
+    if latency_s.any():
+        bound_s, share = _solve(rows, offsets, float(latency_s.min()))
+    return Shares(orders=orders, share=share, bound_s=bound_s, bandwidth_s=bandwidth_s)
+
+
+def _windows(table: _PerOrder, orders: int, dimensions: int) -> tuple[Floats, Floats]:
+    """Rows of work per unit of share, and the latency around each: row @ share + offset <= T."""
+    rows, offsets = [], []
+    for dimension in range(dimensions):
+        here = table.dimension == dimension
+        if not here.any():
+            continue
+        pairs = np.unique(np.stack([table.early_s[here], table.late_s[here]], axis=1), axis=0)
+        either = {
+            (a, b) for early, late in pairs.tolist() for a, b in ((early, late), (early, 0.0), (0.0, late))
+        }
+        for early, late in sorted({(0.0, 0.0), *either}):
+            inside = here & (table.early_s >= early - 1e-15) & (table.late_s >= late - 1e-15)
+            rows.append(_load(table, inside, orders))
+            offsets.append(early + late + float(table.own_s[inside].min()))
+    return np.array(rows), np.array(offsets)
+
+
+def _load(table: _PerOrder, chosen: Mask, orders: int) -> Floats:
+    """Seconds of work of the chosen stages, by order."""
+    return np.bincount(table.order[chosen], table.work_s[chosen], orders).astype(np.float64)
+
+
+def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
+    """The least T >= ``least`` with rows @ share + offsets <= T for shares that add up to 1; and those."""
+    count = rows.shape[1]
+    if count == 1:
+        return max(float((rows[:, 0] + offsets).max(initial=0.0)), least), np.ones(1)
+    scale = max(float(rows.max()), float(offsets.max(initial=0.0)))
+    highs: Any = import_module("highspy")
+    model = highs.Highs()
+    model.setOptionValue("output_flag", False)
+    model.setOptionValue("threads", 1)
+    lp = highs.HighsLp()
+    lp.num_col_, lp.num_row_ = count + 1, len(rows) + 1
+    mean = rows.mean(axis=0) / scale * TIE
+    lp.col_cost_ = np.append(mean, 1.0)
+    lp.col_lower_ = np.append(np.zeros(count), least / scale)
+    lp.col_upper_ = np.append(np.ones(count), np.inf)
+    lp.row_lower_ = np.append(np.full(len(rows), -np.inf), 1.0)
+    lp.row_upper_ = np.append(-offsets / scale, 1.0)
+    matrix = np.zeros((len(rows) + 1, count + 1))
+    matrix[:-1, :count], matrix[:-1, count], matrix[-1, :count] = rows / scale, -1.0, 1.0
+    lp.a_matrix_.format_ = highs.MatrixFormat.kRowwise
+    filled = matrix != 0
+    lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(filled.sum(axis=1))])
+    lp.a_matrix_.index_ = np.nonzero(filled)[1]
+    lp.a_matrix_.value_ = matrix[filled]
+    model.passModel(lp)
+    model.run()
+    found = np.asarray(model.getSolution().col_value)
+    share = np.clip(found[:count], 0.0, None)
+    share /= share.sum()
+    return max(float((rows @ share + offsets).max()), least), share
