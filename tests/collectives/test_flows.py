@@ -9,7 +9,7 @@ from weft.collectives.flows import ALGORITHMS, expand, plan
 from weft.errors import BadInput, Unsupported
 
 SIZES = range(1, 65)
-FLAT = ("ring", "direct", "halving-doubling")
+FLAT = ("ring", "line", "direct", "halving-doubling")
 SPREAD = ("rings", "hierarchical")
 SHAPES = [(d, m) for d in (1, 2, 3, 4, 5, 7, 8) for m in (1, 2, 3, 4, 5, 8)]
 

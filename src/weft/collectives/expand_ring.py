@@ -38,6 +38,48 @@ def all_reduce(size: int) -> Plan:
     return after(reduce_scatter(size), all_gather(size))
 
 
+def line_all_gather(size: int) -> Plan:
+    """size - 1 steps on a line: each rank passes on, both ways, what it got from the other side."""
+    step, rank = np.arange(size - 1)[:, None], np.arange(size)[None, :]
+    right, left, owner = rank - step, rank + step, np.arange(size)
+    goes_right = (right >= 0) & (rank + 1 < size)
+    goes_left = (left < size) & (rank > 0)
+    steps, ranks = np.broadcast_arrays(step, rank)
+    return beside(
+        [
+            table(
+                steps[goes],
+                ranks[goes],
+                ranks[goes] + ahead,
+                block[goes],
+                parts=size,
+                owner=owner,
+                adds=False,
+            )
+            for goes, ahead, block in ((goes_right, 1, right), (goes_left, -1, left))
+        ],
+        parts=size,
+        owner=owner,
+    )
+
+
+def line_reduce_scatter(size: int) -> Plan:
+    """The reverse: sums of each block come to its rank from both sides."""
+    there = line_all_gather(size)
+    return replace(
+        there,
+        step=size - 2 - there.step,
+        source=there.target,
+        target=there.source,
+        adds=np.ones_like(there.adds),
+    )
+
+
+def line_all_reduce(size: int) -> Plan:
+    """2 (size - 1) steps on a line."""
+    return after(line_reduce_scatter(size), line_all_gather(size))
+
+
 def exchange(size: int) -> Plan:
     """One step of a ring: each rank's whole buffer to the next rank."""
     rank = np.arange(size if size > 1 else 0)

@@ -1,0 +1,62 @@
+"""The dimensions that a cluster's tiers are to a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from weft.cluster.spec import Cluster, Tier
+from weft.collectives.stages import choose, stage
+from weft.fabric.dimension import Dimension
+
+
+def dimensions_of(cluster: Cluster) -> tuple[tuple[Dimension, ...], tuple[str, ...]]:
+    """Dimensions inner to outer, and sentences on what was taken together.
+
+    The scale-up domain and tiers of direct links have links of their own.  Switched tiers above the domain
+    share each accelerator's NIC, so they are one dimension: inside it a collective goes from tier to tier, so
+    that its time and latency are those of the tiers one after the other.
+    """
+    own = [cluster.tiers[0], *(tier for tier in cluster.tiers[1:] if tier.kind != "switch")]
+    shared = [tier for tier in cluster.tiers[1:] if tier.kind == "switch"]
+    found = [_alone(tier) for tier in own]
+    notes: tuple[str, ...] = ()
+    if shared:
+        found.append(_together(shared))
+    if len(shared) > 1:
+        names = " and ".join(tier.name for tier in shared)
+        notes = (f"{names} share the NIC: one dimension of {found[-1].size}",)
+    return tuple(found), notes
+
+
+def _alone(tier: Tier) -> Dimension:
+    return Dimension(
+        size=tier.size,
+        kind=tier.kind,
+        bandwidth_Bps=tier.effective_Bps,
+        latency_s=tier.latency_s,
+        reduces=tier.in_network_reduction and tier.kind == "switch",
+    )
+
+
+def _together(tiers: Sequence[Tier]) -> Dimension:
+    if len(tiers) == 1:
+        return _alone(tiers[0])
+    size = prod(tier.size for tier in tiers)
+    seconds = latency = 0.0
+    below = 1
+    for tier in tiers:
+        one = _alone(tier)
+        cost = stage("reduce-scatter", choose(one)[0], tier.size)
+        seconds += cost.sent / below / one.bandwidth_Bps
+        latency += cost.steps * one.latency_s
+        below *= tier.size
+    whole = Dimension(size=size, kind="switch", bandwidth_Bps=1.0)
+    cost = stage("reduce-scatter", choose(whole)[0], size)
+    return Dimension(
+        size=size,
+        kind="switch",
+        bandwidth_Bps=cost.sent / seconds if seconds else tiers[0].effective_Bps,
+        latency_s=latency / cost.steps if cost.steps else 0.0,
+        reduces=all(tier.in_network_reduction for tier in tiers),
+    )
