@@ -13,7 +13,7 @@ library takes the fastest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -108,8 +108,8 @@ def collective_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: N
     elif kind in ("send", "exchange"):
         seconds = _neighbour(bytes_, group, network)
     else:
-        options = list(_algorithms(kind, bytes_, group, network))
-        seconds = np.minimum.reduce(options) + network.launch_s
+        options = candidates(kind, bytes_, group, network)
+        seconds = np.minimum.reduce(list(options.values())) + network.launch_s
     if network.contention:
         seconds = np.maximum(seconds + bytes_ * network.contention.get((kind, group.axes), 0.0), 0.0)
     return np.where((group.size > 1) & (bytes_ > 0), seconds, 0.0)
@@ -141,15 +141,25 @@ def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: 
     return seconds
 
 
-def _algorithms(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Iterator[Floats]:
+def candidates(
+    kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network
+) -> dict[tuple[str, str], Floats]:
+    """Seconds of every algorithm (ring, tree, nvls, collnet) and protocol that can run the collective.
+
+    Without the launch; infinite where the group cannot use the algorithm.  ``kind`` is all-reduce, all-gather
+    or reduce-scatter.
+    """
+    found = {}
     for protocol in PROTOCOLS:
-        yield _ring(kind, bytes_, group, network, protocol)
+        found["ring", protocol.name] = _ring(kind, bytes_, group, network, protocol)
         if kind == "all-reduce":
-            yield _tree(bytes_, group, network, protocol)
+            found["tree", protocol.name] = _tree(bytes_, group, network, protocol)
+    simple = PROTOCOLS[-1].name
     if network.reduces[0]:
-        yield _in_switch(kind, bytes_, group, network)
+        found["nvls", simple] = _in_switch(kind, bytes_, group, network)
     if kind == "all-reduce" and len(network.spans) > 1 and all(network.reduces):
-        yield _in_network(bytes_, group, network)
+        found["collnet", simple] = _in_network(bytes_, group, network)
+    return found
 
 
 def link_share(kind: TierKind, size: int, units: Floats, pattern: Pattern) -> Floats | float:

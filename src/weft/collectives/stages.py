@@ -65,7 +65,7 @@ def choose(dimension: Dimension, wanted: Algorithm | None = None) -> tuple[Algor
     if algorithm not in possible or (algorithm == "in-switch" and not dimension.reduces):
         without = tuple(one for one in possible if one != "in-switch" or dimension.reduces)
         raise Unsupported(
-            f"no {algorithm} on a {dimension.kind}{'' if dimension.reduces else ' that does not reduce'}",
+            f"no {algorithm} on a {dimension.kind}{' that does not reduce' if algorithm == 'in-switch' else ''}",
             where="algorithm",
             remedy=f"it takes {', '.join(without)}",
         )

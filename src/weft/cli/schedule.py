@@ -1,0 +1,198 @@
+"""``weft schedule``: a collective over the dimensions of a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.cli.options import check_chart, deliver, load_fabric
+from weft.cli.outcome import show
+from weft.errors import BadInput
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.collectives.schedule import Request
+    from weft.collectives.timing import Active, Timed
+    from weft.fabric.dimension import Dimension
+    from weft.fabric.spec import Floats
+
+USAGE = "weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns"
+POLICIES = ("baseline", "blueconnect", "themis", "weft")
+ORDERS = ("fifo", "scf", "astra-fifo", "astra-scf")
+ROUTINGS = ("ecmp", "spray", "random")
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="COLLECTIVE SIZE")
+@click.option("--cluster", metavar="CLUSTER", help="A cluster by name, or its TOML file.")
+@click.option(
+    "--dims",
+    metavar="KIND:SIZE:BANDWIDTH:LATENCY,...",
+    help="Dimensions, inner to outer: ring, line, fully-connected or switch (add :reduce where it can);"
+    " bandwidth per accelerator and direction, latency of one step.",
+)
+@click.option("--network", metavar="FILE", help="Dimensions of an ASTRA-sim network.yml.")
+@click.option("--npus", type=int, metavar="N", help="Accelerators that the dimensions must make.")
+@click.option("--algorithms", metavar="A,A,...", help="Algorithm of each dimension (- for the usual one).")
+@click.option("--policy", type=click.Choice(POLICIES), default="weft", show_default=True, help="Scheduler.")
+@click.option("--order", type=click.Choice(ORDERS), help="Order within a dimension (themis: scf).")
+@click.option("--chunks", type=int, metavar="N", help="Chunks (64; weft chooses).")
+@click.option("--active", metavar="N|overlap", help="Chunks that a dimension works on at a time.")
+@click.option("--independent", is_flag=True, help="weft: all-gather orders need not mirror reduce-scatter's.")
+@click.option("--compare", is_flag=True, help="Every policy in one table, with bound and ideal.")
+@click.option("--late", metavar="RANK:TIME,...", help="Ranks that begin later, as 17:50us.")
+@click.option("--slow", metavar="RANK:DIM:SHARE,...", help="Slow links, as 17:2:0.5 (rank, dimension).")
+@click.option("--fabric", metavar="KIND|FILE", help="Let the stages contend on a network.")
+@click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Switch ports.")
+@click.option(
+    "--routing", type=click.Choice(ROUTINGS), default="ecmp", show_default=True, help="Of --fabric."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of hashed and random paths.")
+@click.option("--timeline", metavar="FILE", help="Also write a timeline for ui.perfetto.dev.")
+@click.option("--chart", metavar="FILE.svg", help="Also draw how busy the dimensions are.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Output.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
+def schedule(names: tuple[str, ...], **values: Any) -> None:
+    """Schedule COLLECTIVE of SIZE bytes over every dimension of a network.
+
+    COLLECTIVE is all-reduce, reduce-scatter, all-gather, all-to-all, broadcast or reduce; SIZE is the full
+    buffer (reduced, gathered, before scattering), as 1GiB.
+    """
+    if len(names) != 2:
+        raise BadInput("a collective and a size are needed", where="schedule", remedy=USAGE)
+    check_chart(values["chart"])
+    from weft.collectives.bound import best_shares, ideal_s
+    from weft.collectives.policies import compare
+    from weft.collectives.provision import provision
+    from weft.report.schedule import Outcome, schedule_table, schedule_to_json
+
+    asked, cluster, assumptions = _request(names, values)
+    timed = _timed(asked, values)
+    others = compare(asked, chunks=values["chunks"], active=timed.active) if values["compare"] else None
+    outcome = Outcome(
+        timed=timed,
+        shares=best_shares(asked),
+        ideal_s=ideal_s(asked),
+        provision=provision(asked),
+        assumptions=assumptions,
+        ranks=_per_rank(timed, cluster, values),
+        others=others,
+    )
+    if values["form"] == "json":
+        deliver(schedule_to_json(outcome), values["output"])
+    else:
+        show(lambda screen: schedule_table(outcome, screen), values["output"])
+    _extras(timed, values)
+
+
+def _request(
+    names: tuple[str, ...], values: dict[str, Any]
+) -> tuple[Request, Cluster | None, tuple[str, ...]]:
+    from weft.collectives.schedule import request
+    from weft.units import parse_bytes
+
+    dimensions, cluster, notes = _dimensions(values)
+    algorithms = _algorithms(values["algorithms"])
+    size = parse_bytes(names[1], "size")
+    asked = request(names[0], size, dimensions, algorithms=algorithms, accelerators=values["npus"])
+    return asked, cluster, notes
+
+
+def _dimensions(values: dict[str, Any]) -> tuple[tuple[Dimension, ...], Cluster | None, tuple[str, ...]]:
+    given = [name for name in ("cluster", "dims", "network") if values[name] is not None]
+    if len(given) != 1:
+        problem = "give one of --cluster, --dims and --network"
+        raise BadInput(problem, where="schedule", remedy=USAGE)
+    if values["cluster"] is not None:
+        from weft.cluster import resolve
+        from weft.collectives.dimensions import dimensions_of
+
+        cluster = resolve(values["cluster"])
+        return dimensions_of(cluster)[0], cluster, dimensions_of(cluster)[1]
+    if values["network"] is not None:
+        from weft.interop.astra_network import read_network
+
+        return read_network(values["network"]), None, ()
+    from weft.collectives.text import parse_dimensions
+
+    return parse_dimensions(values["dims"]), None, ()
+
+
+def _algorithms(text: str | None) -> list[Any] | None:
+    if text is None:
+        return None
+    from weft.collectives.text import parse_algorithms
+
+    return parse_algorithms(text)
+
+
+def _timed(asked: Request, values: dict[str, Any]) -> Timed:
+    from weft.collectives.policies import schedule as scheduled
+
+    return scheduled(
+        asked,
+        values["policy"],
+        order=values["order"],
+        chunks=values["chunks"],
+        active=_active(values["active"]),
+        independent=values["independent"],
+    )
+
+
+def _active(text: str | None) -> Active:
+    if text is None or text == "auto":
+        return "auto"
+    if text == "overlap":
+        return None
+    if not text.isdecimal():
+        raise BadInput(f"{text!r} is no number", where="--active", remedy="give 1, 2, ... or overlap")
+    return int(text[:9])
+
+
+def _per_rank(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> Any:
+    if values["late"] is None and values["slow"] is None and values["fabric"] is None:
+        return None
+    from weft.collectives.per_rank import play_ranks
+    from weft.collectives.text import parse_late, parse_slow
+
+    asked = timed.schedule.request
+    speeds = _rates(timed, cluster, values)
+    if values["slow"] is not None:
+        for rank, dimension, share in parse_slow(values["slow"], asked):
+            speeds[dimension, rank] *= share
+    starts = None if values["late"] is None else parse_late(values["late"], asked)
+    return play_ranks(timed, start_s=starts, bandwidth_Bps=speeds)
+
+
+def _rates(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> Floats:
+    from weft.collectives.per_rank import rank_bandwidths
+
+    if values["fabric"] is None:
+        return rank_bandwidths(timed)
+    from weft.simulate.dimension_rates import dimension_rates
+
+    is_file = Path(values["fabric"]).suffix or Path(values["fabric"]).exists()
+    if cluster is None and not is_file:
+        raise BadInput("a kind of network needs --cluster", where="--fabric", remedy="or give a fabric file")
+    fabric = load_fabric(values["fabric"], cluster, values["radix"])  # type: ignore[arg-type]
+    return dimension_rates(timed.schedule.request, fabric, routing=values["routing"], seed=values["seed"])
+
+
+def _extras(timed: Timed, values: dict[str, Any]) -> None:
+    if values["timeline"] is not None:
+        from weft.report.schedule import write_schedule_timeline
+
+        write_schedule_timeline(values["timeline"], timed)
+    if values["chart"] is not None:
+        from weft.report.schedule import activity_svg
+
+        deliver(activity_svg(timed), values["chart"])

@@ -1,0 +1,350 @@
+"""A scheduled collective for people, for scripts, as a picture and as a timeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from weft.collectives.activity import activity
+from weft.collectives.bound import Shares
+from weft.collectives.per_rank import RankTimes
+from weft.collectives.provision import Provision
+from weft.collectives.stages import STAGE_KINDS
+from weft.collectives.timing import Timed, per_dimension
+from weft.report.grid import Column, heading, paragraph, print_grid
+from weft.report.perfetto import Counter, Slice, write_trace
+from weft.report.svg import INK, document, grid_line, text
+from weft.units import format_bytes, format_seconds, format_si
+
+if TYPE_CHECKING:
+    from weft.collectives.schedule import Request, Schedule
+
+SCHEMA = "weft.schedule/1"
+ORDERS_SHOWN = 6
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999933")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is known of a request: one timed schedule, what bounds it, and what else was asked for."""
+
+    timed: Timed
+    shares: Shares
+    ideal_s: float
+    provision: Provision
+    assumptions: tuple[str, ...] = ()
+    ranks: RankTimes | None = None
+    others: Mapping[str, Timed] | None = None
+
+
+def schedule_table(outcome: Outcome, console: Console) -> None:
+    """Print a schedule: its time beside the bounds, its dimensions, its orders, and what to change."""
+    timed, asked = outcome.timed, outcome.timed.schedule.request
+    _print_request(outcome, console)
+    if outcome.others is not None:
+        _print_comparison(outcome, outcome.others, console)
+    paragraph(
+        console,
+        f"{_policy(timed)}: {_time(timed.time_s)}, {timed.utilization:.1%} of the bandwidth used;"
+        f" bound {_time(outcome.shares.bound_s)} ({timed.time_s / outcome.shares.bound_s - 1:+.1%}),"
+        f" ideal {_time(outcome.ideal_s)}",
+    )
+    if outcome.ranks is not None:
+        _print_ranks(outcome.ranks, console)
+    heading(console, "Dimensions, inner to outer")
+    print_grid(console, _dimension_columns(timed))
+    heading(console, f"Orders of {len(timed.schedule):,} chunks")
+    print_grid(console, _order_columns(timed.schedule))
+    _print_provision(asked, outcome.provision, console)
+
+
+def _print_request(outcome: Outcome, console: Console) -> None:
+    asked = outcome.timed.schedule.request
+    shape = " x ".join(str(one.size) for one in asked.dimensions)
+    paragraph(
+        console,
+        f"{asked.kind} of {format_bytes(asked.bytes)} on {shape} = {asked.accelerators:,} accelerators",
+    )
+    for note in (*asked.notes, *outcome.assumptions):
+        paragraph(console, f"Assumed: {note}", hang=9)
+    console.print()
+
+
+def _policy(timed: Timed) -> str:
+    rule = "" if timed.rule == "fixed" else f", {timed.rule}"
+    working = "latencies overlap" if timed.active is None else f"{timed.active} active per dimension"
+    return f"{timed.schedule.policy}{rule}, {len(timed.schedule):,} chunks, {working}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:,.1f} us" if seconds < 0.01 else f"{seconds * 1e3:,.3f} ms"
+
+
+def _print_comparison(outcome: Outcome, others: Mapping[str, Timed], console: Console) -> None:
+    first = next(iter(others.values()))
+    names = [*others, "bound", "ideal"]
+    seconds = [*(one.time_s for one in others.values()), outcome.shares.bound_s, outcome.ideal_s]
+    used = [f"{one.utilization:.1%}" for one in others.values()]
+    chunks = [f"{len(one.schedule):,}" for one in others.values()]
+    print_grid(
+        console,
+        [
+            Column(heading="policy", cells=names, left=True),
+            Column(heading="chunks", cells=[*chunks, "", ""]),
+            Column(heading="time", cells=[_time(one) for one in seconds]),
+            Column(heading="speedup", cells=[f"{first.time_s / one:.2f}x" for one in seconds]),
+            Column(heading="utilization", cells=[*used, "", ""]),
+            Column(
+                heading="over the bound",
+                cells=[f"{one / outcome.shares.bound_s - 1:+.1%}" for one in seconds],
+            ),
+        ],
+    )
+    paragraph(
+        console,
+        "bound: no schedule of chunks over these dimensions is faster (bandwidth, latency, filling); ideal:"
+        " every dimension busy all the time, without latency.",
+        indent=2,
+    )
+    console.print()
+
+
+def _print_ranks(ranks: RankTimes, console: Console) -> None:
+    last = int(np.argmax(ranks.finish_s))
+    paragraph(
+        console,
+        f"Rank by rank: {_time(ranks.time_s)} ({ranks.time_s / ranks.alike_s - 1:+.1%} against ranks all"
+        f" alike); rank {last} is last, the first is done after {_time(float(ranks.finish_s.min()))}.",
+    )
+
+
+def _dimension_columns(timed: Timed) -> list[Column]:
+    asked, stages = timed.schedule.request, timed.stages
+    count = len(asked.dimensions)
+    sent, busy = per_dimension(stages, stages.sent_bytes, count), timed.dimension_utilization
+    return [
+        Column(heading="#", cells=[str(i + 1) for i in range(count)]),
+        Column(heading="kind", cells=[one.kind for one in asked.dimensions], left=True),
+        Column(heading="size", cells=[f"{one.size:,}" for one in asked.dimensions]),
+        Column(heading="bandwidth", cells=[format_si(one.bandwidth_Bps, "B/s") for one in asked.dimensions]),
+        Column(heading="step", cells=[format_seconds(one.latency_s) for one in asked.dimensions], drop=2),
+        Column(heading="algorithm", cells=list(asked.algorithms), left=True),
+        Column(heading="sent", cells=[format_bytes(one) for one in sent]),
+        Column(heading="busy", cells=[f"{one:.1%}" for one in busy]),
+        Column(heading="idle", cells=[_time(float(one)) for one in timed.idle_s], drop=1),
+    ]
+
+
+def order_groups(schedule: Schedule) -> list[tuple[list[int], list[int] | None, int, float]]:
+    """Orders in use (dimensions from 0; all-gather orders where there are any), with the number of chunks and
+    the share of the bytes of each, the largest first."""
+    rows = schedule.orders if schedule.gathers is None else np.hstack([schedule.orders, schedule.gathers])
+    unique, which = np.unique(rows, axis=0, return_inverse=True)
+    which = which.ravel()
+    counts = np.bincount(which, minlength=len(unique))
+    shares = np.bincount(which, weights=schedule.chunk_bytes, minlength=len(unique)) / schedule.request.bytes
+    width = schedule.orders.shape[1]
+    found = []
+    for i in np.argsort(-shares, kind="stable"):
+        gather = None if schedule.gathers is None else unique[i][width:].tolist()
+        found.append((unique[i][:width].tolist(), gather, int(counts[i]), float(shares[i])))
+    return found
+
+
+def _order_columns(schedule: Schedule) -> list[Column]:
+    groups = order_groups(schedule)
+    shown, rest = groups[:ORDERS_SHOWN], groups[ORDERS_SHOWN:]
+    words = [_order_words(order, gather) for order, gather, _, _ in shown]
+    chunks = [f"{count:,}" for _, _, count, _ in shown]
+    shares = [f"{share:.1%}" for *_, share in shown]
+    if rest:
+        words.append(f"{len(rest)} more")
+        chunks.append(f"{sum(count for _, _, count, _ in rest):,}")
+        shares.append(f"{sum(share for *_, share in rest):.1%}")
+    return [
+        Column(heading="dimensions in turn", cells=words, left=True),
+        Column(heading="chunks", cells=chunks),
+        Column(heading="bytes", cells=shares),
+    ]
+
+
+def _order_words(order: Sequence[int], gather: Sequence[int] | None) -> str:
+    there = " ".join(str(i + 1) for i in order)
+    return there if gather is None else f"{there} | {' '.join(str(i + 1) for i in gather)}"
+
+
+def _print_provision(asked: Request, found: Provision, console: Console) -> None:
+    if not found.pairs:
+        return
+    heading(console, "Bandwidths")
+    for pair in found.pairs:
+        paragraph(
+            console,
+            f"dimension {pair.outer + 1} is {pair.verdict} for {pair.inner + 1}: it has"
+            f" {format_si(pair.Bps, 'B/s')}, the baseline's order needs {format_si(pair.needed_Bps, 'B/s')}.",
+            indent=2,
+        )
+    split = ", ".join(format_si(one, "B/s") for one in found.just_enough_Bps)
+    paragraph(console, f"Just enough for the baseline, of the same total: {split}.", indent=2)
+    if found.slow:
+        paragraph(console, f"No mix of orders keeps all dimensions busy{_remedy(found)}.", indent=2)
+
+
+def _remedy(found: Provision) -> str:
+    if found.enough_Bps is None:
+        return ""
+    faster = [f"dimension {i + 1} at {format_si(float(found.enough_Bps[i]), 'B/s')}" for i in found.slow]
+    return f"; one could with {' and '.join(faster)}"
+
+
+def schedule_to_json(outcome: Outcome) -> str:
+    """A schedule as JSON text of schema ``weft.schedule/1``; dimensions count from 1 in ``orders``."""
+    timed = outcome.timed
+    document_: dict[str, Any] = {"schema": SCHEMA, **_summary(outcome)}
+    schedule, stages, asked = timed.schedule, timed.stages, timed.schedule.request
+    sent = per_dimension(stages, stages.sent_bytes, len(asked.dimensions))
+    document_["dimensions"] = [
+        {
+            "number": i + 1,
+            "kind": one.kind,
+            "size": one.size,
+            "bandwidth_Bps": one.bandwidth_Bps,
+            "step_latency_s": one.latency_s,
+            "algorithm": asked.algorithms[i],
+            "sent_bytes": float(sent[i]),
+            "busy_s": float(timed.busy_s[i]),
+            "idle_s": float(timed.idle_s[i]),
+            "utilization": float(timed.dimension_utilization[i]),
+        }
+        for i, one in enumerate(asked.dimensions)
+    ]
+    document_["orders"] = (schedule.orders + 1).tolist()
+    if schedule.gathers is not None:
+        document_["gather_orders"] = (schedule.gathers + 1).tolist()
+    document_["chunk_bytes"] = schedule.chunk_bytes.tolist()
+    enough = outcome.provision.enough_Bps
+    document_["provision"] = {
+        "pairs": [
+            {
+                "inner": pair.inner + 1,
+                "outer": pair.outer + 1,
+                "needed_Bps": pair.needed_Bps,
+                "bandwidth_Bps": pair.Bps,
+                "verdict": pair.verdict,
+            }
+            for pair in outcome.provision.pairs
+        ],
+        "just_enough_Bps": outcome.provision.just_enough_Bps.tolist(),
+        "too_slow": [i + 1 for i in outcome.provision.slow],
+        "enough_Bps": None if enough is None else enough.tolist(),
+    }
+    if outcome.ranks is not None:
+        document_["per_rank"] = {
+            "time_s": outcome.ranks.time_s,
+            "finish_s": outcome.ranks.finish_s.tolist(),
+        }
+    if outcome.others is not None:
+        document_["policies"] = [
+            {
+                "policy": name,
+                "chunks": len(one.schedule),
+                "time_s": one.time_s,
+                "utilization": one.utilization,
+            }
+            for name, one in outcome.others.items()
+        ]
+    return json.dumps(document_, allow_nan=False) + "\n"
+
+
+def _summary(outcome: Outcome) -> dict[str, Any]:
+    timed = outcome.timed
+    asked = timed.schedule.request
+    return {
+        "collective": asked.kind,
+        "bytes": asked.bytes,
+        "accelerators": asked.accelerators,
+        "policy": timed.schedule.policy,
+        "order": timed.rule,
+        "chunks": len(timed.schedule),
+        "active": timed.active,
+        "time_s": timed.time_s,
+        "ideal_s": outcome.ideal_s,
+        "bound_s": outcome.shares.bound_s,
+        "bandwidth_bound_s": outcome.shares.bandwidth_s,
+        "utilization": timed.utilization,
+        "assumptions": [*asked.notes, *outcome.assumptions],
+    }
+
+
+_LEFT, _RIGHT, _TOP, _LANE, _GAP = 150.0, 860.0, 70.0, 64.0, 22.0
+
+
+def activity_svg(timed: Timed) -> str:
+    """How busy each dimension is over the time of the collective, as areas one above the other."""
+    asked = timed.schedule.request
+    shares = activity(timed)
+    bottom = _TOP + len(shares) * (_LANE + _GAP)
+    title = f"{asked.kind} of {format_bytes(asked.bytes)}: {_policy(timed)}"
+    items = [text(_LEFT, 34, title, size=15, bold=True)]
+    for i, share in enumerate(shares):
+        floor = _TOP + i * (_LANE + _GAP) + _LANE
+        items += _lane(floor, share, COLOURS[i % len(COLOURS)])
+        one = asked.dimensions[i]
+        items.append(text(_LEFT - 10, floor - _LANE / 2 - 2, f"{i + 1}: {one.kind}", anchor="end"))
+        words = f"{one.size} x {format_si(one.bandwidth_Bps, 'B/s')}"
+        items.append(text(_LEFT - 10, floor - _LANE / 2 + 13, words, anchor="end", size=11))
+        items.append(text(_RIGHT + 8, floor - _LANE / 2 + 4, f"{timed.dimension_utilization[i]:.0%}"))
+    for part in range(6):
+        at = _LEFT + (_RIGHT - _LEFT) * part / 5
+        items.append(text(at, bottom + 6, _time(timed.time_s * part / 5), anchor="middle", size=11))
+    items.append(text((_LEFT + _RIGHT) / 2, bottom + 28, "time", anchor="middle", bold=True))
+    return document(_RIGHT + 70, bottom + 46, items, title)
+
+
+def _lane(floor: float, share: Sequence[float], colour: str) -> list[str]:
+    width = (_RIGHT - _LEFT) / len(share)
+    points = [f"{_LEFT:.1f},{floor:.1f}"]
+    for i, value in enumerate(share):
+        height = floor - min(value, 1.0) * _LANE
+        points += [f"{_LEFT + i * width:.1f},{height:.1f}", f"{_LEFT + (i + 1) * width:.1f},{height:.1f}"]
+    points.append(f"{_RIGHT:.1f},{floor:.1f}")
+    return [
+        grid_line(_LEFT, floor - _LANE, _RIGHT, floor - _LANE),
+        f'<polygon points="{" ".join(points)}" fill="{colour}"/>',
+        f'<line x1="{_LEFT}" y1="{floor:.1f}" x2="{_RIGHT}" y2="{floor:.1f}" stroke="{INK}"/>',
+    ]
+
+
+def write_schedule_timeline(path: str, timed: Timed) -> None:
+    """Every stage of every chunk on its dimension, and how busy the dimensions are, for ui.perfetto.dev."""
+    stages, chart, asked = timed.stages, timed.chart, timed.schedule.request
+    names = [f"dimension {i + 1} ({one.kind} {one.size})" for i, one in enumerate(asked.dimensions)]
+    slices = [
+        Slice(
+            track=(names[dimension],),
+            name=f"{STAGE_KINDS[kind]} chunk {chunk}",
+            begin_s=begin,
+            end_s=end,
+        )
+        for dimension, kind, chunk, begin, end in zip(
+            stages.dimension.tolist(),
+            stages.kind.tolist(),
+            stages.chunk.tolist(),
+            chart.admitted_s.tolist(),
+            chart.end_s.tolist(),
+            strict=True,
+        )
+    ]
+    shares = activity(timed)
+    step = timed.time_s / shares.shape[1]
+    counters = [
+        Counter(track=(f"{name} busy",), time_s=at * step, value=float(value), unit="share")
+        for name, row in zip(names, shares, strict=True)
+        for at, value in enumerate(row)
+    ]
+    write_trace(slices, counters, path)
