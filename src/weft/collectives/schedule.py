@@ -48,8 +48,11 @@ class Request:
         return tuple(i for i, one in enumerate(self.dimensions) if one.size > 1)
 
     def stage(self, kind: StageKind, dimension: int) -> Stage:
-        """The cost of a stage on a dimension."""
-        return stage(kind, self.algorithms[dimension], self.dimensions[dimension].size)
+        """The cost of a stage on a dimension; an all-to-all goes direct where links allow it."""
+        one, algorithm = self.dimensions[dimension], self.algorithms[dimension]
+        if kind == "all-to-all" and one.kind in ("switch", "fully-connected"):
+            algorithm = "direct"
+        return stage(kind, algorithm, one.size)
 
     def rates_s(self, kind: StageKind) -> Floats:
         """Of each dimension, the seconds that a byte of a stage's buffer costs."""

@@ -64,8 +64,9 @@ def choose(dimension: Dimension, wanted: Algorithm | None = None) -> tuple[Algor
     possible = _POSSIBLE[dimension.kind]
     if algorithm not in possible or (algorithm == "in-switch" and not dimension.reduces):
         without = tuple(one for one in possible if one != "in-switch" or dimension.reduces)
+        problem = " that does not reduce" if algorithm == "in-switch" else ""
         raise Unsupported(
-            f"no {algorithm} on a {dimension.kind}{' that does not reduce' if algorithm == 'in-switch' else ''}",
+            f"no {algorithm} on a {dimension.kind}{problem}",
             where="algorithm",
             remedy=f"it takes {', '.join(without)}",
         )

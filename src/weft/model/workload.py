@@ -33,12 +33,14 @@ class Communication:
     ``bytes`` is the full buffer: reduced (all-reduce, reduce), gathered (all-gather), before scattering
     (reduce-scatter), sent by one rank to all (all-to-all), passed on (broadcast, send); 0 for a barrier.
     ``dimensions`` are the network's dimensions that the group spans, inner to outer from 0; None is all of
-    them.  ``ranks`` names the group's members where that is known.
+    them.  Where the group is not made of whole dimensions, ``factors`` says (size, distance in ranks) of its
+    parts, inner to outer, as 8 neighbours are ((8, 1),).  ``ranks`` names its members where that is known.
     """
 
     kind: CommunicationKind
     bytes: float
     dimensions: tuple[int, ...] | None = None
+    factors: tuple[tuple[int, int], ...] | None = None
     ranks: tuple[int, ...] | None = None
 
 

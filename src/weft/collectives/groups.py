@@ -1,0 +1,99 @@
+"""The dimensions that a group of ranks spans, whole or in part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft.errors import BadInput, Unsupported
+from weft.fabric.dimension import Dimension
+
+Factors = Sequence[tuple[int, int]]
+
+
+def whole_dimensions(dimensions: Sequence[Dimension], chosen: Sequence[int]) -> list[tuple[int, Dimension]]:
+    """Number and dimension of those chosen, inner to outer.
+
+    Raises:
+        BadInput: there is no such dimension.
+    """
+    for number in chosen:
+        if not 0 <= number < len(dimensions):
+            problem = f"there is no dimension {number + 1} of {len(dimensions)}"
+            raise BadInput(problem, where="group", remedy="give a network with as many dimensions")
+    return [(number, dimensions[number]) for number in sorted(set(chosen))]
+
+
+def part_dimensions(dimensions: Sequence[Dimension], factors: Factors) -> list[tuple[int, Dimension]]:
+    """Number and dimension of each part of a group, whose factors are (size, distance in ranks).
+
+    Of a switch a part has all the bandwidth, of all-pairs links those between its members; neighbours on a
+    ring are a line.
+
+    Raises:
+        BadInput: the group does not fit on the dimensions.
+        Unsupported: a factor cuts a dimension unevenly, or takes ranks apart on a ring or line.
+    """
+    found = []
+    for size, distance in factors:
+        if size <= 1:
+            continue
+        low = 1
+        left, begin = size, distance
+        for number, one in enumerate(dimensions):
+            high = low * one.size
+            if left > 1 and low <= begin < high:
+                part = _inside(left, begin, low, high)
+                found.append((number, _partial(one, part, apart=begin > low)))
+                left, begin = left // part, high
+            low = high
+        if left > 1:
+            shape = " x ".join(str(one.size) for one in dimensions)
+            raise BadInput(f"{size} ranks {distance} apart do not fit on {shape}", where="group")
+    return found
+
+
+def _inside(left: int, begin: int, low: int, high: int) -> int:
+    """How many of the remaining ranks differ in this dimension."""
+    room = high // begin
+    if high % begin or begin % low or (left > room and left % room) or (left < room and room % left):
+        raise Unsupported(
+            f"a group of {left} ranks {begin} apart cuts a dimension of {high // low} unevenly",
+            where="group",
+            remedy="choose degrees that divide the sizes of the dimensions",
+        )
+    return min(left, room)
+
+
+def _partial(one: Dimension, size: int, *, apart: bool) -> Dimension:
+    if size == one.size or one.kind == "switch":
+        return replace(one, size=size)
+    if one.kind == "fully-connected":
+        return replace(one, size=size, bandwidth_Bps=one.bandwidth_Bps * (size - 1) / (one.size - 1))
+    if apart:
+        raise Unsupported(
+            f"{size} ranks that are not neighbours on a {one.kind} of {one.size}",
+            where="group",
+            remedy="let the group take neighbours, or a whole dimension",
+        )
+    return replace(one, size=size, kind="line")
+
+
+def factors_of(ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(size, distance) of the parts of a group, inner to outer, from its ranks in increasing order.
+
+    Raises:
+        Unsupported: the ranks are not regularly spaced.
+    """
+    rest, found = list(ranks), list[tuple[int, int]]()
+    while len(rest) > 1:
+        distance, size = rest[1] - rest[0], 2
+        while size < len(rest) and rest[size] - rest[size - 1] == distance:
+            size += 1
+        blocks = [rest[i : i + size] for i in range(0, len(rest), size)]
+        shape = [one - rest[0] for one in blocks[0]]
+        if distance <= 0 or any([one - block[0] for one in block] != shape for block in blocks):
+            raise Unsupported("a group of ranks that are not regularly spaced", where="group")
+        found.append((size, distance))
+        rest = [block[0] for block in blocks]
+    return tuple(found)

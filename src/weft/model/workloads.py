@@ -1,0 +1,164 @@
+"""The workloads of Themis' evaluation (arXiv 2110.04478v3, section 5 and figure 12), one rank's part each.
+
+Sizes of collectives are those of the inputs that come with ASTRA-sim's copies of the study; seconds are sums
+of their layer times, which that study scales by 0.26 (an assumption: the paper does not say).  Where those
+inputs have nothing, layers follow from the architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from weft.errors import UnknownName
+from weft.model.layers import Layer, training_iteration
+from weft.model.workload import Communication, Task, Workload
+
+SCALE = 0.26
+"""Of the inputs' compute times."""
+FP16 = 2.0
+SCALED = f"compute times are those of the public inputs times {SCALE}"
+FUSED = "all gradients are reduced at once"
+
+
+def gnmt() -> Workload:
+    """GNMT, 128 sentences a rank, data-parallel: all gradients in one all-reduce after the backward pass."""
+    tasks = (
+        Task(name="forward", seconds=2.930768e-3 * SCALE),
+        Task(name="backward", seconds=(2.930768e-3 + 2.039233e-3) * SCALE, waits=(0,)),
+        Task(name="gradients", communication=_reduced(267_788_288.0), waits=(1,)),
+        Task(name="update", seconds=0.535571e-3 * SCALE, waits=(2,)),
+    )
+    return Workload(name="gnmt", tasks=tasks, assumptions=(SCALED, FUSED))
+
+
+def dlrm() -> Workload:
+    """DLRM, 512 samples a rank: embeddings model-parallel, their all-to-all beside the bottom layers; the
+    layers data-parallel, all gradients in one all-reduce at the end."""
+    bottom, top, embedding = 0.11856e-3 * SCALE, 0.861268e-3 * SCALE, 0.419431e-3 * SCALE
+    exchange = Communication(kind="all-to-all", bytes=4_194_304.0)
+    tasks = (
+        Task(name="embedding forward", seconds=embedding),
+        Task(name="embedding all-to-all", communication=exchange, waits=(0,)),
+        Task(name="bottom forward", seconds=bottom, waits=(0,)),
+        Task(name="top forward", seconds=top, waits=(1, 2)),
+        Task(name="top backward", seconds=2 * top, waits=(3,)),
+        Task(name="embedding gradients all-to-all", communication=exchange, waits=(4,)),
+        Task(name="bottom backward", seconds=2 * bottom, waits=(4,)),
+        Task(name="gradients", communication=_reduced(114_823_168.0), waits=(6,)),
+    )
+    return Workload(name="dlrm", tasks=tasks, assumptions=(SCALED, FUSED))
+
+
+def resnet152() -> Workload:
+    """ResNet-152, 32 images a rank, data-parallel: the gradients of each convolution as they come."""
+    rate = _resnet_flops(RESNET_50) / (1.095314e-3 * SCALE)
+    layers = [
+        Layer(
+            name=name,
+            forward_s=flops / rate / 3,
+            input_gradient_s=flops / rate / 3,
+            weight_gradient_s=flops / rate / 3,
+            weight_gradient=_reduced(parameters * FP16),
+        )
+        for name, flops, parameters in _resnet(RESNET_152)
+    ]
+    notes = (
+        "compute runs at the FLOP/s of the public ResNet-50 input, whose times are scaled by 0.26",
+        "each convolution's gradients are reduced as soon as they are there",
+    )
+    return training_iteration("resnet-152", layers, assumptions=notes)
+
+
+RESNET_50, RESNET_152 = (3, 4, 6, 3), (3, 8, 36, 3)
+"""Blocks of the four stages (He et al. 2016, table 1)."""
+IMAGES = 32
+
+
+def _resnet_flops(blocks: tuple[int, ...]) -> float:
+    return sum(flops for _, flops, _ in _resnet(blocks))
+
+
+def _resnet(blocks: tuple[int, ...]) -> Iterator[tuple[str, float, float]]:
+    """Name, FLOPs of forward and backward for all images, and parameters of each weight layer."""
+
+    def layer(name: str, inputs: int, outputs: int, kernel: int, side: int) -> tuple[str, float, float]:
+        weights = inputs * outputs * kernel * kernel
+        return name, 3 * 2.0 * weights * side * side * IMAGES, weights + 2 * outputs
+
+    yield layer("conv1", 3, 64, 7, 112)
+    inputs, side = 64, 56
+    for stage, count in enumerate(blocks):
+        width = 64 << stage
+        for block in range(count):
+            name = f"stage {stage + 1} block {block + 1}"
+            before = side
+            side = side // 2 if stage and not block else side
+            yield layer(f"{name} reduce", inputs, width, 1, before)
+            yield layer(f"{name} convolve", width, width, 3, side)
+            yield layer(f"{name} expand", width, 4 * width, 1, side)
+            if not block:
+                yield layer(f"{name} shortcut", inputs, 4 * width, 1, side)
+            inputs = 4 * width
+    yield "head", 3 * 2.0 * inputs * 1000 * IMAGES, inputs * 1000 + 1000
+
+
+def transformer_1t() -> Workload:
+    """Transformer-1T on 1,024 ranks, 16 sequences of 1,024 tokens for each 128: tensor-parallel over 128
+    neighbours, ZeRO-2 over the 8 copies, every layer recomputed."""
+    hidden, layers, tensor, copies = 24_576, 128, 128, 8
+    tokens = 16 * 1024
+    activations = tokens * hidden * FP16
+    inside, across = ((tensor, 1),), ((copies, tensor),)
+    attention_s, feed_forward_s = 9.668e-3 * SCALE, 18.756e-3 * SCALE
+    reduce = Communication(kind="all-reduce", bytes=activations, factors=inside)
+
+    def half(name: str, seconds: float, weights: float) -> Layer:
+        return Layer(
+            name=name,
+            forward_s=seconds,
+            input_gradient_s=seconds,
+            weight_gradient_s=seconds,
+            forward=reduce,
+            input_gradient=reduce,
+            weight_gradient=Communication(
+                kind="all-reduce", bytes=weights * hidden * hidden / tensor * FP16, factors=across
+            ),
+        )
+
+    table = [
+        one
+        for number in range(layers)
+        for one in (
+            half(f"attention {number}", attention_s, 4),
+            half(f"feed-forward {number}", feed_forward_s, 8),
+        )
+    ]
+    notes = (
+        SCALED,
+        "every layer is recomputed with its all-reduces, as in the public input",
+        "ZeRO-2's reduce-scatter and all-gather over the copies count as one all-reduce of each layer",
+    )
+    return training_iteration("transformer-1t", table, recompute=True, assumptions=notes)
+
+
+def _reduced(bytes_: float) -> Communication:
+    return Communication(kind="all-reduce", bytes=bytes_)
+
+
+WORKLOADS: dict[str, Callable[[], Workload]] = {
+    "resnet-152": resnet152,
+    "gnmt": gnmt,
+    "dlrm": dlrm,
+    "transformer-1t": transformer_1t,
+}
+
+
+def workload(name: str) -> Workload:
+    """A workload by name.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if name not in WORKLOADS:
+        raise UnknownName("workload", name, WORKLOADS)
+    return WORKLOADS[name]()
