@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.options import check_chart, deliver, load_fabric
+from weft.cli import schedule_workload
+from weft.cli.options import check_chart, deliver, load_fabric, recipe_options
 from weft.cli.outcome import show
+from weft.cli.schedule_export import FORMATS, exported, write_chakra
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ ROUTINGS = ("ecmp", "spray", "random")
     "--routing", type=click.Choice(ROUTINGS), default="ecmp", show_default=True, help="Of --fabric."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of hashed and random paths.")
+@click.option("--workload", metavar="NAME|FILE", help="A whole iteration instead: see below.")
+@click.option("--layout", metavar="TEXT", help="Layout of a planned job, with --workload MODEL --cluster.")
+@click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine.")
+@click.option("--export", type=click.Choice(FORMATS), help="Print in a format instead (chakra: -o PREFIX).")
 @click.option("--timeline", metavar="FILE", help="Also write a timeline for ui.perfetto.dev.")
 @click.option("--chart", metavar="FILE.svg", help="Also draw how busy the dimensions are.")
 @click.option(
@@ -61,12 +67,27 @@ ROUTINGS = ("ecmp", "spray", "random")
     help="Output.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
+@recipe_options
 def schedule(names: tuple[str, ...], **values: Any) -> None:
     """Schedule COLLECTIVE of SIZE bytes over every dimension of a network.
 
     COLLECTIVE is all-reduce, reduce-scatter, all-gather, all-to-all, broadcast or reduce; SIZE is the full
     buffer (reduced, gathered, before scattering), as 1GiB.
+
+    With --workload a whole iteration instead, under every policy: resnet-152, gnmt, dlrm or transformer-1t
+    (Themis' four), a Chakra trace (.et), a PyTorch profile or execution trace (.json, .json.gz), or MODEL
+    with --layout and --cluster.
     """
+    if values["workload"] is not None:
+        if names:
+            raise BadInput(
+                f"{' '.join(names)} beside --workload", where="schedule", remedy="drop one of them"
+            )
+        dimensions, cluster, notes = _dimensions(values)
+        schedule_workload.run(dimensions, cluster, notes, _active(values["active"]), values)
+        return
+    if values["layout"] is not None:
+        raise BadInput("goes with --workload", where="--layout", remedy="add --workload MODEL")
     if len(names) != 2:
         raise BadInput("a collective and a size are needed", where="schedule", remedy=USAGE)
     check_chart(values["chart"])
@@ -77,6 +98,9 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
 
     asked, cluster, assumptions = _request(names, values)
     timed = _timed(asked, values)
+    if values["export"] is not None:
+        _export(timed, cluster, values)
+        return
     others = compare(asked, chunks=values["chunks"], active=timed.active) if values["compare"] else None
     outcome = Outcome(
         timed=timed,
@@ -185,6 +209,15 @@ def _rates(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> Flo
         raise BadInput("a kind of network needs --cluster", where="--fabric", remedy="or give a fabric file")
     fabric = load_fabric(values["fabric"], cluster, values["radix"])  # type: ignore[arg-type]
     return dimension_rates(timed.schedule.request, fabric, routing=values["routing"], seed=values["seed"])
+
+
+def _export(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> None:
+    if values["export"] != "chakra":
+        deliver(exported(timed, cluster, values["export"]), values["output"])
+        return
+    if values["output"] is None:
+        raise BadInput("writes a file a rank", where="--export chakra", remedy="give their prefix with -o")
+    click.echo(f"{write_chakra(timed, values['output']):,} traces: {values['output']}.<rank>.et", err=True)
 
 
 def _extras(timed: Timed, values: dict[str, Any]) -> None:

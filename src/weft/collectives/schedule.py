@@ -88,8 +88,8 @@ def request(
 
     Raises:
         UnknownName: there is no such kind.
-        BadInput: the bytes are not positive and finite, there is no dimension, or their product is not
-            ``accelerators``.
+        BadInput: the bytes are not positive and finite, there are no dimensions, they make one accelerator,
+            or not ``accelerators``.
         Unsupported: a dimension cannot carry its algorithm, or there are too many dimensions.
     """
     if kind not in STAGE_KINDS:
@@ -99,6 +99,8 @@ def request(
     if not dimensions:
         raise BadInput("there is no dimension", where="dimensions", remedy="give one, as ring:8:50GB/s:1us")
     count = prod(one.size for one in dimensions)
+    if count < 2:
+        raise BadInput("one accelerator has nobody to talk to", where="dimensions")
     if accelerators is not None and accelerators != count:
         shown = " x ".join(str(one.size) for one in dimensions)
         raise BadInput(
@@ -254,7 +256,8 @@ def _priced(
     sent, latency, work = np.zeros(len(chunk)), np.zeros(len(chunk)), np.zeros(len(chunk))
     for code in np.unique(kind):
         name = STAGE_KINDS[code]
-        for i, one in enumerate(asked.dimensions):
+        for i in asked.used:
+            one = asked.dimensions[i]
             here = (kind == code) & (dimension == i)
             cost = asked.stage(name, i)
             sent[here] = buffer[here] * cost.sent

@@ -7,13 +7,13 @@ pending at a dimension at the same time, of whatever collective, shares it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from weft.collectives.bound import ideal_s
-from weft.collectives.groups import part_dimensions, whole_dimensions
+from weft.collectives.groups import factors_of, part_dimensions, whole_dimensions
 from weft.collectives.policies import ALIASES, machine, schedule
 from weft.collectives.queues import Passages, QueueRule, play
 from weft.collectives.schedule import Request, request
@@ -77,22 +77,27 @@ def run_workload(
 
     Args:
         policy, order, chunks, active: as ``weft.collectives.policies.schedule`` takes them ("auto" is judged
-            by the largest collective, for all); "weft" keeps the faster of two orders between
-            collectives, by task and first in, first out; "ideal" gives every collective all bandwidth of
-            its dimensions, without latency.
+            by the largest collective, for all); "weft" keeps the fastest of its own schedules (earlier
+            tasks first, or first in, first out), Themis' and the baseline's; "ideal" gives every collective
+            all bandwidth of its dimensions for itself, without latency.
         algorithms: of each dimension, for collectives that span all of it; the usual ones by default.
 
     Raises:
         BadInput, UnknownName, Unsupported: as ``schedule``; or a group does not fit on the dimensions.
     """
-    planner = _Planner(dimensions, policy, order, chunks, algorithms)
+    tried = (policy,) if policy != WEFT else (WEFT, "themis", "baseline")
+    runs = [_run(workload, _Planner(dimensions, one, order, chunks, algorithms), active) for one in tried]
+    return replace(min(runs, key=lambda one: one.iteration_s), policy=policy)
+
+
+def _run(workload: Workload, planner: _Planner, active: Active) -> Iteration:
     planner.settle(workload, active)
     parts = [planner.planned(number, task) for number, task in enumerate(workload.tasks)]
     passages = _joined(parts)
     charts = [
         play(
             passages,
-            len(dimensions),
+            len(planner.dimensions),
             rule=rule,
             active=planner.active,
             seconds=[task.seconds for task in workload.tasks],
@@ -103,10 +108,10 @@ def run_workload(
     chart = min(charts, key=lambda one: one.time_s)
     return Iteration(
         workload=workload,
-        policy=policy if order is None else f"{policy} {order}",
+        policy=planner.policy,
         iteration_s=chart.time_s,
         compute_s=workload.compute_s,
-        busy_s=np.bincount(passages.dimension, passages.work_s, len(dimensions)).astype(np.float64),
+        busy_s=np.bincount(passages.dimension, passages.work_s, len(planner.dimensions)).astype(np.float64),
         begin_s=chart.task_begin_s,
         end_s=chart.task_end_s,
         active=planner.active,
@@ -135,7 +140,9 @@ class _Planner:
         """Decide how many chunks are active in a dimension."""
         found = [self._asked(task.communication)[0] for task in workload.tasks if task.communication]
         asked = [one for one in found if one is not None]
-        if active != "auto":
+        if self.policy == IDEAL:
+            self.active = None
+        elif active != "auto":
             self.active = active
         elif asked:
             self.active = machine(max(asked, key=lambda one: one.bytes), self.chunks, active)
@@ -156,8 +163,11 @@ class _Planner:
 
     def _asked(self, wanted: Communication) -> tuple[Request | None, Ints]:
         """The collective over the dimensions of its group, and which these are."""
-        if wanted.factors is not None:
-            parts = part_dimensions(self.dimensions, wanted.factors)
+        factors = wanted.factors
+        if factors is None and wanted.dimensions is None and wanted.ranks is not None:
+            factors = factors_of(sorted(wanted.ranks))
+        if factors is not None:
+            parts = part_dimensions(self.dimensions, factors)
         else:
             every = range(len(self.dimensions))
             chosen = every if wanted.dimensions is None else wanted.dimensions
@@ -172,7 +182,7 @@ class _Planner:
 
     def _plan(self, asked: Request, kind: str) -> _Planned:
         if self.policy == IDEAL:
-            return _single(0, ideal_s(asked), 0.0)
+            return _single(0, 0.0, ideal_s(asked))
         if kind == "send":
             last = len(asked.dimensions) - 1
             one = asked.dimensions[last]

@@ -1,0 +1,89 @@
+"""A schedule in the formats of the stacks that run or simulate it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.errors import BadInput
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.collectives.timing import Timed
+
+FORMATS = ("msccl", "mscclpp", "nccl-tuner", "astra-network", "astra-system", "logical-topology", "chakra")
+
+
+def exported(timed: Timed, cluster: Cluster | None, form: str) -> str:
+    """A schedule as text in one of ``FORMATS`` but chakra.
+
+    Raises:
+        BadInput: the format needs a cluster.
+        Unsupported: the format cannot hold the schedule; says why.
+    """
+    if form in ("msccl", "mscclpp"):
+        return _plan_text(timed, form)
+    if form == "nccl-tuner":
+        from weft.interop.nccl_tuner import write_tuner
+
+        if cluster is None:
+            raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
+        span = cluster.tiers[0].size
+        return write_tuner(cluster, nodes=cluster.count // span, ranks=cluster.count)
+    return _astra_text(timed, form)
+
+
+def _plan_text(timed: Timed, form: str) -> str:
+    from weft.collectives.expand_schedule import equal, schedule_plan
+
+    same = equal(timed, len(timed.schedule))
+    plan, asked = schedule_plan(same), timed.schedule.request
+    name = f"weft_{asked.kind.replace('-', '')}_{asked.accelerators}"
+    if form == "msccl":
+        from weft.interop.msccl import write_msccl
+
+        return write_msccl(plan, asked.kind, asked.accelerators, name=name)
+    from weft.interop.mscclpp import write_mscclpp
+
+    inner = asked.dimensions[0].size
+    return write_mscclpp(plan, asked.kind, asked.accelerators, name=name, domain=inner)
+
+
+def _astra_text(timed: Timed, form: str) -> str:
+    asked = timed.schedule.request
+    if form == "logical-topology":
+        from weft.interop.astra_network import write_logical_topology
+
+        return write_logical_topology([one.size for one in asked.dimensions])
+    if form == "astra-network":
+        from weft.interop.astra_network import write_network
+
+        return write_network(asked.dimensions)
+    from weft.interop.astra_system import AstraSystem, write_system
+
+    policy = timed.schedule.policy.split()[0]
+    if policy == "weft":
+        raise BadInput(
+            "ASTRA-sim has no policy weft",
+            where="--export astra-system",
+            remedy="add --policy themis or baseline",
+        )
+    system = AstraSystem(
+        algorithms={asked.kind: asked.algorithms},
+        chunks=len(timed.schedule),
+        active=timed.active or 1,
+        policy="themis" if policy == "themis" else "baseline",
+        order="scf" if "scf" in timed.rule else "fifo",
+    )
+    return write_system(system, version="1" if policy == "themis" else "2")
+
+
+def write_chakra(timed: Timed, prefix: str) -> int:
+    """Traces of the collective for every rank, PREFIX.<rank>.et; returns how many."""
+    from weft.interop.chakra import write_traces
+    from weft.model.workload import Communication, Task, Workload
+
+    asked = timed.schedule.request
+    call = Communication(kind=asked.kind, bytes=asked.bytes)
+    workload = Workload(name=asked.kind, tasks=(Task(name=asked.kind, communication=call),))
+    sizes = [one.size for one in asked.dimensions]
+    return len(write_traces(workload, prefix, asked.accelerators, sizes=sizes))

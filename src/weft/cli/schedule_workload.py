@@ -1,0 +1,86 @@
+"""``weft schedule --workload``: whole iterations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.cli.options import constants, deliver, recipe_changes
+from weft.cli.outcome import show
+from weft.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.cluster import Cluster
+    from weft.collectives.timing import Active
+    from weft.fabric.dimension import Dimension
+    from weft.model.workload import Workload
+
+POLICIES = ("baseline", "themis", "weft", "ideal")
+ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "export", "chart", "compare")
+
+
+def run(
+    dimensions: Sequence[Dimension],
+    cluster: Cluster | None,
+    notes: tuple[str, ...],
+    active: Active,
+    values: dict[str, Any],
+) -> None:
+    """Print one iteration of ``--workload`` under every policy."""
+    given = [f"--{name}" for name in ONLY_COLLECTIVE if values[name]]
+    if given:
+        raise BadInput(f"{', '.join(given)} goes with one collective", where="--workload", remedy="drop it")
+    from weft.report.workload import workload_table, workload_to_json, write_workload_timeline
+    from weft.simulate.workload import run_workload
+
+    workload = _workload(dimensions, cluster, values)
+    runs = {
+        policy: run_workload(
+            workload,
+            dimensions,
+            policy,
+            order=values["order"] if policy == "themis" else None,
+            chunks=values["chunks"] or 64,
+            active=active,
+        )
+        for policy in POLICIES
+    }
+    if values["form"] == "json":
+        deliver(workload_to_json(runs, dimensions, notes), values["output"])
+    else:
+        show(lambda screen: workload_table(runs, dimensions, notes, screen), values["output"])
+    if values["timeline"] is not None:
+        chosen = "baseline" if values["policy"] == "blueconnect" else values["policy"]
+        write_workload_timeline(values["timeline"], runs[chosen])
+
+
+def _workload(dimensions: Sequence[Dimension], cluster: Cluster | None, values: dict[str, Any]) -> Workload:
+    name = values["workload"]
+    if values["layout"] is not None:
+        return _job(name, cluster, values)
+    path = Path(name)
+    if path.suffix == ".et":
+        from weft.interop.chakra import read_trace
+
+        return read_trace(path, sizes=[one.size for one in dimensions])
+    if path.name.endswith((".json", ".json.gz")):
+        from weft.interop.torch_traces import read_torch_trace
+
+        return read_torch_trace(path)
+    from weft.model.workloads import workload
+
+    return workload(name)
+
+
+def _job(name: str, cluster: Cluster | None, values: dict[str, Any]) -> Workload:
+    from weft.layout.text import parse_layout
+    from weft.model import resolve_job
+    from weft.simulate.job_workload import job_workload
+
+    if cluster is None:
+        raise BadInput("a planned job needs --cluster", where="--layout")
+    job = resolve_job(name, recipe_changes(values))
+    layout = parse_layout(values["layout"]).complete(cluster.count)
+    return job_workload(job, cluster, layout, constants=constants(values["calibration"], cluster))
