@@ -38,7 +38,8 @@ ROUTINGS = ("ecmp", "spray", "random")
 @click.option("--network", metavar="FILE", help="Dimensions of an ASTRA-sim network.yml.")
 @click.option("--npus", type=int, metavar="N", help="Accelerators that the dimensions must make.")
 @click.option("--algorithms", metavar="A,A,...", help="Algorithm of each dimension (- for the usual one).")
-@click.option("--policy", type=click.Choice(POLICIES), default="weft", show_default=True, help="Scheduler.")
+@click.option("--system", metavar="FILE", help="Algorithms, chunks and policy of an ASTRA-sim system file.")
+@click.option("--policy", type=click.Choice(POLICIES), help="Scheduler (default weft, or that of --system).")
 @click.option("--order", type=click.Choice(ORDERS), help="Order within a dimension (themis: scf).")
 @click.option("--chunks", type=int, metavar="N", help="Chunks (64; weft chooses).")
 @click.option("--active", metavar="N|overlap", help="Chunks that a dimension works on at a time.")
@@ -78,6 +79,8 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
     (Themis' four), a Chakra trace (.et), a PyTorch profile or execution trace (.json, .json.gz), or MODEL
     with --layout and --cluster.
     """
+    check_chart(values["chart"])
+    values = _with_system(names[0] if names else "", values)
     if values["workload"] is not None:
         if names:
             raise BadInput(
@@ -90,7 +93,6 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
         raise BadInput("goes with --workload", where="--layout", remedy="add --workload MODEL")
     if len(names) != 2:
         raise BadInput("a collective and a size are needed", where="schedule", remedy=USAGE)
-    check_chart(values["chart"])
     from weft.collectives.bound import best_shares, ideal_s
     from weft.collectives.policies import compare
     from weft.collectives.provision import provision
@@ -116,6 +118,21 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
     else:
         show(lambda screen: schedule_table(outcome, screen), values["output"])
     _extras(timed, values)
+
+
+def _with_system(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The options, those that were not given as ``--system`` has them."""
+    settings: dict[str, Any] = {"policy": "weft"}
+    if values["system"] is not None:
+        from weft.interop.astra_system import read_system
+
+        system = read_system(values["system"])
+        settings = {"policy": system.policy, "chunks": system.chunks, "active": str(system.active)}
+        if (values["policy"] or system.policy) == "themis":
+            settings["order"] = system.order
+        if kind in system.algorithms:
+            settings["algorithms"] = ",".join(system.algorithms[kind])
+    return {name: settings.get(name) if value is None else value for name, value in values.items()}
 
 
 def _request(

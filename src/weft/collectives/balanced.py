@@ -16,10 +16,10 @@ import numpy as np
 
 from weft.collectives.bound import BALANCED_KINDS, Shares, best_shares
 from weft.collectives.hierarchical import baseline
-from weft.collectives.queues import QueueRule, order_of, play
+from weft.collectives.queues import Chart, QueueRule, order_of, play
 from weft.collectives.schedule import Request, Schedule, Stages, equal_chunks, mirrored, stages_of
 from weft.collectives.themis import themis
-from weft.collectives.timing import Active, resolve_active
+from weft.collectives.timing import Active, default_chunks, machine
 from weft.fabric.spec import Floats, Ints
 
 CHUNK_COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024)
@@ -32,6 +32,7 @@ FEW = 16
 
 class _Candidate(NamedTuple):
     schedule: Schedule
+    stages: Stages
     rule: QueueRule
     key: Floats | None
 
@@ -49,39 +50,42 @@ def balanced(
     Raises:
         BadInput: there are too few or too many chunks.
     """
-    limit = resolve_active(active, stages_of(themis(asked, chunks=chunks or 64)), len(asked.dimensions))
+    limit = machine(asked, chunks, active)
     shares = best_shares(asked)
-    best: Schedule | None = None
-    fastest = np.inf
+    found: tuple[_Candidate, Chart] | None = None
     for candidate in _candidates(asked, shares, chunks, limit, independent=independent):
-        seconds, ranks = _timed(candidate, limit)
-        if seconds < fastest * (1 - 1e-12):
-            best, fastest = replace(candidate.schedule, ranks=ranks, active=limit), seconds
-    assert best is not None
-    return replace(best, policy="weft")
+        chart = _timed(candidate, limit)
+        if found is None or chart.time_s < found[1].time_s * (1 - 1e-12):
+            found = candidate, chart
+    assert found is not None
+    candidate, chart = found
+    ranks = order_of(chart, candidate.stages.passages(), len(asked.dimensions))
+    return replace(candidate.schedule, policy="weft", ranks=ranks, active=limit)
 
 
 def _candidates(
     asked: Request, shares: Shares, chunks: int | None, limit: int | None, *, independent: bool
 ) -> Iterator[_Candidate]:
-    yield from _peers(asked, chunks or 64)
+    yield from _peers(asked, default_chunks(asked) if chunks is None else chunks)
     for count in _counts(asked, limit) if chunks is None else (chunks,):
         for schedule in _schedules(asked, shares, count, independent=independent):
             stages = stages_of(schedule)
-            yield _Candidate(schedule, "fifo", None)
-            yield _Candidate(schedule, "scf", None)
-            yield _Candidate(schedule, "scf", _stage_numbers(stages))
-            yield _Candidate(schedule, "scf", stages.chunk.astype(np.float64))
+            yield _Candidate(schedule, stages, "fifo", None)
+            yield _Candidate(schedule, stages, "scf", None)
+            yield _Candidate(schedule, stages, "scf", _stage_numbers(stages))
+            yield _Candidate(schedule, stages, "scf", stages.chunk.astype(np.float64))
 
 
 def _peers(asked: Request, chunks: int) -> Iterator[_Candidate]:
-    yield _Candidate(baseline(asked, chunks=chunks), "fifo", None)
+    usual = baseline(asked, chunks=chunks)
+    yield _Candidate(usual, stages_of(usual), "fifo", None)
     if asked.kind in BALANCED_KINDS:
         published, other = themis(asked, chunks=chunks), themis(asked, chunks=chunks, variant="astra-sim")
-        yield _Candidate(published, "fifo", None)
-        yield _Candidate(published, "scf", None)
-        yield _Candidate(other, "astra-fifo", None)
-        yield _Candidate(other, "astra-scf", None)
+        stages, others = stages_of(published), stages_of(other)
+        yield _Candidate(published, stages, "fifo", None)
+        yield _Candidate(published, stages, "scf", None)
+        yield _Candidate(other, others, "astra-fifo", None)
+        yield _Candidate(other, others, "astra-scf", None)
 
 
 def _counts(asked: Request, limit: int | None) -> list[int]:
@@ -122,16 +126,13 @@ def _stage_numbers(stages: Stages) -> Floats:
     return (np.arange(len(first)) - first).astype(np.float64)
 
 
-def _timed(candidate: _Candidate, limit: int | None) -> tuple[float, Ints]:
-    """How long a candidate takes, and its order within the dimensions."""
-    stages = stages_of(candidate.schedule, whole_ns=candidate.rule.startswith("astra"))
-    passages = stages.passages()
+def _timed(candidate: _Candidate, limit: int | None) -> Chart:
+    """A run of a candidate; one by ASTRA-sim's rules repeats their order without rounding."""
+    passages, count = candidate.stages.passages(), len(candidate.schedule.request.dimensions)
+    if candidate.rule.startswith("astra"):
+        rounded = stages_of(candidate.schedule, whole_ns=True).passages()
+        ranks = order_of(play(rounded, count, rule=candidate.rule, active=limit), rounded, count)
+        return play(passages, count, rule="fixed", active=limit, ranks=ranks)
     if candidate.key is not None:
         passages = replace(passages, key_bytes=candidate.key)
-    count = len(candidate.schedule.request.dimensions)
-    chart = play(passages, count, rule=candidate.rule, active=limit)
-    ranks = order_of(chart, passages, count)
-    if candidate.rule.startswith("astra"):
-        passages = stages_of(candidate.schedule).passages()
-        chart = play(passages, count, rule="fixed", active=limit, ranks=ranks)
-    return chart.time_s, ranks
+    return play(passages, count, rule=candidate.rule, active=limit)

@@ -11,7 +11,7 @@ the pipeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import permutations
 from typing import Any
@@ -45,7 +45,7 @@ def ideal_s(asked: Request) -> float:
     stages differ in algorithm it is the order that sends least.
     """
     total = sum(one.bandwidth_Bps for one in asked.dimensions)
-    sent = _per_order(asked, candidates(asked)).sent
+    sent = _both_ways(asked, candidates(asked)).sent
     return float(sent.min() / total) if sent.size else 0.0
 
 
@@ -98,19 +98,44 @@ def _per_order(asked: Request, orders: Ints) -> _PerOrder:
 def best_shares(asked: Request) -> Shares:
     """The shares of the orders that bound the collective's time from below."""
     orders = candidates(asked)
-    table = _per_order(asked, orders)
-    latency_s = np.bincount(table.order, weights=table.own_s, minlength=len(orders))
-    rows, offsets = _windows(table, len(orders), len(asked.dimensions))
-    loads = [_load(table, table.dimension == i, len(orders)) for i in range(len(asked.dimensions))]
+    table = _both_ways(asked, orders)
+    ways = len(table.sent)
+    latency_s = np.bincount(table.order, weights=table.own_s, minlength=ways)
+    least_s = float(latency_s.min())
+    rows, offsets = _windows(table, ways, len(asked.dimensions), least_s)
+    loads = [_load(table, table.dimension == i, ways) for i in range(len(asked.dimensions))]
     bandwidth_s, share = _solve(np.array(loads), np.zeros(len(loads)), 0.0)
     bound_s = bandwidth_s
     if latency_s.any():
-        bound_s, share = _solve(rows, offsets, float(latency_s.min()))
+        bound_s, share = _solve(rows, offsets, least_s)
+    share = share.reshape(-1, len(orders)).sum(axis=0)
     return Shares(orders=orders, share=share, bound_s=bound_s, bandwidth_s=bandwidth_s)
 
 
-def _windows(table: _PerOrder, orders: int, dimensions: int) -> tuple[Floats, Floats]:
-    """Rows of work per unit of share, and the latency around each: row @ share + offset <= T."""
+def _both_ways(asked: Request, orders: Ints) -> _PerOrder:
+    """Every order; where trees all-reduce at once, also with two stages there, which orders that do not
+    mirror each other have, and which sends less."""
+    once = _per_order(asked, orders)
+    if asked.kind != "all-reduce" or "double-tree" not in asked.algorithms:
+        return once
+    halves = tuple(asked.stage("reduce-scatter", i).algorithm for i in range(len(asked.dimensions)))
+    apart = _per_order(replace(asked, algorithms=halves), orders)
+    return _PerOrder(
+        order=np.concatenate([once.order, apart.order + len(orders)]),
+        dimension=np.concatenate([once.dimension, apart.dimension]),
+        work_s=np.concatenate([once.work_s, apart.work_s]),
+        early_s=np.concatenate([once.early_s, apart.early_s]),
+        late_s=np.concatenate([once.late_s, apart.late_s]),
+        own_s=np.concatenate([once.own_s, apart.own_s]),
+        sent=np.concatenate([once.sent, apart.sent]),
+    )
+
+
+def _windows(table: _PerOrder, orders: int, dimensions: int, least_s: float) -> tuple[Floats, Floats]:
+    """Rows of work per unit of share, and the latency around each: row @ share + offset <= T.
+
+    An offset above ``least_s``, which every chunk takes, would bind even where no bytes go that way.
+    """
     rows, offsets = [], []
     for dimension in range(dimensions):
         here = table.dimension == dimension
@@ -123,7 +148,7 @@ def _windows(table: _PerOrder, orders: int, dimensions: int) -> tuple[Floats, Fl
         for early, late in sorted({(0.0, 0.0), *either}):
             inside = here & (table.early_s >= early - 1e-15) & (table.late_s >= late - 1e-15)
             rows.append(_load(table, inside, orders))
-            offsets.append(early + late + float(table.own_s[inside].min()))
+            offsets.append(min(early + late + float(table.own_s[inside].min()), least_s))
     return np.array(rows), np.array(offsets)
 
 

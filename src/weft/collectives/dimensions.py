@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from math import prod
 
 from weft.cluster.spec import Cluster, Tier
@@ -14,19 +15,19 @@ def dimensions_of(cluster: Cluster) -> tuple[tuple[Dimension, ...], tuple[str, .
     """Dimensions inner to outer, and sentences on what was taken together.
 
     The scale-up domain and tiers of direct links have links of their own.  Switched tiers above the domain
-    share each accelerator's NIC, so they are one dimension: inside it a collective goes from tier to tier, so
-    that its time and latency are those of the tiers one after the other.
+    share each accelerator's NIC, so those that follow each other are one dimension: inside it a collective
+    goes from tier to tier, so that its time and latency are those of the tiers one after the other.
     """
-    own = [cluster.tiers[0], *(tier for tier in cluster.tiers[1:] if tier.kind != "switch")]
-    shared = [tier for tier in cluster.tiers[1:] if tier.kind == "switch"]
-    found = [_alone(tier) for tier in own]
-    notes: tuple[str, ...] = ()
-    if shared:
-        found.append(_together(shared))
-    if len(shared) > 1:
-        names = " and ".join(tier.name for tier in shared)
-        notes = (f"{names} share the NIC: one dimension of {found[-1].size}",)
-    return tuple(found), notes
+    found, notes = [_alone(cluster.tiers[0])], list[str]()
+    for switched, run in groupby(cluster.tiers[1:], key=lambda tier: tier.kind == "switch"):
+        tiers = list(run)
+        if not switched or len(tiers) == 1:
+            found += [_alone(tier) for tier in tiers]
+            continue
+        found.append(_together(tiers))
+        names = " and ".join(tier.name for tier in tiers)
+        notes.append(f"{names} share the NIC: one dimension of {found[-1].size}")
+    return tuple(found), tuple(notes)
 
 
 def _alone(tier: Tier) -> Dimension:
@@ -40,8 +41,6 @@ def _alone(tier: Tier) -> Dimension:
 
 
 def _together(tiers: Sequence[Tier]) -> Dimension:
-    if len(tiers) == 1:
-        return _alone(tiers[0])
     size = prod(tier.size for tier in tiers)
     seconds = latency = 0.0
     below = 1

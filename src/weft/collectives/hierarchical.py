@@ -30,11 +30,12 @@ def baseline(asked: Request, *, chunks: int = 64, fused: bool = False) -> Schedu
     Raises:
         BadInput: there are too few or too many chunks.
     """
+    parts = equal_chunks(asked, chunks)
     orders = np.tile(baseline_order(asked), (chunks, 1))
     return Schedule(
         request=asked,
         policy="baseline",
-        chunk_bytes=equal_chunks(asked, chunks),
+        chunk_bytes=parts,
         orders=orders,
         gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
         fused=fused,

@@ -6,14 +6,13 @@ from weft.collectives.balanced import balanced
 from weft.collectives.bound import BALANCED_KINDS
 from weft.collectives.hierarchical import baseline
 from weft.collectives.queues import QueueRule
-from weft.collectives.schedule import Request, stages_of
+from weft.collectives.schedule import Request
 from weft.collectives.themis import themis
-from weft.collectives.timing import Active, Timed, resolve_active, time_schedule
+from weft.collectives.timing import Active, Timed, default_chunks, machine, time_schedule
 from weft.errors import BadInput, UnknownName
 
 POLICIES = ("baseline", "themis", "weft")
 ALIASES = {"blueconnect": "baseline", "multi-rail": "baseline"}
-DEFAULT_CHUNKS = 64
 ORDERS: tuple[QueueRule, ...] = ("fifo", "scf", "astra-fifo", "astra-scf")
 _DEFAULT_ORDER: dict[str, QueueRule] = {"baseline": "fifo", "themis": "scf"}
 
@@ -52,20 +51,12 @@ def schedule(
         found = balanced(asked, chunks=chunks, active=limit, independent=independent)
         return time_schedule(found, active=limit)
     rule = order or _DEFAULT_ORDER[name]
-    limit = machine(asked, chunks, active)
-    astra, count = rule.startswith("astra"), chunks or DEFAULT_CHUNKS
+    astra, count = rule.startswith("astra"), default_chunks(asked) if chunks is None else chunks
+    limit = machine(asked, count, active)
     if name == "baseline":
         return time_schedule(baseline(asked, chunks=count, fused=astra), rule=rule, active=limit)
     variant = themis(asked, chunks=count, variant="astra-sim" if astra else "published")
     return time_schedule(variant, rule=rule, active=limit)
-
-
-def machine(asked: Request, chunks: int | None, active: Active) -> int | None:
-    """What ``auto`` means for a request, whatever the policy: judged by Themis' schedule."""
-    if active != "auto":
-        return active
-    stages = stages_of(themis(asked, chunks=chunks or DEFAULT_CHUNKS))
-    return resolve_active(active, stages, len(asked.dimensions))
 
 
 def compare(asked: Request, *, chunks: int | None = None, active: Active = "auto") -> dict[str, Timed]:

@@ -240,7 +240,13 @@ def _fuse(schedule: Schedule, kinds: Ints, after: Floats) -> Mask:
     width = schedule.orders.shape[1]
     if not width:
         return keep
-    at_once = np.array([schedule.fused or name in ONE_OPERATION for name in schedule.request.algorithms])
+    asked = schedule.request
+    at_once = np.array(
+        [
+            schedule.fused or asked.stage("all-reduce", i).algorithm in ONE_OPERATION
+            for i in range(len(asked.sizes))
+        ]
+    )
     turn = schedule.orders[:, -1]
     one = (turn == schedule.gathers[:, 0]) & at_once[turn]
     kinds[one, width - 1] = STAGE_KINDS.index("all-reduce")

@@ -10,7 +10,7 @@ accelerator reads its share reduced and writes it to all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, log2
+from math import log2
 from typing import Literal
 
 from weft.errors import Unsupported
@@ -79,49 +79,71 @@ def stage(kind: StageKind, algorithm: Algorithm, size: int) -> Stage:
     """The cost of a stage among ``size`` accelerators.
 
     ``double-tree`` and ``in-switch`` are for all-reduce, broadcast and reduce; a reduce-scatter or all-gather
-    takes halving-doubling (or a ring, where the size is no power of two) there, an all-to-all goes direct.
+    takes halving-doubling (or a ring, where the size is no power of two) there, and so does an all-reduce in
+    the switch of two.  An all-to-all goes direct, or hop by hop along a ring or line.  The two halves of an
+    all-reduce count one after the other, although on a line they load different directions.
     """
-    share = (size - 1) / size
-    half = size * size // 4 / size
-    tree = ceil(log2(size)) if size > 1 else 0
-    if kind in ("reduce-scatter", "all-gather"):
-        if algorithm in ONE_OPERATION:
-            algorithm = "ring" if size & (size - 1) else "halving-doubling"
-        sent = {"line": 2 * share}.get(algorithm, share)
-        return Stage(algorithm=algorithm, sent=sent, steps=_steps(algorithm, size))
     if kind == "all-reduce":
-        if algorithm not in ONE_OPERATION:
-            once = stage("reduce-scatter", algorithm, size)
-            return Stage(algorithm=algorithm, sent=2 * once.sent, steps=2 * once.steps)
-        if algorithm == "in-switch":
-            return Stage(algorithm=algorithm, sent=(size + 1) / size, steps=2)
-        return Stage(algorithm=algorithm, sent=2.0, steps=2 * tree)
+        return _all_reduce(algorithm, size)
+    if kind in ("reduce-scatter", "all-gather"):
+        return _half(algorithm, size)
     if kind == "all-to-all":
-        if algorithm in ("ring", "line"):
-            sent, steps = (half, size // 2) if algorithm == "ring" else (2 * half, size - 1)
-            return Stage(algorithm=algorithm, sent=sent, steps=steps)
-        return Stage(algorithm="direct", sent=share, steps=1)
+        return _all_to_all(algorithm, size)
+    return _one_to_all(algorithm, size)
+
+
+def _half(algorithm: Algorithm, size: int) -> Stage:
+    """A reduce-scatter or all-gather."""
+    if algorithm in ONE_OPERATION:
+        algorithm = "ring" if size & (size - 1) else "halving-doubling"
+    steps = size - 1
+    if algorithm in ("direct", "halving-doubling"):
+        steps = 1 if algorithm == "direct" else int(log2(size))
+    return Stage(algorithm=algorithm, sent=_open(algorithm, size) * (size - 1) / size, steps=steps)
+
+
+def _open(algorithm: Algorithm, size: int) -> int:
+    """How many times the ends of a line send through half of the bandwidth; two share the one link."""
+    return 2 if algorithm == "line" and size > 2 else 1
+
+
+def _all_reduce(algorithm: Algorithm, size: int) -> Stage:
+    if algorithm == "in-switch" and size > 2:
+        return Stage(algorithm=algorithm, sent=(size + 1) / size, steps=2)
+    if algorithm == "double-tree":
+        return Stage(algorithm=algorithm, sent=2.0, steps=2 * (size.bit_length() - 1))
+    once = _half(algorithm, size)
+    return Stage(algorithm=once.algorithm, sent=2 * once.sent, steps=2 * once.steps)
+
+
+def _all_to_all(algorithm: Algorithm, size: int) -> Stage:
+    if algorithm not in ("ring", "line"):
+        return Stage(algorithm="direct", sent=(size - 1) / size, steps=1)
+    sent = _open(algorithm, size) * (size * size // 4) / size
+    return Stage(algorithm=algorithm, sent=sent, steps=size // 2 if algorithm == "ring" else size - 1)
+
+
+def _one_to_all(algorithm: Algorithm, size: int) -> Stage:
+    """A broadcast or reduce; a ring's goes around as a chain."""
     if algorithm in ("ring", "line"):
-        return Stage(algorithm=algorithm, sent=1.0 if algorithm == "ring" else 2.0, steps=size - 1)
+        return Stage(algorithm=algorithm, sent=float(_open(algorithm, size)), steps=size - 1)
     if algorithm == "direct":
         return Stage(algorithm=algorithm, sent=float(size - 1), steps=1)
     if algorithm == "in-switch":
         return Stage(algorithm=algorithm, sent=1.0, steps=1)
-    return Stage(algorithm="double-tree", sent=1.0, steps=tree)
-
-
-def _steps(algorithm: Algorithm, size: int) -> int:
-    if algorithm == "direct":
-        return 1
-    return int(log2(size)) if algorithm == "halving-doubling" else size - 1
+    return Stage(algorithm="double-tree", sent=1.0, steps=(size - 1).bit_length())
 
 
 def lower_bound(kind: StageKind, size: int, *, reduces: bool = False, line: bool = False) -> Stage:
     """No algorithm sends less (``sent``), and none takes fewer steps, among accelerators alike.
 
     What every accelerator lacks must reach it; an all-reduce passes that twice, or the buffer once through
-    a switch that reduces (Patarasuk and Yuan 2009).  The ends of a line have half of the bandwidth.
+    a switch that reduces (Patarasuk and Yuan 2009).  The ends of a line have half of the bandwidth, through
+    which an all-reduce passes the buffer once.
     """
     share = (size - 1) / size
-    sent = {"all-reduce": 1.0 if reduces else 2 * share, "broadcast": 1.0, "reduce": 1.0}.get(kind, share)
-    return Stage(algorithm="line" if line else "direct", sent=sent * (2 if line else 1), steps=1)
+    algorithm: Algorithm = "line" if line else "direct"
+    ends = _open(algorithm, size)
+    twice = 1.0 if reduces or ends > 1 else 2 * share
+    sent = {"all-reduce": twice, "broadcast": 1.0, "reduce": 1.0}.get(kind, share)
+    return Stage(algorithm=algorithm, sent=ends * sent, steps=1)

@@ -8,14 +8,16 @@ from typing import Literal
 import numpy as np
 
 from weft.collectives.queues import Chart, QueueRule, order_of, play
-from weft.collectives.schedule import Schedule, Stages, stages_of
+from weft.collectives.schedule import Request, Schedule, Stages, stages_of
+from weft.collectives.themis import themis
 from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 
 Active = int | Literal["auto"] | None
-LATENCY_SHARE = 0.01
-"""Where latencies, one after the other, cost no dimension more than this share of its work, one chunk at a
-time fills the links and ``auto`` means 1."""
+DEFAULT_CHUNKS = 64
+LATENCY_SHARE = 0.005
+"""Where latencies, one after the other, cost no dimension more than this share of the mean work, one chunk at
+a time fills the links and ``auto`` means 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,7 +73,20 @@ def resolve_active(active: Active, stages: Stages, dimensions: int) -> int | Non
         return active
     latency = per_dimension(stages, stages.latency_s, dimensions)
     work = per_dimension(stages, stages.work_s, dimensions)
-    return 1 if (latency <= LATENCY_SHARE * work.max(initial=0.0)).all() else None
+    return 1 if (latency <= LATENCY_SHARE * work.mean()).all() else None
+
+
+def default_chunks(asked: Request) -> int:
+    """64 chunks, as in the paper, or fewer where they would be smaller than a byte."""
+    return max(1, min(DEFAULT_CHUNKS, int(asked.bytes)))
+
+
+def machine(asked: Request, chunks: int | None, active: Active) -> int | None:
+    """What ``auto`` means for a request, whatever the policy: judged by Themis' schedule."""
+    if active != "auto":
+        return active
+    count = default_chunks(asked) if chunks is None else chunks
+    return resolve_active(active, stages_of(themis(asked, chunks=count)), len(asked.dimensions))
 
 
 def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Active = "auto") -> Timed:

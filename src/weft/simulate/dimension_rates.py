@@ -70,18 +70,16 @@ def _all_flows(asked: Request) -> _Flows:
 
 
 def _flows(asked: Request, dimension: int, groups: Ints) -> _Flows:
-    """Messages of a stage in all groups; those of a ring go around both ways."""
-    one = asked.dimensions[dimension]
-    steps = expand("all-gather", asked.stage("all-gather", dimension).algorithm, groups, 1.0).pipelined()
+    """Messages of a stage in all groups; those of a ring go around both ways, half each."""
+    one, cost = asked.dimensions[dimension], asked.stage("all-gather", dimension)
+    steps = expand("all-gather", cost.algorithm, groups, 1.0).pipelined()
     source, target, bytes_ = steps.source, steps.target, steps.bytes
     if one.kind == "ring":
         source, target = np.concatenate([source, target]), np.concatenate([target, source])
-        bytes_ = np.tile(bytes_, 2)
-    sent = np.bincount(source, weights=bytes_, minlength=asked.accelerators)
-    whole = sent.max() if one.kind == "line" else sent[source]
+        bytes_ = np.tile(bytes_ / 2, 2)
     return _Flows(
         source=source,
         target=target,
-        cap_Bps=bytes_ / whole * one.bandwidth_Bps,
+        cap_Bps=bytes_ / cost.sent * one.bandwidth_Bps,
         dimension=np.full(len(source), dimension, dtype=np.int64),
     )

@@ -14,11 +14,11 @@ import numpy as np
 
 from weft.collectives.bound import ideal_s
 from weft.collectives.groups import factors_of, part_dimensions, whole_dimensions
-from weft.collectives.policies import ALIASES, machine, schedule
+from weft.collectives.policies import ALIASES, schedule
 from weft.collectives.queues import Passages, QueueRule, play
 from weft.collectives.schedule import Request, request
 from weft.collectives.stages import Algorithm
-from weft.collectives.timing import Active
+from weft.collectives.timing import Active, machine
 from weft.errors import Unsupported
 from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Floats, Ints
