@@ -53,6 +53,24 @@ def test_command_surface():
     assert surface == {
         "plan": sorted([*recipe, *output, *run, *search, "model", "cluster"]),
         "estimate": sorted([*recipe, *output, *run, "--layout", "--plan", "--rank", "--run", "names"]),
+        "schedule": sorted(
+            [
+                *recipe,
+                *("--active", "--algorithms", "--calibration", "--chart", "--chunks", "--cluster"),
+                *(
+                    "--compare",
+                    "--dims",
+                    "--export",
+                    "--fabric",
+                    "--format",
+                    "--independent",
+                    "--late",
+                    "--layout",
+                ),
+                *("--network", "--npus", "--order", "--output", "--policy", "--radix", "--routing", "--seed"),
+                *("--slow", "--system", "--timeline", "--workload", "-o", "names"),
+            ]
+        ),
         "design": sorted(
             [
                 *recipe,
