@@ -30,12 +30,17 @@ TIE = 1e-9
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shares:
     """An optimum: of the bytes, ``share[i]`` takes ``orders[i]`` (a row of dimensions), which bounds the time
-    by ``bound_s`` and, without latencies, by ``bandwidth_s``."""
+    by ``bound_s``.  ``loads_s`` has the seconds of each dimension (rows) for each way through them."""
 
     orders: Ints
     share: Floats
     bound_s: float
-    bandwidth_s: float
+    loads_s: Floats
+
+    @property
+    def bandwidth_s(self) -> float:
+        """The bound without latencies."""
+        return _solve(self.loads_s, np.zeros(len(self.loads_s)), 0.0)[0]
 
 
 def ideal_s(asked: Request) -> float:
@@ -102,14 +107,11 @@ def best_shares(asked: Request) -> Shares:
     ways = len(table.sent)
     latency_s = np.bincount(table.order, weights=table.own_s, minlength=ways)
     least_s = float(latency_s.min())
-    rows, offsets = _windows(table, ways, len(asked.dimensions), least_s)
+    rows, offsets = _windows(table, ways, least_s)
     loads = [_load(table, table.dimension == i, ways) for i in range(len(asked.dimensions))]
-    bandwidth_s, share = _solve(np.array(loads), np.zeros(len(loads)), 0.0)
-    bound_s = bandwidth_s
-    if latency_s.any():
-        bound_s, share = _solve(rows, offsets, least_s)
+    bound_s, share = _solve(rows, offsets, least_s)
     share = share.reshape(-1, len(orders)).sum(axis=0)
-    return Shares(orders=orders, share=share, bound_s=bound_s, bandwidth_s=bandwidth_s)
+    return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=np.array(loads))
 
 
 def _both_ways(asked: Request, orders: Ints) -> _PerOrder:
@@ -131,25 +133,25 @@ def _both_ways(asked: Request, orders: Ints) -> _PerOrder:
     )
 
 
-def _windows(table: _PerOrder, orders: int, dimensions: int, least_s: float) -> tuple[Floats, Floats]:
+def _windows(table: _PerOrder, orders: int, least_s: float) -> tuple[Floats, Floats]:
     """Rows of work per unit of share, and the latency around each: row @ share + offset <= T.
 
     An offset above ``least_s``, which every chunk takes, would bind even where no bytes go that way.
     """
     rows, offsets = [], []
-    for dimension in range(dimensions):
-        here = table.dimension == dimension
-        if not here.any():
-            continue
-        pairs = np.unique(np.stack([table.early_s[here], table.late_s[here]], axis=1), axis=0)
-        either = {
-            (a, b) for early, late in pairs.tolist() for a, b in ((early, late), (early, 0.0), (0.0, late))
-        }
-        for early, late in sorted({(0.0, 0.0), *either}):
-            inside = here & (table.early_s >= early - 1e-15) & (table.late_s >= late - 1e-15)
-            rows.append(_load(table, inside, orders))
-            offsets.append(min(early + late + float(table.own_s[inside].min()), least_s))
-    return np.array(rows), np.array(offsets)
+    for dimension in np.unique(table.dimension).tolist():
+        here = np.flatnonzero(table.dimension == dimension)
+        early, late = table.early_s[here], table.late_s[here]
+        pairs = np.unique(np.stack([early, late], axis=1), axis=0)
+        alone = pairs * np.array([1.0, 0.0]), pairs * np.array([0.0, 1.0])
+        corners = np.unique(np.concatenate([np.zeros((1, 2)), pairs, *alone]), axis=0)
+        inside = (early >= corners[:, :1] - 1e-15) & (late >= corners[:, 1:] - 1e-15)
+        work = np.zeros((len(here), orders))
+        work[np.arange(len(here)), table.order[here]] = table.work_s[here]
+        own = np.where(inside, table.own_s[here], np.inf).min(axis=1)
+        rows.append(inside @ work)
+        offsets.append(np.minimum(corners.sum(axis=1) + own, least_s))
+    return np.concatenate(rows), np.concatenate(offsets)
 
 
 def _load(table: _PerOrder, chosen: Mask, orders: int) -> Floats:

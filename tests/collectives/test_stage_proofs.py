@@ -1,0 +1,85 @@
+"""Stages without an expansion, executed symbolically: in the switch, along a chain, hop by hop."""
+
+import numpy as np
+import pytest
+
+from weft.collectives.stages import stage
+
+SIZES = range(2, 65)
+
+
+def in_switch(size):
+    """Play an all-reduce in the switch; returns each rank's blocks (contributions) and sent blocks.
+
+    Rank r owns block r: the switch adds up everybody's block r for it, and copies what it writes to all.
+    """
+    held = np.zeros((size, size, size), dtype=int)
+    held[np.arange(size), :, np.arange(size)] = 1
+    sent = np.full(size, size)
+    reduced = held.sum(axis=0)
+    sent += 1
+    return np.broadcast_to(reduced, held.shape), sent
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size > 2])
+def test_an_all_reduce_in_the_switch_is_exact(size):
+    end, sent = in_switch(size)
+    assert (end == 1).all()
+    cost = stage("all-reduce", "in-switch", size)
+    assert sent.max() / size == pytest.approx(cost.sent)
+    assert cost.steps == 2
+
+
+def test_two_ranks_do_not_use_the_switch():
+    assert stage("all-reduce", "in-switch", 2) == stage("all-reduce", "halving-doubling", 2)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_chain_reaches_everybody(size):
+    """Rank r passes on what it holds to r + 1: cut into many pieces, each link carries the buffer once."""
+    held = np.zeros(size, dtype=bool)
+    held[0] = True
+    steps = 0
+    while not held.all():
+        held[1:] |= held[:-1]
+        steps += 1
+    cost = stage("broadcast", "ring", size)
+    assert steps == cost.steps
+    assert cost.sent == 1
+    assert stage("reduce", "ring", size) == cost
+
+
+def hops(size, *, closed):
+    """Blocks that cross each directed link of a ring or line in an all-to-all, and the longest way."""
+    crossed = np.zeros((2, size), dtype=int)
+    longest = 0
+    for source in range(size):
+        for target in range(size):
+            right = (target - source) % size
+            go_right = (
+                target > source if not closed else 2 * right < size or (2 * right == size and source % 2)
+            )
+            length = right if go_right else (source - target) % size if closed else source - target
+            longest = max(longest, length)
+            for hop in range(length):
+                crossed[int(not go_right), (source + hop if go_right else source - hop) % size] += 1
+    return crossed, longest
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_all_to_all_around_a_ring_crosses_links_evenly(size):
+    crossed, longest = hops(size, closed=True)
+    cost = stage("all-to-all", "ring", size)
+    assert crossed.sum() / size / size == pytest.approx(cost.sent)
+    assert longest == cost.steps
+    if size % 2:
+        assert np.ptp(crossed) == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_all_to_all_along_a_line_is_held_by_its_middle(size):
+    crossed, longest = hops(size, closed=False)
+    cost = stage("all-to-all", "line", size)
+    link_share = 0.5 if size > 2 else 1.0
+    assert crossed.max() / size / link_share == pytest.approx(cost.sent)
+    assert longest == cost.steps
