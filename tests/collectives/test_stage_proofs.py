@@ -20,8 +20,8 @@ def played(messages, held):
 
 
 def in_switch(size):
-    """Messages of an all-reduce in the switch, which is node ``size``: every rank reads its own block added up
-    there, and writes it to all from there."""
+    """Messages of an all-reduce in the switch, which is node ``size``: every rank reads its own block added
+    up there, and writes it to all from there."""
     ranks = range(size)
     reads = [(0, source, size, block, True) for source in ranks for block in ranks]
     reads += [(1, size, rank, rank, False) for rank in ranks]

@@ -54,6 +54,7 @@ ROUTINGS = ("ecmp", "spray", "random")
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of hashed and random paths.")
 @click.option("--workload", metavar="NAME|FILE", help="A whole iteration instead: see below.")
+@click.option("--groups", metavar="FILE", help="Process groups of a Chakra trace, as ASTRA-sim takes them.")
 @click.option("--layout", metavar="TEXT", help="Layout of a planned job, with --workload MODEL --cluster.")
 @click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine.")
 @click.option("--export", type=click.Choice(FORMATS), help="Print in a format instead (chakra: -o PREFIX).")
@@ -89,8 +90,9 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
         dimensions, cluster, notes = _dimensions(values)
         schedule_workload.run(dimensions, cluster, notes, _active(values["active"]), values)
         return
-    if values["layout"] is not None:
-        raise BadInput("goes with --workload", where="--layout", remedy="add --workload MODEL")
+    for name in ("layout", "groups"):
+        if values[name] is not None:
+            raise BadInput("goes with --workload", where=f"--{name}", remedy="add --workload, or drop it")
     if len(names) != 2:
         raise BadInput("a collective and a size are needed", where="schedule", remedy=USAGE)
     from weft.collectives.bound import best_shares, ideal_s

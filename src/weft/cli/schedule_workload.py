@@ -62,9 +62,16 @@ def _workload(dimensions: Sequence[Dimension], cluster: Cluster | None, values: 
         return _job(name, cluster, values)
     path = Path(name)
     if path.suffix == ".et":
-        from weft.interop.chakra import read_trace
+        from weft.interop.chakra import read_groups, read_trace
 
-        return read_trace(path, sizes=[one.size for one in dimensions])
+        peak_flops, memory_Bps = _roofline(cluster, values)
+        return read_trace(
+            path,
+            sizes=[one.size for one in dimensions],
+            peak_flops=peak_flops,
+            memory_Bps=memory_Bps,
+            groups=None if values["groups"] is None else read_groups(values["groups"]),
+        )
     if path.name.endswith((".json", ".json.gz")):
         from weft.interop.torch_traces import read_torch_trace
 
@@ -72,6 +79,18 @@ def _workload(dimensions: Sequence[Dimension], cluster: Cluster | None, values: 
     from weft.model.workloads import workload
 
     return workload(name)
+
+
+def _roofline(cluster: Cluster | None, values: dict[str, Any]) -> tuple[float | None, float | None]:
+    """FLOP/s and bytes/s of computations that a trace gives as work: of ``--system``, or the cluster's."""
+    if values["system"] is not None:
+        from weft.interop.astra_system import read_system
+
+        system = read_system(values["system"])
+        return system.peak_flops, system.local_memory_Bps
+    if cluster is None:
+        return None, None
+    return cluster.accelerator.bf16_flops or cluster.accelerator.fp16_flops, cluster.accelerator.memory_Bps
 
 
 def _job(name: str, cluster: Cluster | None, values: dict[str, Any]) -> Workload:

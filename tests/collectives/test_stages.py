@@ -1,0 +1,242 @@
+"""Steps and bytes of the stages, against the messages of the algorithms themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft.collectives.flows import expand
+from weft.collectives.schedule import request
+from weft.collectives.stages import (
+    ALGORITHMS,
+    STAGE_KINDS,
+    choose,
+    lower_bound,
+    stage,
+)
+from weft.errors import BadInput, UnknownName, Unsupported
+from weft.fabric.dimension import KINDS, Dimension, pairs
+
+SIZES = range(2, 65)
+EXPANDED = [
+    *((kind, name) for kind in STAGE_KINDS[:3] for name in ("ring", "direct", "halving-doubling")),
+    ("all-to-all", "direct"),
+    *((kind, name) for kind in ("broadcast", "reduce") for name in ("direct", "double-tree")),
+]
+"""Kinds and algorithms whose messages ``flows`` knows."""
+
+
+def sizes_of(algorithm):
+    return [size for size in SIZES if algorithm != "halving-doubling" or size & (size - 1) == 0]
+
+
+def messages(kind, algorithm, size):
+    return expand(kind, algorithm, np.arange(size), 1.0)
+
+
+def busiest_rank(steps, size):
+    """The most that a rank sends or receives."""
+    received = np.bincount(steps.target, weights=steps.bytes, minlength=size)
+    return max(steps.sent(size).max(), received.max())
+
+
+def a_dimension(kind, size, **more):
+    return Dimension(size=size, kind=kind, bandwidth_Bps=1.0, **more)
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), EXPANDED)
+def test_bytes_and_steps_are_those_of_the_messages(kind, algorithm):
+    for size in sizes_of(algorithm):
+        steps, cost = messages(kind, algorithm, size), stage(kind, algorithm, size)
+        assert cost.algorithm == algorithm
+        assert cost.sent == pytest.approx(busiest_rank(steps, size), rel=1e-12), size
+        assert cost.steps == steps.count, size
+
+
+def test_double_tree_all_reduce_sends_twice_the_buffer():
+    for size in range(4, 65):
+        cost = stage("all-reduce", "double-tree", size)
+        assert cost.sent == pytest.approx(busiest_rank(messages("all-reduce", "double-tree", size), size))
+
+
+def test_double_tree_all_reduce_takes_the_steps_of_its_messages():
+    for size in SIZES:
+        assert (
+            stage("all-reduce", "double-tree", size).steps
+            == messages("all-reduce", "double-tree", size).count
+        )
+
+
+def busiest_link_time(kind, size):
+    """Seconds of the busiest link of a line whose nodes have 1 byte/s, with all steps flowing."""
+    line = a_dimension("line", size)
+    left, right = (ends.tolist() for ends in pairs("line", size))
+    flowing = messages(kind, "line", size).pipelined()
+    joined = set(zip(left, right, strict=True)) | set(zip(right, left, strict=True))
+    assert set(zip(flowing.source.tolist(), flowing.target.tolist(), strict=True)) <= joined
+    return flowing.bytes.max() / line.link_Bps
+
+
+@pytest.mark.parametrize("kind", ["reduce-scatter", "all-gather"])
+def test_a_line_is_as_fast_as_its_busiest_link(kind):
+    for size in range(3, 65):
+        cost = stage(kind, "line", size)
+        assert cost.sent == pytest.approx(busiest_link_time(kind, size), rel=1e-12)
+        assert cost.steps == messages(kind, "line", size).count
+
+
+def test_a_line_of_two_has_one_link_of_the_whole_bandwidth():
+    """``Dimension.link_Bps`` gives two nodes one link; a ring of two is the same wire."""
+    for kind in ("reduce-scatter", "all-gather"):
+        assert stage(kind, "line", 2).sent == pytest.approx(busiest_link_time(kind, 2), rel=1e-12)
+        assert stage(kind, "line", 2).sent == stage(kind, "ring", 2).sent
+
+
+def test_line_all_reduce_is_its_two_halves():
+    for size in range(3, 65):
+        whole, half = stage("all-reduce", "line", size), stage("reduce-scatter", "line", size)
+        assert (whole.sent, whole.steps) == (2 * half.sent, 2 * half.steps)
+        assert whole.steps == messages("all-reduce", "line", size).count
+
+
+@pytest.mark.parametrize("kind", ["ring", "line"])
+def test_all_to_all_on_shortest_paths(kind):
+    """Blocks go the shorter way around, and both ways where they are equal; the busiest link counts."""
+    for size in range(3, 65):
+        there = {}
+        for source in range(size):
+            for ahead in range(1, size):
+                back = size - ahead
+                ways = (
+                    [(1, ahead)]
+                    if ahead < back
+                    else [(-1, back)]
+                    if back < ahead
+                    else [(1, ahead), (-1, back)]
+                )
+                if kind == "line":
+                    target = (source + ahead) % size
+                    ways = [(1, target - source)] if target > source else [(-1, source - target)]
+                for direction, hops in ways:
+                    for hop in range(hops):
+                        link = ((source + direction * hop) % size, direction)
+                        there[link] = there.get(link, 0.0) + 1 / size / len(ways)
+        cost = stage("all-to-all", kind, size)
+        assert cost.sent == pytest.approx(2 * max(there.values()), rel=1e-12), size
+        assert cost.steps == (size // 2 if kind == "ring" else size - 1)
+
+
+def test_one_rank_to_all_around_a_ring_and_along_a_line():
+    for kind in ("broadcast", "reduce"):
+        for size in range(3, 65):
+            assert (stage(kind, "ring", size).sent, stage(kind, "line", size).sent) == (1.0, 2.0)
+            assert stage(kind, "ring", size).steps == stage(kind, "line", size).steps == size - 1
+
+
+def test_in_switch_sends_the_buffer_about_once():
+    for size in SIZES:
+        cost = stage("all-reduce", "in-switch", size)
+        assert cost.sent == pytest.approx(1 + 1 / size if size > 2 else 1.0), "two exchange halves"
+        assert cost.steps == 2
+        for kind in ("broadcast", "reduce"):
+            assert (stage(kind, "in-switch", size).sent, stage(kind, "in-switch", size).steps) == (1.0, 1)
+        for kind in ("reduce-scatter", "all-gather", "all-to-all"):
+            usual = {"all-to-all": "direct"}.get(kind, "ring" if size & (size - 1) else "halving-doubling")
+            for algorithm in ("in-switch", "double-tree"):
+                assert stage(kind, algorithm, size) == stage(kind, usual, size)
+
+
+@pytest.mark.parametrize("kind", STAGE_KINDS)
+def test_the_bound_is_below_every_algorithm(kind):
+    for size in SIZES:
+        for algorithm in ALGORITHMS:
+            if algorithm == "halving-doubling" and size & (size - 1):
+                continue
+            cost = stage(kind, algorithm, size)
+            least = lower_bound(kind, size, reduces=algorithm == "in-switch", line=algorithm == "line")
+            assert least.sent <= cost.sent * (1 + 1e-12), (algorithm, size)
+            assert least.steps <= cost.steps, (algorithm, size)
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather"])
+def test_the_bound_of_a_line_is_below_the_messages_that_flow_along_it(kind):
+    """An all-reduce's two halves use the links in turn: its busiest link moves the buffer once."""
+    for size in SIZES:
+        assert lower_bound(kind, size, line=True).sent <= busiest_link_time(kind, size) * (1 + 1e-12), size
+
+
+def test_the_bound_is_reached():
+    for size in SIZES:
+        for kind in ("reduce-scatter", "all-gather", "all-to-all", "all-reduce"):
+            assert lower_bound(kind, size).sent == pytest.approx(stage(kind, "direct", size).sent)
+
+
+# Which algorithm ---------------------------------------------------------------------------------
+
+
+def test_usual_algorithms():
+    assert [choose(a_dimension(kind, 8))[0] for kind in KINDS] == [
+        "ring",
+        "line",
+        "direct",
+        "halving-doubling",
+    ]
+    assert choose(a_dimension("switch", 8, reduces=True)) == ("in-switch", None)
+    assert choose(a_dimension("switch", 6, reduces=True)) == ("in-switch", None)
+    assert choose(a_dimension("switch", 6, reduces=True), "double-tree") == ("double-tree", None)
+
+
+def test_halving_doubling_needs_a_power_of_two():
+    for size in range(1, 65):
+        for wanted in (None, "halving-doubling"):
+            name, note = choose(a_dimension("switch", size), wanted)
+            if size & (size - 1):
+                assert name == "ring"
+                assert note is not None
+                assert str(size) in note
+            else:
+                assert (name, note) == ("halving-doubling", None)
+    asked = request("all-reduce", 1.0, [a_dimension("ring", 3), a_dimension("switch", 6)])
+    assert asked.algorithms == ("ring", "ring")
+    assert len(asked.notes) == 1
+    assert asked.notes[0].startswith("dimension 2: ring instead of halving-doubling")
+
+
+@pytest.mark.parametrize(
+    ("kind", "possible"),
+    [
+        ("ring", {"ring"}),
+        ("line", {"line"}),
+        ("fully-connected", {"direct", "ring"}),
+        ("switch", {"halving-doubling", "ring", "direct", "double-tree"}),
+    ],
+)
+def test_links_that_cannot_carry_an_algorithm(kind, possible):
+    for name in ALGORITHMS:
+        if name in possible:
+            assert choose(a_dimension(kind, 8), name) == (name, None)
+            continue
+        with pytest.raises(Unsupported, match=f"no {name} on a {kind}") as refused:
+            choose(a_dimension(kind, 8), name)
+        assert all(other in str(refused.value) for other in possible)
+        assert "takes in-switch" not in str(refused.value)
+
+
+def test_requests_that_cannot_be():
+    ring = a_dimension("ring", 4)
+    with pytest.raises(UnknownName, match="all-reduce"):
+        request("all-reduc", 1.0, [ring])
+    for size in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(BadInput, match="bytes"):
+            request("all-reduce", size, [ring])
+    with pytest.raises(BadInput, match="no dimension"):
+        request("all-reduce", 1.0, [])
+    with pytest.raises(BadInput, match="4 x 4 = 16 accelerators, not 8"):
+        request("all-reduce", 1.0, [ring, ring], accelerators=8)
+    with pytest.raises(BadInput, match="nobody to talk to"):
+        request("all-reduce", 1.0, [a_dimension("ring", 1)] * 2)
+    with pytest.raises(BadInput, match="1 algorithms for 2"):
+        request("all-reduce", 1.0, [ring, ring], algorithms=["ring"])
+    with pytest.raises(Unsupported, match="8 dimensions"):
+        request("all-reduce", 1.0, [ring] * 8)
+    assert request("all-reduce", 1.0, [ring] * 7 + [a_dimension("ring", 1)] * 3).used == tuple(range(7))
