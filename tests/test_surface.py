@@ -63,6 +63,7 @@ def test_command_surface():
                     "--export",
                     "--fabric",
                     "--format",
+                    "--groups",
                     "--independent",
                     "--late",
                     "--layout",

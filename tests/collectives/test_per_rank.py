@@ -136,7 +136,11 @@ def slow_ranks(timed, starts, speeds):
         if kind in STAGE_KINDS[:3] and cost.algorithm in ("ring", "halving-doubling"):
             steps = expand(kind, cost.algorithm, np.arange(len(members)), buffer)
             return by_messages(steps, now, slowness, one.latency_s)
-        last = max(t + stages.sent_bytes[op] * s for t, s in zip(now, slowness, strict=True))
+        sent = [t + stages.sent_bytes[op] * s for t, s in zip(now, slowness, strict=True)]
+        if cost.algorithm == "direct" and kind != "all-reduce":
+            others = [max(sent[:i] + sent[i + 1 :]) + one.latency_s for i in range(len(sent))]
+            return [max(pair) for pair in zip(sent, others, strict=True)]
+        last = max(sent)
         return [last + cost.steps * one.latency_s] * len(members)
 
     last_of = {int(stages.chunk[op]): op for op in ops}

@@ -69,6 +69,21 @@ def by_partners(
 
 
 @jit
+def by_pairs(now: Floats, then: Floats, cost: Floats, size: int, sent: float, latency: float) -> None:
+    """Each rank has sent its own, and has what all others sent."""
+    last, before, slowest = -1.0, -1.0, wide(-1)
+    for here in range(size):
+        then[here] = now[here] + sent * cost[here]
+        if then[here] > last:
+            last, before, slowest = then[here], last, wide(here)
+        elif then[here] > before:
+            before = then[here]
+    for here in range(size):
+        others = before if here == slowest else last
+        now[here] = max(then[here], others + latency)
+
+
+@jit
 def together(now: Floats, cost: Floats, size: int, sent: float, latency: float) -> None:
     """Everybody has what all others sent."""
     last = 0.0
@@ -114,8 +129,10 @@ def walk(
             elif pattern == HALVING_DOUBLING:
                 by_partners(now, then, cost, size, sent / 2, latency, True)
                 by_partners(now, then, cost, size, sent / 2, latency, False)
+            elif pattern == PAIRS:
+                by_pairs(now, then, cost, size, sent, latency)
             else:
-                together(now, cost, size, sent, latency if pattern == PAIRS else latency * steps)
+                together(now, cost, size, sent, latency * steps)
             for here in range(size):
                 rank = first + here * stride
                 ready[chunk, rank] = now[here]

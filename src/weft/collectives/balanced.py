@@ -8,13 +8,14 @@ within the dimensions that it found.  Themis' schedules compete as well, so that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from weft.collectives.bound import BALANCED_KINDS, Shares, best_shares
+from weft.collectives.bound import BALANCED_KINDS, Shares, best_shares, shares_of
 from weft.collectives.hierarchical import baseline
 from weft.collectives.queues import Chart, QueueRule, order_of, play
 from weft.collectives.schedule import Request, Schedule, Stages, equal_chunks, mirrored, stages_of
@@ -28,6 +29,8 @@ SMALLEST_PIECE_BYTES = 4.0
 """What an accelerator holds of a chunk at least when all dimensions have scattered it."""
 FEW = 16
 """Fewer chunks than this are worth a look only where each one costs latency that others cannot hide."""
+ROTATIONS_COST = 1e-3
+"""By how much the turns of one order may bound worse than all orders."""
 
 
 class _Candidate(NamedTuple):
@@ -35,6 +38,7 @@ class _Candidate(NamedTuple):
     stages: Stages
     rule: QueueRule
     key: Floats | None
+    ranks: Ints | None = None
 
 
 def balanced(
@@ -51,9 +55,18 @@ def balanced(
         BadInput: there are too few or too many chunks.
     """
     limit = machine(asked, chunks, active)
-    shares = best_shares(asked)
+    counts = _counts(asked, limit) if chunks is None else [chunks]
+    shares = [best_shares(asked)]
+    if min(counts) <= FEW:
+        shares += _rotations(asked, shares[0].bound_s)
     found: tuple[_Candidate, Chart] | None = None
-    for candidate in _candidates(asked, shares, chunks, limit, independent=independent):
+    candidates = chain(
+        _peers(asked, default_chunks(asked) if chunks is None else chunks),
+        _candidates(asked, shares, counts, independent=independent),
+    )
+    if asked.kind == "all-gather":
+        candidates = chain(candidates, [_reversed(asked, chunks, limit)])
+    for candidate in candidates:
         chart = _timed(candidate, limit)
         if found is None or chart.time_s < found[1].time_s * (1 - 1e-12):
             found = candidate, chart
@@ -64,16 +77,16 @@ def balanced(
 
 
 def _candidates(
-    asked: Request, shares: Shares, chunks: int | None, limit: int | None, *, independent: bool
+    asked: Request, shares: Sequence[Shares], counts: Sequence[int], *, independent: bool
 ) -> Iterator[_Candidate]:
-    yield from _peers(asked, default_chunks(asked) if chunks is None else chunks)
-    for count in _counts(asked, limit) if chunks is None else (chunks,):
-        for schedule in _schedules(asked, shares, count, independent=independent):
-            stages = stages_of(schedule)
-            yield _Candidate(schedule, stages, "fifo", None)
-            yield _Candidate(schedule, stages, "scf", None)
-            yield _Candidate(schedule, stages, "scf", _stage_numbers(stages))
-            yield _Candidate(schedule, stages, "scf", stages.chunk.astype(np.float64))
+    for count in counts:
+        for one in shares if count <= FEW else shares[:1]:
+            for schedule in _schedules(asked, one, count, independent=independent):
+                stages = stages_of(schedule)
+                yield _Candidate(schedule, stages, "fifo", None)
+                yield _Candidate(schedule, stages, "scf", None)
+                yield _Candidate(schedule, stages, "scf", _stage_numbers(stages))
+                yield _Candidate(schedule, stages, "scf", stages.chunk.astype(np.float64))
 
 
 def _peers(asked: Request, chunks: int) -> Iterator[_Candidate]:
@@ -92,6 +105,30 @@ def _counts(asked: Request, limit: int | None) -> list[int]:
     most = max(asked.bytes / (SMALLEST_PIECE_BYTES * asked.accelerators), 1.0)
     least = FEW if limit is None else 1
     return [count for count in CHUNK_COUNTS if count <= most and count >= min(least, most)] or [1]
+
+
+def _rotations(asked: Request, bound_s: float) -> list[Shares]:
+    """Shares of the turns of one order, where they bound no worse: few chunks of these fit each other."""
+    width = len(asked.used)
+    if width < 3 or asked.kind not in BALANCED_KINDS:
+        return []
+    turns = (np.arange(width)[:, None] + np.arange(width)) % width
+    found = shares_of(asked, np.array(asked.used)[turns])
+    return [found] if found.bound_s <= bound_s * (1 + ROTATIONS_COST) else []
+
+
+def _reversed(asked: Request, chunks: int | None, limit: int | None) -> _Candidate:
+    """An all-gather as the best reduce-scatter backwards."""
+    there = balanced(replace(asked, kind="reduce-scatter"), chunks=chunks, active=limit)
+    back = replace(there, request=asked, orders=mirrored(there.orders), ranks=None)
+    stages = stages_of(back)
+    assert there.ranks is not None
+    chunk = np.searchsorted(stages.chunk, stages.chunk)
+    last = np.searchsorted(stages.chunk, stages.chunk, side="right") - 1
+    mirror = chunk + last - np.arange(len(chunk))
+    count = np.bincount(stages.dimension, minlength=len(asked.dimensions))
+    ranks = count[stages.dimension] - 1 - there.ranks[mirror]
+    return _Candidate(back, stages, "fixed", None, ranks)
 
 
 def _schedules(asked: Request, shares: Shares, count: int, *, independent: bool) -> Iterator[Schedule]:
@@ -133,6 +170,8 @@ def _timed(candidate: _Candidate, limit: int | None) -> Chart:
         rounded = stages_of(candidate.schedule, whole_ns=True).passages()
         ranks = order_of(play(rounded, count, rule=candidate.rule, active=limit), rounded, count)
         return play(passages, count, rule="fixed", active=limit, ranks=ranks)
+    if candidate.ranks is not None:
+        return play(passages, count, rule="fixed", active=limit, ranks=candidate.ranks)
     if candidate.key is not None:
         passages = replace(passages, key_bytes=candidate.key)
     return play(passages, count, rule=candidate.rule, active=limit)

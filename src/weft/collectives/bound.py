@@ -102,7 +102,12 @@ def _per_order(asked: Request, orders: Ints) -> _PerOrder:
 
 def best_shares(asked: Request) -> Shares:
     """The shares of the orders that bound the collective's time from below."""
-    orders = candidates(asked)
+    return shares_of(asked, candidates(asked))
+
+
+def shares_of(asked: Request, orders: Ints) -> Shares:
+    """The shares of given orders (rows of dimensions) that are best, and the bound of schedules with these
+    orders alone."""
     table = _both_ways(asked, orders)
     ways = len(table.sent)
     latency_s = np.bincount(table.order, weights=table.own_s, minlength=ways)

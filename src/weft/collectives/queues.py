@@ -80,13 +80,13 @@ def play(
     Args:
         active: operations that a dimension works on at a time; None lets latencies overlap without limit.
         ranks: of ``fixed``, the place of each passage among those of its dimension, from 0.
-        seconds: computation of each task; one runs at a time, in the order of the tasks.
+        seconds: computation of each task without passages; one runs at a time, in the order of the tasks.
         waits: the tasks that each task waits for.
 
     Raises:
         UnknownName: there is no such rule.
         BadInput: ``active`` is out of range, or the given order cannot be kept (a chunk waits for its turn
-            behind one that waits for it).
+            behind one that waits for it), tasks wait in a circle, or one has passages and computes.
     """
     if rule not in QUEUE_RULES:
         raise UnknownName("order within a dimension", str(rule), QUEUE_RULES)
@@ -113,6 +113,8 @@ def play(
         else np.ascontiguousarray(ranks, dtype=np.int64),
     )
     tasks = _tasks(np.flatnonzero(first), ops.task, seconds, waits)
+    if ((tasks.chunks > 0) & (tasks.seconds > 0)).any():
+        raise BadInput("a task computes and communicates", where="tasks", remedy="make two of it")
     times = _queues.Times(
         *(np.full(size, np.nan) for size in (count, count, count, len(seconds), len(seconds)))
     )
@@ -127,9 +129,8 @@ def play(
         ops, tasks, times, _room(count, len(seconds), dimensions, slots), slots, active is None, code
     )
     if time < 0:
-        raise BadInput(
-            "the order within the dimensions cannot be kept: chunks wait for each other", where="order"
-        )
+        problem = "cannot be kept: chunks or tasks wait for each other in a circle"
+        raise BadInput(problem, where="order")
     return Chart(
         time_s=time * NS,
         admitted_s=times.admitted * NS,

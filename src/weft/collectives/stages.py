@@ -111,7 +111,7 @@ def _all_reduce(algorithm: Algorithm, size: int) -> Stage:
     if algorithm == "in-switch" and size > 2:
         return Stage(algorithm=algorithm, sent=(size + 1) / size, steps=2)
     if algorithm == "double-tree":
-        return Stage(algorithm=algorithm, sent=2.0, steps=2 * (size.bit_length() - 1))
+        return Stage(algorithm=algorithm, sent=min(2.0, size / 2), steps=2 * (size.bit_length() - 1))
     once = _half(algorithm, size)
     return Stage(algorithm=once.algorithm, sent=2 * once.sent, steps=2 * once.steps)
 

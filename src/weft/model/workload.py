@@ -61,7 +61,8 @@ class Workload:
     ``assumptions`` says in words what the source left open.
 
     Raises:
-        BadInput: a task waits for one that does not exist, or tasks wait for each other in a circle.
+        BadInput: a task waits for one that does not exist, does both, or takes or moves no sensible amount;
+            or tasks wait for each other in a circle.
     """
 
     name: str
@@ -76,6 +77,8 @@ class Workload:
                 raise BadInput(f"waits for a task that does not exist: {task.waits}", where=_at(self, number))
             if not 0 <= task.seconds < 1e9:
                 raise BadInput(f"takes {task.seconds:g} s", where=_at(self, number))
+            if task.communication is not None and task.seconds > 0:
+                raise BadInput("computes and communicates: make two tasks of it", where=_at(self, number))
             if task.communication is not None and not 0 <= task.communication.bytes < 1e18:
                 raise BadInput(f"moves {task.communication.bytes:g} bytes", where=_at(self, number))
         _check_circles(self)
