@@ -21,6 +21,7 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster, TierKind
+from weft.collectives.stages import in_switch_share
 from weft.layout.mesh import Spread
 from weft.layout.operations import CollectiveKind
 from weft.layout.table import Floats
@@ -238,7 +239,7 @@ def _tree(bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -
 def _in_switch(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:
     """NVLS: the scale-up switch reduces and multicasts; groups that leave the domain cannot use it alone."""
     size = group.size
-    moved = bytes_ * (size + 1) / size if kind == "all-reduce" else bytes_ * (size - 1) / size
+    moved = bytes_ * (in_switch_share(size) if kind == "all-reduce" else (size - 1) / size)
     seconds = moved / (network.peak_Bps[0] * network.switch_efficiency)
     latency = 2.0 * (PROTOCOLS[-1].inside_s + network.latency_s[0])
     alone = (group.members[0] >= size) & (size > 2)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import prod
 
 from weft.cluster.spec import Cluster, Tier
 from weft.collectives.stages import choose, stage
-from weft.fabric.dimension import Dimension
+from weft.fabric.dimension import Dimension, from_tier
 
 
 def dimensions_of(cluster: Cluster) -> tuple[tuple[Dimension, ...], tuple[str, ...]]:
@@ -31,13 +32,7 @@ def dimensions_of(cluster: Cluster) -> tuple[tuple[Dimension, ...], tuple[str, .
 
 
 def _alone(tier: Tier) -> Dimension:
-    return Dimension(
-        size=tier.size,
-        kind=tier.kind,
-        bandwidth_Bps=tier.effective_Bps,
-        latency_s=tier.latency_s,
-        reduces=tier.in_network_reduction and tier.kind == "switch",
-    )
+    return replace(from_tier(tier), bandwidth_Bps=tier.effective_Bps)
 
 
 def _together(tiers: Sequence[Tier]) -> Dimension:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log2
-from typing import Literal
+from typing import Literal, TypeVar
 
 from weft.errors import Unsupported
 from weft.fabric.dimension import Dimension, DimensionKind
+from weft.fabric.spec import Floats
 
+Number = TypeVar("Number", float, Floats)
 Algorithm = Literal["ring", "line", "direct", "halving-doubling", "double-tree", "in-switch"]
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "line", "direct", "halving-doubling", "double-tree", "in-switch")
 StageKind = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all", "broadcast", "reduce"]
@@ -92,6 +94,12 @@ def stage(kind: StageKind, algorithm: Algorithm, size: int) -> Stage:
     return _one_to_all(algorithm, size)
 
 
+def in_switch_share(size: Number) -> Number:
+    """Of its buffer, what an accelerator sends for an all-reduce in the switch: its part to be added up, and
+    its share of the sums to be copied to all."""
+    return (size + 1) / size
+
+
 def _half(algorithm: Algorithm, size: int) -> Stage:
     """A reduce-scatter or all-gather."""
     if algorithm in ONE_OPERATION:
@@ -109,7 +117,7 @@ def _open(algorithm: Algorithm, size: int) -> int:
 
 def _all_reduce(algorithm: Algorithm, size: int) -> Stage:
     if algorithm == "in-switch" and size > 2:
-        return Stage(algorithm=algorithm, sent=(size + 1) / size, steps=2)
+        return Stage(algorithm=algorithm, sent=in_switch_share(size), steps=2)
     if algorithm == "double-tree":
         return Stage(algorithm=algorithm, sent=min(2.0, size / 2), steps=2 * (size.bit_length() - 1))
     once = _half(algorithm, size)

@@ -51,7 +51,7 @@ def schedule_table(outcome: Outcome, console: Console) -> None:
     paragraph(
         console,
         f"{_policy(timed)}: {_time(timed.time_s)}, {timed.utilization:.1%} of the bandwidth used;"
-        f" bound {_time(outcome.shares.bound_s)} ({timed.time_s / outcome.shares.bound_s - 1:+.1%}),"
+        f" bound {_time(outcome.shares.bound_s)} ({_over(timed.time_s, outcome.shares.bound_s)}),"
         f" ideal {_time(outcome.ideal_s)}",
     )
     if outcome.ranks is not None:
@@ -81,6 +81,11 @@ def _policy(timed: Timed) -> str:
     return f"{timed.schedule.policy}{rule}, {len(timed.schedule):,} chunks, {working}"
 
 
+def _over(seconds: float, other_s: float) -> str:
+    """How much longer than another, as people read it; nothing is +0.0%."""
+    return f"{round(seconds / other_s - 1, 3) + 0.0:+.1%}"
+
+
 def _time(seconds: float) -> str:
     return f"{seconds * 1e6:,.1f} us" if seconds < 0.01 else f"{seconds * 1e3:,.3f} ms"
 
@@ -101,7 +106,7 @@ def _print_comparison(outcome: Outcome, others: Mapping[str, Timed], console: Co
             Column(heading="utilization", cells=[*used, "", ""]),
             Column(
                 heading="over the bound",
-                cells=[f"{one / outcome.shares.bound_s - 1:+.1%}" for one in seconds],
+                cells=[_over(one, outcome.shares.bound_s) for one in seconds],
             ),
         ],
     )
@@ -118,7 +123,7 @@ def _print_ranks(ranks: RankTimes, console: Console) -> None:
     last = int(np.argmax(ranks.finish_s))
     paragraph(
         console,
-        f"Rank by rank: {_time(ranks.time_s)} ({ranks.time_s / ranks.alike_s - 1:+.1%} against ranks all"
+        f"Rank by rank: {_time(ranks.time_s)} ({_over(ranks.time_s, ranks.alike_s)} against ranks all"
         f" alike); rank {last} is last, the first is done after {_time(float(ranks.finish_s.min()))}.",
     )
 
