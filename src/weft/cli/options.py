@@ -124,8 +124,13 @@ def check_chart(path: str | None) -> None:
         return
     if not path.endswith(".svg"):
         raise BadInput(f"{path!r} is no SVG file", where="--chart", remedy="name it like layouts.svg")
-    if not Path(path).absolute().parent.is_dir():
-        raise BadInput("its folder does not exist", where=f"--chart {path}", remedy="make the folder first")
+    check_folder(path, "--chart")
+
+
+def check_folder(path: str | None, option: str) -> None:
+    """Refuse a file that cannot be written, because there is no folder for it, before anything runs."""
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise BadInput("its folder does not exist", where=f"{option} {path}", remedy="make the folder first")
 
 
 class Progress:

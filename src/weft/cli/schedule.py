@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import schedule_workload
-from weft.cli.options import check_chart, deliver, load_fabric, recipe_options
+from weft.cli.options import check_chart, check_folder, deliver, load_fabric, recipe_options
 from weft.cli.outcome import show
 from weft.cli.schedule_export import FORMATS, exported, write_chakra
 from weft.errors import BadInput
@@ -81,6 +81,7 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
     with --layout and --cluster.
     """
     check_chart(values["chart"])
+    _check_together(values)
     values = _with_system(names[0] if names else "", values)
     if values["workload"] is not None:
         if names:
@@ -90,9 +91,6 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
         dimensions, cluster, notes = _dimensions(values)
         schedule_workload.run(dimensions, cluster, notes, _active(values["active"]), values)
         return
-    for name in ("layout", "groups"):
-        if values[name] is not None:
-            raise BadInput("goes with --workload", where=f"--{name}", remedy="add --workload, or drop it")
     if len(names) != 2:
         raise BadInput("a collective and a size are needed", where="schedule", remedy=USAGE)
     from weft.collectives.bound import best_shares, ideal_s
@@ -104,6 +102,7 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
     timed = _timed(asked, values)
     if values["export"] is not None:
         _export(timed, cluster, values)
+        _extras(timed, values)
         return
     others = compare(asked, chunks=values["chunks"], active=timed.active) if values["compare"] else None
     outcome = Outcome(
@@ -228,6 +227,24 @@ def _rates(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> Flo
         raise BadInput("a kind of network needs --cluster", where="--fabric", remedy="or give a fabric file")
     fabric = load_fabric(values["fabric"], cluster, values["radix"])  # type: ignore[arg-type]
     return dimension_rates(timed.schedule.request, fabric, routing=values["routing"], seed=values["seed"])
+
+
+def _check_together(values: dict[str, Any]) -> None:
+    """Refuse options that would say nothing.
+
+    Raises:
+        BadInput: one would.
+    """
+    if values["export"] is not None:
+        beside = [name for name in ("compare", "late", "slow", "fabric") if values[name]]
+        if beside or values["form"] == "json":
+            shown = f"--{beside[0]}" if beside else "--format json"
+            raise BadInput("says nothing beside --export", where=shown, remedy="drop one of them")
+    if values["workload"] is None:
+        for name in ("layout", "groups", "calibration", "batch", "sequence", "precision", "attention"):
+            if values[name] is not None:
+                raise BadInput("goes with --workload", where=f"--{name}", remedy="add --workload, or drop it")
+    check_folder(values["timeline"], "--timeline")
 
 
 def _export(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> None:

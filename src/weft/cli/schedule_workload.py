@@ -32,9 +32,13 @@ def run(
     given = [f"--{name}" for name in ONLY_COLLECTIVE if values[name]]
     if given:
         raise BadInput(f"{', '.join(given)} goes with one collective", where="--workload", remedy="drop it")
+    from weft.collectives.schedule import check_accelerators
+    from weft.collectives.text import parse_algorithms
     from weft.report.workload import workload_table, workload_to_json, write_workload_timeline
     from weft.simulate.workload import run_workload
 
+    check_accelerators(dimensions, values["npus"])
+    algorithms = None if values["algorithms"] is None else parse_algorithms(values["algorithms"])
     workload = _workload(dimensions, cluster, values)
     runs = {
         policy: run_workload(
@@ -42,8 +46,9 @@ def run(
             dimensions,
             policy,
             order=values["order"] if policy == "themis" else None,
-            chunks=values["chunks"] or 64,
+            chunks=64 if values["chunks"] is None else values["chunks"],
             active=active,
+            algorithms=algorithms,
         )
         for policy in POLICIES
     }

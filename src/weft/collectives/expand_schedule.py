@@ -79,9 +79,7 @@ def schedule_plan(timed: Timed) -> Plan:
 def _check(schedule: Schedule) -> None:
     asked = schedule.request
     if asked.kind not in KINDS:
-        raise Unsupported(
-            f"the messages of a {asked.kind}", where="export", remedy=f"take {', '.join(KINDS)}"
-        )
+        raise Unsupported(f"messages for {asked.kind}", where="export", remedy=f"take {', '.join(KINDS)}")
     if len(schedule) * asked.accelerators > MOST_BLOCKS:
         problem = f"{len(schedule)} chunks on {asked.accelerators} ranks"
         raise Unsupported(problem, where="export", remedy="take fewer chunks or dimensions")
@@ -96,13 +94,15 @@ def _check(schedule: Schedule) -> None:
 
 
 class _Placed(NamedTuple):
-    """A stage: which of its chunk, how many steps it takes, and in which it begins."""
+    """A stage: which of its chunk, in which step it begins, and whether a ring is to be gone around
+    backwards, as every other stage is, so that both directions have work."""
 
     chunk: int
     stage: int
     dimension: int
     kind: StageKind
     begin: int
+    backwards: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ def _placed(timed: Timed) -> Iterator[_Placed]:
         size = asked.dimensions[dimension].size
         fused = timed.schedule.fused and asked.kind == "all-reduce" and done[chunk] == width - 1
         for half in names if fused else (kind,):
-            yield _Placed(chunk, done[chunk], dimension, half, begin)
+            yield _Placed(chunk, done[chunk], dimension, half, begin, bool(timed.ranks[at] % 2))
             done[chunk] += 1
             begin += plan(half, asked.stage(half, dimension).algorithm, size).steps
         free[dimension] = ready[chunk] = begin
@@ -155,6 +155,8 @@ def _stage(asked: Request, order: Ints, placed: _Placed) -> Plan:
     run = int(np.prod(sizes[nested[depth + 1 :]]))
     size = int(sizes[placed.dimension])
     once = plan(placed.kind, asked.stage(placed.kind, placed.dimension).algorithm, size)
+    if placed.backwards and asked.dimensions[placed.dimension].kind == "ring":
+        once = _backwards(once, size)
     base = placed.chunk * asked.accelerators
     block = _digits(asked, order).block
     groups = lines_of(asked.accelerators, sizes.tolist())[placed.dimension]
@@ -164,3 +166,8 @@ def _stage(asked: Request, order: Ints, placed: _Placed) -> Plan:
         parts=1,
         owner=np.zeros(0, dtype=np.int64),
     )
+
+
+def _backwards(once: Plan, size: int) -> Plan:
+    """The same around the ring the other way: every rank and its block in the place of their mirror image."""
+    return replace(once, source=-once.source % size, target=-once.target % size, first=-once.first % size)

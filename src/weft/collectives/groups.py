@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from weft.errors import BadInput, Unsupported
 from weft.fabric.dimension import Dimension
@@ -65,6 +66,57 @@ def _inside(left: int, begin: int, low: int, high: int) -> int:
     return min(left, room)
 
 
+def rank_dimensions(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> list[tuple[int, Dimension]]:
+    """Number and dimension of each part of a group, given by its ranks.
+
+    Raises:
+        BadInput: there is no such rank, or one appears twice.
+        Unsupported: the group is no block of coordinates, or takes ranks apart on a ring or line.
+    """
+    if len(ranks) == 1:
+        return []
+    sizes = [one.size for one in dimensions]
+    if len(set(ranks)) < len(ranks) or not all(0 <= rank < prod(sizes) for rank in ranks):
+        problem = f"ranks {sorted(ranks)[:8]} are no group of {prod(sizes)}"
+        raise BadInput(problem, where="group", remedy="name each rank once, from 0")
+    places = [set[int]() for _ in sizes]
+    for rank in ranks:
+        for place, size in zip(places, sizes, strict=True):
+            place.add(rank % size)
+            rank //= size
+    if prod(len(place) for place in places) != len(ranks):
+        shape = " x ".join(str(size) for size in sizes)
+        raise Unsupported(f"ranks {sorted(ranks)[:8]} are no block of {shape}", where="group")
+    return [
+        (number, _partial(dimensions[number], len(place), apart=not _neighbours(place, dimensions[number])))
+        for number, place in enumerate(places)
+        if len(place) > 1
+    ]
+
+
+def _neighbours(place: set[int], one: Dimension) -> bool:
+    """Whether coordinates follow each other, on a ring also over its end."""
+    begins = [at for at in place if (at - 1) % one.size not in place]
+    return len(begins) <= 1 and (one.kind == "ring" or max(place) - min(place) == len(place) - 1)
+
+
+def path_dimensions(dimensions: Sequence[Dimension], source: int, target: int) -> list[tuple[int, Dimension]]:
+    """Number and dimension of those in which two ranks differ, inner to outer.
+
+    Raises:
+        BadInput: there is no such rank.
+    """
+    count = prod(one.size for one in dimensions)
+    if not (0 <= source < count and 0 <= target < count):
+        raise BadInput(f"ranks {source} and {target} of {count}", where="message", remedy="count from 0")
+    found = []
+    for number, one in enumerate(dimensions):
+        if source % one.size != target % one.size:
+            found.append((number, one))
+        source, target = source // one.size, target // one.size
+    return found
+
+
 def _partial(one: Dimension, size: int, *, apart: bool) -> Dimension:
     if size == one.size or one.kind == "switch":
         return replace(one, size=size)
@@ -76,7 +128,7 @@ def _partial(one: Dimension, size: int, *, apart: bool) -> Dimension:
             where="group",
             remedy="let the group take neighbours, or a whole dimension",
         )
-    return replace(one, size=size, kind="line")
+    return replace(one, size=size, kind="line", bandwidth_Bps=one.link_Bps * min(size - 1, 2))
 
 
 def factors_of(ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -14,7 +14,7 @@ from weft.fabric.spec import Floats
 
 Verdict = Literal["just enough", "over-provisioned", "under-provisioned"]
 CLOSE = 0.01
-HALVINGS = 30
+HALVINGS = 12
 MOST_FACTOR = 1e5
 
 

@@ -20,7 +20,9 @@ from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Floats, Ints, Mask
 
 MOST_CHUNKS = 65_536
-MOST_DIMENSIONS = 7
+MOST_DIMENSIONS = 6
+LARGEST = 1e18
+LONGEST_STEP_S = 1e3
 SMALLEST_CHUNK_BYTES = 1.0
 
 
@@ -88,8 +90,8 @@ def request(
 
     Raises:
         UnknownName: there is no such kind.
-        BadInput: the bytes are not positive and finite, there are no dimensions, they make one accelerator,
-            or not ``accelerators``.
+        BadInput: the bytes are fewer than one or not finite, there are no dimensions, they make one
+            accelerator, or not ``accelerators``, or a quantity is out of all proportion.
         Unsupported: a dimension cannot carry its algorithm, or there are too many dimensions.
     """
     if kind not in STAGE_KINDS:
@@ -101,13 +103,8 @@ def request(
     count = prod(one.size for one in dimensions)
     if count < 2:
         raise BadInput("one accelerator has nobody to talk to", where="dimensions")
-    if accelerators is not None and accelerators != count:
-        shown = " x ".join(str(one.size) for one in dimensions)
-        raise BadInput(
-            f"{shown} = {count} accelerators, not {accelerators}",
-            where="dimensions",
-            remedy="make the product of the sizes the number of accelerators",
-        )
+    check_accelerators(dimensions, accelerators)
+    _check_scale(bytes_, dimensions)
     if sum(one.size > 1 for one in dimensions) > MOST_DIMENSIONS:
         raise Unsupported(
             f"{len(dimensions)} dimensions", where="dimensions", remedy=f"{MOST_DIMENSIONS} at most"
@@ -123,6 +120,35 @@ def request(
         algorithms=tuple(name for name, _ in chosen),
         notes=tuple(f"dimension {i + 1}: {note}" for i, (_, note) in enumerate(chosen) if note),
     )
+
+
+def check_accelerators(dimensions: Sequence[Dimension], accelerators: int | None) -> None:
+    """Refuse dimensions that do not make a given number of accelerators.
+
+    Raises:
+        BadInput: they do not.
+    """
+    count = prod(one.size for one in dimensions)
+    if accelerators is not None and accelerators != count:
+        shown = " x ".join(str(one.size) for one in dimensions)
+        raise BadInput(
+            f"{shown} = {count} accelerators, not {accelerators}",
+            where="dimensions",
+            remedy="make the product of the sizes the number of accelerators",
+        )
+
+
+def _check_scale(bytes_: float, dimensions: Sequence[Dimension]) -> None:
+    """Refuse quantities with which no time could be computed."""
+    if not 1.0 <= bytes_ <= LARGEST:
+        raise BadInput(f"{bytes_:g} bytes", where="size", remedy=f"give 1 to {LARGEST:g} bytes")
+    for number, one in enumerate(dimensions, start=1):
+        if not 1.0 <= one.bandwidth_Bps <= LARGEST:
+            problem = f"bandwidth {one.bandwidth_Bps:g} B/s"
+            raise BadInput(problem, where=f"dimension {number}", remedy=f"give 1 to {LARGEST:g} B/s")
+        if one.latency_s > LONGEST_STEP_S:
+            problem = f"a step of {one.latency_s:g} s"
+            raise BadInput(problem, where=f"dimension {number}", remedy=f"give {LONGEST_STEP_S:g} s at most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

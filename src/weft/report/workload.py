@@ -51,7 +51,7 @@ def workload_table(
             ),
             Column(
                 heading="speedup",
-                cells=[f"{first.iteration_s / one.iteration_s:.3f}x" for one in runs.values()],
+                cells=[f"{_ratio(first.iteration_s, one.iteration_s):.3f}x" for one in runs.values()],
             ),
         ],
     )
@@ -68,9 +68,16 @@ def workload_table(
     for name, one in runs.items():
         if name != "ideal":
             columns.append(
-                Column(heading=name, cells=[f"{busy / one.iteration_s:.1%}" for busy in one.busy_s])
+                Column(
+                    heading=name, cells=[f"{_ratio(busy, one.iteration_s, 0.0):.1%}" for busy in one.busy_s]
+                )
             )
     print_grid(console, columns)
+
+
+def _ratio(part: float, whole: float, nothing: float = 1.0) -> float:
+    """A ratio, or what stands for it where nothing takes any time."""
+    return part / whole if whole > 0 else nothing
 
 
 def workload_to_json(
@@ -99,7 +106,7 @@ def workload_to_json(
                 "iteration_s": one.iteration_s,
                 "compute_s": one.compute_s,
                 "exposed_s": one.exposed_s,
-                "speedup": first.iteration_s / one.iteration_s,
+                "speedup": _ratio(first.iteration_s, one.iteration_s),
                 "busy_s": one.busy_s.tolist(),
             }
             for name, one in runs.items()

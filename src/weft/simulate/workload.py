@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.collectives.bound import ideal_s
-from weft.collectives.groups import factors_of, part_dimensions, whole_dimensions
+from weft.collectives.groups import part_dimensions, path_dimensions, rank_dimensions, whole_dimensions
 from weft.collectives.policies import ALIASES, schedule
 from weft.collectives.queues import Passages, QueueRule, play
 from weft.collectives.schedule import Request, request
 from weft.collectives.stages import Algorithm
 from weft.collectives.timing import Active, machine
-from weft.errors import Unsupported
+from weft.errors import BadInput, Unsupported
 from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Floats, Ints
 from weft.model.workload import Communication, Task, Workload
@@ -83,7 +83,8 @@ def run_workload(
         algorithms: of each dimension, for collectives that span all of it; the usual ones by default.
 
     Raises:
-        BadInput, UnknownName, Unsupported: as ``schedule``; or a group does not fit on the dimensions.
+        BadInput, UnknownName, Unsupported: as ``schedule``; a group does not fit on the dimensions; or there
+            are more or fewer algorithms than dimensions.
     """
     tried = (policy,) if policy != WEFT else (WEFT, "themis", "baseline")
     runs = [_run(workload, _Planner(dimensions, one, order, chunks, algorithms), active) for one in tried]
@@ -131,6 +132,9 @@ class _Planner:
     ) -> None:
         self.dimensions, self.policy, self.order, self.chunks = dimensions, policy, order, chunks
         self.algorithms = [None] * len(dimensions) if algorithms is None else list(algorithms)
+        if len(self.algorithms) != len(dimensions):
+            problem = f"{len(self.algorithms)} algorithms for {len(dimensions)} dimensions"
+            raise BadInput(problem, where="algorithms", remedy="give one for each, inner to outer")
         self.active: int | None = 1
         self.known: dict[Request, _Planned] = {}
         usual: QueueRule = "fifo" if policy in (IDEAL, "baseline", *ALIASES) else "scf"
@@ -163,15 +167,7 @@ class _Planner:
 
     def _asked(self, wanted: Communication) -> tuple[Request | None, Ints]:
         """The collective over the dimensions of its group, and which these are."""
-        factors = wanted.factors
-        if factors is None and wanted.dimensions is None and wanted.ranks is not None:
-            factors = factors_of(sorted(wanted.ranks))
-        if factors is not None:
-            parts = part_dimensions(self.dimensions, factors)
-        else:
-            every = range(len(self.dimensions))
-            chosen = every if wanted.dimensions is None else wanted.dimensions
-            parts = [part for part in whole_dimensions(self.dimensions, chosen) if part[1].size > 1]
+        parts = [part for part in self._parts(wanted) if part[1].size > 1]
         places = np.array([number for number, _ in parts], dtype=np.int64)
         if not parts or wanted.bytes <= 0 or wanted.kind == "barrier":
             return None, places
@@ -180,13 +176,28 @@ class _Planner:
         names = [self.algorithms[number] if all(whole) else None for number, _ in parts]
         return request(kind, wanted.bytes, [one for _, one in parts], algorithms=names), places
 
+    def _parts(self, wanted: Communication) -> list[tuple[int, Dimension]]:
+        if wanted.factors is not None:
+            return part_dimensions(self.dimensions, wanted.factors)
+        if wanted.dimensions is not None or wanted.ranks is None:
+            every = range(len(self.dimensions))
+            return whole_dimensions(
+                self.dimensions, wanted.dimensions if wanted.dimensions is not None else every
+            )
+        if wanted.kind == "send" and len(wanted.ranks) == 2:
+            return path_dimensions(self.dimensions, *wanted.ranks)
+        return rank_dimensions(self.dimensions, wanted.ranks)
+
     def _plan(self, asked: Request, kind: str) -> _Planned:
-        if self.policy == IDEAL:
-            return _single(0, 0.0, ideal_s(asked))
+        last = len(asked.dimensions) - 1
         if kind == "send":
-            last = len(asked.dimensions) - 1
             one = asked.dimensions[last]
-            return _single(last, asked.bytes / one.bandwidth_Bps, one.latency_s)
+            seconds = asked.bytes / one.link_Bps
+            if self.policy == IDEAL:
+                return _single(last, 0.0, seconds)
+            return _single(last, seconds, one.latency_s)
+        if self.policy == IDEAL:
+            return _single(last, 0.0, ideal_s(asked))
         chunks = min(self.chunks, max(1, int(asked.bytes)))
         timed = schedule(asked, self.policy, order=self.order, chunks=chunks, active=self.active)
         passages = timed.stages.passages()

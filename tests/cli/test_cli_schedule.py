@@ -1,0 +1,591 @@
+"""``weft schedule``: every option, every format, and one clear line for every bad input."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+Run = Callable[..., tuple[int, str, str]]
+
+DIMS = ("--dims", "switch:4:150GiB/s:1us,ring:4:100GiB/s:1us")
+SMALL = ("schedule", "all-reduce", "64MiB", *DIMS)
+WHOLE = ("schedule", "--workload", "gnmt", *DIMS)
+BANDWIDTH_S = 2 * 2**26 * 15 / 16 / (250 * 2**30)
+"""Bytes that every accelerator must send, 2 S (N - 1)/N, over all bandwidth."""
+
+
+def as_json(weft: Run, *arguments: str) -> dict:
+    code, out, err = weft(*arguments, "--format", "json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_json_is_the_promised_schema(weft: Run) -> None:
+    found = as_json(weft, *SMALL)
+    assert found["schema"] == "weft.schedule/1"
+    assert {"time_s", "ideal_s", "bound_s", "utilization", "dimensions", "orders"} <= set(found)
+    assert (found["collective"], found["bytes"], found["accelerators"]) == ("all-reduce", 2**26, 16)
+    assert found["ideal_s"] == pytest.approx(BANDWIDTH_S)
+    assert found["ideal_s"] <= found["bound_s"] <= found["time_s"] * (1 + 1e-9)
+    assert found["utilization"] == pytest.approx(found["ideal_s"] / found["time_s"])
+    assert len(found["orders"]) == len(found["chunk_bytes"]) == found["chunks"]
+    assert {tuple(sorted(order)) for order in found["orders"]} == {(1, 2)}
+    assert found["gather_orders"] == [order[::-1] for order in found["orders"]]
+    assert sum(found["chunk_bytes"]) == pytest.approx(2**26)
+    assert [one["number"] for one in found["dimensions"]] == [1, 2]
+    sent = sum(one["sent_bytes"] for one in found["dimensions"])
+    assert sent == pytest.approx(2 * 2**26 * 15 / 16)
+    for one in found["dimensions"]:
+        assert one["busy_s"] == pytest.approx(one["sent_bytes"] / one["bandwidth_Bps"])
+        assert one["busy_s"] + one["idle_s"] == pytest.approx(found["time_s"])
+
+
+def test_same_bytes_again(weft: Run) -> None:
+    assert weft(*SMALL, "--compare", "--format", "json") == weft(*SMALL, "--compare", "--format", "json")
+
+
+@pytest.mark.parametrize(
+    "kind", ["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce"]
+)
+def test_every_collective(weft: Run, kind: str) -> None:
+    code, out, err = weft("schedule", kind, "1MiB", *DIMS)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{kind} of 1.0 MiB on 4 x 4 = 16 accelerators\n")
+
+
+def test_compare_lists_every_policy(weft: Run) -> None:
+    found = as_json(weft, *SMALL, "--compare")
+    times = {one["policy"]: one["time_s"] for one in found["policies"]}
+    variants = [f"themis {order}" for order in ("fifo", "scf", "astra-fifo", "astra-scf")]
+    assert list(times) == ["baseline", *variants, "weft"]
+    assert times["weft"] == min(times.values()) == found["time_s"]
+    _, out, _ = weft(*SMALL, "--compare")
+    for name in (*times, "bound", "ideal"):
+        assert f"\n  {name} " in out
+    gather = as_json(weft, "schedule", "all-to-all", "64MiB", *DIMS, "--compare")
+    assert [one["policy"] for one in gather["policies"]] == ["baseline", "weft"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--policy", "baseline"), {"policy": "baseline", "order": "fifo", "chunks": 64}),
+        (("--policy", "blueconnect"), {"policy": "baseline"}),
+        (("--policy", "themis"), {"policy": "themis", "order": "scf", "chunks": 64}),
+        (("--policy", "themis", "--order", "fifo"), {"policy": "themis", "order": "fifo"}),
+        (("--policy", "themis", "--order", "astra-scf"), {"order": "astra-scf"}),
+        (("--policy", "themis", "--chunks", "5"), {"chunks": 5}),
+        (("--policy", "weft"), {"policy": "weft", "order": "fixed"}),
+        (("--policy", "baseline", "--active", "1"), {"active": 1}),
+        (("--policy", "baseline", "--active", "3"), {"active": 3}),
+        (("--policy", "baseline", "--active", "overlap"), {"active": None}),
+        (("--npus", "16"), {"accelerators": 16}),
+    ],
+)
+def test_options_are_heard(weft: Run, options: tuple[str, ...], expected: dict) -> None:
+    found = as_json(weft, *SMALL, *options)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_algorithms(weft: Run) -> None:
+    found = as_json(weft, *SMALL, "--algorithms", "direct,-")
+    assert [one["algorithm"] for one in found["dimensions"]] == ["direct", "ring"]
+
+
+def test_a_switch_of_no_power_of_two_says_what_it_takes(weft: Run) -> None:
+    _, out, _ = weft("schedule", "all-reduce", "1MiB", "--dims", "switch:6:100GB/s:1us,switch:2:100GB/s:1us")
+    assert "Assumed: dimension 1: ring instead of halving-doubling on a switch of 6" in out
+
+
+def test_independent_orders_are_never_slower(weft: Run) -> None:
+    both = as_json(weft, *SMALL, "--independent")
+    assert both["time_s"] <= as_json(weft, *SMALL)["time_s"] * (1 + 1e-12)
+
+
+def test_a_cluster_says_which_tiers_are_one(weft: Run) -> None:
+    found = as_json(weft, "schedule", "all-gather", "256MiB", "--cluster", "h100-1024")
+    assert [one["size"] for one in found["dimensions"]] == [8, 128]
+    assert found["assumptions"] == ["rail and spine share the NIC: one dimension of 128"]
+
+
+def test_a_late_rank_delays_all(weft: Run) -> None:
+    alike = as_json(weft, *SMALL)["time_s"]
+    found = as_json(weft, *SMALL, "--late", "3:5ms")
+    assert len(found["per_rank"]["finish_s"]) == 16
+    assert 5e-3 < found["per_rank"]["time_s"] <= 5e-3 + alike * (1 + 1e-9)
+    _, out, _ = weft(*SMALL, "--late", "3:5ms")
+    assert "Rank by rank: " in out
+
+
+def test_a_slow_link(weft: Run) -> None:
+    alike = as_json(weft, *SMALL)["time_s"]
+    found = as_json(weft, *SMALL, "--slow", "3:2:0.5")["per_rank"]["time_s"]
+    assert alike * 1.2 < found < alike * 2.1
+    unchanged = as_json(weft, *SMALL, "--slow", "3:2:1")["per_rank"]["time_s"]
+    assert unchanged == pytest.approx(alike, rel=1e-6)
+
+
+def test_stages_contend_on_a_fabric(weft: Run, tmp_path: Path) -> None:
+    cluster = ("schedule", "all-reduce", "64MiB", "--cluster", "h100-64", "--chunks", "64")
+    alike = as_json(weft, *cluster)["time_s"]
+    fabric = ("--fabric", "rail-optimized", "--radix", "64", "--seed", "3", "--routing", "spray")
+    found = as_json(weft, *cluster, *fabric)
+    assert found["per_rank"]["time_s"] > alike * 0.99
+    path = str(tmp_path / "fabric.json")
+    options = ("--kind", "rail-optimized", "--radix", "64", "--export", "json", "-o", path)
+    assert weft("fabric", "h100-64", *options)[0] == 0
+    again = as_json(weft, *cluster, "--fabric", path, "--routing", "spray", "--seed", "3")
+    assert again["per_rank"]["time_s"] == pytest.approx(found["per_rank"]["time_s"], rel=1e-6)
+
+
+# Exports ----------------------------------------------------------------------------------------
+
+
+def test_msccl_is_xml_for_every_rank(weft: Run, tmp_path: Path) -> None:
+    path = tmp_path / "algorithm.xml"
+    assert weft(*SMALL, "--export", "msccl", "-o", str(path)) == (0, "", "")
+    root = ElementTree.fromstring(path.read_text())
+    assert (root.tag, root.get("ngpus"), root.get("coll")) == ("algo", "16", "allreduce")
+    assert [gpu.get("id") for gpu in root.findall("gpu")] == [str(rank) for rank in range(16)]
+
+
+def test_mscclpp_is_json_for_every_rank(weft: Run) -> None:
+    code, out, _ = weft(*SMALL, "--policy", "themis", "--chunks", "4", "--export", "mscclpp")
+    found = json.loads(out)
+    assert code == 0
+    assert found["collective"] == "allreduce"
+    assert [gpu["id"] for gpu in found["gpus"]] == list(range(16))
+
+
+def test_a_network_file_is_the_same_network(weft: Run, tmp_path: Path) -> None:
+    path = str(tmp_path / "network.yml")
+    assert weft(*SMALL, "--export", "astra-network", "-o", path) == (0, "", "")
+    again = weft("schedule", "all-reduce", "64MiB", "--network", path, "--format", "json")
+    assert again == weft(*SMALL, "--format", "json")
+
+
+@pytest.mark.parametrize("policy", ["baseline", "themis"])
+def test_a_system_file_is_the_same_schedule(weft: Run, tmp_path: Path, policy: str) -> None:
+    path = str(tmp_path / "system.txt")
+    options = ("--policy", policy, "--chunks", "8", "--active", "1")
+    assert weft(*SMALL, *options, "--export", "astra-system", "-o", path) == (0, "", "")
+    assert as_json(weft, *SMALL, "--system", path) == as_json(weft, *SMALL, *options)
+
+
+def test_options_overrule_a_system_file(weft: Run, tmp_path: Path) -> None:
+    path = str(tmp_path / "system.txt")
+    weft(*SMALL, "--policy", "themis", "--export", "astra-system", "-o", path)
+    found = as_json(weft, *SMALL, "--system", path, "--policy", "baseline", "--chunks", "7")
+    assert (found["policy"], found["order"], found["chunks"]) == ("baseline", "fifo", 7)
+
+
+def test_a_logical_topology(weft: Run) -> None:
+    _, out, _ = weft(*SMALL, "--export", "logical-topology")
+    assert json.loads(out) == {"logical-dims": ["4", "4"]}
+
+
+def test_a_tuner_file_covers_all_sizes(weft: Run) -> None:
+    code, out, _ = weft("schedule", "all-reduce", "1MiB", "--cluster", "h100-16", "--export", "nccl-tuner")
+    rows = [line.split(",") for line in out.splitlines() if not line.startswith("#")]
+    assert code == 0
+    assert {row[0] for row in rows} == {"allreduce", "allgather", "reducescatter"}
+    assert {tuple(row[-2:]) for row in rows} == {("2", "16")}
+    for _, group in groupby(rows, key=lambda row: row[0]):
+        ends = [(int(row[1]), int(row[2])) for row in group]
+        assert ends[0][0] == 0
+        assert all(before[1] + 1 == after[0] for before, after in pairwise(ends))
+
+
+def test_chakra_traces_are_a_workload(weft: Run, tmp_path: Path) -> None:
+    prefix = str(tmp_path / "trace")
+    code, out, err = weft(*SMALL, "--export", "chakra", "-o", prefix)
+    assert (code, out, err) == (0, "", f"16 traces: {prefix}.<rank>.et\n")
+    assert len(list(tmp_path.iterdir())) == 16
+    found = as_json(weft, "schedule", "--workload", f"{prefix}.3.et", *DIMS)
+    times = {one["policy"]: one["iteration_s"] for one in found["policies"]}
+    assert times["ideal"] == pytest.approx(BANDWIDTH_S)
+    assert times["baseline"] == pytest.approx(as_json(weft, *SMALL, "--policy", "baseline")["time_s"])
+
+
+# Pictures ---------------------------------------------------------------------------------------
+
+
+def test_timeline_and_chart(weft: Run, tmp_path: Path) -> None:
+    timeline, chart = tmp_path / "trace.pftrace", tmp_path / "busy.svg"
+    code, out, err = weft(*SMALL, "--timeline", str(timeline), "--chart", str(chart))
+    assert (code, err) == (0, "")
+    assert out == weft(*SMALL)[1]
+    assert b"all-gather chunk 0" in timeline.read_bytes()
+    assert ElementTree.fromstring(chart.read_text()).tag.endswith("svg")
+
+
+@pytest.mark.parametrize("arguments", [SMALL, WHOLE], ids=["collective", "workload"])
+def test_an_output_file_holds_what_the_terminal_shows(weft: Run, tmp_path: Path, arguments) -> None:
+    for options in ((), ("--format", "json")):
+        path = tmp_path / "out.txt"
+        assert weft(*arguments, *options, "-o", str(path)) == (0, "", "")
+        assert path.read_text() == weft(*arguments, *options)[1]
+
+
+@pytest.mark.parametrize("columns", [80, 110])
+def test_tables_fit(weft: Run, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    for module in ("weft.cli.outcome", "weft.cli.options"):
+        monkeypatch.setattr(f"{module}.console", lambda **_: Console(width=columns, highlight=False))
+    wide = "switch:8:450GB/s:1us,fc:4:100GB/s:2us,ring:4:50GB/s:5us,switch:16:12.5GB/s:10us"
+    for arguments in (
+        (*SMALL, "--compare", "--late", "3:5ms"),
+        ("schedule", "all-reduce", "10GiB", "--dims", wide, "--compare", "--late", "1:1s"),
+        ("schedule", "all-gather", "1KiB", "--dims", "switch:6:100GB/s:1us,switch:2:100GB/s:1us"),
+        ("schedule", "--workload", "resnet-152", "--dims", wide),
+        ("schedule", "--workload", "dlrm", *DIMS),
+    ):
+        code, out, _ = weft(*arguments)
+        lines = out.splitlines()
+        assert code == 0
+        assert max(map(len, lines)) <= columns
+        assert not any(line != line.rstrip() for line in lines)
+
+
+# Whole iterations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gnmt", "dlrm", "resnet-152"])
+def test_a_workload_under_every_policy(weft: Run, name: str) -> None:
+    found = as_json(weft, "schedule", "--workload", name, *DIMS)
+    times = {one["policy"]: one["iteration_s"] for one in found["policies"]}
+    assert (found["schema"], found["workload"]) == ("weft.workload/1", name)
+    assert list(times) == ["baseline", "themis", "weft", "ideal"]
+    assert times["ideal"] <= times["weft"] * (1 + 1e-9)
+    assert times["weft"] <= min(times["themis"], times["baseline"]) * (1 + 1e-9)
+    for one in found["policies"]:
+        assert one["compute_s"] + one["exposed_s"] == pytest.approx(one["iteration_s"])
+        assert one["speedup"] == pytest.approx(times["baseline"] / one["iteration_s"])
+    _, out, _ = weft("schedule", "--workload", name, *DIMS)
+    assert out.startswith(f"{name} on 4 x 4: ")
+
+
+def test_a_planned_job(weft: Run, tmp_path: Path) -> None:
+    job = ("--workload", "llama-3.2-1b", "--layout", "fsdp=16,mbs=1", "--cluster", "h100-16")
+    recipe = ("--batch", "32", "--sequence", "2048", "--precision", "bf16", "--attention", "flash")
+    found = as_json(weft, "schedule", *job, *recipe, "--chunks", "8", "--active", "overlap")
+    assert found["workload"] == "llama-3.2-1b on h100-16"
+    twice = as_json(weft, "schedule", *job, "--batch", "64", "--sequence", "2048", "--chunks", "8")
+    assert twice["compute_s"] == pytest.approx(2 * found["compute_s"], rel=0.1)
+    slower = tmp_path / "slower.toml"
+    slower.write_text("gemm_efficiency = 0.5\n")
+    slow = as_json(weft, "schedule", *job, *recipe, "--calibration", str(slower), "--chunks", "8")
+    assert slow["compute_s"] > found["compute_s"] * 1.1
+    half = as_json(weft, "schedule", *job, *recipe, "--reduce-bf16", "--chunks", "8")
+    busy = [one["policies"][0]["busy_s"][0] for one in (half, found)]
+    assert busy[0] < busy[1]
+
+
+@pytest.mark.parametrize("policy", ["baseline", "blueconnect", "themis", "weft"])
+def test_a_timeline_of_an_iteration(weft: Run, tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "trace.pftrace"
+    code, _, err = weft(*WHOLE, "--timeline", str(path), "--policy", policy)
+    assert (code, err) == (0, "")
+    assert b"backward" in path.read_bytes()
+    assert b"gradients" in path.read_bytes()
+
+
+def test_a_workload_hears_chunks_active_and_order(weft: Run) -> None:
+    usual = as_json(weft, *WHOLE, "--active", "1")
+    few = as_json(weft, *WHOLE, "--active", "1", "--chunks", "1")
+    assert few["policies"][0]["iteration_s"] > usual["policies"][0]["iteration_s"]
+    first = as_json(weft, *WHOLE, "--active", "1", "--order", "fifo")
+    assert first["policies"][1]["iteration_s"] != usual["policies"][1]["iteration_s"]
+
+
+def test_process_groups_of_a_trace(weft: Run, tmp_path: Path) -> None:
+    """The trace names the group, the file its ranks: 1 GB in four neighbours on a switch of 8."""
+    from weft.interop.chakra_write import write_groups, write_traces
+    from weft.model.workload import Communication, Task, Workload
+
+    call = Communication(kind="all-reduce", bytes=1e9, ranks=(0, 1, 2, 3))
+    workload = Workload(name="group", tasks=(Task(name="reduce", communication=call),))
+    write_traces(workload, tmp_path / "trace", 8, sizes=[8])
+    groups = tmp_path / "groups.json"
+    groups.write_text(write_groups(workload))
+    trace = ("schedule", "--workload", str(tmp_path / "trace.0.et"), "--dims", "switch:8:100GB/s:0s")
+    found = as_json(weft, *trace, "--groups", str(groups))
+    assert found["policies"][0]["iteration_s"] == pytest.approx(2 * 3 / 4 * 1e9 / 100e9)
+    groups.write_text("{")
+    code, out, err = weft(*trace, "--groups", str(groups))
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+
+
+# Bad input --------------------------------------------------------------------------------------
+
+BAD = {
+    "nothing": (("schedule",), "collective and a size"),
+    "no size": (("schedule", "all-reduce", *DIMS), "collective and a size"),
+    "too many words": ((*SMALL, "now"), "collective and a size"),
+    "unknown collective": (("schedule", "all-reduct", "1GiB", *DIMS), "did you mean all-reduce"),
+    "size is no size": (("schedule", "all-reduce", "big", *DIMS), "quantity"),
+    "size zero": (("schedule", "all-reduce", "0B", *DIMS), "positive size"),
+    "size negative": (("schedule", "all-reduce", "--", "-5GiB"), "--dims"),
+    "no network": (("schedule", "all-reduce", "1GiB"), "--cluster, --dims and --network"),
+    "two networks": ((*SMALL, "--cluster", "h100-8"), "--cluster, --dims and --network"),
+    "kind of dimension": (
+        ("schedule", "all-reduce", "1GiB", "--dims", "rign:4:1GB/s:1us"),
+        "did you mean ring",
+    ),
+    "part missing": (("schedule", "all-reduce", "1GiB", "--dims", "ring:4:1GB/s"), "no dimension"),
+    "bandwidth": (("schedule", "all-reduce", "1GiB", "--dims", "ring:4:fast:1us"), "bandwidth"),
+    "bandwidth zero": (("schedule", "all-reduce", "1GiB", "--dims", "ring:4:0GB/s:1us"), "bandwidth"),
+    "latency": (("schedule", "all-reduce", "1GiB", "--dims", "ring:4:1GB/s:soon"), "latency"),
+    "size of a dimension": (("schedule", "all-reduce", "1GiB", "--dims", "ring:0:1GB/s:1us"), "size"),
+    "reduces": (("schedule", "all-reduce", "1GiB", "--dims", "ring:4:1GB/s:1us:reduce"), "reduces"),
+    "one accelerator": (("schedule", "all-reduce", "1GiB", "--dims", "ring:1:1GB/s:1us"), "nobody"),
+    "eight dimensions": (
+        ("schedule", "all-reduce", "1GiB", "--dims", ",".join(["ring:2:1GB/s:1us"] * 8)),
+        "6 at most",
+    ),
+    "npus": ((*SMALL, "--npus", "17"), "16 accelerators, not 17"),
+    "algorithm": ((*SMALL, "--algorithms", "rign,-"), "did you mean ring"),
+    "algorithms do not fit": ((*SMALL, "--algorithms", "ring"), "1 algorithms for 2"),
+    "algorithm of a ring": ((*SMALL, "--algorithms", "-,direct"), "no direct on a ring"),
+    "in-switch": ((*SMALL, "--algorithms", "in-switch,-"), "does not reduce"),
+    "order with weft": ((*SMALL, "--order", "scf"), "drop it"),
+    "no chunks": ((*SMALL, "--chunks", "0"), "0 chunks"),
+    "negative chunks": ((*SMALL, "--chunks", "-1"), "-1 chunks"),
+    "too many chunks": ((*SMALL, "--chunks", "65537"), "65536"),
+    "chunks below a byte": (("schedule", "all-reduce", "100B", *DIMS, "--chunks", "101"), "chunks"),
+    "active": ((*SMALL, "--active", "some"), "no number"),
+    "active zero": ((*SMALL, "--active", "0"), "1 to 4096"),
+    "active many": ((*SMALL, "--active", "999999999999"), "1 to 4096"),
+    "late": ((*SMALL, "--late", "3"), "17:50us"),
+    "late rank": ((*SMALL, "--late", "16:1us"), "0 to 15"),
+    "late negative": ((*SMALL, "--late", "1:-1us"), "beginning"),
+    "slow": ((*SMALL, "--slow", "3:2"), "17:2:0.5"),
+    "slow dimension": ((*SMALL, "--slow", "3:3:0.5"), "1 to 2"),
+    "slow share": ((*SMALL, "--slow", "3:2:0"), "share"),
+    "slow with active": ((*SMALL, "--slow", "3:2:0.5", "--active", "3"), "active"),
+    "fabric without cluster": ((*SMALL, "--fabric", "rail-only"), "--cluster"),
+    "unknown fabric": (
+        ("schedule", "all-reduce", "1GiB", "--cluster", "h100-64", "--fabric", "fat-three"),
+        "fat-tree",
+    ),
+    "missing fabric": ((*SMALL, "--fabric", "no.json"), "no.json"),
+    "unknown cluster": (("schedule", "all-reduce", "1GiB", "--cluster", "h1000-8"), "unknown cluster"),
+    "missing network": (("schedule", "all-reduce", "1GiB", "--network", "no.yml"), "no.yml"),
+    "missing system": ((*SMALL, "--system", "no.txt"), "no.txt"),
+    "groups alone": ((*SMALL, "--groups", "no.json"), "--workload"),
+    "missing groups": (("schedule", "--workload", "no.et", *DIMS, "--groups", "no.json"), "no.json"),
+    "layout alone": ((*SMALL, "--layout", "dp=16"), "--workload"),
+    "tuner without cluster": ((*SMALL, "--export", "nccl-tuner"), "--cluster"),
+    "astra-system of weft": ((*SMALL, "--export", "astra-system"), "--policy themis"),
+    "chakra to the terminal": ((*SMALL, "--export", "chakra"), "-o"),
+    "chakra folder": ((*SMALL, "--export", "chakra", "-o", "/no/such/folder/x"), "cannot be written"),
+    "msccl of an all-to-all": (
+        ("schedule", "all-to-all", "1GiB", *DIMS, "--export", "msccl"),
+        "messages for all-to-all",
+    ),
+    "msccl in the switch": (
+        ("schedule", "all-reduce", "1GiB", "--dims", "switch:4:1GB/s:1us:reduce", "--export", "msccl"),
+        "--algorithms",
+    ),
+    "msccl of too many": (
+        ("schedule", "all-reduce", "1GiB", "--cluster", "h100-16384", "--export", "msccl"),
+        "fewer chunks",
+    ),
+    "chart": ((*SMALL, "--chart", "x.png"), "SVG"),
+    "chart folder": ((*SMALL, "--chart", "/no/such/folder/x.svg"), "folder"),
+    "output folder": ((*SMALL, "-o", "/no/such/folder/x.txt"), "cannot be written"),
+    "unknown workload": (("schedule", "--workload", "gnmd", *DIMS), "did you mean gnmt"),
+    "workload and collective": ((*SMALL, "--workload", "gnmt"), "drop one"),
+    "missing chakra": (("schedule", "--workload", "no.et", *DIMS), "no.et"),
+    "missing trace": (("schedule", "--workload", "no.json", *DIMS), "no.json"),
+    "missing packed trace": (("schedule", "--workload", "no.json.gz", *DIMS), "no.json.gz"),
+    "workload without network": (("schedule", "--workload", "gnmt"), "--dims"),
+    "workload that does not fit": (("schedule", "--workload", "transformer-1t", *DIMS), "128 ranks"),
+    "job without cluster": (("schedule", "--workload", "gpt2", "--layout", "dp=16", *DIMS), "--cluster"),
+    "job's layout": (
+        ("schedule", "--workload", "gpt2", "--layout", "dp=3", "--cluster", "h100-8"),
+        "",
+    ),
+    "job's rule": (
+        ("schedule", "--workload", "gpt2", "--layout", "pp=2,vpp=9", "--cluster", "h100-8"),
+        "stages",
+    ),
+    "job's model": (
+        ("schedule", "--workload", "gtp2", "--layout", "dp=8", "--cluster", "h100-8"),
+        "did you mean",
+    ),
+    "workload's chunks": ((*WHOLE, "--chunks", "-1"), "-1 chunks"),
+    "workload's active": ((*WHOLE, "--active", "0"), "1 to 4096"),
+    **{
+        f"workload with {name}": ((*WHOLE, *words), "one collective")
+        for name, words in {
+            "independent": ("--independent",),
+            "late": ("--late", "1:1us"),
+            "slow": ("--slow", "1:1:0.5"),
+            "fabric": ("--fabric", "rail-only"),
+            "export": ("--export", "msccl"),
+            "chart": ("--chart", "x.svg"),
+            "compare": ("--compare",),
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(
+    weft: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, message = BAD[name]
+    code, out, err = weft(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+USAGE = {
+    "policy": (("--policy", "tacos"), "weft"),
+    "order": (("--policy", "themis", "--order", "lifo"), "fifo"),
+    "radix": (("--radix", "1"), "4096"),
+    "routing": (("--routing", "best"), "spray"),
+    "export": (("--export", "nccl"), "msccl"),
+    "format": (("--format", "csv"), "json"),
+    "chunks": (("--chunks", "many"), "integer"),
+    "option": (("--chunk", "4"), "--chunks"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_what_the_options_do_not_take(weft: Run, name: str) -> None:
+    options, message = USAGE[name]
+    code, out, err = weft(*SMALL, *options)
+    assert (code, out) == (2, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert message in last
+    assert "Traceback" not in err
+
+
+UNHEARD = {
+    "npus": ((*WHOLE, "--npus", "17"), "17"),
+    "chunks": ((*WHOLE, "--chunks", "0"), "0 chunks"),
+}
+
+
+@pytest.mark.parametrize("name", UNHEARD)
+def test_a_workload_refuses_what_a_collective_refuses(weft: Run, name: str) -> None:
+    arguments, message = UNHEARD[name]
+    code, _, err = weft(*arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_absurd_sizes_are_refused_in_one_line(weft: Run) -> None:
+    code, out, err = weft("schedule", "all-reduce", "1e300", "--dims", "switch:4:1e-200:0s,ring:4:1GB/s:0s")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--timeline", "--chart"])
+def test_no_picture_is_forgotten_beside_an_export(weft: Run, tmp_path: Path, option: str) -> None:
+    """It is drawn, or refused."""
+    path = tmp_path / "picture.svg"
+    code, _, _ = weft(*SMALL, "--export", "msccl", option, str(path))
+    assert path.exists() if code == 0 else code == 2
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_trace_of_a_barrier_alone_takes_no_time(weft: Run, tmp_path: Path, form: str) -> None:
+    path = tmp_path / "barrier.json"
+    attributes = [{"name": "collective_name", "value": "barrier"}, {"name": "pg_name", "value": "0"}]
+    node = {"id": 3, "name": "record_param_comms", "ctrl_deps": 1, "attrs": attributes}
+    path.write_text(json.dumps({"schema": "1.1.0", "nodes": [node]}))
+    code, out, err = weft("schedule", "--workload", str(path), *DIMS, "--format", form)
+    assert (code, err) == (0, "")
+    assert "barrier.json" in out
+
+
+def test_a_workload_hears_algorithms(weft: Run) -> None:
+    """A direct exchange takes one latency, a ring on the same switch takes 15."""
+    dims = ("--dims", "switch:16:900GB/s:1ms")
+    times = [
+        as_json(weft, "schedule", "--workload", "gnmt", *dims, "--algorithms", name)["policies"][0]
+        for name in ("direct", "ring")
+    ]
+    assert times[0]["iteration_s"] < times[1]["iteration_s"] / 2
+
+
+@pytest.mark.parametrize("arguments", [SMALL, WHOLE], ids=["collective", "workload"])
+def test_a_timeline_that_cannot_be_written(weft: Run, arguments: tuple[str, ...]) -> None:
+    code, _, err = weft(*arguments, "--timeline", "/no/such/folder/x.pftrace")
+    assert code == 2
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+
+
+BROKEN_FILES = {
+    "empty": b"",
+    "binary": bytes(range(256)),
+    "list": b"[1, 2]",
+    "nested": b"[" * 100_000,
+    "object": b'{"nodes": 3, "traceEvents": 4}',
+    "text": b"topology: [ Ring ]\nnpus_count: [ x ]\n",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_FILES)
+@pytest.mark.parametrize("role", ["network.yml", "system.txt", "system.json", "t.et", "t.json", "t.json.gz"])
+def test_broken_files(weft: Run, tmp_path: Path, name: str, role: str) -> None:
+    if (name, role[:6]) == ("text", "system"):
+        pytest.skip("a system file of version 1.0 may have lines that nobody knows")
+    path = tmp_path / role
+    path.write_bytes(BROKEN_FILES[name])
+    collective = ("schedule", "all-reduce", "1MiB")
+    arguments = {
+        "network": (*collective, "--network", str(path)),
+        "system": (*collective, *DIMS, "--system", str(path)),
+        "t": ("schedule", "--workload", str(path), *DIMS),
+    }[role.split(".")[0]]
+    code, out, err = weft(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+
+
+JUNK = ["--dims", "--algorithms", "--active", "--late", "--slow", "--chunks", "--npus", "--workload"]
+
+
+@given(st.text(max_size=30), st.sampled_from(JUNK))
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_junk_options_never_crash(weft: Run, text: str, option: str) -> None:
+    network = () if option == "--dims" else DIMS
+    wanted = () if option == "--workload" else ("all-reduce", "1MiB")
+    code, _, err = weft("schedule", *wanted, *network, f"{option}={text}")
+    assert code in (0, 2)
+    assert (err == "") if code == 0 else err.splitlines()[-1].startswith("Error: ")
+    assert "Traceback" not in err
+
+
+def test_nothing_is_half_written(weft: Run, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.write_text("old")
+    for arguments in (
+        (*SMALL, "--chunks", "0"),
+        ("schedule", "all-to-all", "1GiB", *DIMS, "--export", "msccl"),
+        ("schedule", "--workload", "transformer-1t", *DIMS),
+    ):
+        assert weft(*arguments, "-o", str(target))[0] == 2
+        assert target.read_text() == "old"
+        assert list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,202 @@
+"""Dimensions, algorithms and odd ranks as people write them."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.collectives.schedule import request
+from weft.collectives.stages import ALGORITHMS
+from weft.collectives.text import parse_algorithms, parse_dimensions, parse_late, parse_slow
+from weft.errors import BadInput, UnknownName, WeftError
+from weft.fabric.dimension import KINDS, Dimension
+
+ASKED = request(
+    "all-reduce",
+    1e6,
+    [Dimension(kind="switch", size=4, bandwidth_Bps=1e9), Dimension(kind="ring", size=3, bandwidth_Bps=1e9)],
+)
+
+
+def test_dimensions():
+    found = parse_dimensions("switch:16:150GiB/s:1ns, ring:8:50GB/s:1us,fc:4:400Gb/s:0,line:3:1e9:2us")
+    assert found == (
+        Dimension(kind="switch", size=16, bandwidth_Bps=150 * 2**30, latency_s=1e-9),
+        Dimension(kind="ring", size=8, bandwidth_Bps=50e9, latency_s=1e-6),
+        Dimension(kind="fully-connected", size=4, bandwidth_Bps=50e9, latency_s=0.0),
+        Dimension(kind="line", size=3, bandwidth_Bps=1e9, latency_s=2e-6),
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("FC", "fully-connected"),
+        ("FullyConnected", "fully-connected"),
+        ("Ring", "ring"),
+        ("SWITCH", "switch"),
+    ],
+)
+def test_names_of_kinds(word, kind):
+    assert parse_dimensions(f"{word}:4:1GB/s:1us")[0].kind == kind
+
+
+def test_a_switch_that_reduces():
+    (found,) = parse_dimensions("switch:8:450GB/s:1us:reduce")
+    assert found.reduces
+
+
+BAD = {
+    "nothing": ("", "dimension 1", "is no dimension"),
+    "one part": ("ring", "dimension 1", "is no dimension"),
+    "three parts": ("ring:8:50GB/s", "dimension 1", "is no dimension"),
+    "five parts": ("switch:8:50GB/s:1us:reduces", "dimension 1", "is no dimension"),
+    "six parts": ("switch:8:50GB/s:1us:reduce:reduce", "dimension 1", "is no dimension"),
+    "the second": ("ring:8:50GB/s:1us,", "dimension 2", "is no dimension"),
+    "kind": ("rong:8:50GB/s:1us", "dimension 1", "did you mean ring"),
+    "no kind": (":8:50GB/s:1us", "dimension 1", "unknown kind of dimension"),
+    "size": ("ring:eight:50GB/s:1us", "size", "not a whole number"),
+    "negative size": ("ring:-8:50GB/s:1us", "size", "not a whole number"),
+    "part of a size": ("ring:8.5:50GB/s:1us", "size", "not a whole number"),
+    "empty size": ("ring::50GB/s:1us", "size", "not a whole number"),
+    "size of ten digits": ("ring:1234567890:50GB/s:1us", "size", "not a whole number"),
+    "superscript": ("ring:8²:50GB/s:1us", "size", "not a whole number"),
+    "zero": ("ring:0:50GB/s:1us", "size", "0"),
+    "bandwidth": ("ring:8:fast:1us", "bandwidth", "is not a quantity"),
+    "unit of a bandwidth": ("ring:8:50GB:1us", "bandwidth", "wrong unit"),
+    "no bandwidth": ("ring:8:0GB/s:1us", "bandwidth", "0"),
+    "negative bandwidth": ("ring:8:-1GB/s:1us", "bandwidth", "-1"),
+    "infinite bandwidth": ("ring:8:1e999:1us", "bandwidth", "too large"),
+    "latency": ("ring:8:50GB/s:soon", "latency", "is not a quantity"),
+    "unit of a latency": ("ring:8:50GB/s:1m", "latency", "wrong unit"),
+    "negative latency": ("ring:8:50GB/s:-1us", "latency", "-1e-06"),
+    "reduces": ("ring:8:50GB/s:1us:reduce", "reduces", "no switch that reduces"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_dimensions_that_cannot_be(name):
+    text, where, message = BAD[name]
+    with pytest.raises(BadInput) as error:
+        parse_dimensions(text)
+    assert str(error.value).startswith("--dims: dimension ")
+    assert where in str(error.value)
+    assert message in str(error.value)
+
+
+def test_long_texts_do_not_fill_the_message():
+    with pytest.raises(BadInput) as error:
+        parse_dimensions("x" * 100_000)
+    assert len(str(error.value)) < 300
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_random_text_is_refused(text):
+    for parse in (
+        parse_dimensions,
+        parse_algorithms,
+        lambda one: parse_late(one, ASKED),
+        lambda one: parse_slow(one, ASKED),
+    ):
+        with contextlib.suppress(WeftError):
+            parse(text)
+
+
+WORDS = st.sampled_from(
+    ["ring", "fc", "switch", "line", "reduce", "4", "0", "-1", "1e9", "nan", "inf", "1us", "50GB/s", "²", ""]
+)
+
+
+@given(st.lists(st.lists(WORDS, min_size=1, max_size=6).map(":".join), min_size=1, max_size=3).map(",".join))
+@settings(max_examples=300, deadline=None)
+def test_text_that_is_nearly_right(text):
+    for parse in (parse_dimensions, lambda one: parse_late(one, ASKED), lambda one: parse_slow(one, ASKED)):
+        try:
+            found = parse(text)
+        except WeftError:
+            continue
+        assert len(found)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Dimension,
+            kind=st.sampled_from(KINDS),
+            size=st.integers(1, 10**6),
+            bandwidth_Bps=st.floats(1.0, 1e15),
+            latency_s=st.floats(0.0, 1.0),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_what_is_written_reads_back(dimensions):
+    text = ",".join(f"{d.kind}:{d.size}:{d.bandwidth_Bps!r}:{d.latency_s!r}" for d in dimensions)
+    assert list(parse_dimensions(text)) == dimensions
+
+
+def test_algorithms():
+    assert parse_algorithms("ring, -,direct") == ["ring", None, "direct"]
+    assert parse_algorithms(",".join(ALGORITHMS)) == list(ALGORITHMS)
+    for text in ("rign", "", "ring,", "Ring", "-,--"):
+        with pytest.raises(UnknownName, match="--algorithms"):
+            parse_algorithms(text)
+
+
+def test_late_ranks():
+    found = parse_late("3:50us, 11:1ms,0:0", ASKED)
+    assert found.shape == (12,)
+    assert (found[3], found[11], found.sum()) == pytest.approx((50e-6, 1e-3, 1.05e-3))
+    assert (parse_late("1:1s,1:2s", ASKED) == np.where(np.arange(12) == 1, 2.0, 0.0)).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "17:50us"),
+        ("3", "17:50us"),
+        ("3:1us:2", "17:50us"),
+        ("12:1us", "0 to 11"),
+        ("-1:1us", "rank"),
+        ("x:1us", "rank"),
+        ("3:soon", "quantity"),
+        ("3:-1us", "before the beginning"),
+        ("3:1e999", "too large"),
+    ],
+)
+def test_late_ranks_that_cannot_be(text, message):
+    with pytest.raises(BadInput, match="--late") as error:
+        parse_late(text, ASKED)
+    assert message in str(error.value)
+
+
+def test_slow_links():
+    assert parse_slow("3:2:0.5, 11:1:2", ASKED) == [(3, 1, 0.5), (11, 0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "17:2:0.5"),
+        ("3:2", "17:2:0.5"),
+        ("12:1:0.5", "0 to 11"),
+        ("3:0:0.5", "1 to 2"),
+        ("3:3:0.5", "1 to 2"),
+        ("3:x:0.5", "whole number"),
+        ("3:1:half", "share"),
+        ("3:1:0", "share"),
+        ("3:1:-1", "share"),
+        ("3:1:nan", "share"),
+        ("3:1:inf", "share"),
+        ("3:1:1001", "share"),
+    ],
+)
+def test_slow_links_that_cannot_be(text, message):
+    with pytest.raises(BadInput, match="--slow") as error:
+        parse_slow(text, ASKED)
+    assert message in str(error.value)

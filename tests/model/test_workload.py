@@ -1,0 +1,100 @@
+"""Workloads: what a list of tasks must not be, and who waits for whom."""
+
+import math
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.errors import BadInput
+from weft.model.workload import Communication, Task, Workload, followers
+
+
+def workload(*waits, **task):
+    tasks = tuple(Task(name=f"task {i}", waits=others, **task) for i, others in enumerate(waits))
+    return Workload(name="work", tasks=tasks)
+
+
+def test_computation_is_added_up():
+    tasks = (Task(name="a", seconds=1.5), Task(name="b", seconds=0.25), Task(name="c"))
+    assert Workload(name="work", tasks=tasks).compute_s == 1.75
+
+
+def test_no_tasks():
+    with pytest.raises(BadInput, match="work: has no tasks"):
+        Workload(name="work", tasks=())
+
+
+@pytest.mark.parametrize("waits", [((1,),), ((-1,),), ((), (0, 2)), ((), (10**9,))])
+def test_waits_for_nobody(waits):
+    with pytest.raises(BadInput, match=r"work: task \d+ \(task \d+\): waits for a task that does not exist"):
+        workload(*waits)
+
+
+@pytest.mark.parametrize("waits", [((0,),), ((1,), (0,)), ((), (3,), (1,), (2, 0)), ((), (1, 0))])
+def test_circles(waits):
+    with pytest.raises(BadInput, match="circle"):
+        workload(*waits)
+
+
+def test_the_message_names_a_task_of_the_circle():
+    with pytest.raises(BadInput, match=r"task 1 \(task 1\)"):
+        workload((), (2,), (1,))
+
+
+@pytest.mark.parametrize("seconds", [-1e-9, -math.inf, math.inf, math.nan, 1e9])
+def test_seconds_that_cannot_be(seconds):
+    with pytest.raises(BadInput, match="takes"):
+        workload((), seconds=seconds)
+
+
+@pytest.mark.parametrize("bytes_", [-1.0, math.inf, math.nan, 1e18])
+def test_bytes_that_cannot_be(bytes_):
+    with pytest.raises(BadInput, match="moves"):
+        workload((), communication=Communication(kind="all-reduce", bytes=bytes_))
+
+
+def test_the_largest_and_the_smallest_that_can_be():
+    workload((), seconds=0.0, communication=Communication(kind="barrier", bytes=0.0))
+    workload((), seconds=9.9e8)
+    workload((), communication=Communication(kind="all-reduce", bytes=9.9e17))
+
+
+def test_a_task_does_not_compute_and_communicate():
+    with pytest.raises(BadInput, match="two tasks"):
+        workload((), seconds=1.0, communication=Communication(kind="barrier", bytes=0.0))
+
+
+def test_long_names_do_not_fill_the_message():
+    with pytest.raises(BadInput) as error:
+        Workload(name="work", tasks=(Task(name="x" * 10_000, seconds=-1.0),))
+    assert len(str(error.value)) < 200
+
+
+def test_a_long_chain_is_no_deep_recursion():
+    assert len(workload((), *((i,) for i in range(20_000))).tasks) == 20_001
+
+
+def test_a_task_may_wait_twice_for_the_same():
+    workload((), (0, 0))
+
+
+def test_followers():
+    tasks = workload((), (0,), (0, 1), ()).tasks
+    assert followers(tasks) == [[1, 2], [2], [], []]
+
+
+@given(
+    st.integers(1, 8).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, n - 1), max_size=3).map(tuple), min_size=n, max_size=n)
+    )
+)
+def test_circles_are_those_of_the_standard_library(waits):
+    try:
+        TopologicalSorter(dict(enumerate(waits))).prepare()
+    except CycleError:
+        with pytest.raises(BadInput, match="circle"):
+            workload(*waits)
+    else:
+        workload(*waits)
