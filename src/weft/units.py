@@ -146,10 +146,12 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
     return f"{value:.{digits}g} {unit}"
 
 
-def format_bytes(value: float) -> str:
-    """Memory as the tools of accelerators show it: "71.3 GiB", "512 MiB"."""
-    for scale, prefix in ((2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki")):
-        if abs(value) >= 0.1 * scale:
+def format_bytes(value: float, *, least: float = 0.1) -> str:
+    """Memory as the tools of accelerators show it: "71.3 GiB", "512 MiB"; ``least`` of a unit at the least
+    ("0.1 GiB"), from 1 on in TiB too."""
+    scales = ((2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"))
+    for scale, prefix in ((2.0**40, "Ti"), *scales) if least >= 1 else scales:
+        if abs(value) >= least * scale:
             return f"{value / scale:,.1f} {prefix}B"
     return f"{value:g} B"
 

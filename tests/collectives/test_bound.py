@@ -281,7 +281,7 @@ def test_shares_load_the_dimensions_as_the_bound_says():
             gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
         )
         timed = time_schedule(schedule)
-        assert timed.busy_s.max() == pytest.approx(found.bound_s, rel=1e-9)
+        assert timed.busy_s.max() == pytest.approx(found.bound_s, rel=1e-6)
         assert play(timed.stages.passages(), 3).time_s >= found.bound_s * BELOW
 
 

@@ -325,6 +325,8 @@ def test_too_many_active_chunks_or_too_large():
     for active in (2, 64):
         with pytest.raises(Unsupported, match=f"{active} active chunks"):
             play_ranks(time_schedule(baseline(asked), active=active))
-    wide = request("all-reduce", 1e9, (replace(ring, size=2**15), replace(ring, size=2**8)))
-    with pytest.raises(Unsupported, match="64 chunks on 8388608 ranks"):
+    wide = request("all-reduce", 1e9, (replace(ring, size=2**14), replace(ring, size=2**8)))
+    with pytest.raises(Unsupported, match="steps of all ranks"):
         play_ranks(time_schedule(baseline(wide)))
+    with pytest.raises(Unsupported, match="256 chunks on 4194304 ranks"):
+        play_ranks(time_schedule(baseline(wide, chunks=256)))

@@ -231,7 +231,7 @@ def test_an_iteration_says_what_matters():
     dimensions = network(NARROW)
     found = runs(dlrm(), dimensions)
     text = printed(lambda console: workload_table(found, dimensions, ("[red]cluster[/red] note",), console))
-    assert text.startswith("dlrm on 4 x 4: ")
+    assert text.startswith("dlrm over 4 x 4: ")
     assert "3 collectives of " in text
     for note in (*dlrm().assumptions, "[red]cluster[/red] note"):
         assert f"Assumed: {note}" in text
@@ -269,7 +269,7 @@ def test_a_workload_without_work_has_a_table():
     dimensions = network(NARROW)
     found = runs(workload, dimensions)
     text = printed(lambda console: workload_table(found, dimensions, (), console))
-    assert "idle on 4 x 4" in text
+    assert "idle over 4 x 4" in text
     assert json.loads(workload_to_json(found, dimensions, ()))["compute_s"] == 0
 
 

@@ -111,6 +111,9 @@ def deliver(text: str, output: str | None) -> None:
         return
     target = Path(output)
     try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+            return
         partial = target.with_name(target.name + ".partial")
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)

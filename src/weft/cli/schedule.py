@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 USAGE = "weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns"
 POLICIES = ("baseline", "blueconnect", "themis", "weft")
 ORDERS = ("fifo", "scf", "astra-fifo", "astra-scf")
+EXPORTED_CHUNKS = 4
+"""Where nobody says how many: MSCCL's executors take few steps a rank."""
 ROUTINGS = ("ecmp", "spray", "random")
 
 
@@ -33,7 +36,8 @@ ROUTINGS = ("ecmp", "spray", "random")
     "--dims",
     metavar="KIND:SIZE:BANDWIDTH:LATENCY,...",
     help="Dimensions, inner to outer: ring, line, fully-connected or switch (add :reduce where it can);"
-    " bandwidth per accelerator and direction, latency of one step.",
+    " bandwidth of all of an accelerator's links there, per direction (of a ring both neighbours');"
+    " latency of one step.",
 )
 @click.option("--network", metavar="FILE", help="Dimensions of an ASTRA-sim network.yml.")
 @click.option("--npus", type=int, metavar="N", help="Accelerators that the dimensions must make.")
@@ -92,9 +96,9 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
         schedule_workload.run(dimensions, cluster, notes, _active(values["active"]), values)
         return
     if len(names) != 2:
-        raise BadInput("a collective and a size are needed", where="schedule", remedy=USAGE)
+        problem = f"a collective and a size are needed, not {len(names)} words"
+        raise BadInput(problem, where="schedule", remedy=USAGE)
     from weft.collectives.bound import best_shares, ideal_s
-    from weft.collectives.policies import compare
     from weft.collectives.provision import provision
     from weft.report.schedule import Outcome, schedule_table, schedule_to_json
 
@@ -104,7 +108,7 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
         _export(timed, cluster, values)
         _extras(timed, values)
         return
-    others = compare(asked, chunks=values["chunks"], active=timed.active) if values["compare"] else None
+    others = _others(asked, timed, values) if values["compare"] else None
     outcome = Outcome(
         timed=timed,
         shares=best_shares(asked),
@@ -133,7 +137,16 @@ def _with_system(kind: str, values: dict[str, Any]) -> dict[str, Any]:
             settings["order"] = system.order
         if kind in system.algorithms:
             settings["algorithms"] = ",".join(system.algorithms[kind])
+    if values["export"] in ("msccl", "mscclpp"):
+        settings.setdefault("chunks", EXPORTED_CHUNKS)
     return {name: settings.get(name) if value is None else value for name, value in values.items()}
+
+
+def _others(asked: Request, timed: Timed, values: dict[str, Any]) -> dict[str, Timed]:
+    """Every policy on the machine that the schedule was made for."""
+    from weft.collectives.policies import compare
+
+    return compare(asked, chunks=values["chunks"], active=timed.active, independent=values["independent"])
 
 
 def _request(
@@ -145,7 +158,11 @@ def _request(
     dimensions, cluster, notes = _dimensions(values)
     algorithms = _algorithms(values["algorithms"])
     size = parse_bytes(names[1], "size")
+    if values["export"] in ("msccl", "mscclpp") and algorithms is None:
+        dimensions = tuple(replace(one, reduces=False) for one in dimensions)
     asked = request(names[0], size, dimensions, algorithms=algorithms, accelerators=values["npus"])
+    if values["policy"] == "themis" and asked.kind not in ("all-reduce", "reduce-scatter", "all-gather"):
+        notes = (*notes, f"Themis leaves {asked.kind} to the baseline")
     return asked, cluster, notes
 
 
@@ -196,8 +213,8 @@ def _active(text: str | None) -> Active:
     if text == "overlap":
         return None
     if not text.isdecimal():
-        raise BadInput(f"{text!r} is no number", where="--active", remedy="give 1, 2, ... or overlap")
-    return int(text[:9])
+        raise BadInput(f"{text[:40]!r} is no number", where="--active", remedy="give 1, 2, ... or overlap")
+    return min(int(text[:40]), 10**9)
 
 
 def _per_rank(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> Any:
@@ -242,14 +259,16 @@ def _check_together(values: dict[str, Any]) -> None:
             raise BadInput("says nothing beside --export", where=shown, remedy="drop one of them")
     if values["workload"] is None:
         for name in ("layout", "groups", "calibration", "batch", "sequence", "precision", "attention"):
-            if values[name] is not None:
+            if values[name] is not None and (name, values["export"]) != ("calibration", "nccl-tuner"):
                 raise BadInput("goes with --workload", where=f"--{name}", remedy="add --workload, or drop it")
+    if values["independent"] and values["policy"] not in (None, "weft"):
+        raise BadInput("goes with --policy weft", where="--independent", remedy="drop one of them")
     check_folder(values["timeline"], "--timeline")
 
 
 def _export(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> None:
     if values["export"] != "chakra":
-        deliver(exported(timed, cluster, values["export"]), values["output"])
+        deliver(exported(timed, cluster, values), values["output"])
         return
     if values["output"] is None:
         raise BadInput("writes a file a rank", where="--export chakra", remedy="give their prefix with -o")

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from weft.errors import BadInput
+from weft.cli.options import constants
+from weft.errors import BadInput, Unsupported
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
     from weft.collectives.timing import Timed
 
+MSCCL_CHUNKS = 32_767
+"""Parts of a buffer that MSCCL's executor takes."""
 FORMATS = ("msccl", "mscclpp", "nccl-tuner", "astra-network", "astra-system", "logical-topology", "chakra")
 
 
-def exported(timed: Timed, cluster: Cluster | None, form: str) -> str:
+def exported(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> str:
     """A schedule as text in one of ``FORMATS`` but chakra.
 
     Raises:
         BadInput: the format needs a cluster.
         Unsupported: the format cannot hold the schedule; says why.
     """
+    form: str = values["export"]
     if form in ("msccl", "mscclpp"):
         return _plan_text(timed, form)
     if form == "nccl-tuner":
@@ -28,15 +32,24 @@ def exported(timed: Timed, cluster: Cluster | None, form: str) -> str:
         if cluster is None:
             raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
         span = cluster.tiers[0].size
-        return write_tuner(cluster, nodes=cluster.count // span, ranks=cluster.count)
+        return write_tuner(
+            cluster,
+            nodes=cluster.count // span,
+            ranks=cluster.count,
+            calibration=constants(values["calibration"], cluster),
+        )
     return _astra_text(timed, form)
 
 
 def _plan_text(timed: Timed, form: str) -> str:
     from weft.collectives.expand_schedule import equal, schedule_plan
 
+    asked = timed.schedule.request
+    if form == "msccl" and len(timed.schedule) * asked.accelerators > MSCCL_CHUNKS:
+        problem = f"{len(timed.schedule)} chunks on {asked.accelerators} ranks are over {MSCCL_CHUNKS:,}"
+        raise Unsupported(problem, where="--export msccl", remedy="give fewer chunks with --chunks")
     same = equal(timed, len(timed.schedule))
-    plan, asked = schedule_plan(same), timed.schedule.request
+    plan = schedule_plan(same)
     name = f"weft_{asked.kind.replace('-', '')}_{asked.accelerators}"
     if form == "msccl":
         from weft.interop.msccl import write_msccl
@@ -67,10 +80,13 @@ def _astra_text(timed: Timed, form: str) -> str:
             where="--export astra-system",
             remedy="add --policy themis or baseline",
         )
+    if timed.active is None:
+        problem = "ASTRA-sim has no overlap of latencies without limit"
+        raise BadInput(problem, where="--export astra-system", remedy="add --active 1, or more")
     system = AstraSystem(
         algorithms={asked.kind: asked.algorithms},
         chunks=len(timed.schedule),
-        active=timed.active or 1,
+        active=timed.active,
         policy="themis" if policy == "themis" else "baseline",
         order="scf" if "scf" in timed.rule else "fifo",
     )

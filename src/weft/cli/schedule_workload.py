@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.fabric.dimension import Dimension
     from weft.model.workload import Workload
 
-POLICIES = ("baseline", "themis", "weft", "ideal")
+RECIPE = ("batch", "sequence", "precision", "attention", "calibration")
 ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "export", "chart", "compare")
 
 
@@ -35,23 +35,19 @@ def run(
     from weft.collectives.schedule import check_accelerators
     from weft.collectives.text import parse_algorithms
     from weft.report.workload import workload_table, workload_to_json, write_workload_timeline
-    from weft.simulate.workload import run_workload
+    from weft.simulate.workload import run_policies
 
     check_accelerators(dimensions, values["npus"])
     algorithms = None if values["algorithms"] is None else parse_algorithms(values["algorithms"])
     workload = _workload(dimensions, cluster, values)
-    runs = {
-        policy: run_workload(
-            workload,
-            dimensions,
-            policy,
-            order=values["order"] if policy == "themis" else None,
-            chunks=64 if values["chunks"] is None else values["chunks"],
-            active=active,
-            algorithms=algorithms,
-        )
-        for policy in POLICIES
-    }
+    runs = run_policies(
+        workload,
+        dimensions,
+        order=values["order"],
+        chunks=64 if values["chunks"] is None else values["chunks"],
+        active=active,
+        algorithms=algorithms,
+    )
     if values["form"] == "json":
         deliver(workload_to_json(runs, dimensions, notes), values["output"])
     else:
@@ -63,6 +59,11 @@ def run(
 
 def _workload(dimensions: Sequence[Dimension], cluster: Cluster | None, values: dict[str, Any]) -> Workload:
     name = values["workload"]
+    if values["groups"] is not None and not name.endswith(".et"):
+        raise BadInput("goes with a Chakra trace", where="--groups", remedy="drop it")
+    recipe = [option for option in RECIPE if values[option] is not None]
+    if recipe and values["layout"] is None:
+        raise BadInput("goes with a planned job", where=f"--{recipe[0]}", remedy="add --layout, or drop it")
     if values["layout"] is not None:
         return _job(name, cluster, values)
     path = Path(name)
@@ -81,8 +82,12 @@ def _workload(dimensions: Sequence[Dimension], cluster: Cluster | None, values: 
         from weft.interop.torch_traces import read_torch_trace
 
         return read_torch_trace(path)
+    from weft.model import names
     from weft.model.workloads import workload
 
+    if name in names() or path.exists():
+        remedy = "add --layout and --cluster, or give a trace (.et, .json, .json.gz)"
+        raise BadInput(f"{name} is a model or a file", where="--workload", remedy=remedy)
     return workload(name)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from weft.collectives.bound import BALANCED_KINDS, Shares, best_shares, shares_of
 from weft.collectives.hierarchical import baseline
 from weft.collectives.queues import Chart, QueueRule, order_of, play
-from weft.collectives.schedule import Request, Schedule, Stages, equal_chunks, mirrored, stages_of
+from weft.collectives.schedule import Request, Schedule, Stages, mirrored, stages_of
 from weft.collectives.themis import themis
 from weft.collectives.timing import Active, default_chunks, machine
 from weft.fabric.spec import Floats, Ints
@@ -72,7 +72,9 @@ def balanced(
             found = candidate, chart
     assert found is not None
     candidate, chart = found
-    ranks = order_of(chart, candidate.stages.passages(), len(asked.dimensions))
+    ranks = candidate.ranks
+    if ranks is None:
+        ranks = order_of(chart, candidate.stages.passages(), len(asked.dimensions))
     return replace(candidate.schedule, policy="weft", ranks=ranks, active=limit)
 
 
@@ -132,7 +134,7 @@ def _reversed(asked: Request, chunks: int | None, limit: int | None) -> _Candida
 
 
 def _schedules(asked: Request, shares: Shares, count: int, *, independent: bool) -> Iterator[Schedule]:
-    """The bound's shares in about ``count`` chunks, and cyclic orders where every order loads alike."""
+    """The bound's shares in about ``count`` chunks."""
     which, part = _interleaved(shares.share, count)
     orders = shares.orders[which]
     gathers = mirrored(orders) if asked.kind == "all-reduce" else None
@@ -140,9 +142,6 @@ def _schedules(asked: Request, shares: Shares, count: int, *, independent: bool)
         request=asked, policy="weft", chunk_bytes=part * asked.bytes, orders=orders, gathers=gathers
     )
     yield once
-    if asked.kind not in BALANCED_KINDS and count >= len(asked.used) > 1:
-        turns = (np.arange(count)[:, None] + np.arange(len(asked.used))) % len(asked.used)
-        yield replace(once, orders=np.array(asked.used)[turns], chunk_bytes=equal_chunks(asked, count))
     if independent and gathers is not None:
         yield replace(once, gathers=np.ascontiguousarray(gathers[::-1]))
 

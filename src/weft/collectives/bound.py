@@ -12,6 +12,7 @@ the pipeline.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import import_module
 from itertools import permutations
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 
 from weft.collectives.hierarchical import baseline_order
 from weft.collectives.schedule import Request, Schedule, mirrored, stages_of
-from weft.fabric.spec import Floats, Ints, Mask
+from weft.fabric.spec import Floats, Ints
 
 BALANCED_KINDS = ("all-reduce", "reduce-scatter", "all-gather")
 TIE = 1e-9
@@ -49,14 +50,18 @@ def ideal_s(asked: Request) -> float:
     An all-reduce, reduce-scatter or all-gather sends the same bytes in every order (they telescope); where
     stages differ in algorithm it is the order that sends least.
     """
-    total = sum(one.bandwidth_Bps for one in asked.dimensions)
+    total = sum(asked.dimensions[i].bandwidth_Bps for i in asked.used)
     sent = _both_ways(asked, candidates(asked)).sent
     return float(sent.min() / total) if sent.size else 0.0
 
 
 def candidates(asked: Request) -> Ints:
-    """Every order of the dimensions that matters, the usual one first."""
+    """Every order of the dimensions that matters, the usual one first; where the bytes are the same in all,
+    the turns of one."""
     usual = baseline_order(asked)
+    if asked.kind not in BALANCED_KINDS:
+        turns = (np.arange(len(usual))[:, None] + np.arange(len(usual))) % len(usual)
+        return np.asarray(usual[turns], dtype=np.int64)
     return np.array(list(permutations(usual.tolist())), dtype=np.int64).reshape(-1, len(usual))
 
 
@@ -100,6 +105,7 @@ def _per_order(asked: Request, orders: Ints) -> _PerOrder:
     )
 
 
+@lru_cache(maxsize=256)
 def best_shares(asked: Request) -> Shares:
     """The shares of the orders that bound the collective's time from below."""
     return shares_of(asked, candidates(asked))
@@ -113,10 +119,13 @@ def shares_of(asked: Request, orders: Ints) -> Shares:
     latency_s = np.bincount(table.order, weights=table.own_s, minlength=ways)
     least_s = float(latency_s.min())
     rows, offsets = _windows(table, ways, least_s)
-    loads = [_load(table, table.dimension == i, ways) for i in range(len(asked.dimensions))]
+    if asked.kind not in BALANCED_KINDS:
+        share = np.full(ways, 1.0 / ways)
+        bound_s = max(float((rows.min(axis=1) + offsets).max()), least_s)
+        return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=_loads(asked, table, ways))
     bound_s, share = _solve(rows, offsets, least_s)
     share = share.reshape(-1, len(orders)).sum(axis=0)
-    return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=np.array(loads))
+    return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=_loads(asked, table, ways))
 
 
 def _both_ways(asked: Request, orders: Ints) -> _PerOrder:
@@ -159,13 +168,16 @@ def _windows(table: _PerOrder, orders: int, least_s: float) -> tuple[Floats, Flo
     return np.concatenate(rows), np.concatenate(offsets)
 
 
-def _load(table: _PerOrder, chosen: Mask, orders: int) -> Floats:
-    """Seconds of work of the chosen stages, by order."""
-    return np.bincount(table.order[chosen], table.work_s[chosen], orders).astype(np.float64)
+def _loads(asked: Request, table: _PerOrder, orders: int) -> Floats:
+    """Seconds of work of each dimension (rows), by order."""
+    loads = np.zeros((len(asked.dimensions), orders))
+    np.add.at(loads, (table.dimension, table.order), table.work_s)
+    return loads
 
 
 def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
-    """The least T >= ``least`` with rows @ share + offsets <= T for shares that add up to 1; and those."""
+    """A proved lower bound of the least T >= ``least`` with rows @ share + offsets <= T for shares that add
+    up to 1; and such shares."""
     count = rows.shape[1]
     if count == 1:
         return max(float((rows[:, 0] + offsets).max(initial=0.0)), least), np.ones(1)
@@ -194,4 +206,14 @@ def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
     found = np.asarray(model.getSolution().col_value)
     share = np.clip(found[:count], 0.0, None)
     share /= share.sum()
-    return max(float((rows @ share + offsets).max()), least), share
+    dual = np.clip(-np.asarray(model.getSolution().row_dual)[:-1], 0.0, None)
+    return max(_certified(rows, offsets, dual), least), share
+
+
+def _certified(rows: Floats, offsets: Floats, dual: Floats) -> float:
+    """What weights of the rows prove (weak duality), free of the solver's tolerance: for all shares, the
+    largest row is no less than the weighted mean of rows, and that no less than for the best single order."""
+    if not dual.any():
+        return 0.0
+    weight = dual / dual.sum()
+    return float((weight @ rows).min() + weight @ offsets)

@@ -20,8 +20,8 @@ from weft.fabric.spec import Floats
 if TYPE_CHECKING:
     from weft.collectives._ranks import Course
 
-MOST_STATE = 1 << 28
-"""Chunks times ranks at most."""
+MOST_STATE, MOST_STEPS = 1 << 28, 1 << 36
+"""Chunks times ranks at most; steps of all stages times ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,6 +64,10 @@ def play_ranks(
         raise Unsupported(problem, where="active", remedy="give 1 or auto")
     if ranks * chunks > MOST_STATE:
         raise Unsupported(f"{chunks} chunks on {ranks} ranks", where="chunks", remedy="give fewer chunks")
+    work = ranks * sum(_steps(timed))
+    if work > MOST_STEPS:
+        problem = f"{work:.2g} steps of all ranks"
+        raise Unsupported(problem, where="ranks", remedy="give fewer chunks or other algorithms")
     starts = np.zeros(ranks) if start_s is None else np.asarray(start_s, dtype=np.float64)
     speeds = rank_bandwidths(timed) if bandwidth_Bps is None else np.asarray(bandwidth_Bps, dtype=np.float64)
     _check(starts, speeds, ranks, len(asked.dimensions))
@@ -95,12 +99,11 @@ def _course(timed: Timed) -> Course:
 
     stages, asked = timed.stages, timed.schedule.request
     order = np.lexsort((timed.ranks, timed.chart.end_s, timed.chart.moving_s, timed.chart.admitted_s))
-    pattern, steps = np.zeros(len(order), dtype=np.int64), np.zeros(len(order), dtype=np.int64)
+    pattern, steps = np.zeros(len(order), dtype=np.int64), np.array(_steps(timed), dtype=np.int64)
     for code in np.unique(stages.kind).tolist():
         for i in range(len(asked.dimensions)):
             here = (stages.kind == code) & (stages.dimension == i)
             cost = asked.stage(STAGE_KINDS[code], i)
-            steps[here] = cost.steps
             pattern[here] = _pattern(STAGE_KINDS[code], cost.algorithm)
     return _ranks.Course(
         chunk=stages.chunk[order],
@@ -109,6 +112,18 @@ def _course(timed: Timed) -> Course:
         steps=steps[order],
         sent_bytes=stages.sent_bytes[order],
     )
+
+
+def _steps(timed: Timed) -> list[int]:
+    """Steps of each stage."""
+    asked = timed.schedule.request
+    known = {
+        (code, i): asked.stage(STAGE_KINDS[code], i).steps
+        for code in np.unique(timed.stages.kind).tolist()
+        for i in asked.used
+    }
+    pairs = zip(timed.stages.kind.tolist(), timed.stages.dimension.tolist(), strict=True)
+    return [known[pair] for pair in pairs]
 
 
 def _pattern(kind: str, algorithm: str) -> int:

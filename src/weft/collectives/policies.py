@@ -59,12 +59,14 @@ def schedule(
     return time_schedule(variant, rule=rule, active=limit)
 
 
-def compare(asked: Request, *, chunks: int | None = None, active: Active = "auto") -> dict[str, Timed]:
+def compare(
+    asked: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
+) -> dict[str, Timed]:
     """Every policy on one machine, by name: the baseline first, Weft's own last."""
     limit = machine(asked, chunks, active)
 
     def timed(policy: str, order: QueueRule | None) -> Timed:
-        return schedule(asked, policy, order=order, chunks=chunks, active=limit)
+        return schedule(asked, policy, order=order, chunks=chunks, active=limit, independent=independent)
 
     found = {"baseline": timed("baseline", "fifo")}
     if asked.kind in BALANCED_KINDS:

@@ -8,22 +8,25 @@ from typing import Literal
 
 import numpy as np
 
-from weft.collectives.bound import best_shares, ideal_s
-from weft.collectives.schedule import Request
+from weft.collectives.bound import best_shares
+from weft.collectives.hierarchical import baseline
+from weft.collectives.schedule import Request, stages_of
+from weft.collectives.timing import per_dimension
 from weft.fabric.spec import Floats
 
 Verdict = Literal["just enough", "over-provisioned", "under-provisioned"]
-CLOSE = 0.01
-HALVINGS = 12
-MOST_FACTOR = 1e5
+CLOSE, EXACT = 0.01, 1e-4
+STEP, HALVINGS = 1.1, 12
+MOST_FACTOR = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A dimension against the one inside it: what the baseline's order needs of it, and what it has.
+    """A dimension against the one inside it: what it needs for the baseline's order to keep both equally
+    busy, and what it has.  (For large dimensions that is the paper's BW(K) = P_K BW(K + 1).)
 
-    Over-provisioned: the baseline leaves bandwidth idle that other orders can use.  Under-provisioned: it is
-    the slowest even where every chunk comes to it last, so that no order helps.
+    Over-provisioned: the baseline leaves bandwidth idle that other orders can use.  Under-provisioned: the
+    baseline waits for it; where chunks come to it last already, no order helps.
     """
 
     inner: int
@@ -42,7 +45,7 @@ class Pair:
 class Provision:
     """Pairs of neighbouring dimensions; the split of the same total bandwidth that is just enough for the
     baseline; and, where no mix of orders can use every dimension all the time, the dimensions that are too
-    slow, with the bandwidths at which one could (None where faster ones would not do)."""
+    slow, with the bandwidths at which one could (None where none is found)."""
 
     pairs: tuple[Pair, ...]
     just_enough_Bps: Floats
@@ -54,19 +57,17 @@ def provision(asked: Request) -> Provision:
     """Judge the bandwidths of a request's dimensions."""
     used = asked.used
     widths = np.array([one.bandwidth_Bps for one in asked.dimensions])
-    sizes = asked.sizes
+    stages = stages_of(baseline(asked, chunks=1))
+    sent = per_dimension(stages, stages.sent_bytes, len(widths))
     pairs = tuple(
-        Pair(inner=a, outer=b, needed_Bps=float(widths[a] / sizes[a]), Bps=float(widths[b]))
+        Pair(inner=a, outer=b, needed_Bps=float(widths[a] * sent[b] / sent[a]), Bps=float(widths[b]))
         for a, b in pairwise(used)
     )
-    below = np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.float64)
-    split = np.where(sizes > 1, 1 / below, 0.0)
-    just_enough = split / split.sum() * widths.sum() if split.any() else widths
     slow = _slow(asked)
     factor = _factor(asked, slow) if slow else None
     return Provision(
         pairs=pairs,
-        just_enough_Bps=just_enough,
+        just_enough_Bps=sent / sent.sum() * widths[list(used)].sum(),
         slow=slow,
         enough_Bps=None if factor is None else _scaled(widths, slow, factor),
     )
@@ -75,38 +76,40 @@ def provision(asked: Request) -> Provision:
 def _slow(asked: Request) -> tuple[int, ...]:
     """Dimensions that are busy all the time in the best mix of orders while others cannot be."""
     still = _without_latency(asked)
-    shares = best_shares(still)
-    if shares.bandwidth_s <= ideal_s(still) * (1 + CLOSE):
+    if _fits(still, CLOSE):
         return ()
-    return tuple(
-        i for i in asked.used if best_shares(_faster(still, (i,), 1 + CLOSE)).bandwidth_s < shares.bandwidth_s
-    )
+    bound_s = best_shares(still).bound_s
+    faster = {i: best_shares(_faster(still, (i,), 1 + CLOSE)).bound_s for i in asked.used}
+    return tuple(i for i, seconds in faster.items() if seconds < bound_s * (1 - CLOSE / 100))
 
 
 def _factor(asked: Request, slow: tuple[int, ...]) -> float | None:
     """How much faster the slow dimensions must be for some mix of orders to keep all busy."""
     still = _without_latency(asked)
-    low, high = 1.0, 2.0
-    while not _fits(_faster(still, slow, high)):
-        low, high = high, high * 2
+    low = high = 1.0
+    while not _fits(_faster(still, slow, high), EXACT):
+        low, high = high, high * STEP
         if high > MOST_FACTOR:
             return None
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if _fits(_faster(still, slow, middle)) else (middle, high)
+        low, high = (low, middle) if _fits(_faster(still, slow, middle), EXACT) else (middle, high)
     return high
 
 
-def _fits(asked: Request) -> bool:
-    return best_shares(asked).bandwidth_s <= ideal_s(asked) * (1 + 1e-6)
+def _fits(asked: Request, close: float) -> bool:
+    """Whether the best mix of orders keeps every dimension busy, but for a share ``close`` of the time."""
+    shares = best_shares(asked)
+    if shares.loads_s.shape[1] != len(shares.share):
+        return False
+    loads = (shares.loads_s @ shares.share)[list(asked.used)]
+    return bool(loads.min() >= shares.bound_s * (1 - close))
 
 
 def _faster(asked: Request, chosen: tuple[int, ...], factor: float) -> Request:
     widths = _scaled(np.array([one.bandwidth_Bps for one in asked.dimensions]), chosen, factor)
-    changed = [
-        replace(one, bandwidth_Bps=float(Bps)) for one, Bps in zip(asked.dimensions, widths, strict=True)
-    ]
-    return replace(asked, dimensions=tuple(changed))
+    pairs = zip(asked.dimensions, widths.tolist(), strict=True)
+    return replace(asked, dimensions=tuple(replace(one, bandwidth_Bps=Bps) for one, Bps in pairs))
 
 
 def _scaled(widths: Floats, chosen: tuple[int, ...], factor: float) -> Floats:

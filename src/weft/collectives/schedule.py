@@ -16,10 +16,11 @@ import numpy as np
 from weft.collectives.queues import NS, Passages
 from weft.collectives.stages import ONE_OPERATION, STAGE_KINDS, Algorithm, Stage, StageKind, choose, stage
 from weft.errors import BadInput, UnknownName, Unsupported
+from weft.fabric.checks import MAX_ACCELERATORS as MOST_ACCELERATORS
 from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Floats, Ints, Mask
 
-MOST_CHUNKS = 65_536
+MOST_CHUNKS = 8192
 MOST_DIMENSIONS = 6
 LARGEST = 1e18
 LONGEST_STEP_S = 1e3
@@ -92,7 +93,8 @@ def request(
         UnknownName: there is no such kind.
         BadInput: the bytes are fewer than one or not finite, there are no dimensions, they make one
             accelerator, or not ``accelerators``, or a quantity is out of all proportion.
-        Unsupported: a dimension cannot carry its algorithm, or there are too many dimensions.
+        Unsupported: a dimension cannot carry its algorithm, or there are too many dimensions or
+            accelerators.
     """
     if kind not in STAGE_KINDS:
         raise UnknownName("collective", str(kind), STAGE_KINDS)
@@ -103,6 +105,9 @@ def request(
     count = prod(one.size for one in dimensions)
     if count < 2:
         raise BadInput("one accelerator has nobody to talk to", where="dimensions")
+    if count > MOST_ACCELERATORS:
+        problem = f"{count:.3g} accelerators"
+        raise Unsupported(problem, where="dimensions", remedy=f"give {MOST_ACCELERATORS:,} at most")
     check_accelerators(dimensions, accelerators)
     _check_scale(bytes_, dimensions)
     if sum(one.size > 1 for one in dimensions) > MOST_DIMENSIONS:

@@ -53,7 +53,8 @@ class Timed:
     @property
     def utilization(self) -> float:
         """Mean over the dimensions weighted by their bandwidths (Themis, section 5)."""
-        weights = np.array([one.bandwidth_Bps for one in self.schedule.request.dimensions])
+        asked = self.schedule.request
+        weights = [one.bandwidth_Bps if one.size > 1 else 0.0 for one in asked.dimensions]
         return float(np.average(self.dimension_utilization, weights=weights))
 
     @property

@@ -19,7 +19,7 @@ from weft.collectives.timing import Timed, per_dimension
 from weft.report.grid import Column, heading, paragraph, print_grid
 from weft.report.perfetto import Counter, Slice, write_trace
 from weft.report.svg import INK, document, grid_line, text
-from weft.units import format_bytes, format_seconds, format_si
+from weft.units import format_bytes, format_si
 
 if TYPE_CHECKING:
     from weft.collectives.schedule import Request, Schedule
@@ -57,18 +57,19 @@ def schedule_table(outcome: Outcome, console: Console) -> None:
     if outcome.ranks is not None:
         _print_ranks(outcome.ranks, console)
     heading(console, "Dimensions, inner to outer")
-    print_grid(console, _dimension_columns(timed))
-    heading(console, f"Orders of {len(timed.schedule):,} chunks")
+    _print_columns(console, _dimension_columns(timed))
+    heading(console, f"Orders of {_chunks(timed)}")
     print_grid(console, _order_columns(timed.schedule))
     _print_provision(asked, outcome.provision, console)
 
 
 def _print_request(outcome: Outcome, console: Console) -> None:
     asked = outcome.timed.schedule.request
-    shape = " x ".join(str(one.size) for one in asked.dimensions)
+    shape = " x ".join(f"{one.size:,}" for one in asked.dimensions)
+    whole = f" = {asked.accelerators:,}" if len(asked.dimensions) > 1 else ""
     paragraph(
         console,
-        f"{asked.kind} of {format_bytes(asked.bytes)} on {shape} = {asked.accelerators:,} accelerators",
+        f"{asked.kind} of {_bytes(asked.bytes)} on {shape}{whole} accelerators",
     )
     for note in (*asked.notes, *outcome.assumptions):
         paragraph(console, f"Assumed: {note}", hang=9)
@@ -78,7 +79,12 @@ def _print_request(outcome: Outcome, console: Console) -> None:
 def _policy(timed: Timed) -> str:
     rule = "" if timed.rule == "fixed" else f", {timed.rule}"
     working = "latencies overlap" if timed.active is None else f"{timed.active} active per dimension"
-    return f"{timed.schedule.policy}{rule}, {len(timed.schedule):,} chunks, {working}"
+    return f"{timed.schedule.policy}{rule}, {_chunks(timed)}, {working}"
+
+
+def _chunks(timed: Timed) -> str:
+    count = len(timed.schedule)
+    return f"{count:,} chunk{'s' if count > 1 else ''}"
 
 
 def _over(seconds: float, other_s: float) -> str:
@@ -86,8 +92,21 @@ def _over(seconds: float, other_s: float) -> str:
     return f"{round(seconds / other_s - 1, 3) + 0.0:+.1%}"
 
 
+def _times(seconds: Sequence[float]) -> list[str]:
+    """Seconds of one column in one unit."""
+    most = max(seconds)
+    for scale, unit, digits in ((1e-6, "us", 1), (1e-3, "ms", 3), (1.0, "s", 3)):
+        if most < 1e4 * scale or unit == "s":
+            return [f"{one / scale:,.{digits}f} {unit}" for one in seconds]
+    raise AssertionError
+
+
 def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:,.1f} us" if seconds < 0.01 else f"{seconds * 1e3:,.3f} ms"
+    return _times([seconds])[0]
+
+
+def _bytes(value: float) -> str:
+    return format_bytes(value, least=1.0)
 
 
 def _print_comparison(outcome: Outcome, others: Mapping[str, Timed], console: Console) -> None:
@@ -96,14 +115,14 @@ def _print_comparison(outcome: Outcome, others: Mapping[str, Timed], console: Co
     seconds = [*(one.time_s for one in others.values()), outcome.shares.bound_s, outcome.ideal_s]
     used = [f"{one.utilization:.1%}" for one in others.values()]
     chunks = [f"{len(one.schedule):,}" for one in others.values()]
-    print_grid(
+    _print_columns(
         console,
         [
             Column(heading="policy", cells=names, left=True),
-            Column(heading="chunks", cells=[*chunks, "", ""]),
-            Column(heading="time", cells=[_time(one) for one in seconds]),
-            Column(heading="speedup", cells=[f"{first.time_s / one:.2f}x" for one in seconds]),
-            Column(heading="utilization", cells=[*used, "", ""]),
+            Column(heading="chunks", cells=[*chunks, "", ""], drop=3),
+            Column(heading="time", cells=_times(seconds)),
+            Column(heading="speedup", cells=[f"{first.time_s / one:.2f}x" for one in seconds], drop=2),
+            Column(heading="utilization", cells=[*used, "", ""], drop=1),
             Column(
                 heading="over the bound",
                 cells=[_over(one, outcome.shares.bound_s) for one in seconds],
@@ -117,6 +136,14 @@ def _print_comparison(outcome: Outcome, others: Mapping[str, Timed], console: Co
         indent=2,
     )
     console.print()
+
+
+def _print_columns(console: Console, columns: Sequence[Column]) -> None:
+    """A table, and which columns had no room."""
+    hidden = print_grid(console, columns)
+    if hidden:
+        names = ", ".join(column.heading for column in hidden)
+        paragraph(console, f"No room for: {names} (a wider console or --format json has them).", indent=2)
 
 
 def _print_ranks(ranks: RankTimes, console: Console) -> None:
@@ -137,12 +164,23 @@ def _dimension_columns(timed: Timed) -> list[Column]:
         Column(heading="kind", cells=[one.kind for one in asked.dimensions], left=True),
         Column(heading="size", cells=[f"{one.size:,}" for one in asked.dimensions]),
         Column(heading="bandwidth", cells=[format_si(one.bandwidth_Bps, "B/s") for one in asked.dimensions]),
-        Column(heading="step", cells=[format_seconds(one.latency_s) for one in asked.dimensions], drop=2),
-        Column(heading="algorithm", cells=list(asked.algorithms), left=True),
-        Column(heading="sent", cells=[format_bytes(one) for one in sent]),
+        Column(heading="step", cells=[f"{one.latency_s * 1e6:.3g} us" for one in asked.dimensions], drop=2),
+        Column(heading="algorithm", cells=ran(timed), left=True),
+        Column(heading="sent", cells=[_bytes(one) for one in sent]),
         Column(heading="busy", cells=[f"{one:.1%}" for one in busy]),
-        Column(heading="idle", cells=[_time(float(one)) for one in timed.idle_s], drop=1),
+        Column(heading="idle", cells=_times(timed.idle_s.tolist()), drop=1),
     ]
+
+
+def ran(timed: Timed) -> list[str]:
+    """Algorithms that stages of each dimension ran, as "in-switch + ring"; "-" where nobody talks."""
+    asked, stages = timed.schedule.request, timed.stages
+    found = []
+    for i in range(len(asked.dimensions)):
+        kinds = np.unique(stages.kind[stages.dimension == i]).tolist()
+        names = sorted({asked.stage(STAGE_KINDS[kind], i).algorithm for kind in kinds})
+        found.append(" + ".join(names) or "-")
+    return found
 
 
 def order_groups(schedule: Schedule) -> list[tuple[list[int], list[int] | None, int, float]]:
@@ -212,7 +250,7 @@ def schedule_to_json(outcome: Outcome) -> str:
     timed = outcome.timed
     document_: dict[str, Any] = {"schema": SCHEMA, **_summary(outcome)}
     schedule, stages, asked = timed.schedule, timed.stages, timed.schedule.request
-    sent = per_dimension(stages, stages.sent_bytes, len(asked.dimensions))
+    sent, algorithms = per_dimension(stages, stages.sent_bytes, len(asked.dimensions)), ran(timed)
     document_["dimensions"] = [
         {
             "number": i + 1,
@@ -220,7 +258,7 @@ def schedule_to_json(outcome: Outcome) -> str:
             "size": one.size,
             "bandwidth_Bps": one.bandwidth_Bps,
             "step_latency_s": one.latency_s,
-            "algorithm": asked.algorithms[i],
+            "algorithm": algorithms[i],
             "sent_bytes": float(sent[i]),
             "busy_s": float(timed.busy_s[i]),
             "idle_s": float(timed.idle_s[i]),
@@ -294,7 +332,7 @@ def activity_svg(timed: Timed) -> str:
     asked = timed.schedule.request
     shares = activity(timed)
     bottom = _TOP + len(shares) * (_LANE + _GAP)
-    title = f"{asked.kind} of {format_bytes(asked.bytes)}: {_policy(timed)}"
+    title = f"{asked.kind} of {_bytes(asked.bytes)}: {_policy(timed)}"
     items = [text(_LEFT, 34, title, size=15, bold=True)]
     for i, share in enumerate(shares):
         floor = _TOP + i * (_LANE + _GAP) + _LANE

@@ -29,11 +29,11 @@ def workload_table(
     first = next(iter(runs.values()))
     workload = first.workload
     calls = [task.communication for task in workload.tasks if task.communication is not None]
-    sent = format_bytes(sum(call.bytes for call in calls))
+    sent = format_bytes(sum(call.bytes for call in calls), least=1.0)
     shape = " x ".join(str(one.size) for one in dimensions)
     paragraph(
         console,
-        f"{workload.name} on {shape}: {format_seconds(workload.compute_s)} of computation,"
+        f"{workload.name} over {shape}: {format_seconds(workload.compute_s)} of computation,"
         f" {len(calls):,} {'collective' if len(calls) == 1 else 'collectives'} of {sent} in all",
     )
     for note in (*workload.assumptions, *assumptions):

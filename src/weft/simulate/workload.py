@@ -28,7 +28,9 @@ MOST_PASSAGES = 20_000_000
 
 
 IDEAL, WEFT = "ideal", "weft"
-MOST_PASSAGES = 20_000_000
+POLICIES = ("baseline", "themis", WEFT, IDEAL)
+ALONE_CHUNKS = 8
+"""Chunks at most of a collective over one dimension, where they only let others in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,6 +93,29 @@ def run_workload(
     return replace(min(runs, key=lambda one: one.iteration_s), policy=policy)
 
 
+def run_policies(
+    workload: Workload,
+    dimensions: Sequence[Dimension],
+    *,
+    order: QueueRule | None = None,
+    chunks: int = 64,
+    active: Active = "auto",
+    algorithms: Sequence[Algorithm | None] | None = None,
+) -> dict[str, Iteration]:
+    """One iteration under every policy of ``POLICIES``; arguments and errors as for ``run_workload``, the
+    order being that of themis."""
+    runs = {
+        name: _run(
+            workload,
+            _Planner(dimensions, name, order if name == "themis" else None, chunks, algorithms),
+            active,
+        )
+        for name in POLICIES
+    }
+    best = min((runs[name] for name in (WEFT, "themis", "baseline")), key=lambda one: one.iteration_s)
+    return runs | {WEFT: replace(best, policy=WEFT)}
+
+
 def _run(workload: Workload, planner: _Planner, active: Active) -> Iteration:
     planner.settle(workload, active)
     parts = [planner.planned(number, task) for number, task in enumerate(workload.tasks)]
@@ -137,6 +162,7 @@ class _Planner:
             raise BadInput(problem, where="algorithms", remedy="give one for each, inner to outer")
         self.active: int | None = 1
         self.known: dict[Request, _Planned] = {}
+        self.asked: dict[Communication, tuple[Request | None, Ints]] = {}
         usual: QueueRule = "fifo" if policy in (IDEAL, "baseline", *ALIASES) else "scf"
         self.rules: tuple[QueueRule, ...] = ("scf", "fifo") if policy == WEFT else (order or usual,)
 
@@ -167,6 +193,11 @@ class _Planner:
 
     def _asked(self, wanted: Communication) -> tuple[Request | None, Ints]:
         """The collective over the dimensions of its group, and which these are."""
+        if wanted not in self.asked:
+            self.asked[wanted] = self._understood(wanted)
+        return self.asked[wanted]
+
+    def _understood(self, wanted: Communication) -> tuple[Request | None, Ints]:
         parts = [part for part in self._parts(wanted) if part[1].size > 1]
         places = np.array([number for number, _ in parts], dtype=np.int64)
         if not parts or wanted.bytes <= 0 or wanted.kind == "barrier":
@@ -198,7 +229,8 @@ class _Planner:
             return _single(last, seconds, one.latency_s)
         if self.policy == IDEAL:
             return _single(last, 0.0, ideal_s(asked))
-        chunks = min(self.chunks, max(1, int(asked.bytes)))
+        most = ALONE_CHUNKS if len(asked.dimensions) == 1 else self.chunks
+        chunks = min(self.chunks, most, max(1, int(asked.bytes)))
         timed = schedule(asked, self.policy, order=self.order, chunks=chunks, active=self.active)
         passages = timed.stages.passages()
         key = passages.key_bytes
