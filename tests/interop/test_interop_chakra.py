@@ -483,7 +483,6 @@ def test_files_are_written_and_read(tmp_path):
 @pytest.mark.parametrize(
     ("task", "kind", "words"),
     [
-        (Task(name="t", seconds=1.0, communication=GATHER), Unsupported, r"task 0 \(t\): computes and"),
         (Task(name="t", communication=GATHER), BadInput, "group of unknown size -- pass sizes"),
         (Task(name="t", communication=Communication(kind="send", bytes=1)), Unsupported, "its two ranks"),
         (

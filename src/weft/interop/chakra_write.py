@@ -50,7 +50,7 @@ def write_trace(workload: Workload, *, rank: int = 0, sizes: Sequence[int] | Non
     Raises:
         MissingExtra: protobuf is not installed.
         BadInput: an all-gather of a group of unknown size, or a dimension that the network does not have.
-        Unsupported: a message without its two ranks, or a task that computes and communicates.
+        Unsupported: a message without its two ranks.
     """
     return chakra_schema.encode(_Writer(workload, rank, sizes).nodes())
 
@@ -102,9 +102,6 @@ class _Writer:
 
     def node(self, number: int, task: Task) -> Any:
         one, where = task.communication, f"{self.workload.name}: task {number} ({task.name[:60]})"
-        if one is not None and task.seconds:
-            remedy = "make it two tasks"
-            raise Unsupported("computes and communicates", where=where, remedy=remedy)
         kind, values = chakra_schema.COMPUTE, dict[str, Any]()
         name = task.name.encode(errors="replace").decode()
         node = self.make(id=number, name=name, data_deps=task.waits)
