@@ -22,12 +22,11 @@ from weft.model.workloads import dlrm
 from weft.report.schedule import (
     ORDERS_SHOWN,
     Outcome,
-    activity_svg,
     order_groups,
     schedule_table,
     schedule_to_json,
-    write_schedule_timeline,
 )
+from weft.report.schedule_picture import activity_svg, write_schedule_timeline
 from weft.report.workload import workload_table, workload_to_json, write_workload_timeline
 from weft.simulate.workload import run_workload
 

@@ -277,10 +277,10 @@ def _export(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> No
 
 def _extras(timed: Timed, values: dict[str, Any]) -> None:
     if values["timeline"] is not None:
-        from weft.report.schedule import write_schedule_timeline
+        from weft.report.schedule_picture import write_schedule_timeline
 
         write_schedule_timeline(values["timeline"], timed)
     if values["chart"] is not None:
-        from weft.report.schedule import activity_svg
+        from weft.report.schedule_picture import activity_svg
 
         deliver(activity_svg(timed), values["chart"])

@@ -1,4 +1,4 @@
-"""A scheduled collective for people, for scripts, as a picture and as a timeline."""
+"""A scheduled collective for people and for scripts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from weft.collectives.activity import activity
 from weft.collectives.bound import Shares
 from weft.collectives.per_rank import RankTimes
 from weft.collectives.provision import Provision
 from weft.collectives.stages import STAGE_KINDS
 from weft.collectives.timing import Timed, per_dimension
 from weft.report.grid import Column, heading, paragraph, print_grid
-from weft.report.perfetto import Counter, Slice, write_trace
-from weft.report.svg import INK, document, grid_line, text
 from weft.units import format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "weft.schedule/1"
 ORDERS_SHOWN = 6
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999933")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +46,9 @@ def schedule_table(outcome: Outcome, console: Console) -> None:
         _print_comparison(outcome, outcome.others, console)
     paragraph(
         console,
-        f"{_policy(timed)}: {_time(timed.time_s)}, {timed.utilization:.1%} of the bandwidth used;"
-        f" bound {_time(outcome.shares.bound_s)} ({_over(timed.time_s, outcome.shares.bound_s)}),"
-        f" ideal {_time(outcome.ideal_s)}",
+        f"{policy_words(timed)}: {time_words(timed.time_s)}, {timed.utilization:.1%} of the bandwidth used;"
+        f" bound {time_words(outcome.shares.bound_s)} ({_over(timed.time_s, outcome.shares.bound_s)}),"
+        f" ideal {time_words(outcome.ideal_s)}",
     )
     if outcome.ranks is not None:
         _print_ranks(outcome.ranks, console)
@@ -69,14 +65,15 @@ def _print_request(outcome: Outcome, console: Console) -> None:
     whole = f" = {asked.accelerators:,}" if len(asked.dimensions) > 1 else ""
     paragraph(
         console,
-        f"{asked.kind} of {_bytes(asked.bytes)} on {shape}{whole} accelerators",
+        f"{asked.kind} of {bytes_words(asked.bytes)} on {shape}{whole} accelerators",
     )
     for note in (*asked.notes, *outcome.assumptions):
         paragraph(console, f"Assumed: {note}", hang=9)
     console.print()
 
 
-def _policy(timed: Timed) -> str:
+def policy_words(timed: Timed) -> str:
+    """The policy, the order where it is a rule, the chunks and how they share a dimension."""
     rule = "" if timed.rule == "fixed" else f", {timed.rule}"
     working = "latencies overlap" if timed.active is None else f"{timed.active} active per dimension"
     return f"{timed.schedule.policy}{rule}, {_chunks(timed)}, {working}"
@@ -101,11 +98,13 @@ def _times(seconds: Sequence[float]) -> list[str]:
     raise AssertionError
 
 
-def _time(seconds: float) -> str:
+def time_words(seconds: float) -> str:
+    """Seconds in the unit that schedules are read in: "1,043.5 us", "12.503 ms"."""
     return _times([seconds])[0]
 
 
-def _bytes(value: float) -> str:
+def bytes_words(value: float) -> str:
+    """Bytes in the largest unit of which there is one."""
     return format_bytes(value, least=1.0)
 
 
@@ -150,8 +149,8 @@ def _print_ranks(ranks: RankTimes, console: Console) -> None:
     last = int(np.argmax(ranks.finish_s))
     paragraph(
         console,
-        f"Rank by rank: {_time(ranks.time_s)} ({_over(ranks.time_s, ranks.alike_s)} against ranks all"
-        f" alike); rank {last} is last, the first is done after {_time(float(ranks.finish_s.min()))}.",
+        f"Rank by rank: {time_words(ranks.time_s)} ({_over(ranks.time_s, ranks.alike_s)} against ranks all"
+        f" alike); rank {last} is last, the first is done after {time_words(float(ranks.finish_s.min()))}.",
     )
 
 
@@ -166,7 +165,7 @@ def _dimension_columns(timed: Timed) -> list[Column]:
         Column(heading="bandwidth", cells=[format_si(one.bandwidth_Bps, "B/s") for one in asked.dimensions]),
         Column(heading="step", cells=[f"{one.latency_s * 1e6:.3g} us" for one in asked.dimensions], drop=2),
         Column(heading="algorithm", cells=ran(timed), left=True),
-        Column(heading="sent", cells=[_bytes(one) for one in sent]),
+        Column(heading="sent", cells=[bytes_words(one) for one in sent]),
         Column(heading="busy", cells=[f"{one:.1%}" for one in busy]),
         Column(heading="idle", cells=_times(timed.idle_s.tolist()), drop=1),
     ]
@@ -322,72 +321,3 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
         "utilization": timed.utilization,
         "assumptions": [*asked.notes, *outcome.assumptions],
     }
-
-
-_LEFT, _RIGHT, _TOP, _LANE, _GAP = 150.0, 860.0, 70.0, 64.0, 22.0
-
-
-def activity_svg(timed: Timed) -> str:
-    """How busy each dimension is over the time of the collective, as areas one above the other."""
-    asked = timed.schedule.request
-    shares = activity(timed)
-    bottom = _TOP + len(shares) * (_LANE + _GAP)
-    title = f"{asked.kind} of {_bytes(asked.bytes)}: {_policy(timed)}"
-    items = [text(_LEFT, 34, title, size=15, bold=True)]
-    for i, share in enumerate(shares):
-        floor = _TOP + i * (_LANE + _GAP) + _LANE
-        items += _lane(floor, share, COLOURS[i % len(COLOURS)])
-        one = asked.dimensions[i]
-        items.append(text(_LEFT - 10, floor - _LANE / 2 - 2, f"{i + 1}: {one.kind}", anchor="end"))
-        words = f"{one.size} x {format_si(one.bandwidth_Bps, 'B/s')}"
-        items.append(text(_LEFT - 10, floor - _LANE / 2 + 13, words, anchor="end", size=11))
-        items.append(text(_RIGHT + 8, floor - _LANE / 2 + 4, f"{timed.dimension_utilization[i]:.0%}"))
-    for part in range(6):
-        at = _LEFT + (_RIGHT - _LEFT) * part / 5
-        items.append(text(at, bottom + 6, _time(timed.time_s * part / 5), anchor="middle", size=11))
-    items.append(text((_LEFT + _RIGHT) / 2, bottom + 28, "time", anchor="middle", bold=True))
-    return document(_RIGHT + 70, bottom + 46, items, title)
-
-
-def _lane(floor: float, share: Sequence[float], colour: str) -> list[str]:
-    width = (_RIGHT - _LEFT) / len(share)
-    points = [f"{_LEFT:.1f},{floor:.1f}"]
-    for i, value in enumerate(share):
-        height = floor - min(value, 1.0) * _LANE
-        points += [f"{_LEFT + i * width:.1f},{height:.1f}", f"{_LEFT + (i + 1) * width:.1f},{height:.1f}"]
-    points.append(f"{_RIGHT:.1f},{floor:.1f}")
-    return [
-        grid_line(_LEFT, floor - _LANE, _RIGHT, floor - _LANE),
-        f'<polygon points="{" ".join(points)}" fill="{colour}"/>',
-        f'<line x1="{_LEFT}" y1="{floor:.1f}" x2="{_RIGHT}" y2="{floor:.1f}" stroke="{INK}"/>',
-    ]
-
-
-def write_schedule_timeline(path: str, timed: Timed) -> None:
-    """Every stage of every chunk on its dimension, and how busy the dimensions are, for ui.perfetto.dev."""
-    stages, chart, asked = timed.stages, timed.chart, timed.schedule.request
-    names = [f"dimension {i + 1} ({one.kind} {one.size})" for i, one in enumerate(asked.dimensions)]
-    slices = [
-        Slice(
-            track=(names[dimension],),
-            name=f"{STAGE_KINDS[kind]} chunk {chunk}",
-            begin_s=begin,
-            end_s=end,
-        )
-        for dimension, kind, chunk, begin, end in zip(
-            stages.dimension.tolist(),
-            stages.kind.tolist(),
-            stages.chunk.tolist(),
-            chart.admitted_s.tolist(),
-            chart.end_s.tolist(),
-            strict=True,
-        )
-    ]
-    shares = activity(timed)
-    step = timed.time_s / shares.shape[1]
-    counters = [
-        Counter(track=(f"{name} busy",), time_s=at * step, value=float(value), unit="share")
-        for name, row in zip(names, shares, strict=True)
-        for at, value in enumerate(row)
-    ]
-    write_trace(slices, counters, path)
