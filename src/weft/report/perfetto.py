@@ -61,9 +61,13 @@ def write_trace(slices: Iterable[Slice], counters: Iterable[Counter], path: str 
     where = os.fspath(path)
     packets = _packets(list(slices), list(counters))
     try:
-        with Path(path).open("wb") as file:
+        target = Path(path)
+        whole = target.exists() and not target.is_file()
+        partial = target if whole else target.with_name(target.name + ".partial")
+        with partial.open("wb") as file:
             for packet in packets:
                 file.write(_message(PACKET, packet))
+        partial.replace(target)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadInput(f"cannot be written: {reason}", where=where) from None
