@@ -152,8 +152,10 @@ def enqueue(ops: Operations, room: Room, op: int, rule: int) -> None:
     """Put an operation into the queue of its dimension."""
     dimension = ops.dimension[op]
     before, after = NONE, room.first[dimension]
-    if rule == FIFO or (rule == ASTRA and ops.last[op]):
-        before, after = room.final[dimension], NONE
+    final = room.final[dimension]
+    in_order = rule in (SMALLEST, FIXED) and final >= 0
+    if rule == FIFO or (rule == ASTRA and ops.last[op]) or (in_order and not is_before(ops, rule, op, final)):
+        before, after = final, NONE
     while after >= 0 and not is_before(ops, rule, op, after):
         before, after = after, room.behind[after]
     room.behind[op] = after

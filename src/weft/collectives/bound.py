@@ -24,6 +24,8 @@ from weft.collectives.schedule import Request, Schedule, mirrored, stages_of
 from weft.fabric.spec import Floats, Ints
 
 BALANCED_KINDS = ("all-reduce", "reduce-scatter", "all-gather")
+SAME_DIGITS = 12
+"""To which windows are the same."""
 TIE = 1e-9
 """Weight of the mean load against the largest: of equal optima, the one that loads the network least."""
 
@@ -165,7 +167,10 @@ def _windows(table: _PerOrder, orders: int, least_s: float) -> tuple[Floats, Flo
         own = np.where(inside, table.own_s[here], np.inf).min(axis=1)
         rows.append(inside @ work)
         offsets.append(np.minimum(corners.sum(axis=1) + own, least_s))
-    return np.concatenate(rows), np.concatenate(offsets)
+    every = np.column_stack([np.concatenate(rows), np.concatenate(offsets)])
+    _, first = np.unique(np.round(every / every.max(), SAME_DIGITS), axis=0, return_index=True)
+    kept = every[np.sort(first)]
+    return kept[:, :-1], kept[:, -1]
 
 
 def _loads(asked: Request, table: _PerOrder, orders: int) -> Floats:

@@ -66,7 +66,7 @@ def schema() -> Schema:
         factory: Any = import_module("google.protobuf.message_factory")
         message: Any = import_module("google.protobuf.message")
     except ImportError:
-        raise MissingExtra("Chakra traces", "chakra") from None
+        raise MissingExtra("a Chakra trace", "chakra") from None
     file = descriptors.FileDescriptorProto(name="weft/chakra.proto", package=PACKAGE, syntax="proto3")
     _add_attribute(file, descriptors.FieldDescriptorProto)
     for name, fields in MESSAGES.items():
