@@ -57,7 +57,7 @@ ROUTINGS = ("ecmp", "spray", "random")
     "--routing", type=click.Choice(ROUTINGS), default="ecmp", show_default=True, help="Of --fabric."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of hashed and random paths.")
-@click.option("--workload", metavar="NAME|FILE", help="A whole iteration instead: see below.")
+@click.option("--workload", metavar="NAME|FILE", help="A whole iteration instead: see above.")
 @click.option("--groups", metavar="FILE", help="Process groups of a Chakra trace, as ASTRA-sim takes them.")
 @click.option("--layout", metavar="TEXT", help="Layout of a planned job, with --workload MODEL --cluster.")
 @click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine.")
