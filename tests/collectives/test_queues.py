@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from itertools import count
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ class Reference:
         self.holding = [0] * dimensions
         self.turn = [0] * dimensions
         self.left = {}
-        self.timers, self.number = [], count()
+        self.timers = []
         self.now = 0.0
         self.admitted, self.moving, self.end = {}, {}, {}
         self.begun, self.ended = {}, {}
@@ -64,11 +63,14 @@ class Reference:
             del self.left[first[1]]
             self.leave(first[1])
         else:
-            _, _, call, item = heapq.heappop(self.timers)
-            call(item)
+            _, code = heapq.heappop(self.timers)
+            item, kind = divmod(code, 3)
+            (self.move, self.finish, self.complete)[kind](item)
 
     def after(self, delay, call, item):
-        heapq.heappush(self.timers, (self.now + delay, next(self.number), call, item))
+        """What falls on one instant happens in the order of operations' and tasks' numbers."""
+        kind = (self.move, self.finish, self.complete).index(call)
+        heapq.heappush(self.timers, (self.now + delay, item * 3 + kind))
 
     def begin(self, task):
         self.begun[task] = self.now
