@@ -8,10 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from weft.collectives.expand_schedule import KINDS, equal, schedule_plan
+from weft.collectives.expand_schedule import equal, schedule_plan
 from weft.collectives.hierarchical import baseline
 from weft.collectives.policies import schedule
 from weft.collectives.schedule import request
+from weft.collectives.stages import BALANCED_KINDS
 from weft.collectives.themis import themis
 from weft.collectives.timing import time_schedule
 from weft.errors import Unsupported, WeftError
@@ -100,7 +101,7 @@ def timed(policy, asked, chunks):
 POLICIES = ("baseline", "fused", "themis", "weft")
 
 
-@given(networks, st.sampled_from(KINDS), st.sampled_from(POLICIES), st.integers(1, 5))
+@given(networks, st.sampled_from(BALANCED_KINDS), st.sampled_from(POLICIES), st.integers(1, 5))
 @settings(max_examples=120, deadline=None)
 def test_every_contribution_arrives_exactly_once(network, kind, policy, chunks):
     ranks = int(np.prod([one.size for one in network]))
@@ -110,7 +111,7 @@ def test_every_contribution_arrives_exactly_once(network, kind, policy, chunks):
     prove(kind, schedule_plan(same), ranks)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BALANCED_KINDS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_three_dimensions_of_different_kinds(kind, policy):
     network = shaped(("line", 4), ("fully-connected", 3), ("switch", 4))
@@ -118,7 +119,7 @@ def test_three_dimensions_of_different_kinds(kind, policy):
     prove(kind, schedule_plan(equal(timed(policy, asked, 7), 7)), 48)
 
 
-@given(networks, st.sampled_from(KINDS), st.sampled_from(POLICIES), st.integers(1, 4))
+@given(networks, st.sampled_from(BALANCED_KINDS), st.sampled_from(POLICIES), st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
 def test_messages_stay_in_their_groups_and_chunks_keep_their_orders(network, kind, policy, chunks):
     """Ranks of a message differ in one coordinate, and a chunk takes the dimensions one after the other."""
@@ -145,7 +146,7 @@ def test_messages_stay_in_their_groups_and_chunks_keep_their_orders(network, kin
         assert turns == order
 
 
-@given(networks, st.sampled_from(KINDS), st.integers(1, 4))
+@given(networks, st.sampled_from(BALANCED_KINDS), st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
 def test_a_dimension_works_on_one_chunk_at_a_time_in_the_schedules_order(network, kind, chunks):
     sizes = [one.size for one in network]
@@ -172,7 +173,7 @@ def without_repeats(values):
     return [*values[:1], *(b for a, b in pairwise(values) if a != b)]
 
 
-@given(networks, st.sampled_from(KINDS), st.integers(1, 4))
+@given(networks, st.sampled_from(BALANCED_KINDS), st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
 def test_bytes_are_those_of_the_stages(network, kind, chunks):
     """Every rank sends as much; on a line those in the middle pass more on than the ends."""

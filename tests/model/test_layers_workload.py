@@ -33,12 +33,6 @@ def test_forward_then_backward_from_the_last():
     assert found.compute_s == 1 + 1 + 4 + 2 + 4
 
 
-def test_the_first_input_gradient():
-    found = training_iteration("net", [layer("a"), layer("b")], first_input_gradient=True)
-    assert found.tasks[-1].name == "a input gradient"
-    assert found.compute_s == 14
-
-
 def test_gradients_travel_beside_the_rest():
     found = training_iteration(
         "net", [layer("a", weight_gradient=reduce(1.0)), layer("b", weight_gradient=reduce(2.0))]
@@ -57,12 +51,12 @@ def test_gradients_travel_beside_the_rest():
 
 
 def test_activations_hold_the_computation_up():
-    found = training_iteration(
-        "net",
-        [layer("a", input_gradient=reduce(5.0))],
-        first_input_gradient=True,
-    )
-    assert listed(found)[-2:] == [("a input gradient", (1,)), ("a input gradient all-reduce", (2,))]
+    found = training_iteration("net", [layer("a"), layer("b", input_gradient=reduce(5.0))])
+    assert listed(found)[-3:] == [
+        ("b input gradient", (2,)),
+        ("b input gradient all-reduce", (3,)),
+        ("a weight gradient", (4,)),
+    ]
     found = training_iteration("net", [layer("a", forward=0.5), layer("b", weights=0.0)])
     assert listed(found) == [
         ("a forward", ()),

@@ -153,6 +153,7 @@ def _request(
     names: tuple[str, ...], values: dict[str, Any]
 ) -> tuple[Request, Cluster | None, tuple[str, ...]]:
     from weft.collectives.schedule import request
+    from weft.collectives.stages import BALANCED_KINDS
     from weft.units import parse_bytes
 
     dimensions, cluster, notes = _dimensions(values)
@@ -161,7 +162,7 @@ def _request(
     if values["export"] in ("msccl", "mscclpp") and algorithms is None:
         dimensions = tuple(replace(one, reduces=False) for one in dimensions)
     asked = request(names[0], size, dimensions, algorithms=algorithms, accelerators=values["npus"])
-    if values["policy"] == "themis" and asked.kind not in ("all-reduce", "reduce-scatter", "all-gather"):
+    if values["policy"] == "themis" and asked.kind not in BALANCED_KINDS:
         notes = (*notes, f"Themis leaves {asked.kind} to the baseline")
     return asked, cluster, notes
 

@@ -51,6 +51,14 @@ class Tasks(NamedTuple):
     followers: Ints
 
 
+class Machine(NamedTuple):
+    """How dimensions work: slots of each, whether latency is outside them, and the rule of the queues."""
+
+    slots: int
+    outside: bool
+    rule: int
+
+
 class Times(NamedTuple):
     """When operations got a slot, began to move bytes and ended, and when tasks began and ended."""
 
@@ -116,14 +124,12 @@ def serve(
     room: Room,
     dimension: int,
     now: float,
-    slots: int,
-    outside: bool,
-    rule: int,
+    machine: Machine,
 ) -> None:
     """Give free slots to the operations at the head of the queue."""
-    while room.used[dimension] < slots and room.first[dimension] >= 0:
+    while room.used[dimension] < machine.slots and room.first[dimension] >= 0:
         op = room.first[dimension]
-        if rule == FIXED and ops.rank[op] != room.turn[dimension]:
+        if machine.rule == FIXED and ops.rank[op] != room.turn[dimension]:
             break
         room.turn[dimension] += 1
         room.first[dimension] = room.behind[op]
@@ -131,7 +137,7 @@ def serve(
             room.final[dimension] = NONE
         room.used[dimension] += 1
         times.admitted[op] = now
-        if outside or ops.latency[op] <= 0.0:
+        if machine.outside or ops.latency[op] <= 0.0:
             join(ops, times, room, op, now)
         else:
             announce(room, now + ops.latency[op], JOIN, op)
@@ -188,9 +194,7 @@ def begin(
     room: Room,
     task: int,
     now: float,
-    slots: int,
-    outside: bool,
-    rule: int,
+    machine: Machine,
 ) -> None:
     """Begin a task that nothing holds back any more."""
     times.task_begin[task] = now
@@ -201,8 +205,8 @@ def begin(
         announce(room, now, COMPLETE, task)
     for at in range(tasks.head_at[task], tasks.head_at[task + 1]):
         op = tasks.heads[at]
-        enqueue(ops, room, op, rule)
-        serve(ops, times, room, ops.dimension[op], now, slots, outside, rule)
+        enqueue(ops, room, op, machine.rule)
+        serve(ops, times, room, ops.dimension[op], now, machine)
 
 
 @jit
@@ -213,9 +217,7 @@ def complete(
     room: Room,
     task: int,
     now: float,
-    slots: int,
-    outside: bool,
-    rule: int,
+    machine: Machine,
 ) -> None:
     """End a task and begin those that waited for it alone."""
     times.task_end[task] = now
@@ -226,7 +228,7 @@ def complete(
         other = tasks.followers[at]
         tasks.waits[other] -= 1
         if tasks.waits[other] == 0:
-            begin(ops, tasks, times, room, other, now, slots, outside, rule)
+            begin(ops, tasks, times, room, other, now, machine)
     compute(tasks, times, room, now)
 
 
@@ -238,21 +240,19 @@ def finish(
     room: Room,
     op: int,
     now: float,
-    slots: int,
-    outside: bool,
-    rule: int,
+    machine: Machine,
 ) -> None:
     """End an operation: its chunk goes on to the next dimension, or its task may be over."""
     times.end[op] = now
     follower = ops.follower[op]
     if follower >= 0:
-        enqueue(ops, room, follower, rule)
-        serve(ops, times, room, ops.dimension[follower], now, slots, outside, rule)
+        enqueue(ops, room, follower, machine.rule)
+        serve(ops, times, room, ops.dimension[follower], now, machine)
         return
     task = ops.task[op]
     tasks.chunks[task] -= 1
     if tasks.chunks[task] == 0:
-        complete(ops, tasks, times, room, task, now, slots, outside, rule)
+        complete(ops, tasks, times, room, task, now, machine)
 
 
 @jit
@@ -277,9 +277,7 @@ def leave(
     dimension: int,
     at: int,
     now: float,
-    slots: int,
-    outside: bool,
-    rule: int,
+    machine: Machine,
 ) -> None:
     """An operation has moved its bytes and gives its slot to the next."""
     op = room.moving[dimension, at]
@@ -292,29 +290,27 @@ def leave(
     if count == 0:
         room.virtual[dimension] = 0.0
     room.used[dimension] -= 1
-    if outside and ops.latency[op] > 0.0:
+    if machine.outside and ops.latency[op] > 0.0:
         announce(room, now + ops.latency[op], FINISH, op)
     else:
-        finish(ops, tasks, times, room, op, now, slots, outside, rule)
-    serve(ops, times, room, dimension, now, slots, outside, rule)
+        finish(ops, tasks, times, room, op, now, machine)
+    serve(ops, times, room, dimension, now, machine)
 
 
 @jit
-def play(
-    ops: Operations, tasks: Tasks, times: Times, room: Room, slots: int, outside: bool, rule: int
-) -> float:
+def play(ops: Operations, tasks: Tasks, times: Times, room: Room, machine: Machine) -> float:
     """Run all tasks; returns when the last one ended, or -1 where some never began."""
     now = 0.0
     room.state[LIVE] = float(len(tasks.seconds))
     for task in range(len(tasks.seconds)):
         if tasks.waits[task] == 0:
-            begin(ops, tasks, times, room, wide(task), now, slots, outside, rule)
+            begin(ops, tasks, times, room, wide(task), now, machine)
     while room.state[LIVE] > 0.0:
         dimension, at, time = soonest(room)
         size = int(room.state[EVENTS])
         if dimension >= 0 and (size == 0 or time <= room.events[0].key):
             now = time
-            leave(ops, tasks, times, room, dimension, at, now, slots, outside, rule)
+            leave(ops, tasks, times, room, dimension, at, now, machine)
             continue
         if size == 0:
             return -1.0
@@ -324,7 +320,7 @@ def play(
         if kind == JOIN:
             join(ops, times, room, item, now)
         elif kind == FINISH:
-            finish(ops, tasks, times, room, item, now, slots, outside, rule)
+            finish(ops, tasks, times, room, item, now, machine)
         else:
-            complete(ops, tasks, times, room, item, now, slots, outside, rule)
+            complete(ops, tasks, times, room, item, now, machine)
     return now

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.collectives.bound import BALANCED_KINDS, Shares, best_shares, shares_of
+from weft.collectives.bound import Shares, best_shares, shares_of
 from weft.collectives.hierarchical import baseline
 from weft.collectives.queues import Chart, QueueRule, order_of, play
 from weft.collectives.schedule import Request, Schedule, Stages, mirrored, stages_of
+from weft.collectives.stages import BALANCED_KINDS
 from weft.collectives.themis import themis
 from weft.collectives.timing import Active, default_chunks, machine
 from weft.fabric.spec import Floats, Ints

@@ -21,9 +21,9 @@ import numpy as np
 
 from weft.collectives.hierarchical import baseline_order
 from weft.collectives.schedule import Request, Schedule, mirrored, stages_of
+from weft.collectives.stages import BALANCED_KINDS
 from weft.fabric.spec import Floats, Ints
 
-BALANCED_KINDS = ("all-reduce", "reduce-scatter", "all-gather")
 SAME_DIGITS = 12
 """To which windows are the same."""
 TIE = 1e-9

@@ -16,13 +16,12 @@ import numpy as np
 from weft.collectives.flows import plan
 from weft.collectives.plan import Plan, beside
 from weft.collectives.schedule import Request, Schedule
-from weft.collectives.stages import ONE_OPERATION, StageKind
+from weft.collectives.stages import BALANCED_KINDS, ONE_OPERATION, StageKind
 from weft.collectives.timing import Timed, time_schedule
 from weft.errors import Unsupported
 from weft.fabric.spec import Ints
 from weft.fabric.torus import lines_of
 
-KINDS: tuple[StageKind, ...] = ("all-reduce", "reduce-scatter", "all-gather")
 MOST_BLOCKS = 1 << 20
 MOST_MESSAGES = 4_000_000
 
@@ -78,8 +77,10 @@ def schedule_plan(timed: Timed) -> Plan:
 
 def _check(schedule: Schedule) -> None:
     asked = schedule.request
-    if asked.kind not in KINDS:
-        raise Unsupported(f"messages for {asked.kind}", where="export", remedy=f"take {', '.join(KINDS)}")
+    if asked.kind not in BALANCED_KINDS:
+        raise Unsupported(
+            f"messages for {asked.kind}", where="export", remedy=f"take {', '.join(BALANCED_KINDS)}"
+        )
     if len(schedule) * asked.accelerators > MOST_BLOCKS:
         problem = f"{len(schedule)} chunks on {asked.accelerators} ranks"
         raise Unsupported(problem, where="export", remedy="take fewer chunks or dimensions")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft.collectives.balanced import balanced
-from weft.collectives.bound import BALANCED_KINDS
 from weft.collectives.hierarchical import baseline
 from weft.collectives.queues import QueueRule
 from weft.collectives.schedule import Request
+from weft.collectives.stages import BALANCED_KINDS
 from weft.collectives.themis import themis
 from weft.collectives.timing import Active, Timed, default_chunks, machine, time_schedule
 from weft.errors import BadInput, UnknownName

@@ -18,7 +18,7 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Floats, Ints
 
 if TYPE_CHECKING:
-    from weft.collectives._queues import Room, Tasks
+    from weft.collectives._queues import Operations, Room, Tasks
 
 QueueRule = Literal["fifo", "scf", "astra-fifo", "astra-scf", "fixed"]
 QUEUE_RULES: tuple[QueueRule, ...] = ("fifo", "scf", "astra-fifo", "astra-scf", "fixed")
@@ -95,24 +95,8 @@ def play(
     from weft.collectives import _queues
 
     count, slots = len(passages), _UNLIMITED if active is None else active
-    first = np.ones(count, dtype=bool)
-    first[1:] = passages.chunk[1:] != passages.chunk[:-1]
-    follower = np.where(np.append(~first[1:], False), np.arange(1, count + 1), -1)
-    second_to_last = np.zeros(count, dtype=bool)
-    second_to_last[:-1] = (follower[:-1] >= 0) & (follower[1:] < 0)
-    ops = _queues.Operations(
-        dimension=np.ascontiguousarray(passages.dimension, dtype=np.int64),
-        work=passages.work_s / NS,
-        latency=passages.latency_s / NS,
-        key=np.ascontiguousarray(passages.key_bytes, dtype=np.float64),
-        last=second_to_last.astype(np.uint8),
-        follower=follower.astype(np.int64),
-        task=np.ascontiguousarray(passages.task, dtype=np.int64),
-        rank=np.zeros(count, dtype=np.int64)
-        if ranks is None
-        else np.ascontiguousarray(ranks, dtype=np.int64),
-    )
-    tasks = _tasks(np.flatnonzero(first), ops.task, seconds, waits)
+    ops, heads = _operations(passages, ranks)
+    tasks = _tasks(heads, ops.task, seconds, waits)
     if ((tasks.chunks > 0) & (tasks.seconds > 0)).any():
         raise BadInput("a task computes and communicates", where="tasks", remedy="make two of it")
     times = _queues.Times(
@@ -125,9 +109,8 @@ def play(
         "astra-scf": _queues.ASTRA,
         "fixed": _queues.FIXED,
     }[rule]
-    time = _queues.play(
-        ops, tasks, times, _room(count, len(seconds), dimensions, slots), slots, active is None, code
-    )
+    room = _room(count, len(seconds), dimensions, slots)
+    time = _queues.play(ops, tasks, times, room, _queues.Machine(slots, active is None, code))
     if time < 0:
         problem = "cannot be kept: chunks or tasks wait for each other in a circle"
         raise BadInput(problem, where="order")
@@ -149,6 +132,31 @@ def order_of(chart: Chart, passages: Passages, dimensions: int) -> Ints:
         here = by_time[passages.dimension[by_time] == dimension]
         ranks[here] = np.arange(len(here))
     return ranks
+
+
+def _operations(passages: Passages, ranks: Ints | None) -> tuple[Operations, Ints]:
+    """The kernel's operations, and which of them are the first of their chunks."""
+    from weft.collectives import _queues
+
+    count = len(passages)
+    first = np.ones(count, dtype=bool)
+    first[1:] = passages.chunk[1:] != passages.chunk[:-1]
+    follower = np.where(np.append(~first[1:], False), np.arange(1, count + 1), -1)
+    second_to_last = np.zeros(count, dtype=bool)
+    second_to_last[:-1] = (follower[:-1] >= 0) & (follower[1:] < 0)
+    ops = _queues.Operations(
+        dimension=np.ascontiguousarray(passages.dimension, dtype=np.int64),
+        work=passages.work_s / NS,
+        latency=passages.latency_s / NS,
+        key=np.ascontiguousarray(passages.key_bytes, dtype=np.float64),
+        last=second_to_last.astype(np.uint8),
+        follower=follower.astype(np.int64),
+        task=np.ascontiguousarray(passages.task, dtype=np.int64),
+        rank=np.zeros(count, dtype=np.int64)
+        if ranks is None
+        else np.ascontiguousarray(ranks, dtype=np.int64),
+    )
+    return ops, np.flatnonzero(first)
 
 
 def _tasks(heads: Ints, task: Ints, seconds: Sequence[float], waits: Sequence[tuple[int, ...]]) -> Tasks:

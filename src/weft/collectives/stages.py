@@ -29,6 +29,8 @@ STAGE_KINDS: tuple[StageKind, ...] = (
     "broadcast",
     "reduce",
 )
+BALANCED_KINDS: tuple[StageKind, ...] = ("all-reduce", "reduce-scatter", "all-gather")
+"""Collectives whose loads depend on the order of the dimensions."""
 
 _DEFAULT: dict[DimensionKind, Algorithm] = {
     "ring": "ring",

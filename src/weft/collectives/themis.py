@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.collectives.hierarchical import baseline, baseline_order
 from weft.collectives.schedule import Request, Schedule, equal_chunks, mirrored
-from weft.collectives.stages import StageKind
+from weft.collectives.stages import BALANCED_KINDS, StageKind
 
 Variant = Literal["published", "astra-sim"]
 THRESHOLD = 1 / 16
@@ -30,7 +30,7 @@ def themis(asked: Request, *, chunks: int = 64, variant: Variant = "published") 
         BadInput: there are too few or too many chunks.
     """
     parts = equal_chunks(asked, chunks)
-    if asked.kind not in ("all-reduce", "reduce-scatter", "all-gather"):
+    if asked.kind not in BALANCED_KINDS:
         return baseline(asked, chunks=chunks)
     tracker = _Loads(asked, counts_latency=variant == "published")
     orders = np.array([tracker.next(size) for size in parts], dtype=np.int64).reshape(chunks, -1)

@@ -31,15 +31,14 @@ def training_iteration(
     layers: Sequence[Layer],
     *,
     recompute: bool = False,
-    first_input_gradient: bool = False,
     assumptions: Sequence[str] = (),
 ) -> Workload:
     """One iteration: all layers forward, then backward from the last; it ends with the last collective.
+    Nobody needs the first layer's input gradient.
 
     Args:
         layers: in forward order.
         recompute: each layer's forward pass, with its collective, runs again before its backward pass.
-        first_input_gradient: the first layer computes one, which nobody needs.
     """
     tasks: list[Task] = []
 
@@ -65,6 +64,6 @@ def training_iteration(
         last = add(f"{layer.name} weight gradient", layer.weight_gradient_s, None, last)
         if layer.weight_gradient is not None:
             add(f"{layer.name} weights", 0.0, layer.weight_gradient, last)
-        if layer is not layers[0] or first_input_gradient:
+        if layer is not layers[0]:
             last = add(f"{layer.name} input gradient", layer.input_gradient_s, layer.input_gradient, last)
     return Workload(name=name, tasks=tuple(tasks), assumptions=tuple(assumptions))

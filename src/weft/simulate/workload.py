@@ -24,11 +24,9 @@ from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Floats, Ints
 from weft.model.workload import Communication, Task, Workload
 
-MOST_PASSAGES = 20_000_000
-
-
 IDEAL, WEFT = "ideal", "weft"
 POLICIES = ("baseline", "themis", WEFT, IDEAL)
+MOST_PASSAGES = 20_000_000
 ALONE_CHUNKS = 8
 """Chunks at most of a collective over one dimension, where they only let others in between."""
 
