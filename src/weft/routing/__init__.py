@@ -1,0 +1,5 @@
+"""Which way every flow takes: traffic of jobs, candidate paths, routers, bounds and the controller."""
+
+from weft.routing.traffic import JobTraffic, job_traffic, merged
+
+__all__ = ["JobTraffic", "job_traffic", "merged"]

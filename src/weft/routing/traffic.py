@@ -1,0 +1,246 @@
+"""The long-lived flows of training jobs: which accelerators talk, how much, how often, and for which job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.errors import BadInput
+from weft.fabric.checks import some
+from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.traffic import Phases, Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobTraffic:
+    """Flows that repeat for as long as their jobs run.
+
+    Flow ``f`` goes from accelerator ``source[f]`` to ``target[f]`` and carries ``bytes[f]`` in every round of its
+    ``collective[f]``; its rate never exceeds ``cap_Bps[f]`` (inf: only links bound it).  ``queue_pair`` tells
+    the parts of a flow apart that was split over several queue pairs (0 where it was not).
+
+    Collective ``c`` belongs to ``job[c]`` and has ``rounds[c]`` rounds, each of which begins when the last flow
+    of the one before has ended (a ring all-reduce over r ranks: 2 (r-1) rounds).  A job's collectives run at
+    the same time; once all have ended, the job computes for ``pause_s`` and repeats.  It begins at ``start_s``.
+    """
+
+    source: Ints
+    target: Ints
+    bytes: Floats
+    cap_Bps: Floats
+    queue_pair: Ints
+    collective: Ints
+    job: Ints
+    rounds: Ints
+    names: tuple[str, ...]
+    """Of the collectives."""
+    jobs: tuple[str, ...]
+    """Names of the jobs."""
+    start_s: Floats
+    pause_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def flow_job(self) -> Ints:
+        """The job of every flow."""
+        return self.job[self.collective]
+
+    def split(self, parts: int) -> JobTraffic:
+        """Every flow as ``parts`` equal flows over queue pairs of their own, one beside the other."""
+        if parts < 1:
+            raise BadInput(f"flows cannot be split in {parts}", where="split", remedy="give 1 or more")
+        flow = np.repeat(np.arange(len(self)), parts)
+        return replace(
+            self,
+            source=self.source[flow],
+            target=self.target[flow],
+            bytes=self.bytes[flow] / parts,
+            cap_Bps=self.cap_Bps[flow] / parts,
+            queue_pair=self.queue_pair[flow] * parts + np.tile(np.arange(parts), len(self)),
+            collective=self.collective[flow],
+        )
+
+    def only(self, jobs: Sequence[int]) -> JobTraffic:
+        """The flows of some jobs, which are numbered anew in the order given."""
+        number = np.full(len(self.jobs), -1, dtype=np.int64)
+        number[list(jobs)] = np.arange(len(jobs))
+        kept = np.flatnonzero(number[self.job] >= 0)
+        renumbered = np.full(len(self.job), -1, dtype=np.int64)
+        renumbered[kept] = np.arange(len(kept))
+        flows = np.flatnonzero(renumbered[self.collective] >= 0)
+        chosen = list(jobs)
+        return JobTraffic(
+            source=self.source[flows],
+            target=self.target[flows],
+            bytes=self.bytes[flows],
+            cap_Bps=self.cap_Bps[flows],
+            queue_pair=self.queue_pair[flows],
+            collective=renumbered[self.collective[flows]],
+            job=number[self.job[kept]],
+            rounds=self.rounds[kept],
+            names=tuple(self.names[c] for c in kept.tolist()),
+            jobs=tuple(self.jobs[j] for j in chosen),
+            start_s=self.start_s[chosen],
+            pause_s=self.pause_s[chosen],
+        )
+
+    def epochs(self, count: int) -> Traffic:
+        """``count`` repetitions of every job as flows in phases, for the simulator.
+
+        The phases of an epoch of a job are one per round of each collective, then its compute pause.
+        """
+        return _epochs(self, count)
+
+
+def job_traffic(
+    source: Ints,
+    target: Ints,
+    bytes_: Floats,
+    *,
+    collective: Ints | None = None,
+    job: Ints | None = None,
+    rounds: Ints | None = None,
+    names: Sequence[str] | None = None,
+    jobs: Sequence[str] = ("job",),
+    start_s: Floats | None = None,
+    pause_s: Floats | None = None,
+    cap_Bps: Floats | None = None,
+    queue_pair: Ints | None = None,
+) -> JobTraffic:
+    """Traffic from its flows; all in one collective of one job by default."""
+    flows = len(source)
+    group = np.zeros(flows, dtype=np.int64) if collective is None else np.asarray(collective, dtype=np.int64)
+    count = int(group.max(initial=-1)) + 1 if names is None else len(names)
+    nothing = np.zeros(len(jobs))
+    return JobTraffic(
+        source=np.asarray(source, dtype=np.int64),
+        target=np.asarray(target, dtype=np.int64),
+        bytes=np.asarray(bytes_, dtype=np.float64),
+        cap_Bps=np.full(flows, np.inf) if cap_Bps is None else np.asarray(cap_Bps, dtype=np.float64),
+        queue_pair=np.zeros(flows, dtype=np.int64) if queue_pair is None else np.asarray(queue_pair),
+        collective=group,
+        job=np.zeros(count, dtype=np.int64) if job is None else np.asarray(job, dtype=np.int64),
+        rounds=np.ones(count, dtype=np.int64) if rounds is None else np.asarray(rounds, dtype=np.int64),
+        names=tuple(names) if names is not None else tuple(f"collective {i}" for i in range(count)),
+        jobs=tuple(jobs),
+        start_s=nothing if start_s is None else np.asarray(start_s, dtype=np.float64),
+        pause_s=nothing if pause_s is None else np.asarray(pause_s, dtype=np.float64),
+    )
+
+
+def merged(parts: Sequence[JobTraffic]) -> JobTraffic:
+    """Several jobs at once, in order.
+
+    Raises:
+        BadInput: there is none, or two jobs share a name.
+    """
+    if not parts:
+        raise BadInput("no job is given", where="traffic", remedy="give job files, flows or planned jobs")
+    names = [name for part in parts for name in part.jobs]
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise BadInput(f"two jobs are called {some(twice)}", where="traffic", remedy="give each its own name")
+    jobs = np.cumsum([0] + [len(part.jobs) for part in parts])
+    collectives = np.cumsum([0] + [len(part.job) for part in parts])
+
+    def joined(field: str) -> np.ndarray:  # type: ignore[type-arg]
+        return np.concatenate([getattr(part, field) for part in parts])
+
+    return JobTraffic(
+        source=joined("source"),
+        target=joined("target"),
+        bytes=joined("bytes"),
+        cap_Bps=joined("cap_Bps"),
+        queue_pair=joined("queue_pair"),
+        collective=np.concatenate([p.collective + c for p, c in zip(parts, collectives, strict=False)]),
+        job=np.concatenate([p.job + j for p, j in zip(parts, jobs, strict=False)]),
+        rounds=joined("rounds"),
+        names=tuple(name for part in parts for name in part.names),
+        jobs=tuple(names),
+        start_s=joined("start_s"),
+        pause_s=joined("pause_s"),
+    )
+
+
+def check_traffic(fabric: Fabric, traffic: JobTraffic, where: str = "traffic") -> None:
+    """Refuse flows that cannot be routed.
+
+    Raises:
+        BadInput: a flow from or to an unknown accelerator, to itself, without bytes, or listed twice.
+    """
+    ends = np.concatenate([traffic.source, traffic.target])
+    strange = ends[(ends < 0) | (ends >= fabric.accelerators)]
+    if len(strange):
+        raise BadInput(
+            f"{strange[0]} is not one of the {fabric.accelerators:,} accelerators of {fabric.name}",
+            where=where,
+            remedy="use the fabric that the jobs were placed on",
+        )
+
+    def refuse(flows: Ints, what: str, remedy: str) -> None:
+        if len(flows):
+            shown = [
+                f"{fabric.names[traffic.source[f]]} -> {fabric.names[traffic.target[f]]}" for f in flows[:9]
+            ]
+            raise BadInput(f"{what}: {some(shown)}", where=where, remedy=remedy)
+
+    refuse(np.flatnonzero(traffic.source == traffic.target), "flows to themselves", "remove them")
+    sized = np.isfinite(traffic.bytes) & (traffic.bytes > 0) & (traffic.cap_Bps > 0)
+    refuse(np.flatnonzero(~sized), "flows without bytes or rate", "remove them, or give a positive size")
+    key = np.stack([traffic.collective, traffic.source, traffic.target, traffic.queue_pair])
+    order = np.lexsort(key[::-1])
+    again = order[1:][(key[:, order[1:]] == key[:, order[:-1]]).all(axis=0)]
+    refuse(np.sort(again), "listed twice in one collective", "list each flow once, with all its bytes")
+
+
+def _epochs(traffic: JobTraffic, count: int) -> Traffic:
+    collectives, jobs = len(traffic.job), len(traffic.jobs)
+    per_epoch = int(traffic.rounds.sum()) + jobs
+    begin = np.cumsum(traffic.rounds) - traffic.rounds
+    within = np.arange(per_epoch - jobs) - np.repeat(begin, traffic.rounds)
+    owner = np.repeat(np.arange(collectives), traffic.rounds)
+    pauses = per_epoch - jobs + np.arange(jobs)
+    ends = begin + traffic.rounds - 1
+    before = np.where(within > 0, np.arange(per_epoch - jobs) - 1, pauses[traffic.job[owner]] - per_epoch)
+    order = np.argsort(traffic.job, kind="stable")
+    waits_each = [before[i : i + 1] for i in range(per_epoch - jobs)]
+    waits_each += np.split(ends[order], np.cumsum(np.bincount(traffic.job, minlength=jobs))[:-1])
+    lengths = np.array([len(each) for each in waits_each], dtype=np.int64)
+    waits = np.concatenate([*waits_each, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+    all_waits = (waits[None, :] + per_epoch * np.arange(count)[:, None]).ravel()
+    kept = all_waits >= 0
+    owner_of_wait = np.repeat(np.arange(per_epoch * count), np.tile(lengths, count))
+    counts = np.bincount(owner_of_wait[kept], minlength=per_epoch * count)
+    flows = np.argsort(traffic.collective, kind="stable")
+    repeats = traffic.rounds[traffic.collective[flows]]
+    flow = np.repeat(flows, repeats)
+    turn = np.arange(len(flow)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    phase = begin[traffic.collective[flow]] + turn
+    every = np.tile(flow, count)
+    job_of_phase = np.concatenate([traffic.job[owner], np.arange(jobs)])
+    start = np.tile(
+        np.where(np.arange(per_epoch) < per_epoch - jobs, traffic.start_s[job_of_phase], 0.0), count
+    )
+    delay = np.concatenate([np.zeros(per_epoch - jobs), traffic.pause_s])
+    return Traffic(
+        source=traffic.source[every],
+        target=traffic.target[every],
+        bytes=traffic.bytes[every],
+        phase=(phase[None, :] + per_epoch * np.arange(count)[:, None]).ravel(),
+        weight=np.ones(len(every)),
+        cap_Bps=traffic.cap_Bps[every],
+        phases=Phases(
+            delay_s=np.tile(delay, count),
+            start_s=start,
+            indptr=np.concatenate([[0], np.cumsum(counts)]),
+            waits=all_waits[kept],
+            label=np.tile((np.arange(per_epoch) >= per_epoch - jobs).astype(np.int64), count),
+            labels=("round", "pause"),
+            job=np.tile(job_of_phase, count),
+        ),
+    )
