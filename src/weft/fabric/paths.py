@@ -280,7 +280,7 @@ class Paths:
         net = self._net
         wanted, at = np.unique(nodes, return_inverse=True)
         counts = net.in_first[wanted + 1] - net.in_first[wanted]
-        links = net.in_links[_spans(net.in_first[wanted], counts)]
+        links = net.in_links[spans(net.in_first[wanted], counts)]
         owner = np.repeat(np.arange(len(wanted)), counts)
         kept = (net.tier[links] > SCALE_UP) & (net.source[links] >= net.accelerators)
         owner, switch = owner[kept], net.source[links[kept]]
@@ -347,7 +347,7 @@ class Paths:
         for (numbers, counts, _, _), start, offset in zip(parts, begins, offsets, strict=False):
             begin[numbers], count[numbers] = start + offset, counts
         indptr = np.concatenate([[0], np.cumsum(count)])
-        taken = _spans(begin, count)
+        taken = spans(begin, count)
         nothing = np.zeros(0, dtype=np.int64)
         links = np.concatenate([nothing, *(links for _, _, links, _ in parts)])[taken]
         usage = np.concatenate([np.zeros(0), *(usage for _, _, _, usage in parts)])
@@ -377,7 +377,7 @@ class Paths:
         return follow
 
 
-def _spans(begin: Ints, count: Ints) -> Ints:
+def spans(begin: Ints, count: Ints) -> Ints:
     """The numbers ``begin[i] .. begin[i] + count[i] - 1`` of every i, one span after the other."""
     ends: Ints = np.cumsum(count)
     offset: Ints = np.repeat(begin - (ends - count), count)

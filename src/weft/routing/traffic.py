@@ -18,13 +18,15 @@ from weft.fabric.traffic import Phases, Traffic
 class JobTraffic:
     """Flows that repeat for as long as their jobs run.
 
-    Flow ``f`` goes from accelerator ``source[f]`` to ``target[f]`` and carries ``bytes[f]`` in every round of its
-    ``collective[f]``; its rate never exceeds ``cap_Bps[f]`` (inf: only links bound it).  ``queue_pair`` tells
-    the parts of a flow apart that was split over several queue pairs (0 where it was not).
+    Flow ``f`` goes from accelerator ``source[f]`` to ``target[f]`` and carries ``bytes[f]`` in every round
+    of its ``collective[f]``; its rate never exceeds ``cap_Bps[f]`` (inf: only links bound it).
+    ``queue_pair`` tells the parts of a flow apart that was split over several queue pairs (0 where it was
+    not).
 
-    Collective ``c`` belongs to ``job[c]`` and has ``rounds[c]`` rounds, each of which begins when the last flow
-    of the one before has ended (a ring all-reduce over r ranks: 2 (r-1) rounds).  A job's collectives run at
-    the same time; once all have ended, the job computes for ``pause_s`` and repeats.  It begins at ``start_s``.
+    Collective ``c`` belongs to ``job[c]`` and has ``rounds[c]`` rounds, each of which begins when the last
+    flow of the one before has ended (a ring all-reduce over r ranks: 2 (r-1) rounds).  A job's collectives
+    run at the same time; once all have ended, the job computes for ``pause_s`` and repeats.  It begins at
+    ``start_s``.
     """
 
     source: Ints
@@ -148,7 +150,7 @@ def merged(parts: Sequence[JobTraffic]) -> JobTraffic:
     jobs = np.cumsum([0] + [len(part.jobs) for part in parts])
     collectives = np.cumsum([0] + [len(part.job) for part in parts])
 
-    def joined(field: str) -> np.ndarray:  # type: ignore[type-arg]
+    def joined(field: str) -> np.ndarray:
         return np.concatenate([getattr(part, field) for part in parts])
 
     return JobTraffic(

@@ -1,0 +1,375 @@
+"""Compiled loops of routers: the best way of a flow, moving flows off full links, chains of displaced flows.
+
+A *place* is a link on a flow's present path, ``flow * width + column`` over its way up, then its way down.
+Each link lists its places (``head``, ``after``, ``before``), so that the flows on it are at hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.solvers._jit import jit
+
+TIE = 1e-9
+"""Relative difference of two loads that is rounding."""
+
+
+@jit
+def meet(top: Any, limits: Any, met: Any) -> None:
+    """Whether the tops of two sorted lists of ways have one in common."""
+    for pair in range(limits.shape[1]):
+        a, b = limits[0, pair], limits[2, pair]
+        while a < limits[1, pair] and b < limits[3, pair]:
+            if top[a] == top[b]:
+                met[pair] = True
+                break
+            if top[a] < top[b]:
+                a += 1
+            else:
+                b += 1
+
+
+@jit
+def peak(load: Any, inverse: Any, links: Any, way: int, demand: float, worst: float) -> float:
+    """The highest load on a way's links with one more flow on them, or ``worst`` if that is more."""
+    for column in range(links.shape[1]):
+        link = links[way, column]
+        if link >= 0:
+            worst = max(worst, load[link] + demand * inverse[link])
+    return worst
+
+
+@jit
+def total(load: Any, inverse: Any, links: Any, way: int, demand: float) -> float:
+    """What a flow adds to the sum of squared loads of a way's links."""
+    found = 0.0
+    for column in range(links.shape[1]):
+        link = links[way, column]
+        if link >= 0:
+            more = demand * inverse[link]
+            found += more * (2.0 * load[link] + more)
+    return found
+
+
+@jit
+def skip(top: Any, a: int, a_end: int, b: int, b_end: int) -> Any:
+    """The next pair of ways, from ``a`` and ``b`` on, with the same top."""
+    while a < a_end and b < b_end and top[a] != top[b]:
+        if top[a] < top[b]:
+            a += 1
+        else:
+            b += 1
+    return a, b
+
+
+@jit
+def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: bool) -> Any:
+    """The ways up and down with the least peak; of equals the first, or (``smooth``) that with the
+    least total.
+    """
+    found_a, found_b, least, least_total = -1, -1, np.inf, np.inf
+    a, b = ways.up_first[flow], ways.down_first[flow]
+    a_end, b_end = ways.up_end[flow], ways.down_end[flow]
+    a, b = skip(ways.top, a, a_end, b, b_end)
+    while a < a_end and b < b_end:
+        top = ways.top[a]
+        up = peak(load, inverse, ways.up, a, demand, 0.0)
+        if up <= least:
+            other = b
+            while other < b_end and ways.top[other] == top:
+                high = peak(load, inverse, ways.down, other, demand, up)
+                if high < least * (1 - TIE) or found_a < 0:
+                    found_a, found_b, least = a, other, high
+                    if smooth:
+                        least_total = total(load, inverse, ways.up, a, demand)
+                        least_total += total(load, inverse, ways.down, other, demand)
+                elif smooth and high <= least * (1 + TIE):
+                    now = total(load, inverse, ways.up, a, demand)
+                    now += total(load, inverse, ways.down, other, demand)
+                    if now < least_total * (1 - TIE):
+                        found_a, found_b, least_total = a, other, now
+                other += 1
+        a += 1
+        if a < a_end and ways.top[a] != top:
+            a, b = skip(ways.top, a, a_end, b, b_end)
+    return found_a, found_b, least
+
+
+@jit
+def pick(ways: Any, turn: Any, up: Any, down: Any) -> None:
+    """Give each flow its path number ``turn`` modulo the number of its paths."""
+    for flow in range(len(up)):
+        count = 0
+        for wanted in range(2):
+            seen = 0
+            a, b = ways.up_first[flow], ways.down_first[flow]
+            a_end, b_end = ways.up_end[flow], ways.down_end[flow]
+            goal = np.uint64(turn[flow]) % np.uint64(max(count, 1))
+            a, b = skip(ways.top, a, a_end, b, b_end)
+            while a < a_end and b < b_end:
+                top, other = ways.top[a], b
+                while other < b_end and ways.top[other] == top:
+                    if wanted == 1 and np.uint64(seen) == goal:
+                        up[flow], down[flow] = a, other
+                    seen += 1
+                    other += 1
+                a += 1
+                if a < a_end and ways.top[a] != top:
+                    a, b = skip(ways.top, a, a_end, b, b_end)
+            count = seen
+
+
+@jit
+def settle(net: Any, ways: Any, flow: int, a: int, b: int) -> None:
+    """Put a flow on a path: loads, and its place on every link."""
+    net.up[flow], net.down[flow] = a, b
+    width = ways.up.shape[1]
+    for column in range(2 * width):
+        link = ways.up[a, column] if column < width else ways.down[b, column - width]
+        if link < 0:
+            continue
+        place = flow * 2 * width + column
+        net.load[link] += net.demand[flow] * net.inverse[link]
+        net.before[place], net.after[place] = -1, net.head[link]
+        if net.head[link] >= 0:
+            net.before[net.head[link]] = place
+        net.head[link] = place
+
+
+@jit
+def lift(net: Any, ways: Any, flow: int) -> None:
+    """Take a flow off its path."""
+    width = ways.up.shape[1]
+    a, b = net.up[flow], net.down[flow]
+    for column in range(2 * width):
+        link = ways.up[a, column] if column < width else ways.down[b, column - width]
+        if link < 0:
+            continue
+        place = flow * 2 * width + column
+        net.load[link] -= net.demand[flow] * net.inverse[link]
+        if net.head[link] == place:
+            net.head[link] = net.after[place]
+            net.load[link] = 0.0 if net.after[place] < 0 and net.fixed[link] == 0.0 else net.load[link]
+        else:
+            net.after[net.before[place]] = net.after[place]
+        if net.after[place] >= 0:
+            net.before[net.after[place]] = net.before[place]
+    net.up[flow] = -1
+
+
+@jit
+def excess(net: Any, links: Any, way: int, demand: float, target: float) -> float:
+    """How much has to leave the links of a way for a flow to fit below ``target``."""
+    found = 0.0
+    for column in range(links.shape[1]):
+        link = links[way, column]
+        if link >= 0:
+            found += max(net.load[link] + demand * net.inverse[link] - target, 0.0)
+    return found
+
+
+@jit
+def cheapest(net: Any, ways: Any, flow: int, target: float) -> Any:
+    """The path from whose links least has to leave; of equals the one whose last guest came longest ago."""
+    found_a, found_b, least, oldest = -1, -1, np.inf, np.int64(2**62)
+    demand = net.demand[flow]
+    a, b = ways.up_first[flow], ways.down_first[flow]
+    a_end, b_end = ways.up_end[flow], ways.down_end[flow]
+    a, b = skip(ways.top, a, a_end, b, b_end)
+    while a < a_end and b < b_end:
+        top, other = ways.top[a], b
+        up = excess(net, ways.up, a, demand, target)
+        while other < b_end and ways.top[other] == top:
+            over = up + excess(net, ways.down, other, demand, target)
+            if over <= least + TIE:
+                age = latest(net, ways, a, other)
+                if over < least - TIE or age < oldest:
+                    found_a, found_b, least, oldest = a, other, over, age
+            other += 1
+        a += 1
+        if a < a_end and ways.top[a] != top:
+            a, b = skip(ways.top, a, a_end, b, b_end)
+    return found_a, found_b
+
+
+@jit
+def latest(net: Any, ways: Any, a: int, b: int) -> Any:
+    """The last stamp of a path's links."""
+    found = np.int64(0)
+    width = ways.up.shape[1]
+    for column in range(2 * width):
+        link = ways.up[a, column] if column < width else ways.down[b, column - width]
+        if link >= 0:
+            found = max(found, net.stamp[link])
+    return found
+
+
+@jit
+def fill_path(net: Any, ways: Any, a: int, b: int, now: int) -> None:
+    """Stamp a path's links."""
+    width = ways.up.shape[1]
+    for column in range(2 * width):
+        link = ways.up[a, column] if column < width else ways.down[b, column - width]
+        if link >= 0:
+            net.stamp[link] = now
+
+
+@jit
+def displace(net: Any, ways: Any, links: Any, way: int, keep: int, target: float, waiting: int) -> int:
+    """Take flows off the links of a way until they are within ``target``; put them in the queue."""
+    for column in range(links.shape[1]):
+        link = links[way, column]
+        if link < 0:
+            continue
+        while net.load[link] > target * (1 + TIE):
+            guest = victim(net, ways, link, keep, net.load[link] - target)
+            if guest < 0:
+                return -1
+            if waiting >= len(net.queue):
+                return -1
+            remember(net, guest)
+            lift(net, ways, guest)
+            net.queue[waiting] = guest
+            waiting += 1
+    return waiting
+
+
+@jit
+def victim(net: Any, ways: Any, link: int, keep: int, over: float) -> int:
+    """The flow to leave a link: the smallest that is enough, otherwise the largest; -1 if none may."""
+    found, size, width = -1, np.inf, 2 * ways.up.shape[1]
+    place = net.head[link]
+    while place >= 0:
+        flow = place // width
+        demand = net.demand[flow] * net.inverse[link]
+        if flow != keep:
+            cost = demand if demand >= over * (1 - TIE) else 1e18 / max(demand, 1e-30)
+            if cost < size:
+                found, size = flow, cost
+        place = net.after[place]
+    return found
+
+
+@jit
+def remember(net: Any, flow: int) -> None:
+    """Note where a flow was before this chain moved it for the first time."""
+    if net.moved[flow] != net.clock[1]:
+        net.moved[flow] = net.clock[1]
+        net.log[net.clock[2]] = flow
+        net.old_up[flow], net.old_down[flow] = net.up[flow], net.down[flow]
+        net.clock[2] += 1
+
+
+@jit
+def undo(net: Any, ways: Any) -> None:
+    """Put all flows that this chain moved back where they were."""
+    for at in range(net.clock[2]):
+        if net.up[net.log[at]] >= 0:
+            lift(net, ways, net.log[at])
+    for at in range(net.clock[2]):
+        flow = net.log[at]
+        if net.old_up[flow] >= 0:
+            settle(net, ways, flow, net.old_up[flow], net.old_down[flow])
+
+
+@jit
+def chain(net: Any, ways: Any, flow: int, target: float, steps: int) -> bool:
+    """Find ``flow`` a path on which no link exceeds ``target``, displacing others, which seek paths in turn.
+
+    True if all have one; otherwise everything is as before.
+    """
+    net.clock[1] += 1
+    net.clock[2] = 0
+    remember(net, flow)
+    if net.up[flow] >= 0:
+        lift(net, ways, flow)
+    net.queue[0] = flow
+    waiting = 1
+    for _ in range(steps):
+        waiting -= 1
+        this = net.queue[waiting]
+        a, b = cheapest(net, ways, this, target)
+        settle(net, ways, this, a, b)
+        net.clock[0] += 1
+        fill_path(net, ways, a, b, net.clock[0])
+        waiting = displace(net, ways, ways.up, a, this, target, waiting)
+        if waiting >= 0:
+            waiting = displace(net, ways, ways.down, b, this, target, waiting)
+        if waiting == 0:
+            return True
+        if waiting < 0:
+            break
+    undo(net, ways)
+    return False
+
+
+@jit
+def relax(net: Any, ways: Any, target: float) -> int:
+    """Move flows off links above ``target`` to better paths, one at a time; how many moved."""
+    moves, width = 0, 2 * ways.up.shape[1]
+    for link in range(len(net.load)):
+        place = net.head[link]
+        while place >= 0 and net.load[link] > target * (1 + TIE):
+            following, flow = net.after[place], place // width
+            here = peak(net.load, net.inverse, ways.up, net.up[flow], 0.0, 0.0)
+            here = peak(net.load, net.inverse, ways.down, net.down[flow], 0.0, here)
+            a_old, b_old = net.up[flow], net.down[flow]
+            lift(net, ways, flow)
+            a, b, high = best(ways, flow, net.load, net.inverse, net.demand[flow], True)
+            if high < here * (1 - TIE):
+                settle(net, ways, flow, a, b)
+                moves += 1
+                following = net.head[link]
+            else:
+                settle(net, ways, flow, a_old, b_old)
+            place = following
+    return moves
+
+
+@jit
+def repair(net: Any, ways: Any, target: float, steps: int, tries: int) -> bool:
+    """Bring every link within ``target`` by chains from the flows on links above it; True if that
+    succeeds.
+    """
+    width = 2 * ways.up.shape[1]
+    for _ in range(tries):
+        over = 0
+        for link in range(len(net.load)):
+            stuck = False
+            while net.load[link] > target * (1 + TIE) and net.head[link] >= 0 and not stuck:
+                stuck = True
+                place = net.head[link]
+                while place >= 0:
+                    flow, following = place // width, net.after[place]
+                    if chain(net, ways, flow, target, steps):
+                        stuck = False
+                        break
+                    # a failed chain lists the flows of a link anew
+                    place = following if net.up[flow] >= 0 and following >= 0 else -1
+                    if net.clock[3] >= net.clock[4]:
+                        return False
+                    net.clock[3] += 1
+            over += net.load[link] > target * (1 + TIE)
+        if over == 0:
+            return True
+    return False
+
+
+@jit
+def settle_all(net: Any, ways: Any, up: Any, down: Any) -> None:
+    """Every flow with a way on its path."""
+    for flow in range(len(up)):
+        if up[flow] >= 0:
+            settle(net, ways, flow, up[flow], down[flow])
+
+
+@jit
+def place_all(net: Any, ways: Any, order: Any, smooth: bool) -> None:
+    """Each flow of ``order`` that has no way yet on its best one."""
+    for at in range(len(order)):
+        flow = order[at]
+        if net.up[flow] < 0:
+            a, b, _ = best(ways, flow, net.load, net.inverse, net.demand[flow], smooth)
+            settle(net, ways, flow, a, b)

@@ -1,0 +1,63 @@
+"""Compiled loops that list the paths of flows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.routing._choose import skip
+from weft.solvers._jit import jit
+
+
+@jit
+def walk(ways: Any, flow: int, up: Any, down: Any, begin: int) -> int:
+    """Write the paths of a flow from ``begin`` on, where there is room; where they end."""
+    a, b = ways.up_first[flow], ways.down_first[flow]
+    a_end, b_end = ways.up_end[flow], ways.down_end[flow]
+    a, b = skip(ways.top, a, a_end, b, b_end)
+    while a < a_end and b < b_end:
+        top, other = ways.top[a], b
+        while other < b_end and ways.top[other] == top:
+            if begin < len(up):
+                up[begin], down[begin] = a, other
+            begin += 1
+            other += 1
+        a += 1
+        if a < a_end and ways.top[a] != top:
+            a, b = skip(ways.top, a, a_end, b, b_end)
+    return begin
+
+
+@jit
+def count(ways: Any, flows: Any, counts: Any, none: Any) -> None:
+    """How many paths flows have."""
+    for at in range(len(flows)):
+        counts[at] = walk(ways, flows[at], none, none, 0)
+
+
+@jit
+def list_all(ways: Any, flows: Any, up: Any, down: Any) -> None:
+    """The paths of all flows, one after the other."""
+    begin = 0
+    for at in range(len(flows)):
+        begin = walk(ways, flows[at], up, down, begin)
+
+
+@jit
+def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, found: Any) -> None:
+    """The way to a top with given links, of those from ``first`` to ``end``; -1 where there is none."""
+    for at in range(len(first)):
+        low, high = first[at], end[at]
+        while low < high:
+            middle = (low + high) // 2
+            if ways.top[middle] < top[at]:
+                low = middle + 1
+            else:
+                high = middle
+        while low < end[at] and ways.top[low] == top[at]:
+            same = True
+            for column in range(links.shape[1]):
+                same = same and ways.up[low, column] == links[at, column]
+            if same:
+                found[at] = low
+                break
+            low += 1

@@ -1,0 +1,184 @@
+"""How low congestion could be: cuts in closed form, and the fractional optimum by an LP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from weft.errors import Unsupported
+from weft.fabric.checks import components
+from weft.fabric.spec import Floats, Ints, Mask
+from weft.routing.problem import SAME, Problem
+
+MOST_COLUMNS = 400_000
+"""Variables of the LP that are still solved."""
+
+
+def closed_bound(asked: Problem) -> float:
+    """No choice of paths has less congestion than this.
+
+    A link that is no choice carries its flows; what leaves or enters a part of the fabric shares the links
+    out of it.  Parts are the switches below each level that hang together.  Equal flows come whole:
+    ceil(Delta / n) of them on some of n links.
+    """
+    highest = float(asked.fixed.max(initial=0.0))
+    if not asked.climbs.sound:
+        return highest
+    level, fabric = asked.climbs.level, asked.fabric
+    starts, ends = _switches(asked)
+    for height in range(1, int(level.max(initial=0))):
+        inner = asked.climbs.usable & (level[fabric.source] <= height) & (level[fabric.target] <= height)
+        inner &= (level[fabric.source] > 0) & (level[fabric.target] > 0)
+        part = components(fabric.nodes, fabric.source[inner], fabric.target[inner])
+        known = (starts >= 0) & (ends >= 0)
+        cross = np.flatnonzero(known & (part[starts] != part[ends]))
+        out = asked.climbs.usable & (level[fabric.source] == height) & (level[fabric.target] == height + 1)
+        for side, links in ((starts, out), (ends, _reversed(asked, out))):
+            at = part[fabric.source[out]]
+            highest = max(highest, _cut(asked, part[side[cross]], cross, at, links))
+    return highest
+
+
+def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints) -> float:
+    """The load of the part whose flows press hardest on its links (of which ``at`` says the part)."""
+    if not len(flows):
+        return 0.0
+    count = int(max(part.max(), at.max(initial=0))) + 1
+    wide = np.bincount(at, asked.fabric.capacity_Bps[links], count)
+    pressing = np.bincount(part, asked.demand_Bps[flows], count)
+    used = pressing > 0
+    demand, capacity = asked.demand_Bps[flows], asked.fabric.capacity_Bps[links]
+    if np.ptp(demand) > SAME * demand.max() or np.ptp(capacity) > SAME * capacity.max(initial=0.0):
+        return float((pressing[used] / np.maximum(wide[used], 1e-300)).max())
+    many, share = np.bincount(part, minlength=count)[used], np.bincount(at, minlength=count)[used]
+    return float(demand[0] / capacity[0] * np.ceil(many / np.maximum(share, 1)).max())
+
+
+def _switches(asked: Problem) -> tuple[Ints, Ints]:
+    """The switch that a flow enters and the one that it leaves the network by; -1 where it has a choice."""
+    fabric, ways = asked.fabric, asked.ways
+    table = ways.up_end <= len(asked.climbs.top)
+    starts = np.where(table & (ways.first >= 0), fabric.target[ways.first], -1)
+    return starts, np.where(table & (ways.last >= 0), fabric.source[ways.last], -1)
+
+
+def _reversed(asked: Problem, links: Mask) -> Ints:
+    return np.asarray(asked.climbs.reverse[np.flatnonzero(links)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Paths:
+    """Flows with the same ways and demand as one commodity, and every path of each as a column.
+
+    ``commodity[f]`` is a flow's, ``owner`` and ``up``, ``down`` a column's commodity and ways; ``links`` and
+    ``entry`` say which links a column crosses (entry k: column ``entry[k]`` crosses ``links[k]``).
+    """
+
+    commodity: Ints
+    demand_Bps: Floats
+    count: Ints
+    owner: Ints
+    up: Ints
+    down: Ints
+    entry: Ints
+    links: Ints
+
+
+def paths_of(asked: Problem, *, most: int = MOST_COLUMNS, single: bool = False) -> Paths | None:
+    """All paths as columns; None where there are more than ``most``.
+
+    Args:
+        single: flows are a commodity each.
+    """
+    from weft.routing import _columns
+
+    ways, flows = asked.ways, len(asked.demand_Bps)
+    key = np.stack(
+        [ways.up_first, ways.down_first, np.arange(flows) if single else np.zeros(flows, dtype=np.int64)]
+    )
+    table = np.concatenate(
+        [key, np.round(asked.demand_Bps / max(asked.demand_Bps.max(initial=1.0), 1e-300), 9)[None]]
+    )
+    _, first, commodity = np.unique(table, axis=1, return_index=True, return_inverse=True)
+    counts = np.zeros(len(first), dtype=np.int64)
+    _columns.count(ways, first, counts, np.zeros(0, dtype=np.int64))
+    total = int(counts.sum())
+    if total > most:
+        return None
+    owner = np.repeat(np.arange(len(first)), counts)
+    up, down = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
+    _columns.list_all(ways, first, up, down)
+    crossed = np.concatenate([ways.up[up], ways.down[down]], axis=1).astype(np.int64)
+    entry, column = np.nonzero(crossed >= 0)
+    return Paths(
+        commodity=commodity.reshape(-1),
+        demand_Bps=asked.demand_Bps[first],
+        count=np.bincount(commodity.reshape(-1), minlength=len(first)),
+        owner=owner,
+        up=up,
+        down=down,
+        entry=entry,
+        links=crossed[entry, column],
+    )
+
+
+def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS) -> float | None:
+    """The least congestion of flows that may split over all their paths; None where the LP is too large.
+
+    For equal flows it is rounded up to whole flows.
+
+    Raises:
+        Unsupported: the solver ends without an optimum.
+    """
+    paths = paths_of(asked, most=most)
+    if paths is None:
+        return None
+    value = float(solve(asked, paths)[0])
+    fluid = max(value, closed_bound(asked))
+    return fluid if asked.unit is None else asked.unit * float(np.ceil(fluid / asked.unit - 1e-6))
+
+
+def solve(asked: Problem, paths: Paths) -> tuple[float, Floats]:
+    """The least congestion, and the Bps on every path."""
+    model, highs = linear(asked, paths, integer=False)
+    highs.run()
+    if highs.getModelStatus() != model.HighsModelStatus.kOptimal:
+        raise Unsupported(
+            "HiGHS found no optimum", where="LP bound", remedy="use the closed form: --bound cuts"
+        )
+    found = np.array(highs.getSolution().col_value)
+    return float(found[-1]), np.asarray(found[:-1] * paths.demand_Bps[paths.owner], dtype=np.float64)
+
+
+def linear(asked: Problem, paths: Paths, *, integer: bool) -> tuple[Any, Any]:
+    """The model: flows of each commodity on each path, least congestion; and HiGHS with it."""
+    highspy: Any = import_module("highspy")
+    columns, rows = len(paths.owner), len(paths.demand_Bps)
+    used, row = np.unique(paths.links, return_inverse=True)
+    heavy = paths.demand_Bps[paths.owner[paths.entry]] * asked.inverse[paths.links]
+    index = np.concatenate([paths.owner, rows + row.reshape(-1), rows + np.arange(len(used))])
+    column = np.concatenate([np.arange(columns), paths.entry, np.full(len(used), columns)])
+    value = np.concatenate([np.ones(columns), heavy, np.full(len(used), -1.0)])
+    order = np.lexsort((index, column))
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = columns + 1, rows + len(used)
+    lp.col_cost_ = np.concatenate([np.zeros(columns), [1.0]])
+    lp.col_lower_ = np.concatenate([np.zeros(columns), [asked.fixed.max(initial=0.0)]])
+    lp.col_upper_ = np.concatenate([paths.count[paths.owner].astype(np.float64), [highspy.kHighsInf]])
+    lp.row_lower_ = np.concatenate([paths.count.astype(np.float64), np.full(len(used), -highspy.kHighsInf)])
+    lp.row_upper_ = np.concatenate([paths.count.astype(np.float64), -asked.fixed[used]])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.searchsorted(column[order], np.arange(columns + 2)).astype(np.int32)
+    lp.a_matrix_.index_ = index[order].astype(np.int32)
+    lp.a_matrix_.value_ = value[order]
+    if integer:
+        kinds = [highspy.HighsVarType.kInteger] * columns
+        lp.integrality_ = [*kinds, highspy.HighsVarType.kContinuous]
+    highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.setOptionValue("threads", 1)
+    highs.passModel(lp)
+    return highspy, highs

@@ -1,0 +1,118 @@
+"""A choice of one path per flow, which routers make and improve."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.fabric.spec import Floats, Ints
+from weft.routing import _choose
+from weft.routing.problem import Problem
+
+ENOUGH = 1e-9
+"""Relative distance to a target that counts as reached."""
+LONGEST_QUEUE = 4096
+
+
+class _Net(NamedTuple):
+    """Arrays of ``_choose``: loads, who is where, and room for chains.
+
+    ``clock``: stamps given, chains begun, flows moved in this one, chains failed, how many may fail.
+    """
+
+    load: Floats
+    fixed: Floats
+    inverse: Floats
+    demand: Floats
+    up: Ints
+    down: Ints
+    head: Ints
+    after: Ints
+    before: Ints
+    stamp: Ints
+    moved: Ints
+    log: Ints
+    old_up: Ints
+    old_down: Ints
+    queue: Ints
+    clock: Ints
+
+
+class Choice:
+    """Paths of the flows of a problem: ``up[f]`` and ``down[f]`` are ways, -1 where a flow has none yet."""
+
+    def __init__(self, asked: Problem, up: Ints | None = None, down: Ints | None = None) -> None:
+        flows, links, width = len(asked.demand_Bps), asked.fabric.links, 2 * asked.ways.up.shape[1]
+        self.problem = asked
+        places = flows * width
+        self._net = _Net(
+            load=asked.fixed.copy(),
+            fixed=asked.fixed,
+            inverse=asked.inverse,
+            demand=asked.demand_Bps,
+            up=np.full(flows, -1, dtype=np.int64),
+            down=np.full(flows, -1, dtype=np.int64),
+            head=np.full(links, -1, dtype=np.int64),
+            after=np.full(places, -1, dtype=np.int64),
+            before=np.full(places, -1, dtype=np.int64),
+            stamp=np.zeros(links, dtype=np.int64),
+            moved=np.zeros(flows, dtype=np.int64),
+            log=np.zeros(flows + 1, dtype=np.int64),
+            old_up=np.zeros(flows, dtype=np.int64),
+            old_down=np.zeros(flows, dtype=np.int64),
+            queue=np.zeros(LONGEST_QUEUE, dtype=np.int64),
+            clock=np.zeros(5, dtype=np.int64),
+        )
+        if up is not None and down is not None:
+            _choose.settle_all(self._net, asked.ways, up, down)
+
+    @property
+    def up(self) -> Ints:
+        return self._net.up
+
+    @property
+    def down(self) -> Ints:
+        return self._net.down
+
+    @property
+    def load(self) -> Floats:
+        """Of every link."""
+        return self._net.load
+
+    @property
+    def congestion(self) -> float:
+        """The highest load of a link."""
+        return float(self._net.load.max(initial=0.0))
+
+    def place(self, order: Ints, *, smooth: bool) -> None:
+        """Give the flows of ``order`` without a path the one with the least highest load, one by one.
+
+        Of equals the first is taken, or (``smooth``) the one that adds least to the sum of squared loads.
+        """
+        _choose.place_all(self._net, self.problem.ways, order, smooth)
+
+    def relax(self, target: float, passes: int) -> None:
+        """Move single flows off the links above ``target``, until that helps no more."""
+        for _ in range(passes):
+            if self.congestion <= target * (1 + ENOUGH) or not _choose.relax(
+                self._net, self.problem.ways, target
+            ):
+                return
+
+    def reach(self, target: float, *, steps: int = 400, tries: int = 4, failures: int = 400) -> bool:
+        """Bring every link within ``target`` by chains of moves; True if that succeeds.
+
+        Args:
+            target: highest load wanted; nothing is below the load that no choice changes.
+            steps: moves in one chain.
+            tries: rounds over all links.
+            failures: chains that may fail before it is given up.
+        """
+        self._net.clock[3], self._net.clock[4] = 0, failures
+        return bool(_choose.repair(self._net, self.problem.ways, target, steps, tries))
+
+
+def ordered(asked: Problem) -> Ints:
+    """Flows by falling demand; of equals in the order given."""
+    return np.argsort(-asked.demand_Bps, kind="stable")

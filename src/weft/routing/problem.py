@@ -1,0 +1,128 @@
+"""A routing problem in arrays: flows with demands, their ways, and what every link carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
+from weft.fabric.traffic import Routes
+from weft.routing.traffic import JobTraffic, check_traffic
+from weft.routing.ways import Climbs, Ways, climbs, routes_of, ways_of
+
+SAME = 1e-9
+"""Relative difference of equal demands."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """Flows to route.
+
+    ``demand_Bps`` is the rate that each would have alone (``demands``).  The load of a link is the sum of the
+    demands on it over its capacity; the highest is the *congestion* (alpha).
+    """
+
+    fabric: Fabric
+    traffic: JobTraffic
+    climbs: Climbs
+    ways: Ways
+    demand_Bps: Floats
+
+    @cached_property
+    def inverse(self) -> Floats:
+        """1 / capacity of every link."""
+        return np.where(self.fabric.up, 1.0 / np.maximum(self.fabric.capacity_Bps, 1e-300), np.inf)
+
+    @cached_property
+    def fixed(self) -> Floats:
+        """What links carry whatever the choice."""
+        load = np.zeros(self.fabric.links)
+        for links in (self.ways.first, self.ways.last):
+            there = links >= 0
+            np.add.at(load, links[there], self.demand_Bps[there] * self.inverse[links[there]])
+        return load
+
+    @cached_property
+    def unit(self) -> float | None:
+        """What one flow adds to any link on its way, where that is the same for all; otherwise None."""
+        used = np.unique(
+            np.concatenate([self.ways.up[self.ways.up >= 0], self.ways.down[self.ways.down >= 0]])
+        )
+        if not len(used) or not len(self.demand_Bps):
+            return None
+        capacity, demand = self.fabric.capacity_Bps[used], self.demand_Bps
+        same = np.ptp(capacity) <= SAME * capacity.max() and np.ptp(demand) <= SAME * demand.max()
+        return float(demand[0] / capacity[0]) if same else None
+
+    def loads(self, routes: Routes) -> Floats:
+        """What every link carries under some routes."""
+        flow = np.repeat(np.arange(len(self.demand_Bps)), np.diff(routes.indptr))
+        carried = np.bincount(routes.links, self.demand_Bps[flow] * routes.usage, self.fabric.links)
+        return np.asarray(np.multiply(carried, self.inverse, out=np.zeros(len(carried)), where=carried > 0))
+
+    def routes(self, up: Ints, down: Ints) -> Routes:
+        """Routes from chosen ways."""
+        return routes_of(self.fabric, self.ways, up, down)
+
+
+def problem(
+    fabric: Fabric,
+    traffic: JobTraffic,
+    *,
+    table: Climbs | None = None,
+    paths: Callable[[int, int], list[tuple[int, ...]]] | None = None,
+) -> Problem:
+    """The problem of routing some traffic on a fabric.
+
+    Args:
+        table: ``climbs(fabric)``, if at hand.
+        paths: see ``weft.routing.ways.ways_of``.
+
+    Raises:
+        BadInput: flows that cannot be routed (``check_traffic``), or have no path.
+        Unsupported: a fabric with too many paths.
+    """
+    check_traffic(fabric, traffic)
+    found = table or climbs(fabric)
+    return Problem(
+        fabric=fabric,
+        traffic=traffic,
+        climbs=found,
+        ways=ways_of(fabric, traffic.source, traffic.target, found, paths=paths),
+        demand_Bps=demands(fabric, traffic),
+    )
+
+
+def demands(fabric: Fabric, traffic: JobTraffic) -> Floats:
+    """The rate of every flow, in bytes/s, when its collective has the network for itself.
+
+    The busiest port sends or receives all the time; flows are as fast as their bytes say, so that all of a
+    round end together.  No flow is faster than its cap.
+    """
+    out, into = port_Bps(fabric)
+    collectives, hosts = len(traffic.job), fabric.accelerators
+    seconds = np.zeros(collectives)
+    for ends, capacity in ((traffic.source, out), (traffic.target, into)):
+        key, at = np.unique(traffic.collective * hosts + ends, return_inverse=True)
+        crossing = np.bincount(at, traffic.bytes, len(key)) / capacity[key % hosts]
+        np.maximum.at(seconds, key // hosts, crossing)
+    return np.minimum(traffic.bytes / seconds[traffic.collective], traffic.cap_Bps)
+
+
+def port_Bps(fabric: Fabric) -> tuple[Floats, Floats]:
+    """What each accelerator can send and receive over its NICs; over its domain's links, where it has
+    no NIC.
+    """
+    found = []
+    for ends in (fabric.source, fabric.target):
+        outer = fabric.tier > SCALE_UP
+        own = ends < fabric.accelerators
+        nic, inner = (
+            np.bincount(ends[own & kind], fabric.capacity_Bps[own & kind], fabric.accelerators)
+            for kind in (outer, ~outer)
+        )
+        found.append(np.where(nic > 0, nic, np.maximum(inner, 1e-300)))
+    return found[0], found[1]

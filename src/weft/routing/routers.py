@@ -1,0 +1,204 @@
+"""Routers: each gives every flow of some traffic its links on a fabric, under one contract.
+
+``route(problem, seed) -> Found``: the same problem and seed give the same routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.errors import Unsupported
+from weft.fabric.spec import SCALE_UP, Ints
+from weft.fabric.traffic import Routes
+from weft.routing import ecmp
+from weft.routing.anneal import anneal
+from weft.routing.bound import closed_bound
+from weft.routing.choice import ENOUGH, Choice, ordered
+from weft.routing.colouring import coloured
+from weft.routing.ilp import solve_ilp
+from weft.routing.problem import Problem
+
+PASSES = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Found:
+    """Routes; the ways taken, where each flow has one; and a bound on congestion that the router proved."""
+
+    routes: Routes
+    ways: tuple[Ints, Ints] | None = None
+    bound: float = 0.0
+
+
+def route_hashed(asked: Problem, seed: int) -> Found:
+    """ECMP: a hash of source, destination and queue pair at every hop."""
+    return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed))
+
+
+def route_random(asked: Problem, seed: int) -> Found:
+    """A path drawn for every flow."""
+    return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed, mode="random"))
+
+
+def route_sprayed(asked: Problem, seed: int) -> Found:
+    """Packet spraying: every flow over all its paths."""
+    return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed, mode="spray"))
+
+
+def route_paper_ecmp(asked: Problem, seed: int) -> Found:
+    """The hash of the routing paper's code."""
+    return _found(asked, *ecmp.paper_ecmp(asked))
+
+
+def route_greedy(asked: Problem, seed: int) -> Found:
+    """The paper's greedy: flows by the busiest leaves, each on its path with the least highest load."""
+    choice = Choice(asked)
+    choice.place(by_leaves(asked), smooth=False)
+    return _found(asked, choice.up, choice.down)
+
+
+def route_coloured(asked: Problem, seed: int) -> Found:
+    """Edge colouring, exact for equal flows on a Clos; what failed links leave is repaired.
+
+    Raises:
+        Unsupported: flows of unequal demand, links of unequal capacity, or no Clos.
+    """
+    if asked.unit is None and len(asked.demand_Bps):
+        raise Unsupported(
+            "edge colouring is for equal flows; these differ in demand, or links in capacity",
+            where="--router edge-coloring",
+            remedy="use repair, which takes any demands",
+        )
+    choice = _started(asked, None)
+    improve(choice, closed_bound(asked))
+    return _found(asked, choice.up, choice.down)
+
+
+def route_repaired(asked: Problem, seed: int) -> Found:
+    """Greedy by falling demand, then local search: single moves, and chains of displaced flows.
+
+    Where that stays above the bound on a Clos, it is tried again from an edge colouring.
+    """
+    low = closed_bound(asked)
+    choice = Choice(asked)
+    choice.place(ordered(asked) if asked.unit is None else by_leaves(asked), smooth=True)
+    choice.relax(low, PASSES)
+    if choice.congestion > low * (1 + ENOUGH):
+        try:
+            other = _started(asked, ordered(asked))
+        except Unsupported:
+            other = choice
+        other.relax(low, PASSES)
+        if other.congestion < choice.congestion:
+            choice = other
+        improve(choice, low)
+    return _found(asked, choice.up, choice.down)
+
+
+def _started(asked: Problem, order: Ints | None) -> Choice:
+    """The choice of an edge colouring; flows that found no colour are placed where they are best."""
+    choice = Choice(asked, *coloured(asked, order))
+    choice.place(np.arange(len(choice.up)), smooth=True)
+    return choice
+
+
+def route_annealed(asked: Problem, seed: int) -> Found:
+    """Simulated annealing over one path number per destination (Hedera)."""
+    return _found(asked, *anneal(asked, seed=seed))
+
+
+def route_exact(asked: Problem, seed: int, seconds: float = 60.0) -> Found:
+    """Integer program, from the repaired routes on."""
+    first = route_repaired(asked, seed).ways
+    assert first is not None
+    solved = solve_ilp(asked, *first, seconds=seconds, seed=seed)
+    return _found(asked, solved.up, solved.down, solved.bound)
+
+
+def route_best(asked: Problem, seed: int) -> Found:
+    """Edge colouring where it applies, otherwise repair."""
+    try:
+        return route_coloured(asked, seed)
+    except Unsupported:
+        return route_repaired(asked, seed)
+
+
+Router = Callable[[Problem, int], Found]
+ROUTERS: dict[str, Router] = {
+    "auto": route_best,
+    "ecmp": route_hashed,
+    "ecmp-paper": route_paper_ecmp,
+    "random": route_random,
+    "greedy": route_greedy,
+    "edge-coloring": route_coloured,
+    "repair": route_repaired,
+    "anneal": route_annealed,
+    "ilp": route_exact,
+    "split": route_repaired,
+    "spray": route_sprayed,
+    "rail": route_repaired,
+}
+"""``split`` routes the flows of a split traffic, ``rail`` those of a problem with the paths over rails."""
+
+
+def improve(choice: Choice, low: float) -> None:
+    """Bring congestion down to ``low``, or as far as local search can.
+
+    Targets between the bound and the present congestion are halved.
+    """
+    choice.relax(low, PASSES)
+    unit = choice.problem.unit
+    high = choice.congestion
+    if high <= low * (1 + ENOUGH) or choice.reach(low):
+        return
+    step = unit if unit is not None else low * 0.005
+    floor = low
+    while high - floor > step * (1 + ENOUGH):
+        middle = (floor + high) / 2
+        if unit is not None:
+            middle = unit * np.floor(middle / unit + 1e-9)
+            middle = max(middle, floor + unit) if middle <= floor * (1 + ENOUGH) else middle
+            if middle >= high * (1 - 1e-9):
+                return
+        if choice.reach(float(middle)):
+            high = choice.congestion
+        else:
+            floor = float(middle)
+            high = min(high, choice.congestion)
+
+
+def by_leaves(asked: Problem) -> Ints:
+    """The paper's order: the flows into and out of the leaf with most of them first, then of the next.
+
+    Of equals sets that leave (key "a_<leaf>") come before sets that arrive ("b_<leaf>"), by the text of the
+    key; flows in a set keep their order.
+    """
+    fabric = asked.fabric
+    leaves = np.flatnonzero(asked.climbs.level == 1)
+    outer = np.flatnonzero(fabric.tier > SCALE_UP)
+    below = np.full(fabric.accelerators, -1, dtype=np.int64)
+    mine = outer[fabric.source[outer] < fabric.accelerators][::-1]
+    below[fabric.source[mine]] = np.searchsorted(leaves, np.minimum(fabric.target[mine], fabric.nodes - 1))
+    sets = [
+        (-len(flows), f"{letter}_{leaf}", flows)
+        for letter, ends in (("a", asked.traffic.source), ("b", asked.traffic.target))
+        for leaf, flows in _grouped(below[ends])
+    ]
+    order = np.concatenate(
+        [np.zeros(0, dtype=np.int64), *(flows for _, _, flows in sorted(sets, key=lambda s: s[:2]))]
+    )
+    _, first = np.unique(order, return_index=True)
+    return np.asarray(order[np.sort(first)])
+
+
+def _grouped(label: Ints) -> list[tuple[int, Ints]]:
+    order = np.argsort(label, kind="stable")
+    values, begin = np.unique(label[order], return_index=True)
+    return list(zip(values.tolist(), np.split(order, begin[1:]), strict=True)) if len(values) else []
+
+
+def _found(asked: Problem, up: Ints, down: Ints, bound: float = 0.0) -> Found:
+    return Found(routes=asked.routes(up, down), ways=(up.copy(), down.copy()), bound=bound)
