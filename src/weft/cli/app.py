@@ -13,6 +13,7 @@ from weft.cli.fabric import fabric
 from weft.cli.launch import launch
 from weft.cli.lists import clusters, explain, models
 from weft.cli.plan import plan
+from weft.cli.route import route
 from weft.cli.schedule import schedule
 from weft.cli.simulate import simulate
 from weft.errors import WeftError
@@ -28,6 +29,7 @@ def cli() -> None:
     weft estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,dp=128,sp
     weft design llama-3.1-405b h100-16384    which network to buy
     weft schedule all-reduce 1GiB --cluster h100-1024  chunk by chunk over its dimensions
+    weft route --generate BLOOM:4,GPT_3:4    routes that do not collide, proved, exported, kept so
     weft simulate llama-3.1-8b h100-64 --layout tp=8   flow by flow
     weft models, weft clusters               what is known by name
 
@@ -35,7 +37,7 @@ def cli() -> None:
     """
 
 
-for verb in (plan, estimate, design, schedule, simulate, fabric, launch, models, clusters, explain):
+for verb in (plan, estimate, design, schedule, route, simulate, fabric, launch, models, clusters, explain):
     cli.add_command(verb)
 
 

@@ -39,7 +39,7 @@ def recipe_options(command: Command) -> Command:
             "--reduce-bf16", is_flag=True, help="Accumulate and reduce gradients in 16 bits instead of 32."
         ),
     )
-    return _all(options, command)
+    return add_options(options, command)
 
 
 def output_options(command: Command) -> Command:
@@ -55,7 +55,7 @@ def output_options(command: Command) -> Command:
         ),
         click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine."),
     )
-    return _all(options, command)
+    return add_options(options, command)
 
 
 def training_options(command: Command) -> Command:
@@ -65,10 +65,11 @@ def training_options(command: Command) -> Command:
         click.option("--mtbf", metavar="TIME", help="Mean time between failures of one accelerator, as 5y."),
         click.option("--usd-per-hour", type=float, metavar="USD", help="Price of an accelerator hour."),
     )
-    return _all(options, command)
+    return add_options(options, command)
 
 
-def _all(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+def add_options(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    """The command with options, in order."""
     for option in reversed(options):
         command = option(command)
     return command

@@ -18,12 +18,11 @@ import numpy as np
 from weft.errors import BadInput
 from weft.fabric import clos
 from weft.fabric.edge import read_text
-from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.routing.traffic import JobTraffic, job_traffic, merged
 
 COLUMNS = "src dst src_tor dst_tor start_time flow_size compute_time stage_index"
 _NAME = re.compile(r"job_(\d+)-(.+)\.txt")
-MOST_FLOWS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +40,28 @@ class Numbering:
     @property
     def hosts(self) -> int:
         return self.tors * self.hosts_per_tor
+
+
+def numbering(fabric: Fabric) -> Numbering:
+    """The numbers that the nodes of a two-layer fabric have: its leaves, the other switches, its
+    accelerators.
+
+    Raises:
+        BadInput: the leaves have different numbers of hosts, or their hosts are not in order.
+    """
+    hosts = fabric.accelerators
+    nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < hosts))
+    leaf = np.full(hosts, -1, dtype=np.int64)
+    leaf[fabric.source[nics]] = fabric.target[nics]
+    tors = len(np.unique(leaf))
+    if hosts % tors or np.any(leaf != np.repeat(np.unique(leaf), hosts // tors)):
+        raise BadInput(
+            f"the hosts of {fabric.name} are not in order below leaves of one size",
+            where="job files",
+            remedy="give the flows as CSV",
+        )
+    spines = int(np.count_nonzero(fabric.role != 0)) - tors
+    return Numbering(tors=tors, spines=spines, hosts_per_tor=hosts // tors)
 
 
 def paper_fabric(numbering: Numbering | None = None, *, bandwidth_Bps: float = 12.5e9) -> Fabric:
@@ -197,38 +218,9 @@ def _cycles(after: dict[int, int]) -> set[int]:
     """Lengths of the cycles of a permutation."""
     left, lengths = set(after), set()
     while left:
-        start = node = min(left)
-        length = 0
+        node, length = min(left), 0
         while node in left:
             left.discard(node)
             node, length = after[node], length + 1
         lengths.add(length)
-        if node != start:  # pragma: no cover - a permutation has cycles only
-            break
     return lengths
-
-
-def pause_s(parameters: float, tokens: float, tflops: float = 312.0) -> float:
-    """The compute pause of the paper's generator, in seconds (a constant of it, no step time of a real
-    job).
-    """
-    return float(np.ceil(1e6 * np.ceil(6 * (parameters / 1e9) * tokens / 1e9) / tflops)) / 1e9
-
-
-def flow_bytes(parameters: float, per_copy: int, ring: int) -> float:
-    """Bytes of a ring's flow in one round: fp32 gradients of one of ``per_copy`` stages over ``ring``
-    hosts.
-    """
-    return float(np.ceil(np.ceil(4 * parameters / per_copy) / ring))
-
-
-__all__ = [
-    "Floats",
-    "Numbering",
-    "flow_bytes",
-    "paper_fabric",
-    "pause_s",
-    "read_job",
-    "read_jobs",
-    "write_job",
-]

@@ -61,3 +61,58 @@ def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, found: Any) ->
                 found[at] = low
                 break
             low += 1
+
+
+@jit
+def follow(ways: Any, flows: Any, links: Any, up: Any, down: Any) -> None:
+    """The ways up and down that make the path in a flow's row of ``links`` (-1 behind it); -1 where
+    none do.
+    """
+    for at in range(len(flows)):
+        flow = flows[at]
+        begin = 1 if ways.first[flow] >= 0 else 0
+        if begin == 1 and links[flow, 0] != ways.first[flow]:
+            continue
+        for a in range(ways.up_first[flow], ways.up_end[flow]):
+            after = follows(ways.up, a, links, flow, begin)
+            if after >= 0:
+                b = rest(ways, flow, a, links, after)
+                if b >= 0:
+                    up[flow], down[flow] = a, b
+                    break
+
+
+@jit
+def rest(ways: Any, flow: int, a: int, links: Any, begin: int) -> int:
+    """The way down from the top of ``a`` that stands in a flow's row from ``begin`` on; -1 if there is
+    none.
+    """
+    for b in range(ways.down_first[flow], ways.down_end[flow]):
+        if ways.top[b] == ways.top[a]:
+            end = follows(ways.down, b, links, flow, begin)
+            if end >= 0 and ends(ways.last[flow], links, flow, end):
+                return b
+    return -1
+
+
+@jit
+def follows(table: Any, way: int, links: Any, flow: int, begin: int) -> int:
+    """Where a way's links end in a flow's row, if they stand there from ``begin`` on; otherwise -1."""
+    for column in range(table.shape[1]):
+        link = table[way, column]
+        if link < 0:
+            continue
+        if begin >= links.shape[1] or links[flow, begin] != link:
+            return -1
+        begin += 1
+    return begin
+
+
+@jit
+def ends(last: int, links: Any, flow: int, begin: int) -> bool:
+    """Whether a row goes on from ``begin`` with the last link, if there is one, and nothing else."""
+    if last >= 0:
+        if begin >= links.shape[1] or links[flow, begin] != last:
+            return False
+        begin += 1
+    return bool(begin >= links.shape[1] or links[flow, begin] < 0)

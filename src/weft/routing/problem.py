@@ -73,19 +73,22 @@ def problem(
     traffic: JobTraffic,
     *,
     table: Climbs | None = None,
+    checked: bool = False,
     paths: Callable[[int, int], list[tuple[int, ...]]] | None = None,
 ) -> Problem:
     """The problem of routing some traffic on a fabric.
 
     Args:
         table: ``climbs(fabric)``, if at hand.
+        checked: the flows have passed ``check_traffic`` on this fabric.
         paths: see ``weft.routing.ways.ways_of``.
 
     Raises:
         BadInput: flows that cannot be routed (``check_traffic``), or have no path.
         Unsupported: a fabric with too many paths.
     """
-    check_traffic(fabric, traffic)
+    if not checked:
+        check_traffic(fabric, traffic)
     found = table or climbs(fabric)
     return Problem(
         fabric=fabric,

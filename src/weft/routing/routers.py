@@ -22,6 +22,11 @@ from weft.routing.ilp import solve_ilp
 from weft.routing.problem import Problem
 
 PASSES = 40
+"""Rounds of single moves."""
+CHAINS = (12, 50, 400)
+"""Moves in a chain, tried in turn."""
+FINE = 0.005
+"""Step, as a share of the bound, to which congestion of unequal flows is brought down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,27 +152,21 @@ ROUTERS: dict[str, Router] = {
 def improve(choice: Choice, low: float) -> None:
     """Bring congestion down to ``low``, or as far as local search can.
 
-    Targets between the bound and the present congestion are halved.
+    Short chains come first, so that few flows move.  If they do not get there, targets between the bound and
+    the present congestion are halved.
     """
     choice.relax(low, PASSES)
-    unit = choice.problem.unit
-    high = choice.congestion
-    if high <= low * (1 + ENOUGH) or choice.reach(low):
+    if choice.congestion <= low * (1 + ENOUGH) or any(choice.reach(low, steps=steps) for steps in CHAINS):
         return
-    step = unit if unit is not None else low * 0.005
-    floor = low
-    while high - floor > step * (1 + ENOUGH):
+    unit, high, floor = choice.problem.unit, choice.congestion, low
+    while high - floor > (unit or FINE * low) * (1 + ENOUGH):
         middle = (floor + high) / 2
         if unit is not None:
-            middle = unit * np.floor(middle / unit + 1e-9)
-            middle = max(middle, floor + unit) if middle <= floor * (1 + ENOUGH) else middle
-            if middle >= high * (1 - 1e-9):
-                return
-        if choice.reach(float(middle)):
+            middle = max(unit * float(np.floor(middle / unit + ENOUGH)), floor + unit)
+        if choice.reach(middle):
             high = choice.congestion
         else:
-            floor = float(middle)
-            high = min(high, choice.congestion)
+            floor, high = middle, choice.congestion
 
 
 def by_leaves(asked: Problem) -> Ints:

@@ -1,0 +1,175 @@
+"""Where the verbs of ``weft route`` take their fabric and traffic from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.cli.options import Command, add_options, load_fabric
+from weft.errors import BadInput
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.fabric import Fabric
+    from weft.routing import JobTraffic
+
+SOURCES = "--jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --matrix FILE.cm or --job 'MODEL LAYOUT'"
+
+
+def traffic_options(command: Command) -> Command:
+    """The fabric, what is down, and whose flows cross it."""
+    options = (
+        click.option("--jobs", metavar="DIR", multiple=True, help="Job files of the routing paper's code."),
+        click.option(
+            "--generate",
+            metavar="MODEL:RING,...",
+            help="The paper's workloads made anew (BLOOM, GPT_3, LLaMA2_70B), placed by --seed.",
+        ),
+        click.option("--flows", metavar="FILE.csv", multiple=True, help="Flows: source,target,bytes,..."),
+        click.option("--matrix", metavar="FILE.cm", multiple=True, help="Connection matrix of htsim, SimAI."),
+        click.option(
+            "--job",
+            "planned",
+            metavar="'MODEL LAYOUT [FIRST]'",
+            multiple=True,
+            help="A planned job of --cluster, rank 0 on accelerator FIRST, as 'llama-3.1-8b tp=8,dp=4 0'.",
+        ),
+        click.option("--cluster", metavar="CLUSTER", help="A cluster by name or TOML file, for its network."),
+        click.option(
+            "--fabric",
+            "fabric_name",
+            metavar="KIND|FILE",
+            help="Network of --cluster, or a fabric file (default: the paper's 64 ToRs x 32 spines).",
+        ),
+        click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Ports."),
+        click.option(
+            "--failed-spines", type=click.IntRange(0), default=0, metavar="N", help="The last N are down."
+        ),
+        click.option(
+            "--failed", metavar="NODE|A:B", multiple=True, help="A switch or a link that is down, by names."
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of hashes, draws and searches."),
+    )
+    return add_options(options, command)
+
+
+def load_source(values: dict[str, Any]) -> tuple[Fabric, JobTraffic]:
+    """The fabric with what is down, and all traffic asked for.
+
+    Raises:
+        BadInput: no traffic, options that do not go together, or unknown names.
+    """
+    from weft.routing.traffic import merged
+
+    cluster = _cluster(values)
+    whole = _fabric(values, cluster)
+    parts = [*_files(values, whole), *_planned(values, cluster, whole)]
+    if not parts:
+        raise BadInput("no traffic is given", where="weft route", remedy=f"add {SOURCES}")
+    return failed(whole, values["failed_spines"], values["failed"]), merged(parts)
+
+
+def load_network(values: dict[str, Any]) -> Fabric:
+    """The fabric alone, with what is down."""
+    return failed(_fabric(values, _cluster(values)), values["failed_spines"], values["failed"])
+
+
+def failed(fabric: Fabric, spines: int, names: tuple[str, ...]) -> Fabric:
+    """The fabric with its last ``spines`` spines and the named switches and links down.
+
+    Raises:
+        BadInput: more spines than there are, or an unknown name.
+    """
+    import numpy as np
+
+    if spines:
+        there = fabric.nodes_of("spine")
+        if spines >= len(there):
+            what = f"{spines} of {len(there)} spines cannot be down"
+            raise BadInput(what, where="--failed-spines", remedy="leave one up")
+        fabric = fabric.failed(nodes=there[-spines:])
+    number = {name: node for node, name in enumerate(fabric.names)} if names else {}
+    for name in names:
+        if name in number:
+            fabric = fabric.failed(nodes=np.array([number[name]]))
+            continue
+        ends = [number.get(end, -1) for end in name.split(":")]
+        joined = (fabric.source == ends[0]) & (fabric.target == ends[-1])
+        if len(ends) != 2 or not joined.any():
+            raise BadInput(
+                f"{name!r} is no switch and no link of {fabric.name}",
+                where="--failed",
+                remedy=f"use names like {fabric.names[-1]}, or two joined nodes as A:B",
+            )
+        fabric = fabric.failed(links=np.flatnonzero(joined))
+    return fabric
+
+
+def _cluster(values: dict[str, Any]) -> Cluster | None:
+    from weft.cluster import resolve
+
+    return None if values["cluster"] is None else resolve(values["cluster"])
+
+
+def _fabric(values: dict[str, Any], cluster: Cluster | None) -> Fabric:
+    from pathlib import Path
+
+    from weft.interop.fabrics import read_fabric
+    from weft.interop.routing_jobs import paper_fabric
+
+    name = values["fabric_name"]
+    if cluster is not None:
+        return load_fabric(name, cluster, values["radix"])
+    if name is None:
+        if values["planned"]:
+            raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
+        return paper_fabric()
+    if not (Path(name).suffix or Path(name).exists()):
+        what = f"{name!r} is built for a cluster"
+        raise BadInput(what, where="--fabric", remedy="add --cluster, or give a fabric file")
+    return read_fabric(name)
+
+
+def _files(values: dict[str, Any], fabric: Fabric) -> list[JobTraffic]:
+    from weft.interop import routing_jobs, traffic_files
+    from weft.routing.generate import generate
+
+    found = [routing_jobs.read_jobs(folder, routing_jobs.numbering(fabric)) for folder in values["jobs"]]
+    found += [traffic_files.read_csv(path, fabric) for path in values["flows"]]
+    found += [traffic_files.read_matrix(path) for path in values["matrix"]]
+    if values["generate"] is not None:
+        found.append(generate(fabric, _asked_jobs(values["generate"]), seed=values["seed"]))
+    return found
+
+
+def _asked_jobs(text: str) -> list[tuple[str, int]]:
+    jobs = []
+    for word in text.split(","):
+        name, _, ring = word.strip().partition(":")
+        if not (ring.isascii() and ring.isdigit() and len(ring) < 7):
+            raise BadInput(f"{word!r} has no ring size", where="--generate", remedy="write BLOOM:4,GPT_3:2")
+        jobs.append((name, int(ring)))
+    return jobs
+
+
+def _planned(values: dict[str, Any], cluster: Cluster | None, fabric: Fabric) -> list[JobTraffic]:
+    from weft.layout.text import parse_layout
+    from weft.model import resolve_job
+    from weft.simulate.job_traffic import planned_traffic
+
+    found: list[JobTraffic] = []
+    free = 0
+    for number, text in enumerate(values["planned"]):
+        words = text.split()
+        if len(words) not in (2, 3) or (len(words) == 3 and not words[2].isdigit()) or cluster is None:
+            raise BadInput(
+                f"{text!r} is no planned job",
+                where="--job",
+                remedy="write 'llama-3.1-8b tp=8,dp=4 0' and give --cluster",
+            )
+        first = int(words[2]) if len(words) == 3 else free
+        layout, name = parse_layout(words[1]).complete(), f"job {number}: {words[0]}"
+        found.append(planned_traffic(resolve_job(words[0]), cluster, layout, fabric, first=first, name=name))
+        free = first + layout.world
+    return found

@@ -1,0 +1,184 @@
+"""Flows of jobs from plain files: CSV tables, and the connection matrices of htsim and SimAI.
+
+CSV: a header with ``source``, ``target`` and ``bytes``; optional ``job``, ``collective``, ``rounds``,
+``queue_pair`` and ``rate`` (the most that the flow can use, as "50 Gb/s" or bytes/s).  Ends are names of
+accelerators, or their numbers; bytes may carry a unit.  Flows without a collective are one collective of
+their job.
+
+Connection matrix (``.cm``): ``Nodes N``, ``Connections C``, then ``s->d [id i] start t size b [...]`` a
+line, times in ps; connections that start together are one collective.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import re
+
+import numpy as np
+
+from weft.errors import BadInput
+from weft.fabric.edge import read_text
+from weft.fabric.spec import Fabric
+from weft.routing.traffic import JobTraffic, job_traffic
+from weft.units import parse_bandwidth, parse_bytes
+
+COLUMNS = ("source", "target", "bytes", "job", "collective", "rounds", "queue_pair", "rate")
+_NEEDED = COLUMNS[:3]
+_CONNECTION = re.compile(r"(\d{1,18})->(\d{1,18})\s+(.*)")
+MOST_FLOWS = 10_000_000
+
+
+def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
+    """The flows of a CSV table.
+
+    Raises:
+        BadInput: a missing or unknown column, or a value that cannot be used (with its line).
+    """
+    where = os.fspath(path)
+    reader = csv.reader(io.StringIO(read_text(path, where=where)))
+    header = [name.strip() for name in next(reader, [])]
+    _check_header(header, where)
+    number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
+    rows = []
+    for row in reader:
+        if not row or not "".join(row).strip():
+            continue
+        place = f"{where}: line {reader.line_num}"
+        if len(row) != len(header):
+            raise BadInput(f"{len(row)} values for {len(header)} columns", where=place)
+        given = dict(zip(header, (value.strip() for value in row), strict=True))
+        rows.append(_row(given, number, fabric, place))
+    if not rows:
+        raise BadInput("holds no flow", where=where, remedy="add a line for each flow")
+    return _table(rows, where)
+
+
+_Row = tuple[int, int, float, str, str, int, int, float]
+
+
+def _check_header(header: list[str], where: str) -> None:
+    missing = [name for name in _NEEDED if name not in header]
+    strange = [name for name in header if name not in COLUMNS]
+    if missing or strange or len(set(header)) < len(header):
+        what = f"lacks the column {missing[0]}" if missing else f"has the column {(strange or header)[0]!r}"
+        raise BadInput(what, where=f"{where}: line 1", remedy=f"columns: {', '.join(COLUMNS)}")
+
+
+def _row(given: dict[str, str], number: dict[str, int], fabric: Fabric, place: str) -> _Row:
+    ends = [_end(given[name], number, fabric, f"{place}: {name}") for name in ("source", "target")]
+    size = parse_bytes(given["bytes"], f"{place}: bytes")
+    rounds = _whole(given.get("rounds") or "1", 1, f"{place}: rounds")
+    queue_pair = _whole(given.get("queue_pair") or "0", 0, f"{place}: queue_pair")
+    rate = parse_bandwidth(given["rate"], f"{place}: rate") if given.get("rate") else math.inf
+    job, collective = given.get("job") or "job", given.get("collective", "")
+    return ends[0], ends[1], float(size), job, collective, rounds, queue_pair, rate
+
+
+def _end(text: str, number: dict[str, int], fabric: Fabric, place: str) -> int:
+    if text in number:
+        return number[text]
+    if text.isascii() and text.isdigit() and int(text) < fabric.accelerators:
+        return int(text)
+    raise BadInput(
+        f"{text!r} is no accelerator of {fabric.name}",
+        where=place,
+        remedy=f"use names like {fabric.names[0]}, or numbers from 0 to {fabric.accelerators - 1}",
+    )
+
+
+def _whole(text: str, low: int, place: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= low):
+        raise BadInput(f"{text!r} is no whole number from {low}", where=place)
+    return int(text)
+
+
+def _table(rows: list[_Row], where: str) -> JobTraffic:
+    jobs = list(dict.fromkeys(row[3] for row in rows))
+    groups = list(dict.fromkeys((row[3], row[4]) for row in rows))
+    job_at = {name: i for i, name in enumerate(jobs)}
+    at = {group: i for i, group in enumerate(groups)}
+    rounds: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if rounds.setdefault((row[3], row[4]), row[5]) != row[5]:
+            raise BadInput(f"collective {row[4]!r} of {row[3]} has several numbers of rounds", where=where)
+    return job_traffic(
+        np.array([row[0] for row in rows]),
+        np.array([row[1] for row in rows]),
+        np.array([row[2] for row in rows]),
+        collective=np.array([at[row[3], row[4]] for row in rows]),
+        job=np.array([job_at[job] for job, _ in groups]),
+        rounds=np.array([rounds[group] for group in groups]),
+        names=[name or "flows" for _, name in groups],
+        jobs=jobs,
+        cap_Bps=np.array([row[7] for row in rows]),
+        queue_pair=np.array([row[6] for row in rows]),
+    )
+
+
+def read_matrix(path: str | os.PathLike[str]) -> JobTraffic:
+    """The connections of a matrix as one job; several of a pair that start together count as queue pairs.
+
+    Raises:
+        BadInput: a line that is no connection, or counts that differ from the first lines.
+    """
+    where = os.fspath(path)
+    lines = [line.strip() for line in read_text(path, where=where).splitlines()]
+    nodes = announced = -1
+    found: list[tuple[int, int, int, float]] = []
+    for number, line in enumerate(lines, start=1):
+        place = f"{where}: line {number}"
+        words = line.split()
+        if not words or line.startswith(("#", "Triggers", "Failures", "trigger")):
+            continue
+        if words[0] in ("Nodes", "Connections") and len(words) == 2:
+            value = _whole(words[1], 0, place)
+            nodes, announced = (value, announced) if words[0] == "Nodes" else (nodes, value)
+        else:
+            found.append(_connection(line, nodes, place))
+    if announced != len(found):
+        raise BadInput(
+            f"announces {max(announced, 0):,} connections, holds {len(found):,}",
+            where=where,
+            remedy="give the whole file: Nodes N, Connections C, then C lines s->d start t size b",
+        )
+    starts = sorted({start for *_, start, _ in found})
+    group = np.array([starts.index(start) for _, _, start, _ in found], dtype=np.int64)
+    times: dict[tuple[int, int, int], int] = {}
+    pairs = []
+    for (source, target, _, _), at in zip(found, group.tolist(), strict=True):
+        pairs.append(times.get((source, target, at), 0))
+        times[source, target, at] = pairs[-1] + 1
+    return job_traffic(
+        np.array([row[0] for row in found]),
+        np.array([row[1] for row in found]),
+        np.array([row[3] for row in found]),
+        collective=group,
+        names=[f"start {start / 1e12:g} s" for start in starts],
+        jobs=("matrix",),
+        queue_pair=np.array(pairs, dtype=np.int64),
+    )
+
+
+def _connection(line: str, nodes: int, place: str) -> tuple[int, int, int, float]:
+    match = _CONNECTION.fullmatch(line)
+    words = match[3].split() if match else []
+    fields = dict(zip(words[::2], words[1::2], strict=False))
+    if match is None or len(words) % 2 or "size" not in fields:
+        what = f"{line[:60]!r} is no connection"
+        raise BadInput(what, where=place, remedy="write s->d id i start t size b")
+    ends = int(match[1]), int(match[2])
+    if nodes < 0 or max(ends) >= nodes:
+        what = f"node {max(ends)} of {max(nodes, 0)} nodes"
+        raise BadInput(what, where=place, remedy="number them from 0")
+    start = fields.get("start", "0")
+    begins = _size(start, place) if start[:1].isdigit() else 0
+    return ends[0], ends[1], begins, float(_size(fields["size"], place))
+
+
+def _size(text: str, place: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise BadInput(f"{text[:20]!r} is no whole number", where=place)
+    return int(text)

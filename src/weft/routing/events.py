@@ -1,0 +1,42 @@
+"""What happens to a network with training jobs on it, as the controller is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.routing.traffic import JobTraffic
+
+Kind = Literal[
+    "job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "tick"
+]
+KINDS: tuple[Kind, ...] = (
+    "job-arrives",
+    "job-ends",
+    "link-down",
+    "link-up",
+    "switch-down",
+    "switch-up",
+    "traffic",
+    "tick",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened at ``time_s``.
+
+    ``job`` names the job of "job-arrives", "job-ends" and "traffic", ``traffic`` its flows (of "traffic"
+    what was measured, where it was); ``nodes`` are the two ends of a link, or a switch; ``collective`` and
+    ``bytes`` what was measured to begin.  A "tick" says that time has passed.  ``text`` is the event as it
+    was read.
+    """
+
+    time_s: float
+    kind: Kind
+    job: str = ""
+    traffic: JobTraffic | None = None
+    nodes: tuple[str, ...] = ()
+    collective: str = ""
+    bytes: float = 0.0
+    text: str = ""
