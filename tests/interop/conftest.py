@@ -1,13 +1,17 @@
-"""A large cluster, two models, and jobs whose batch fits a layout."""
+"""A large cluster, two models, jobs whose batch fits a layout, and planned routes."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from weft.cluster.spec import Accelerator, Cluster, Tier
+from weft.fabric import clos
+from weft.fabric.paths import routes
 from weft.layout.spec import Layout
 from weft.model import catalogue
 from weft.model.job import Job, Recipe
+from weft.routing.traffic import job_traffic
 
 
 def make_cluster(count=2**40, scale_up=8):
@@ -54,5 +58,24 @@ def job_for():
         batch = 4 * layout.micro_batch * layout.data_parallel
         recipe = Recipe(global_batch=batch, sequence=8192, precision=precision)
         return Job(model=replace(models[model]), recipe=recipe)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def planned():
+    """A Clos, flows of one job between random accelerators, and a path for each of them."""
+
+    def make(accelerators=8, *, radix=4, flows=6, parts=1, seed=0, mode="ecmp", down=(), **clos_options):
+        fabric = clos.build(accelerators, radix=radix, bandwidth_Bps=50e9, **clos_options)
+        fabric = fabric.failed(links=np.array(down, dtype=np.int64)) if len(down) else fabric
+        rng = np.random.default_rng(seed)
+        ends = {tuple(rng.choice(accelerators, 2, replace=False).tolist()) for _ in range(flows)}
+        source, target = np.array(sorted(ends)).T
+        traffic = job_traffic(source, target, np.full(len(source), 1e6), names=["ring"]).split(parts)
+        routed = routes(
+            fabric, traffic.source, traffic.target, mode=mode, seed=seed, key=traffic.queue_pair
+        )
+        return fabric, traffic, routed
 
     return make
