@@ -8,7 +8,9 @@ import click
 
 from weft.cli.options import deliver
 from weft.cli.outcome import show
+from weft.cli.route_export import events, export
 from weft.cli.route_source import load_source, traffic_options
+from weft.cli.route_watch import watch
 from weft.errors import UnknownName
 
 ROUTERS = (
@@ -114,3 +116,7 @@ def _routers(text: str | None) -> list[str]:
         if name not in ROUTERS:
             raise UnknownName("router", name, ROUTERS, where="--compare")
     return names
+
+
+for verb in (watch, export, events):
+    route.add_command(verb)

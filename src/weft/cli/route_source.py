@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 SOURCES = "--jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --matrix FILE.cm or --job 'MODEL LAYOUT'"
 
 
+def network_options(command: Command) -> Command:
+    """The fabric."""
+    options = (
+        click.option("--cluster", metavar="CLUSTER", help="A cluster by name or TOML file, for its network."),
+        click.option(
+            "--fabric",
+            "fabric_name",
+            metavar="KIND|FILE",
+            help="Network of --cluster, or a fabric file (default: the paper's 64 ToRs x 32 spines).",
+        ),
+        click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Ports."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of hashes, draws and searches."),
+    )
+    return add_options(options, command)
+
+
 def traffic_options(command: Command) -> Command:
     """The fabric, what is down, and whose flows cross it."""
     options = (
@@ -35,23 +51,14 @@ def traffic_options(command: Command) -> Command:
             multiple=True,
             help="A planned job of --cluster, rank 0 on accelerator FIRST, as 'llama-3.1-8b tp=8,dp=4 0'.",
         ),
-        click.option("--cluster", metavar="CLUSTER", help="A cluster by name or TOML file, for its network."),
-        click.option(
-            "--fabric",
-            "fabric_name",
-            metavar="KIND|FILE",
-            help="Network of --cluster, or a fabric file (default: the paper's 64 ToRs x 32 spines).",
-        ),
-        click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Ports."),
         click.option(
             "--failed-spines", type=click.IntRange(0), default=0, metavar="N", help="The last N are down."
         ),
         click.option(
             "--failed", metavar="NODE|A:B", multiple=True, help="A switch or a link that is down, by names."
         ),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of hashes, draws and searches."),
     )
-    return add_options(options, command)
+    return add_options(options, network_options(command))
 
 
 def load_source(values: dict[str, Any]) -> tuple[Fabric, JobTraffic]:
@@ -63,6 +70,8 @@ def load_source(values: dict[str, Any]) -> tuple[Fabric, JobTraffic]:
     from weft.routing.traffic import merged
 
     cluster = _cluster(values)
+    if values["planned"] and cluster is None:
+        raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
     whole = _fabric(values, cluster)
     parts = [*_files(values, whole), *_planned(values, cluster, whole)]
     if not parts:
@@ -71,8 +80,8 @@ def load_source(values: dict[str, Any]) -> tuple[Fabric, JobTraffic]:
 
 
 def load_network(values: dict[str, Any]) -> Fabric:
-    """The fabric alone, with what is down."""
-    return failed(_fabric(values, _cluster(values)), values["failed_spines"], values["failed"])
+    """The fabric alone."""
+    return _fabric(values, _cluster(values))
 
 
 def failed(fabric: Fabric, spines: int, names: tuple[str, ...]) -> Fabric:
@@ -122,8 +131,6 @@ def _fabric(values: dict[str, Any], cluster: Cluster | None) -> Fabric:
     if cluster is not None:
         return load_fabric(name, cluster, values["radix"])
     if name is None:
-        if values["planned"]:
-            raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
         return paper_fabric()
     if not (Path(name).suffix or Path(name).exists()):
         what = f"{name!r} is built for a cluster"

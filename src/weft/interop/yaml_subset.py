@@ -1,4 +1,4 @@
-"""The part of YAML that a SLURM topology needs: nested lists and tables, and plain or quoted values.
+"""The part of YAML that topology files need: nested lists and tables, and plain or quoted values.
 
 Values stay text.  Anchors, aliases, tags, block texts, braces and several documents are refused.
 """
@@ -13,7 +13,7 @@ from weft.errors import BadInput
 
 Value: TypeAlias = "str | list[Value] | dict[str, Value]"
 DEEPEST = 32
-_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]{0,99})\s*:(?:\s+(.*))?$")
+_KEY = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})\s*:(?:\s+(.*))?$")
 _REFUSED = {
     "&": "an anchor",
     "*": "an alias",
@@ -35,11 +35,11 @@ class _Line:
 
 
 class _Parser:
-    def __init__(self, lines: list[_Line], where: str) -> None:
-        self.lines, self.where, self.at = lines, where, 0
+    def __init__(self, lines: list[_Line], where: str, remedy: str) -> None:
+        self.lines, self.where, self.remedy, self.at = lines, where, remedy, 0
 
     def bad(self, what: str, line: _Line) -> BadInput:
-        return BadInput(what, where=f"{self.where}: line {line.number}", remedy="keep to SLURM's own format")
+        return BadInput(what, where=f"{self.where}: line {line.number}", remedy=self.remedy)
 
     def block(self, indent: int, depth: int) -> Value:
         """The list or table whose lines begin at ``indent``."""
@@ -103,8 +103,11 @@ class _Parser:
         return text
 
 
-def parse_yaml(text: str, *, where: str) -> Value:
+def parse_yaml(text: str, *, where: str, remedy: str = "keep to SLURM's own format") -> Value:
     """The value that a text in this part of YAML holds.
+
+    Args:
+        remedy: what messages tell people to do.
 
     Raises:
         BadInput: empty, outside this part, or badly indented, with the line.
@@ -118,7 +121,7 @@ def parse_yaml(text: str, *, where: str) -> Value:
         lines = lines[1:]
     if not lines:
         raise BadInput("is empty", where=where)
-    parser = _Parser(lines, where)
+    parser = _Parser(lines, where, remedy)
     for line in lines:
         if line.text.startswith("\t") or line.text in ("---", "...") or "\t" in line.text:
             raise parser.bad("tabs and several documents are not read", line)

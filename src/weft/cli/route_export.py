@@ -1,0 +1,135 @@
+"""``weft route export`` and ``weft route events``: routes for real networks, and events for the
+controller.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.cli.options import deliver
+from weft.cli.route_source import load_source, traffic_options
+from weft.errors import BadInput
+
+if TYPE_CHECKING:
+    from weft.routing.plan import RoutePlan
+
+KINDS = (
+    "containerlab",
+    "frr",
+    "frr-srv6",
+    "ip-route",
+    "json",
+    "nccl",
+    "opensm",
+    "roce-csv",
+    "roce-json",
+    "sonic",
+)
+PINNED = ("auto", "ecmp-paper", "greedy", "edge-coloring", "repair", "anneal", "ilp", "split", "rail")
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(KINDS))
+@traffic_options
+@click.option(
+    "--router", type=click.Choice(PINNED), default="auto", show_default=True, help="Who chooses the paths."
+)
+@click.option("--split", type=click.IntRange(1, 64), default=2, show_default=True, help="Parts, for split.")
+@click.option("--switch-hash", type=click.Choice(["crc32"]), help="roce: what switches hash flows with.")
+@click.option("--probes", metavar="FILE.csv", help="roce: measured paths of source ports.")
+@click.option("-o", "--output", metavar="DIR", help="Write the files into this folder.")
+def export(kind: str, **values: Any) -> None:
+    """Route all flows and write what a real network takes.
+
+    \b
+    opensm        forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)
+    frr           SR-MPLS label stacks and SR-TE policies for FRR;  frr-srv6: SRv6 static routes
+    ip-route      SRv6 routes for Linux hosts
+    sonic         hash and SRv6 entries of config_db.json
+    roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json
+    nccl          /etc/nccl.conf
+    containerlab  a lab of FRR nodes
+    json          every flow's path
+
+    One file is printed; several need -o DIR.
+    """
+    from weft.routing.plan import plan
+
+    fabric, traffic = load_source(values)
+    found = plan(fabric, traffic, router=values["router"], seed=values["seed"], split=values["split"])
+    _deliver(_opensm(found, values) if kind == "opensm" else _files(kind, found, values), values["output"])
+
+
+@click.command()
+@traffic_options
+@click.option("--at", "time_s", type=click.FloatRange(0), default=0.0, show_default=True, help="Time in s.")
+@click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
+def events(time_s: float, **values: Any) -> None:
+    """Print the arrival of every job as an event for weft route watch."""
+    from weft.interop.route_events import arrival_line
+
+    fabric, traffic = load_source(values)
+    jobs = range(len(traffic.jobs))
+    lines = [arrival_line(traffic.only([job]), fabric, time_s) for job in jobs]
+    deliver("\n".join(lines) + "\n", values["output"])
+
+
+def _files(kind: str, found: RoutePlan, values: dict[str, Any]) -> dict[str, str]:
+    from weft.interop import route_exports
+
+    if values["switch_hash"] is None and values["probes"] is None:
+        return route_exports.export(kind, found.fabric, found.traffic, found.routes)
+    if not kind.startswith("roce"):
+        raise BadInput(f"says nothing about {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
+    from weft.fabric.edge import read_text
+    from weft.interop import roce
+
+    path = values["probes"]
+    probes = None if path is None else read_text(path, where=path)
+    ports = roce.source_ports(
+        found.fabric, found.traffic, found.routes, switch_hash=values["switch_hash"], probes=probes
+    )
+    form = kind.removeprefix("roce-")
+    return {f"roce-ports.{form}": roce.write_csv(ports) if form == "csv" else roce.write_json(ports)}
+
+
+def _opensm(found: RoutePlan, values: dict[str, Any]) -> dict[str, str]:
+    from weft.fabric.edge import read_text
+    from weft.interop import ibnetdiscover, opensm
+
+    path = values["fabric_name"]
+    if path is None or values["cluster"] is not None:
+        raise BadInput(
+            "forwarding tables need GUIDs and ports",
+            where="--fabric",
+            remedy="give the output of ibnetdiscover as --fabric FILE",
+        )
+    subnet = ibnetdiscover.read_subnet(read_text(path, where=path), where=path)
+    tables = opensm.tables(subnet, found.fabric, found.traffic, found.routes)
+    files = {"opensm.lfts": opensm.write(tables), "path_bits.csv": opensm.path_bits(tables)}
+    return files | ({"guid2lid": opensm.guid2lid(tables)} if tables.reassigned else {})
+
+
+def _deliver(files: dict[str, str], folder: str | None) -> None:
+    if folder is None:
+        if len(files) > 1:
+            raise BadInput(
+                f"{len(files)} files: {', '.join(sorted(files)[:4])}{', ...' if len(files) > 4 else ''}",
+                where="weft route export",
+                remedy="add -o DIR",
+            )
+        deliver(next(iter(files.values())), None)
+        return
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot be made: {error.strerror}", where=folder) from None
+    for name, text in files.items():
+        place = target / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        deliver(text, str(place))
+    click.echo(f"{len(files)} file{'s' if len(files) > 1 else ''} written to {folder}", err=True)

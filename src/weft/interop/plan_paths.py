@@ -1,0 +1,153 @@
+"""The path of every flow of a route plan: checked, as links and nodes in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.errors import BadInput, Unsupported
+from weft.fabric.checks import some
+from weft.fabric.spec import SCALE_UP, Fabric
+from weft.fabric.traffic import Routes
+from weft.routing.traffic import JobTraffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPath:
+    """One flow on one path: ``links`` in order, and the ``nodes`` that they join (one more)."""
+
+    flow: int
+    source: int
+    target: int
+    queue_pair: int
+    job: str
+    collective: str
+    links: tuple[int, ...]
+    nodes: tuple[int, ...]
+
+    @property
+    def switches(self) -> tuple[int, ...]:
+        """The nodes between source and target."""
+        return self.nodes[1:-1]
+
+
+def planned_paths(
+    fabric: Fabric, traffic: JobTraffic, routes: Routes, *, where: str = "routes"
+) -> tuple[PlannedPath, ...]:
+    """The path of every flow, in the order of the flows.
+
+    Raises:
+        Unsupported: a flow is split over several paths.
+        BadInput: the routes are not of these flows, a path is broken or takes a link that is down.
+    """
+    if len(routes.indptr) != len(traffic) + 1:
+        raise BadInput(
+            f"{len(routes.indptr) - 1} routes for {len(traffic)} flows",
+            where=where,
+            remedy="give the routes of this traffic",
+        )
+    _check_links(fabric, routes, where)
+    _check_pinned(fabric, traffic, routes, where)
+    first, links = routes.indptr.tolist(), routes.links.tolist()
+    source, target = fabric.source.tolist(), fabric.target.tolist()
+    job = traffic.flow_job.tolist()
+    found = []
+    for flow, (a, b, pair, group) in enumerate(
+        zip(
+            traffic.source.tolist(),
+            traffic.target.tolist(),
+            traffic.queue_pair.tolist(),
+            traffic.collective.tolist(),
+            strict=True,
+        )
+    ):
+        path = tuple(links[first[flow] : first[flow + 1]])
+        nodes = (a, *(target[link] for link in path))
+        if [source[link] for link in path] != list(nodes[:-1]) or nodes[-1] != b or not path:
+            raise BadInput(
+                f"the path of {fabric.names[a]} -> {fabric.names[b]} does not join them",
+                where=where,
+                remedy="give the routes of this traffic on this fabric",
+            )
+        found.append(
+            PlannedPath(
+                flow=flow,
+                source=a,
+                target=b,
+                queue_pair=pair,
+                job=traffic.jobs[job[flow]],
+                collective=traffic.names[group],
+                links=path,
+                nodes=nodes,
+            )
+        )
+    return tuple(found)
+
+
+def network_paths(
+    fabric: Fabric, traffic: JobTraffic, routes: Routes, *, where: str = "routes"
+) -> tuple[PlannedPath, ...]:
+    """The paths that cross the scale-out network; flows inside a scale-up domain are left out.
+
+    Raises:
+        Unsupported: as ``planned_paths``; or a path goes through an accelerator, which no switch can pin.
+        BadInput: as ``planned_paths``.
+    """
+    inside = (fabric.tier == SCALE_UP).tolist()
+    kept = []
+    for path in planned_paths(fabric, traffic, routes, where=where):
+        if all(inside[link] for link in path.links):
+            continue
+        relays = [node for node in path.switches if node < fabric.accelerators]
+        if relays or any(inside[link] for link in path.links):
+            via = f"accelerator {fabric.names[relays[0]]}" if relays else "a scale-up switch"
+            raise Unsupported(
+                f"{fabric.names[path.source]} -> {fabric.names[path.target]} passes through {via}",
+                where=where,
+                remedy="plan as separate flows what software forwards",
+            )
+        kept.append(path)
+    return tuple(kept)
+
+
+def path_to_destination(
+    fabric: Fabric, paths: tuple[PlannedPath, ...], *, where: str, remedy: str
+) -> dict[tuple[int, int], PlannedPath]:
+    """The one path of every (source, target).
+
+    Raises:
+        Unsupported: flows of a pair take different paths.
+    """
+    found: dict[tuple[int, int], PlannedPath] = {}
+    for path in paths:
+        before = found.setdefault((path.source, path.target), path)
+        if before.links != path.links:
+            raise Unsupported(
+                f"flows {fabric.names[path.source]} -> {fabric.names[path.target]} take different paths",
+                where=where,
+                remedy=remedy,
+            )
+    return found
+
+
+def _check_links(fabric: Fabric, routes: Routes, where: str) -> None:
+    strange = routes.links[(routes.links < 0) | (routes.links >= fabric.links)]
+    if len(strange):
+        raise BadInput(f"there is no link {strange[0]}", where=where, remedy="give the routes of this fabric")
+    down = np.unique(routes.links[~fabric.up[routes.links]]).tolist()
+    if down:
+        names = [f"{fabric.names[fabric.source[i]]} -> {fabric.names[fabric.target[i]]}" for i in down]
+        raise BadInput(f"paths take links that are down: {some(names)}", where=where, remedy="plan again")
+
+
+def _check_pinned(fabric: Fabric, traffic: JobTraffic, routes: Routes, where: str) -> None:
+    part = np.flatnonzero(routes.usage < 1)
+    if len(part):
+        flow = int(np.searchsorted(routes.indptr, part[0], side="right")) - 1
+        ends = f"{fabric.names[traffic.source[flow]]} -> {fabric.names[traffic.target[flow]]}"
+        raise Unsupported(
+            f"{ends} is split over several paths",
+            where=where,
+            remedy="plan with one path per flow (mode ecmp), or split flows over queue pairs first",
+        )
