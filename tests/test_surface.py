@@ -41,14 +41,35 @@ def test_public_names():
         assert getattr(weft, name) is not None
 
 
+def commands(group: click.Group = cli, above: str = "") -> dict[str, click.Command]:
+    """All verbs, those of a group after its name."""
+    found = {}
+    for name, command in group.commands.items():
+        found[above + name] = command
+        if isinstance(command, click.Group):
+            found |= commands(command, f"{above}{name} ")
+    return found
+
+
 def test_command_surface():
     surface = {
         name: sorted(option for param in command.params for option in (*param.opts, *param.secondary_opts))
-        for name, command in cli.commands.items()
+        for name, command in commands().items()
     }
     recipe = ["--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
     output = ["--calibration", "--chart", "--format", "--launch", "--output", "-o"]
     run = ["--mtbf", "--tokens", "--usd-per-hour"]
+    network = ["--cluster", "--fabric", "--hosts", "--link-speed", "--radix", "--seed"]
+    traffic = [
+        *network,
+        "--failed",
+        "--failed-spines",
+        "--flows",
+        "--generate",
+        "--job",
+        "--jobs",
+        "--matrix",
+    ]
     search = ["--fix", "--max", "--memory-margin", "--pareto", "--space", "--top", "--variants"]
     assert surface == {
         "plan": sorted([*recipe, *output, *run, *search, "model", "cluster"]),
@@ -97,8 +118,26 @@ def test_command_surface():
             ]
         ),
         "fabric": sorted(
-            ["--export", "--kind", "--output", "--picture", "--prices", "--radix", "-o", "cluster"]
+            [
+                *("--export", "--hosts", "--kind", "--link-speed", "--output", "--picture", "--prices"),
+                *("--radix", "-o", "cluster"),
+            ]
         ),
+        "route": [],
+        "route plan": sorted(
+            [
+                *traffic,
+                *("--bound", "--compare", "--format", "--objective", "--output", "--paths", "--router"),
+                *("--split", "--time-limit", "-o"),
+            ]
+        ),
+        "route watch": sorted(
+            [*network, "--events", "--format", "--moves", "--replan", "--router", "--state", "--timings"]
+        ),
+        "route export": sorted(
+            [*traffic, "--output", "--probes", "--router", "--split", "--switch-hash", "-o", "kind"]
+        ),
+        "route events": sorted([*traffic, "--at", "--output", "-o"]),
         "launch": sorted(["--output", "--rank", "--tool", "-o", "plan_file"]),
         "models": ["word"],
         "clusters": [],
@@ -107,7 +146,7 @@ def test_command_surface():
 
 
 def test_every_option_explains_itself():
-    for name, command in cli.commands.items():
+    for name, command in commands().items():
         assert command.help, name
         for param in command.params:
             if isinstance(param, click.Option):

@@ -166,15 +166,39 @@ class Progress:
 
 def load_fabric(name: str | None, cluster: Cluster, radix: int) -> Fabric:
     """A fabric file, or a kind built for the cluster (its default kind without a name)."""
-    from pathlib import Path
-
     from weft.fabric.catalogue import default_kind, for_cluster
 
-    if name is not None and (Path(name).suffix or Path(name).exists()):
+    if name is not None and is_file(name):
         from weft.interop.fabrics import read_fabric
 
         return read_fabric(name)
     return for_cluster(name or default_kind(cluster), cluster, radix=radix)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name means a file, not a kind of network."""
+    return bool(Path(name).suffix) or Path(name).exists()
+
+
+def file_options(command: Command) -> Command:
+    """What fabric files may leave out."""
+    options = (
+        click.option("--link-speed", metavar="SPEED", help="Of links whose file has none, as '400 Gb/s'."),
+        click.option(
+            "--hosts", metavar="PATTERN", multiple=True, help="Names of hosts where the file does not tell."
+        ),
+    )
+    return add_options(options, command)
+
+
+def load_file(name: str, values: dict[str, Any]) -> Fabric:
+    """A fabric file, with ``file_options`` for what it leaves out."""
+    from weft.interop.fabrics import read_fabric
+    from weft.units import parse_bandwidth
+
+    speed = values["link_speed"]
+    capacity = None if speed is None else parse_bandwidth(speed, "--link-speed")
+    return read_fabric(name, capacity_Bps=capacity, hosts=values["hosts"])
 
 
 def load_prices(name: str) -> Prices:

@@ -14,6 +14,8 @@ from weft.cli.route_source import load_source, traffic_options
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
+    from weft.fabric import Fabric
+    from weft.routing import JobTraffic
     from weft.routing.plan import RoutePlan
 
 KINDS = (
@@ -21,6 +23,7 @@ KINDS = (
     "frr",
     "frr-srv6",
     "ip-route",
+    "jobs",
     "json",
     "nccl",
     "opensm",
@@ -53,12 +56,16 @@ def export(kind: str, **values: Any) -> None:
     nccl          /etc/nccl.conf
     containerlab  a lab of FRR nodes
     json          every flow's path
+    jobs          the traffic itself, as job files of the paper's code
 
     One file is printed; several need -o DIR.
     """
     from weft.routing.plan import plan
 
     fabric, traffic = load_source(values)
+    if kind == "jobs":
+        _deliver(_job_files(traffic, fabric), values["output"])
+        return
     found = plan(fabric, traffic, router=values["router"], seed=values["seed"], split=values["split"])
     _deliver(_opensm(found, values) if kind == "opensm" else _files(kind, found, values), values["output"])
 
@@ -94,6 +101,16 @@ def _files(kind: str, found: RoutePlan, values: dict[str, Any]) -> dict[str, str
     )
     form = kind.removeprefix("roce-")
     return {f"roce-ports.{form}": roce.write_csv(ports) if form == "csv" else roce.write_json(ports)}
+
+
+def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:
+    from weft.interop.routing_jobs import numbering, write_job
+
+    numbers = numbering(fabric)
+    return {
+        f"{name if name.startswith('job_') else f'job_{job}-{name}'}.txt": write_job(traffic, job, numbers)
+        for job, name in enumerate(traffic.jobs)
+    }
 
 
 def _opensm(found: RoutePlan, values: dict[str, Any]) -> dict[str, str]:

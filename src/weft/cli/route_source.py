@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.options import Command, add_options, load_fabric
+from weft.cli.options import Command, add_options, file_options, is_file, load_fabric, load_file
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.routing import JobTraffic
 
+_NUMBERED = re.compile(r"\s*\S+\s+\S+(\s+[0-9]{1,9})?\s*")
 SOURCES = "--jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --matrix FILE.cm or --job 'MODEL LAYOUT'"
 
 
@@ -30,7 +32,7 @@ def network_options(command: Command) -> Command:
         click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Ports."),
         click.option("--seed", type=int, default=0, show_default=True, help="Of hashes, draws and searches."),
     )
-    return add_options(options, command)
+    return add_options(options, file_options(command))
 
 
 def traffic_options(command: Command) -> Command:
@@ -122,20 +124,17 @@ def _cluster(values: dict[str, Any]) -> Cluster | None:
 
 
 def _fabric(values: dict[str, Any], cluster: Cluster | None) -> Fabric:
-    from pathlib import Path
-
-    from weft.interop.fabrics import read_fabric
     from weft.interop.routing_jobs import paper_fabric
 
     name = values["fabric_name"]
+    if name is not None and is_file(name):
+        return load_file(name, values)
     if cluster is not None:
         return load_fabric(name, cluster, values["radix"])
-    if name is None:
-        return paper_fabric()
-    if not (Path(name).suffix or Path(name).exists()):
+    if name is not None:
         what = f"{name!r} is built for a cluster"
         raise BadInput(what, where="--fabric", remedy="add --cluster, or give a fabric file")
-    return read_fabric(name)
+    return paper_fabric()
 
 
 def _files(values: dict[str, Any], fabric: Fabric) -> list[JobTraffic]:
@@ -168,13 +167,13 @@ def _planned(values: dict[str, Any], cluster: Cluster | None, fabric: Fabric) ->
     found: list[JobTraffic] = []
     free = 0
     for number, text in enumerate(values["planned"]):
-        words = text.split()
-        if len(words) not in (2, 3) or (len(words) == 3 and not words[2].isdigit()) or cluster is None:
+        if cluster is None or not _NUMBERED.fullmatch(text):
             raise BadInput(
                 f"{text!r} is no planned job",
                 where="--job",
                 remedy="write 'llama-3.1-8b tp=8,dp=4 0' and give --cluster",
             )
+        words = text.split()
         first = int(words[2]) if len(words) == 3 else free
         layout, name = parse_layout(words[1]).complete(), f"job {number}: {words[0]}"
         found.append(planned_traffic(resolve_job(words[0]), cluster, layout, fabric, first=first, name=name))
