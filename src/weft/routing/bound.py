@@ -17,12 +17,12 @@ MOST_COLUMNS = 400_000
 """Variables of the LP that are still solved."""
 
 
-def closed_bound(asked: Problem) -> float:
+def closed_bound(asked: Problem, *, whole: bool = True) -> float:
     """No choice of paths has less congestion than this.
 
     A link that is no choice carries its flows; what leaves or enters a part of the fabric shares the links
     out of it.  Parts are the switches below each level that hang together.  Equal flows come whole:
-    ceil(Delta / n) of them on some of n links.
+    ceil(Delta / n) of them on some of n links, unless they are sprayed (not ``whole``).
     """
     highest = float(asked.fixed.max(initial=0.0))
     if not asked.climbs.sound:
@@ -38,11 +38,11 @@ def closed_bound(asked: Problem) -> float:
         out = asked.climbs.usable & (level[fabric.source] == height) & (level[fabric.target] == height + 1)
         for side, links in ((starts, out), (ends, _reversed(asked, out))):
             at = part[fabric.source[out]]
-            highest = max(highest, _cut(asked, part[side[cross]], cross, at, links))
+            highest = max(highest, _cut(asked, part[side[cross]], cross, at, links, whole))
     return highest
 
 
-def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints) -> float:
+def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: bool) -> float:
     """The load of the part whose flows press hardest on its links (of which ``at`` says the part)."""
     if not len(flows):
         return 0.0
@@ -51,7 +51,11 @@ def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints) -> floa
     pressing = np.bincount(part, asked.demand_Bps[flows], count)
     used = pressing > 0
     demand, capacity = asked.demand_Bps[flows], asked.fabric.capacity_Bps[links]
-    if np.ptp(demand) > SAME * demand.max() or np.ptp(capacity) > SAME * capacity.max(initial=0.0):
+    if (
+        not whole
+        or np.ptp(demand) > SAME * demand.max()
+        or np.ptp(capacity) > SAME * capacity.max(initial=0.0)
+    ):
         return float((pressing[used] / np.maximum(wide[used], 1e-300)).max())
     many, share = np.bincount(part, minlength=count)[used], np.bincount(at, minlength=count)[used]
     return float(demand[0] / capacity[0] * np.ceil(many / np.maximum(share, 1)).max())
@@ -125,10 +129,10 @@ def paths_of(asked: Problem, *, most: int = MOST_COLUMNS, single: bool = False) 
     )
 
 
-def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS) -> float | None:
+def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) -> float | None:
     """The least congestion of flows that may split over all their paths; None where the LP is too large.
 
-    For equal flows it is rounded up to whole flows.
+    For equal flows it is rounded up to whole flows, unless they are sprayed (not ``whole``).
 
     Raises:
         Unsupported: the solver ends without an optimum.
@@ -137,8 +141,10 @@ def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS) -> float | None:
     if paths is None:
         return None
     value = float(solve(asked, paths)[0])
-    fluid = max(value, closed_bound(asked))
-    return fluid if asked.unit is None else asked.unit * float(np.ceil(fluid / asked.unit - 1e-6))
+    fluid = max(value, closed_bound(asked, whole=whole))
+    return (
+        fluid if asked.unit is None or not whole else asked.unit * float(np.ceil(fluid / asked.unit - 1e-6))
+    )
 
 
 def solve(asked: Problem, paths: Paths) -> tuple[float, Floats]:

@@ -110,12 +110,12 @@ class Controller:
                 where="event",
                 remedy="give events in order of time",
             )
-        before = self.jobs.copy(), self.down.copy(), self.seen.copy(), self._fabric
+        before = self.jobs.copy(), self.down.copy(), self.seen.copy(), self._fabric, self.planned_s
         try:
             self._note(event)
             how, moves, alpha, low = self._routed(event.time_s, fresh=event.kind not in QUIET)
         except BaseException:
-            self.jobs, self.down, self.seen, self._fabric = before
+            self.jobs, self.down, self.seen, self._fabric, self.planned_s = before
             raise
         self.count, self.now_s = self.count + 1, event.time_s
         return Decision(

@@ -51,5 +51,5 @@ def forecast(seen: Seen) -> Forecast | None:
 def earliest(forecasts: Sequence[Forecast | None], now_s: float) -> float | None:
     """The first time after ``now_s`` at which one of some collectives is expected again; None if unknown."""
     known = [one for one in forecasts if one]
-    times = [one.next_s + one.period_s * max(0, -((one.next_s - now_s) // one.period_s)) for one in known]
-    return min((time for time in times if time >= now_s), default=None)
+    times = [max(one.next_s, now_s + min(one.next_s - now_s, 0.0) % one.period_s) for one in known]
+    return min(times, default=None)

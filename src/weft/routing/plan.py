@@ -14,7 +14,7 @@ from weft.fabric import clos
 from weft.fabric.spec import Fabric, Floats
 from weft.fabric.traffic import Routes
 from weft.routing import ecmp, routers
-from weft.routing.bound import closed_bound, lp_bound
+from weft.routing.bound import MOST_COLUMNS, closed_bound, lp_bound
 from weft.routing.choice import Choice
 from weft.routing.objective import Efficiency, JobOutcome, Objective, efficiency, flow_rates, outcomes
 from weft.routing.problem import Problem, problem
@@ -33,7 +33,8 @@ class RoutePlan:
     """Routes of every flow of ``traffic`` (which is split where the router splits).
 
     ``alpha`` is the congestion: demand over capacity of the busiest link, with equal flows the number of
-    flows on it; ``alpha_bound`` is what no routes of unsplit flows stay below, proved by ``bound_by``.
+    flows on it; ``alpha_bound`` is what no routes of these flows stay below, proved by ``bound_by`` (sprayed
+    flows count as fluid, others as whole).
     ``load`` is every link's, ``rates_Bps`` the max-min fair rates while all flows send at once.
     """
 
@@ -102,7 +103,7 @@ def plan(
     seconds = time.perf_counter() - begun
     load = asked.loads(found.routes)
     alpha = round(float(load.max(initial=0.0)), DIGITS)
-    low, proof = _bound(asked, found.bound, alpha, bound)
+    low, proof = _bound(asked, found, alpha, bound)
     rates = flow_rates(fabric, asked.traffic, found.routes)
     return RoutePlan(
         fabric=fabric,
@@ -151,14 +152,16 @@ def _asked(
     return asked, routers.ROUTERS[router]
 
 
-def _bound(asked: Problem, proved: float, alpha: float, wanted: str) -> tuple[float, str]:
-    """The best bound and what proves it."""
-    low, proof = closed_bound(asked), "cuts"
-    if proved > low:
-        low, proof = proved, "ilp"
+def _bound(asked: Problem, found: routers.Found, alpha: float, wanted: str) -> tuple[float, str]:
+    """The best bound and what proves it; of whole flows, unless they are sprayed."""
+    whole = bool(np.all(found.routes.usage == 1.0))
+    low, proof = closed_bound(asked, whole=whole), "cuts"
+    if found.bound > low:
+        low, proof = found.bound, "ilp"
     above = alpha > low * (1 + 1e-9)
     if wanted == "lp" or (wanted == "auto" and above):
-        fluid = lp_bound(asked) if wanted == "lp" else lp_bound(asked, most=LP_WHEN_AUTO)
+        most = MOST_COLUMNS if wanted == "lp" else LP_WHEN_AUTO
+        fluid = lp_bound(asked, most=most, whole=whole)
         if fluid is not None and fluid > low * (1 + 1e-9):
             low, proof = fluid, "lp"
     return round(low, DIGITS), proof

@@ -58,18 +58,26 @@ class Store:
         with self._readable():
             Path(folder).mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(Path(folder, FILE), isolation_level=None, timeout=0.0)
+        self._saved: dict[str, JobTraffic] = {}
+        try:
+            self._open()
+            self._claim()
+        except BadInput:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        with self._readable():
             self._base.execute("pragma locking_mode = exclusive")
             self._base.execute("pragma journal_mode = wal")
             self._base.execute("pragma synchronous = full")
             self._base.executescript(_SCHEMA)
-        self._saved: dict[str, JobTraffic] = {}
-        self._claim()
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, ValueError, KeyError, TypeError) as error:
             busy = "locked" in str(error)
             what = "is in use by another controller" if busy else f"cannot be used: {error}"
             raise BadInput(what, where=self.where, remedy="give a folder of its own") from None
@@ -106,15 +114,15 @@ class Store:
                 for job, collective, times, bytes_ in self._base.execute("select * from seen")
             }
             down = {tuple(json.loads(nodes)) for (nodes,) in self._base.execute("select nodes from down")}
-        self.controller.restore(
-            jobs={name: _traffic(text) for name, text in jobs},
-            links=routes,
-            down=down,
-            seen=seen,
-            count=int(about["count"]),
-            now_s=float(about["now_s"]),
-            planned_s=float(about["planned_s"]),
-        )
+            self.controller.restore(
+                jobs={name: _traffic(text) for name, text in jobs},
+                links=routes,
+                down=down,
+                seen=seen,
+                count=int(about["count"]),
+                now_s=float(about["now_s"]),
+                planned_s=float(about["planned_s"]),
+            )
         self._saved = dict(self.controller.jobs)
         return int(about["count"])
 
