@@ -68,7 +68,7 @@ def kernel_time(case: Case) -> float:
     net = new_net(capacity, traffic, routes)
     clock, net.counter[READY] = new_clock(traffic, routes, (), 0)
     begin = time.perf_counter()
-    advance(net, clock, FAIR, LOCAL)
+    advance(net, clock, FAIR, LOCAL, np.inf)
     return time.perf_counter() - begin
 
 

@@ -131,6 +131,12 @@ def test_command_surface():
                 *("--split", "--time-limit", "-o"),
             ]
         ),
+        "route evaluate": sorted(
+            [
+                *("--chart", "--controller", "--epochs", "--failed-spines", "--format", "--jobs", "--output"),
+                *("--router", "--seed", "--timings", "-o"),
+            ]
+        ),
         "route watch": sorted(
             [*network, "--events", "--format", "--moves", "--replan", "--router", "--state", "--timings"]
         ),

@@ -8,6 +8,7 @@ import click
 
 from weft.cli.options import deliver
 from weft.cli.outcome import show
+from weft.cli.route_evaluate import evaluate
 from weft.cli.route_export import events, export
 from weft.cli.route_source import load_source, traffic_options
 from weft.cli.route_watch import watch
@@ -118,5 +119,5 @@ def _routers(text: str | None) -> list[str]:
     return names
 
 
-for verb in (watch, export, events):
+for verb in (evaluate, watch, export, events):
     route.add_command(verb)

@@ -98,9 +98,12 @@ def _lines(path: str | None) -> Iterator[tuple[int, str]]:
     """Lines that hold something, with their numbers; of a file a last line without its end is torn."""
     if path is None:
         stream: Any = sys.stdin
-        for number, line in enumerate(stream, start=1):
-            if line.strip():
-                yield number, line
+        try:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield number, line
+        except UnicodeDecodeError:
+            raise BadInput("is not text in UTF-8", where="standard input") from None
         return
     from weft.fabric.edge import read_text
 

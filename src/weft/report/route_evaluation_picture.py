@@ -29,7 +29,7 @@ COLOURS = (
 )
 _BAR, _GAP, _HIGH = 27.0, 22.0, 210.0
 _LEFT, _RIGHT, _ABOVE, _BELOW = 52.0, 20.0, 34.0, 56.0
-_TOP, _WIDEST, _NARROWEST = 104.0, 1180.0, 620.0
+_TOP, _WIDEST, _NARROWEST = 124.0, 1180.0, 620.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _legend(colours: dict[str, str], width: float) -> tuple[list[str], float]:
     items: list[str] = []
     x, y = 16.0, 66.0
     for name, colour in [*colours.items(), ("no collision", "")]:
-        room = 34 + len(name) * CHARACTER
+        room = 42 + len(name) * CHARACTER
         if x + room > width:
             x, y = 16.0, y + 20
         if colour:
@@ -146,7 +146,7 @@ def _bar(plot: _Plot, turn: int, row: Row) -> list[str]:
     return [
         f'<rect x="{x + 1:.1f}" y="{top:.1f}" width="{_BAR - 2:.1f}" height="{plot.floor - top:.1f}"'
         f' fill="{plot.colours[row.replay.router]}"><title>{hover}</title></rect>',
-        text(x + _BAR / 2, top - 4, f"{value:.3g}", size=10, anchor="middle"),
+        text(x + _BAR / 2, top - 4, f"{value:.{2 if value < 1 else 3}g}", size=10, anchor="middle"),
     ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.errors import Unsupported
 from weft.fabric.checks import components
-from weft.fabric.spec import Floats, Ints, Mask
+from weft.fabric.spec import Floats, Ints
 from weft.routing.problem import SAME, Problem
 
 MOST_COLUMNS = 400_000
@@ -21,24 +21,23 @@ def closed_bound(asked: Problem, *, whole: bool = True) -> float:
     """No choice of paths has less congestion than this.
 
     A link that is no choice carries its flows; what leaves or enters a part of the fabric shares the links
-    out of it.  Parts are the switches below each level that hang together.  Equal flows come whole:
+    out of it.  Parts are the hosts and switches up to a level that hang together.  Equal flows come whole:
     ceil(Delta / n) of them on some of n links, unless they are sprayed (not ``whole``).
     """
     highest = float(asked.fixed.max(initial=0.0))
     if not asked.climbs.sound:
         return highest
-    level, fabric = asked.climbs.level, asked.fabric
-    starts, ends = _switches(asked)
-    for height in range(1, int(level.max(initial=0))):
-        inner = asked.climbs.usable & (level[fabric.source] <= height) & (level[fabric.target] <= height)
-        inner &= (level[fabric.source] > 0) & (level[fabric.target] > 0)
+    table, fabric, traffic = asked.climbs, asked.fabric, asked.traffic
+    low, high = table.level[fabric.source], table.level[fabric.target]
+    listed = asked.ways.up_end > len(table.top)
+    for height in range(int(table.level.max(initial=0))):
+        inner = table.usable & (low <= height) & (high <= height)
         part = components(fabric.nodes, fabric.source[inner], fabric.target[inner])
-        known = (starts >= 0) & (ends >= 0)
-        cross = np.flatnonzero(known & (part[starts] != part[ends]))
-        out = asked.climbs.usable & (level[fabric.source] == height) & (level[fabric.target] == height + 1)
-        for side, links in ((starts, out), (ends, _reversed(asked, out))):
-            at = part[fabric.source[out]]
-            highest = max(highest, _cut(asked, part[side[cross]], cross, at, links, whole))
+        cross = np.flatnonzero(~listed & (part[traffic.source] != part[traffic.target]))
+        out = np.flatnonzero(table.usable & (low == height) & (high == height + 1))
+        at = part[fabric.source[out]]
+        for ends, links in ((traffic.source, out), (traffic.target, table.reverse[out])):
+            highest = max(highest, _cut(asked, part[ends[cross]], cross, at, links, whole))
     return highest
 
 
@@ -59,18 +58,6 @@ def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: 
         return float((pressing[used] / np.maximum(wide[used], 1e-300)).max())
     many, share = np.bincount(part, minlength=count)[used], np.bincount(at, minlength=count)[used]
     return float(demand[0] / capacity[0] * np.ceil(many / np.maximum(share, 1)).max())
-
-
-def _switches(asked: Problem) -> tuple[Ints, Ints]:
-    """The switch that a flow enters and the one that it leaves the network by; -1 where it has a choice."""
-    fabric, ways = asked.fabric, asked.ways
-    table = ways.up_end <= len(asked.climbs.top)
-    starts = np.where(table & (ways.first >= 0), fabric.target[ways.first], -1)
-    return starts, np.where(table & (ways.last >= 0), fabric.source[ways.last], -1)
-
-
-def _reversed(asked: Problem, links: Mask) -> Ints:
-    return np.asarray(asked.climbs.reverse[np.flatnonzero(links)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -26,7 +26,8 @@ PASSES = 40
 CHAINS = (12, 50, 400)
 """Moves in a chain, tried in turn."""
 FINE = 0.005
-"""Step, as a share of the bound, to which congestion of unequal flows is brought down."""
+"""Step to which congestion of unequal flows is brought down: a share of the bound, or of what is reached
+where no bound is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,7 +160,7 @@ def improve(choice: Choice, low: float) -> None:
     if choice.congestion <= low * (1 + ENOUGH) or any(choice.reach(low, steps=steps) for steps in CHAINS):
         return
     unit, high, floor = choice.problem.unit, choice.congestion, low
-    while high - floor > (unit or FINE * low) * (1 + ENOUGH):
+    while high - floor > (unit or FINE * (low or high)) * (1 + ENOUGH):
         middle = (floor + high) / 2
         if unit is not None:
             middle = max(unit * float(np.floor(middle / unit + ENOUGH)), floor + unit)

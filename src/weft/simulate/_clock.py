@@ -14,6 +14,7 @@ from weft.simulate._state import (
     COME,
     EVENT,
     FEW,
+    HALTS,
     LIVE,
     LOGGED,
     READY,
@@ -109,6 +110,7 @@ def end_phase(net: Net, clock: Clock, phase: int, now: float) -> None:
     """Let the phases that waited for this one last begin after their delay."""
     this = clock.phases[phase]
     this.end = now
+    net.counter[HALTS] += this.halts
     for at in range(this.next_first, this.next_end):
         number = clock.next_phase[at]
         later = clock.phases[number]
@@ -257,15 +259,17 @@ def soonest_of(net: Net, clock: Clock) -> float:
 
 
 @jit
-def advance(net: Net, clock: Clock, mode: int, local: float) -> bool:
-    """Run on; True when nothing more happens, False when the samples have to be taken away first."""
-    while True:
+def advance(net: Net, clock: Clock, mode: int, local: float, until: float) -> bool:
+    """Run on; True when nothing more happens up to a time, or a phase that halts has ended; False when the
+    samples have to be taken away first."""
+    while net.counter[HALTS] == 0:
         if 0 < len(clock.samples) < net.counter[LOGGED] + len(net.links):
             return False
         soonest = soonest_of(net, clock)
-        if soonest == np.inf:
+        if soonest == np.inf or soonest > until * (1.0 + INSTANT):
             return True
         clock.now[0] = max(clock.now[0], soonest)
         happen(net, clock, clock.now[0])
         if net.counter[SEEDS] > 0:
             share(net, clock, mode, local, clock.now[0])
+    return True

@@ -40,7 +40,7 @@ def simulate(
     taken = []
     ended = False
     while not ended:
-        ended = advance(net, clock, mode, float(local))
+        ended = advance(net, clock, mode, float(local), np.inf)
         taken.append(clock.samples[: net.counter[LOGGED]].copy())
         net.counter[LOGGED] = 0
     if net.counter[LIVE] > 0:

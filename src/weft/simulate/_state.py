@@ -28,12 +28,13 @@ from weft.solvers._arrays import PAIR, Floats, Ints, Records, wide
     COME,
     TAKEN,
     RANKED,
+    HALTS,
     COUNTERS,
-) = range(14)
+) = range(15)
 """Places in ``counter``: active flows; sizes of the heaps of arrivals and of ready phases; flows whose level
 changed; links to look at again; the last stamp given; solutions; local ones; link events done; samples of
 link rates taken; flows that came since the last solution; slots given to links; flows that are in order of
-bytes left."""
+bytes left; phases that ended and halt the simulation."""
 
 NO_LINK = wide(-1)
 FAN = 16
@@ -99,6 +100,7 @@ PHASE = np.dtype(
         ("end", np.float64),
         ("waiting", np.int64),  # phases that must end before it begins
         ("unfinished", np.int64),  # flows of it that have not completed
+        ("halts", np.int64),  # 1 if the simulation halts when it ends
         ("flow_first", np.int64),
         ("flow_end", np.int64),
         ("next_first", np.int64),

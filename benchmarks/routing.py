@@ -1,0 +1,244 @@
+"""How fast routes are found: a decision at the paper's size, 100,000 flows, one event, a replay of epochs.
+
+The paper's size is 1,728 flows of five jobs on 64 ToRs x 32 spines; the large network is a three-tier Clos of
+16,384 hosts in 128 pods, whose flows are rings over all hosts in random order.
+
+Run: ``python benchmarks/routing.py [--jobs DIR] [--repeat N] [--no-large]``.
+
+``--jobs`` is a folder of job files of the routing paper's code; without one the same jobs are placed anew.
+Times are of the router alone, compiled code warm, the best of some runs; "problem" is what lists the paths
+of the flows before.  Integer programs run in the same process, so ratios to them are of one machine: "ilp"
+is Weft's, which gathers equal flows and begins with repaired routes, "plain ilp" that of the paper.
+Memory is the most that arrays took beyond what was there before.  One process, one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"
+
+import highspy
+import numpy as np
+
+from weft.errors import Unsupported
+from weft.fabric.build import start
+from weft.fabric.clos import Shape, level_roles, wire
+from weft.fabric.spec import Fabric
+from weft.interop.routing_jobs import paper_fabric, read_jobs
+from weft.routing.bound import closed_bound
+from weft.routing.controller import Controller
+from weft.routing.events import Event
+from weft.routing.generate import generate
+from weft.routing.problem import Problem, problem
+from weft.routing.routers import ROUTERS, route_exact
+from weft.routing.traffic import JobTraffic, job_traffic
+from weft.routing.ways import climbs
+from weft.simulate.route_evaluation import with_spines_down
+from weft.simulate.route_replay import replay
+
+PAPER_JOBS = (("BLOOM", 4), ("LLaMA2_70B", 4), ("GPT_3", 4), ("LLaMA2_70B", 4), ("GPT_3", 4))
+QUICK = ("ecmp-paper", "greedy", "edge-coloring", "repair")
+HOSTS, PODS, LEAF_PORTS = 16_384, 128, 16
+LINE_RATE = 12.5e9
+ILP_LIMIT_S = 120.0
+
+
+def best(action: Callable[[], object], repeat: int) -> float:
+    """Seconds of the fastest of some calls."""
+    found = float("inf")
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        action()
+        found = min(found, time.perf_counter() - begin)
+    return found
+
+
+def peak_bytes(action: Callable[[], object]) -> int:
+    """The most that arrays took at a time during one call."""
+    tracemalloc.start()
+    action()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+def plain_ilp(asked: Problem, seconds: float) -> tuple[float, float]:
+    """Seconds and congestion of the integer program as the paper has it: a binary for every flow and path.
+
+    On a Clos of two tiers, where a flow's ways up and down are in the same order of spines.
+    """
+    ways = asked.ways
+    count = ways.up_end - ways.up_first
+    flow, columns = np.repeat(np.arange(len(count)), count), int(count.sum())
+    turn = np.arange(columns) - np.repeat(np.cumsum(count) - count, count)
+    pair = np.concatenate(
+        [ways.up[ways.up_first[flow] + turn], ways.down[ways.down_first[flow] + turn]], axis=1
+    )
+    entry, place = np.nonzero(pair >= 0)
+    used, row = np.unique(pair[entry, place], return_inverse=True)
+    index = np.concatenate([flow, len(count) + row.reshape(-1), len(count) + np.arange(len(used))])
+    column = np.concatenate([np.arange(columns), entry, np.full(len(used), columns)])
+    value = np.concatenate([np.ones(columns + len(entry)), np.full(len(used), -1.0)])
+    order = np.lexsort((index, column))
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = columns + 1, len(count) + len(used)
+    lp.col_cost_ = np.concatenate([np.zeros(columns), [1.0]])
+    lp.col_lower_ = np.zeros(columns + 1)
+    lp.col_upper_ = np.concatenate([np.ones(columns), [highspy.kHighsInf]])
+    lp.row_lower_ = np.concatenate([np.ones(len(count)), np.full(len(used), -highspy.kHighsInf)])
+    lp.row_upper_ = np.concatenate([np.ones(len(count)), np.zeros(len(used))])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.searchsorted(column[order], np.arange(columns + 2)).astype(np.int32)
+    lp.a_matrix_.index_, lp.a_matrix_.value_ = index[order].astype(np.int32), value[order]
+    lp.integrality_ = [highspy.HighsVarType.kInteger] * (columns + 1)
+    highs = highspy.Highs()
+    for option, wanted in (("output_flag", False), ("threads", 1), ("time_limit", seconds)):
+        highs.setOptionValue(option, wanted)
+    begin = time.perf_counter()
+    highs.passModel(lp)
+    highs.run()
+    return time.perf_counter() - begin, float(highs.getInfo().objective_function_value)
+
+
+def congestion(asked: Problem, router: str) -> float:
+    """Highest load of a link."""
+    return float(asked.loads(ROUTERS[router](asked, 0).routes).max())
+
+
+def decisions(fabric: Fabric, traffic: JobTraffic, repeat: int) -> None:
+    """Quick routers beside the integer program, without failures and with 8 spines down."""
+    for down in (0, 8):
+        asked = problem(with_spines_down(fabric, down), traffic)
+        print(f"\n{len(traffic):,} flows, {down} of 32 spines down, bound {closed_bound(asked):g}")
+        listing = best(partial(problem, asked.fabric, traffic), repeat)
+        begin = time.perf_counter()
+        exact = route_exact(asked, 0, ILP_LIMIT_S)
+        ilp = time.perf_counter() - begin
+        plain, alpha = plain_ilp(asked, ILP_LIMIT_S)
+        head = ("ms", "congestion", "ilp / it", "plain ilp / it")
+        print("  {:16}{:>12}{:>12}{:>12}{:>16}".format("", *head))
+        print(f"  {'problem':16}{listing * 1e3:12.3f}")
+        for router in QUICK:
+            took = best(partial(ROUTERS[router], asked, 0), repeat)
+            reached = congestion(asked, router)
+            print(f"  {router:16}{took * 1e3:12.3f}{reached:12g}{ilp / took:12.0f}{plain / took:16.0f}")
+        print(f"  {'ilp':16}{ilp * 1e3:12.3f}{asked.loads(exact.routes).max():12g}")
+        print(f"  {'plain ilp':16}{plain * 1e3:12.3f}{alpha:12g}", flush=True)
+
+
+def large_fabric() -> Fabric:
+    """16,384 hosts: leaves of 16, pods of 8 leaves and 16 spines, 128 core switches."""
+    form = Shape(
+        radix=128,
+        units=(HOSTS // LEAF_PORTS, PODS, 1),
+        joins=(LEAF_PORTS, 8, PODS),
+        per_unit=(1, 16, 128),
+        uplinks=(16, 8, 0),
+        bundle=(1, 1, 0),
+    )
+    builder = start("three tiers", HOSTS, None)
+    members = np.arange(HOSTS, dtype=np.int64)
+    wire(builder, members, members // LEAF_PORTS, form, port_Bps=LINE_RATE, roles=level_roles(3))
+    return builder.build()
+
+
+def rings(flows: int, seed: int = 0) -> JobTraffic:
+    """Flows of rings over all hosts in random orders, each a collective; the last ring may be open."""
+    draw = np.random.default_rng(seed)
+    count = -(-flows // HOSTS)
+    order = np.array([draw.permutation(HOSTS) for _ in range(count)])
+    return job_traffic(
+        order.ravel()[:flows],
+        np.roll(order, -1, axis=1).ravel()[:flows],
+        np.full(flows, 1e9),
+        collective=np.repeat(np.arange(count), HOSTS)[:flows],
+    )
+
+
+def large() -> None:
+    """Time, congestion and memory for 10,000 and 100,000 flows over three tiers."""
+    fabric = large_fabric()
+    table = climbs(fabric)
+    once = best(partial(climbs, fabric), 1)
+    print(f"\nthree tiers, {HOSTS:,} hosts, {fabric.links:,} links; ways up: {once:.2f} s")
+    for flows in (10_000, 100_000):
+        traffic = rings(flows)
+        asked = problem(fabric, traffic, table=table)
+        listing = best(partial(problem, fabric, traffic, table=table), 2)
+        print(f"{flows:,} flows: problem {listing:.2f} s, bound {closed_bound(asked):g}")
+        for router in ("greedy", "edge-coloring", "repair"):
+            act = partial(ROUTERS[router], asked, 0)
+            try:
+                took = best(act, 2)
+            except Unsupported as reason:
+                print(f"  {router:16}{reason.what}")
+                continue
+            print(
+                f"  {router:16}{took:8.3f} s   congestion {congestion(asked, router):g}"
+                f"   memory {peak_bytes(act) / 2**20:,.0f} MiB"
+            )
+    one_event(fabric)
+
+
+def one_event(fabric: Fabric) -> None:
+    """The controller's new routes at 10,000 flows after one event of each kind."""
+    controller = Controller(fabric)
+    core = fabric.names[int(fabric.nodes_of("core")[5])]
+    spine = fabric.names[int(fabric.nodes_of("spine")[5])]
+    leaf = fabric.names[int(fabric.nodes_of("leaf")[0])]
+    events = [
+        Event(time_s=0.0, kind="job-arrives", job="first", traffic=_named(rings(9_000), "first")),
+        Event(time_s=1.0, kind="job-arrives", job="second", traffic=_named(rings(1_000, 1), "second")),
+        Event(time_s=2.0, kind="link-down", nodes=(leaf, spine)),
+        Event(time_s=3.0, kind="switch-down", nodes=(core,)),
+        Event(time_s=4.0, kind="switch-up", nodes=(core,)),
+        Event(time_s=5.0, kind="job-ends", job="second"),
+    ]
+    print("\nthe controller, event by event")
+    for event in events:
+        done = controller.apply(event)
+        print(
+            f"  {event.kind:14}{done.solve_s * 1e3:10.1f} ms   {done.flows:,} flows, {done.how},"
+            f" {done.placed:,} placed, {done.moved:,} moved,"
+            f" congestion {done.alpha:g} of {done.alpha_bound:g}"
+        )
+
+
+def _named(traffic: JobTraffic, job: str) -> JobTraffic:
+    return job_traffic(
+        traffic.source, traffic.target, traffic.bytes, collective=traffic.collective, jobs=(job,)
+    )
+
+
+def replays(fabric: Fabric, traffic: JobTraffic) -> None:
+    """Ten epochs in the simulator, on routes that are held and with the paper's controller."""
+    print("\nten epochs replayed")
+    for router, controller in (("ecmp-paper", "held"), ("auto", "held"), ("greedy", "paper")):
+        act = partial(replay, fabric, traffic, router, controller=controller)
+        print(f"  {router + ', ' + controller:20}{best(act, 2):8.2f} s   {act().ratio.mean():.3f} x alone")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--jobs", type=Path, help="folder of job files")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--no-large", action="store_true")
+    options = parser.parse_args()
+    fabric = paper_fabric()
+    traffic = read_jobs(options.jobs) if options.jobs else generate(fabric, PAPER_JOBS)
+    decisions(fabric, traffic, options.repeat)
+    replays(fabric, traffic)
+    if not options.no_large:
+        large()
+
+
+if __name__ == "__main__":
+    main()

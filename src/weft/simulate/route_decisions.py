@@ -1,0 +1,157 @@
+"""Who routes flows while a simulation runs, when, and what it takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from weft.fabric.paths import spans
+from weft.fabric.spec import Fabric, Floats, Ints, Mask
+from weft.fabric.traffic import Routes
+from weft.routing.bound import closed_bound
+from weft.routing.choice import Choice
+from weft.routing.plan import RoutePlan
+from weft.routing.problem import Problem, problem
+from weft.routing.rail import rail_paths
+from weft.routing.routers import PASSES, ROUTERS
+
+STATIC = ("ecmp", "ecmp-paper", "random", "spray")
+"""Routers that nobody runs: switches hash, draw or spray."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Beside(Problem):
+    """Flows to route beside others that stay, which load the links with ``others``."""
+
+    others: Floats
+
+    @cached_property
+    def fixed(self) -> Floats:
+        """What links carry whatever the choice."""
+        return super().fixed + self.others
+
+
+class Decisions:
+    """The present routes of all flows of some jobs.
+
+    ``plan`` is the plan over all pairs at the beginning; ``routes`` those of its traffic now; ``seconds`` has
+    the time that each decision took, ``moved`` how many flows of running jobs were given another path.
+    """
+
+    def __init__(self, first: RoutePlan, *, replans: bool) -> None:
+        self.plan = first
+        self.fabric = first.fabric
+        self.replans = replans and first.router not in STATIC
+        self.routes = first.routes
+        self.seconds = [] if self.replans or first.router in STATIC else [first.solve_s]
+        self.moved = 0
+
+    def replan(self, jobs: Sequence[int], staying: Sequence[int]) -> None:
+        """Route all flows of some jobs anew; those of ``staying`` jobs are under way."""
+        traffic = self.plan.traffic
+        asked = self._problem(jobs)
+        begun = time.perf_counter()
+        found = ROUTERS[self.plan.router](asked, self.plan.seed).routes
+        self.seconds.append(time.perf_counter() - begun)
+        self._take(np.flatnonzero(np.isin(traffic.flow_job, jobs)), found, staying)
+
+    def change(self, fabric: Fabric, jobs: Sequence[int]) -> None:
+        """Links went down or came up while some jobs run.
+
+        A controller that plans again does so.  Otherwise flows whose first path is there take it; of the
+        rest, hashes choose among the paths that are left, a plan is mended: the other flows stay.
+        """
+        self.fabric = fabric
+        if self.replans:
+            if jobs:
+                self.replan(jobs, jobs)
+            return
+        first, traffic = self.plan.routes, self.plan.traffic
+        flow = np.repeat(np.arange(len(traffic)), np.diff(first.indptr))
+        cut = np.flatnonzero(np.bincount(flow, ~fabric.up[first.links], len(traffic)) > 0)
+        found = first
+        if len(cut):
+            found = replaced(first, cut, self._around(cut))
+        self._take(np.arange(len(traffic)), found, jobs)
+
+    def _around(self, cut: Ints) -> Routes:
+        """Routes of flows that have lost theirs."""
+        every = range(len(self.plan.traffic.jobs))
+        asked = self._problem(every)
+        if self.plan.router in STATIC:
+            return routes_of_flows(ROUTERS[self.plan.router](asked, self.plan.seed).routes, cut)
+        begun = time.perf_counter()
+        staying = np.setdiff1d(np.arange(len(asked.demand_Bps)), cut)
+        kept = routes_of_flows(self.plan.routes, staying)
+        part = self._some(asked, cut, kept, staying)
+        choice = Choice(part)
+        choice.place(np.argsort(-part.demand_Bps, kind="stable"), smooth=True)
+        choice.relax(closed_bound(asked), PASSES)
+        self.seconds.append(time.perf_counter() - begun)
+        return part.routes(choice.up, choice.down)
+
+    def _some(self, asked: Problem, flows: Ints, kept: Routes, staying: Ints) -> Beside:
+        """The problem of some flows beside those that stay on their routes."""
+        ways, traffic = asked.ways, asked.traffic
+        owner = np.repeat(staying, np.diff(kept.indptr))
+        carried = np.bincount(kept.links, asked.demand_Bps[owner] * kept.usage, asked.fabric.links)
+        load = np.multiply(carried, asked.inverse, out=np.zeros(len(carried)), where=carried > 0)
+        return Beside(
+            fabric=asked.fabric,
+            traffic=traffic,
+            climbs=asked.climbs,
+            ways=ways._replace(**{name: getattr(ways, name)[flows] for name in ways._fields[3:]}),
+            demand_Bps=asked.demand_Bps[flows],
+            others=load,
+        )
+
+    def _problem(self, jobs: Sequence[int]) -> Problem:
+        paths = rail_paths(self.fabric) if self.plan.router == "rail" else None
+        return problem(self.fabric, self.plan.traffic.only(jobs), paths=paths)
+
+    def _take(self, flows: Ints, found: Routes, staying: Sequence[int]) -> None:
+        """Let flows go by other routes from now on."""
+        under_way = np.isin(self.plan.traffic.flow_job[flows], staying)
+        moved = changed(routes_of_flows(self.routes, flows), found)
+        self.moved += int(np.count_nonzero(moved & under_way))
+        self.routes = replaced(self.routes, flows, found)
+
+
+def routes_of_flows(routes: Routes, flows: Ints) -> Routes:
+    """The routes of some flows, which may be named several times."""
+    count = np.diff(routes.indptr)[flows]
+    places = spans(routes.indptr[flows], count)
+    return Routes(
+        indptr=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
+        links=routes.links[places],
+        usage=routes.usage[places],
+        latency_s=routes.latency_s[flows],
+    )
+
+
+def replaced(routes: Routes, flows: Ints, other: Routes) -> Routes:
+    """Routes in which some flows have those of ``other``, in the order of ``flows``."""
+    both = Routes(
+        indptr=np.concatenate([routes.indptr, routes.indptr[-1] + other.indptr[1:]]),
+        links=np.concatenate([routes.links, other.links]),
+        usage=np.concatenate([routes.usage, other.usage]),
+        latency_s=np.concatenate([routes.latency_s, other.latency_s]),
+    )
+    count = len(routes.latency_s)
+    at = np.arange(count)
+    at[flows] = count + np.arange(len(flows))
+    return routes_of_flows(both, at)
+
+
+def changed(one: Routes, other: Routes) -> Mask:
+    """Which flows have other links, or other shares of them."""
+    same = np.diff(one.indptr) == np.diff(other.indptr)
+    flows = np.flatnonzero(same)
+    a, b = routes_of_flows(one, flows), routes_of_flows(other, flows)
+    differs = (a.links != b.links) | (a.usage != b.usage)
+    owner = np.repeat(flows, np.diff(a.indptr))
+    return np.asarray(~same | (np.bincount(owner, differs, len(same)) > 0))
