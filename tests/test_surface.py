@@ -133,8 +133,9 @@ def test_command_surface():
         ),
         "route evaluate": sorted(
             [
-                *("--chart", "--controller", "--epochs", "--failed-spines", "--format", "--jobs", "--output"),
-                *("--router", "--seed", "--timings", "-o"),
+                *network,
+                *("--chart", "--controller", "--epochs", "--events", "--failed-spines", "--flows"),
+                *("--format", "--generate", "--jobs", "--output", "--router", "--split", "--timings", "-o"),
             ]
         ),
         "route watch": sorted(

@@ -9,9 +9,12 @@ import click
 
 from weft.cli.options import FORMATS, Progress, check_chart, check_folder, deliver
 from weft.cli.outcome import show
+from weft.cli.route_source import asked_jobs, load_network, network_options
 from weft.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
+    from weft.fabric import Fabric
+    from weft.routing.events import Event
     from weft.simulate.route_evaluation import Evaluation, Workload
 
 CONTROLLERS = ("held", "paper")
@@ -19,9 +22,14 @@ DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
 
 
 @click.command()
+@network_options
+@click.option("--jobs", metavar="DIR", multiple=True, help="A workload: a folder of job files.")
 @click.option(
-    "--jobs", metavar="DIR", multiple=True, help="A workload: a folder of job files (again for more)."
+    "--generate", metavar="MODEL:RING,...", multiple=True, help="A workload of the paper's models made anew."
 )
+@click.option("--flows", metavar="FILE.csv", multiple=True, help="A workload: flows of jobs.")
+@click.option("--split", type=click.IntRange(1, 64), default=2, show_default=True, help="Parts, for split.")
+@click.option("--events", metavar="FILE", help="Links and switches that go down and up meanwhile.")
 @click.option(
     "--router", "routers", metavar="NAME", multiple=True, help="ecmp-paper, greedy and auto by default."
 )
@@ -41,7 +49,6 @@ DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
     help="The last N spines are down (again for more; 0 by default).",
 )
 @click.option("--epochs", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Of each job.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of hashes, draws and searches.")
 @click.option("--timings", is_flag=True, help="Also how long the controller took to decide.")
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output."
@@ -49,11 +56,11 @@ DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
 @click.option("--chart", metavar="FILE.svg", help="Also draw all-reduce times over failed spines.")
 def evaluate(**values: Any) -> None:
-    """Compare routers: replay jobs over epochs on the paper's network, flow by flow.
+    """Compare routers: replay jobs over epochs, flow by flow.
 
-    Jobs are job files of the routing paper's code. Every job runs its all-reduce, computes, and repeats; the
-    table has the mean all-reduce of each router beside the time without any collision, flow completion
-    times, and what the controller did.
+    Each --jobs, --generate and --flows is a workload; without --fabric or --cluster the network is the
+    paper's. Every job runs its all-reduce, computes, and repeats; the table has the mean all-reduce of each
+    router beside the time without any collision, flow completion times, and what the controller did.
     """
     check_chart(values["chart"])
     check_folder(values["output"], "--output")
@@ -72,9 +79,9 @@ def evaluation(values: dict[str, Any]) -> Evaluation:
         BadInput: no workload, one twice, or files that cannot be used.
         UnknownName: there is no such router.
     """
-    if not values["jobs"]:
-        raise BadInput("no jobs are given", where="evaluate", remedy="give --jobs DIR, a folder of job files")
-    from weft.interop.routing_jobs import paper_fabric
+    if not (values["jobs"] or values["generate"] or values["flows"]):
+        what = "--jobs DIR, --generate BLOOM:4,GPT_3:2 or --flows FILE.csv"
+        raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
     from weft.routing.routers import ROUTERS
     from weft.simulate.route_evaluation import evaluate as run
 
@@ -82,32 +89,56 @@ def evaluation(values: dict[str, Any]) -> Evaluation:
     for name in routers:
         if name not in ROUTERS:
             raise UnknownName("router", name, ROUTERS, where="--router")
-    given = workloads(values["jobs"])
+    fabric = load_network(values)
+    given = workloads(values, fabric)
     with Progress("replays") as advance:
         return run(
-            paper_fabric(),
+            fabric,
             given,
             routers=routers,
             failed_spines=tuple(sorted(set(values["failed"]))) or (0,),
             epochs=values["epochs"],
             seed=values["seed"],
+            split=values["split"],
+            events=_events(values["events"], fabric),
             controller=values["controller"],
             progress=advance,
         )
 
 
-def workloads(folders: tuple[str, ...]) -> list[Workload]:
-    """The jobs of each folder, under its name and that of the folder above."""
-    from weft.interop.routing_jobs import read_jobs
+def workloads(values: dict[str, Any], fabric: Fabric) -> list[Workload]:
+    """The jobs of each source, under its name (of a folder with that above)."""
+    from weft.interop.routing_jobs import numbering, read_jobs
+    from weft.interop.traffic_files import read_csv
+    from weft.routing.generate import generate
     from weft.simulate.route_evaluation import Workload
 
-    found: list[Workload] = []
-    for folder in folders:
-        name = "/".join(Path(folder).absolute().parts[-2:])
-        if name in [one.name for one in found]:
-            raise BadInput(f"{name} is given twice", where="--jobs", remedy="give each folder once")
-        found.append(Workload(name=name, traffic=read_jobs(folder)))
+    found = [
+        Workload(
+            name="/".join(Path(folder).absolute().parts[-2:]), traffic=read_jobs(folder, numbering(fabric))
+        )
+        for folder in values["jobs"]
+    ]
+    for text in values["generate"]:
+        traffic = generate(fabric, asked_jobs(text), seed=values["seed"])
+        found.append(Workload(name=text, traffic=traffic))
+    found += [Workload(name=Path(path).stem, traffic=read_csv(path, fabric)) for path in values["flows"]]
+    names = [one.name for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(f"{name} is given twice", where="evaluate", remedy="give each workload once")
     return found
+
+
+def _events(path: str | None, fabric: Fabric) -> list[Event]:
+    """The events of a file."""
+    if path is None:
+        return []
+    from weft.fabric.edge import read_text
+    from weft.interop.route_events import read_event
+
+    lines = enumerate(read_text(path, where=path).splitlines(), start=1)
+    return [read_event(line, fabric, f"{path}: line {number}") for number, line in lines if line.strip()]
 
 
 def write(result: Evaluation, values: dict[str, Any]) -> None:

@@ -94,12 +94,9 @@ def failed(fabric: Fabric, spines: int, names: tuple[str, ...]) -> Fabric:
     """
     import numpy as np
 
-    if spines:
-        there = fabric.nodes_of("spine")
-        if spines >= len(there):
-            what = f"{spines} of {len(there)} spines cannot be down"
-            raise BadInput(what, where="--failed-spines", remedy="leave one up")
-        fabric = fabric.failed(nodes=there[-spines:])
+    from weft.simulate.route_evaluation import with_spines_down
+
+    fabric = with_spines_down(fabric, spines)
     number = {name: node for node, name in enumerate(fabric.names)} if names else {}
     for name in names:
         if name in number:
@@ -145,11 +142,12 @@ def _files(values: dict[str, Any], fabric: Fabric) -> list[JobTraffic]:
     found += [traffic_files.read_csv(path, fabric) for path in values["flows"]]
     found += [traffic_files.read_matrix(path) for path in values["matrix"]]
     if values["generate"] is not None:
-        found.append(generate(fabric, _asked_jobs(values["generate"]), seed=values["seed"]))
+        found.append(generate(fabric, asked_jobs(values["generate"]), seed=values["seed"]))
     return found
 
 
-def _asked_jobs(text: str) -> list[tuple[str, int]]:
+def asked_jobs(text: str) -> list[tuple[str, int]]:
+    """Models and ring sizes of ``--generate``."""
     jobs = []
     for word in text.split(","):
         name, _, ring = word.strip().partition(":")

@@ -143,13 +143,15 @@ def evaluation_table(evaluation: Evaluation, console: Console, *, timings: bool 
         columns.append(
             Column(heading="decision", cells=["-" if one is None else format_seconds(one) for one in took])
         )
-    print_grid(console, columns)
-    paragraph(
-        console,
-        "all-reduce: mean over epochs and jobs; / alone: over its time without collisions, mean over jobs;"
-        " FCT: mean time of a flow in a round; moved: flows under way given another path",
-        indent=2,
-    )
+    left_out = {column.heading for column in print_grid(console, columns)}
+    words = {
+        "all-reduce": "mean over epochs and jobs",
+        "/ alone": "over its time without collisions, mean over jobs",
+        "FCT": "mean time of a flow in a round",
+        "moved": "flows under way given another path",
+    }
+    kept = [f"{name}: {text}" for name, text in words.items() if name not in left_out]
+    paragraph(console, "; ".join(kept), indent=2)
 
 
 CONTROLLER_WORDS = {

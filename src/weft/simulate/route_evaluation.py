@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
+from weft.routing.events import Event
 from weft.routing.traffic import JobTraffic
 from weft.simulate.route_replay import Replay, replay
 
@@ -55,7 +56,9 @@ def evaluate(
     failed_spines: Sequence[int] = (0,),
     epochs: int = 10,
     seed: int = 0,
+    split: int = 2,
     controller: str = "held",
+    events: Sequence[Event] = (),
     progress: Progress | None = None,
 ) -> Evaluation:
     """Replay every workload with every router, with the last spines of the fabric down.
@@ -73,7 +76,16 @@ def evaluate(
             for router in routers:
                 if progress is not None:
                     progress(len(rows), total)
-                done = replay(rest, workload.traffic, router, epochs=epochs, seed=seed, controller=controller)
+                done = replay(
+                    rest,
+                    workload.traffic,
+                    router,
+                    epochs=epochs,
+                    seed=seed,
+                    split=split,
+                    controller=controller,
+                    events=events,
+                )
                 rows.append(Row(workload=workload, failed_spines=count, replay=done))
     return Evaluation(fabric=fabric.name, epochs=epochs, seed=seed, controller=controller, rows=tuple(rows))
 

@@ -80,6 +80,7 @@ def replay(
     *,
     epochs: int = 10,
     seed: int = 0,
+    split: int = 2,
     controller: str = "held",
     events: Sequence[Event] = (),
 ) -> Replay:
@@ -89,6 +90,7 @@ def replay(
         router: one of ``weft.routing.routers.ROUTERS``.
         epochs: of every job.
         seed: of hashes, draws and searches.
+        split: into how many parts "split" cuts each flow.
         controller: "held": one plan over all pairs of all jobs, made once; "paper": as the routing paper's
             code, a new plan over the pairs of the running jobs whenever an all-reduce begins, or ends while
             others run, and flows under way move.  Hashed, drawn and sprayed routes are held in both.
@@ -105,7 +107,7 @@ def replay(
         raise BadInput(f"{epochs} epochs", where="--epochs", remedy=f"give 1 to {MOST_EPOCHS:,}")
     _check_jobs(traffic)
     _check_events(fabric, events)
-    first = plan(fabric, traffic, router=router, seed=seed, bound="cuts")
+    first = plan(fabric, traffic, router=router, seed=seed, split=split, bound="cuts")
     decisions = Decisions(first, replans=controller == "paper")
     flow_of = _flow_of(first.traffic, epochs)
     every = first.traffic.epochs(epochs)
