@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,13 +56,13 @@ def watch(**values: Any) -> None:
 
     fabric = load_network(values)
     controller = Controller(fabric, router=values["router"], seed=values["seed"], replan_s=values["replan_s"])
-    store, done = None, 0
-    if values["state"] is not None:
-        from weft.routing.store import Store
+    if values["state"] is None:
+        _run(controller, None, 0, values)
+        return
+    from weft.routing.store import Store
 
-        store = Store(values["state"], controller)
-        done = store.load()
-    _run(controller, store, done, values)
+    with closing(Store(values["state"], controller)) as store:
+        _run(controller, store, store.load(), values)
 
 
 def _run(controller: Controller, store: Store | None, done: int, values: dict[str, Any]) -> None:

@@ -26,8 +26,6 @@ from weft.routing.traffic import JobTraffic, job_traffic
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-LONGEST_LINE = 256_000_000
-
 
 def read_event(line: str, fabric: Fabric, where: str) -> Event:
     """The event of a line.
@@ -44,7 +42,7 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
             remedy="send each event as one whole line of JSON",
         ) from None
     fields: Any = validate(_fields(), table, where)
-    kind: Kind = fields.event
+    kind = fields.event
     needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "collective")}
     needed |= {f"{what}-{way}": (what,) for what in ("link", "switch") for way in ("down", "up")}
     for name in needed.get(kind, ()):
@@ -142,7 +140,7 @@ def _fields() -> type[BaseModel]:
     class Line(BaseModel):
         model_config = ConfigDict(extra="forbid", strict=True)
         time_s: Annotated[float, finite]
-        event: str
+        event: Kind
         job: Annotated[str, short] | None = None
         flows: list[Flow] | None = None
         pause_s: Annotated[float, finite] = 0.0

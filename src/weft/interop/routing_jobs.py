@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric import clos
+from weft.fabric.build import start
 from weft.fabric.edge import read_text
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.routing.traffic import JobTraffic, job_traffic, merged
@@ -65,23 +66,32 @@ def numbering(fabric: Fabric) -> Numbering:
 
 
 def paper_fabric(numbering: Numbering | None = None, *, bandwidth_Bps: float = 12.5e9) -> Fabric:
-    """The paper's network: 64 ToRs with 32 hosts each, 32 spines, all links of 100 Gb/s, no latency."""
+    """The paper's network: 64 ToRs with 32 hosts each, 32 spines, all links of 100 Gb/s, no latency.
+
+    With another numbering the network that it numbers, each ToR joined to each spine once.
+    """
     form = numbering or Numbering()
-    if form.spines != form.hosts_per_tor:
-        raise BadInput(
-            f"{form.spines} spines for {form.hosts_per_tor} hosts per ToR",
-            where="job files",
-            remedy="give a fabric",
-        )
-    built = clos.build(
-        form.hosts,
-        radix=2 * form.spines,
-        bandwidth_Bps=bandwidth_Bps,
-        tiers=2,
+    members = np.arange(form.hosts, dtype=np.int64)
+    builder = start(f"{form.tors} ToRs x {form.spines} spines", form.hosts, None)
+    shape = clos.Shape(
+        radix=max(form.hosts_per_tor + form.spines, form.tors),
+        units=(form.tors, 1),
+        joins=(form.hosts_per_tor, form.tors),
+        per_unit=(1, form.spines),
+        uplinks=(form.spines, 0),
+        bundle=(1, 0),
+    )
+    clos.wire(
+        builder,
+        members,
+        members // form.hosts_per_tor,
+        shape,
+        port_Bps=bandwidth_Bps,
+        roles=clos.level_roles(shape.tiers),
         nic_latency_s=0.0,
         switch_latency_s=0.0,
     )
-    return replace(built, name=f"{form.tors} ToRs x {form.spines} spines")
+    return builder.build()
 
 
 def read_jobs(folder: str | os.PathLike[str], numbering: Numbering | None = None) -> JobTraffic:

@@ -16,6 +16,7 @@ import io
 import math
 import os
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -28,7 +29,6 @@ from weft.units import parse_bandwidth, parse_bytes
 COLUMNS = ("source", "target", "bytes", "job", "collective", "rounds", "queue_pair", "rate")
 _NEEDED = COLUMNS[:3]
 _CONNECTION = re.compile(r"(\d{1,18})->(\d{1,18})\s+(.*)")
-MOST_FLOWS = 10_000_000
 
 
 def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
@@ -38,15 +38,15 @@ def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
         BadInput: a missing or unknown column, or a value that cannot be used (with its line).
     """
     where = os.fspath(path)
-    reader = csv.reader(io.StringIO(read_text(path, where=where)))
-    header = [name.strip() for name in next(reader, [])]
+    lines = _lines(read_text(path, where=where), where)
+    header = [name.strip() for name in next(lines, (0, []))[1]]
     _check_header(header, where)
     number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
     rows = []
-    for row in reader:
-        if not row or not "".join(row).strip():
+    for at, row in lines:
+        if not "".join(row).strip():
             continue
-        place = f"{where}: line {reader.line_num}"
+        place = f"{where}: line {at}"
         if len(row) != len(header):
             raise BadInput(f"{len(row)} values for {len(header)} columns", where=place)
         given = dict(zip(header, (value.strip() for value in row), strict=True))
@@ -54,6 +54,16 @@ def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
     if not rows:
         raise BadInput("holds no flow", where=where, remedy="add a line for each flow")
     return _table(rows, where)
+
+
+def _lines(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table with their line numbers."""
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise BadInput(f"is no CSV ({error})", where=f"{where}: line {reader.line_num}") from None
 
 
 _Row = tuple[int, int, float, str, str, int, int, float]
@@ -73,17 +83,17 @@ def _row(given: dict[str, str], number: dict[str, int], fabric: Fabric, place: s
     rounds = _whole(given.get("rounds") or "1", 1, f"{place}: rounds")
     queue_pair = _whole(given.get("queue_pair") or "0", 0, f"{place}: queue_pair")
     rate = parse_bandwidth(given["rate"], f"{place}: rate") if given.get("rate") else math.inf
-    job, collective = given.get("job") or "job", given.get("collective", "")
+    job, collective = given.get("job") or "job", given.get("collective") or "flows"
     return ends[0], ends[1], float(size), job, collective, rounds, queue_pair, rate
 
 
 def _end(text: str, number: dict[str, int], fabric: Fabric, place: str) -> int:
     if text in number:
         return number[text]
-    if text.isascii() and text.isdigit() and int(text) < fabric.accelerators:
+    if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < fabric.accelerators:
         return int(text)
     raise BadInput(
-        f"{text!r} is no accelerator of {fabric.name}",
+        f"{text[:60]!r} is no accelerator of {fabric.name}",
         where=place,
         remedy=f"use names like {fabric.names[0]}, or numbers from 0 to {fabric.accelerators - 1}",
     )
@@ -91,7 +101,7 @@ def _end(text: str, number: dict[str, int], fabric: Fabric, place: str) -> int:
 
 def _whole(text: str, low: int, place: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= low):
-        raise BadInput(f"{text!r} is no whole number from {low}", where=place)
+        raise BadInput(f"{text[:20]!r} is no whole number from {low}", where=place)
     return int(text)
 
 
@@ -111,7 +121,7 @@ def _table(rows: list[_Row], where: str) -> JobTraffic:
         collective=np.array([at[row[3], row[4]] for row in rows]),
         job=np.array([job_at[job] for job, _ in groups]),
         rounds=np.array([rounds[group] for group in groups]),
-        names=[name or "flows" for _, name in groups],
+        names=[name for _, name in groups],
         jobs=jobs,
         cap_Bps=np.array([row[7] for row in rows]),
         queue_pair=np.array([row[6] for row in rows]),
@@ -144,6 +154,8 @@ def read_matrix(path: str | os.PathLike[str]) -> JobTraffic:
             where=where,
             remedy="give the whole file: Nodes N, Connections C, then C lines s->d start t size b",
         )
+    if not found:
+        raise BadInput("holds no connection", where=where, remedy="add a line for each")
     starts = sorted({start for *_, start, _ in found})
     group = np.array([starts.index(start) for _, _, start, _ in found], dtype=np.int64)
     times: dict[tuple[int, int, int], int] = {}
@@ -156,7 +168,7 @@ def read_matrix(path: str | os.PathLike[str]) -> JobTraffic:
         np.array([row[1] for row in found]),
         np.array([row[3] for row in found]),
         collective=group,
-        names=[f"start {start / 1e12:g} s" for start in starts],
+        names=[f"start {start} ps" for start in starts],
         jobs=("matrix",),
         queue_pair=np.array(pairs, dtype=np.int64),
     )

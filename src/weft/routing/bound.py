@@ -15,6 +15,8 @@ from weft.routing.problem import SAME, Problem
 
 MOST_COLUMNS = 400_000
 """Variables of the LP that are still solved."""
+ROUNDING = 1e-6
+"""Relative error of the solver's optimum."""
 
 
 def closed_bound(asked: Problem, *, whole: bool = True) -> float:
@@ -119,7 +121,8 @@ def paths_of(asked: Problem, *, most: int = MOST_COLUMNS, single: bool = False) 
 def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) -> float | None:
     """The least congestion of flows that may split over all their paths; None where the LP is too large.
 
-    For equal flows it is rounded up to whole flows, unless they are sprayed (not ``whole``).
+    For equal flows it is rounded up to whole flows, unless they are sprayed (not ``whole``), or a link that
+    is no choice decides it.
 
     Raises:
         Unsupported: the solver ends without an optimum.
@@ -128,10 +131,10 @@ def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) ->
     if paths is None:
         return None
     value = float(solve(asked, paths)[0])
-    fluid = max(value, closed_bound(asked, whole=whole))
-    return (
-        fluid if asked.unit is None or not whole else asked.unit * float(np.ceil(fluid / asked.unit - 1e-6))
-    )
+    chosen = value > float(asked.fixed.max(initial=0.0)) * (1 + ROUNDING)
+    if whole and chosen and asked.unit is not None:
+        value = asked.unit * float(np.ceil(value / asked.unit - ROUNDING))
+    return max(value, closed_bound(asked, whole=whole))
 
 
 def solve(asked: Problem, paths: Paths) -> tuple[float, Floats]:

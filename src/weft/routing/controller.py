@@ -227,16 +227,16 @@ class Controller:
             return "kept", (), 0.0, 0.0
         traffic = merged(list(self.jobs.values()))
         asked = self._problem(traffic)
-        choice, had, live, lost = self._placed(asked)
+        choice, had, live = self._placed(asked)
         if not np.isfinite(choice.congestion):
             asked = problem(self._fabric, traffic, checked=True)
-            choice, had, live, lost = self._placed(asked)
+            choice, had, live = self._placed(asked)
         low = closed_bound(asked)
-        how = "placed" if len(lost) else "kept"
+        planned = False
         if choice.congestion > low * (1 + ENOUGH):
-            choice, how = self._better(asked, choice, low, how, now_s, fresh=fresh)
+            choice, planned = self._better(asked, choice, low, now_s, fresh=fresh)
         moves = self._settled(asked, choice, had, live, now_s)
-        return how, moves, round(choice.congestion, DIGITS), round(low, DIGITS)
+        return _how(moves, planned), moves, round(choice.congestion, DIGITS), round(low, DIGITS)
 
     def _problem(self, traffic: JobTraffic) -> Problem:
         """The problem with the ways of the whole fabric, of which those over links that are down cost
@@ -245,16 +245,13 @@ class Controller:
         usable = self._table.usable & self._fabric.up & self._fabric.up[self._table.reverse]
         return problem(self._fabric, traffic, table=replace(self._table, usable=usable), checked=True)
 
-    def _placed(self, asked: Problem) -> tuple[Choice, Ints, Mask, Ints]:
-        """Flows with a live path on it, the others where they hurt least; what all had, which was live,
-        who is new.
-        """
+    def _placed(self, asked: Problem) -> tuple[Choice, Ints, Mask]:
+        """Flows with a live path on it, the others where they hurt least; what all had, which was live."""
         had = self._had(2 * asked.ways.up.shape[1] + 2)
         live = (had[:, 0] >= 0) & np.where(had >= 0, self._fabric.up[had], True).all(axis=1)
         choice = _kept(asked, had, live)
-        lost = np.flatnonzero(choice.up < 0)
-        choice.place(lost, smooth=True)
-        return choice, had, live, lost
+        choice.place(np.flatnonzero(choice.up < 0), smooth=True)
+        return choice, had, live
 
     def _had(self, width: int) -> Ints:
         """The links that every flow had, -1 behind; rows of -1 for flows without a path."""
@@ -270,18 +267,15 @@ class Controller:
         )
 
     def _better(
-        self, asked: Problem, choice: Choice, low: float, how: str, now_s: float, *, fresh: bool
-    ) -> tuple[Choice, str]:
-        """Lower congestion by moving flows; by a new plan where it is time for one or moves do not get
+        self, asked: Problem, choice: Choice, low: float, now_s: float, *, fresh: bool
+    ) -> tuple[Choice, bool]:
+        """Lower congestion by moving flows; by a new plan (True) where it is time for one or moves do not get
         there.
         """
         before = choice.congestion
-        old_up, old_down = choice.up.copy(), choice.down.copy()
         due = now_s >= self.planned_s + self.replan_s
         if fresh or due:
             improve(choice, low)
-        if np.any((old_up != choice.up) | (old_down != choice.down)):
-            how = "repaired"
         if choice.congestion > low * (1 + ENOUGH) and (fresh or due):
             self.planned_s = now_s
             ways = ROUTERS[self.router](asked, self.seed).ways
@@ -291,8 +285,8 @@ class Controller:
                 )
             other = Choice(asked, *ways)
             if other.congestion < min(before, choice.congestion) * (1 - ENOUGH):
-                return other, "replanned"
-        return choice, how
+                return other, True
+        return choice, False
 
     def _settled(
         self, asked: Problem, choice: Choice, had: Ints, live: Mask, now_s: float
@@ -322,6 +316,13 @@ class Controller:
     def traffic(self) -> JobTraffic | None:
         """All known flows; None without jobs."""
         return merged(list(self.jobs.values())) if self.jobs else None
+
+
+def _how(moves: tuple[Move, ...], planned: bool) -> str:
+    """See ``Decision``."""
+    if not moves or planned:
+        return "replanned" if moves else "kept"
+    return "placed" if all(move.new for move in moves) else "repaired"
 
 
 def keys_of(traffic: JobTraffic, flows: Ints) -> list[Key]:

@@ -87,7 +87,7 @@ def efficiency(
     Raises:
         UnknownName: there is no such objective.
     """
-    name = objective if isinstance(objective, str) else objective.__name__
+    name = objective if isinstance(objective, str) else getattr(objective, "__name__", "custom")
     if isinstance(objective, str) and objective not in OBJECTIVES:
         raise UnknownName("objective", objective, OBJECTIVES, where="--objective")
     rule = OBJECTIVES[objective] if isinstance(objective, str) else objective

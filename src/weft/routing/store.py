@@ -74,10 +74,11 @@ class Store:
             self._base.executescript(_SCHEMA)
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def _readable(self, *beside: type[Exception]) -> Iterator[None]:
+        errors: tuple[type[Exception], ...] = (OSError, sqlite3.Error, *beside)
         try:
             yield
-        except (OSError, sqlite3.Error, ValueError, KeyError, TypeError) as error:
+        except errors as error:
             busy = "locked" in str(error)
             what = "is in use by another controller" if busy else f"cannot be used: {error}"
             raise BadInput(what, where=self.where, remedy="give a folder of its own") from None
@@ -100,7 +101,7 @@ class Store:
 
     def load(self) -> int:
         """Give the controller what was saved; the number of decisions so far."""
-        with self._readable():
+        with self._readable(ValueError, KeyError, TypeError):
             about = dict(self._base.execute("select name, value from about"))
             if "count" not in about:
                 return 0

@@ -1,0 +1,454 @@
+"""``weft route``: plan, watch, export and events, and one clear line for every bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from weft.cli.route import ROUTERS
+from weft.cli.route_export import KINDS
+from weft.routing.controller import Controller
+from weft.routing.store import Store
+
+Run = Callable[..., tuple[int, str, str]]
+
+FLOWS = "source,target,bytes,job\n" + "".join(f"{i},{(i + 5) % 32},1GB,{'ab'[i % 2]}\n" for i in range(32))
+SPLIT = "source,target,bytes,collective\n" + "".join(f"{i},{i + 5},1GB,c{i}\n" for i in range(4))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a network of 8 leaves and 4 spines, and flows on it."""
+    from weft.fabric import clos
+    from weft.fabric.files import fabric_to_json
+
+    monkeypatch.chdir(tmp_path)
+    fabric = clos.build(16, radix=4, bandwidth_Bps=50e9, tiers=3)
+    (tmp_path / "deep.json").write_text(fabric_to_json(fabric))
+    (tmp_path / "net.json").write_text(fabric_to_json(clos.build(32, radix=8, bandwidth_Bps=50e9, tiers=2)))
+    (tmp_path / "flows.csv").write_text(FLOWS)
+    return tmp_path
+
+
+SMALL = ("route", "--fabric", "net.json", "--flows", "flows.csv")
+PLANNED = ("route", "--cluster", "h100-32", "--radix", "8", "--fabric", "fat-tree")
+
+
+def as_json(weft: Run, *arguments: str) -> dict:
+    code, out, err = weft(*arguments, "--format", "json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_json_is_the_promised_schema(weft: Run, here: Path) -> None:
+    found = as_json(weft, *SMALL)
+    assert found["schema"] == "weft.route/1"
+    assert {"alpha", "alpha_bound", "solve_s", "gap", "bound_by", "objective"} <= set(found)
+    assert found["alpha"] == found["alpha_bound"] == 1
+    assert [one["job"] for one in found["jobs"]] == ["a", "b"]
+    assert [one["slowdown"] for one in found["jobs"]] == [1, 1]
+    assert [one["flows"] for one in found["jobs"]] == [16, 16]
+
+
+def test_plan_is_the_default(weft: Run, here: Path) -> None:
+    named = as_json(weft, "route", "plan", *SMALL[1:])
+    plain = as_json(weft, *SMALL)
+    assert named | {"solve_s": 0} == plain | {"solve_s": 0}
+    code, out, err = weft(*SMALL)
+    assert (code, err) == (0, "")
+    assert out.startswith("32 flows of 2 jobs on fat-tree, routed by auto\n")
+    assert "Busiest links" in out
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_every_router(weft: Run, here: Path, router: str) -> None:
+    rails = ("route", "--cluster", "h100-32", "--fabric", "rail-only", "--flows", "rails.csv")
+    Path("rails.csv").write_text(
+        "source,target,bytes\n" + "".join(f"{i},{(i + 9) % 32},1GB\n" for i in range(32))
+    )
+    source = rails if router == "rail" else SMALL
+    found = as_json(weft, *source, "--router", router, "--bound", "cuts", "--time-limit", "5")
+    assert found["router"] == router
+    assert found["alpha"] >= (0.5 if router == "split" else found["alpha_bound"]) - 1e-9
+    assert found["flows"] == (64 if router == "split" else 32)
+    if router in ("auto", "edge-coloring", "repair", "ilp"):
+        assert found["alpha"] == 1
+
+
+def test_compare(weft: Run, here: Path) -> None:
+    found = as_json(weft, *SMALL, "--compare", "ecmp, greedy")
+    assert [one["router"] for one in found["compared"]] == ["ecmp", "greedy"]
+    assert all(one["alpha"] >= found["alpha"] for one in found["compared"])
+    _, out, _ = weft(*SMALL, "--compare", "ecmp")
+    assert "Against other routers" in out
+
+
+@pytest.mark.parametrize("objective", ["flow", "collective", "job"])
+@pytest.mark.parametrize("bound", ["auto", "cuts", "lp"])
+def test_objectives_and_bounds(weft: Run, here: Path, objective: str, bound: str) -> None:
+    found = as_json(weft, *SMALL, "--objective", objective, "--bound", bound)
+    assert (found["objective"]["name"], found["objective"]["value"]) == (objective, 1)
+    assert found["alpha_bound"] == 1
+
+
+def test_csv_lists_every_flow(weft: Run, here: Path) -> None:
+    code, _, err = weft(*SMALL, "--format", "csv", "-o", "out.csv")
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
+    assert [row["source"] for row in rows] == [f"accelerator-{i}" for i in range(32)]
+    for row in rows:
+        path = row["path"].split()
+        assert (path[0], path[-1]) == (row["source"], row["target"])
+        assert len(path) in (3, 5)
+
+
+def test_failures_leave_paths(weft: Run, here: Path) -> None:
+    names = ("--failed", "spine-0", "--failed", "leaf-0:spine-1", "--failed-spines", "1", "--paths")
+    found = as_json(weft, *SMALL, *names)
+    used = {pair for flow in found["flows"] for pair in zip(flow["path"], flow["path"][1:], strict=False)}
+    nodes = {node for pair in used for node in pair}
+    assert not nodes & {"spine-0", "spine-3"}
+    assert not used & {("leaf-0", "spine-1"), ("spine-1", "leaf-0")}
+
+
+def test_several_sources_together(weft: Run, here: Path) -> None:
+    Path("m.cm").write_text("Nodes 16\nConnections 1\n0->9 start 0 size 1000\n")
+    found = as_json(weft, *SMALL, "--matrix", "m.cm")
+    assert [one["job"] for one in found["jobs"]] == ["a", "b", "matrix"]
+
+
+def test_planned_jobs_lie_side_by_side(weft: Run) -> None:
+    jobs = ("--job", "llama-3.1-8b tp=8,dp=2", "--job", "llama-3.1-8b tp=8,dp=2")
+    found = as_json(weft, *PLANNED, *jobs, "--paths")
+    assert [one["job"] for one in found["jobs"]] == ["job 0: llama-3.1-8b", "job 1: llama-3.1-8b"]
+    hosts = [
+        {flow["source"] for flow in found["flows"] if flow["job"].startswith(f"job {i}")} for i in (0, 1)
+    ]
+    assert hosts == [{f"accelerator-{i + 16 * j}" for i in range(16)} for j in (0, 1)]
+
+
+def test_the_paper_s_workload(weft: Run) -> None:
+    found = as_json(weft, "route", "--generate", "BLOOM:2", "--bound", "cuts")
+    assert (found["flows"], found["alpha"]) == (96, 1)
+
+
+# Exports ----------------------------------------------------------------------------------------
+
+MANY = {"containerlab", "frr", "frr-srv6", "ip-route"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "opensm"])
+def test_every_export(weft: Run, here: Path, kind: str) -> None:
+    Path("flows.csv").write_text(SPLIT)
+    arguments = ("route", "export", kind, *SMALL[1:])
+    code, out, err = weft(*arguments, "-o", "out")
+    assert (code, out) == (0, "")
+    files = [path for path in Path("out").rglob("*") if path.is_file()]
+    assert files
+    assert err == f"{len(files)} file{'s' if len(files) > 1 else ''} written to out\n"
+    assert all(path.read_text().strip() for path in files)
+    code, out, err = weft(*arguments)
+    if len(files) == 1:
+        assert (code, err) == (0, "")
+        assert out.strip() == files[0].read_text().strip()
+    else:
+        assert (code, out) == (2, "")
+        assert err.startswith(f"Error: weft route export: {len(files)} files: ")
+        assert err.endswith("add -o DIR\n")
+        assert err.count("\n") == 1
+    assert (len(files) > 1) >= (kind in MANY)
+
+
+def discovered(leaves: int = 3, hosts: int = 2, spines: int = 2) -> str:
+    """What ibnetdiscover prints of a small Clos."""
+    lids = {f"leaf{i}": 1 + i for i in range(leaves)} | {f"spine{i}": 20 + i for i in range(spines)}
+    lids |= {f"host{i}{h}": 30 + hosts * i + h for i in range(leaves) for h in range(hosts)}
+    wires = [(f"leaf{i}", 1 + h, f"host{i}{h}", 1) for i in range(leaves) for h in range(hosts)]
+    wires += [(f"leaf{i}", 5 + s, f"spine{s}", 1 + i) for i in range(leaves) for s in range(spines)]
+    lines = ["#", "# Topology file", "#"]
+    for name, lid in lids.items():
+        host = name.startswith("host")
+        number = 16 * lid
+        lines += ["", f"{'ca' if host else 'switch'}guid=0x{number:x}" + ("" if host else f"({number:x})")]
+        kind = "Ca\t1 " if host else "Switch\t8 "
+        lines.append(
+            f'{kind}"{"H" if host else "S"}-{number:016x}"\t# "{name}"'
+            + ("" if host else f" base port 0 lid {lid} lmc 0")
+        )
+        for a, p, b, q in [*wires, *((b, q, a, p) for a, p, b, q in wires)]:
+            if a == name:
+                letter, back = ("H", f"({16 * lids[b] + 1:x})") if b.startswith("host") else ("S", "")
+                port = f"[{p}]({number + 1:x})" if host else f"[{p}]"
+                own = f"lid {lid} lmc 0 " if host else ""
+                lines.append(
+                    f'{port}\t"{letter}-{16 * lids[b]:016x}"[{q}]{back}\t# {own}"{b}" lid {lids[b]} 4xNDR'
+                )
+    return "\n".join(lines) + "\n"
+
+
+def test_forwarding_tables(weft: Run, here: Path) -> None:
+    Path("net.txt").write_text(discovered())
+    Path("flows.csv").write_text("source,target,bytes\n0,2,1GB\n1,4,1GB\n3,5,1GB\n")
+    arguments = ("route", "export", "opensm", "--fabric", "net.txt", "--flows", "flows.csv")
+    code, _, err = weft(*arguments, "-o", "out")
+    assert code == 0, err
+    assert {"opensm.lfts", "path_bits.csv"} <= {path.name for path in Path("out").iterdir()}
+
+
+# Watch and events -------------------------------------------------------------------------------
+
+EVENTS = [
+    {"time_s": 2, "event": "switch-down", "switch": "spine-0"},
+    {"time_s": 3, "event": "link-down", "link": ["leaf-1", "spine-1"]},
+    {"time_s": 4, "event": "switch-up", "switch": "spine-0"},
+    {"time_s": 5, "event": "tick"},
+    {"time_s": 6, "event": "job-ends", "job": "a"},
+]
+WATCH = ("route", "watch", "--fabric", "net.json", "--format", "json", "--moves")
+
+
+@pytest.fixture
+def story(weft: Run, here: Path) -> list[str]:
+    """Arrivals of both jobs, and what happens then."""
+    code, out, err = weft("route", "events", *SMALL[1:], "--at", "1")
+    assert (code, err) == (0, "")
+    lines = out.splitlines() + [json.dumps(event) for event in EVENTS]
+    assert len(lines) == 7
+    Path("story.jsonl").write_text("\n".join(lines) + "\n")
+    return lines
+
+
+def test_a_watched_story(weft: Run, story: list[str]) -> None:
+    code, out, err = weft(*WATCH, "--events", "story.jsonl")
+    assert (code, err) == (0, "")
+    said = [json.loads(line) for line in out.splitlines()]
+    assert [one["number"] for one in said] == list(range(1, 8))
+    assert [one["time_s"] for one in said] == [1, 1, 2, 3, 4, 5, 6]
+    assert [one["flows"] for one in said] == [16, 32, 32, 32, 32, 32, 16]
+    assert all(one["schema"] == "weft.route-decision/1" for one in said)
+    for one in said:
+        assert one["alpha"] >= one["alpha_bound"]
+        assert sum(move["new"] for move in one["moves"]) == one["placed"]
+        assert len(one["moves"]) == one["placed"] + one["moved"]
+    assert all("spine-0" not in move["path"] for one in said[2:4] for move in one["moves"])
+    assert weft(*WATCH, "--events", "story.jsonl") == (code, out, err)
+    code, table, _ = weft(*WATCH[:4], "--events", "story.jsonl", "--timings")
+    assert code == 0
+    assert len(table.splitlines()) == 8
+
+
+@pytest.mark.parametrize("stop", [0, 1, 4, 7])
+def test_a_state_goes_on(weft: Run, story: list[str], stop: int) -> None:
+    _, whole, _ = weft(*WATCH, "--events", "story.jsonl")
+    Path("part.jsonl").write_text("\n".join(story[:stop]))
+    code, first, err = weft(*WATCH, "--state", "state", "--events", "part.jsonl")
+    assert (code, err) == (0, "")
+    code, rest, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    assert (code, err) == (0, "")
+    assert first + rest == whole
+    assert weft(*WATCH, "--state", "state", "--events", "story.jsonl") == (0, "", "")
+
+
+def test_another_story_in_the_same_folder(weft: Run, story: list[str]) -> None:
+    weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    Path("other.jsonl").write_text("\n".join([story[1], story[0]]))
+    code, out, err = weft(*WATCH, "--state", "state", "--events", "other.jsonl")
+    assert (code, out) == (2, "")
+    assert "is not event 1 of the state in state" in err
+    for options in (("--seed", "1"), ("--router", "repair"), ("--fabric", "deep.json")):
+        code, out, err = weft(*WATCH, *options, "--state", "state", "--events", "story.jsonl")
+        assert (code, out) == (2, "")
+        assert err.startswith("Error: state: holds the state of another ")
+    (Path("state") / "controller.sqlite").write_bytes(b"junk" * 500)
+    code, out, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: state: cannot be used: ")
+    assert err.count("\n") == 1
+
+
+def test_a_torn_line_stops_after_the_whole_ones(weft: Run, story: list[str]) -> None:
+    Path("torn.jsonl").write_text("\n".join(story[:3]) + "\n" + story[3][:20])
+    code, out, err = weft(*WATCH, "--state", "state", "--events", "torn.jsonl")
+    assert code == 2
+    assert len(out.splitlines()) == 3
+    assert err.startswith("Error: torn.jsonl: line 4: is torn or no JSON")
+    assert err.count("\n") == 1
+    code, out, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    assert (code, len(out.splitlines()), err) == (0, 4, "")
+
+
+def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from weft.cli import main; main()", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **streams)
+
+
+def test_a_killed_controller_goes_on(weft: Run, story: list[str]) -> None:
+    """Killed while it waits for more: what it printed is on disk, a second is refused, a third goes on."""
+    _, whole, _ = weft(*WATCH, "--events", "story.jsonl")
+    running = started(*WATCH, "--state", "state")
+    assert running.stdin is not None
+    assert running.stdout is not None
+    try:
+        said = []
+        for line in story[:3]:
+            running.stdin.write(line.encode() + b"\n")
+            running.stdin.flush()
+            said.append(running.stdout.readline().decode())
+        code, out, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+        assert (code, out) == (2, "")
+        assert err == "Error: state: is in use by another controller -- give a folder of its own\n"
+        running.stdin.write(story[3].encode() + b"\n" + story[4][:9].encode())
+        running.stdin.flush()
+    finally:
+        os.kill(running.pid, signal.SIGKILL)
+        said += [line.decode() for line in running.stdout.readlines() if line.endswith(b"\n")]
+        running.stdin.close()
+        running.stdout.close()
+        assert running.wait() == -signal.SIGKILL
+    from weft.interop.fabrics import read_fabric
+
+    controller = Controller(read_fabric("net.json"))
+    store = Store("state", controller)
+    done = store.load()
+    stored = [line + "\n" for line in store.decisions()]
+    store.close()
+    assert len(said) <= done <= 4
+    assert stored[: len(said)] == said == whole.splitlines(keepends=True)[: len(said)]
+    code, rest, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    assert (code, err) == (0, "")
+    assert "".join(stored) + rest == whole
+
+
+@pytest.mark.parametrize("text", [bytes(range(128, 256)) + b"\n", b'{"time_s": 0, "eve'])
+def test_nonsense_on_standard_input(here: Path, text: bytes) -> None:
+    running = started(*WATCH, stderr=subprocess.PIPE)
+    out, err = running.communicate(text)
+    assert (running.returncode, out) == (2, b"")
+    assert err.startswith(b"Error: standard input")
+    assert err.count(b"\n") == 1
+
+
+# Bad input --------------------------------------------------------------------------------------
+
+FILES = {
+    "strange.csv": "source,target,bytes\n0,99,5\n",
+    "self.csv": "source,target,bytes\n3,3,5\n",
+    "zero.csv": "source,target,bytes\n3,4,0\n",
+    "far.cm": "Nodes 99\nConnections 1\n0->98 start 0 size 5\n",
+    "none.cm": "Nodes 4\nConnections 0\n",
+    "typo.jsonl": '{"time_s": 0, "event": "link-dwn", "link": ["leaf-0", "spine-0"]}\n',
+    "end.jsonl": '\n{"time_s": 0, "event": "job-ends", "job": "a"}\n',
+    "up.jsonl": '{"time_s": 0, "event": "link-up", "link": ["leaf-0", "spine-0"]}\n',
+    "switch.jsonl": '{"time_s": 0, "event": "switch-down", "switch": "spine-9"}\n',
+    "back.jsonl": '{"time_s": 5, "event": "tick"}\n{"time_s": 4, "event": "tick"}\n',
+}
+NET = ("route", "--fabric", "net.json")
+BAD = {
+    "no traffic": (NET, "no traffic is given"),
+    "missing folder": ((*NET, "--jobs", "nowhere"), "nowhere: cannot be read"),
+    "folder without jobs": ((*NET, "--jobs", "."), "holds no job file"),
+    "missing flows": ((*NET, "--flows", "no.csv"), "no.csv: no such file"),
+    "unknown host": ((*NET, "--flows", "strange.csv"), "strange.csv: line 2: target: '99'"),
+    "to itself": ((*NET, "--flows", "self.csv"), "flows to themselves: accelerator-3"),
+    "no bytes": ((*NET, "--flows", "zero.csv"), "flows without bytes"),
+    "twice": ((*SMALL, "--flows", "flows.csv"), "two jobs are called a"),
+    "missing matrix": ((*NET, "--matrix", "no.cm"), "no.cm: no such file"),
+    "matrix of another network": ((*NET, "--matrix", "far.cm"), "98 is not one of the 32"),
+    "empty matrix": ((*NET, "--matrix", "none.cm"), "holds no connection"),
+    "no ring": ((*NET, "--generate", "BLOOM"), "no ring size"),
+    "unknown model": ((*NET, "--generate", "BLUM:4"), "known: BLOOM"),
+    "ring of one": (("route", "--generate", "BLOOM:1"), "a ring of 1"),
+    "no room": ((*NET, "--generate", "BLOOM:2"), "no room left"),
+    "cut host": ((*SMALL, "--failed", "leaf-0"), "accelerator-"),
+    "unknown node": ((*SMALL, "--failed", "leaf-99"), "'leaf-99' is no switch"),
+    "no link": ((*SMALL, "--failed", "leaf-0:leaf-1"), "no link of"),
+    "three ends": ((*SMALL, "--failed", "leaf-0:spine-0:leaf-1"), "no link of"),
+    "all spines": ((*SMALL, "--failed-spines", "4"), "4 of 4 spines"),
+    "more spines": ((*SMALL, "--failed-spines", "99"), "99 of 4 spines"),
+    "compare": ((*SMALL, "--compare", "ecmp,gredy"), "did you mean greedy"),
+    "job without cluster": ((*NET, "--job", "gpt2 dp=8"), "--job needs a cluster"),
+    "job in one word": ((*PLANNED, "--job", "gpt2"), "is no planned job"),
+    "job's first": ((*PLANNED, "--job", "gpt2 dp=16 ²"), "is no planned job"),
+    "job's long first": ((*PLANNED, "--job", f"gpt2 dp=16 {'9' * 20}"), "is no planned job"),
+    "job beyond": ((*PLANNED, "--job", "gpt2 dp=16 20"), "accelerator"),
+    "job's model": ((*PLANNED, "--job", "gtp2 dp=16"), "did you mean"),
+    "job's layout": ((*PLANNED, "--job", "gpt2 dq=16"), "dq"),
+    "job in a domain": ((*PLANNED, "--job", "gpt2 dp=8"), "sends nothing"),
+    "kind without cluster": (("route", "--fabric", "fat-tree", "--flows", "flows.csv"), "add --cluster"),
+    "missing fabric": (("route", "--fabric", "no.json", "--flows", "flows.csv"), "no.json"),
+    "unknown cluster": (("route", "--cluster", "h1000-8", "--flows", "flows.csv"), "unknown cluster"),
+    "output": ((*SMALL, "-o", "no/such/folder"), "cannot be written"),
+    "opensm without fabric": (("route", "export", "opensm", "--generate", "BLOOM:2"), "ibnetdiscover"),
+    "opensm of another file": (("route", "export", "opensm", *SMALL[1:], "-o", "out"), "net.json"),
+    "probes of another kind": (
+        ("route", "export", "json", *SMALL[1:], "--switch-hash", "crc32"),
+        "says nothing about json",
+    ),
+    "missing probes": (("route", "export", "roce-csv", *SMALL[1:], "--probes", "no.csv"), "no.csv"),
+    "export to a file": (("route", "export", "json", *SMALL[1:], "-o", "flows.csv"), "flows.csv"),
+    "events without traffic": (("route", "events", *NET[1:]), "no traffic is given"),
+    "missing events": ((*WATCH, "--events", "no.jsonl"), "no.jsonl: no such file"),
+    "state in a file": ((*WATCH, "--events", "end.jsonl", "--state", "flows.csv"), "cannot be used"),
+    "unknown event": ((*WATCH, "--events", "typo.jsonl"), "typo.jsonl: line 1: event: 'link-dwn'"),
+    "unknown job": ((*WATCH, "--events", "end.jsonl"), "end.jsonl: line 2: there is no job 'a'"),
+    "link that is up": ((*WATCH, "--events", "up.jsonl"), "leaf-0 - spine-0 is not down"),
+    "unknown switch": ((*WATCH, "--events", "switch.jsonl"), "'spine-9' is no node"),
+    "time that goes back": ((*WATCH, "--events", "back.jsonl"), "back.jsonl: line 2: tick at 4 s"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(weft: Run, here: Path, name: str) -> None:
+    for file, text in FILES.items():
+        Path(file).write_text(text)
+    arguments, message = BAD[name]
+    code, out, err = weft(*arguments)
+    assert (code, len(out.splitlines())) == (2, int(name == "time that goes back"))
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+USAGE = {
+    "router": ((*SMALL, "--router", "best"), "edge-coloring"),
+    "objective": ((*SMALL, "--objective", "jobs"), "collective"),
+    "bound": ((*SMALL, "--bound", "ilp"), "cuts"),
+    "format": ((*SMALL, "--format", "xml"), "csv"),
+    "split": ((*SMALL, "--split", "0"), "64"),
+    "failed spines": ((*SMALL, "--failed-spines", "-1"), "-1"),
+    "time limit": ((*SMALL, "--time-limit", "0"), "0.01"),
+    "option": ((*SMALL, "--rooter", "ilp"), "--router"),
+    "kind of export": (("route", "export", "bird", *SMALL[1:]), "opensm"),
+    "sprayed export": (("route", "export", "json", *SMALL[1:], "--router", "spray"), "greedy"),
+    "hashed export": (("route", "export", "json", *SMALL[1:], "--router", "ecmp"), "greedy"),
+    "sprayed watch": ((*WATCH, "--router", "spray"), "greedy"),
+    "watched replan": ((*WATCH, "--replan", "-1"), "-1"),
+    "state without a folder": ((*WATCH, "--state"), "--state"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_what_the_options_do_not_take(weft: Run, here: Path, name: str) -> None:
+    arguments, message = USAGE[name]
+    code, out, err = weft(*arguments)
+    assert (code, out) == (2, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert message in last
+    assert "Traceback" not in err
+
+
+def test_help_lists_the_verbs(weft: Run) -> None:
+    for arguments in (("route", "-h"), ("route", "--help")):
+        code, out, _ = weft(*arguments)
+        assert code == 0
+        for verb in ("plan", "watch", "export", "events"):
+            assert f"  {verb} " in out

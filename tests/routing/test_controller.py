@@ -1,0 +1,442 @@
+"""The controller against plain counts: whatever happens, in whatever order, with restarts in between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil
+from tempfile import TemporaryDirectory
+from types import ModuleType
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from weft.errors import BadInput
+from weft.fabric import clos
+from weft.fabric.dimension import Dimension
+from weft.fabric.spec import Fabric
+from weft.fabric.traffic import Routes
+from weft.routing.controller import Controller, Decision, Key
+from weft.routing.controller import Path as LinkPath
+from weft.routing.events import Event
+from weft.routing.store import Store
+from weft.routing.traffic import JobTraffic, job_traffic
+
+NIC = 50e9
+FABRICS = {
+    "two tiers": clos.build(18, radix=6, bandwidth_Bps=NIC, tiers=2),
+    "two tiers, oversubscribed": clos.build(16, radix=6, bandwidth_Bps=NIC, tiers=2, oversubscription=2),
+    "three tiers": clos.build(16, radix=4, bandwidth_Bps=NIC, tiers=3),
+    "domains": clos.build(
+        16,
+        radix=8,
+        bandwidth_Bps=NIC,
+        tiers=2,
+        scale_up=Dimension(size=2, kind="switch", bandwidth_Bps=450e9),
+    ),
+}
+NAMES = ("a", "b", "c", "d")
+SEEDS = st.integers(0, 2**20)
+QUIET = ("traffic", "tick")
+Flow = tuple[int, int, float]
+
+
+def flows_of(job: str, flows: list[Flow], *, alone: bool = True) -> JobTraffic:
+    """A job; every flow is a collective of its own, or all are one."""
+    count = len(flows)
+    return job_traffic(
+        np.array([flow[0] for flow in flows]),
+        np.array([flow[1] for flow in flows]),
+        np.array([flow[2] for flow in flows]),
+        collective=np.arange(count) if alone else np.zeros(count, dtype=np.int64),
+        queue_pair=np.arange(count),
+        names=[f"c{i}" for i in range(count)] if alone else ["all"],
+        jobs=(job,),
+    )
+
+
+def keys(job: str, traffic: JobTraffic) -> list[Key]:
+    names = [traffic.names[group] for group in traffic.collective.tolist()]
+    ends = (each.tolist() for each in (traffic.source, traffic.target, traffic.queue_pair))
+    return list(zip([job] * len(traffic), names, *ends, strict=True))
+
+
+def paths(controller: Controller) -> dict[Key, LinkPath]:
+    """The links of every flow."""
+    found: dict[Key, LinkPath] = {}
+    for name, traffic in controller.jobs.items():
+        for key, row in zip(keys(name, traffic), controller.links[name].tolist(), strict=True):
+            assert key not in found
+            found[key] = tuple(link for link in row if link >= 0)
+    return found
+
+
+def state(controller: Controller) -> tuple[object, ...]:
+    """All that decides what the controller does next."""
+    links = {name: rows.tolist() for name, rows in controller.links.items()}
+    clock = controller.count, controller.now_s, controller.planned_s
+    known = [(name, id(traffic)) for name, traffic in controller.jobs.items()]
+    return links, clock, known, controller.down.copy(), controller.seen.copy(), controller.fabric.up.tolist()
+
+
+def timeless(decision: Decision) -> Decision:
+    return replace(decision, solve_s=0.0)
+
+
+def as_routes(found: list[LinkPath]) -> Routes:
+    links = [link for path in found for link in path]
+    return Routes(
+        indptr=np.cumsum([0, *(len(path) for path in found)]),
+        links=np.array(links, dtype=np.int64),
+        usage=np.ones(len(links)),
+        latency_s=np.zeros(len(found)),
+    )
+
+
+def network(fabric: Fabric) -> nx.DiGraph:
+    """What is up."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(fabric.nodes))
+    live = np.flatnonzero(fabric.up)
+    graph.add_edges_from(zip(fabric.source[live].tolist(), fabric.target[live].tolist(), strict=True))
+    return graph
+
+
+def connected(fabric: Fabric, pairs: set[tuple[int, int]]) -> bool:
+    """Whether live links join all these pairs."""
+    graph = network(fabric)
+    return all(nx.has_path(graph, *pair) for pair in pairs)
+
+
+def shortest(fabric: Fabric, found: dict[Key, LinkPath]) -> bool:
+    """Whether no flow takes a detour around failures that are mended."""
+    graph = network(fabric)
+    return all(nx.shortest_path_length(graph, *key[2:4]) == len(path) for key, path in found.items())
+
+
+class Life(RuleBasedStateMachine):
+    """A controller that is told nonsense and is restarted, beside one that hears the good events alone."""
+
+    def __init__(self, kit: ModuleType, name: str, equal: bool) -> None:
+        super().__init__()
+        self.kit, self.whole, self.equal = kit, FABRICS[name], equal
+        self.plain, self.full = name != "domains", name == "two tiers"
+        self.folder = TemporaryDirectory()
+        self.now_s = 0.0
+        self.known: dict[str, set[Key]] = {}
+        self.down: list[tuple[str, ...]] = []
+        self.said: list[str] = []
+
+    @initialize(
+        router=st.sampled_from(["auto", "auto", "auto", "repair", "greedy"]),
+        replan_s=st.sampled_from([0.0, 60.0]),
+    )
+    def begin(self, router: str, replan_s: float) -> None:
+        self.router, self.replan_s = router, replan_s
+        self.main, self.twin = self.fresh(), self.fresh()
+        self.store = Store(self.folder.name, self.main)
+        assert self.store.load() == 0
+
+    def fresh(self) -> Controller:
+        return Controller(self.whole, router=self.router, seed=3, replan_s=self.replan_s)
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+        self.folder.cleanup()
+
+    # What may happen
+
+    @rule(data=st.data(), count=st.integers(5, 30), alone=st.booleans())
+    def arrive(self, data: st.DataObject, count: int, alone: bool) -> None:
+        free = [name for name in NAMES if name not in self.known]
+        if free:
+            traffic = flows_of(free[0], self.drawn(data, count), alone=alone or self.equal)
+            self.tell(data, "job-arrives", job=free[0], traffic=traffic)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        self.tell(data, "job-ends", job=data.draw(st.sampled_from(sorted(self.known))))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), switch=st.booleans())
+    def fail(self, data: st.DataObject, switch: bool) -> None:
+        whole = self.whole
+        if switch:
+            nodes = (data.draw(st.sampled_from(whole.names[:-7:-1])),)
+        else:
+            rising = np.flatnonzero((whole.tier > 0) & (whole.source < whole.target))
+            link = data.draw(st.sampled_from(rising[whole.tier[rising] > 1].tolist() + rising[:2].tolist()))
+            nodes = tuple(self.whole.names[each[link]] for each in (self.whole.source, self.whole.target))
+        self.tell(data, "switch-down" if switch else "link-down", nodes=nodes)
+
+    @precondition(lambda self: self.down)
+    @rule(data=st.data())
+    def mend(self, data: st.DataObject) -> None:
+        nodes = data.draw(st.sampled_from(self.down))
+        self.tell(data, "switch-up" if len(nodes) == 1 else "link-up", nodes=nodes)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), count=st.integers(-2, 5))
+    def measure(self, data: st.DataObject, count: int) -> None:
+        if count < 0:
+            self.tell(data, "tick")
+            return
+        job = data.draw(st.sampled_from(sorted(self.known)))
+        traffic = flows_of(job, self.drawn(data, count)) if count else None
+        self.tell(data, "traffic", job=job, traffic=traffic, collective="c0", bytes=1e9)
+
+    @rule(data=st.data())
+    def nonsense(self, data: st.DataObject) -> None:
+        job, top = next(iter(self.known), "nobody"), self.whole.names[-1]
+        wrong = [
+            Event(time_s=self.now_s, kind="job-ends", job="nobody"),
+            Event(time_s=self.now_s, kind="traffic", job="nobody", collective="c0"),
+            Event(time_s=self.now_s, kind="switch-down", nodes=("nothing",)),
+            Event(time_s=self.now_s, kind="link-down", nodes=(top, top)),
+            Event(time_s=self.now_s, kind="link-down", nodes=(self.whole.names[0], top)),
+            Event(time_s=self.now_s, kind="switch-up", nodes=(self.whole.names[1],)),
+            Event(time_s=self.now_s - 1, kind="tick"),
+            *(
+                Event(time_s=self.now_s, kind="job-arrives", job="new", traffic=flows_of("new", flows))
+                for flows in ([(0, 1, 0.0)], [(2, 2, 1e9)], [(0, 99, 1e9)], [(0, 1, 1e9), (0, 1, np.nan)])
+            ),
+        ]
+        if self.known:
+            again = flows_of(job, [(0, 1, 1e9)])
+            wrong.append(Event(time_s=self.now_s, kind="job-arrives", job=job, traffic=again))
+            twice = flows_of(job, [(0, 1, 1e9)] * 2, alone=False)
+            twice = replace(twice, queue_pair=np.zeros(2, dtype=np.int64))
+            wrong.append(Event(time_s=self.now_s, kind="traffic", job=job, collective="x", traffic=twice))
+        self.refused(data.draw(st.sampled_from(wrong)))
+
+    @rule()
+    def restart(self) -> None:
+        self.store.close()
+        self.main = self.fresh()
+        self.store = Store(self.folder.name, self.main)
+        assert self.store.load() == len(self.said)
+        assert self.store.decisions() == self.said
+
+    # What must then hold
+
+    def drawn(self, data: st.DataObject, count: int) -> list[Flow]:
+        draw, hosts = np.random.default_rng(data.draw(SEEDS)), self.whole.accelerators
+        pairs = [draw.choice(hosts, 2, replace=False).tolist() for _ in range(count)]
+        sizes = [1e9] * count if self.equal else draw.choice([0.3e9, 1e9, 1.7e9], count).tolist()
+        return [(*pair, size) for pair, size in zip(pairs, sizes, strict=True)]
+
+    def live(self, down: list[tuple[str, ...]]) -> Fabric:
+        fabric = self.whole
+        for names in down:
+            nodes = [fabric.names.index(name) for name in names]
+            if len(nodes) == 1:
+                fabric = fabric.failed(nodes=np.array(nodes))
+            else:
+                joined = (fabric.source == nodes[0]) & (fabric.target == nodes[1])
+                fabric = fabric.failed(links=np.flatnonzero(joined))
+        return fabric
+
+    def tell(self, data: st.DataObject, kind: str, **what: object) -> None:
+        self.now_s += data.draw(st.sampled_from([0.0, 1.0, 25.0, 70.0]))
+        event = Event(time_s=self.now_s, kind=kind, **what)
+        known, down = {name: found.copy() for name, found in self.known.items()}, self.down.copy()
+        if kind == "job-ends":
+            del known[event.job]
+        elif event.traffic is not None:
+            known[event.job] = known.get(event.job, set()) | set(keys(event.job, event.traffic))
+        if kind.endswith("down"):
+            down = [names for names in down if set(names) != set(event.nodes)] + [event.nodes]
+        elif kind.endswith("up"):
+            down.remove(event.nodes)
+        fabric = self.live(down)
+        if self.plain and not connected(fabric, {key[2:4] for found in known.values() for key in found}):
+            self.refused(event)
+            return
+        before = paths(self.main)
+        try:
+            decision = self.main.apply(event)
+        except BadInput:
+            assert not self.plain
+            self.now_s = self.main.now_s
+            return
+        self.known, self.down = known, down
+        assert timeless(decision) == timeless(self.twin.apply(event))
+        self.said.append(f"decision {decision.number}")
+        self.store.save(f"event {decision.number}", decision, self.said[-1])
+        self.judge(event, decision, before, fabric)
+
+    def refused(self, event: Event) -> None:
+        before = state(self.main)
+        with pytest.raises(BadInput):
+            self.main.apply(event)
+        assert state(self.main) == before
+        self.now_s = self.main.now_s
+
+    def judge(self, event: Event, decision: Decision, before: dict[Key, LinkPath], fabric: Fabric) -> None:
+        kit, traffic, after = self.kit, self.main.traffic, paths(self.main)
+        assert (decision.number, decision.time_s, decision.kind) == (len(self.said), self.now_s, event.kind)
+        assert decision.flows == len(after)
+        assert self.main.fabric.up.tolist() == fabric.up.tolist()
+        assert {*after} == {key for found in self.known.values() for key in found}
+        kept = {key: path for key, path in before.items() if key in after and fabric.up[list(path)].all()}
+        changed = {key: path for key, path in after.items() if before.get(key) != path}
+        assert {move.flow: move.path for move in decision.moves} == changed
+        assert len(decision.moves) == len(changed)
+        assert {move.flow for move in decision.moves if move.new} == after.keys() - kept.keys()
+        assert decision.placed == len(after.keys() - kept.keys())
+        assert decision.moved == len(changed.keys() & kept.keys())
+        assert (decision.how == "kept") == (not changed)
+        if decision.how == "placed":
+            assert decision.moved == 0
+        elif decision.how == "repaired":
+            assert decision.moved > 0
+        if traffic is None:
+            assert (decision.alpha, decision.alpha_bound) == (0, 0)
+            return
+        kit.assert_paths(fabric, traffic, as_routes(list(after.values())))
+        alpha = kit.recount(fabric, traffic, as_routes(list(after.values())))
+        assert decision.alpha == pytest.approx(alpha, abs=1e-8)
+        assert decision.alpha >= decision.alpha_bound
+        if kept.keys() == after.keys() and shortest(fabric, kept):
+            old = kit.recount(fabric, traffic, as_routes([kept[key] for key in after]))
+            assert alpha <= old * (1 + 1e-9)
+            if old <= decision.alpha_bound + 6e-10:
+                assert decision.how == "kept"
+        whole = self.full and not self.down and set(kit.demands_of(fabric, traffic)) == {NIC}
+        if whole and self.router == "auto" and event.kind not in QUIET:
+            assert decision.alpha == pytest.approx(self.least(traffic))
+
+    def least(self, traffic: JobTraffic) -> int:
+        """Flows on the busiest port, or ceil(Delta / n): of a leaf over its 3 ways to a spine."""
+        count: Counter[tuple[str, int]] = Counter()
+        for source, target in zip(traffic.source.tolist(), traffic.target.tolist(), strict=True):
+            count["out", source] += 1
+            count["in", target] += 1
+            if source // 3 != target // 3:
+                count["up", source // 3] += 1
+                count["down", target // 3] += 1
+        return max(ceil(flows / 3) if kind in ("up", "down") else flows for (kind, _), flows in count.items())
+
+    @invariant()
+    def both_know_the_same(self) -> None:
+        if hasattr(self, "main"):
+            assert self.main.links.keys() == self.main.jobs.keys() == self.known.keys()
+            assert self.main.count == self.twin.count == len(self.said)
+            assert paths(self.main) == paths(self.twin)
+
+
+def lives(kit: ModuleType, name: str, equal: bool, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        lambda: Life(kit, name, equal),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize("equal", [True, False], ids=["equal", "unequal"])
+@pytest.mark.parametrize("name", FABRICS)
+def test_any_life(kit: ModuleType, name: str, equal: bool) -> None:
+    lives(kit, name, equal, 12, 25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("equal", [True, False], ids=["equal", "unequal"])
+@pytest.mark.parametrize("name", FABRICS)
+def test_many_long_lives(kit: ModuleType, name: str, equal: bool) -> None:
+    lives(kit, name, equal, 100, 50)
+
+
+SMALL = FABRICS["two tiers"]
+
+
+def arrival(job: str, flows: list[Flow], time_s: float = 0.0) -> Event:
+    return Event(time_s=time_s, kind="job-arrives", job=job, traffic=flows_of(job, flows))
+
+
+def seen_at(job: str, *times: float, traffic: JobTraffic | None = None) -> list[Event]:
+    return [
+        Event(time_s=time, kind="traffic", job=job, collective="c0", bytes=5e8, traffic=traffic)
+        for time in times
+    ]
+
+
+def test_moves_wait_for_the_next_collective() -> None:
+    """Job a sends every 10 s; job b was never seen to send."""
+    controller = Controller(SMALL)
+    controller.apply(arrival("a", [(0, 9, 1e9), (1, 10, 1e9)]))
+    controller.apply(arrival("b", [(2, 11, 1e9)]))
+    said = [controller.apply(event).expected for event in seen_at("a", 0.0, 10.0, 20.0)]
+    assert said[:2] == [None, None]
+    assert said[2] is not None
+    assert (said[2].next_s, said[2].period_s, said[2].off_s, said[2].bytes) == (30.0, 10.0, 0.0, 5e8)
+    soon = {}
+    for turn, spine in enumerate(("spine-0", "spine-1", "spine-2")):
+        node = SMALL.names.index(spine)
+        cut = {key for key, path in paths(controller).items() if node in SMALL.target[list(path)]}
+        down = controller.apply(Event(time_s=44.0 + turn, kind="switch-down", nodes=(spine,)))
+        assert {move.flow for move in down.moves if move.new} == cut
+        soon |= {move.flow[0]: move.apply_by_s for move in down.moves}
+        controller.apply(Event(time_s=44.0 + turn, kind="switch-up", nodes=(spine,)))
+    assert soon == {"a": 50.0, "b": None}
+
+
+def test_measured_traffic_teaches_unknown_flows() -> None:
+    controller = Controller(SMALL)
+    first = flows_of("a", [(0, 9, 1e9), (1, 10, 1e9)])
+    decision = controller.apply(seen_at("a", 0.0, traffic=first)[0])
+    assert (decision.flows, decision.placed, decision.how) == (2, 2, "placed")
+    assert controller.jobs["a"] is first
+    more = flows_of("a", [(0, 9, 7e9), (1, 10, 7e9), (2, 11, 3e9)])
+    decision = controller.apply(seen_at("a", 1.0, traffic=more)[0])
+    assert (decision.flows, decision.placed, decision.moved) == (3, 1, 0)
+    assert controller.jobs["a"].bytes.tolist() == [1e9, 1e9, 3e9]
+    again = controller.apply(seen_at("a", 2.0, traffic=more)[0])
+    assert (again.flows, again.how) == (3, "kept")
+
+
+@pytest.mark.parametrize(("router", "message"), [("edge-coloring", "equal flows"), ("spray", "pins no flow")])
+def test_a_router_that_refuses_changes_nothing(router: str, message: str) -> None:
+    """3 flows of a leaf on its 2 ways up and a small one elsewhere ask for a plan that these cannot make."""
+    controller = Controller(FABRICS["two tiers, oversubscribed"], router=router)
+    controller.apply(arrival("a", [(3, 12, 1e9)], 5.0))
+    controller.apply(Event(time_s=5.0, kind="job-ends", job="a"))
+    before = state(controller)
+    traffic = flows_of("b", [(0, 4, 1e9), (1, 8, 1e9), (2, 12, 1e9), (5, 9, 1e9)])
+    traffic = replace(traffic, cap_Bps=np.array([np.inf, np.inf, np.inf, NIC / 10]))
+    event = Event(time_s=500.0, kind="job-arrives", job="b", traffic=traffic)
+    with pytest.raises(BadInput, match=message):
+        controller.apply(event)
+    assert state(controller) == before
+
+
+def test_ticks_before_the_next_plan_keep_everything() -> None:
+    controller = Controller(SMALL, replan_s=1e9)
+    flows = [(host, (host + 9) % 18, 1e9) for host in range(18)]
+    controller.apply(arrival("a", flows))
+    assert {controller.apply(Event(time_s=time, kind="tick")).how for time in (1.0, 100.0, 1e8)} == {"kept"}
+
+
+def test_paths_are_continuous(kit: ModuleType) -> None:
+    controller = Controller(SMALL)
+    decision = controller.apply(arrival("a", [(0, 9, 1e9)]))
+    (move,) = decision.moves
+    assert [int(SMALL.target[a]) == int(SMALL.source[b]) for a, b in pairwise(move.path)] == [True] * 3
+    assert move.flow == ("a", "c0", 0, 9, 0)

@@ -1,0 +1,116 @@
+"""Hashed, drawn and sprayed paths; the hash of the paper's code in plain Python."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.interop.routing_jobs import Numbering, paper_fabric
+from weft.routing import ecmp
+from weft.routing.plan import plan, route
+from weft.routing.problem import problem
+from weft.routing.traffic import job_traffic
+
+
+def java_int(value):
+    """Wrap to 32 bits, signed."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def jenkins(value):
+    """Jenkins' 32-bit integer mix in Java's arithmetic, then Math.abs."""
+    a = java_int(value)
+    a = java_int(java_int(a + 0x7ED55D16) + (a << 12))
+    a = java_int(java_int(a ^ java_int(0xC761C23C)) ^ (a >> 19))
+    a = java_int(java_int(a + 0x165667B1) + (a << 5))
+    a = java_int(java_int(a + java_int(0xD3A2646C)) ^ java_int(a << 9))
+    a = java_int(java_int(a + java_int(0xFD7046C5)) + (a << 3))
+    a = java_int(java_int(a ^ java_int(0xB55A4F09)) ^ (a >> 16))
+    return abs(a)
+
+
+@given(st.lists(st.integers(0, 2**32), min_size=1, max_size=50))
+def test_the_hash_is_jenkins_mix_of_signed_numbers(values):
+    found = ecmp._mixed(np.array(values, dtype=np.int64))
+    assert found.tolist() == [min(jenkins(value), 2**31 - 1) for value in values]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_papers_ecmp_is_its_definition(seed, kit):
+    draw = np.random.default_rng(seed)
+    spines = int(draw.integers(1, 9))
+    form = Numbering(tors=2 * spines, spines=spines, hosts_per_tor=spines)
+    whole = paper_fabric(form)
+    down = int(draw.integers(0, spines))
+    fabric = whole.failed(nodes=whole.nodes_of("spine")[spines - down :])
+    pairs = np.array([draw.choice(form.hosts, 2, replace=False) for _ in range(80)])
+    traffic = job_traffic(*pairs.T, np.ones(80), queue_pair=np.arange(80))
+    live = fabric.nodes_of("spine")[: spines - down].tolist()
+    for (a, b), links in zip(
+        pairs.tolist(), kit.links_of(route(fabric, traffic, router="ecmp-paper")), strict=True
+    ):
+        tor = a // form.hosts_per_tor
+        if tor == b // form.hosts_per_tor:
+            assert len(links) == 2
+            continue
+        number = jenkins(tor + jenkins(form.first_host + a + jenkins(form.first_host + b)))
+        assert int(fabric.target[links[1]]) == live[number % len(live)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_picked_path_is_the_one_with_that_number(seed, kit):
+    fabric, traffic = kit.random_case(seed, 12)
+    asked = problem(fabric, traffic)
+    for turn in (0, 1, 7, 2**40 + 3):
+        routes = asked.routes(*ecmp.picked(asked, np.full(len(traffic), turn)))
+        for flow, links in enumerate(kit.links_of(routes)):
+            every = kit.listed(asked, flow)
+            assert tuple(links) == every[turn % len(every)]
+
+
+def test_the_keys_of_a_pair_differ_and_do_not_depend_on_other_flows():
+    ends = np.array([0, 1, 0, 0, 1]), np.array([2, 2, 2, 3, 2])
+    traffic = job_traffic(*ends, np.ones(5), queue_pair=np.array([0, 0, 1, 0, 1]))
+    assert ecmp._key(traffic).tolist() == [0, 0, 1, 0, 1]
+    assert ecmp._key(job_traffic(ends[0][:0], ends[1][:0], np.zeros(0))).tolist() == []
+
+
+def test_queue_pairs_of_a_pair_spread_over_paths(kit):
+    fabric = kit.ALL["two tiers"]
+    pair = job_traffic(np.array([0]), np.array([31]), np.ones(1)).split(64)
+    middle = [links[1] for links in kit.links_of(route(fabric, pair, router="ecmp"))]
+    assert len(set(middle)) == len(fabric.nodes_of("spine"))
+
+
+def drawn_alpha(traffic, spines, per_tor, times):
+    """Mean highest count of a link when flows draw their spine (balls in bins)."""
+    draw, ends = np.random.default_rng(0), np.stack([traffic.source, traffic.target]) // per_tor
+    ends = ends[:, ends[0] != ends[1]]
+    highest = []
+    for _ in range(times):
+        spine = draw.integers(0, spines, ends.shape[1])
+        highest.append(max(np.bincount(side * spines + spine).max() for side in ends))
+    return np.mean(highest)
+
+
+@pytest.mark.parametrize("router", ["random", "ecmp"])
+@pytest.mark.parametrize("sizes", [[(48, 2)], [(48, 4), (128, 4), (64, 4), (128, 4), (64, 4)]])
+def test_hashed_and_drawn_paths_collide_as_balls_in_bins_do(sizes, router, spines_down, kit):
+    traffic = kit.placed_jobs(1, sizes)
+    alphas = [
+        plan(spines_down(0), traffic, router=router, seed=seed, bound="cuts").alpha for seed in range(80)
+    ]
+    assert np.mean(alphas) == pytest.approx(drawn_alpha(traffic, 32, 32, 2000), abs=0.3)
+
+
+@pytest.mark.parametrize(("jobs", "ring", "expected"), [(1, 2, 4.3), (5, 4, 5.8)])
+def test_mean_congestion_of_drawn_paths_is_that_of_the_papers_workloads(
+    jobs, ring, expected, workload, spines_down
+):
+    """The printed figures are means of 20 draws, so uncertain by their standard error."""
+    traffic = workload(jobs, ring)
+    for router in ("random", "ecmp"):
+        alphas = [
+            plan(spines_down(0), traffic, router=router, seed=seed, bound="cuts").alpha for seed in range(100)
+        ]
+        assert np.mean(alphas) == pytest.approx(expected, abs=3 * np.std(alphas) / np.sqrt(20))

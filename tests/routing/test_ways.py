@@ -1,0 +1,118 @@
+"""The paths of flows against networkx and ``weft.fabric.paths``."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from weft.errors import BadInput, Unsupported
+from weft.fabric import clos
+from weft.fabric.paths import Paths
+from weft.routing import ways
+from weft.routing.problem import problem
+from weft.routing.traffic import job_traffic
+
+
+def some_flows(fabric, count=30, seed=0):
+    draw = np.random.default_rng(seed)
+    pairs = [draw.choice(fabric.accelerators, 2, replace=False).tolist() for _ in range(count)]
+    source, target = np.unique(np.array([[0, 1], [0, fabric.accelerators - 1], *pairs]), axis=0).T
+    return job_traffic(source, target, np.ones(len(source)), queue_pair=np.arange(len(source)))
+
+
+def test_the_ways_of_a_flow_are_its_shortest_paths(network, kit):
+    traffic = some_flows(network)
+    asked, every = problem(network, traffic), Paths(network)
+    for flow, ends in enumerate(zip(traffic.source.tolist(), traffic.target.tolist(), strict=True)):
+        found = kit.listed(asked, flow)
+        assert len(found) == len(set(found))
+        assert set(found) == set(every.every(*ends))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_ways_on_any_clos_are_its_shortest_paths_up_and_down(seed, kit):
+    fabric, traffic = kit.random_case(seed, 12)
+    asked = problem(fabric, traffic)
+    for flow, ends in enumerate(zip(traffic.source.tolist(), traffic.target.tolist(), strict=True)):
+        found = kit.listed(asked, flow)
+        assert sorted(found) == sorted(kit.up_paths(fabric, *ends))
+        assert set(found) <= set(Paths(fabric).every(*ends))
+
+
+@pytest.mark.parametrize("name", ["two planes", "two planes, a leaf down", "rail-optimized, links down"])
+def test_the_ways_of_hosts_with_several_ports_and_of_rails_are_those_of_networkx(name, kit):
+    fabric = kit.ALL[name]
+    traffic = some_flows(fabric, seed=1)
+    apart = fabric.domain[traffic.source] != fabric.domain[traffic.target]
+    asked = problem(fabric, traffic)
+    for flow in np.flatnonzero(apart).tolist():
+        ends = int(traffic.source[flow]), int(traffic.target[flow])
+        assert sorted(kit.listed(asked, flow)) == sorted(kit.up_paths(fabric, *ends))
+
+
+def test_links_that_are_no_choice_stand_apart(kit):
+    fabric = kit.ALL["two tiers"]
+    traffic = some_flows(fabric)
+    asked = problem(fabric, traffic)
+    assert np.array_equal(fabric.source[asked.ways.first], traffic.source)
+    assert np.array_equal(fabric.target[asked.ways.last], traffic.target)
+    both = kit.ALL["two planes"]
+    assert np.all(problem(both, some_flows(both)).ways.first == -1)
+
+
+def test_levels_count_from_the_hosts_and_links_know_their_reverse(kit):
+    fabric = kit.ALL["three tiers, a link down"]
+    table = ways.climbs(fabric)
+    for level, role in enumerate(("accelerator", "leaf", "spine", "core")):
+        assert np.all(table.level[fabric.nodes_of(role)] == level)
+    assert np.array_equal(fabric.source[table.reverse], fabric.target)
+    assert np.array_equal(table.reverse[table.reverse], np.arange(fabric.links))
+    assert np.array_equal(table.usable, fabric.up)
+
+
+def test_a_link_that_is_down_in_one_direction_is_not_used(kit):
+    whole = kit.ALL["two tiers"]
+    spine = int(whole.nodes_of("spine")[0])
+    down = np.flatnonzero((whole.source == spine) & (whole.target == whole.nodes_of("leaf")[0]))
+    fabric = replace(whole, up=~np.isin(np.arange(whole.links), down))
+    traffic = job_traffic(np.array([0, 31]), np.array([31, 0]), np.ones(2))
+    found = [path for flow in (0, 1) for path in kit.listed(problem(fabric, traffic), flow)]
+    touched = {int(node) for path in found for node in fabric.target[list(path)]}
+    assert spine not in touched
+    assert len(found) == 2 * (len(whole.nodes_of("spine")) - 1)
+
+
+def test_a_torus_has_no_tops(kit):
+    assert not ways.climbs(kit.ALL["torus"]).sound
+
+
+def test_routes_are_the_chosen_ways_with_their_latency(kit):
+    fabric = clos.build(24, radix=6, bandwidth_Bps=1e9, nic_latency_s=3e-6, switch_latency_s=1e-6)
+    traffic = some_flows(fabric)
+    asked = problem(fabric, traffic)
+    up, down = asked.ways.up_first.copy(), asked.ways.down_first.copy()
+    for flow in range(len(traffic)):
+        while asked.ways.top[up[flow]] != asked.ways.top[down[flow]]:
+            less = asked.ways.top[up[flow]] < asked.ways.top[down[flow]]
+            up[flow], down[flow] = up[flow] + less, down[flow] + (not less)
+    routes = asked.routes(up, down)
+    kit.assert_paths(fabric, traffic, routes)
+    for flow, links in enumerate(kit.links_of(routes)):
+        assert tuple(links) == kit.listed(asked, flow)[0]
+        assert routes.latency_s[flow] == pytest.approx(fabric.latency_s[links].sum())
+
+
+def test_a_fabric_cut_in_two_names_the_pair(kit):
+    whole = kit.ALL["two tiers"]
+    cut = whole.failed(nodes=whole.nodes_of("spine"))
+    inside = job_traffic(np.array([0]), np.array([1]), np.ones(1))
+    assert len(kit.listed(problem(cut, inside), 0)) == 1
+    across = job_traffic(np.array([0, 0]), np.array([1, 31]), np.ones(2))
+    with pytest.raises(BadInput, match=f"no path.*{whole.names[0]} -> {whole.names[31]}"):
+        problem(cut, across)
+
+
+def test_too_many_ways_are_refused(kit, monkeypatch):
+    monkeypatch.setattr(ways, "MOST_WAYS", 10)
+    with pytest.raises(Unsupported, match="ways up"):
+        ways.climbs(kit.ALL["three tiers"])
