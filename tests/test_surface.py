@@ -135,11 +135,33 @@ def test_command_surface():
             [
                 *network,
                 *("--chart", "--controller", "--epochs", "--events", "--failed-spines", "--flows"),
-                *("--format", "--generate", "--jobs", "--output", "--router", "--split", "--timings", "-o"),
+                *(
+                    "--format",
+                    "--generate",
+                    "--job",
+                    "--jobs",
+                    "--output",
+                    "--router",
+                    "--split",
+                    "--timings",
+                    "-o",
+                ),
             ]
         ),
         "route watch": sorted(
-            [*network, "--events", "--format", "--moves", "--replan", "--router", "--state", "--timings"]
+            [
+                *network,
+                *(
+                    "--events",
+                    "--format",
+                    "--moves",
+                    "--replan",
+                    "--router",
+                    "--since",
+                    "--state",
+                    "--timings",
+                ),
+            ]
         ),
         "route export": sorted(
             [*traffic, "--output", "--probes", "--router", "--split", "--switch-hash", "-o", "kind"]

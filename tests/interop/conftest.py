@@ -73,9 +73,7 @@ def planned():
         ends = {tuple(rng.choice(accelerators, 2, replace=False).tolist()) for _ in range(flows)}
         source, target = np.array(sorted(ends)).T
         traffic = job_traffic(source, target, np.full(len(source), 1e6), names=["ring"]).split(parts)
-        routed = routes(
-            fabric, traffic.source, traffic.target, mode=mode, seed=seed, key=traffic.queue_pair
-        )
+        routed = routes(fabric, traffic.source, traffic.target, mode=mode, seed=seed, key=traffic.queue_pair)
         return fabric, traffic, routed
 
     return make

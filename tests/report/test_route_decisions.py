@@ -37,6 +37,7 @@ def decision(**changes) -> Decision:
         "alpha_bound": 1.0,
         "placed": 4,
         "moved": 1,
+        "cut": 2,
         "moves": (MOVE,),
         "expected": Forecast(next_s=20.0, period_s=10.0, off_s=0.5, bytes=1e9),
         "solve_s": 0.0123,
@@ -49,7 +50,7 @@ def test_columns_align(timings: bool) -> None:
     head = heading_line(timings=timings)
     line = decision_line(decision(), timings=timings)
     took = " 12.3 ms" if timings else ""
-    assert " ".join(line.split()) == f"3 9.50 s switch-down repaired 12,345 4 1 1.25 1 at 20 s{took}"
+    assert " ".join(line.split()) == f"3 9.50 s switch-down repaired 12,345 4 1 2 1.25 1 at 20 s{took}"
     for title, value in (("flows", "12,345"), ("congestion", "1.25"), ("next expected", "at 20 s")):
         assert head.index(title) + len(title) - line.index(value) - len(value) in (0, 1)
     for title, value in (("kind", "switch-down"), ("routes", "repaired")):
@@ -73,6 +74,7 @@ def test_json() -> None:
         "flows": 12345,
         "placed": 4,
         "moved": 1,
+        "cut": 2,
         "alpha": 1.25,
         "alpha_bound": 1.0,
         "expected": {"next_s": 20.0, "period_s": 10.0, "off_s": 0.5, "bytes": 1e9},

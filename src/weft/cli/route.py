@@ -36,8 +36,7 @@ class PlanByDefault(click.Group):
     """A group that takes anything but the name of a verb for options of ``plan``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        asks_help = bool(args) and args[0] in ("-h", "--help")
-        if args and args[0] not in self.commands and not asks_help:
+        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             args = ["plan", *args]
         return super().parse_args(ctx, args)
 

@@ -9,7 +9,7 @@ import click
 
 from weft.cli.options import FORMATS, Progress, check_chart, check_folder, deliver
 from weft.cli.outcome import show
-from weft.cli.route_source import asked_jobs, load_network, network_options
+from weft.cli.route_source import asked_jobs, load_network, network_options, planned_jobs
 from weft.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
     "--generate", metavar="MODEL:RING,...", multiple=True, help="A workload of the paper's models made anew."
 )
 @click.option("--flows", metavar="FILE.csv", multiple=True, help="A workload: flows of jobs.")
+@click.option(
+    "--job",
+    "planned",
+    metavar="'MODEL LAYOUT [FIRST]'",
+    multiple=True,
+    help="Planned jobs of --cluster, together.",
+)
 @click.option("--split", type=click.IntRange(1, 64), default=2, show_default=True, help="Parts, for split.")
 @click.option("--events", metavar="FILE", help="Links and switches that go down and up meanwhile.")
 @click.option(
@@ -58,9 +65,10 @@ DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
 def evaluate(**values: Any) -> None:
     """Compare routers: replay jobs over epochs, flow by flow.
 
-    Each --jobs, --generate and --flows is a workload; without --fabric or --cluster the network is the
-    paper's. Every job runs its all-reduce, computes, and repeats; the table has the mean all-reduce of each
-    router beside the time without any collision, flow completion times, and what the controller did.
+    Each --jobs, --generate and --flows is a workload, all --job together one; without --fabric or --cluster
+    the network is the paper's. Every job runs its all-reduce, computes, and repeats; the table has the mean
+    all-reduce of each router beside the time without any collision, flow completion times, and what the
+    controller did.
     """
     check_chart(values["chart"])
     check_folder(values["output"], "--output")
@@ -79,8 +87,8 @@ def evaluation(values: dict[str, Any]) -> Evaluation:
         BadInput: no workload, one twice, or files that cannot be used.
         UnknownName: there is no such router.
     """
-    if not (values["jobs"] or values["generate"] or values["flows"]):
-        what = "--jobs DIR, --generate BLOOM:4,GPT_3:2 or --flows FILE.csv"
+    if not (values["jobs"] or values["generate"] or values["flows"] or values["planned"]):
+        what = "--jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
         raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
     from weft.routing.routers import ROUTERS
     from weft.simulate.route_evaluation import evaluate as run
@@ -111,6 +119,7 @@ def workloads(values: dict[str, Any], fabric: Fabric) -> list[Workload]:
     from weft.interop.routing_jobs import numbering, read_jobs
     from weft.interop.traffic_files import read_csv
     from weft.routing.generate import generate
+    from weft.routing.traffic import merged
     from weft.simulate.route_evaluation import Workload
 
     found = [
@@ -123,6 +132,8 @@ def workloads(values: dict[str, Any], fabric: Fabric) -> list[Workload]:
         traffic = generate(fabric, asked_jobs(text), seed=values["seed"])
         found.append(Workload(name=text, traffic=traffic))
     found += [Workload(name=Path(path).stem, traffic=read_csv(path, fabric)) for path in values["flows"]]
+    if values["planned"]:
+        found.append(Workload(name="planned jobs", traffic=merged(planned_jobs(values, fabric))))
     names = [one.name for one in found]
     for name in names:
         if names.count(name) > 1:

@@ -4,6 +4,7 @@ controller.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,11 +107,16 @@ def _files(kind: str, found: RoutePlan, values: dict[str, Any]) -> dict[str, str
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:
     from weft.interop.routing_jobs import numbering, write_job
 
-    numbers = numbering(fabric)
-    return {
-        f"{name if name.startswith('job_') else f'job_{job}-{name}'}.txt": write_job(traffic, job, numbers)
-        for job, name in enumerate(traffic.jobs)
-    }
+    numbers, files = numbering(fabric), {}
+    for job, name in enumerate(traffic.jobs):
+        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+        title = plain if re.fullmatch(r"job_\d+-.+", plain) else f"job_{job}-{plain}"
+        if f"{title}.txt" in files:
+            raise BadInput(
+                f"two jobs would be written to {title}.txt", where="jobs", remedy="rename one of them"
+            )
+        files[f"{title}.txt"] = write_job(traffic, job, numbers)
+    return files
 
 
 def _opensm(found: RoutePlan, values: dict[str, Any]) -> dict[str, str]:

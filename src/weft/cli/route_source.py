@@ -30,7 +30,13 @@ def network_options(command: Command) -> Command:
             help="Network of --cluster, or a fabric file (default: the paper's 64 ToRs x 32 spines).",
         ),
         click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Ports."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of hashes, draws and searches."),
+        click.option(
+            "--seed",
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            help="Of hashes, draws and searches.",
+        ),
     )
     return add_options(options, file_options(command))
 
@@ -42,6 +48,7 @@ def traffic_options(command: Command) -> Command:
         click.option(
             "--generate",
             metavar="MODEL:RING,...",
+            multiple=True,
             help="The paper's workloads made anew (BLOOM, GPT_3, LLaMA2_70B), placed by --seed.",
         ),
         click.option("--flows", metavar="FILE.csv", multiple=True, help="Flows: source,target,bytes,..."),
@@ -75,7 +82,7 @@ def load_source(values: dict[str, Any]) -> tuple[Fabric, JobTraffic]:
     if values["planned"] and cluster is None:
         raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
     whole = _fabric(values, cluster)
-    parts = [*_files(values, whole), *_planned(values, cluster, whole)]
+    parts = [*_files(values, whole), *planned_jobs(values, whole)]
     if not parts:
         raise BadInput("no traffic is given", where="weft route", remedy=f"add {SOURCES}")
     return failed(whole, values["failed_spines"], values["failed"]), merged(parts)
@@ -141,8 +148,8 @@ def _files(values: dict[str, Any], fabric: Fabric) -> list[JobTraffic]:
     found = [routing_jobs.read_jobs(folder, routing_jobs.numbering(fabric)) for folder in values["jobs"]]
     found += [traffic_files.read_csv(path, fabric) for path in values["flows"]]
     found += [traffic_files.read_matrix(path) for path in values["matrix"]]
-    if values["generate"] is not None:
-        found.append(generate(fabric, asked_jobs(values["generate"]), seed=values["seed"]))
+    if values["generate"]:
+        found.append(generate(fabric, asked_jobs(",".join(values["generate"])), seed=values["seed"]))
     return found
 
 
@@ -157,7 +164,9 @@ def asked_jobs(text: str) -> list[tuple[str, int]]:
     return jobs
 
 
-def _planned(values: dict[str, Any], cluster: Cluster | None, fabric: Fabric) -> list[JobTraffic]:
+def planned_jobs(values: dict[str, Any], fabric: Fabric) -> list[JobTraffic]:
+    """The jobs of ``--job``, one after the other on the accelerators where nothing else is said."""
+    cluster = _cluster(values)
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
     from weft.simulate.job_traffic import planned_traffic

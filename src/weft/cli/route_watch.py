@@ -31,6 +31,9 @@ PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp")
     "--replan", "replan_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds."
 )
 @click.option("--moves", is_flag=True, help="With --format json: every changed path.")
+@click.option(
+    "--since", type=click.IntRange(1), metavar="N", help="First print the decisions from N on in --state."
+)
 @click.option("--timings", is_flag=True, help="Also show how long each decision took.")
 @click.option(
     "--format",
@@ -56,13 +59,20 @@ def watch(**values: Any) -> None:
 
     fabric = load_network(values)
     controller = Controller(fabric, router=values["router"], seed=values["seed"], replan_s=values["replan_s"])
+    if values["since"] is not None and (values["state"] is None or values["form"] != "json"):
+        raise BadInput("goes with --state and --format json", where="--since", remedy="add them")
     if values["state"] is None:
         _run(controller, None, 0, values)
         return
     from weft.routing.store import Store
 
     with closing(Store(values["state"], controller)) as store:
-        _run(controller, store, store.load(), values)
+        done = store.load()
+        for text in store.decisions()[values["since"] - 1 :] if values["since"] else ():
+            click.echo(text)
+        if done and values["form"] == "table":
+            click.echo(f"{done:,} events were decided before; see --since to print them again", err=True)
+        _run(controller, store, done, values)
 
 
 def _run(controller: Controller, store: Store | None, done: int, values: dict[str, Any]) -> None:
@@ -96,7 +106,7 @@ def _run(controller: Controller, store: Store | None, done: int, values: dict[st
 
 
 def _lines(path: str | None) -> Iterator[tuple[int, str]]:
-    """Lines that hold something, with their numbers; of a file a last line without its end is torn."""
+    """Lines that hold something, with their numbers."""
     if path is None:
         stream: Any = sys.stdin
         try:

@@ -66,7 +66,7 @@ def write(
             links[node].append(link)
     files = {}
     for node, own in sorted(links.items()):
-        lines = _base(fabric, plan, node, own) + _labels(fabric, plan, node, own)
+        lines = _base(fabric, plan, node, own) + _labels(fabric, plan, own)
         lines += _policies(fabric, plan, steers.get(node, []))
         files[f"{plan.names[node]}.conf"] = "\n".join([*lines, "end"]) + "\n"
     return files
@@ -153,7 +153,7 @@ def _base(fabric: Fabric, plan: Addressing, node: int, links: list[int]) -> list
     return lines
 
 
-def _labels(fabric: Fabric, plan: Addressing, node: int, links: list[int]) -> list[str]:
+def _labels(fabric: Fabric, plan: Addressing, links: list[int]) -> list[str]:
     """One label-switched path to every neighbour: over the first live link that leads there."""
     first: dict[int, int] = {}
     for link in links:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.fabric import clos
 from weft.fabric.build import start
 from weft.fabric.edge import read_text
@@ -123,7 +123,12 @@ def read_job(path: str | os.PathLike[str], name: str, numbering: Numbering) -> J
         BadInput: a line with other than 8 whole numbers, an unknown host, or a stage that is no set of rings.
     """
     where = os.fspath(path)
-    table = _numbers(read_text(path, where=where), where)
+    return parse_job(read_text(path, where=where), name, numbering, where)
+
+
+def parse_job(text: str, name: str, numbering: Numbering, where: str) -> JobTraffic:
+    """One job of a text, under a name; see ``read_job``."""
+    table = _numbers(text, where)
     source = _hosts(table[:, 0], table[:, 2], numbering, where)
     target = _hosts(table[:, 1], table[:, 3], numbering, where)
     stages, stage = np.unique(table[:, 7], return_inverse=True)
@@ -145,7 +150,13 @@ def read_job(path: str | os.PathLike[str], name: str, numbering: Numbering) -> J
 
 
 def write_job(traffic: JobTraffic, job: int, numbering: Numbering | None = None) -> str:
-    """A job as the text of a job file."""
+    """A job as the text of a job file.
+
+    Raises:
+        Unsupported: the format cannot hold the job: flows that are no rings with their rounds, with bounded
+        rates,
+            over several queue pairs, or with sizes or times that are not whole.
+    """
     form = numbering or Numbering()
     flows = np.flatnonzero(traffic.flow_job == job)
     one = traffic.only([job])
@@ -160,7 +171,32 @@ def write_job(traffic: JobTraffic, job: int, numbering: Numbering | None = None)
             one.collective,
         ]
     )
-    return "\n".join([f"#{COLUMNS}", *(" ".join(map(str, row)) for row in table.tolist())]) + "\n"
+    text = "\n".join([f"#{COLUMNS}", *(" ".join(map(str, row)) for row in table.tolist())]) + "\n"
+    _check_same(text, one, form)
+    return text
+
+
+def _check_same(text: str, one: JobTraffic, form: Numbering) -> None:
+    """Refuse a text that does not read back as the job."""
+    name, what = one.jobs[0], "no rings"
+    try:
+        back = parse_job(text, name, form, name)
+    except BadInput as error:
+        what = error.what
+    else:
+        same = {
+            "rounds of a ring": np.array_equal(back.rounds, one.rounds),
+            "whole sizes in bytes": np.allclose(back.bytes, one.bytes, rtol=0.0, atol=1.0),
+            "unbounded rates": bool(np.all(np.isinf(one.cap_Bps))),
+            "one queue pair a flow": not one.queue_pair.any(),
+        }
+        broken = [what for what, holds in same.items() if not holds]
+        if not broken:
+            return
+        what = f"it lacks {', '.join(broken)}"
+    raise Unsupported(
+        f"job files hold ring all-reduces only; {what}", where=name, remedy="export json, or route events"
+    )
 
 
 def _numbers(text: str, where: str) -> Ints:

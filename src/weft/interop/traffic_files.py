@@ -28,6 +28,7 @@ from weft.units import parse_bandwidth, parse_bytes
 
 COLUMNS = ("source", "target", "bytes", "job", "collective", "rounds", "queue_pair", "rate")
 _NEEDED = COLUMNS[:3]
+MOST_BYTES = 1e18
 _CONNECTION = re.compile(r"(\d{1,18})->(\d{1,18})\s+(.*)")
 
 
@@ -80,6 +81,11 @@ def _check_header(header: list[str], where: str) -> None:
 def _row(given: dict[str, str], number: dict[str, int], fabric: Fabric, place: str) -> _Row:
     ends = [_end(given[name], number, fabric, f"{place}: {name}") for name in ("source", "target")]
     size = parse_bytes(given["bytes"], f"{place}: bytes")
+    for name, text in given.items():
+        if not text.isprintable():
+            raise BadInput("holds characters that cannot be printed", where=f"{place}: {name}")
+    if not 0 <= size < MOST_BYTES:
+        raise BadInput(f"{size:g} bytes", where=f"{place}: bytes", remedy=f"give less than {MOST_BYTES:g}")
     rounds = _whole(given.get("rounds") or "1", 1, f"{place}: rounds")
     queue_pair = _whole(given.get("queue_pair") or "0", 0, f"{place}: queue_pair")
     rate = parse_bandwidth(given["rate"], f"{place}: rate") if given.get("rate") else math.inf

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
+from weft.report.csv_out import neutral
 from weft.report.grid import Column, heading, paragraph, print_grid
 from weft.units import format_bytes, format_seconds, format_si
 
@@ -99,7 +100,9 @@ def plan_to_csv(plan: RoutePlan) -> str:
     for flow, row in enumerate(flow_rows(plan)):
         path = " ".join(row["path"]) if "path" in row else "sprayed"
         bytes_, rate = float(plan.traffic.bytes[flow]), float(plan.rates_Bps[flow])
-        table.writerow([*list(row.values())[:5], f"{bytes_:.0f}", f"{rate:.6g}", path])
+        table.writerow(
+            [*(neutral(one) for one in list(row.values())[:5]), f"{bytes_:.0f}", f"{rate:.6g}", path]
+        )
     return text.getvalue()
 
 
@@ -115,18 +118,15 @@ def plan_table(plan: RoutePlan, compared: Sequence[RoutePlan], console: Console)
 
 
 def _print_summary(plan: RoutePlan, console: Console) -> None:
-    count = len(plan.jobs)
-    paragraph(
-        console,
-        f"{len(plan.traffic):,} flows of {count:,} job{'s' if count > 1 else ''} on {plan.fabric.name},"
-        f" routed by {plan.router}",
-    )
+    jobs, flows = len(plan.jobs), len(plan.traffic)
+    what = f"{flows:,} flow{'s' if flows > 1 else ''} of {jobs:,} job{'s' if jobs > 1 else ''}"
+    paragraph(console, f"{what} on {plan.fabric.name}, routed by {plan.router}")
     proof = {
         "cuts": "what leaves and enters its parts",
         "lp": "the fractional optimum (LP)",
         "ilp": "the integer program",
     }[plan.bound_by]
-    verdict = "optimal" if plan.gap < 5e-7 else f"{plan.gap:.1%} above the bound"
+    verdict = "the congestion is optimal" if plan.gap < 5e-7 else f"{plan.gap:.1%} above the bound"
     paragraph(
         console,
         f"Congestion (demand / capacity of the busiest link) {plan.alpha:g}, no routes below"

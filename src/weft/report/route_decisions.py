@@ -20,11 +20,12 @@ _COLUMNS = (
     "flows",
     "placed",
     "moved",
+    "cut",
     "congestion",
     "bound",
     "next expected",
 )
-_WIDTHS = (5, 10, 12, 10, 7, 7, 7, 10, 7, 14)
+_WIDTHS = (5, 10, 12, 10, 7, 7, 7, 5, 10, 7, 14)
 
 
 def heading_line(*, timings: bool = False) -> str:
@@ -43,6 +44,7 @@ def decision_line(decision: Decision, *, timings: bool = False) -> str:
         f"{decision.flows:,}",
         f"{decision.placed:,}",
         f"{decision.moved:,}",
+        f"{decision.cut:,}",
         f"{decision.alpha:g}",
         f"{decision.alpha_bound:g}",
         f"at {expected.next_s:g} s" if expected else "-",
@@ -64,6 +66,7 @@ def decision_to_json(
         "flows": decision.flows,
         "placed": decision.placed,
         "moved": decision.moved,
+        "cut": decision.cut,
         "alpha": decision.alpha,
         "alpha_bound": decision.alpha_bound,
         "expected": None

@@ -54,7 +54,7 @@ def _row_to_dict(row: Row, timings: bool) -> dict[str, Any]:
     done = row.replay
     return {
         "workload": row.workload.name,
-        "ring": row.workload.ring,
+        "ring": max(row.workload.rings),
         "flows": len(row.workload.traffic),
         "failed_spines": row.failed_spines,
         "router": done.router,
@@ -95,7 +95,7 @@ def evaluation_to_csv(evaluation: Evaluation, *, timings: bool = False) -> str:
     table.writerow([*CSV_HEADER, *(["decision_mean_s"] if timings else [])])
     for row in evaluation.rows:
         done = row.replay
-        before = [row.workload.name, row.workload.ring, row.failed_spines, done.router, done.controller]
+        before = [row.workload.name, max(row.workload.rings), row.failed_spines, done.router, done.controller]
         after: list[float | int | None] = [*fct_s(row), float(done.throughput_Bps.mean())]
         after += [len(done.decision_s), done.moved_flows]
         if timings:
@@ -162,8 +162,11 @@ CONTROLLER_WORDS = {
 
 def workload_words(row: Row) -> str:
     """How many jobs and how large their rings are."""
-    jobs, ring = len(row.workload.traffic.jobs), row.workload.ring
-    return f"{jobs} job{'s' if jobs > 1 else ''}, rings of {ring}"
+    jobs, rings = len(row.workload.traffic.jobs), sorted(set(row.workload.rings))
+    words = f"{jobs} job{'s' if jobs > 1 else ''}"
+    if rings[0] < 2:
+        return f"{words}: {row.workload.name}"
+    return f"{words}, rings of {rings[0]}" + (f" to {rings[-1]}" if len(rings) > 1 else "")
 
 
 def _once(words: list[str]) -> list[str]:

@@ -119,7 +119,9 @@ def paths_of(asked: Problem, *, most: int = MOST_COLUMNS, single: bool = False) 
 
 
 def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) -> float | None:
-    """The least congestion of flows that may split over all their paths; None where the LP is too large.
+    """The least congestion of flows that may split over all their paths; None where the LP is too large, or
+    does not
+    have all paths.
 
     For equal flows it is rounded up to whole flows, unless they are sprayed (not ``whole``), or a link that
     is no choice decides it.
@@ -127,7 +129,7 @@ def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) ->
     Raises:
         Unsupported: the solver ends without an optimum.
     """
-    paths = paths_of(asked, most=most)
+    paths = None if asked.limited else paths_of(asked, most=most)
     if paths is None:
         return None
     value = float(solve(asked, paths)[0])

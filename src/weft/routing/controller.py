@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.errors import BadInput
+from weft.fabric.checks import components
 from weft.fabric.spec import Fabric, Ints, Mask
 from weft.routing.bound import closed_bound
 from weft.routing.choice import ENOUGH, Choice
@@ -54,8 +55,8 @@ class Decision:
 
     ``how``: "kept" (no route changed), "placed" (new or cut-off flows alone), "repaired" (others moved as
     well), "replanned" (all planned anew).  ``moved`` counts flows that had a live path before and now have
-    another: the churn. ``expected`` is what the measured collective's regularity says about its next
-    beginning.
+    another: the churn. ``cut`` flows have no path until links come up again.  ``expected`` is what the
+    measured collective's regularity says about its next beginning.
     """
 
     number: int
@@ -63,6 +64,7 @@ class Decision:
     kind: str
     how: str
     flows: int
+    cut: int
     alpha: float
     alpha_bound: float
     placed: int
@@ -101,7 +103,7 @@ class Controller:
 
         Raises:
             BadInput: an event that does not fit what is known (an unknown job, a name twice, time that goes
-                back, a fabric cut in two); nothing is changed then.
+                back); nothing is changed then.
         """
         begun = time.perf_counter()
         if event.time_s < self.now_s:
@@ -124,6 +126,7 @@ class Controller:
             kind=event.kind,
             how=how,
             flows=sum(len(links) for links in self.links.values()),
+            cut=sum(int((links[:, 0] < 0).sum()) for links in self.links.values()),
             alpha=alpha,
             alpha_bound=low,
             placed=sum(move.new for move in moves),
@@ -225,18 +228,28 @@ class Controller:
         if not self.jobs:
             self.links = {}
             return "kept", (), 0.0, 0.0
-        traffic = merged(list(self.jobs.values()))
+        every = merged(list(self.jobs.values()))
+        whole = np.flatnonzero(~self._cut(every))
+        traffic = every.select(whole) if len(whole) < len(every) else every
         asked = self._problem(traffic)
-        choice, had, live = self._placed(asked)
+        choice, had, live = self._placed(asked, whole)
         if not np.isfinite(choice.congestion):
             asked = problem(self._fabric, traffic, checked=True)
-            choice, had, live = self._placed(asked)
+            choice, had, live = self._placed(asked, whole)
         low = closed_bound(asked)
         planned = False
         if choice.congestion > low * (1 + ENOUGH):
             choice, planned = self._better(asked, choice, low, now_s, fresh=fresh)
-        moves = self._settled(asked, choice, had, live, now_s)
+        moves = self._settled(asked, choice, had, live, whole, now_s)
         return _how(moves, planned), moves, round(choice.congestion, DIGITS), round(low, DIGITS)
+
+    def _cut(self, traffic: JobTraffic) -> Mask:
+        """Flows between parts of the fabric that nothing joins any more."""
+        if not self.down:
+            return np.zeros(len(traffic), dtype=bool)
+        fabric = self._fabric
+        part = components(fabric.nodes, fabric.source[fabric.up], fabric.target[fabric.up])
+        return np.asarray(part[traffic.source] != part[traffic.target])
 
     def _problem(self, traffic: JobTraffic) -> Problem:
         """The problem with the ways of the whole fabric, of which those over links that are down cost
@@ -245,9 +258,9 @@ class Controller:
         usable = self._table.usable & self._fabric.up & self._fabric.up[self._table.reverse]
         return problem(self._fabric, traffic, table=replace(self._table, usable=usable), checked=True)
 
-    def _placed(self, asked: Problem) -> tuple[Choice, Ints, Mask]:
+    def _placed(self, asked: Problem, flows: Ints) -> tuple[Choice, Ints, Mask]:
         """Flows with a live path on it, the others where they hurt least; what all had, which was live."""
-        had = self._had(2 * asked.ways.up.shape[1] + 2)
+        had = self._had(2 * asked.ways.up.shape[1] + 2)[flows]
         live = (had[:, 0] >= 0) & np.where(had >= 0, self._fabric.up[had], True).all(axis=1)
         choice = _kept(asked, had, live)
         choice.place(np.flatnonzero(choice.up < 0), smooth=True)
@@ -289,7 +302,7 @@ class Controller:
         return choice, False
 
     def _settled(
-        self, asked: Problem, choice: Choice, had: Ints, live: Mask, now_s: float
+        self, asked: Problem, choice: Choice, had: Ints, live: Mask, flows: Ints, now_s: float
     ) -> tuple[Move, ...]:
         """Take the choice over; what changed."""
         links = _padded(asked, choice, had.shape[1])
@@ -300,7 +313,9 @@ class Controller:
             path = tuple(link for link in links[flow].tolist() if link >= 0)
             moves.append(Move(flow=key, path=path, new=not live[flow], apply_by_s=soon[key[0]]))
         ends = np.cumsum([len(job) for job in self.jobs.values()])
-        self.links = dict(zip(self.jobs, np.split(links, ends[:-1]), strict=True))
+        every = np.full((int(ends[-1]), links.shape[1]), -1, dtype=np.int64)
+        every[flows] = links
+        self.links = dict(zip(self.jobs, np.split(every, ends[:-1]), strict=True))
         return tuple(moves)
 
     def expected_s(self, job: str, now_s: float) -> float | None:

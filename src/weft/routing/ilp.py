@@ -16,7 +16,7 @@ from weft.routing.problem import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solved:
-    """Ways of every flow, and the bound that the solver proved."""
+    """Ways of every flow, and the bound that the solver proved (0 where it had not all paths)."""
 
     up: Ints
     down: Ints
@@ -58,7 +58,8 @@ def solve_ilp(
     if len(found) != len(paths.owner) + 1 or not np.isfinite(info.objective_function_value):
         return Solved(up=up, down=down, bound=0.0)
     chosen_up, chosen_down = _dealt(paths, np.round(found[:-1]).astype(np.int64))
-    return Solved(up=chosen_up, down=chosen_down, bound=float(info.mip_dual_bound))
+    proved = 0.0 if asked.limited else float(info.mip_dual_bound)
+    return Solved(up=chosen_up, down=chosen_down, bound=proved)
 
 
 def _taken(asked: Problem, paths: Paths, up: Ints, down: Ints) -> list[float]:

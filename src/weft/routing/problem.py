@@ -11,7 +11,7 @@ import numpy as np
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.routing.traffic import JobTraffic, check_traffic
-from weft.routing.ways import Climbs, Ways, climbs, routes_of, ways_of
+from weft.routing.ways import MOST_PATHS, Climbs, Ways, climbs, routes_of, ways_of
 
 SAME = 1e-9
 """Relative difference of equal demands."""
@@ -30,6 +30,15 @@ class Problem:
     climbs: Climbs
     ways: Ways
     demand_Bps: Floats
+    narrowed: bool = False
+    """Whether the paths were chosen by hand."""
+
+    @cached_property
+    def limited(self) -> bool:
+        """Whether some flow has paths that are not listed, so that nothing follows from those that are."""
+        listed = self.ways.up_end > len(self.climbs.top)
+        counts = (self.ways.up_end - self.ways.up_first)[listed]
+        return self.narrowed or bool(np.any(counts >= MOST_PATHS))
 
     @cached_property
     def inverse(self) -> Floats:
@@ -96,6 +105,7 @@ def problem(
         climbs=found,
         ways=ways_of(fabric, traffic.source, traffic.target, found, paths=paths),
         demand_Bps=demands(fabric, traffic),
+        narrowed=paths is not None,
     )
 
 

@@ -67,6 +67,18 @@ class JobTraffic:
             collective=self.collective[flow],
         )
 
+    def select(self, flows: Ints) -> JobTraffic:
+        """Some of the flows, in the order given; jobs and collectives stay."""
+        return replace(
+            self,
+            source=self.source[flows],
+            target=self.target[flows],
+            bytes=self.bytes[flows],
+            cap_Bps=self.cap_Bps[flows],
+            queue_pair=self.queue_pair[flows],
+            collective=self.collective[flows],
+        )
+
     def only(self, jobs: Sequence[int]) -> JobTraffic:
         """The flows of some jobs, which are numbered anew in the order given."""
         number = np.full(len(self.jobs), -1, dtype=np.int64)
@@ -74,15 +86,11 @@ class JobTraffic:
         kept = np.flatnonzero(number[self.job] >= 0)
         renumbered = np.full(len(self.job), -1, dtype=np.int64)
         renumbered[kept] = np.arange(len(kept))
-        flows = np.flatnonzero(renumbered[self.collective] >= 0)
+        flows = self.select(np.flatnonzero(renumbered[self.collective] >= 0))
         chosen = list(jobs)
-        return JobTraffic(
-            source=self.source[flows],
-            target=self.target[flows],
-            bytes=self.bytes[flows],
-            cap_Bps=self.cap_Bps[flows],
-            queue_pair=self.queue_pair[flows],
-            collective=renumbered[self.collective[flows]],
+        return replace(
+            flows,
+            collective=renumbered[flows.collective],
             job=number[self.job[kept]],
             rounds=self.rounds[kept],
             names=tuple(self.names[c] for c in kept.tolist()),

@@ -3,8 +3,8 @@
 In a folded Clos a shortest path goes up from the source's switch and down to the destination's; where it
 turns (its *top*) decides it.  So one table of the ways up serves all flows: a way is a list of links to a
 top, read backwards it is a way down, and a path is a way up and a way down with the same top.  Flows for
-which that does not hold (inside a scale-up domain, over relays, on a torus) get all their shortest paths
-(``weft.fabric.paths``) as ways up, with empty ways down.
+which that does not hold (inside a scale-up domain, over relays, on a torus) get up to ``MOST_PATHS`` of all
+their shortest paths (``weft.fabric.paths``) as ways up, with empty ways down.
 
 The first link of a flow from a host with one NIC, and the last to such a host, are no choice and stand apart.
 """
@@ -25,7 +25,7 @@ from weft.fabric.traffic import Routes
 
 Small = npt.NDArray[np.int32]
 MOST_PATHS = 256
-"""Paths of a flow that are listed one by one where no table serves."""
+"""Paths of a flow that are listed one by one where no table serves, at most."""
 MOST_WAYS = 60_000_000
 """Entries of the table."""
 

@@ -23,9 +23,9 @@ class Workload:
     traffic: JobTraffic
 
     @property
-    def ring(self) -> int:
-        """Ranks of the largest ring, where all collectives are ring all-reduces."""
-        return int(self.traffic.rounds.max(initial=0)) // 2 + 1
+    def rings(self) -> list[int]:
+        """Ranks of the ring that each collective is, where it is a ring all-reduce; 1 where it is none."""
+        return [rounds // 2 + 1 if rounds % 2 == 0 else 1 for rounds in self.traffic.rounds.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
