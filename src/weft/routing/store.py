@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import BadInput
-from weft.fabric.spec import Fabric
+from weft.fabric.spec import Fabric, Ints
 from weft.routing.controller import Controller, Decision
 from weft.routing.forecast import Seen
 from weft.routing.traffic import JobTraffic
@@ -59,6 +59,7 @@ class Store:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(Path(folder, FILE), isolation_level=None, timeout=0.0)
         self._saved: dict[str, JobTraffic] = {}
+        self._routes: dict[str, Ints] = {}
         try:
             self._open()
             self._claim()
@@ -124,7 +125,7 @@ class Store:
                 now_s=float(about["now_s"]),
                 planned_s=float(about["planned_s"]),
             )
-        self._saved = dict(self.controller.jobs)
+        self._saved, self._routes = dict(self.controller.jobs), dict(self.controller.links)
         return int(about["count"])
 
     def save(self, event: str, decision: Decision, text: str) -> None:
@@ -136,11 +137,10 @@ class Store:
         """
         one = self.controller
         about = {"count": str(one.count), "now_s": repr(one.now_s), "planned_s": repr(one.planned_s)}
-        changed = {move.flow[0] for move in decision.moves}
         with self._readable():
             self._base.execute("begin immediate")
             try:
-                self._save_jobs(changed)
+                self._save_jobs()
                 self._base.execute("delete from down")
                 self._base.executemany(
                     "insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)]
@@ -157,11 +157,12 @@ class Store:
                 self._base.execute("rollback")
                 raise
 
-    def _save_jobs(self, changed: set[str]) -> None:
+    def _save_jobs(self) -> None:
         jobs = self.controller.jobs
         for name in self._saved.keys() - jobs.keys():
             self._base.execute("delete from jobs where name = ?", (name,))
             self._base.execute("delete from routes where job = ?", (name,))
+            self._routes.pop(name, None)
         for name, traffic in jobs.items():
             if self._saved.get(name) is not traffic:
                 self._base.execute(
@@ -169,13 +170,14 @@ class Store:
                     " on conflict (name) do update set traffic = excluded.traffic",
                     (name, _text(traffic)),
                 )
-        self._saved = dict(jobs)
-        for name in sorted(changed & jobs.keys()):
-            links = self.controller.links[name]
+        for name, links in self.controller.links.items():
+            if name in self._routes and np.array_equal(self._routes[name], links):
+                continue
             self._base.execute(
                 "insert or replace into routes values (?, ?, ?)",
                 (name, np.ascontiguousarray(links, dtype=np.int64).tobytes(), links.shape[1]),
             )
+        self._saved, self._routes = dict(jobs), dict(self.controller.links)
 
     def decisions(self) -> list[str]:
         """All decisions so far, as they were printed."""
