@@ -80,21 +80,13 @@ class Paths:
     links: Ints
 
 
-def paths_of(asked: Problem, *, most: int = MOST_COLUMNS, single: bool = False) -> Paths | None:
-    """All paths as columns; None where there are more than ``most``.
-
-    Args:
-        single: flows are a commodity each.
-    """
+def paths_of(asked: Problem, *, most: int = MOST_COLUMNS) -> Paths | None:
+    """All paths as columns; None where there are more than ``most``."""
     from weft.routing import _columns
 
-    ways, flows = asked.ways, len(asked.demand_Bps)
-    key = np.stack(
-        [ways.up_first, ways.down_first, np.arange(flows) if single else np.zeros(flows, dtype=np.int64)]
-    )
-    table = np.concatenate(
-        [key, np.round(asked.demand_Bps / max(asked.demand_Bps.max(initial=1.0), 1e-300), 9)[None]]
-    )
+    ways = asked.ways
+    share = np.round(asked.demand_Bps / max(asked.demand_Bps.max(initial=0.0), 1e-300), 9)
+    table = np.stack([ways.up_first, ways.down_first, share])
     _, first, commodity = np.unique(table, axis=1, return_index=True, return_inverse=True)
     counts = np.zeros(len(first), dtype=np.int64)
     _columns.count(ways, first, counts, np.zeros(0, dtype=np.int64))
