@@ -456,3 +456,17 @@ def test_help_lists_the_verbs(weft: Run) -> None:
         assert code == 0
         for verb in ("plan", "watch", "export", "events"):
             assert f"  {verb} " in out
+
+
+def test_an_export_without_anything_to_write_is_refused(weft: Run, here: Path) -> None:
+    torus = ("--cluster", "h100-64", "--fabric", "torus", "--job", "llama-3.1-8b tp=8,dp=4")
+    code, out, err = weft("route", "export", "sonic", *torus, "-o", "out")
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: sonic: nothing to write")
+
+
+def test_a_folder_that_cannot_be_made_is_named(weft: Run, here: Path) -> None:
+    Path("file").write_text("")
+    code, out, err = weft("route", "export", "jobs", "--generate", "BLOOM:2", "-o", "file/below")
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: file/below: cannot be made: ")

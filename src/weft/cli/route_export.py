@@ -101,7 +101,8 @@ def _files(kind: str, found: RoutePlan, values: dict[str, Any]) -> dict[str, str
         found.fabric, found.traffic, found.routes, switch_hash=values["switch_hash"], probes=probes
     )
     form = kind.removeprefix("roce-")
-    return {f"roce-ports.{form}": roce.write_csv(ports) if form == "csv" else roce.write_json(ports)}
+    text = roce.write_csv(ports) if form == "csv" else roce.write_json(ports)
+    return route_exports.checked(kind, {f"roce-ports.{form}": text})
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:
@@ -148,11 +149,11 @@ def _deliver(files: dict[str, str], folder: str | None) -> None:
         return
     target = Path(folder)
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        for place in {(target / name).parent for name in files}:
+            place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot be made: {error.strerror}", where=folder) from None
     for name, text in files.items():
         place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
         deliver(text, str(place))
     click.echo(f"{len(files)} file{'s' if len(files) > 1 else ''} written to {folder}", err=True)

@@ -64,7 +64,19 @@ def export(kind: str, fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Fi
     """
     if kind not in EXPORTS:
         raise UnknownName("export of routes", kind, EXPORTS)
-    files = EXPORTS[kind].write(fabric, traffic, routes)
+    return checked(kind, EXPORTS[kind].write(fabric, traffic, routes))
+
+
+def checked(kind: str, files: Files) -> Files:
+    """The texts of a kind of export, which pass its own check.
+
+    Raises:
+        BadInput: one does not, or there is none.
+    """
+    if not files:
+        raise BadInput(
+            "nothing to write", where=kind, remedy="give a fabric with switches that the kind configures"
+        )
     for name, text in files.items():
         for ending, lint in EXPORTS[kind].lint.items():
             problems = lint(text) if name.endswith(ending) else ()

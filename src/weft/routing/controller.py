@@ -82,7 +82,8 @@ class Controller:
     Args:
         fabric: with all links that may ever be up.
         router: plans everything anew; one of ``weft.routing.routers.ROUTERS`` that pins each flow to one
-        path. replan_s: least time between new plans while routes are above the bound.
+            path.
+        replan_s: least time between new plans while routes are above the bound.
     """
 
     def __init__(
