@@ -459,7 +459,7 @@ def test_help_lists_the_verbs(weft: Run) -> None:
 
 
 def test_an_export_without_anything_to_write_is_refused(weft: Run, here: Path) -> None:
-    torus = ("--cluster", "h100-64", "--fabric", "torus", "--job", "llama-3.1-8b tp=8,dp=4")
+    torus = ("--cluster", "h100-256", "--fabric", "torus", "--job", "llama-3.1-8b tp=8,dp=4")
     code, out, err = weft("route", "export", "sonic", *torus, "-o", "out")
     assert (code, out) == (2, "")
     assert err.startswith("Error: sonic: nothing to write")
