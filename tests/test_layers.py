@@ -14,6 +14,7 @@ LAYERS = {
     "cluster": 1,
     "fabric": 1,
     "layout": 2,
+    "runtime": 2.5,
     "collectives": 3,
     "routing": 3,
     "estimate": 4,

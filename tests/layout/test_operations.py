@@ -15,6 +15,7 @@ from weft.layout.operations import (
     FlashAttention,
     Gemm,
     Operations,
+    Pass,
     Sizes,
     block_operations,
     embedding_operations,
@@ -61,6 +62,8 @@ MLA = Block(
     attention=LatentAttention(heads=8, q_rank=32, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8),
     feed_forward=FeedForward(intermediate=128),
 )
+
+SMALL = Model(name="m", hidden=64, vocab=1024, runs=(BlockRun(block=GPT, count=2),))
 
 
 def sizes(layout: Layout, recipe: Recipe = RECIPE) -> Sizes:
@@ -154,9 +157,8 @@ def test_latent_attention_repeats_its_down_projections_without_sequence_parallel
 
 
 def test_head_flops() -> None:
-    model = Model(name="m", hidden=64, vocab=1024, runs=(BlockRun(block=GPT, count=2),))
     for layout in (Layout(), Layout(x=4, z=2), Layout(x=2, y=2, context=2)):
-        listed = head_operations(model, RECIPE, sizes(layout))
+        listed = head_operations(SMALL, RECIPE, sizes(layout))
         expected = 2.0 * RECIPE.tokens * 64 * 1024
         for phase in ("forward", "input-gradient", "weight-gradient"):
             assert runs(layout) * flops(listed, phase) == pytest.approx(expected)
@@ -235,14 +237,38 @@ def test_reference_counts_of_the_4d_algorithm(grid: tuple[int, int, int, int]) -
     assert (count, elements) == REFERENCE_COUNTS[grid]
 
 
-@pytest.mark.parametrize("y", [1, 2, 4])
-def test_norms_over_split_features_exchange_their_statistics(y: int) -> None:
-    """Two values per token, norm and direction, in fp32."""
-    found = [one for one in operations(GPT, Layout(y=y)).collectives if one.name.endswith("statistics")]
-    assert Counter(one.phase for one in found) == {"forward": 2, "input-gradient": 2}
-    assert {(one.kind, one.axes, float(one.bytes[0])) for one in found} == {
-        ("all-reduce", ("y",), 2 * 4.0 * RECIPE.sequence)
+def statistics(listed: Operations) -> Counter[tuple[str, tuple[str, ...], str, float]]:
+    """The exchanges of norms: kind, axes, phase, bytes."""
+    found = [one for one in listed.collectives if one.name.endswith("statistics")]
+    return Counter((one.kind, one.axes, one.phase, float(one.bytes[0])) for one in found)
+
+
+@pytest.mark.parametrize(("bias", "values"), [(False, 1), (True, 2)])
+def test_norms_over_split_features_exchange_their_statistics(bias: bool, values: int) -> None:
+    """One value per token, norm and direction of an RMSNorm, two of a LayerNorm, in fp32."""
+    layout, bytes_ = Layout(y=4), values * 4.0 * RECIPE.sequence
+    each = (
+        ("all-reduce", ("y",), "forward", bytes_),
+        ("all-reduce", ("y",), "input-gradient", bytes_),
+    )
+    assert statistics(operations(replace(GPT, norm_bias=bias), layout)) == dict.fromkeys(each, 2)
+    model = replace(SMALL, norm_bias=bias)
+    assert statistics(head_operations(model, RECIPE, sizes(layout))) == dict.fromkeys(each, 1)
+
+
+def test_the_final_norm_works_on_the_features_of_a_rank() -> None:
+    """4 bytes forward and 8 backward per feature, a quarter of the features; nothing without the norm."""
+    layout = Layout(y=4)
+    passes = {
+        (one.phase, float(one.bytes[0]))
+        for one in head_operations(SMALL, RECIPE, sizes(layout)).computations
+        if isinstance(one, Pass) and one.name == "final-norm"
     }
+    features = RECIPE.sequence * SMALL.hidden / 4
+    assert passes == {("forward", 4 * features), ("input-gradient", 8 * features)}
+    without = head_operations(replace(SMALL, final_norm=False), RECIPE, sizes(layout))
+    assert not statistics(without)
+    assert not any(one.name == "final-norm" for one in without.computations if isinstance(one, Pass))
 
 
 def test_fp32_moves_twice_the_bytes() -> None:
@@ -351,15 +377,14 @@ def test_ring_attention_moves_keys_and_values_ulysses_moves_heads(block: Block) 
 
 
 def test_embedding_and_head_reduce_over_x_and_y() -> None:
-    model = Model(name="m", hidden=64, vocab=1024, runs=(BlockRun(block=GPT, count=2),))
     layout = Layout(x=2, y=2, micro_batch=2)
     tokens = 2.0 * RECIPE.sequence
-    found = active(embedding_operations(model, RECIPE, sizes(layout)).collectives, layout)
+    found = active(embedding_operations(SMALL, RECIPE, sizes(layout)).collectives, layout)
     assert found == {
         ("all-reduce", ("x", "y"), "forward", tokens * 64): 1,
         ("all-gather", ("y",), "input-gradient", tokens * 64): 1,
     }
-    found = active(head_operations(model, RECIPE, sizes(layout)).collectives, layout)
+    found = active(head_operations(SMALL, RECIPE, sizes(layout)).collectives, layout)
     assert found == {
         ("all-reduce", ("x", "y"), "input-gradient", tokens * 64): 1,
         ("all-reduce", ("x", "y"), "forward", tokens): 3,
@@ -367,14 +392,30 @@ def test_embedding_and_head_reduce_over_x_and_y() -> None:
     }
 
 
+def test_embedding_and_head_gather_and_scatter_tokens_with_sequence_parallelism() -> None:
+    layout = Layout(x=4, micro_batch=2, sequence_parallel=True)
+    tokens, both = 2.0 * RECIPE.sequence, ("x", "y")
+    found = active(embedding_operations(SMALL, RECIPE, sizes(layout)).collectives, layout)
+    assert found == {
+        ("reduce-scatter", both, "forward", tokens * 64): 1,
+        ("all-gather", both, "input-gradient", tokens * 64): 1,
+    }
+    found = active(head_operations(SMALL, RECIPE, sizes(layout)).collectives, layout)
+    assert found == {
+        ("all-gather", both, "forward", tokens * 64): 1,
+        ("all-gather", both, "weight-gradient", tokens * 64): 1,
+        ("reduce-scatter", both, "input-gradient", tokens * 64): 1,
+        ("all-reduce", both, "forward", tokens): 3,
+    }
+
+
 def test_stage_boundary_sends_each_activation_once() -> None:
-    model = Model(name="m", hidden=64, vocab=1024, runs=(BlockRun(block=GPT, count=2),))
     whole = 2.0 * RECIPE.sequence * 64
     for layout, gathered in (
         (Layout(pipeline=2, micro_batch=2), whole),
         (Layout(pipeline=2, micro_batch=2, x=4), whole),
         (Layout(pipeline=2, micro_batch=2, x=4, sequence_parallel=True), 0.0),
     ):
-        send, gather = stage_boundary(model, RECIPE, sizes(layout)).collectives
+        send, gather = stage_boundary(SMALL, RECIPE, sizes(layout)).collectives
         assert send.elements[0] * layout.x == whole
         assert gather.elements[0] == gathered

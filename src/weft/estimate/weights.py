@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.collectives.cost import Network, collective_s, lower_bound_s
+from weft.layout.iteration import bucket_count
 from weft.layout.mesh import Spread, degrees, spread, spread_of, strides
 from weft.layout.table import Floats, Index, LayoutTable, Mask
 from weft.model.job import Recipe
-
-BUCKET_ELEMENTS = 40e6
-"""Gradients per bucket of the overlapped reduction, at least (Megatron-Core: max(40e6, 1e6 * ranks))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class StepCosts:
 
 def step_costs(elements: Floats, recipe: Recipe, replica: Spread, network: Network) -> StepCosts:
     """Costs of synchronising ``elements`` gradients per rank over their replicas."""
-    buckets = np.maximum(np.ceil(elements / np.maximum(BUCKET_ELEMENTS, 1e6 * replica.size)), 1.0)
+    buckets = bucket_count(elements, replica.size)
     gradients = elements / buckets * recipe.gradient_bytes
     weights = elements / buckets * recipe.element_bytes
     return StepCosts(

@@ -1,12 +1,11 @@
 """The one list of an iteration's computations and collectives, on one rank, over arrays of layouts.
 
-``block_operations`` lists one block and one micro-batch; ``edge_operations`` the embedding and the head;
-``weight_collectives`` what keeps weights and gradients together.  The estimator times this list, the
-simulator
-turns it into traffic and the runtime is checked against it.  Sizes follow Agarwal's 3D matrix multiplication
-as AxoNN arranges it (arXiv 2305.13525), of which Megatron's tensor parallelism (arXiv 2104.04473), its
-sequence parallelism
-(arXiv 2205.05198) and FSDP are special cases: y = z = 1, and x = y = 1.
+``block_operations`` lists one block and one micro-batch, ``embedding_operations`` and ``head_operations``
+what is before and behind the blocks; ``weft.layout.iteration`` adds what keeps weights and gradients
+together.  The estimator times this list, the simulator turns it into traffic and the runtime is checked
+against it.  Sizes follow Agarwal's 3D matrix multiplication as AxoNN arranges it (arXiv 2305.13525), of which
+Megatron's tensor parallelism (arXiv 2104.04473), its sequence parallelism (arXiv 2205.05198) and FSDP are
+special cases: y = z = 1, and x = y = 1.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashAttention:
-    """A fused attention kernel: FLOPs of the unmasked part, bytes of its operands, and how often it is
-    called (once per
-    block of keys that a ring brings)."""
+    """A fused attention kernel: FLOPs of the unmasked part, bytes of its operands, and how often it is called
+    (once per block of keys that a ring brings)."""
 
     phase: Phase
     flops: Floats
@@ -57,9 +55,8 @@ class FlashAttention:
 class Pass:
     """A memory-bound kernel that moves ``bytes`` to or from memory.
 
-    ``replay`` says which recomputation runs it again: ``core`` belongs to the attention core, ``cheap`` is
-    a norm or
-    the experts' activation function, ``full`` only the recomputation of a whole block.
+    ``replay`` says which recomputation runs it again: ``core`` belongs to the attention core, ``cheap`` is a
+    norm or the experts' activation function, ``full`` only the recomputation of a whole block.
     """
 
     name: str
@@ -73,10 +70,8 @@ class Collective:
     """One collective of a group over ``axes``.
 
     ``elements`` is the full buffer: reduced (all-reduce), gathered (all-gather), before scattering
-    (reduce-scatter), sent
-    by one rank to all (all-to-all), passed on per step (exchange) or sent (send).  ``behind`` names the
-    GEMM of the
-    same block that overlap can hide it behind.
+    (reduce-scatter), sent by one rank to all (all-to-all), passed on per step (exchange) or sent (send).
+    ``behind`` names the GEMM of the same block that overlap can hide it behind.
     """
 
     name: str
@@ -160,7 +155,8 @@ def block_operations(block: Block, recipe: Recipe, sizes: Sizes) -> Operations:
     computations += _attention_core(block.attention, recipe, sizes)
     computations += _passes(block, recipe, sizes)
     collectives += _context_collectives(block.attention, sizes)
-    collectives += _norm_statistics(block.norms, sizes)
+    for i in range(block.norms):
+        collectives += _norm_statistics(f"norm{i + 1}", block.norm_bias, sizes)
     if block.moe is not None:
         collectives += _expert_collectives(block, sizes)
     return Operations(computations=tuple(computations), collectives=tuple(collectives)).in_width(recipe)
@@ -256,8 +252,7 @@ def _reduce(
 
 def _enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     """Input side of a normal layer: all-reduce backward, or with sequence parallelism all-gather forward,
-    reduce-scatter
-    and a second all-gather of the saved input backward (arXiv 2205.05198, section 4.2.2)."""
+    reduce-scatter and a second all-gather of the saved input backward (arXiv 2205.05198, section 4.2.2)."""
     sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
     yield Collective(
         name=f"{name}.input", kind="all-gather", axes=("x",), phase="forward", elements=sharded, behind=name
@@ -313,26 +308,29 @@ def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     )
 
 
-def _norm_statistics(norms: int, sizes: Sizes) -> Iterator[Collective]:
-    """Mean and mean square per token where hidden features are split over y, in one exchange per norm."""
+def _norm_statistics(norm: str, bias: bool, sizes: Sizes) -> Iterator[Collective]:
+    """Sums per token where hidden features are split over y, in one exchange each way: two of a LayerNorm
+    (with bias), of values and squares forward, of gradients and of their products with the output backward;
+    the second alone of an RMSNorm (without)."""
     phases: tuple[Phase, ...] = ("forward", "input-gradient")
     for phase in phases:
-        for i in range(norms):
-            yield Collective(
-                name=f"norm{i + 1}.statistics",
-                kind="all-reduce",
-                axes=("y",),
-                phase=phase,
-                elements=2.0 * sizes.own_tokens,
-                element_bytes=4.0,
-            )
+        yield Collective(
+            name=f"{norm}.statistics",
+            kind="all-reduce",
+            axes=("y",),
+            phase=phase,
+            elements=(2.0 if bias else 1.0) * sizes.own_tokens,
+            element_bytes=4.0,
+        )
 
 
 def _whole_features(phase: Phase, hidden: int, sizes: Sizes) -> Collective:
-    """The hidden state leaves (forward) or enters (backward) the block stack with all its features."""
-    return Collective(
-        name="stack", kind="all-gather", axes=("y",), phase=phase, elements=sizes.own_tokens * hidden
-    )
+    """The hidden state leaves (forward) or enters (backward) the block stack with all its features.
+
+    With sequence parallelism what gathers the tokens gathers the features too.
+    """
+    elements = sizes.tokens * hidden * (1 - sizes.sequence_parallel)
+    return Collective(name="stack", kind="all-gather", axes=("y",), phase=phase, elements=elements)
 
 
 # Attention --------------------------------------------------------------------------------------
@@ -479,22 +477,18 @@ def embedding_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operatio
         Pass(name="embedding", phase="input-gradient", bytes=8.0 * rows),
     )
     elements = sizes.tokens * model.hidden
-    whole = Collective(
-        name="embedding",
-        kind="all-reduce",
-        axes=("x", "y"),
-        phase="forward",
-        elements=elements * (1 - sizes.sequence_parallel),
+    sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
+    wanted: tuple[tuple[CollectiveKind, Phase, Floats], ...] = (
+        ("all-reduce", "forward", whole),
+        ("reduce-scatter", "forward", sharded),
+        ("all-gather", "input-gradient", sharded),
     )
-    sharded = Collective(
-        name="embedding",
-        kind="reduce-scatter",
-        axes=("x", "y"),
-        phase="forward",
-        elements=elements * sizes.sequence_parallel,
+    collectives = tuple(
+        Collective(name="embedding", kind=kind, axes=("x", "y"), phase=phase, elements=moved)
+        for kind, phase, moved in wanted
     )
     entering = _whole_features("input-gradient", model.hidden, sizes)
-    return Operations(computations=passes, collectives=(whole, sharded, entering)).in_width(recipe)
+    return Operations(computations=passes, collectives=(*collectives, entering)).in_width(recipe)
 
 
 def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
@@ -502,11 +496,9 @@ def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
     ones = np.ones_like(sizes.tokens)
     n = model.vocab / (sizes.x * sizes.y) * ones
     k = float(model.hidden) * ones
-    rows = sizes.own_tokens * model.hidden
     logits = sizes.tokens * n
     computations: tuple[Computation, ...] = (
-        Pass(name="final-norm", phase="forward", bytes=4.0 * rows),
-        Pass(name="final-norm", phase="input-gradient", bytes=8.0 * rows),
+        *_final_norm_passes(model, sizes),
         Gemm(name="logits", phase="forward", m=sizes.tokens, n=n, k=k, role="head"),
         Gemm(name="logits", phase="input-gradient", m=sizes.tokens, n=k, k=n, role="head"),
         Gemm(name="logits", phase="weight-gradient", m=n, n=k, k=sizes.tokens, role="head"),
@@ -525,8 +517,18 @@ def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
         )
         for what in ("max", "target", "sum")
     )
+    norm = _norm_statistics("final-norm", model.norm_bias, sizes) if model.final_norm else ()
     leaving = _whole_features("forward", model.hidden, sizes)
-    return Operations(computations=computations, collectives=(leaving, *entering, *scalars)).in_width(recipe)
+    collectives = (*norm, leaving, *entering, *scalars)
+    return Operations(computations=computations, collectives=collectives).in_width(recipe)
+
+
+def _final_norm_passes(model: Model, sizes: Sizes) -> Iterator[Pass]:
+    """The final norm works on the features that a rank holds, before they are gathered over y."""
+    if model.final_norm:
+        slice_ = sizes.own_tokens * model.hidden / sizes.y
+        yield Pass(name="final-norm", phase="forward", bytes=4.0 * slice_)
+        yield Pass(name="final-norm", phase="input-gradient", bytes=8.0 * slice_)
 
 
 def _enter_vocabulary(elements: Floats, sizes: Sizes) -> Iterator[Collective]:
@@ -566,8 +568,8 @@ def stage_boundary(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
     """Activations (or their gradient) of one micro-batch to the next stage.
 
     The x ranks that hold the same activations each send their share and gather the rest on arrival (the
-    scatter-gather
-    optimization of arXiv 2104.04473, section 4.1); with sequence parallelism each sends what it owns.
+    scatter-gather optimization of arXiv 2104.04473, section 4.1); with sequence parallelism each sends what
+    it owns.
     """
     whole = sizes.tokens * model.hidden / sizes.y
     send = Collective(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +50,7 @@ def stage_table(model: Model, pipeline: Ints, virtual: Ints, wraps: Ints) -> tup
     holds the last chunk.  Returns the table and, for each row, its line in it.
     """
     groups = collapse((pipeline, virtual, wraps))
-    sequence = np.array(model.block_sequence())
+    sequence = model.block_sequence()
     kinds = len(model.kinds)
     lines = [
         _distinct(_compositions(sequence, kinds, int(pipeline[i]), int(virtual[i]), bool(wraps[i])))
@@ -64,19 +65,39 @@ def stage_table(model: Model, pipeline: Ints, virtual: Ints, wraps: Ints) -> tup
     return StageTable(counts, *rest), groups.group
 
 
-def _compositions(sequence: Ints, kinds: int, pipeline: int, virtual: int, wraps: bool) -> Floats:
-    """One line a stage: blocks of each kind, holds the embedding, holds the head, its index."""
-    chunks = pipeline * virtual
-    ends = np.cumsum(split_layers(len(sequence), chunks))
-    lines = np.zeros((pipeline, kinds + 3))
-    for chunk in range(chunks):
-        stage = chunk % pipeline
-        if wraps and chunk // pipeline % 2:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Consecutive blocks of a model on one stage: their kinds in order (indices in ``Model.kinds``), and
+    whether the embedding is before and the head behind them."""
+
+    stage: int
+    blocks: tuple[int, ...]
+    embedding: bool
+    head: bool
+
+
+def model_chunks(
+    sequence: Sequence[int], pipeline: int, virtual: int = 1, *, wraps: bool = False
+) -> Iterator[Chunk]:
+    """The chunks of a ``Model.block_sequence()``, first to last: round the stages, or there and back."""
+    last = pipeline * virtual - 1
+    start = 0
+    for i, count in enumerate(split_layers(len(sequence), last + 1)):
+        turn, stage = divmod(i, pipeline)
+        if wraps and turn % 2:
             stage = pipeline - 1 - stage
-        start = ends[chunk - 1] if chunk else 0
-        lines[stage, :kinds] += np.bincount(sequence[start : ends[chunk]], minlength=kinds)
-        lines[stage, kinds] += chunk == 0
-        lines[stage, kinds + 1] += chunk == chunks - 1
+        blocks = tuple(sequence[start : start + count])
+        yield Chunk(stage=stage, blocks=blocks, embedding=i == 0, head=i == last)
+        start += count
+
+
+def _compositions(sequence: Sequence[int], kinds: int, pipeline: int, virtual: int, wraps: bool) -> Floats:
+    """One line a stage: blocks of each kind, holds the embedding, holds the head, its index."""
+    lines = np.zeros((pipeline, kinds + 3))
+    for chunk in model_chunks(sequence, pipeline, virtual, wraps=wraps):
+        line = lines[chunk.stage]
+        line[:kinds] += np.bincount(np.array(chunk.blocks, dtype=np.int64), minlength=kinds)
+        line[kinds : kinds + 2] += (chunk.embedding, chunk.head)
     lines[:, kinds + 2] = np.arange(pipeline)
     return lines
 

@@ -1,0 +1,598 @@
+"""A step's collectives: against AxoNN's reference counts, a walk over a GPT's layers, and the estimator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.cluster.catalogue import load as load_cluster
+from weft.errors import BadInput, Unsupported
+from weft.estimate.iteration import Estimator
+from weft.layout import iteration
+from weft.layout.iteration import (
+    BUCKET_ELEMENTS,
+    BUCKET_ELEMENTS_PER_RANK,
+    Issue,
+    StepOptions,
+    buckets,
+    check_runnable,
+    padded_rows,
+    step_collectives,
+)
+from weft.layout.spec import Layout
+from weft.layout.table import LayoutTable
+from weft.model import (
+    Attention,
+    Block,
+    BlockRun,
+    FeedForward,
+    Job,
+    LatentAttention,
+    MixtureOfExperts,
+    Model,
+    Recipe,
+)
+from weft.simulate.demand import demand
+from weft.simulate.usage import totals
+
+GPT_BLOCK = Block(
+    hidden=48,
+    attention=Attention(heads=8, kv_heads=8, head_dim=6, qkv_bias=True, out_bias=True, rotary=False),
+    feed_forward=FeedForward(intermediate=192, gated=False, bias=True),
+    norm_bias=True,
+)
+GPT = Model(
+    name="gpt",
+    hidden=48,
+    vocab=101,
+    runs=(BlockRun(block=GPT_BLOCK, count=4),),
+    tied_embeddings=True,
+    positions=16,
+    norm_bias=True,
+)
+UNTIED = replace(GPT, tied_embeddings=False, head_bias=True)
+LLAMA_BLOCK = Block(
+    hidden=48,
+    attention=Attention(heads=8, kv_heads=4, head_dim=6),
+    feed_forward=FeedForward(intermediate=96),
+)
+WIDE_BLOCK = replace(LLAMA_BLOCK, feed_forward=FeedForward(intermediate=144))
+LLAMA = Model(
+    name="llama",
+    hidden=48,
+    vocab=96,
+    runs=(BlockRun(block=LLAMA_BLOCK, count=1), BlockRun(block=WIDE_BLOCK, count=1)) * 2,
+)
+RECIPE = Recipe(global_batch=24, sequence=16)
+
+
+# AxoNN's reference --------------------------------------------------------------------------------
+
+REFERENCE = Block(
+    hidden=64,
+    attention=Attention(heads=8, kv_heads=8, head_dim=8),
+    feed_forward=FeedForward(intermediate=256, gated=False),
+    norms=0,
+)
+REFERENCE_COUNTS = {
+    (2, 2, 2, 1): (20, 57_344),
+    (2, 2, 1, 2): (12, 45_056),
+    (4, 1, 2, 1): (16, 40_960),
+    (1, 4, 1, 2): (8, 61_440),
+    (1, 1, 8, 1): (12, 61_440),
+    (8, 1, 1, 1): (4, 32_768),
+    (1, 1, 2, 4): (16, 122_880),
+    (2, 1, 2, 2): (20, 69_632),
+}
+"""Collectives and elements of one block by (x, y, z, data): axonn.md, section 5.B.
+
+Its x and y are ours (x splits the outputs of normal layers); ``G_intra_x`` of AxoNN's tutorial is our y.  No
+other mapping gives all eight: swapped, (8, 1, 1, 1) would reduce 98,304 elements.
+"""
+LINEARS = 4
+PLAIN = StepOptions()
+
+
+@pytest.fixture
+def bare_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let blocks without norms through, which the reference leaves out and the estimator cuts over z."""
+    monkeypatch.setattr(iteration, "NORMS", 0)
+
+
+def of_one_block(layout: Layout, options: StepOptions = PLAIN) -> tuple[Counter[Issue], int]:
+    """What a second block adds to a model of one, as the rest cancels: collectives, and elements of the
+    reduction over data."""
+    steps = []
+    for count in (1, 2):
+        runs = (BlockRun(block=REFERENCE, count=count),)
+        model = Model(name="m", hidden=64, vocab=64, runs=runs, final_norm=False)
+        steps.append(step_collectives(model, Recipe(global_batch=8, sequence=16), layout, options=options))
+    reduced = [sum(issue.elements for issue in step if issue.axes == ("data",)) for step in steps]
+    for step in steps:
+        for issue in [issue for issue in step if issue.axes == ("data",)]:
+            del step[issue]
+    return steps[1] - steps[0], reduced[1] - reduced[0]
+
+
+@pytest.mark.usefixtures("bare_blocks")
+@pytest.mark.parametrize("grid", REFERENCE_COUNTS)
+def test_reference_counts_of_the_4d_algorithm(grid: tuple[int, int, int, int]) -> None:
+    """The reference counts the input of gathers, and a reduction over data per linear layer, where we reduce
+    a stage's gradients in one buffer."""
+    x, y, z, data = grid
+    layout = Layout(x=x, y=y, z=z, data=data, micro_batch=8 // (z * data), zero=0)
+    found, elements = of_one_block(layout)
+    count = found.total() + (LINEARS if data > 1 else 0)
+    for issue, times in found.items():
+        elements += times * issue.elements // (z if issue.kind == "all-gather" else 1)
+    assert (count, elements) == REFERENCE_COUNTS[grid]
+
+
+def gathered(count: int, layout: Layout) -> Counter[Issue]:
+    """Every matrix of the block gathered ``count`` times over z."""
+    found: Counter[Issue] = Counter()
+    for linear in REFERENCE.linears():
+        block = linear.inputs * linear.outputs // (layout.x * layout.y)
+        found[Issue("all-gather", ("z",), block, 2)] += count
+    return found
+
+
+@pytest.mark.usefixtures("bare_blocks")
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(x=2, y=2, z=2, micro_batch=4), Layout(y=4, z=2, micro_batch=2), Layout(x=2, z=2, micro_batch=4)],
+)
+def test_recomputation_and_caching_change_what_the_reference_says(layout: Layout) -> None:
+    """axonn.md 5.7 and 1.4: recomputation gathers and reduces (over the contracted axis) every linear layer
+    once more; a cache leaves one gather a step, of two or three a micro-batch."""
+    micro_batches = 8 // (layout.z * layout.micro_batch)
+    again, cache = replace(layout, recompute="full"), StepOptions(weight_cache=True)
+    plain, recomputed = of_one_block(layout)[0], of_one_block(again)[0]
+    rows = layout.micro_batch * 16
+    reduced: Counter[Issue] = Counter()
+    for linear in REFERENCE.linears():
+        contracted, out = ("y", layout.x) if linear.kind == "normal" else ("x", layout.y)
+        if getattr(layout, contracted) > 1:
+            reduced[Issue("all-reduce", (contracted,), rows * linear.outputs // out, 2)] += micro_batches
+    assert recomputed - plain == reduced + gathered(micro_batches, layout)
+    assert not plain - recomputed
+    assert plain - of_one_block(layout, cache)[0] == gathered(2 * micro_batches - 1, layout)
+    assert recomputed - of_one_block(again, cache)[0] == gathered(3 * micro_batches - 1, layout)
+
+
+# A walk over the layers ---------------------------------------------------------------------------
+
+
+@dataclass
+class Walk:
+    """One rank's step, layer after layer, from the local shapes of axonn.md 1.2: an independent count."""
+
+    model: Model
+    recipe: Recipe
+    layout: Layout
+    cached: bool
+    found: Counter[Issue] = field(default_factory=Counter)
+    held: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.tokens = self.layout.micro_batch * self.recipe.sequence
+        self.sharded = self.layout.sequence_parallel
+        self.own = self.tokens // self.layout.x if self.sharded else self.tokens
+        self.width = self.model.hidden // self.layout.y
+        self.matrices: dict[str, int] = {}
+
+    def issue(self, kind: str, axes: str, elements: int, element_bytes: int = 2) -> None:
+        named = [name for name in ("x", "y", "z", "data", "pipeline") if name in axes.split()]
+        wide = tuple(name for name in named if getattr(self.layout, name) > 1)
+        if wide:
+            self.found[Issue(kind, wide, elements, element_bytes)] += 1  # type: ignore[arg-type]
+
+    def gather(self, name: str) -> None:
+        if name not in self.held:
+            self.issue("all-gather", "z", self.matrices[name])
+        if self.cached:
+            self.held.add(name)
+
+    def scatter(self, name: str) -> None:
+        self.issue("reduce-scatter", "z", self.matrices[name], self.recipe.gradient_bytes)
+
+    def norm(self, bias: bool) -> None:
+        self.issue("all-reduce", "y", 2 * self.own if bias else self.own, 4)
+
+    def block_forward(self, name: str, block: Block) -> None:
+        for _, n, layer, turned in shapes(block):
+            if not turned:
+                self.norm(block.norm_bias)
+                if self.sharded:
+                    self.issue("all-gather", "x", self.tokens * self.width)
+            self.gather(f"{name}.{layer}")
+            if not turned:
+                self.issue("all-reduce", "y", self.tokens * n // self.layout.x)
+            elif self.sharded:
+                self.issue("reduce-scatter", "x", self.tokens * self.width)
+            else:
+                self.issue("all-reduce", "x", self.tokens * self.width)
+
+    def block_backward(self, name: str, block: Block) -> None:
+        for k, _, layer, turned in reversed(shapes(block)):
+            if self.sharded:  # the gradient of the output, or the input again
+                self.issue("all-gather", "x", self.tokens * self.width)
+            self.gather(f"{name}.{layer}")
+            if turned:
+                self.issue("all-reduce", "y", self.tokens * k // self.layout.x)
+            elif self.sharded:
+                self.issue("reduce-scatter", "x", self.tokens * self.width)
+            else:
+                self.issue("all-reduce", "x", self.tokens * self.width)
+            self.scatter(f"{name}.{layer}")
+            if not turned:
+                self.norm(block.norm_bias)
+
+    def embed(self, *, backward: bool) -> None:
+        whole = self.tokens * self.model.hidden
+        if not backward:
+            self.gather("vocabulary")
+            self.issue("reduce-scatter" if self.sharded else "all-reduce", "x y", whole)
+        else:
+            self.issue("all-gather", "x y" if self.sharded else "y", whole)
+            self.scatter("vocabulary")
+
+    def head(self, *, backward: bool) -> None:
+        whole = self.tokens * self.model.hidden
+        matrix = "vocabulary" if self.model.tied_embeddings else "head"
+        if not backward:
+            if self.model.final_norm:
+                self.norm(self.model.norm_bias)
+            self.issue("all-gather", "x y" if self.sharded else "y", whole)
+            self.gather(matrix)
+            for _ in ("max", "target", "sum"):
+                self.issue("all-reduce", "x y", self.tokens, 4)
+        else:
+            self.gather(matrix)
+            if self.sharded:
+                self.issue("all-gather", "x y", whole)
+            self.issue("reduce-scatter" if self.sharded else "all-reduce", "x y", whole)
+            self.scatter(matrix)
+            if self.model.final_norm:
+                self.norm(self.model.norm_bias)
+
+    def leave(self) -> None:
+        self.issue("send", "pipeline", self.tokens * self.width // self.layout.x)
+
+    def arrive(self) -> None:
+        if not self.sharded:
+            self.issue("all-gather", "x", self.tokens * self.width)
+
+
+def shapes(block: Block) -> list[tuple[int, int, str, bool]]:
+    """Inputs, outputs, name and whether transposed, of the four linear layers."""
+    attention, feed = block.attention, block.feed_forward
+    assert isinstance(attention, Attention)
+    assert isinstance(feed, FeedForward)
+    inner = attention.heads * attention.head_dim
+    fused = inner + 2 * attention.kv_heads * attention.head_dim
+    up = feed.intermediate * (2 if feed.gated else 1)
+    return [
+        (block.hidden, fused, "qkv", False),
+        (inner, block.hidden, "proj", True),
+        (block.hidden, up, "fc1", False),
+        (feed.intermediate, block.hidden, "fc2", True),
+    ]
+
+
+def walked(model: Model, recipe: Recipe, layout: Layout, stage: int, options: StepOptions) -> Counter[Issue]:
+    """A step of an evenly divided model."""
+    walk = Walk(model, recipe, layout, options.weight_cache)
+    whole = [run.block for run in model.runs for _ in range(run.count)]
+    per = len(whole) // (layout.pipeline * layout.virtual_stages)
+    last = layout.pipeline * layout.virtual_stages - 1
+    chunks = range(stage, last + 1, layout.pipeline)
+    names = [index for chunk in chunks for index in range(chunk * per, chunk * per + per)]
+    count = layout.recompute_layers or len(names)
+    replayed = set(names[:count]) if layout.recompute == "full" else set()
+    tile = layout.x * layout.y
+    for index in names:
+        for k, n, layer, _ in shapes(whole[index]):
+            walk.matrices[f"{index}.{layer}"] = k * n // tile
+    rows = next(r for r in range(-(-model.vocab // tile), 10**6) if r * model.hidden % layout.z == 0)
+    if stage == 0:
+        walk.matrices["vocabulary"] = rows * model.hidden
+    if last in chunks and not model.tied_embeddings:
+        walk.matrices["head"] = rows * model.hidden
+    for _ in range(recipe.global_batch // (layout.micro_batch * layout.z * layout.data)):
+        for chunk in chunks:
+            walk.embed(backward=False) if chunk == 0 else walk.arrive()
+            for index in range(chunk * per, chunk * per + per):
+                walk.block_forward(str(index), whole[index])
+            walk.head(backward=False) if chunk == last else walk.leave()
+        for chunk in reversed(chunks):
+            walk.head(backward=True) if chunk == last else walk.arrive()
+            for index in reversed(range(chunk * per, chunk * per + per)):
+                if index in replayed:
+                    walk.block_forward(str(index), whole[index])
+                walk.block_backward(str(index), whole[index])
+            walk.embed(backward=True) if chunk == 0 else walk.leave()
+    synchronise(walk, [whole[index] for index in names], stage == 0, last in chunks, rows)
+    if last in chunks:
+        walk.issue("all-reduce", "z data", 1, 4)
+    if options.clip:
+        walk.issue("all-reduce", "x y z data pipeline", 1, 4)
+    return walk.found
+
+
+def synchronise(walk: Walk, blocks: list[Block], first: bool, last: bool, rows: int) -> None:
+    """Once per step: matrices over data (one bucket: the models are small), vectors over all copies."""
+    model, layout, gradient = walk.model, walk.layout, walk.recipe.gradient_bytes
+    at_rest = sum(elements // layout.z for elements in walk.matrices.values())
+    if layout.zero == 1:
+        at_rest += -at_rest % layout.data
+        walk.issue("reduce-scatter", "data", at_rest, gradient)
+        walk.issue("all-gather", "data", at_rest)
+    else:
+        walk.issue("all-reduce", "data", at_rest, gradient)
+    outputs, features = (rows if last and model.head_bias else 0), 0
+    for block in blocks:
+        features += 2 * walk.width * (2 if block.norm_bias else 1)
+        for _, n, layer, turned in shapes(block):
+            part = block.attention if layer in ("qkv", "proj") else block.feed_forward
+            biased = part.bias if isinstance(part, FeedForward) else getattr(part, BIASES[layer])
+            outputs += n // layout.x if biased and not turned else 0
+            features += n // layout.y if biased and turned else 0
+    features += model.positions * walk.width if first else 0
+    features += walk.width * (2 if model.norm_bias else 1) if last and model.final_norm else 0
+    if walk.sharded:
+        walk.issue("all-reduce", "x z data", features, gradient)
+        if outputs:
+            walk.issue("all-reduce", "z data", outputs, gradient)
+    else:
+        walk.issue("all-reduce", "z data", outputs + features, gradient)
+
+
+BIASES = {"qkv": "qkv_bias", "proj": "out_bias"}
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[Model, Layout, int, StepOptions]:
+    """A model, a layout that it can take, a stage and options."""
+    x, y = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 4]))
+    z, data = draw(st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (1, 4), (2, 2), (4, 2)]))
+    pipeline, virtual = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (4, 1), (2, 2)]))
+    batch = RECIPE.global_batch // (z * data)
+    sizes = [size for size in range(1, batch + 1) if batch % size == 0]
+    rounds = [size for size in sizes if batch // size % pipeline == 0]
+    if virtual > 1 and not rounds:
+        virtual = 1
+    recompute = draw(st.sampled_from(["none", "selective", "full"]))
+    layout = Layout(
+        x=x,
+        y=y,
+        z=z,
+        data=data,
+        pipeline=pipeline,
+        virtual_stages=virtual,
+        schedule="interleaved" if virtual > 1 else "1f1b",
+        micro_batch=draw(st.sampled_from(rounds if virtual > 1 else sizes)),
+        zero=draw(st.sampled_from([0, 1])),
+        sequence_parallel=x > 1 and y == 1 and draw(st.booleans()),
+        recompute=recompute,
+        recompute_layers=draw(st.integers(0, 4 // pipeline)) if recompute == "full" else 0,
+    )
+    model = draw(st.sampled_from([GPT, UNTIED, LLAMA] if pipeline == 1 else [UNTIED, LLAMA]))
+    options = StepOptions(weight_cache=draw(st.booleans()), clip=draw(st.booleans()))
+    return model, layout, draw(st.integers(0, pipeline - 1)), options
+
+
+@given(steps())
+@settings(max_examples=150, deadline=None)
+def test_steps_are_those_of_a_walk_over_the_layers(step: tuple[Model, Layout, int, StepOptions]) -> None:
+    model, layout, stage, options = step
+    found = step_collectives(model, RECIPE, layout, stage=stage, options=options)
+    assert found == walked(model, RECIPE, layout, stage, options)
+    assert all(times > 0 for times in found.values())
+
+
+# Properties ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [GPT, UNTIED, LLAMA])
+def test_a_rank_alone_issues_nothing(model: Model) -> None:
+    assert not step_collectives(model, RECIPE, Layout(recompute="full"))
+
+
+def test_precision_sets_the_widths() -> None:
+    """Activations and gathered weights are as wide as computed with, gradients have their own width,
+    statistics are fp32."""
+    layout = Layout(x=2, y=2, z=2)
+    for precision, width in (("bf16", 2), ("fp32", 4)):
+        recipe = replace(RECIPE, precision=precision, gradient_bytes=2)
+        found = step_collectives(LLAMA, recipe, layout)
+        widths = {(issue.kind, issue.axes): set[int]() for issue in found}
+        for issue in found:
+            widths[issue.kind, issue.axes].add(issue.element_bytes)
+        assert widths["all-gather", ("z",)] == {width}
+        assert widths["reduce-scatter", ("z",)] == {2}
+        assert widths["all-reduce", ("x",)] == {width}
+        assert widths["all-reduce", ("y",)] == {width, 4}
+
+
+@given(steps())
+@settings(max_examples=60, deadline=None)
+def test_sharding_the_optimizer_changes_the_reduction_over_data_alone(
+    step: tuple[Model, Layout, int, StepOptions],
+) -> None:
+    """Each all-reduce becomes a reduce-scatter and an all-gather of as much, padded to a multiple of data."""
+    model, layout, stage, options = step
+    copied, sharded = (
+        step_collectives(model, RECIPE, replace(layout, zero=zero), stage=stage, options=options)
+        for zero in (0, 1)
+    )
+    gone, new = copied - sharded, sharded - copied
+    assert {(issue.kind, issue.axes) for issue in gone} <= {("all-reduce", ("data",))}
+    assert Counter(issue.kind for issue in new) == (
+        {"reduce-scatter": 1, "all-gather": 1} if layout.data > 1 else {}
+    )
+    for issue in new:
+        assert 0 <= issue.elements - next(iter(gone)).elements < layout.data
+
+
+@given(st.integers(1, 10**10), st.sampled_from([1, 2, 3, 64, 100]), st.sampled_from([0, 1]))
+def test_buckets_are_near_equal_and_hold_everything(elements: int, data: int, zero: int) -> None:
+    found = buckets(elements, Layout(data=data, zero=zero))
+    unit = data if zero else 1
+    least = max(BUCKET_ELEMENTS, BUCKET_ELEMENTS_PER_RANK * data)
+    assert len(found) == -(-elements // int(least))
+    assert 0 <= sum(found) - elements < unit
+    assert max(found) - min(found) <= unit
+    assert all(size % unit == 0 for size in found)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**4), *(st.integers(1, 64) for _ in range(3)))
+def test_padded_rows_are_the_fewest_that_divide(vocab: int, hidden: int, x: int, y: int, z: int) -> None:
+    rows = padded_rows(vocab, hidden, Layout(x=x, y=y, z=z))
+    assert rows * x * y >= vocab
+    assert rows * hidden % z == 0
+    fewer = rows - z // gcd(hidden, z)
+    assert fewer * x * y < vocab
+
+
+# Against the estimator ----------------------------------------------------------------------------
+
+BARE = Model(
+    name="bare",
+    hidden=64,
+    vocab=256,
+    runs=(BlockRun(block=REFERENCE, count=4),),
+    final_norm=False,
+)
+"""No vectors: the estimator cuts them over z and data as if they were matrices."""
+Sums = dict[tuple[str, tuple[str, ...]], float]
+
+
+def estimated(model: Model, recipe: Recipe, layout: Layout, stage: int) -> Sums:
+    """Bytes per kind and axes that the simulator draws from the estimate."""
+    estimator = Estimator(Job(model=model, recipe=recipe), load_cluster("h100-128"))
+    wanted = demand(layout, next(iter(estimator.frames(LayoutTable.of([layout])))))
+    found: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    for (kind, axes), total in totals(layout, wanted).items():
+        wide = tuple(axis for axis in axes if getattr(layout, axis, 1) > 1)
+        found[kind, wide] += total.bytes[stage]
+    return {key: float(value) for key, value in found.items() if value}
+
+
+@pytest.mark.usefixtures("bare_blocks")
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(x=2, y=2, z=2, data=2, micro_batch=2),
+        Layout(x=4, z=2, micro_batch=4, sequence_parallel=True, zero=0, data=2),
+        Layout(x=2, y=2, z=2, data=2, zero=0, recompute="full"),
+        Layout(x=2, y=2, z=2, pipeline=2, recompute="full", recompute_layers=2),
+        Layout(x=2, pipeline=2, sequence_parallel=True, micro_batch=2),
+        Layout(x=2, y=2, pipeline=2, virtual_stages=2, schedule="interleaved"),
+    ],
+)
+@pytest.mark.parametrize("tied", [False, True])
+def test_bytes_are_those_of_the_estimate(layout: Layout, tied: bool) -> None:
+    """All but two: the estimator gathers weights forward and backward, the runtime the embedding's forward
+    alone, and those of recomputed blocks once more."""
+    if tied and layout.pipeline > 1:
+        return
+    model, recipe = replace(BARE, tied_embeddings=tied), Recipe(global_batch=16, sequence=32)
+    micro_batches = 16 // (layout.micro_batch * layout.data_parallel)
+    for stage in range(layout.pipeline):
+        found: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        for issue, times in step_collectives(
+            model, recipe, layout, stage=stage, options=StepOptions(clip=False)
+        ).items():
+            if issue.elements > 1:
+                found[issue.kind, issue.axes] += times * issue.bytes
+        if layout.z > 1:
+            tile = layout.x * layout.y
+            recomputed = (layout.recompute_layers or 4) if layout.recompute == "full" else 0
+            matrices = sum(linear.inputs * linear.outputs for linear in REFERENCE.linears())
+            more = recomputed * matrices - (256 * 64 if stage == 0 else 0)
+            found["all-gather", ("z",)] -= 2 * micro_batches * more // tile
+        wanted = estimated(model, recipe, layout, stage)
+        assert found == pytest.approx(wanted)
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+
+def with_block(change: Callable[[Block], Block]) -> Model:
+    return replace(LLAMA, runs=(BlockRun(block=change(LLAMA_BLOCK), count=4),))
+
+
+def with_attention(**changes: object) -> Model:
+    return with_block(lambda block: replace(block, attention=replace(block.attention, **changes)))  # type: ignore[arg-type]
+
+
+LATENT = LatentAttention(heads=8, q_rank=32, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8)
+EXPERTS = MixtureOfExperts(experts=4, top_k=2, expert=FeedForward(intermediate=32))
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "words"),
+    [
+        (with_block(lambda block: replace(block, feed_forward=EXPERTS)), Layout(), "feed_forward.*dense"),
+        (with_block(lambda block: replace(block, attention=LATENT)), Layout(), "attention.*grouped-query"),
+        (with_block(lambda block: replace(block, parallel=True)), Layout(), "parallel=False"),
+        (with_block(lambda block: replace(block, norms=4)), Layout(), "4 norms.*norms=2"),
+        (with_attention(extra_parameters=12), Layout(), "extra_parameters=0"),
+        (with_attention(window=8), Layout(), "window=None"),
+        (with_attention(rotary=False), Layout(), "positions.*rotary=True"),
+        (replace(LLAMA, prediction_layers=1), Layout(), "prediction_layers=0"),
+        (replace(LLAMA, embedding_features=24), Layout(), "embedding_features=None"),
+        (replace(LLAMA, embedding_norm=True), Layout(), "embedding_norm=False"),
+        (LLAMA, Layout(context=2), "context=1"),
+        (LLAMA, Layout(data=2, expert=2), "expert=1"),
+        (LLAMA, Layout(x=2, expert_tensor=2), "expert_tensor=1"),
+        (LLAMA, Layout(data=2, zero=2), "zero=1"),
+        (LLAMA, Layout(offload_optimizer=True), "offload_optimizer=false"),
+        (LLAMA, Layout(offload_activations=True), "offload_activations=false"),
+        (LLAMA, Layout(pipeline=2, schedule="zb1p"), "schedule.*1f1b"),
+        (LLAMA, Layout(pipeline=2, virtual_stages=2, schedule="zbv"), "schedule.*1f1b"),
+        (GPT, Layout(pipeline=2), "pipeline=1.*tied_embeddings=False"),
+    ],
+)
+def test_what_the_runtime_lacks_is_refused_with_what_to_change(
+    model: Model, layout: Layout, words: str
+) -> None:
+    with pytest.raises(Unsupported, match=words):
+        check_runnable(model, layout)
+    with pytest.raises(Unsupported, match=words):
+        step_collectives(model, RECIPE, layout)
+
+
+def test_every_rank_needs_a_key_value_head() -> None:
+    """The rules of layouts let one key-value head be copied."""
+    with pytest.raises(BadInput, match=r"1 key-value heads.*kv_heads.*x = 2"):
+        check_runnable(with_attention(kv_heads=1), Layout(x=2))
+
+
+@pytest.mark.parametrize(
+    ("layout", "stage", "words"),
+    [
+        (Layout(z=16, micro_batch=5), 0, "24.*micro_batch 5"),
+        (Layout(x=4, y=2, z=3, data=5), 0, "24.*data 5"),
+        (Layout(y=5), 0, "y = 5"),
+        (Layout(x=2, y=2, sequence_parallel=True), 0, "y = 1"),
+        (Layout(pipeline=2), 2, "stage 2 of 2"),
+        (Layout(pipeline=8), 0, "8 .* chunks, 4 layers"),
+    ],
+)
+def test_what_does_not_divide_is_refused(layout: Layout, stage: int, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        step_collectives(LLAMA, RECIPE, layout, stage=stage)
+
+
+def test_weights_that_do_not_divide_over_z_are_refused() -> None:
+    recipe = replace(RECIPE, global_batch=30)
+    with pytest.raises(BadInput, match=r"4608 weights of qkv .* z = 5 -- choose z"):
+        step_collectives(LLAMA, recipe, Layout(z=5))
