@@ -1,0 +1,232 @@
+"""A rank's parameters and gradients in flat buffers: summed over copies in buckets, cut over data by ZeRO-1.
+
+A bucket of matrices is summed as soon as the last micro-batch has given all its gradients (as PyTorch's DDP
+does), behind the rest of the backward pass.  Vectors are few: one buffer per set of axes, summed at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.layout.iteration import buckets
+from weft.runtime.collectives import Pending
+from weft.runtime.machine import Machine
+from weft.runtime.parameters import Holding, Matrix
+from weft.runtime.placement import Range, share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slot:
+    """A holding's range in a buffer; ``counted``: of its copies, this rank's counts in the norm."""
+
+    holding: Holding
+    start: int
+    stop: int
+    counted: bool
+
+
+class Buffer:
+    """Some holdings one after the other, values and gradients; the parameters become views of it.
+
+    ``bounds`` are its buckets; ``sum_over`` the axes over which gradients are summed.
+    """
+
+    def __init__(
+        self, machine: Machine, holdings: Sequence[Holding], sizes: Sequence[int], sum_over: tuple[str, ...]
+    ) -> None:
+        first = holdings[0].parameter
+        self.sum_over, self.bounds = sum_over, _bounds(sizes)
+        self.values = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.gradients = torch.zeros_like(self.values)
+        self.slots: list[Slot] = []
+        start = 0
+        for holding in holdings:
+            stop = start + holding.parameter.numel()
+            counted = _counted(machine, holding)
+            self.slots.append(Slot(holding=holding, start=start, stop=stop, counted=counted))
+            self.values[start:stop] = holding.parameter.detach().view(-1)
+            holding.parameter.data = self.values[start:stop].view_as(holding.parameter)
+            start = stop
+        self.clear()
+
+    def clear(self) -> None:
+        """Set all gradients to zero."""
+        self.gradients.zero_()
+        for slot in self.slots:
+            parameter = slot.holding.parameter
+            parameter.grad = self.gradients[slot.start : slot.stop].view_as(parameter)
+
+    def within(self, start: int, stop: int) -> Iterator[tuple[Slot, Range]]:
+        """Slots that a range of the buffer meets, and where it meets them (positions in the buffer)."""
+        for slot in self.slots:
+            low, high = max(start, slot.start), min(stop, slot.stop)
+            if low < high:
+                yield slot, (low, high)
+
+
+def _bounds(sizes: Sequence[int]) -> list[Range]:
+    found, start = [], 0
+    for size in sizes:
+        found.append((start, start + size))
+        start += size
+    return found
+
+
+def _counted(machine: Machine, holding: Holding) -> bool:
+    copied = [axis for axis in ("x", "y", "z", "data") if axis not in holding.split_over]
+    return all(machine.grid.coordinates[axis] == 0 for axis in copied)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Owned:
+    """A range of a buffer that this rank updates.
+
+    ``leaf`` is the values as an optimizer takes them; after a step its gradient is the whole batch's.
+    """
+
+    buffer: Buffer
+    start: int
+    stop: int
+    leaf: nn.Parameter
+    matrix: bool
+
+
+class Flat:
+    """All that a rank holds of a model or stage; ``owned`` is what it updates."""
+
+    def __init__(self, machine: Machine, model: nn.Module, holdings: Sequence[Holding]) -> None:
+        self.machine = machine
+        layout = machine.grid.layout
+        self._sharded = layout.zero > 0 and machine.grid.size("data") > 1
+        matrices = [holding for holding in holdings if holding.matrix]
+        elements = sum(holding.parameter.numel() for holding in matrices)
+        self._matrices = Buffer(machine, matrices, buckets(elements, layout), ("data",))
+        by_axes: dict[tuple[str, ...], list[Holding]] = {}
+        for holding in holdings:
+            if not holding.matrix:
+                by_axes.setdefault(machine.grid.axes(*holding.sum_over), []).append(holding)
+        self._vectors = [
+            Buffer(machine, members, [sum(member.parameter.numel() for member in members)], axes)
+            for axes, members in by_axes.items()
+        ]
+        self.owned = [*self._own_matrices(), *self._own_vectors()]
+        self._uses: dict[nn.Parameter, int] = {}
+        for module in model.modules():
+            if isinstance(module, Matrix):
+                module.accumulated = self._accumulated
+                self._uses[module.shard] = module.uses
+        self._missing: list[int] = []
+        self._summing: dict[int, Pending] = {}
+
+    def _own_matrices(self) -> Iterator[Owned]:
+        grid, buffer = self.machine.grid, self._matrices
+        for start, stop in buffer.bounds:
+            low, high = 0, stop - start
+            if self._sharded:
+                low, high = share(stop - start, grid.size("data"), grid.index("data"))
+            yield _owned(buffer, start + low, start + high, matrix=True)
+
+    def _own_vectors(self) -> Iterator[Owned]:
+        for buffer in self._vectors:
+            yield _owned(buffer, 0, len(buffer.values), matrix=False)
+
+    @contextmanager
+    def step(self, micro_batches: int) -> Iterator[None]:
+        """One step's forward and backward passes; when it ends, gradients are summed over all copies.
+
+        When the block raises, what was under way is waited for and dropped.
+        """
+        for buffer in (self._matrices, *self._vectors):
+            buffer.clear()
+        self._missing = [
+            sum(
+                micro_batches * self._uses[slot.holding.parameter]
+                for slot, _ in self._matrices.within(*bound)
+            )
+            for bound in self._matrices.bounds
+        ]
+        try:
+            with self.machine.overlap.step():
+                yield
+            self._finish()
+        finally:
+            for pending in self._summing.values():
+                pending.wait()
+            self._summing.clear()
+
+    def _accumulated(self, parameter: nn.Parameter) -> None:
+        """One more gradient of a matrix has been added; sum the buckets that are now complete."""
+        for index, bound in enumerate(self._matrices.bounds):
+            if any(slot.holding.parameter is parameter for slot, _ in self._matrices.within(*bound)):
+                self._missing[index] -= 1
+                if self._missing[index] == 0 and self.machine.overlap.switches.reduce_scatter:
+                    self._summing[index] = self._sum(index)
+
+    def _sum(self, index: int) -> Pending:
+        start, stop = self._matrices.bounds[index]
+        values = self._matrices.gradients[start:stop].to(self.machine.precision.reduce)
+        if self._sharded:
+            return self.machine.collectives.reduce_scatter(values, "data")
+        return self.machine.collectives.all_reduce(values, "data")
+
+    def _finish(self) -> None:
+        """Sum what has not been summed yet."""
+        collectives = self.machine.collectives
+        reduced = self.machine.precision.reduce
+        vectors = [
+            collectives.all_reduce(buffer.gradients.to(reduced), *buffer.sum_over) for buffer in self._vectors
+        ]
+        for index in range(len(self._matrices.bounds)):
+            if index not in self._summing:
+                self._summing[index] = self._sum(index)
+        for index, owned in enumerate(self.owned[: len(self._matrices.bounds)]):
+            assert owned.leaf.grad is not None
+            owned.leaf.grad.copy_(self._summing.pop(index).wait())
+        for buffer, pending in zip(self._vectors, vectors, strict=True):
+            buffer.gradients.copy_(pending.wait())
+
+    def publish(self) -> None:
+        """With ZeRO-1, bring updated values to the other ranks of data, in the format of gathering."""
+        if not self._sharded:
+            return
+        waiting = []
+        for owned in self.owned[: len(self._matrices.bounds)]:
+            shard = owned.leaf.detach().to(self.machine.precision.gather)
+            waiting.append(self.machine.collectives.all_gather(shard, "data"))
+        for (start, stop), owned, pending in zip(self._matrices.bounds, self.owned, waiting, strict=False):
+            own = owned.leaf.detach().clone()
+            self._matrices.values[start:stop] = pending.wait()
+            owned.leaf.detach().copy_(own)
+
+    def norm(self) -> Tensor:
+        """Euclidean norm of all gradients of the whole model, each parameter counted once, shape (1,)."""
+        wide = self.machine.precision.wide
+        total = torch.zeros(1, dtype=wide, device=self.machine.grid.device)
+        for owned in self.owned:
+            gradient = owned.leaf.grad
+            assert gradient is not None
+            for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
+                if slot.counted or (self._sharded and owned.matrix):
+                    total += gradient[low - owned.start : high - owned.start].to(wide).square().sum()
+        self.machine.collectives.all_reduce(total, "x", "y", "z", "data", "pipeline").wait()
+        return total.sqrt_()
+
+    def clip(self, maximum: float) -> Tensor:
+        """Scale gradients so that their norm is at most ``maximum``; the norm before, shape (1,)."""
+        norm = self.norm()
+        scale = (maximum / (norm + 1e-6)).clamp(max=1.0)
+        for owned in self.owned:
+            assert owned.leaf.grad is not None
+            owned.leaf.grad.mul_(scale.to(owned.leaf.dtype))
+        return norm
+
+
+def _owned(buffer: Buffer, start: int, stop: int, *, matrix: bool) -> Owned:
+    leaf = nn.Parameter(buffer.values[start:stop])
+    leaf.grad = buffer.gradients[start:stop]
+    return Owned(buffer=buffer, start=start, stop=stop, leaf=leaf, matrix=matrix)

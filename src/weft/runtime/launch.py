@@ -1,0 +1,276 @@
+"""A function on every rank: in the processes that torchrun made, or in processes that are started here."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+"""How ranks of a device talk."""
+RANKS_PER_CORE = 8
+"""More ranks than this on a core of the machine are refused."""
+GRACE_S = 5.0
+"""Seconds that a rank has to end before it is killed."""
+
+Worker = Callable[..., None]
+
+
+def run_ranks(worker: Worker, arguments: tuple[Any, ...], world: int, device: str = "cpu") -> None:
+    """Run ``worker(*arguments)`` on ``world`` ranks of an initialized process group; return when all have.
+
+    Under torchrun this process is one of the ranks.  Otherwise they are started here, as processes that
+    share the cores: the worker must be importable and its arguments picklable.  One rank runs in this
+    process without a process group.  If a rank fails, all are ended.
+
+    Args:
+        device: ``cpu`` (gloo) or ``cuda`` (NCCL; each rank gets the GPU of its local rank).
+
+    Raises:
+        BadInput: torchrun made another number of ranks, or the machine cannot run as many.
+        WeftError: what a rank raised.
+        RuntimeError: any other exception of a rank, with its traceback.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    if device not in BACKENDS:
+        raise UnknownName("device", device, BACKENDS, where="device")
+    if launched():
+        _as_launched(worker, arguments, world, device)
+    elif world == 1:
+        _check_gpus(device, 1)
+        worker(*arguments)
+    else:
+        _check_cores(device, world)
+        _check_gpus(device, world)
+        _start(worker, arguments, world, device)
+
+
+def launched() -> bool:
+    """Whether torchrun, or what sets the same variables, started this process."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+
+
+def default_device(world: int) -> str:
+    """``cuda`` where this machine has a GPU for each of its ranks, else ``cpu``."""
+    return "cuda" if 0 < local_ranks(world) <= gpus() else "cpu"
+
+
+def local_ranks(world: int) -> int:
+    """How many of the ranks run on this machine."""
+    return _variable("LOCAL_WORLD_SIZE", world) if launched() else world
+
+
+def gpus() -> int:
+    """GPUs that PyTorch can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# Under torchrun ----------------------------------------------------------------------------------
+
+
+def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) -> None:
+    started = _variable("WORLD_SIZE", 1)
+    if started != world:
+        raise BadInput(
+            f"{started} ranks were launched, but {world} are needed",
+            where="WORLD_SIZE",
+            remedy=f"launch {world} ranks, or ask for {started}",
+        )
+    rank = _variable("RANK", 0)
+    local = _variable("LOCAL_RANK", rank)
+    _check_gpus(device, local_ranks(world))
+    if world == 1:
+        worker(*arguments)
+        return
+    _join(device, rank, world, local, "env://")
+    worker(*arguments)
+    dist.destroy_process_group()
+
+
+def _variable(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise BadInput(f"{text[:40]!r} is no number", where=name, remedy="launch with torchrun, or unset it")
+    return int(text)
+
+
+def _check_gpus(device: str, ranks: int) -> None:
+    if device == "cuda" and gpus() < ranks:
+        raise BadInput(
+            f"{ranks} ranks on this machine need as many GPUs, but PyTorch sees {gpus()}",
+            where="device",
+            remedy="use fewer ranks, or the device cpu",
+        )
+
+
+def _join(device: str, rank: int, world: int, local: int, meeting: str) -> None:
+    own = torch.device("cuda", local) if device == "cuda" else None
+    if own is not None:
+        torch.cuda.set_device(own)
+    dist.init_process_group(BACKENDS[device], init_method=meeting, rank=rank, world_size=world, device_id=own)
+
+
+# Processes started here --------------------------------------------------------------------------
+
+
+def _check_cores(device: str, world: int) -> None:
+    most = RANKS_PER_CORE * cores()
+    if device == "cpu" and world > most:
+        raise BadInput(
+            f"{world:,} ranks are too many for {cores()} cores",
+            where="ranks",
+            remedy=f"use at most {most} on this machine, or torchrun over several",
+        )
+
+
+def _start(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) -> None:
+    processes: list[SpawnProcess] = []
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        try:
+            with _interrupts_ignored():
+                processes.extend(
+                    _process(worker, arguments, rank, world, device, folder) for rank in range(world)
+                )
+            failed = _wait(processes)
+            if failed is not None:
+                raise _reason(failed, processes, Path(folder))
+        finally:
+            _end(processes)
+
+
+def _process(
+    worker: Worker, arguments: tuple[Any, ...], rank: int, world: int, device: str, folder: str
+) -> SpawnProcess:
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_rank, args=(worker, arguments, rank, world, device, folder))
+    process.start()
+    return process
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """What is started inside ignores Ctrl-C until it is ready to end quietly."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _wait(processes: list[SpawnProcess]) -> SpawnProcess | None:
+    """The first process that fails, None when all have ended well."""
+    alive: dict[Any, SpawnProcess] = {process.sentinel: process for process in processes}
+    while alive:
+        for sentinel in wait(list(alive)):
+            process = alive.pop(sentinel)
+            process.join()
+            if process.exitcode:
+                return process
+    return None
+
+
+def _end(processes: list[SpawnProcess]) -> None:
+    """End what still runs, kindly at first."""
+    for process in processes:
+        process.terminate()
+    last = time.monotonic() + GRACE_S
+    for process in processes:
+        process.join(max(last - time.monotonic(), 0.0))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _reason(failed: SpawnProcess, processes: list[SpawnProcess], folder: Path) -> BaseException:
+    """Why the ranks failed: one that was killed, or the exception that was raised first."""
+    for rank, process in enumerate(processes):
+        if process.exitcode is not None and process.exitcode < 0:
+            return _killed(rank, signal.Signals(-process.exitcode))
+    records = sorted(folder.glob("*.json"))
+    if not records:
+        return RuntimeError(f"rank {processes.index(failed)} ended with exit code {failed.exitcode}")
+    record = json.loads(records[0].read_text(encoding="utf-8"))
+    if record["exit_code"] is None:
+        return RuntimeError(f"rank {record['rank']} failed:\n\n{record['text']}")
+    kind = NothingFeasible if record["exit_code"] == NothingFeasible.exit_code else BadInput
+    return kind(record["text"])
+
+
+def _killed(rank: int, by: signal.Signals) -> BaseException:
+    if by == signal.SIGINT:
+        return KeyboardInterrupt()
+    if by == signal.SIGKILL:
+        return BadInput(
+            f"rank {rank} was killed ({by.name})",
+            remedy="if the memory ran out, use fewer ranks or a smaller problem",
+        )
+    return RuntimeError(f"rank {rank} was ended by {by.name}")
+
+
+# In a started process ----------------------------------------------------------------------------
+
+
+def _rank(
+    worker: Worker, arguments: tuple[Any, ...], rank: int, world: int, device: str, folder: str
+) -> None:
+    """One rank's process: its exception goes into the folder as text."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        if device == "cpu":
+            torch.set_num_threads(max(1, cores() // world))
+        _join(device, rank, world, rank, f"file://{folder}/meeting")
+        worker(*arguments)
+        dist.destroy_process_group()
+    except Exception as error:
+        _record(Path(folder), rank, error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _record(folder: Path, rank: int, error: Exception) -> None:
+    """The exception as a file that sorts by time, there whole or not at all."""
+    expected = isinstance(error, WeftError)
+    record = {
+        "rank": rank,
+        "exit_code": error.exit_code if isinstance(error, WeftError) else None,
+        "text": str(error) if expected else traceback.format_exc(),
+    }
+    name = folder / f"{time.monotonic_ns():020d}-{rank}.partial"
+    name.write_text(json.dumps(record), encoding="utf-8")
+    name.replace(name.with_suffix(".json"))

@@ -1,0 +1,45 @@
+"""What every layer of one rank works with: grid, collectives, scheduler, products and number formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.runtime.collectives import Collectives
+from weft.runtime.grid import Grid
+from weft.runtime.matmul import Matmul
+from weft.runtime.overlap import Overlap, Switches
+from weft.runtime.precision import Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One rank's means."""
+
+    grid: Grid
+    collectives: Collectives
+    overlap: Overlap
+    matmul: Matmul = field(default_factory=Matmul)
+    precision: Precision = field(default_factory=Precision)
+
+    @classmethod
+    def of(
+        cls,
+        grid: Grid,
+        *,
+        precision: Precision | None = None,
+        switches: Switches | None = None,
+        tuned: bool = False,
+    ) -> Machine:
+        """The means of a grid's rank; overlaps are those of its layout unless given."""
+        return cls(
+            grid=grid,
+            collectives=Collectives(grid),
+            overlap=Overlap(switches or Switches.of(grid.layout)),
+            matmul=Matmul(tuned=tuned),
+            precision=precision or Precision(),
+        )
+
+    @property
+    def rows_cut(self) -> bool:
+        """Sequence parallelism: between linear layers tokens are split over x."""
+        return self.grid.layout.sequence_parallel and self.grid.size("x") > 1

@@ -1,0 +1,114 @@
+"""Adam over what a rank owns: cut over z with the weights, and over data with ZeRO-1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import cos, pi
+
+import torch
+from torch import Tensor
+
+from weft.runtime.checkpoint import Piece
+from weft.runtime.flat import Flat
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Adam's state per parameter, under PyTorch's names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamSettings:
+    """AdamW (arXiv 1711.05101) with linear warm-up and cosine decay to a tenth; matrices alone are decayed.
+
+    ``steps`` 0 keeps the rate after warm-up.
+    """
+
+    rate: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    warmup: int = 0
+    steps: int = 0
+    clip: float | None = 1.0
+
+    def rate_at(self, step: int) -> float:
+        """Learning rate of a step, from 0."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / self.warmup
+        if not self.steps:
+            return self.rate
+        gone = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
+        return self.rate * (0.55 + 0.45 * cos(pi * gone))
+
+
+class Optimizer:
+    """Updates a rank's flat parameters.
+
+    Attributes:
+        flat: what is updated.
+        updates: how many updates have been made.
+    """
+
+    def __init__(self, flat: Flat, settings: AdamSettings) -> None:
+        self.flat, self.settings, self.updates = flat, settings, 0
+        groups = [
+            {
+                "params": [owned.leaf for owned in flat.owned if owned.matrix == matrix],
+                "weight_decay": settings.weight_decay if matrix else 0.0,
+            }
+            for matrix in (True, False)
+        ]
+        self._adam = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=settings.rate,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            fused=True,
+        )
+
+    def step(self) -> Tensor:
+        """Clip, update, and with ZeRO-1 publish; the gradients' norm before clipping, shape (1,)."""
+        limit = self.settings.clip
+        norm = self.flat.norm() if limit is None else self.flat.clip(limit)
+        for group in self._adam.param_groups:
+            group["lr"] = self.settings.rate_at(self.updates)
+        self._adam.step()
+        self.flat.publish()
+        self.updates += 1
+        return norm
+
+    def pieces(self) -> list[Piece]:
+        """Parameters and moments of this rank, for checkpoints."""
+        self._make_state()
+        return [piece for name in ("", *MOMENTS) for piece in self._pieces(name)]
+
+    def restored(self, updates: int) -> None:
+        """The pieces have been filled from a checkpoint written after so many updates."""
+        self.updates = updates
+        for state in self._adam.state.values():
+            state["step"].fill_(float(updates))
+        self.flat.publish()
+
+    def _values(self, leaf: Tensor, moment: str) -> Tensor:
+        values: Tensor = self._adam.state[leaf][moment] if moment else leaf.detach()
+        return values
+
+    def _pieces(self, moment: str) -> Iterator[Piece]:
+        for owned in self.flat.owned:
+            source = self._values(owned.leaf, moment)
+            for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
+                name = slot.holding.name
+                yield Piece(
+                    name=f"{name}/{moment}" if moment else name,
+                    values=source[low - owned.start : high - owned.start],
+                    placement=slot.holding.placement.part(low - slot.start, high - slot.start),
+                )
+
+    def _make_state(self) -> None:
+        """Adam makes its moments at the first update; before that they are zero."""
+        for owned in self.flat.owned:
+            state = self._adam.state[owned.leaf]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=owned.leaf.device)
+                for moment in MOMENTS:
+                    state[moment] = torch.zeros_like(owned.leaf.detach())

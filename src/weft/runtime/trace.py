@@ -1,0 +1,130 @@
+"""One rank's training step without hardware: real code on PyTorch's fake backend, of any world size.
+
+Tensors are on the meta device, with shapes but without values, so that a step of one rank among thousands
+takes seconds and no memory.  What is counted are the operations that reach ``torch.distributed``, not what
+the runtime says of itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weft.errors import BadInput
+from weft.layout.iteration import Issue
+from weft.layout.operations import CollectiveKind
+from weft.layout.spec import Layout
+from weft.model.job import Job
+from weft.runtime.flat import Flat
+from weft.runtime.grid import AXES, JOINED, Grid
+from weft.runtime.machine import Machine
+from weft.runtime.overlap import Switches
+from weft.runtime.parameters import holdings
+from weft.runtime.pipeline import Passes, build_stages
+from weft.runtime.precision import Precision
+from weft.runtime.session import micro_batches_of
+
+_OPERATIONS: dict[str, tuple[CollectiveKind, int]] = {
+    "allreduce_": ("all-reduce", 0),
+    "_allgather_base_": ("all-gather", 0),
+    "_reduce_scatter_base_": ("reduce-scatter", 1),
+    "send": ("send", 0),
+}
+"""Operations of c10d, and which argument is the full buffer."""
+_BACKEND = "weft_trace"
+"""PyTorch's fake process group, also for tensors on the meta device."""
+_SILENT = frozenset({"recv_", "barrier"})
+
+
+def trace(
+    job: Job,
+    layout: Layout,
+    *,
+    rank: int = 0,
+    precision: Precision | None = None,
+    switches: Switches | None = None,
+) -> Counter[Issue]:
+    """The collectives that ``rank`` issues in one training step.
+
+    Raises:
+        BadInput: no such rank, or ``torch.distributed`` is in use.
+        Unsupported: the runtime cannot run the model or the layout.
+    """
+    if not 0 <= rank < layout.world:
+        raise BadInput(f"there is no rank {rank}", where="trace", remedy=f"choose 0 to {layout.world - 1}")
+    counting = _Counting()
+    with _fake_ranks(layout.world, rank):
+        grid = Grid.of(layout, "meta")
+        counting.know(grid)
+        with counting:
+            _step(job, grid, precision, switches)
+    return counting.found
+
+
+def _step(job: Job, grid: Grid, precision: Precision | None, switches: Switches | None) -> None:
+    """As ``Session.step``, without values."""
+    machine = Machine.of(grid, precision=precision, switches=switches)
+    recipe, micro_batch, count = job.recipe, grid.layout.micro_batch, micro_batches_of(job, grid.layout)
+    stages = build_stages(machine, job.model, sequence=recipe.sequence)
+    flat = Flat(machine, stages, holdings(stages))
+    passes = Passes(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
+    ids = torch.zeros(count * micro_batch, recipe.sequence, dtype=torch.int64, device="meta")
+    with flat.step(count):
+        loss = passes.run(ids, ids)
+    if passes.has_head:
+        machine.collectives.all_reduce(loss, "z", "data").wait()
+    flat.clip(1.0)
+    flat.publish()
+
+
+@contextmanager
+def _fake_ranks(world: int, rank: int) -> Iterator[None]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
+
+    if dist.is_initialized():
+        raise BadInput("torch.distributed is in use", where="trace", remedy="trace in a process of its own")
+    dist.Backend.register_backend(_BACKEND, _create_fake_pg, extended_api=True, devices=["cpu", "meta"])
+    dist.init_process_group(_BACKEND, rank=rank, world_size=world, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations of c10d by the axes of their group."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[Issue] = Counter()
+        self._axes: dict[str, tuple[str, ...]] = {}
+
+    def know(self, grid: Grid) -> None:
+        """Learn which group lies along which axes."""
+        for axes in (*((axis,) for axis in AXES), *JOINED):
+            group = grid.group(*axes)
+            if group is not None:
+                self._axes[group.group_name] = grid.axes(*axes)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.namespace == "c10d" and self._axes:
+            self._count(func.overloadpacket.__name__, args)
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, name: str, args: tuple[Any, ...]) -> None:
+        if name in _SILENT:
+            return
+        kind, place = _OPERATIONS[name]
+        full: Tensor = args[place][0] if isinstance(args[place], list) else args[place]
+        group = next(dist.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
+        issue = Issue(kind, self._axes[group.group_name], full.numel(), full.element_size())
+        self.found[issue] += 1

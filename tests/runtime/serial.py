@@ -1,0 +1,128 @@
+"""The same decoders in plain PyTorch on one process: the oracle of everything that the grid computes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from weft.model.spec import Model
+from weft.runtime.decoder import Details
+
+Parameters = dict[str, Tensor]
+
+
+def shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Whole parameters by Weft's names."""
+    found: dict[str, tuple[int, ...]] = {"embedding.weight": (model.vocab, model.hidden)}
+    if model.positions:
+        found["positions"] = (model.positions, model.hidden)
+    kinds, order = model.kinds, model.block_sequence()
+    for index, kind in enumerate(order):
+        block = kinds[kind]
+        for linear in block.linears():
+            found[f"blocks.{index}.{linear.name}.weight"] = (linear.outputs, linear.inputs)
+            if linear.bias:
+                found[f"blocks.{index}.{linear.name}.bias"] = (linear.outputs,)
+        for norm in ("norm1", "norm2"):
+            found[f"blocks.{index}.{norm}.weight"] = (block.hidden,)
+            if block.norm_bias:
+                found[f"blocks.{index}.{norm}.bias"] = (block.hidden,)
+    if model.final_norm:
+        found["norm.weight"] = (model.hidden,)
+        if model.norm_bias:
+            found["norm.bias"] = (model.hidden,)
+    if not model.tied_embeddings:
+        found["head.weight"] = (model.vocab, model.hidden)
+    if model.head_bias:
+        found["head.bias"] = (model.vocab,)
+    return found
+
+
+def random_parameters(model: Model, dtype: torch.dtype, seed: int = 0) -> Parameters:
+    """Values that make every part matter."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, shape in shapes(model).items():
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        scale = 1 / math.sqrt(shape[-1]) if len(shape) == 2 else 0.3
+        offset = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+        found[name] = (values * scale + offset).to(dtype).requires_grad_()
+    return found
+
+
+def logits(parameters: Parameters, model: Model, ids: Tensor, details: Details | None = None) -> Tensor:
+    """Logits (batch, sequence, vocabulary)."""
+    details = details or Details()
+    rows = functional.embedding(ids, parameters["embedding.weight"])
+    if model.positions:
+        rows = rows + parameters["positions"][: ids.shape[1]]
+    kinds, order = model.kinds, model.block_sequence()
+    for index, kind in enumerate(order):
+        rows = block(parameters, f"blocks.{index}", kinds[kind], rows, details)
+    if model.final_norm:
+        rows = norm(parameters, "norm", rows, details)
+    table = parameters["embedding.weight" if model.tied_embeddings else "head.weight"]
+    return functional.linear(rows, table, parameters.get("head.bias"))
+
+
+def block(parameters: Parameters, name: str, kind, rows: Tensor, details: Details) -> Tensor:
+    """One block, plainly."""
+
+    def linear(which: str, values: Tensor) -> Tensor:
+        weight, bias = parameters[f"{name}.{which}.weight"], parameters.get(f"{name}.{which}.bias")
+        return functional.linear(values, weight, bias)
+
+    attention = kind.attention
+    width = attention.head_dim
+    batch, sequence, _ = rows.shape
+    fused = linear("qkv", norm(parameters, f"{name}.norm1", rows, details))
+    sizes = [attention.heads * width, attention.kv_heads * width, attention.kv_heads * width]
+    queries, keys, values = (
+        part.view(batch, sequence, -1, width).transpose(1, 2) for part in fused.split(sizes, dim=-1)
+    )
+    if attention.rotary:
+        queries, keys = rotate(queries, details), rotate(keys, details)
+    repeats = attention.heads // attention.kv_heads
+    keys, values = keys.repeat_interleave(repeats, 1), values.repeat_interleave(repeats, 1)
+    scores = queries @ keys.transpose(-1, -2) / math.sqrt(width)
+    hidden = torch.ones(sequence, sequence, dtype=torch.bool).triu(1)
+    mixed = scores.masked_fill(hidden, -math.inf).softmax(-1) @ values
+    rows = rows + linear("proj", mixed.transpose(1, 2).reshape(batch, sequence, -1))
+    up = linear("fc1", norm(parameters, f"{name}.norm2", rows, details))
+    if kind.feed_forward.gated:
+        gate, value = up.chunk(2, dim=-1)
+        up = functional.silu(gate) * value
+    else:
+        up = functional.gelu(up)
+    return rows + linear("fc2", up)
+
+
+def norm(parameters: Parameters, name: str, rows: Tensor, details: Details) -> Tensor:
+    """LayerNorm where there is a bias, else RMSNorm."""
+    gain, bias = parameters[f"{name}.weight"], parameters.get(f"{name}.bias")
+    if bias is not None:
+        centred = rows - rows.mean(-1, keepdim=True)
+        return centred / (centred.square().mean(-1, keepdim=True) + details.norm_epsilon).sqrt() * gain + bias
+    return rows / (rows.square().mean(-1, keepdim=True) + details.norm_epsilon).sqrt() * gain
+
+
+def rotate(heads: Tensor, details: Details) -> Tensor:
+    """Rotary positions as complex numbers."""
+    sequence, width = heads.shape[-2:]
+    frequency = details.rotary_theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angle = torch.arange(sequence, dtype=torch.float64)[:, None] * frequency
+    turn = torch.polar(torch.ones_like(angle), angle)
+    pairs = torch.complex(heads[..., : width // 2].double(), heads[..., width // 2 :].double()) * turn
+    return torch.cat((pairs.real, pairs.imag), dim=-1).to(heads.dtype)
+
+
+def loss(
+    parameters: Parameters, model: Model, ids: Tensor, targets: Tensor, details: Details | None = None
+) -> Tensor:
+    """Mean cross-entropy of all tokens."""
+    return functional.cross_entropy(
+        logits(parameters, model, ids, details).flatten(0, 1), targets.reshape(-1)
+    )
