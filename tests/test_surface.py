@@ -167,6 +167,21 @@ def test_command_surface():
             [*traffic, "--output", "--probes", "--router", "--split", "--switch-hash", "-o", "kind"]
         ),
         "route events": sorted([*traffic, "--at", "--output", "-o"]),
+        "bench-comm": sorted(
+            [
+                *("--calibration-output", "--device", "--format", "--layout", "--output", "--precision"),
+                *("--ranks", "--repeats", "--sizes", "-o"),
+            ]
+        ),
+        "train": sorted(
+            [
+                *recipe,
+                *("--calibration", "--clip", "--cluster", "--compare", "--data", "--device", "--layout"),
+                *("--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
+                *("--resume", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
+                *("--warmup", "--weight-cache", "names"),
+            ]
+        ),
         "launch": sorted(["--output", "--rank", "--tool", "-o", "plan_file"]),
         "models": ["word"],
         "clusters": [],

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from weft.cli.bench_comm import bench_comm
 from weft.cli.design import design
 from weft.cli.estimate import estimate
 from weft.cli.fabric import fabric
@@ -16,6 +17,7 @@ from weft.cli.plan import plan
 from weft.cli.route import route
 from weft.cli.schedule import schedule
 from weft.cli.simulate import simulate
+from weft.cli.train import train
 from weft.errors import WeftError
 
 
@@ -31,13 +33,19 @@ def cli() -> None:
     weft schedule all-reduce 1GiB --cluster h100-1024  chunk by chunk over its dimensions
     weft route --generate BLOOM:4,GPT_3:4    routes that do not collide, proved, exported, kept so
     weft simulate llama-3.1-8b h100-64 --layout tp=8   flow by flow
+    weft train tiny-gpt --layout x=2,z=2     train it, measured beside predicted
+    weft bench-comm --ranks 2                this machine, measured for plans
     weft models, weft clusters               what is known by name
 
     Exit codes: 0 done, 2 bad input, 3 nothing feasible.
     """
 
 
-for verb in (plan, estimate, design, schedule, route, simulate, fabric, launch, models, clusters, explain):
+VERBS = (
+    *(plan, estimate, design, schedule, route, simulate, fabric, launch),
+    *(train, bench_comm, models, clusters, explain),
+)
+for verb in VERBS:
     cli.add_command(verb)
 
 

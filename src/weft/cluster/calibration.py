@@ -3,7 +3,9 @@ source."""
 
 from __future__ import annotations
 
+import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -130,3 +132,9 @@ def read_calibration(path: str, base: Calibration) -> Calibration:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"cannot be read: {error}", where=path, remedy="give TOML constants") from None
     return with_constants(replace(base, name=Path(path).stem, provenance="calibrated"), values, where=path)
+
+
+def write_calibration(values: Mapping[str, float], *, source: str) -> str:
+    """TOML that ``read_calibration`` takes; ``source`` says where the constants are from."""
+    lines = [f"source = {json.dumps(source, ensure_ascii=False)}"]
+    return "\n".join([*lines, *(f"{name} = {value!r}" for name, value in values.items())]) + "\n"

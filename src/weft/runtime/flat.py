@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from weft.errors import BadInput
 from weft.layout.iteration import buckets
 from weft.runtime.collectives import Pending
 from weft.runtime.machine import Machine
@@ -120,7 +121,8 @@ class Flat:
             if isinstance(module, Matrix):
                 module.accumulated = self._accumulated
                 self._uses[module.shard] = module.uses
-        self._missing: list[int] = []
+        self._micro_batches = 0
+        self._missing = [0] * len(self._matrices.bounds)
         self._summing: dict[int, Pending] = {}
 
     def _own_matrices(self) -> Iterator[Owned]:
@@ -140,9 +142,13 @@ class Flat:
         """One step's forward and backward passes; when it ends, gradients are summed over all copies.
 
         When the block raises, what was under way is waited for and dropped.
+
+        Raises:
+            BadInput: a matrix gives more gradients than ``micro_batches`` passes do.
         """
         for buffer in (self._matrices, *self._vectors):
             buffer.clear()
+        self._micro_batches = micro_batches
         self._missing = [
             sum(
                 micro_batches * self._uses[slot.holding.parameter]
@@ -164,6 +170,12 @@ class Flat:
         for index, bound in enumerate(self._matrices.bounds):
             if any(slot.holding.parameter is parameter for slot, _ in self._matrices.within(*bound)):
                 self._missing[index] -= 1
+                if self._missing[index] < 0:
+                    raise BadInput(
+                        "matrices gave more gradients than Flat.step was told of",
+                        where=f"micro_batches = {self._micro_batches}",
+                        remedy="count every backward pass; call each module once in a pass, inside Flat.step",
+                    )
                 if self._missing[index] == 0 and self.machine.overlap.switches.reduce_scatter:
                     self._summing[index] = self._sum(index)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -108,7 +109,7 @@ def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device:
         return
     _join(device, rank, world, local, "env://")
     worker(*arguments)
-    dist.destroy_process_group()
+    _leave()
 
 
 def _variable(name: str, default: int) -> int:
@@ -132,6 +133,13 @@ def _join(device: str, rank: int, world: int, local: int, meeting: str) -> None:
     if own is not None:
         torch.cuda.set_device(own)
     dist.init_process_group(BACKENDS[device], init_method=meeting, rank=rank, world_size=world, device_id=own)
+
+
+def _leave() -> None:
+    """Destroy the process groups while the interpreter is whole: a thread of gloo's that still holds a tensor
+    when it ends aborts the process.  What refers to groups, which would outlive this, is collected before."""
+    gc.collect()
+    dist.destroy_process_group()
 
 
 # Processes started here --------------------------------------------------------------------------
@@ -248,12 +256,18 @@ def _rank(
             torch.set_num_threads(max(1, cores() // world))
         _join(device, rank, world, rank, f"file://{folder}/meeting")
         worker(*arguments)
-        dist.destroy_process_group()
+        _leave()
     except Exception as error:
         _record(Path(folder), rank, error)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+        _exit(1)
+    _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
+    """End at once, without the interpreter's clean-up (see ``_leave``)."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _end_with_parent() -> None:

@@ -15,11 +15,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from weft.layout.iteration import SCATTERS_IN_FLIGHT
 from weft.layout.spec import Layout
 from weft.runtime.collectives import Pending
-
-SCATTERS_IN_FLIGHT = 8
-"""Weight gradients that may be under way at once: each holds a whole block of gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

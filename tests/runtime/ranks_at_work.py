@@ -1,0 +1,52 @@
+"""What ranks do in the tests of ``weft.runtime.launch``: importable in the processes that it starts."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from weft.errors import BadInput, NothingFeasible
+
+
+def add_up(folder: str) -> None:
+    """Write the sum over ranks, the threads and the process of this one."""
+    rank, total = 0, torch.ones(1)
+    if dist.is_initialized():
+        rank = dist.get_rank()
+        dist.all_reduce(total)
+    (Path(folder) / str(rank)).write_text(f"{total.item():.0f} {torch.get_num_threads()} {os.getpid()}")
+
+
+def refuse(rank: int) -> None:
+    """One rank meets bad input, the others wait for it."""
+    if dist.get_rank() == rank:
+        raise BadInput("the loss is negative", where="step 3", remedy="look at the data")
+    dist.all_reduce(torch.ones(1))
+
+
+def find_nothing() -> None:
+    raise NothingFeasible("nothing fits")
+
+
+def stumble(rank: int) -> None:
+    """One rank meets a bug."""
+    if dist.get_rank() == rank:
+        raise ZeroDivisionError("a bug")
+    dist.all_reduce(torch.ones(1))
+
+
+def run_out_of_memory() -> None:
+    """One rank is killed, as by a kernel without memory."""
+    if dist.get_rank() == 0:
+        os.kill(os.getpid(), 9)
+    dist.all_reduce(torch.ones(1))
+
+
+def wait_long(folder: str) -> None:
+    """Rank 0 sleeps, the others wait for it in a collective."""
+    (Path(folder) / str(dist.get_rank())).write_text(str(os.getpid()))
+    if dist.get_rank() == 0:
+        time.sleep(600)
+    dist.all_reduce(torch.ones(1))
