@@ -177,7 +177,7 @@ def test_command_surface():
             [
                 *recipe,
                 *("--calibration", "--clip", "--cluster", "--compare", "--data", "--device", "--layout"),
-                *("--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
+                *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
                 *("--warmup", "--weight-cache", "names"),
             ]

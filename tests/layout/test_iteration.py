@@ -558,7 +558,6 @@ EXPERTS = MixtureOfExperts(experts=4, top_k=2, expert=FeedForward(intermediate=3
         (LLAMA, Layout(offload_activations=True), "offload_activations=false"),
         (LLAMA, Layout(pipeline=2, schedule="zb1p"), "schedule.*1f1b"),
         (LLAMA, Layout(pipeline=2, virtual_stages=2, schedule="zbv"), "schedule.*1f1b"),
-        (GPT, Layout(pipeline=2), "pipeline=1.*tied_embeddings=False"),
     ],
 )
 def test_what_the_runtime_lacks_is_refused_with_what_to_change(

@@ -59,6 +59,7 @@ USAGE = "weft train MODEL [--layout x=2,z=2] | weft train --plan plan.json [--ra
 @click.option("--weight-cache", is_flag=True, help="Keep gathered weights for the whole step.")
 @click.option("--tune-products", is_flag=True, help="Try operand layouts of each matrix product.")
 @click.option("--compare", is_flag=True, help="Print measured beside predicted communication and time.")
+@click.option("--dry-run", is_flag=True, help="Trace one rank of each end, of any world; needs no ranks.")
 @click.option("--cluster", metavar="FILE", help="This machine, of weft bench-comm, for --compare and MFU.")
 @click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine.")
 def train(names: tuple[str, ...], **values: Any) -> None:
@@ -76,6 +77,9 @@ def train(names: tuple[str, ...], **values: Any) -> None:
 
     if values["no_overlap"]:
         layout = replace(layout, overlap_tensor="none", overlap_reduce=False, overlap_gather=False)
+    if values["dry_run"]:
+        _dry_run(job, layout, values)
+        return
     device = default_device(layout.world) if values["device"] == "auto" else values["device"]
     cluster = _cluster(values, planned, device)
     request = Request(
@@ -102,6 +106,23 @@ _PASSED = (
     "profile",
     "compare",
 )
+
+
+def _dry_run(job: Job, layout: Layout, values: dict[str, Any]) -> None:
+    """Trace the first rank of the first and of the last pipeline stage, beside the prediction."""
+    from weft.cli.options import console
+    from weft.layout.iteration import StepOptions, step_collectives
+    from weft.layout.mesh import groups
+    from weft.report.training_run import traced
+    from weft.runtime.trace import trace
+
+    settings = _settings(job, layout, values)
+    options = StepOptions(weight_cache=values["weight_cache"])
+    ends = groups(layout, "pipeline")[0][[0, -1]].tolist()
+    for stage, rank in dict(zip((0, layout.pipeline - 1), ends, strict=True)).items():
+        found = trace(job, layout, rank=rank, precision=settings.precision, switches=settings.switches)
+        predicted = step_collectives(job.model, job.recipe, layout, stage=stage, options=options)
+        traced(console(), predicted=predicted, found=found, rank=rank, ranks=layout.world, stage=stage)
 
 
 def _check(values: dict[str, Any]) -> None:

@@ -40,6 +40,8 @@ BUCKET_ELEMENTS_PER_RANK = 1e6
 """The same per rank of the reduction, which outgrows the former beyond 40 ranks."""
 NORMS = 2
 """Norms of a block that the runtime builds: before attention and before the feed-forward part."""
+SCATTERS_IN_FLIGHT = 8
+"""Weight gradients that may be under way over z at once: each holds a whole block of gradients."""
 SCALAR_BYTES = 4
 """Width of the loss and of the gradients' norm."""
 
@@ -246,8 +248,12 @@ class _Step:
             self.tally.add("reduce-scatter", ("z",), matrix.elements, self.recipe.gradient_bytes, scatters)
 
     def matrix_gradients(self) -> None:
-        """Reduced over data in buckets; with zero = 1 each rank gets, updates and gathers its share."""
+        """A tied matrix is summed over both ends of the pipeline, then all are reduced over data in buckets;
+        with zero = 1 each rank gets, updates and gathers its share."""
         at_rest = sum(matrix.elements // self.layout.z for matrix in self.matrices())
+        if self.model.tied_embeddings and self.embedding != self.head:
+            copy = self.rows * self.model.hidden // self.layout.z
+            self.tally.add("all-reduce", ("pipeline",), copy, self.recipe.gradient_bytes)
         for elements in buckets(at_rest, self.layout):
             if self.layout.zero:
                 self.tally.add("reduce-scatter", ("data",), elements, self.recipe.gradient_bytes)
@@ -291,7 +297,7 @@ class _Step:
                     )
                 yield Matrix(elements=elements, gathers=gathers)
         vocabulary = self.rows * self.model.hidden
-        if self.embedding and self.model.tied_embeddings:
+        if self.embedding and self.head and self.model.tied_embeddings:
             yield Matrix(elements=vocabulary, gathers=3, scatters=2)
             return
         if self.embedding:
@@ -390,6 +396,3 @@ def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
     bubbles = layout.schedule in ("zb1p", "zbv")
     schedule = f"schedule = {layout.schedule}"
     yield bubbles, "layout.schedule", schedule, "set schedule=1f1b or interleaved"
-    apart = model.tied_embeddings and layout.pipeline > 1
-    remedy = "set pipeline=1, or tied_embeddings=False"
-    yield apart, "model.tied_embeddings", "a tied embedding on two stages", remedy

@@ -106,7 +106,8 @@ def comparison(
         ranks_equal: ranks whose every step issued exactly what was predicted for them.
         time: None where no machine was described.
     """
-    console.print(_collectives_table(predicted, steady[-1]))
+    issued = Counter(steady[-1].issued)
+    console.print(_collectives_table(predicted, issued, "Collectives of one step of the reporting rank"))
     verdict = "equal to the prediction" if ranks_equal == ranks else "NOT equal to the prediction"
     console.print(
         f"Each step's collectives (kind, axes, elements, width): {verdict} on {ranks_equal} of {ranks} ranks."
@@ -116,14 +117,23 @@ def comparison(
         console.print("For a predicted time describe this machine: weft bench-comm, then --cluster.")
 
 
-def _collectives_table(predicted: Counter[Issue], step: Measured) -> Table:
-    table = Table(title="Collectives of one step and rank", title_justify="left", box=None)
+def traced(
+    console: Console, *, predicted: Counter[Issue], found: Counter[Issue], rank: int, ranks: int, stage: int
+) -> None:
+    """Collectives of a traced rank beside those predicted for its pipeline stage."""
+    console.print(_collectives_table(predicted, found, f"Rank {rank} of {ranks:,} (pipeline stage {stage})"))
+    verdict = "equal to the prediction" if predicted == found else "NOT equal to the prediction"
+    console.print(f"Each collective (kind, axes, elements, width): {verdict}.")
+
+
+def _collectives_table(predicted: Counter[Issue], found: Counter[Issue], title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None)
     table.add_column("axes")
     for name in ("predicted", "issued", "bytes predicted", "bytes issued"):
         table.add_column(name, justify="right")
-    wanted, found = by_axes(predicted.elements()), by_axes(step.issued)
-    for axes in sorted(wanted.keys() | found.keys()):
-        counts, sizes = zip(wanted.get(axes, (0, 0)), found.get(axes, (0, 0)), strict=True)
+    wanted, issued = by_axes(predicted.elements()), by_axes(found.elements())
+    for axes in sorted(wanted.keys() | issued.keys()):
+        counts, sizes = zip(wanted.get(axes, (0, 0)), issued.get(axes, (0, 0)), strict=True)
         table.add_row(_words(axes), *(f"{count:,}" for count in counts), *map(format_bytes, sizes))
     return table
 

@@ -102,6 +102,11 @@ class Collectives:
         work = dist.all_reduce(values, op=op, group=group, async_op=True)
         return self._issued("all-reduce", axes, values, values, work, None)
 
+    def all_reduce_ends(self, values: Tensor) -> Pending:
+        """Sum over the first and the last pipeline stage, in place."""
+        work = dist.all_reduce(values, group=self.grid.ends, async_op=True)
+        return self._issued("all-reduce", ("pipeline",), values, values, work, None)
+
     def all_gather(self, shard: Tensor, *axes: str) -> Pending:
         """The shards of a group one after the other along the first dimension."""
         group = self.grid.group(*axes)

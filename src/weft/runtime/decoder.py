@@ -23,9 +23,9 @@ from weft.runtime.attention import Attention4D, Rotary
 from weft.runtime.linear import Linear4D
 from weft.runtime.machine import Machine
 from weft.runtime.norm import Norm4D
-from weft.runtime.parameters import Vector
+from weft.runtime.parameters import Matrix, Vector
 from weft.runtime.placement import share
-from weft.runtime.vocabulary import Embedding4D, Head4D, cross_entropy
+from weft.runtime.vocabulary import Embedding4D, Head4D, cross_entropy, vocabulary_matrix
 
 Activation = Literal["gelu", "gelu-tanh", "relu", "silu"]
 
@@ -185,8 +185,26 @@ class Decoder4D(nn.Module):
                     centred=model.norm_bias,
                     epsilon=details.norm_epsilon,
                 )
-            table = self.embedding.table if self.embedding and model.tied_embeddings else None
-            self.head = Head4D(machine, "head", model.vocab, model.hidden, bias=model.head_bias, table=table)
+            self.head = Head4D(
+                machine,
+                "head",
+                model.vocab,
+                model.hidden,
+                bias=model.head_bias,
+                table=self._tied_table() if model.tied_embeddings else None,
+            )
+        if model.tied_embeddings and stage.first != stage.last:
+            for part in (self.embedding, self.head):
+                if part is not None:
+                    part.table.on_ends = True
+
+    def _tied_table(self) -> Matrix:
+        """The embedding's matrix, or the last stage's copy of it, which the head alone uses."""
+        if self.embedding is not None:
+            return self.embedding.table
+        table = vocabulary_matrix(self.machine, "embedding", self.model.vocab, self.model.hidden)
+        table.uses = 0
+        return table
 
     def forward(self, given: Tensor) -> Tensor:
         """Token ids (batch, sequence) or, after the first stage, hidden rows; to logits or hidden rows.

@@ -42,13 +42,14 @@ class Buffer:
     ) -> None:
         first = holdings[0].parameter
         self.sum_over, self.bounds = sum_over, _bounds(sizes)
+        sharded = machine.grid.layout.zero > 0
         self.values = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
         self.gradients = torch.zeros_like(self.values)
         self.slots: list[Slot] = []
         start = 0
         for holding in holdings:
             stop = start + holding.parameter.numel()
-            counted = _counted(machine, holding)
+            counted = _counted(machine, holding, sharded=sharded)
             self.slots.append(Slot(holding=holding, start=start, stop=stop, counted=counted))
             self.values[start:stop] = holding.parameter.detach().view(-1)
             holding.parameter.data = self.values[start:stop].view_as(holding.parameter)
@@ -78,8 +79,12 @@ def _bounds(sizes: Sequence[int]) -> list[Range]:
     return found
 
 
-def _counted(machine: Machine, holding: Holding) -> bool:
-    copied = [axis for axis in ("x", "y", "z", "data") if axis not in holding.split_over]
+def _counted(machine: Machine, holding: Holding, *, sharded: bool) -> bool:
+    """Whether the norm counts this rank's copy; matrices that ZeRO-1 cuts over data are no copies."""
+    split = (*holding.split_over, "data") if sharded and holding.matrix else holding.split_over
+    copied = [axis for axis in ("x", "y", "z", "data") if axis not in split]
+    if holding.on_ends:
+        copied.append("pipeline")
     return all(machine.grid.coordinates[axis] == 0 for axis in copied)
 
 
@@ -121,6 +126,12 @@ class Flat:
             if isinstance(module, Matrix):
                 module.accumulated = self._accumulated
                 self._uses[module.shard] = module.uses
+        self._buckets_of: dict[nn.Parameter, list[int]] = {}
+        for index, bound in enumerate(self._matrices.bounds):
+            for slot, _ in self._matrices.within(*bound):
+                self._buckets_of.setdefault(slot.holding.parameter, []).append(index)
+        self._shared = [slot for slot in self._matrices.slots if slot.holding.on_ends]
+        self._late = {index for slot in self._shared for index in self._buckets_of[slot.holding.parameter]}
         self._micro_batches = 0
         self._missing = [0] * len(self._matrices.bounds)
         self._summing: dict[int, Pending] = {}
@@ -167,17 +178,17 @@ class Flat:
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
         """One more gradient of a matrix has been added; sum the buckets that are now complete."""
-        for index, bound in enumerate(self._matrices.bounds):
-            if any(slot.holding.parameter is parameter for slot, _ in self._matrices.within(*bound)):
-                self._missing[index] -= 1
-                if self._missing[index] < 0:
-                    raise BadInput(
-                        "matrices gave more gradients than Flat.step was told of",
-                        where=f"micro_batches = {self._micro_batches}",
-                        remedy="count every backward pass; call each module once in a pass, inside Flat.step",
-                    )
-                if self._missing[index] == 0 and self.machine.overlap.switches.reduce_scatter:
-                    self._summing[index] = self._sum(index)
+        for index in self._buckets_of[parameter]:
+            self._missing[index] -= 1
+            if self._missing[index] < 0:
+                raise BadInput(
+                    "matrices gave more gradients than Flat.step was told of",
+                    where=f"micro_batches = {self._micro_batches}",
+                    remedy="count every backward pass; call each module once in a pass, inside Flat.step",
+                )
+            early = self.machine.overlap.switches.reduce_scatter and index not in self._late
+            if self._missing[index] == 0 and early:
+                self._summing[index] = self._sum(index)
 
     def _sum(self, index: int) -> Pending:
         start, stop = self._matrices.bounds[index]
@@ -187,12 +198,15 @@ class Flat:
         return self.machine.collectives.all_reduce(values, "data")
 
     def _finish(self) -> None:
-        """Sum what has not been summed yet."""
+        """Sum what has not been summed yet; first what both ends of the pipeline hold."""
         collectives = self.machine.collectives
         reduced = self.machine.precision.reduce
         vectors = [
             collectives.all_reduce(buffer.gradients.to(reduced), *buffer.sum_over) for buffer in self._vectors
         ]
+        for slot in self._shared:
+            own = self._matrices.gradients[slot.start : slot.stop]
+            own.copy_(collectives.all_reduce_ends(own.to(reduced)).wait())
         for index in range(len(self._matrices.bounds)):
             if index not in self._summing:
                 self._summing[index] = self._sum(index)
@@ -223,7 +237,7 @@ class Flat:
             gradient = owned.leaf.grad
             assert gradient is not None
             for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
-                if slot.counted or (self._sharded and owned.matrix):
+                if slot.counted:
                     total += gradient[low - owned.start : high - owned.start].to(wide).square().sum()
         self.machine.collectives.all_reduce(total, "x", "y", "z", "data", "pipeline").wait()
         return total.sqrt_()

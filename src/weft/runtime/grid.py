@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.mesh import coordinates
+from weft.layout.mesh import coordinates, groups
 from weft.layout.spec import Layout
 
 AXES = ("x", "y", "z", "data", "pipeline")
@@ -31,6 +31,8 @@ class Grid:
         self.layout, self.device, self.mesh, self.rank = layout, device, mesh, rank
         self.coordinates: Mapping[str, int] = coordinates(layout, rank)
         self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
+        self.ends: dist.ProcessGroup | None = None
+        """The first and the last stage of this rank's pipeline, after ``join_ends``."""
         if mesh is not None:
             self._join(mesh)
 
@@ -71,6 +73,16 @@ class Grid:
             wide = self._wide(axes)
             if len(wide) > 1 and wide not in self._groups:
                 self._groups[wide] = mesh[wide]._flatten("_".join(wide)).get_group()
+
+    def join_ends(self) -> None:
+        """Every rank makes the groups of first and last pipeline stages, which share a tied embedding."""
+        if self.layout.pipeline == 2:
+            self.ends = self.group("pipeline")
+            return
+        for ranks in groups(self.layout, "pipeline")[:, [0, -1]].tolist():
+            group = dist.new_group(ranks)
+            if self.rank in ranks:
+                self.ends = group
 
     def _wide(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """The axes that have more than one rank, outer to inner."""

@@ -27,6 +27,7 @@ class Holding:
         sum_over: axes over which gradients are to be summed once per step.
         split_over: axes whose ranks hold different pieces; along the others they hold copies.
         matrix: a matrix cut over z (decayed by optimizers), not a vector.
+        on_ends: the first and the last pipeline stage both hold it, and sum its gradients.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Holding:
     sum_over: tuple[str, ...]
     split_over: tuple[str, ...]
     matrix: bool
+    on_ends: bool = False
 
     def fill(self, whole: Whole) -> None:
         """Take the piece's values from the whole parameter; padding becomes zero."""
@@ -78,6 +80,7 @@ class Matrix(nn.Module):
         start, stop = share(size, grid.size("z"), grid.index("z"))
         self.placement = Placement(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
         self.split_over = (*split_over, "z")
+        self.on_ends = False
         self.uses = 1
         """Gradients that one micro-batch gives (2 where embedding and head share the matrix)."""
         self.accumulated: Callable[[nn.Parameter], None] | None = None
@@ -94,6 +97,7 @@ class Matrix(nn.Module):
             sum_over=("data",),
             split_over=self.split_over,
             matrix=True,
+            on_ends=self.on_ends,
         )
 
     def gather(self) -> Tensor:

@@ -59,7 +59,9 @@ def stages_of(machine: Machine, model: Model) -> list[Stage]:
 def build_stages(
     machine: Machine, model: Model, *, sequence: int, details: Details | None = None
 ) -> nn.ModuleList:
-    """This rank's part of a model: one ``Decoder4D`` per stage that it has."""
+    """This rank's part of a model: one ``Decoder4D`` per stage that it has.  Every rank must call it."""
+    if model.tied_embeddings and machine.grid.size("pipeline") > 1:
+        machine.grid.join_ends()
     return nn.ModuleList(
         Decoder4D(machine, model, sequence=sequence, details=details, stage=stage)
         for stage in stages_of(machine, model)

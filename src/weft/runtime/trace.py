@@ -104,19 +104,27 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: Counter[Issue] = Counter()
-        self._axes: dict[str, tuple[str, ...]] = {}
+        self._grid: Grid | None = None
 
     def know(self, grid: Grid) -> None:
         """Learn which group lies along which axes."""
+        self._grid = grid
+
+    def _axes_of(self, group: dist.ProcessGroup) -> tuple[str, ...]:
+        grid = self._grid
+        assert grid is not None
+        if grid.ends is not None and group.group_name == grid.ends.group_name:
+            return ("pipeline",)
         for axes in (*((axis,) for axis in AXES), *JOINED):
-            group = grid.group(*axes)
-            if group is not None:
-                self._axes[group.group_name] = grid.axes(*axes)
+            known = grid.group(*axes)
+            if known is not None and known.group_name == group.group_name:
+                return grid.axes(*axes)
+        raise AssertionError(f"{group.group_name} is no group of the grid")
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.namespace == "c10d" and self._axes:
+        if func.namespace == "c10d" and self._grid is not None:
             self._count(func.overloadpacket.__name__, args)
         return func(*args, **(kwargs or {}))
 
@@ -126,5 +134,5 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind, place = _OPERATIONS[name]
         full: Tensor = args[place][0] if isinstance(args[place], list) else args[place]
         group = next(dist.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
-        issue = Issue(kind, self._axes[group.group_name], full.numel(), full.element_size())
+        issue = Issue(kind, self._axes_of(group), full.numel(), full.element_size())
         self.found[issue] += 1

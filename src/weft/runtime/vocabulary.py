@@ -100,7 +100,8 @@ class Head4D(nn.Module):
     ) -> None:
         super().__init__()
         self.table = vocabulary_matrix(machine, name, vocab, hidden) if table is None else table
-        self.table.uses += table is not None
+        if table is not None:
+            table.uses += 1
         self.bias = None
         if bias:
             height = self.table.block_shape[0]
