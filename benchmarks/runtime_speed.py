@@ -1,8 +1,8 @@
 """Seconds per training step of ``weft.runtime`` and of PyTorch's own tensor parallelism + ``fully_shard``.
 
-The same Llama on the same grids with y = 1, on gloo ranks of this machine: both take steps in turn in one run,
-and the ratio of their medians is reported.  PyTorch's side: ``parallelize_module`` over x (vocabulary-parallel
-embedding and loss included), ``fully_shard`` over z and data with resharding after forward, fused AdamW.
+The same Llama on the same grids with y = 1, on gloo ranks of this machine: both take steps in turn in one
+run, and the ratio of their medians is reported.  PyTorch's side: ``parallelize_module`` over x (embedding and
+loss vocabulary-parallel), ``fully_shard`` over z and data with resharding after forward, fused AdamW.
 
     python benchmarks/runtime_speed.py [--steps 8] [--grids 2,2,1 1,4,1]     (x,z,data)
 """
@@ -126,7 +126,7 @@ class Peer:
                     fully_shard(block, mesh=shard)
                 fully_shard(self.model, mesh=shard)
         self.adam = torch.optim.AdamW(
-            self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, foreach=False
+            self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
         )
 
     def _cut_tensors(self, mesh: Any) -> None:

@@ -1,5 +1,9 @@
-"""Small models for the runtime's tests."""
+"""Small models, and grids of eight ranks, for the runtime's tests."""
 
+from itertools import product
+from typing import Any
+
+from weft.layout.spec import Layout
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 
 
@@ -37,3 +41,28 @@ def llama(*, layers: int = 2, hidden: int = 32, heads: int = 16, kv_heads: int =
         feed_forward=FeedForward(intermediate=48),
     )
     return Model(name="llama", hidden=hidden, vocab=vocab, runs=(BlockRun(block=block, count=layers),))
+
+
+BATCH, SEQUENCE = 16, 8
+EVERY = [(x, y, z, data) for x, y, z, data in product((1, 2, 4, 8), repeat=4) if x * y * z * data == 8]
+"""All (x, y, z, data) of eight ranks."""
+FEW = [
+    (2, 2, 2, 1),
+    (8, 1, 1, 1),
+    (1, 8, 1, 1),
+    (1, 1, 8, 1),
+    (1, 1, 1, 8),
+    (2, 1, 2, 2),
+    (1, 4, 1, 2),
+    (4, 1, 2, 1),
+]
+"""Each axis alone, pairs and triples."""
+Z_INSIDE = ("z", "y", "x", "data", "context", "pipeline")
+DATA_INSIDE = ("data", "y", "z", "x", "pipeline", "context")
+"""Placements: y inside x, and not the other way round."""
+
+
+def layout_of(grid: tuple[int, int, int, int], *, micro_batches: int = 2, **switches: Any) -> Layout:
+    """A layout whose ranks take their part of the batch in so many micro-batches."""
+    x, y, z, data = grid
+    return Layout(x=x, y=y, z=z, data=data, micro_batch=BATCH // (z * data * micro_batches), **switches)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from weft.model.spec import Model
+from weft.runtime.data import Batches
 from weft.runtime.decoder import Details
+from weft.runtime.initial import Initial
+from weft.runtime.optimizer import AdamSettings
 
 Parameters = dict[str, Tensor]
 
@@ -126,3 +130,50 @@ def loss(
     return functional.cross_entropy(
         logits(parameters, model, ids, details).flatten(0, 1), targets.reshape(-1)
     )
+
+
+def initial_parameters(model: Model, seed: int) -> Parameters:
+    """Those that Weft's sessions begin with, in fp64."""
+    whole = Initial(model, seed)
+    return {
+        name: whole(name, shape, (0,) * len(shape), shape).double().requires_grad_()
+        for name, shape in shapes(model).items()
+    }
+
+
+def trained(
+    model: Model, batches: Batches, adam: AdamSettings, *, seed: int, steps: int
+) -> tuple[list[tuple[float, float]], Parameters]:
+    """Losses and gradient norms of steps on whole batches by PyTorch's AdamW, and the last parameters."""
+    parameters = initial_parameters(model, seed)
+    decayed = [name for name in parameters if parameters[name].ndim == 2 and name != "positions"]
+    groups = [
+        {"params": [parameters[name] for name in decayed], "weight_decay": adam.weight_decay},
+        {
+            "params": [parameters[name] for name in parameters if name not in decayed],
+            "weight_decay": 0.0,
+        },
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=adam.betas, eps=adam.epsilon)
+    found = []
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(adam, step)
+        optimizer.zero_grad()
+        mean = loss(parameters, model, *batches.batch(step, range(batches.rows)))
+        mean.backward()
+        assert adam.clip is not None
+        norm = torch.nn.utils.clip_grad_norm_(parameters.values(), adam.clip)
+        optimizer.step()
+        found.append((float(mean.detach()), float(norm)))
+    return found, parameters
+
+
+def rate(adam: AdamSettings, step: int) -> float:
+    """A line from 0 up to the rate after the warm-up, then half a cosine down to a tenth of it."""
+    if step < adam.warmup:
+        return float(np.interp(step + 1, [0, adam.warmup], [0.0, adam.rate]))
+    if adam.steps == 0:
+        return adam.rate
+    turn = min(step - adam.warmup, adam.steps - adam.warmup) / (adam.steps - adam.warmup)
+    return 0.1 * adam.rate + 0.9 * adam.rate * math.cos(math.pi * turn / 2) ** 2

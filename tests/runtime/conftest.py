@@ -1,0 +1,35 @@
+"""Ranks for the tests of this folder, whose modules import each other by name, here and in the ranks."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ranks import Ranks
+
+
+def pytest_collection_modifyitems(items):
+    """Workers that run tests beside each other start the ranks once."""
+    for item in items:
+        if "ranks" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
+@pytest.fixture(scope="session")
+def ranks():
+    """Eight processes; ``ranks.run(case, *arguments)``."""
+    started = Ranks()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Tests beside each other leave no core for more."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

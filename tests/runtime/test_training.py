@@ -1,0 +1,220 @@
+"""Sessions on eight ranks against AdamW on one; checkpoints that go on on other grids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import models  # noqa: E402
+import serial  # noqa: E402
+from compare import worst  # noqa: E402
+from models import BATCH, FEW, SEQUENCE, layout_of  # noqa: E402
+from ranks import grid_of  # noqa: E402
+
+from weft.errors import BadInput  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.model.job import Job, Recipe  # noqa: E402
+from weft.runtime.data import Batches, markov_corpus  # noqa: E402
+from weft.runtime.grid import Grid  # noqa: E402
+from weft.runtime.optimizer import AdamSettings  # noqa: E402
+from weft.runtime.precision import Precision  # noqa: E402
+from weft.runtime.session import Session, Settings  # noqa: E402
+
+MODELS = {
+    "gpt": replace(models.gpt(layers=1), head_bias=True),
+    "tied": models.gpt(tied=True),
+    "llama": models.llama(),
+    "stages": models.gpt(layers=2, tied=True),
+    "chunks": models.gpt(layers=4, tied=True),
+}
+STEPS = 20
+ADAM = AdamSettings(rate=1e-2, warmup=5, steps=15, clip=1.2, weight_decay=0.1)
+SEED = 3
+STAGES = Layout(pipeline=2, z=2, data=2, micro_batch=2)
+
+
+def corpus(model):
+    return markov_corpus(model.vocab, tokens=4000, seed=1)
+
+
+def session(grid, name, **settings):
+    model = MODELS[name]
+    job = Job(model=model, recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
+    chosen = Settings(**{"seed": SEED, "adam": ADAM, "precision": Precision.of("fp64"), **settings})
+    return Session(job, grid, chosen, corpus(model))
+
+
+def curve(running, count):
+    """Losses and norms; losses are None but on the last stage."""
+    results = [running.step() for _ in range(count)]
+    last = running.stages[-1].stage.last
+    return [(result.loss if last else None, result.gradient_norm) for result in results]
+
+
+def train(layout, name, count):
+    return curve(session(grid_of(layout), name), count)
+
+
+@cache
+def expected(name, count=STEPS):
+    model = MODELS[name]
+    batches = Batches(corpus=corpus(model), sequence=SEQUENCE, rows=BATCH, seed=SEED, vocabulary=model.vocab)
+    return serial.trained(model, batches, ADAM, seed=SEED, steps=count)
+
+
+def assert_curve(found, wanted, bound):
+    """Of every rank that has the loss, one at least; norms of all."""
+    assert any(rank[0][0] is not None for rank in found)
+    losses, norms = zip(*wanted, strict=True)
+    errors = [
+        max(abs(has - want) for (has, _), want in zip(rank, losses, strict=True))
+        for rank in found
+        if rank[0][0] is not None
+    ]
+    wrong = [max(abs(has / want - 1) for (_, has), want in zip(rank, norms, strict=True)) for rank in found]
+    print(max(errors), max(wrong))
+    assert max(errors) <= bound
+    assert max(wrong) <= 1e-8
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("gpt", layout_of((2, 2, 2, 1), micro_batches=1)),
+        pytest.param("gpt", layout_of((1, 2, 2, 2)), marks=pytest.mark.slow),
+        ("gpt", layout_of((2, 1, 2, 2), micro_batches=1, sequence_parallel=True, zero=0)),
+    ],
+)
+def test_twenty_steps_are_those_of_adamw(ranks, name, layout):
+    """Clipped, with warm-up and decay, matrices alone decayed, the hidden features of LayerNorm split."""
+    wanted, _ = expected(name)
+    assert min(norm for _, norm in wanted) < ADAM.clip < max(norm for _, norm in wanted)
+    assert wanted[-1][0] < wanted[0][0] - 0.5, "it learns"
+    assert_curve(ranks.run(train, layout, name, STEPS), wanted, 1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tied", "llama"])
+@pytest.mark.parametrize("grid", FEW, ids=str)
+def test_twenty_steps_on_more_grids(ranks, grid, name):
+    layout = layout_of(grid, sequence_parallel=grid[0] > 1 and grid[1] == 1)
+    assert_curve(ranks.run(train, layout, name, STEPS), expected(name)[0], 1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [
+        STAGES,
+        replace(STAGES, virtual_stages=2, schedule="interleaved"),
+        Layout(pipeline=4, x=2, micro_batch=4),
+    ],
+    ids=["2 stages", "2 stages, 2 chunks", "4 stages"],
+)
+def test_twenty_steps_in_stages(ranks, layout):
+    """Both ends of the pipeline have the embedding."""
+    assert_curve(ranks.run(train, layout, "chunks", STEPS), expected("chunks")[0], 1e-10)
+
+
+def test_one_rank_needs_no_process_group():
+    running = session(Grid.of(Layout(micro_batch=4)), "llama")
+    wanted, parameters = expected("llama", 5)
+    assert_curve([curve(running, 5)], wanted, 1e-12)
+    assert running.steps_done == 5
+    values = {piece.name: piece.values for piece in running.optimizer.pieces()}
+    for name, whole in parameters.items():
+        assert worst(values[name].view_as(whole), whole.detach()) <= 1e-12
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(BadInput, match=r"16 cannot be divided over z=1 x data=1 x micro_batch=3"):
+        session(Grid.of(Layout(micro_batch=3)), "gpt")
+
+
+# Padding ------------------------------------------------------------------------------------------
+
+
+def padding(layout, name, count):
+    """Of each parameter and moment, how many elements of this rank's piece are padding, and whether all are
+    zero after some steps."""
+    running = session(grid_of(layout), name)
+    curve(running, count)
+    found = {}
+    for piece in running.optimizer.pieces():
+        beside = torch.ones_like(piece.values, dtype=torch.bool)
+        for one in piece.placement.rectangles():
+            beside[one.start : one.start + torch.Size(one.sizes).numel()] = False
+        before = found.get(piece.name, (0, True))
+        found[piece.name] = before[0] + int(beside.sum()), before[1] and not piece.values[beside].any()
+    return found
+
+
+@pytest.mark.parametrize("grid", [(8, 1, 1, 1), (2, 2, 1, 2)], ids=str)
+def test_padding_stays_zero(ranks, grid):
+    """Of a vocabulary of 53, in both tables and the bias, and in their moments."""
+    found = ranks.run(padding, layout_of(grid, micro_batches=1), "gpt", 3)
+    parts = grid[0] * grid[1]
+    rows = -(-53 // parts) * parts - 53
+    assert all(zero for rank in found for _, zero in rank.values())
+    for name in ("", "/exp_avg", "/exp_avg_sq"):
+        for table in ("embedding.weight", "head.weight"):
+            assert sum(rank.get(table + name, (0,))[0] for rank in found) == rows * MODELS["gpt"].hidden
+        assert sum(rank["head.bias" + name][0] for rank in found) == rows * grid[2] * grid[3]
+
+
+# Checkpoints --------------------------------------------------------------------------------------
+
+
+def save(layout, name, folder, before, after):
+    """Some steps, a checkpoint, and the steps that follow."""
+    running = session(grid_of(layout), name)
+    curve(running, before)
+    running.save(Path(folder))
+    return curve(running, after)
+
+
+def resume(layout, name, folder, after):
+    running = session(grid_of(layout), name)
+    state = running.load(Path(folder))
+    return state["step"], curve(running, after)
+
+
+FLAT = layout_of((2, 2, 2, 1), micro_batches=1)
+WAYS = {
+    "from (2, 2, 2, 1)": (
+        "stages",
+        FLAT,
+        [
+            layout_of((1, 1, 4, 2), micro_batches=1),
+            layout_of((8, 1, 1, 1), micro_batches=1, sequence_parallel=True),
+            STAGES,
+        ],
+    ),
+    "from stages": ("stages", STAGES, [layout_of((1, 2, 2, 2), zero=0)]),
+    "between stages": (
+        "chunks",
+        replace(STAGES, virtual_stages=2, schedule="interleaved"),
+        [Layout(pipeline=4, x=2, micro_batch=4), STAGES, FLAT],
+    ),
+}
+
+
+@pytest.mark.parametrize("way", [*list(WAYS)[:2], pytest.param("between stages", marks=pytest.mark.slow)])
+def test_a_run_goes_on_on_another_grid(ranks, way, tmp_path):
+    """With the next losses of the run that was never interrupted, on one rank too."""
+    name, layout, others = WAYS[way]
+    before, after, folder = 2, 2, tmp_path / "checkpoint"
+    wanted = expected(name, before + after)[0][before:]
+    assert_curve(ranks.run(save, layout, name, str(folder), before, after), wanted, 1e-12)
+    for other in others:
+        found = ranks.run(resume, other, name, str(folder), after)
+        assert {step for step, _ in found} == {before}
+        assert_curve([results for _, results in found], wanted, 1e-12)
+    alone = session(Grid.of(Layout(micro_batch=8)), name)
+    assert alone.load(folder)["step"] == before
+    assert_curve([curve(alone, after)], wanted, 1e-12)
