@@ -49,9 +49,7 @@ def job() -> Job:
         attention=Attention(heads=HEADS, kv_heads=HEADS, head_dim=HIDDEN // HEADS),
         feed_forward=FeedForward(intermediate=INTERMEDIATE),
     )
-    model = Model(
-        name="speed", hidden=HIDDEN, vocab=VOCABULARY, runs=(BlockRun(block=block, count=LAYERS),)
-    )
+    model = Model(name="speed", hidden=HIDDEN, vocab=VOCABULARY, runs=(BlockRun(block=block, count=LAYERS),))
     return Job(model=model, recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
 
 

@@ -177,7 +177,16 @@ def test_command_surface():
             [
                 *recipe,
                 *("--calibration", "--clip", "--cluster", "--compare", "--data", "--device", "--layout"),
-                *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
+                *(
+                    "--dry-run",
+                    "--metrics",
+                    "--no-overlap",
+                    "--out",
+                    "--plan",
+                    "--profile",
+                    "--rank",
+                    "--rate",
+                ),
                 *("--resume", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
                 *("--warmup", "--weight-cache", "names"),
             ]
