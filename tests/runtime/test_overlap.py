@@ -44,6 +44,8 @@ ALL = ("OAR, ORS, OAG", "OAR, ORS, OAG, cache")
 class Started:
     """A collective of a played weight: its result is what was true when it was started."""
 
+    under_way = True
+
     def __init__(self, weight, what, result):
         self.weight, self.what, self.result, self.waits = weight, what, result, 0
         weight.events.append(f"start {what} {weight.name}")
@@ -259,21 +261,20 @@ def test_every_mode_gives_the_same_bits(ranks, grid, switches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [models.gpt(tied=True), models.llama()], ids=["tied", "llama"])
 @pytest.mark.parametrize(
-    ("grid", "switches"),
+    ("model", "grid", "switches"),
     [
-        ((1, 1, 4, 2), {"recompute": "selective", "zero": 0}),
-        ((1, 2, 2, 2), {"recompute": "full", "recompute_layers": 1}),
-        ((4, 1, 2, 1), {"sequence_parallel": True, "micro_batches": 4}),
-        ((2, 2, 2, 1), {"recompute": "full"}),
-        ((8, 1, 1, 1), {}),
-        ((1, 8, 1, 1), {}),
-        ((1, 1, 8, 1), {}),
-        ((1, 1, 1, 8), {}),
+        (models.gpt(tied=True), (1, 1, 4, 2), {"recompute": "selective", "zero": 0}),
+        (models.gpt(), (1, 2, 2, 2), {"recompute": "full", "recompute_layers": 1}),
+        (models.llama(), (4, 1, 2, 1), {"sequence_parallel": True}),
+        (models.gpt(tied=True), (2, 2, 2, 1), {"micro_batches": 1, "recompute": "full"}),
+        (models.llama(), (2, 2, 1, 2), {"micro_batches": 1}),
+        (models.gpt(tied=True), (8, 1, 1, 1), {"micro_batches": 1}),
+        (models.llama(), (1, 1, 8, 1), {"micro_batches": 1}),
+        (models.llama(), (1, 1, 1, 8), {}),
     ],
 )
-def test_every_mode_gives_the_same_bits_on_more_grids(ranks, grid, switches, model):
+def test_every_mode_gives_the_same_bits_on_more_grids(ranks, model, grid, switches):
     assert_same_bits(ranks.run(trained, layout_of(grid, **switches), model, list(MODES), 3))
 
 

@@ -93,12 +93,12 @@ def test_they_agree_on_widths(ranks, precision):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gpt", "tied", "llama"])
 @pytest.mark.parametrize("grid", EVERY, ids=str)
-def test_they_agree_on_every_grid(ranks, grid, model):
+def test_they_agree_on_every_grid(ranks, grid):
     sharded = grid[0] > 1 and grid[1] == 1
-    check(ranks, model, layout_of(grid, recompute="full", zero=0), None, asked=(0, 6))
-    check(ranks, model, layout_of(grid, sequence_parallel=sharded), CACHED, asked=(3,))
+    again = layout_of(grid, recompute="full", zero=0, micro_batches=1)
+    check(ranks, "gpt", again, None, asked=(0, 6))
+    check(ranks, "llama", layout_of(grid, sequence_parallel=sharded), CACHED, asked=(3,))
 
 
 @pytest.mark.slow

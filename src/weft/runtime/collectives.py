@@ -51,6 +51,11 @@ class Pending:
     ) -> None:
         self._result, self._work, self._inputs, self._axes, self._log = result, work, inputs, axes, log
 
+    @property
+    def under_way(self) -> bool:
+        """Whether there is something to wait for."""
+        return self._work is not None
+
     def wait(self) -> Tensor:
         """Wait until the result can be used."""
         if self._work is not None:

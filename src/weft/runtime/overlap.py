@@ -135,7 +135,11 @@ class Overlap:
             return
         while any(other is weight for other, _ in self._scattering):
             self._finish()
-        self._scattering.append((weight, weight.start_scatter(gradient)))
+        pending = weight.start_scatter(gradient)
+        if not pending.under_way:
+            weight.accumulate(pending.wait())
+            return
+        self._scattering.append((weight, pending))
         if len(self._scattering) > SCATTERS_IN_FLIGHT:
             self._finish()
 

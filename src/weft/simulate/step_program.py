@@ -251,7 +251,7 @@ class _Weights:
 
     def scatter(self, weight: _Weight) -> None:
         """Sum a gradient; with overlap, wait for it when too many are under way or at the step's end."""
-        if not self.plan.layout.overlap_reduce:
+        if not self.plan.layout.overlap_reduce or self.plan.layout.z == 1:
             self.program.exchange(weight.scatter)
             self.accumulate(weight)
             return
