@@ -16,7 +16,7 @@ from models import DATA_INSIDE, EVERY, FEW, Z_INSIDE, layout_of  # noqa: E402
 
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.attention import Rotary  # noqa: E402
-from weft.runtime.decoder import Details  # noqa: E402
+from weft.runtime.decoder import Decoder4D, Details  # noqa: E402
 from weft.runtime.grid import Grid  # noqa: E402
 from weft.runtime.machine import Machine  # noqa: E402
 from weft.runtime.precision import Precision  # noqa: E402
@@ -66,7 +66,7 @@ def test_a_step_is_the_serial_models(ranks, grid, model):
         ("gpt", (8, 1, 1, 1), {"sequence_parallel": True}),
         ("tied", (2, 1, 2, 2), {"sequence_parallel": True, "recompute": "selective", "zero": 0}),
         ("llama", (4, 1, 2, 1), {"sequence_parallel": True, "recompute": "full"}),
-        ("tied", (2, 1, 1, 4), {"sequence_parallel": True, "order": DATA_INSIDE}),
+        ("tied", (2, 1, 1, 4), {"sequence_parallel": True, "order": DATA_INSIDE, "micro_batches": 4}),
         ("gpt", (2, 2, 2, 1), {"recompute": "full", "recompute_layers": 1}),
         ("llama", (1, 4, 1, 2), {"recompute": "full", "zero": 0}),
         ("gpt", (2, 2, 1, 2), {"recompute": "selective", "order": Z_INSIDE}),
@@ -77,6 +77,7 @@ def test_a_step_is_the_serial_models(ranks, grid, model):
     ],
 )
 def test_switches_change_no_number(ranks, model, grid, switches):
+    """With micro-batches of one sequence, tokens are cut within it."""
     assert_exact(ranks.run(step, layout_of(grid, **switches), model))
 
 
@@ -92,6 +93,27 @@ def test_every_grid(ranks, grid, model, variant):
         recompute = "selective" if model == "gpt" else "full"
         switches = {"sequence_parallel": sharded, "recompute": recompute, "order": DATA_INSIDE}
     assert_exact(ranks.run(step, layout_of(grid, **switches), model))
+
+
+def kept(recompute, layers=0):
+    """Elements that a forward pass on one rank keeps for the backward pass."""
+    layout = Layout(recompute=recompute, recompute_layers=layers)
+    decoder = Decoder4D(Machine.of(Grid.of(layout)), models.gpt(layers=4), sequence=16)
+    sizes = {}
+
+    def keep(values):
+        sizes[values.data_ptr()] = values.numel()
+        return values
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
+        logits = decoder(torch.zeros(2, 16, dtype=torch.int64))
+    return sum(sizes.values()) - logits.numel()
+
+
+def test_recomputation_keeps_less():
+    full, half, selective, none = kept("full"), kept("full", 2), kept("selective"), kept("none")
+    assert full < half < selective < none
+    assert half - full == pytest.approx((none - full) / 2, rel=0.05)
 
 
 # Narrower numbers ---------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from weft.cluster import Calibration, Cluster
 from weft.cluster.catalogue import accelerator, accelerator_names
 from weft.errors import BadInput
 from weft.layout import Layout
-from weft.layout.iteration import StepOptions, check_runnable, step_collectives
+from weft.layout.iteration import Issue, StepOptions, check_runnable, step_collectives
 from weft.model import Job
 from weft.model.flops import model_flops
 from weft.report.training_run import (
@@ -36,6 +36,8 @@ from weft.runtime.session import Session, Settings, StepResult
 
 SYNTHETIC_TOKENS = 1 << 20
 """Tokens of the synthetic text."""
+RECENT = 100
+"""Last steps whose median times are compared."""
 WARM_UP = 2
 """First steps that a comparison leaves out: nothing is gathered ahead in the first."""
 
@@ -91,7 +93,10 @@ class _Run:
     def __init__(self, request: Request, session: Session, *, reports: bool) -> None:
         self.request, self.session, self.reports = request, session, reports
         self.out = Path(request.out) if request.out else None
-        self.measured: list[Measured] = []
+        self.started_at = 0
+        self.recent: deque[Measured] = deque(maxlen=RECENT)
+        self.predicted = self._predicted() if request.compare else None
+        self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
 
     def run(self) -> None:
@@ -108,6 +113,7 @@ class _Run:
                 where="--steps",
                 remedy=f"ask for more than {self.session.steps_done}",
             )
+        self.started_at = self.session.steps_done
         self._introduce()
         with self._metrics() as metrics:
             while self.session.steps_done < self.request.steps:
@@ -117,13 +123,25 @@ class _Run:
         if self.request.compare:
             self._compare()
 
+    def _predicted(self) -> Counter[Issue]:
+        request = self.request
+        return step_collectives(
+            request.job.model,
+            request.job.recipe,
+            request.layout,
+            stage=self.session.grid.coordinates["pipeline"],
+            options=_options(request),
+        )
+
     def _step(self, metrics: IO[str] | None) -> None:
         last = self.session.steps_done + 1 == self.request.steps
         profiled = self._profiled() if last and self.request.profile and self.reports else nullcontext()
         with profiled, self.session.machine.collectives.logged() as log:
             result = self.session.step()
         measured = self._measured(result, log)
-        self.measured.append(measured)
+        self.recent.append(measured)
+        if self.predicted is not None:
+            self.equal = self.equal and Counter(measured.issued) == self.predicted
         if self.reports:
             click.echo(step_line(measured, self.request.steps))
             if metrics is not None:
@@ -214,24 +232,17 @@ class _Run:
     def _compare(self) -> None:
         """Measured beside predicted; every rank checks its own collectives."""
         request, grid = self.request, self.session.grid
-        predicted = step_collectives(
-            request.job.model,
-            request.job.recipe,
-            request.layout,
-            stage=grid.coordinates["pipeline"],
-            options=_options(request),
-        )
-        steady = self.measured[WARM_UP:] or self.measured
-        equal = all(Counter(step.issued) == predicted for step in self.measured)
-        agree = torch.tensor([float(equal)], device=grid.device)
+        assert self.predicted is not None
+        warm = self.started_at + WARM_UP
+        agree = torch.tensor([float(self.equal)], device=grid.device)
         self.session.machine.collectives.all_reduce(agree, "x", "y", "z", "data", "pipeline").wait()
         if self.reports:
             from weft.cli.options import console
 
             comparison(
                 console(),
-                predicted=predicted,
-                steady=steady,
+                predicted=self.predicted,
+                steady=[step for step in self.recent if step.step > warm] or list(self.recent),
                 ranks_equal=int(agree),
                 ranks=request.layout.world,
                 time=_predicted_time(request),
