@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -126,6 +128,16 @@ def test_dry_run_traces_both_ends():
 def test_refusals_name_what_to_change(arguments, message):
     with pytest.raises(WeftError, match=message):
         weft("train", *arguments)
+
+
+@pytest.mark.parametrize("verb", ["train tiny-gpt", "train tiny-gpt --dry-run", "bench-comm --ranks 2"])
+def test_without_pytorch_the_extra_is_named(verb):
+    script = "import sys; sys.modules['torch'] = None; from weft.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, *verb.split()], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "Error: weft.runtime needs the extra 'runtime' -- pip install 'weft[runtime]'"
+    ]
 
 
 def test_a_folder_with_checkpoints_is_not_begun_anew(tmp_path):

@@ -69,11 +69,12 @@ def train(names: tuple[str, ...], **values: Any) -> None:
     losses.  Checkpoints load on any other grid.
     """
     _check(values)
+    from weft.runtime.launch import default_device, run_ranks
+
     job, layout, planned = _subject(names, values)
     from dataclasses import replace
 
     from weft.cli.train_rank import Request, train_rank
-    from weft.runtime.launch import default_device, run_ranks
 
     if values["no_overlap"]:
         layout = replace(layout, overlap_tensor="none", overlap_reduce=False, overlap_gather=False)
