@@ -123,8 +123,15 @@ class Peer:
                 for block in self.model.blocks:
                     fully_shard(block, mesh=shard)
                 fully_shard(self.model, mesh=shard)
+        by_mesh: dict[Any, list[Tensor]] = {}
+        for parameter in self.model.parameters():
+            by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
         self.adam = torch.optim.AdamW(
-            self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+            [{"params": alike} for alike in by_mesh.values()],
+            lr=3e-4,
+            betas=(0.9, 0.95),
+            weight_decay=0.1,
+            fused=True,
         )
 
     def _cut_tensors(self, mesh: Any) -> None:

@@ -134,6 +134,10 @@ def test_axes_that_the_runtime_lacks_are_refused_by_name(axis):
         (lambda: Norm4D(machine(y=4), "norm", 10, centred=True), "norm: features = 10 .* over y=4"),
         (lambda: Embedding4D(machine(y=4), "table", 64, 10), "table: hidden features = 10 .* over y=4"),
         (
+            lambda: Embedding4D(machine(x=4, sequence_parallel=True), "table", 64, 8)(torch.zeros(6).long()),
+            "tokens of a micro-batch = 6 cannot be divided over x=4",
+        ),
+        (
             lambda: machine(x=2, y=3).grid.divided(10, "x", "y", what="size"),
             "size = 10 cannot be divided over x=2 x y=3 -- choose x and y so that their product divides 10",
         ),

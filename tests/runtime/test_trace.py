@@ -64,7 +64,7 @@ def logged(layout, model, precision, switches):
 
 
 CASES = [
-    ("gpt", layout_of((2, 2, 2, 1)), None),
+    ("gpt", layout_of((2, 2, 2, 1), micro_batches=1), None),
     ("gpt", layout_of((2, 1, 2, 2), zero=0, sequence_parallel=True, recompute="full"), None),
     ("llama", layout_of((4, 1, 2, 1), sequence_parallel=True, recompute="selective"), CACHED),
     ("gpt", layout_of((1, 2, 2, 2), recompute="full", recompute_layers=1, order=DATA_INSIDE), Switches.off()),

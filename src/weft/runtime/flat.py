@@ -212,9 +212,13 @@ class Flat:
                 self._summing[index] = self._sum(index)
         for index, owned in enumerate(self.owned[: len(self._matrices.bounds)]):
             assert owned.leaf.grad is not None
-            owned.leaf.grad.copy_(self._summing.pop(index).wait())
+            summed = self._summing.pop(index).wait()
+            if summed.data_ptr() != owned.leaf.grad.data_ptr():
+                owned.leaf.grad.copy_(summed)
         for buffer, pending in zip(self._vectors, vectors, strict=True):
-            buffer.gradients.copy_(pending.wait())
+            summed = pending.wait()
+            if summed.data_ptr() != buffer.gradients.data_ptr():
+                buffer.gradients.copy_(summed)
 
     def publish(self) -> None:
         """With ZeRO-1, bring updated values to the other ranks of data, in the format of gathering."""
@@ -238,7 +242,8 @@ class Flat:
             assert gradient is not None
             for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
                 if slot.counted:
-                    total += gradient[low - owned.start : high - owned.start].to(wide).square().sum()
+                    own = gradient[low - owned.start : high - owned.start]
+                    total += torch.linalg.vector_norm(own, dtype=wide).square()
         self.machine.collectives.all_reduce(total, "x", "y", "z", "data", "pipeline").wait()
         return total.sqrt_()
 

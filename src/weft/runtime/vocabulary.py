@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn import functional
 
 from weft.layout.iteration import padded_rows
 from weft.runtime.collectives import Pending
@@ -51,6 +52,8 @@ class Embedding4D(nn.Module):
         self.table = vocabulary_matrix(machine, name, vocab, hidden)
 
     def forward(self, ids: Tensor) -> Tensor:
+        if self.machine.rows_cut:
+            self.machine.grid.divided(len(ids), "x", what="tokens of a micro-batch")
         found = _Lookup.apply(ids, self.table.shard, self.table)  # type: ignore[no-untyped-call]
         return cast(Tensor, found)
 
@@ -205,6 +208,9 @@ def cross_entropy(machine: Machine, logits: Tensor, targets: Tensor, vocab: int)
 
     Three collectives of one number per token: maximum, target's logit, sum of exponentials.
     """
+    if machine.grid.size("x", "y") == 1:
+        wide = logits[:, :vocab].to(machine.precision.wide)
+        return functional.cross_entropy(wide, targets, reduction="none")
     return cast(Tensor, _CrossEntropy.apply(logits, targets, machine, vocab))  # type: ignore[no-untyped-call]
 
 
