@@ -68,7 +68,7 @@ class _Normalize(Function):
         means = _mean(norm, sums)
         if norm.centred:
             wide = wide - means[1].unsqueeze(1)
-            means[0] -= means[1].square()
+            means[0] = (means[0] - means[1].square()).clamp(min=0.0)
         scale = (means[0] + norm.epsilon).rsqrt().unsqueeze(1)
         normed = wide * scale
         ctx.norm, ctx.format = norm, rows.dtype
