@@ -203,7 +203,7 @@ class Walk:
         self.issue("reduce-scatter", "z", self.matrices[name], self.recipe.gradient_bytes)
 
     def norm(self, bias: bool) -> None:
-        self.issue("all-reduce", "y", 2 * self.own if bias else self.own, 4)
+        self.issue("all-reduce", "y", 2 * self.own if bias else self.own, 8 if bias else 4)
 
     def block_forward(self, name: str, block: Block) -> None:
         for _, n, layer, turned in shapes(block):

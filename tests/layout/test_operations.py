@@ -243,10 +243,10 @@ def statistics(listed: Operations) -> Counter[tuple[str, tuple[str, ...], str, f
     return Counter((one.kind, one.axes, one.phase, float(one.bytes[0])) for one in found)
 
 
-@pytest.mark.parametrize(("bias", "values"), [(False, 1), (True, 2)])
-def test_norms_over_split_features_exchange_their_statistics(bias: bool, values: int) -> None:
-    """One value per token, norm and direction of an RMSNorm, two of a LayerNorm, in fp32."""
-    layout, bytes_ = Layout(y=4), values * 4.0 * RECIPE.sequence
+@pytest.mark.parametrize(("bias", "width"), [(False, 4.0), (True, 2 * 8.0)])
+def test_norms_over_split_features_exchange_their_statistics(bias: bool, width: float) -> None:
+    """One value in fp32 per token, norm and direction of an RMSNorm, two in fp64 of a LayerNorm."""
+    layout, bytes_ = Layout(y=4), width * RECIPE.sequence
     each = (
         ("all-reduce", ("y",), "forward", bytes_),
         ("all-reduce", ("y",), "input-gradient", bytes_),
@@ -276,7 +276,7 @@ def test_fp32_moves_twice_the_bytes() -> None:
         operations(GPT, Layout(x=2), replace(RECIPE, precision=precision)) for precision in ("bf16", "fp32")
     )
     for narrow, wide in zip(half.collectives, full.collectives, strict=True):
-        assert wide.bytes == pytest.approx(narrow.bytes if narrow.element_bytes == 4 else 2 * narrow.bytes)
+        assert wide.bytes == pytest.approx(narrow.bytes if narrow.element_bytes in (4, 8) else 2 * narrow.bytes)
 
 
 def test_worked_80b_sizes() -> None:

@@ -17,6 +17,7 @@ from weft.cluster import Calibration, Cluster
 from weft.cluster.catalogue import accelerator, accelerator_names
 from weft.errors import BadInput
 from weft.layout import Layout
+from weft.layout.check import REMEDIES, explain
 from weft.layout.iteration import Issue, StepOptions, check_runnable, step_collectives
 from weft.model import Job
 from weft.model.flops import model_flops
@@ -71,6 +72,8 @@ def train_rank(request: Request) -> None:
     )
     grid = Grid.of(request.layout, device)
     check_runnable(request.job.model, request.layout)
+    if (broken := explain(request.job, request.layout.world, request.layout)) is not None:
+        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
     session = Session(request.job, grid, request.settings, _corpus(request))
     reports = all(
         grid.coordinates[axis] == (grid.size(axis) - 1 if axis == "pipeline" else 0)
@@ -96,6 +99,7 @@ class _Run:
         self.started_at = 0
         self.recent: deque[Measured] = deque(maxlen=RECENT)
         self.predicted = self._predicted() if request.compare else None
+        self.time = _predicted_time(request) if request.compare else None
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
 
@@ -245,7 +249,7 @@ class _Run:
                 steady=[step for step in self.recent if step.step > warm] or list(self.recent),
                 ranks_equal=int(agree),
                 ranks=request.layout.world,
-                time=_predicted_time(request),
+                time=self.time,
             )
 
 

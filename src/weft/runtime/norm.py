@@ -57,11 +57,14 @@ class Norm4D(nn.Module):
 
 
 class _Normalize(Function):
-    """Rows with mean 0 (LayerNorm) and mean square 1; statistics are summed over y."""
+    """Rows with mean 0 (LayerNorm) and mean square 1; statistics are summed over y.
+
+    LayerNorm's are in fp64 both ways: its variance is a difference of sums.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, norm: Norm4D) -> Tensor:
-        wide = rows.to(norm.machine.precision.wide)
+        wide = rows.to(torch.float64 if norm.centred else norm.machine.precision.wide)
         sums = [wide.square().sum(1)]
         if norm.centred:
             sums.append(wide.sum(1))
@@ -70,7 +73,8 @@ class _Normalize(Function):
             wide = wide - means[1].unsqueeze(1)
             means[0] = (means[0] - means[1].square()).clamp(min=0.0)
         scale = (means[0] + norm.epsilon).rsqrt().unsqueeze(1)
-        normed = wide * scale
+        kept = norm.machine.precision.wide
+        normed, scale = (wide * scale).to(kept), scale.to(kept)
         ctx.norm, ctx.format = norm, rows.dtype
         ctx.save_for_backward(normed, scale)
         return normed.to(rows.dtype)
@@ -79,7 +83,7 @@ class _Normalize(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         normed, scale = ctx.saved_tensors
         norm: Norm4D = ctx.norm
-        wide = gradients[0].to(normed.dtype)
+        wide = gradients[0].to(torch.float64 if norm.centred else normed.dtype)
         sums = [(wide * normed).sum(1)]
         if norm.centred:
             sums.append(wide.sum(1))
