@@ -276,7 +276,8 @@ def test_fp32_moves_twice_the_bytes() -> None:
         operations(GPT, Layout(x=2), replace(RECIPE, precision=precision)) for precision in ("bf16", "fp32")
     )
     for narrow, wide in zip(half.collectives, full.collectives, strict=True):
-        assert wide.bytes == pytest.approx(narrow.bytes if narrow.element_bytes in (4, 8) else 2 * narrow.bytes)
+        same = narrow.element_bytes in (4, 8)
+        assert wide.bytes == pytest.approx(narrow.bytes if same else 2 * narrow.bytes)
 
 
 def test_worked_80b_sizes() -> None:
