@@ -116,7 +116,7 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--layout", "z=2,zero=2"], "zero = 2"),
         (["mixtral-8x7b"], "experts"),
         (["tiny-gpt", "--precision", "fp16"], "fp32 or bf16"),
-        (["tiny-gpt", "--batch", "7", "--layout", "data=2"], "global batch of 7 .* data=2"),
+        (["tiny-gpt", "--batch", "7", "--layout", "data=2"], "global batch 7, micro_batch 1 .* data 2 = 2"),
         (["tiny-gpt", "--sequence", "512"], "256 learned positions"),
         (["tiny-gpt", "--resume"], "--resume needs --out"),
         (["tiny-gpt", "--tokenizer", "t.json"], "--tokenizer needs --data"),
@@ -138,6 +138,26 @@ def test_without_pytorch_the_extra_is_named(verb):
     assert done.stderr.splitlines() == [
         "Error: weft.runtime needs the extra 'runtime' -- pip install 'weft[runtime]'"
     ]
+
+
+def test_other_data_under_the_same_name_is_refused(tmp_path):
+    text, moved, out = tmp_path / "text.txt", tmp_path / "moved.txt", tmp_path / "out"
+    text.write_text("abc " * 200, encoding="utf-8")
+    common = ["train", "tiny-gpt", *SMALL, "--out", str(out)]
+    weft(*common, "--data", str(text), "--steps", "1")
+    text.rename(moved)
+    weft(*common, "--data", str(moved), "--steps", "2", "--resume")
+    text.write_text("abd " * 200, encoding="utf-8")
+    with pytest.raises(BadInput, match="was trained with data"):
+        weft(*common, "--data", str(text), "--steps", "3", "--resume")
+
+
+def test_what_cannot_be_written_is_said_before_training(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(BadInput, match="is not a folder"):
+        weft("train", "tiny-gpt", "--out", str(tmp_path / "file"))
+    with pytest.raises(BadInput, match="cannot be written there"):
+        weft("train", "tiny-gpt", "--profile", str(tmp_path / "none" / "p.json"))
 
 
 def test_a_folder_with_checkpoints_is_not_begun_anew(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -130,6 +131,11 @@ def _check(values: dict[str, Any]) -> None:
     for name, needed in (("save_every", "out"), ("resume", "out"), ("tokenizer", "data")):
         if values[name] and values[needed] is None:
             raise BadInput(f"--{name.replace('_', '-')} needs --{needed}", where="train")
+    profile = values["profile"]
+    if profile and (Path(profile).is_dir() or not Path(profile).absolute().parent.is_dir()):
+        raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
+    if values["out"] and Path(values["out"]).exists() and not Path(values["out"]).is_dir():
+        raise BadInput("is not a folder", where=values["out"], remedy="name a folder for checkpoints")
     if values["calibration"] and not values["cluster"] and not values["plan_file"]:
         raise BadInput("--calibration needs --cluster or --plan", where="train")
 

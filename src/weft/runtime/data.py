@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from weft.runtime.grid import Grid
 Words = NDArray[np.uint64]
 
 _ROUNDS = 8
+_SAMPLES = 1 << 20
 _SUCCESSORS = 4
 _CHAINS = 256
 
@@ -42,6 +44,13 @@ class Corpus:
     tokens: NDArray[np.unsignedinteger[Any]]
     vocabulary: int
     where: str
+
+    def fingerprint(self) -> str:
+        """Of length, vocabulary and evenly spaced tokens: other data has another, wherever it lies."""
+        step = max(len(self.tokens) // _SAMPLES, 1)
+        sample = np.ascontiguousarray(self.tokens[::step]).astype(np.uint32).tobytes()
+        head = f"{len(self.tokens)} {self.vocabulary} ".encode()
+        return blake2b(head + sample, digest_size=16).hexdigest()
 
 
 def byte_corpus(path: str | os.PathLike[str]) -> Corpus:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NoReturn, Protocol, cast
+from typing import Literal, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -161,13 +161,6 @@ class _Positions4D(nn.Module):
 
 
 # Roles ---------------------------------------------------------------------------------------------
-
-
-class Replaces(Protocol):
-    """A role of modules that are replaced."""
-
-    def build(self, site: Site) -> Converted:
-        """What takes a module's place; its values are not set yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

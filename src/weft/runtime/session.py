@@ -150,6 +150,6 @@ class Session:
             "global_batch": recipe.global_batch,
             "sequence": recipe.sequence,
             "model": self.job.model.name,
-            "data": self._batches.corpus.where,
+            "data": self._batches.corpus.fingerprint(),
             "details": asdict(self.settings.details),
         }
