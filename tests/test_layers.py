@@ -21,6 +21,7 @@ LAYERS = {
     "simulate": 4,
     "search": 5,
     "calibrate": 5,
+    "validate": 5,
     "report": 6,
     "cli": 6,
     "interop": 4.5,

@@ -70,7 +70,10 @@ def test_command_surface():
         "--jobs",
         "--matrix",
     ]
-    search = ["--fix", "--max", "--memory-margin", "--pareto", "--space", "--top", "--variants"]
+    search = [
+        *("--fix", "--max", "--memory-margin", "--pareto", "--runnable"),
+        *("--space", "--top", "--variants"),
+    ]
     assert surface == {
         "plan": sorted([*recipe, *output, *run, *search, "model", "cluster"]),
         "estimate": sorted([*recipe, *output, *run, "--layout", "--plan", "--rank", "--run", "names"]),
@@ -187,11 +190,25 @@ def test_command_surface():
                     "--rank",
                     "--rate",
                 ),
-                *("--resume", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
+                *(
+                    "--resume",
+                    "--resume-from",
+                    "--save-every",
+                    "--seed",
+                    "--steps",
+                    "--tokenizer",
+                    "--tune-products",
+                ),
                 *("--warmup", "--weight-cache", "names"),
             ]
         ),
         "launch": sorted(["--output", "--rank", "--tool", "-o", "plan_file"]),
+        "export-checkpoint": ["file", "folder"],
+        "validate": sorted(
+            [
+                *("--calibration", "--family", "--format", "--output", "--plot", "-o", "runs"),
+            ]
+        ),
         "models": ["word"],
         "clusters": [],
         "explain": ["code"],

@@ -1,9 +1,13 @@
 """``weft train`` as a user runs it: results, files, refusals."""
 
+import errno
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +18,7 @@ from weft.errors import BadInput, WeftError
 torch = pytest.importorskip("torch")
 
 SMALL = ["--batch", "4", "--sequence", "32"]
+PROGRAM = [sys.executable, "-c", "from weft.cli import main; main()"]
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +126,19 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--resume"], "--resume needs --out"),
         (["tiny-gpt", "--tokenizer", "t.json"], "--tokenizer needs --data"),
         (["tiny-gpt", "--data", "missing.txt"], "no such file"),
+        (["tiny-gpt", "--save-every", "2"], "--save-every needs --out"),
+        (["tiny-gpt", "--rank", "1"], "--rank needs --plan"),
+        (["tiny-gpt", "--compare", "--calibration", "c.toml"], "--calibration needs --cluster or --plan"),
+        (["tiny-gpt", "--cluster", "c.toml", "--calibration", "c.toml"], "--calibration needs --compare"),
+        (["tiny-gpt", "--out", "o", "--resume", "--resume-from", "o"], "--resume and --resume-from are both"),
+        (["tiny-gpt", "--resume-from", "missing"], "missing: is not a checkpoint"),
+        *(
+            (["tiny-gpt", "--dry-run", *more], f"{more[0]} says nothing with --dry-run")
+            for more in (["--out", "o"], ["--steps", "20"], ["--profile", "p.json"], ["--rate", "1"])
+        ),
+        (["tiny-gpt", "--clip", "nan"], "clip = nan is out of range"),
+        (["tiny-gpt", "--clip", "inf"], "clip = inf is out of range"),
+        (["tiny-gpt", "--rate", "nan"], "rate = nan is out of range"),
         (["--plan", "missing.json"], "no such file"),
         ([], "one MODEL needed"),
     ],
@@ -169,3 +187,200 @@ def test_a_folder_with_checkpoints_is_not_begun_anew(tmp_path):
         weft(*common, "--resume")
     with pytest.raises(BadInput, match="seed = 0, this run has 5"):
         weft(*common[:-4], "--steps", "2", "--out", str(tmp_path), "--resume", "--seed", "5")
+
+
+# Ends of runs -------------------------------------------------------------------------------------
+
+
+def test_a_run_that_diverges_saves_nothing(tmp_path, monkeypatch):
+    """Good checkpoints stay the last ones, and metrics hold numbers only."""
+    out = tmp_path / "out"
+    common = ["train", "tiny-gpt", *SMALL, "--out", str(out)]
+    weft(*common, "--steps", "2")
+    from weft.runtime.session import Session
+
+    load = Session.load
+
+    def broken(self, folder):
+        state = load(self, folder)
+        self.flat.owned[0].leaf.data.fill_(float("inf"))
+        return state
+
+    monkeypatch.setattr(Session, "load", broken)
+    with pytest.raises(BadInput, match="step 3: the norm of the gradients is nan") as stopped:
+        weft(*common, "--steps", "6", "--resume", "--save-every", "1")
+    assert stopped.value.exit_code == 2
+    assert sorted(path.name for path in out.glob("step-*")) == ["step-00000002"]
+    assert len(losses(out / "metrics.jsonl")) == 2
+
+
+@pytest.mark.parametrize("layout", ["x=1", "x=2"])
+def test_nobody_reads_on(layout):
+    arguments = ["train", "tiny-gpt", *SMALL, "--steps", "200", "--layout", layout]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*PROGRAM, *arguments], **pipes) as run:
+        assert "858,880 parameters" in run.stdout.readline()
+        run.stdout.close()
+        assert run.stderr.read() == ""
+        assert run.wait(60) in (1, 141)
+
+
+def test_metrics_into_a_closed_pipe_are_no_bad_input(tmp_path, monkeypatch):
+    def broken(file, record):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("weft.cli.train_rank.write_record", broken)
+    result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--metrics", str(tmp_path / "m")])
+    assert result.exit_code == 1
+    assert "Error" not in result.output
+
+
+def test_the_trace_comes_after_the_last_checkpoint(tmp_path, monkeypatch):
+    profile, out = tmp_path / "profile.json", tmp_path / "out"
+
+    def fail(self, path):
+        assert (out / "step-00000001" / "weft.json").exists()
+        raise RuntimeError("no space")
+
+    monkeypatch.setattr("torch.profiler.profile.export_chrome_trace", fail)
+    with pytest.raises(BadInput, match="cannot be written: no space"):
+        weft("train", "tiny-gpt", *SMALL, "--steps", "1", "--profile", str(profile), "--out", str(out))
+    monkeypatch.setattr("torch.profiler.profile.export_chrome_trace", lambda self, path: None)
+    with pytest.raises(BadInput, match=r"cannot be written: .*No such file"):
+        weft("train", "tiny-gpt", *SMALL, "--steps", "1", "--profile", str(profile))
+
+
+# Going on -----------------------------------------------------------------------------------------
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path):
+    from weft.runtime.run_folder import locked
+
+    with locked(tmp_path), pytest.raises(BadInput, match="another run writes there"):
+        weft("train", "tiny-gpt", *SMALL, "--out", str(tmp_path))
+
+
+def test_what_has_changed_is_said_and_metrics_hold_each_step_once(tmp_path):
+    common = ["train", "tiny-gpt", *SMALL, "--out", str(tmp_path)]
+    weft(*common, "--steps", "2")
+    with open(tmp_path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 3, "loss": 9.0}\n{"step": 4, "lo')
+    output = weft(*common, "--steps", "4", "--rate", "0.0001", "--resume")
+    assert "changed since the checkpoint: rate 0.0003 -> 0.0001" in output
+    assert "changed since the checkpoint: steps 2 -> 4 (where the cosine ends" in output
+    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+    with pytest.raises(BadInput, match=r"precision.gather = 'float32', this run has 'bfloat16'"):
+        weft(*common, "--steps", "6", "--precision", "bf16", "--resume")
+
+
+def test_going_on_from_an_earlier_checkpoint(tmp_path):
+    whole, branch = tmp_path / "whole", tmp_path / "branch"
+    common = ["train", "tiny-gpt", *SMALL, "--steps", "4"]
+    weft(*common, "--out", str(whole), "--save-every", "2")
+    early = str(whole / "step-00000002")
+    with pytest.raises(BadInput, match="holds step-00000004, later than step 2 -- give another --out"):
+        weft(*common, "--out", str(whole), "--resume-from", early)
+    with pytest.raises(BadInput, match=r"is not a checkpoint -- there are .*step-00000002, .*step-00000004"):
+        weft(*common, "--out", str(branch), "--resume-from", str(whole / "step-00000003"))
+    weft(*common, "--out", str(branch), "--resume-from", early)
+    assert losses(branch / "metrics.jsonl") == losses(whole / "metrics.jsonl")[2:]
+
+
+# Predictions --------------------------------------------------------------------------------------
+
+
+def one_more(*arguments, **more):
+    from weft.layout.iteration import Issue
+
+    return Counter([Issue("all-reduce", ("x",), 1, 4)])
+
+
+def test_other_collectives_than_predicted_are_a_failure(monkeypatch):
+    monkeypatch.setattr("weft.cli.train_rank.step_collectives", one_more)
+    result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--steps", "1", "--compare"])
+    assert "NOT equal to the prediction on 0 of 1 ranks" in result.output.replace("\n", " ")
+    assert result.exception.exit_code == 1
+    monkeypatch.setattr("weft.layout.iteration.step_collectives", one_more)
+    result = CliRunner().invoke(cli, ["train", "tiny-gpt", "--dry-run"])
+    assert "NOT equal to the prediction" in result.output
+    assert result.exception.exit_code == 1
+
+
+def test_a_dry_run_says_what_was_traced():
+    output = weft("train", "tiny-gpt", "--layout", "z=2,mbs=1", "--dry-run")
+    assert "Traced with 1 and 2 micro-batches, from which those of 32 follow exactly." in output
+
+
+def test_a_plan_names_what_can_be_trained(tmp_path):
+    from weft.layout.iteration import check_runnable
+    from weft.report.json_in import read_plan
+
+    plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"
+    asked = ["plan", "tiny-llama", "h100-8", *SMALL, "--variants", "--top", "50", "--format", "json"]
+    weft(*asked, "-o", str(plan))
+    refused = {}
+    for rank in range(1, 51):
+        job, _, layout = read_plan(plan, rank)
+        try:
+            check_runnable(job.model, layout)
+        except BadInput as error:
+            refused[rank] = error
+    first = min(set(range(1, 51)) - refused.keys())
+    message = re.escape(f"{next(iter(refused.values()))}; --rank {first} of this plan can be trained")
+    with pytest.raises(BadInput, match=message):
+        weft("train", "--plan", str(plan), "--rank", str(next(iter(refused))), "--steps", "1")
+    weft("plan", "tiny-llama", "h100-8", *SMALL, "--runnable", "--format", "json", "-o", str(runnable))
+    assert "equal to the prediction" in weft("train", "--plan", str(runnable), "--dry-run")
+
+
+def test_a_configuration_says_how_it_computes(tmp_path):
+    config = tmp_path / "config.json"
+    values = {
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "intermediate_size": 96, "vocab_size": 256, "rope_theta": 500000.0, "rms_norm_eps": 0.001,
+    }  # fmt: skip
+    config.write_text(json.dumps(values))
+    curves = []
+    for change in ({}, {"rope_theta": 10.0}, {"rms_norm_eps": 1e-6}, {"hidden_act": "relu"}):
+        config.write_text(json.dumps(values | change))
+        metrics = tmp_path / "metrics.jsonl"
+        output = weft("train", str(config), *SMALL, "--steps", "2", "--metrics", str(metrics))
+        assert "activation" not in output
+        curves.append(losses(metrics))
+    assert len({tuple(curve) for curve in curves}) == 4
+    assert "assumed: activation silu, norm epsilon 1e-05, rotary theta 10000" in weft(
+        "train", "tiny-llama", *SMALL, "--steps", "1"
+    )
+    config.write_text(json.dumps(values | {"rope_scaling": {"rope_type": "llama3"}}))
+    with pytest.raises(BadInput, match=r"config.json: rope_scaling"):
+        weft("train", str(config), "--steps", "1")
+
+
+def test_launched_ranks_say_a_problem_once(tmp_path):
+    base = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    command = [*PROGRAM, "train", "tiny-gpt", "--layout"]
+    for layout, message in (("x=3", "x 3 * y 1"), ("x=2,cp=2", "x 2 * y 1")):
+        said = []
+        for rank in ("0", "1"):
+            env = base | {"RANK": rank, "LOCAL_RANK": rank}
+            done = subprocess.run([*command, layout], env=env, capture_output=True, text=True)
+            assert done.returncode == 2
+            said.append(done.stderr)
+        assert said[0].startswith("Error: ")
+        assert said[1] == ""
+        assert message in said[0] or "accelerators" in said[0]
+
+
+def test_a_trained_model_leaves_as_one_file(tmp_path):
+    run, file = tmp_path / "run", tmp_path / "model.safetensors"
+    weft("train", "tiny-llama", *SMALL, "--steps", "1", "--out", str(run))
+    output = weft("export-checkpoint", str(run / "step-00000001"), str(file))
+    assert output == f"written {file}\n"
+    size = int.from_bytes(file.read_bytes()[:8], "little")
+    header = json.loads(file.read_bytes()[8 : 8 + size])
+    assert json.loads(header.pop("__metadata__")["weft"])["step"] == 1
+    assert {entry["dtype"] for entry in header.values()} == {"F32"}
+    assert "embedding.weight" in header
+    with pytest.raises(BadInput, match=r"does not end in \.safetensors"):
+        weft("export-checkpoint", str(run / "step-00000001"), str(tmp_path / "model.bin"))

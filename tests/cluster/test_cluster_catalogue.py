@@ -50,7 +50,7 @@ def test_every_figure_has_its_source(name: str) -> None:
 def test_every_accelerator_is_physically_plausible(name: str) -> None:
     chip = catalogue.accelerator(name)
     assert 0 < chip.fp32_flops < chip.fp16_flops
-    assert chip.fp8_flops in (0, pytest.approx(2 * chip.bf16_flops, rel=1e-3))
+    assert chip.fp8_flops in (0, pytest.approx(2 * chip.bf16_flops, rel=1e-3), chip.bf16_flops)
     assert 15e9 < chip.memory_bytes < 300e9
     assert chip.nic_Bps < chip.scale_up_Bps < chip.memory_Bps
     assert 100 <= chip.power_w <= 1500
@@ -151,7 +151,7 @@ def test_names_that_do_not_work(name: str, message: str) -> None:
 
 def test_unknown_accelerator_names_the_near_ones() -> None:
     with pytest.raises(UnknownName, match="did you mean"):
-        catalogue.accelerator("a10")
+        catalogue.accelerator("a101")
 
 
 def test_resolve_takes_presets_and_files(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from weft.errors import BadInput, NothingFeasible
+from weft.errors import BadInput, NothingFeasible, WeftError
 
 
 def add_up(folder: str) -> None:
@@ -28,6 +28,21 @@ def refuse(rank: int) -> None:
 
 def find_nothing() -> None:
     raise NothingFeasible("nothing fits")
+
+
+def differ() -> None:
+    error = WeftError("not equal")
+    error.exit_code = 1
+    raise error
+
+
+def print_to_nobody(rank: int) -> None:
+    """One rank prints into a pipe whose other end is closed."""
+    if dist.get_rank() == rank:
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.write(writer, b"step 1")
+    dist.all_reduce(torch.ones(1))
 
 
 def stumble(rank: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -229,6 +230,15 @@ def test_places_that_cannot_be_written(tmp_path):
         save(tmp_path / "file" / "a", ONE, STATE)
 
 
+def test_what_ended_runs_left_is_removed(tmp_path):
+    save(step_folder(tmp_path, 5), [], {})
+    for name in ("step-00000007.partial", "other.partial"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-00000007.partial" / "0.bin").touch()
+    checkpoint.remove_partial(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-00000005", "other.partial"}
+
+
 def test_the_latest_step(tmp_path):
     assert latest(tmp_path / "absent") is None
     assert latest(tmp_path) is None
@@ -246,8 +256,13 @@ def test_the_latest_step(tmp_path):
 def test_folders_that_are_no_checkpoint(tmp_path):
     refused(tmp_path / "absent", "no such folder")
     refused(tmp_path, "is not a checkpoint: it has no weft.json")
-    (tmp_path / "weft.json").write_text("{}")
-    refused(tmp_path, r"tensors.json: no such file -- is the checkpoint complete")
+    (tmp_path / "weft.json").write_text('{"step": 10}')
+    refused(tmp_path, r"weft.json: is not of the format 'weft checkpoint 2' -- load it with the version")
+
+
+def test_checkpoints_that_are_not_complete(saved):
+    (saved / "tensors.json").unlink()
+    refused(saved, r"tensors.json: no such file -- is the checkpoint complete")
 
 
 def test_other_models(saved):
@@ -302,6 +317,34 @@ def test_any_changed_value_is_found(saved, data):
     (saved / "0.bin").write_bytes(raw[:place] + changed + raw[place + 1 :])
     refused(saved, "the values of .* are damaged -- take another checkpoint")
     (saved / "0.bin").write_bytes(raw)
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_changed_bit_of_the_state_is_found(saved, data):
+    raw = (saved / "weft.json").read_bytes()
+    place = data.draw(st.integers(raw.index(b"state") - 1, len(raw) - 1))
+    changed = bytes([raw[place] ^ 1 << data.draw(st.integers(0, 7))])
+    (saved / "weft.json").write_bytes(raw[:place] + changed + raw[place + 1 :])
+    with contextlib.suppress(BadInput):
+        assert read_state(saved) == STATE, "white space alone may change unseen"
+    (saved / "weft.json").write_bytes(raw)
+
+
+def test_a_changed_state_is_refused(saved):
+    text = (saved / "weft.json").read_text().replace('"step": 10', '"step": 11')
+    (saved / "weft.json").write_text(text)
+    refused(saved, "weft.json: the state is damaged -- take another checkpoint")
+
+
+def test_a_state_that_is_refused_fills_nothing(saved):
+    def refuse(state):
+        raise BadInput(f"step {state['step']}")
+
+    pieces = pieces_of(layout(), 0, fill=0)
+    with pytest.raises(BadInput, match="step 10"):
+        load(saved, pieces, refuse)
+    assert_equal(pieces, pieces_of(layout(), 0, fill=0))
 
 
 @pytest.mark.parametrize(
@@ -368,7 +411,7 @@ def test_tensors_that_are_none(saved, field, value):
 
 def test_formats_that_are_none(saved):
     edited(saved, lambda _, index: index.__setitem__("format", "weft checkpoint 9"))
-    refused(saved, "tensors.json: format: 'weft checkpoint 9'")
+    refused(saved, "tensors.json: is not of the format 'weft checkpoint 2'")
 
 
 def test_files_that_lie_elsewhere(saved, tmp_path):

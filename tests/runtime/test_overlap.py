@@ -46,13 +46,15 @@ class Started:
 
     def __init__(self, weight, what, result):
         self.weight, self.what, self.result, self.waits = weight, what, result, 0
-        self.under_way = not weight.alone
+        self.under_way, self.breaks = not weight.alone, False
         weight.events.append(f"start {what} {weight.name}")
         weight.started.append(self)
 
     def wait(self):
         self.waits += 1
         self.weight.events.append(f"wait {self.what} {self.weight.name}")
+        if self.breaks:
+            raise ConnectionError
         return self.result
 
 
@@ -185,6 +187,32 @@ def test_a_step_within_a_step_is_a_mistake():
         pass
     with overlap.step():
         pass
+
+
+def test_a_collective_that_fails_hides_no_exception_and_no_other_collective():
+    stage = Stage(3, Switches())
+    with stage.overlap.step():
+        stage.forward([0, 1, 2])
+
+    def broken(own):
+        """A step in which every collective under way fails, and what is raised before."""
+        with stage.overlap.step():
+            stage.forward([0])
+            for weight in stage.weights:
+                stage.overlap.scatter(weight, 1)
+            for started in stage.started:
+                started.breaks = not started.waits
+            if own is not None:
+                raise own
+
+    with pytest.raises(ZeroDivisionError):
+        broken(ZeroDivisionError())
+    assert all(started.waits for started in stage.started)
+    with pytest.raises(ConnectionError):
+        broken(None)
+    assert all(started.waits for started in stage.started)
+    with stage.overlap.step():
+        stage.forward([0])
 
 
 ACTIONS = st.lists(st.tuples(st.sampled_from(["gather", "scatter"]), st.integers(0, 4)), max_size=30)

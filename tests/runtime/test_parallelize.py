@@ -253,6 +253,22 @@ def test_ids_and_rows_of_any_dimensions():
     assert model.lm_head(input=embedded).shape == (2, 1, 2, VOCAB)
 
 
+@pytest.mark.parametrize("name", ["wte", "wpe"])
+def test_rows_of_padding(name):
+    """Of tokens and of positions: looked up, but not trained."""
+    model = made("gpt2")
+    getattr(model.transformer, name).padding_idx = 2
+    model = one_rank(model, GPT2_PLAN)
+    with torch.no_grad():
+        found = getattr(model.transformer, name)(torch.tensor([2]))
+    assert worst(found[0], made("gpt2").state_dict()[f"transformer.{name}.weight"][2]) == 0.0
+    getattr(model.transformer, name)(torch.tensor([1, 2])).sum().backward()
+    table = getattr(model.transformer, name).layer.table
+    (gradient,) = (one.grad.view(-1, 16) for one in table.parameters())
+    assert gradient[1].eq(1).all()
+    assert gradient[2].eq(0).all()
+
+
 def test_torch_norms_and_fused_parts():
     class Gated(nn.Module):
         def __init__(self):
@@ -453,8 +469,8 @@ def test_changed_layers():
     model.lm_head.forward = lambda rows: forward(rows) * 2
     refused(model, LLAMA_PLAN, "lm_head: has a forward of its own", Unsupported)
     model = made("llama")
-    model.model.embed_tokens.padding_idx = 0
-    refused(model, LLAMA_PLAN, "embed_tokens: has padding_idx = 0", Unsupported)
+    model.model.embed_tokens.max_norm = 2.0
+    refused(model, LLAMA_PLAN, "embed_tokens: has max_norm = 2", Unsupported)
     model = made("llama")
     model.model.embed_tokens.sparse = True
     refused(model, LLAMA_PLAN, "embed_tokens: has sparse on", Unsupported)

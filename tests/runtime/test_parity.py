@@ -10,16 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import models  # noqa: E402
-import serial  # noqa: E402
-from compare import Run, solved, worst  # noqa: E402
+from compare import Run, solved  # noqa: E402
 from models import DATA_INSIDE, EVERY, FEW, Z_INSIDE, layout_of  # noqa: E402
 
 from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.attention import Rotary  # noqa: E402
-from weft.runtime.decoder import Decoder4D, Details  # noqa: E402
+from weft.runtime.decoder import Decoder4D  # noqa: E402
 from weft.runtime.grid import Grid  # noqa: E402
 from weft.runtime.machine import Machine  # noqa: E402
-from weft.runtime.precision import Precision  # noqa: E402
 
 EXACT = 1e-12
 MODELS = {
@@ -152,28 +149,3 @@ def test_narrow_formats_are_near(ranks, precision, bound, model, grid, switches)
         errors[name] = (error / size) ** 0.5
     print(max(errors.values()), errors["loss"])
     assert max(errors.values()) <= bound, errors
-
-
-# Rotary positions ---------------------------------------------------------------------------------
-
-
-def rotary(width, theta):
-    machine = Machine.of(Grid.of(Layout()), precision=Precision.of("fp64"))
-    return Rotary(machine, width, 64, theta=theta)
-
-
-@pytest.mark.parametrize(("width", "theta"), [(4, 10_000.0), (64, 10_000.0), (128, 500_000.0)])
-def test_rotary_positions_are_complex_rotations(width, theta):
-    heads = torch.randn(2, 3, 64, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    wanted = serial.rotate(heads, Details(rotary_theta=theta))
-    assert worst(rotary(width, theta)(heads), wanted) <= 1e-13
-
-
-def test_rotary_scores_depend_on_distances_alone():
-    query, key = torch.randn(2, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    turned = [rotary(16, 10_000.0)(one.expand(1, 1, 64, 16))[0, 0] for one in (query, key)]
-    scores = turned[0] @ turned[1].t()
-    for distance in (0, 1, 17):
-        same = torch.diagonal(scores, distance)
-        assert float(same.max() - same.min()) <= 1e-12
-    assert float(scores[0].max() - scores[0].min()) > 0.1

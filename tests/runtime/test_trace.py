@@ -25,7 +25,7 @@ from weft.runtime.data import markov_corpus  # noqa: E402
 from weft.runtime.overlap import Switches  # noqa: E402
 from weft.runtime.precision import Precision  # noqa: E402
 from weft.runtime.session import Session, Settings  # noqa: E402
-from weft.runtime.trace import trace  # noqa: E402
+from weft.runtime.trace import extrapolate, trace  # noqa: E402
 
 CACHED = Switches(weight_cache=True)
 INTERLEAVED = {"virtual_stages": 2, "schedule": "interleaved"}
@@ -242,6 +242,30 @@ def test_thousands_of_ranks(name, layout, rank):
     assert layout.world == 4096
     assert found == predicted(job, layout, rank)
     assert taken < 2**29
+
+
+@pytest.mark.parametrize("switches", [None, CACHED, Switches.off()], ids=["usual", "cached", "off"])
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("gpt", Layout(x=2, y=2, z=2, micro_batch=1)),
+        ("llama", Layout(x=2, z=2, zero=0, micro_batch=1, sequence_parallel=True, recompute="full")),
+        ("tied", Layout(pipeline=2, x=2, z=2, micro_batch=1)),
+        ("tied", Layout(pipeline=2, z=2, data=2, micro_batch=1, recompute="full", recompute_layers=1)),
+        ("chunks", Layout(pipeline=2, z=2, micro_batch=1, **INTERLEAVED)),
+    ],
+)
+def test_two_short_steps_give_a_long_one(model, layout, switches):
+    job = job_of(model)
+    for rank in (0, layout.world - 1):
+        found = extrapolate(job, layout, rank=rank, switches=switches)
+        assert found.micro_batches == BATCH // layout.data_parallel > max(found.traced)
+        assert found.issued == trace(job, layout, rank=rank, switches=switches)
+
+
+def test_a_short_step_is_traced_itself():
+    found = extrapolate(job_of("gpt"), Layout(z=2, micro_batch=4))
+    assert found.traced == (found.micro_batches,) == (2,)
 
 
 def test_a_trace_leaves_nothing_behind():

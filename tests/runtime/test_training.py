@@ -16,10 +16,11 @@ from compare import worst  # noqa: E402
 from models import BATCH, FEW, SEQUENCE, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 
-from weft.errors import BadInput  # noqa: E402
+from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.data import Batches, markov_corpus  # noqa: E402
+from weft.runtime.decoder import Details  # noqa: E402
 from weft.runtime.grid import Grid  # noqa: E402
 from weft.runtime.optimizer import AdamSettings  # noqa: E402
 from weft.runtime.precision import Precision  # noqa: E402
@@ -133,8 +134,29 @@ def test_one_rank_needs_no_process_group():
 
 
 def test_a_batch_that_does_not_divide_is_refused():
-    with pytest.raises(BadInput, match=r"16 cannot be divided over z=1 x data=1 x micro_batch=3"):
+    with pytest.raises(BadInput, match=r"global batch 16, micro_batch 3 \* z 1 \* data 1 = 3"):
         session(Grid.of(Layout(micro_batch=3)), "gpt")
+
+
+def test_layouts_that_break_a_rule_are_refused_with_the_words_of_plans():
+    with pytest.raises(BadInput, match="sequence parallelism needs x > 1 and y = 1: x = 1, y = 1"):
+        session(Grid.of(Layout(micro_batch=4, sequence_parallel=True)), "gpt")
+    with pytest.raises(Unsupported, match="zero = 2 -- set zero=1"):
+        session(Grid.of(Layout(micro_batch=4, zero=2)), "gpt")
+
+
+def test_a_run_that_diverges_stops_before_its_update():
+    running = session(Grid.of(Layout(micro_batch=4)), "gpt")
+    running.step()
+    for value in (float("nan"), float("inf")):
+        running.flat.owned[0].leaf.data[0] = value
+        before = [piece.values.clone() for piece in running.optimizer.pieces()]
+        with pytest.raises(BadInput, match=r"step 2: the norm of the gradients is nan -- .* a lower rate"):
+            running.step()
+        after = [piece.values for piece in running.optimizer.pieces()]
+        for one, other in zip(before, after, strict=True):
+            assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+        assert running.steps_done == 1
 
 
 # Padding ------------------------------------------------------------------------------------------
@@ -182,7 +204,7 @@ def save(layout, name, folder, before, after):
 def resume(layout, name, folder, after):
     running = session(grid_of(layout), name)
     state = running.load(Path(folder))
-    return state["step"], curve(running, after)
+    return state.step, curve(running, after)
 
 
 FLAT = layout_of((2, 2, 2, 1), micro_batches=1)
@@ -217,5 +239,28 @@ def test_a_run_goes_on_on_another_grid(ranks, way, tmp_path):
         assert {step for step, _ in found} == {before}
         assert_curve([results for _, results in found], wanted, 1e-12)
     alone = session(Grid.of(Layout(micro_batch=8)), name)
-    assert alone.load(folder)["step"] == before
+    assert alone.load(folder).step == before
     assert_curve([curve(alone, after)], wanted, 1e-12)
+
+
+def test_a_checkpoint_of_another_run_fills_nothing(tmp_path):
+    grid = Grid.of(Layout(micro_batch=16))
+    session(grid, "gpt").save(tmp_path / "saved")
+    other = session(grid, "gpt", seed=4)
+    before = [piece.values.clone() for piece in other.optimizer.pieces()]
+    with pytest.raises(BadInput, match="was trained with seed = 3, this run has 4 -- give the same seed"):
+        other.load(tmp_path / "saved")
+    single = Precision.of("fp32")
+    with pytest.raises(BadInput, match=r"precision.master = 'float64', this run has 'float32'"):
+        session(grid, "gpt", precision=single).load(tmp_path / "saved")
+    with pytest.raises(BadInput, match=r"details.rotary_theta = 10000.0, this run has 5"):
+        session(grid, "gpt", details=Details(rotary_theta=5.0)).load(tmp_path / "saved")
+    for one, piece in zip(before, other.optimizer.pieces(), strict=True):
+        assert torch.equal(one, piece.values)
+    slower = replace(ADAM, rate=1e-3, steps=30)
+    before = session(grid, "gpt", adam=slower).load(tmp_path / "saved").settings()
+    assert before == ADAM
+    assert slower.changes_from(before) == [
+        "rate 0.01 -> 0.001",
+        "steps 15 -> 30 (where the cosine ends: other rates from here on)",
+    ]

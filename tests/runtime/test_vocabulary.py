@@ -13,15 +13,22 @@ from models import DATA_INSIDE, EVERY, Z_INSIDE, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from weft.errors import BadInput  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.grid import Grid  # noqa: E402
 from weft.runtime.machine import Machine  # noqa: E402
 from weft.runtime.placement import share  # noqa: E402
 from weft.runtime.precision import Precision  # noqa: E402
-from weft.runtime.vocabulary import Embedding4D, Head4D, cross_entropy  # noqa: E402
+from weft.runtime.vocabulary import IGNORED, Embedding4D, Head4D, cross_entropy  # noqa: E402
 
 EXACT = 1e-12
 TOKENS = 32
 VOCABULARIES = [53, 64, 5]
 """Odd; a multiple of all ranks; fewer tokens than ranks, some of which have padding alone."""
+
+
+PADDING = 3
+"""A row that is not trained; and every fourth target does not count."""
 
 
 class Whole:
@@ -38,12 +45,13 @@ class Whole:
         self.slope = values(TOKENS, hidden)
         self.ids, self.targets = torch.randint(vocab, (2, TOKENS), generator=generator)
         self.ids[0] = self.targets[0] = vocab - 1
+        self.ids[1], self.targets[2::4] = PADDING, IGNORED
         for parameter in (self.table, self.head, self.bias, self.rows):
             parameter.requires_grad_()
-        (functional.embedding(self.ids, self.table) * self.slope).sum().backward()
+        (functional.embedding(self.ids, self.table, PADDING) * self.slope).sum().backward()
         self.logits = functional.linear(self.rows, self.head, self.bias)
         self.losses = functional.cross_entropy(self.logits, self.targets, reduction="none")
-        self.losses.mean().backward()
+        (self.losses.sum() / TOKENS).backward()
 
     def value(self, name, shape, offsets, sizes):
         whole = {"table": self.table, "head": self.head, "head.bias": self.bias}[name.removesuffix(".weight")]
@@ -63,7 +71,7 @@ def compared(layout, vocab, hidden, precision="fp64", spread=1.0):
     def part(whole):
         return whole[own][cut][:, features].contiguous()
 
-    embedding = Embedding4D(machine, "table", vocab, hidden)
+    embedding = Embedding4D(machine, "table", vocab, hidden, padding_index=PADDING)
     head = Head4D(machine, "head", vocab, hidden, bias=True)
     for holding in (embedding.table.holding(), head.table.holding(), head.bias.holding()):
         holding.fill(plain.value)
@@ -135,6 +143,68 @@ def test_great_logits_do_not_overflow(ranks):
     found = ranks.run(extreme, layout_of((4, 2, 1, 1)))
     assert max(logit for logit, _ in found) > 2000.0
     assert all(1000.0 < loss < 1e5 for _, loss in found)
+
+
+# Tokens that are not trained, and those that there are not ------------------------------------------
+
+
+def counted(layout, ignored):
+    """Collectives of a loss, both ways, with targets that count and with some that do not."""
+    machine = Machine.of(grid_of(layout))
+    head, rows = Head4D(machine, "head", 53, 24), torch.ones(8, 24 // layout.y, requires_grad=True)
+    targets = torch.arange(8)
+    targets[:ignored] = IGNORED
+    with machine.collectives.logged() as log:
+        losses = cross_entropy(machine, head(rows), targets, 53)
+        losses.sum().backward()
+    assert losses[:ignored].eq(0).all()
+    assert losses[ignored:].gt(0).all()
+    assert rows.grad[:ignored].eq(0).all()
+    return log.issued
+
+
+def test_ignored_targets_cost_nothing(ranks):
+    layout = layout_of((2, 4, 1, 1))
+    assert ranks.run(counted, layout, 0) == ranks.run(counted, layout, 3) == ranks.run(counted, layout, 8)
+
+
+def refuse(layout):
+    """Every rank says the same, before it communicates."""
+    machine = Machine.of(grid_of(layout))
+    embedding, head = Embedding4D(machine, "words", 53, 24), Head4D(machine, "head", 53, 24)
+    logits = head(torch.ones(2, 24 // layout.y))
+    found = []
+    for given in (-1, 53, 10**12):
+        with machine.collectives.logged() as log:
+            with pytest.raises(BadInput) as caught:
+                embedding(torch.tensor([5, given]))
+            found.append(str(caught.value))
+            with pytest.raises(BadInput) as caught:
+                cross_entropy(machine, logits, torch.tensor([IGNORED, given]), 53)
+            found.append(str(caught.value))
+        assert not log.issued
+    return found
+
+
+@pytest.mark.parametrize("grid", [(4, 2, 1, 1), (1, 1, 4, 2)], ids=str)
+def test_unknown_tokens_are_refused(ranks, grid):
+    for found in ranks.run(refuse, layout_of(grid)):
+        assert found[0] == "words: ids: -1 is outside the vocabulary of 53 -- give 0 to 52"
+        assert found[3] == (
+            "targets: 53 is outside the vocabulary of 53 -- give 0 to 52, or -100 for what is not to count"
+        )
+        assert "1,000,000,000,000 is outside" in found[4]
+
+
+def test_a_padding_index_outside_the_vocabulary_is_refused():
+    machine = Machine.of(Grid.of(Layout()))
+    with pytest.raises(BadInput, match="words: padding_index: 53 is outside the vocabulary of 53"):
+        Embedding4D(machine, "words", 53, 24, padding_index=53)
+
+
+def test_nothing_to_look_up():
+    machine = Machine.of(Grid.of(Layout()))
+    assert Embedding4D(machine, "words", 53, 24)(torch.zeros(0, dtype=torch.int64)).shape == (0, 24)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import click
 from weft.cli.bench_comm import bench_comm
 from weft.cli.design import design
 from weft.cli.estimate import estimate
+from weft.cli.export_checkpoint import export_checkpoint
 from weft.cli.fabric import fabric
 from weft.cli.launch import launch
 from weft.cli.lists import clusters, explain, models
@@ -18,6 +19,7 @@ from weft.cli.route import route
 from weft.cli.schedule import schedule
 from weft.cli.simulate import simulate
 from weft.cli.train import train
+from weft.cli.validate import validate
 from weft.errors import WeftError
 
 
@@ -35,15 +37,16 @@ def cli() -> None:
     weft simulate llama-3.1-8b h100-64 --layout tp=8   flow by flow
     weft train tiny-gpt --layout x=2,z=2     train it, measured beside predicted
     weft bench-comm --ranks 2                this machine, measured for plans
+    weft validate runs.csv                   predictions against measured runs
     weft models, weft clusters               what is known by name
 
-    Exit codes: 0 done, 2 bad input, 3 nothing feasible.
+    Exit codes: 0 done, 1 collectives differ from the prediction, 2 bad input, 3 nothing feasible.
     """
 
 
 VERBS = (
     *(plan, estimate, design, schedule, route, simulate, fabric, launch),
-    *(train, bench_comm, models, clusters, explain),
+    *(train, export_checkpoint, bench_comm, validate, models, clusters, explain),
 )
 for verb in VERBS:
     cli.add_command(verb)

@@ -110,13 +110,18 @@ def deliver(text: str, output: str | None) -> None:
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
+    deliver_bytes(text.encode("utf-8"), output)
+
+
+def deliver_bytes(data: bytes, output: str) -> None:
+    """Data to a file, whole or not at all."""
     target = Path(output)
     try:
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(data)
             return
         partial = target.with_name(target.name + ".partial")
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(data)
         partial.replace(target)
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror or error}", where=output) from None

@@ -42,6 +42,7 @@ SPARE = 10
 )
 @click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Pin a degree or switch, as tp=8 (repeats).")
 @click.option("--max", "most", multiple=True, metavar="NAME=N", help="Bound a degree, as pp=16 (repeats).")
+@click.option("--runnable", is_flag=True, help="Only layouts that weft train runs.")
 @click.option(
     "--memory-margin", default="0%", show_default=True, metavar="SHARE", help="Memory to leave free, as 5%."
 )
@@ -72,10 +73,12 @@ def plan(model: str, cluster: str, **values: Any) -> None:
 
 
 def _search(job: Job, cluster: Cluster, values: dict[str, Any]) -> Plan:
-    from weft.search import SPACES
+    from weft.search import SPACES, runnable
     from weft.search import plan as search
 
     space = _constrain(SPACES[values["space_name"]], cluster.count, values["fix"], values["most"])
+    if values["runnable"]:
+        space = runnable(space, job.model)
     margin = _share(values["memory_margin"], "--memory-margin")
     calibration = constants(values["calibration"], cluster)
     with Progress("evaluating layouts") as progress:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 import torch
 
 from weft.cluster import Calibration, Cluster
-from weft.cluster.catalogue import accelerator, accelerator_names
-from weft.errors import BadInput
+from weft.errors import BadInput, WeftError
 from weft.layout import Layout
-from weft.layout.check import REMEDIES, explain
-from weft.layout.iteration import Issue, StepOptions, check_runnable, step_collectives
+from weft.layout.iteration import Issue, StepOptions, step_collectives
 from weft.model import Job
 from weft.model.flops import model_flops
 from weft.report.training_run import (
     Measured,
     PredictedTime,
     comparison,
+    counted,
     step_header,
     step_line,
     step_record,
@@ -33,6 +31,15 @@ from weft.runtime import checkpoint
 from weft.runtime.collectives import Log
 from weft.runtime.data import Corpus, byte_corpus, markov_corpus, token_corpus
 from weft.runtime.grid import Grid
+from weft.runtime.peak import accelerator_of, peak_flops
+from weft.runtime.run_folder import (
+    check_checkpoint,
+    check_free,
+    last_checkpoint,
+    locked,
+    metrics_file,
+    write_record,
+)
 from weft.runtime.session import Session, Settings, StepResult
 
 SYNTHETIC_TOKENS = 1 << 20
@@ -43,16 +50,31 @@ WARM_UP = 2
 """First steps that a comparison leaves out: nothing is gathered ahead in the first."""
 
 
+class Differs(WeftError):
+    """What was communicated is not what was predicted."""
+
+    exit_code = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A training run as the command line asks for it."""
+    """A training run as the command line asks for it.
+
+    Attributes:
+        cluster: what times are predicted for.
+        described: the machine that the user described.
+        planned_for: the plan's cluster.
+        assumed: what nobody gave.
+    """
 
     job: Job
     layout: Layout
     device: str
     settings: Settings
     cluster: Cluster | None
+    described: Cluster | None
     planned_for: str | None
+    assumed: tuple[str, ...]
     calibration: Calibration | None
     data: str | None
     tokenizer: str | None
@@ -60,6 +82,7 @@ class Request:
     out: str | None
     save_every: int | None
     resume: bool
+    resume_from: str | None
     metrics: str | None
     profile: str | None
     compare: bool
@@ -71,15 +94,16 @@ def train_rank(request: Request) -> None:
         torch.device("cuda", torch.cuda.current_device()) if request.device == "cuda" else torch.device("cpu")
     )
     grid = Grid.of(request.layout, device)
-    check_runnable(request.job.model, request.layout)
-    if (broken := explain(request.job, request.layout.world, request.layout)) is not None:
-        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
-    session = Session(request.job, grid, request.settings, _corpus(request))
     reports = all(
         grid.coordinates[axis] == (grid.size(axis) - 1 if axis == "pipeline" else 0)
         for axis in ("x", "y", "z", "data", "pipeline")
     )
-    _Run(request, session, reports=reports).run()
+    out = Path(request.out) if request.out else None
+    with locked(out) if out is not None and reports else nullcontext():
+        if out is not None and not (request.resume or request.resume_from):
+            check_free(out, None)
+        session = Session(request.job, grid, request.settings, _corpus(request))
+        _Run(request, session, reports=reports).run()
 
 
 def _corpus(request: Request) -> Corpus:
@@ -102,15 +126,11 @@ class _Run:
         self.time = _predicted_time(request) if request.compare else None
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
+        self.profile: Any = None
 
     def run(self) -> None:
-        """All steps that are left, then the last checkpoint and the comparison."""
-        if self.request.resume:
-            self._resume()
-        elif self.out is not None and checkpoint.latest(self.out) is not None:
-            raise BadInput(
-                "holds checkpoints already", where=str(self.out), remedy="give --resume, or another folder"
-            )
+        """All steps that are left, then the last checkpoint, the trace and the comparison."""
+        self._resume()
         if self.session.steps_done >= self.request.steps:
             raise BadInput(
                 f"{self.session.steps_done} steps are done already",
@@ -124,6 +144,8 @@ class _Run:
                 self._step(metrics)
         if self.out is not None:
             self._save(self.out)
+        if self.profile is not None:
+            self._write_profile()
         if self.request.compare:
             self._compare()
 
@@ -149,8 +171,7 @@ class _Run:
         if self.reports:
             click.echo(step_line(measured, self.request.steps))
             if metrics is not None:
-                metrics.write(json.dumps(step_record(measured)) + "\n")
-                metrics.flush()
+                write_record(metrics, step_record(measured))
         every = self.request.save_every
         if every and self.out is not None and self.session.steps_done % every == 0 and not last:
             self._save(self.out)
@@ -179,12 +200,8 @@ class _Run:
         if path is None or not self.reports:
             yield None
             return
-        try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "a" if self.request.resume else "w", encoding="utf-8") as file:
-                yield file
-        except OSError as error:
-            raise BadInput(f"cannot be written: {error.strerror}", where=path) from None
+        with metrics_file(Path(path), self.started_at) as file:
+            yield file
 
     @contextmanager
     def _profiled(self) -> Iterator[None]:
@@ -193,14 +210,18 @@ class _Run:
         activities = [ProfilerActivity.CPU]
         if self.session.grid.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        with profile(activities=activities) as profiler:
+        with profile(activities=activities) as self.profile:
             yield
-        assert self.request.profile is not None
+
+    def _write_profile(self) -> None:
+        path = self.request.profile
+        assert path is not None
         try:
-            profiler.export_chrome_trace(self.request.profile)
+            self.profile.export_chrome_trace(path)
+            Path(path).stat()
         except (OSError, RuntimeError) as error:
-            raise BadInput(f"cannot be written: {error}", where=self.request.profile) from None
-        click.echo(f"trace of step {self.request.steps}: {self.request.profile} (open it in ui.perfetto.dev)")
+            raise BadInput(f"cannot be written: {error}", where=path) from None
+        click.echo(f"trace of step {self.request.steps}: {path} (open it in ui.perfetto.dev)")
 
     def _save(self, out: Path) -> None:
         folder = checkpoint.step_folder(out, self.session.steps_done)
@@ -209,13 +230,22 @@ class _Run:
             click.echo(f"saved {folder}")
 
     def _resume(self) -> None:
-        assert self.out is not None
-        found = checkpoint.latest(self.out)
-        if found is None:
-            raise BadInput("holds no checkpoint", where=str(self.out), remedy="drop --resume to begin anew")
-        self.session.load(found)
+        """Go on from the checkpoint that was asked for, if one was."""
+        if self.request.resume_from is not None:
+            source = Path(self.request.resume_from)
+            check_checkpoint(source)
+        elif self.request.resume:
+            assert self.out is not None
+            source = last_checkpoint(self.out)
+        else:
+            return
+        before = self.session.load(source).settings()
+        if self.out is not None:
+            check_free(self.out, self.session.steps_done)
         if self.reports:
-            click.echo(f"resumed from {found}")
+            click.echo(f"resumed from {source}")
+            for change in self.request.settings.adam.changes_from(before):
+                click.echo(f"changed since the checkpoint: {change}")
 
     def _introduce(self) -> None:
         if not self.reports:
@@ -227,9 +257,10 @@ class _Run:
             f"{model.name}: {model.parameters:,} parameters, {recipe.global_batch} x {recipe.sequence} "
             f"tokens a step, {recipe.precision}, ranks: {layout.world} ({request.device})"
         )
-        click.echo(f"grid: {grid}, {self.session.micro_batches} micro-batches of {layout.micro_batch}")
+        micro_batches = counted(self.session.micro_batches, "micro-batch", "micro-batches")
+        click.echo(f"grid: {grid}, {micro_batches} of {layout.micro_batch}")
         click.echo(f"data: {request.data or 'synthetic (a Markov chain; a loss of 1.21 is its best)'}")
-        for note in (*request.job.defaults, *_notes(request)):
+        for note in (*request.job.defaults, *request.assumed, *_notes(request)):
             click.echo(f"assumed: {note}")
         click.echo(step_header())
 
@@ -251,6 +282,8 @@ class _Run:
                 ranks=request.layout.world,
                 time=self.time,
             )
+        if agree < request.layout.world:
+            raise Differs(f"collectives differ from the prediction on some of {request.layout.world} ranks")
 
 
 def _notes(request: Request) -> Iterator[str]:
@@ -261,19 +294,20 @@ def _notes(request: Request) -> Iterator[str]:
         yield "PyTorch's fused attention (the recipe's is unfused)"
     if request.planned_for and request.cluster is None:
         yield f"times are not compared with the plan's, which are for {request.planned_for}"
+    elif request.planned_for and request.described is None:
+        yield f"times are compared with the plan's, which are for {request.planned_for}"
     if layout.overlap_tensor == "full":
         yield "tensor collectives overlap in the backward pass only (overlap_tensor=full is not built)"
 
 
 def _peak_flops(request: Request, grid: Grid) -> float | None:
-    """Peak of one rank's accelerator, where it is known."""
-    if request.cluster is not None:
-        return request.cluster.accelerator.peak_flops(request.job.recipe.precision)
-    if grid.device.type != "cuda":
-        return None
-    device = torch.cuda.get_device_name(grid.device).lower().replace(" ", "-")
-    known = [name for name in accelerator_names() if name.split("-")[0] in device.split("-")]
-    return accelerator(known[0]).peak_flops(request.job.recipe.precision) if known else None
+    """Peak of one rank's accelerator, where it is known: the GPU's, else that of the described machine."""
+    chip = None
+    if grid.device.type == "cuda":
+        chip = accelerator_of(torch.cuda.get_device_name(grid.device))
+    if chip is None and request.described is not None:
+        chip = request.described.accelerator
+    return peak_flops(chip, request.job.recipe.precision)
 
 
 def _predicted_time(request: Request) -> PredictedTime | None:

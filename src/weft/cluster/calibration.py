@@ -37,15 +37,33 @@ class Calibration:
     attention_efficiency: float = _constant(
         0.60, "of peak", 0.2, 0.9, "FlashAttention papers, causal training"
     )
-    """Share of the 16-bit peak that the fused attention kernel reaches on unmasked FLOPs."""
+    """Share of the 16-bit peak that the best fused attention kernel reaches on unmasked FLOPs."""
+    attention_share: float = _constant(
+        1.0, "ratio", 0.2, 1.2, "FlashAttention papers: versions 1 to 3, cuDNN"
+    )
+    """Speed of the software's fused attention kernel over the accelerator's best."""
+    expert_share: float = _constant(1.0, "ratio", 0.3, 1.0, "grouped GEMMs of public MoE benchmarks")
+    """Throughput of the experts' GEMMs over that of dense ones of the same shape."""
+    reference_power_w: float = _constant(0.0, "W", 0.0, 3000.0, "board power of the runs or benchmarks")
+    """Board power at which the shares of the peak were set; 0: they hold at any."""
+    power_exponent: float = _constant(
+        0.5, "exponent", 0.0, 1.0, "dynamic power grows with clock x voltage^2, between its square and cube"
+    )
+    """Matrix throughput falls with this power of the board's limit over the reference."""
     gemm_depth: float = _constant(128.0, "elements of k", 0.0, 1024.0, _PUBLIC)
     """Depth that a tile's prologue and epilogue cost."""
     memory_efficiency: float = _constant(0.80, "of peak", 0.5, 0.98, "STREAM-like kernels on HBM")
     """Share of the HBM peak that memory-bound kernels reach."""
+    pass_overhead: float = _constant(
+        1.0, "ratio", 1.0, 8.0, "unfused element-wise kernels against fused ones"
+    )
+    """Traffic of the software's element-wise steps over that of fully fused ones."""
     kernel_s: float = _constant(4e-6, "s", 1e-6, 2e-5, _PUBLIC)
     """Start and drain of one kernel on the device."""
     launch_s: float = _constant(7e-6, "s", 1e-6, 5e-5, "host time per launched kernel, eager PyTorch")
     """Host time per kernel: the floor of a phase of many small kernels."""
+    launches_per_step: float = _constant(1.0, "kernels", 0.1, 30.0, "traces of the software; below 1: graphs")
+    """Kernels that the software launches for each computation or collective of Weft's list."""
     scale_up_efficiency: float = _constant(0.78, "of peak", 0.4, 0.98, _NCCL)
     """Share of the scale-up bandwidth that large ring collectives reach."""
     scale_up_reduction_efficiency: float = _constant(0.70, "of peak", 0.3, 0.98, _NCCL)
@@ -74,6 +92,12 @@ class Calibration:
         1.0, "ratio", 1.0, 2.0, "balanced routing; published MoE runs force it"
     )
     """Load of the busiest rank of experts over the mean."""
+    dispatch_once: float = _constant(0.0, "0 or 1", 0.0, 1.0, "DeepEP and HybridEP against NCCL all-to-alls")
+    """Whether a token that several experts of one domain want is sent to that domain once."""
+    expert_overlap: float = _constant(
+        0.0, "of the time", 0.0, 0.95, "DualPipe, and 1F1B of Megatron-Core: arXiv 2412.19437, section 3.2"
+    )
+    """Share of dispatch and combine that other micro-batches hide."""
     fragmentation: float = _constant(0.03, "of memory in use", 0.0, 0.2, "PyTorch caching allocator")
     """Memory lost to fragmentation."""
     reserved_bytes: float = _constant(1.5e9, "bytes", 0.0, 1e10, "CUDA context, NCCL buffers, workspaces")
@@ -95,15 +119,24 @@ def _shipped() -> dict[str, dict[str, Any]]:
     return tomllib.loads(text)
 
 
-def calibration(accelerator: str) -> Calibration:
-    """The shipped calibration for an accelerator's family (the default one where there is none)."""
+def calibration(accelerator: str, stack: str | None = None) -> Calibration:
+    """The shipped calibration for an accelerator's family (the default one where there is none).
+
+    Constants of the table ``[stack.NAME]`` of the training software ``stack``, if there is one, override the
+    accelerator's.
+    """
     tables = _shipped()
-    matching = [key for key in tables if accelerator.lower().startswith(key)]
-    family = max(matching, key=len, default=None)
-    if family is None:
-        return Calibration()
-    base = Calibration(name=family, provenance=tables[family].get("provenance", "analytic"))
-    return with_constants(base, tables[family], where=f"calibration {family}")
+    families = tables.keys() - {"stack"}
+    family = max((key for key in families if accelerator.lower().startswith(key)), key=len, default=None)
+    base = Calibration()
+    if family is not None:
+        base = replace(base, name=family, provenance=tables[family].get("provenance", "analytic"))
+        base = with_constants(base, tables[family], where=f"calibration {family}")
+    changed = tables.get("stack", {}).get(stack or "")
+    if changed is None:
+        return base
+    base = replace(base, name=f"{base.name}, {stack}", provenance=changed.get("provenance", base.provenance))
+    return with_constants(base, changed, where=f"calibration stack.{stack}")
 
 
 def with_constants(base: Calibration, values: dict[str, Any], *, where: str) -> Calibration:

@@ -33,6 +33,10 @@ ALIASES = {
     "h800-80gb": "h800",
     "gh200": "gh200-96gb",
     "mi250x-gcd": "mi250x",
+    "a100-pcie": "a100-pcie-80gb",
+    "a800-80gb": "a800",
+    "h20-96gb": "h20",
+    "rtx-a6000": "a6000",
 }
 """Short names, and long names of accelerators that come in one size."""
 

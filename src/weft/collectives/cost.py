@@ -97,15 +97,18 @@ class Network:
         return link_share(self.kinds[tier], self.sizes[tier], np.maximum(units, 2.0), pattern)
 
 
-def collective_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:
+def collective_s(
+    kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network, *, copies: float = 0.0
+) -> Floats:
     """Seconds of one collective; 0 where there is nothing to move or nobody to move it to.
 
     ``bytes_`` is the full buffer, as ``weft.layout.operations.Collective`` defines it.  An ``exchange`` is
     one step of a
-    ring; the caller multiplies by the steps.
+    ring; the caller multiplies by the steps.  With ``copies`` the all-to-all sends that many copies of each
+    element to random ranks, of which a unit of a tier gets one and passes it on inside.
     """
     if kind == "all-to-all":
-        seconds = _all_to_all(bytes_, group, network)
+        seconds = _all_to_all(bytes_, group, network, copies)
     elif kind in ("send", "exchange"):
         seconds = _neighbour(bytes_, group, network)
     else:
@@ -253,20 +256,33 @@ def _in_network(bytes_: Floats, group: Spread, network: Network) -> Floats:
 
 
 def _spread_out(
-    bytes_: Floats, group: Spread, bandwidth: tuple[float, ...], network: Network | None = None
+    bytes_: Floats,
+    group: Spread,
+    bandwidth: tuple[float, ...],
+    network: Network | None = None,
+    copies: float = 0.0,
 ) -> Floats:
     """Each rank sends 1/size of its bytes to every other; what leaves a unit crosses the tier above it."""
     below = np.ones_like(group.size)
     seconds = np.zeros_like(bytes_)
     for k, (members, Bps) in enumerate(zip(group.members, bandwidth, strict=True)):
         leaving = bytes_ * (group.size - below) / group.size
+        if copies and k:
+            leaving = leaving * _distinct(group.size / below, copies)
         share = 1.0 if network is None else network.share(k, members / below, "pairs")
         seconds = np.maximum(seconds, np.where(members > below, leaving / (Bps * share), 0.0))
         below = members
     return seconds
 
 
-def _all_to_all(bytes_: Floats, group: Spread, network: Network) -> Floats:
+def _distinct(units: Floats, copies: float) -> Floats:
+    """Share of the copies that leave a unit which is left when every other unit gets one at most."""
+    others = np.maximum(units - 1.0, 1e-9)
+    reached: Floats = others * (1.0 - (1.0 - 1.0 / np.maximum(units, 1.0)) ** copies)
+    return np.where(units > 1, reached * units / (copies * others), 1.0)
+
+
+def _all_to_all(bytes_: Floats, group: Spread, network: Network, copies: float) -> Floats:
     far = group.size - group.members[0]
     near = group.members[0] - 1
     posts = near * 0.3e-6 + far * 0.6e-6
@@ -274,7 +290,7 @@ def _all_to_all(bytes_: Floats, group: Spread, network: Network) -> Floats:
         network.launch_s
         + posts
         + _step(group, network)
-        + _spread_out(bytes_, group, network.achieved_Bps, network)
+        + _spread_out(bytes_, group, network.achieved_Bps, network, copies)
     )
 
 

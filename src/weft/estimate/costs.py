@@ -147,17 +147,20 @@ class CostModel:
     def _seconds(self, operation: Computation) -> Floats:
         """Device time; the busiest rank of experts sets the pace of theirs."""
         seconds = self.kernels.seconds(operation)
-        routed = isinstance(operation, Gemm) and operation.name.startswith("expert.")
-        return seconds * self.kernels.calibration.expert_imbalance if routed else seconds
+        constants = self.kernels.calibration
+        slower = constants.expert_imbalance / constants.expert_share
+        return seconds * slower if _routed(operation) else seconds
 
     def _launch_floor(self, operations: Operations, costs: PartCosts) -> None:
         """The host cannot launch kernels faster than one per ``launch_s``."""
-        floor = self.kernels.calibration.launch_s
+        floor = self.kernels.calibration.launch_s * self.kernels.calibration.launches_per_step
         forward, behind = self.zeros(), self.zeros()
         for operation in (*operations.computations, *operations.collectives):
-            launched = np.ones(len(self.mesh), dtype=bool)
+            launched = self.zeros() + 1.0
             if isinstance(operation, Collective):
-                launched = (operation.elements > 0) & (self.spread(operation.axes).size > 1)
+                launched *= (operation.elements > 0) & (self.spread(operation.axes).size > 1)
+            elif isinstance(operation, Gemm) and _routed(operation):
+                launched *= operation.copies * self.kernels.launches
             if operation.phase == "forward":
                 forward += launched
             else:
@@ -170,7 +173,9 @@ class CostModel:
 
     def _collective(self, collective: Collective, times: _Times, costs: PartCosts) -> None:
         group = self.spread(collective.axes)
-        seconds = collective_s(collective.kind, collective.bytes, group, self.network)
+        constants = self.kernels.calibration
+        once = collective.copies if constants.dispatch_once else 0.0
+        seconds = collective_s(collective.kind, collective.bytes, group, self.network, copies=once)
         bound = lower_bound_s(collective.kind, collective.bytes, group, self.network)
         bound = np.where(group.size > 1, bound, 0.0)
         family = _family(collective)
@@ -180,8 +185,9 @@ class CostModel:
             _accumulate(costs, "contract_bound_s" if "x" not in collective.axes else "tensor_bound_s", bound)
             self._tensor(collective, seconds, times, costs)
         else:
+            shown = 1.0 - constants.expert_overlap if family == EXPERT else 1.0
             _accumulate(costs, f"{family}_bound_s", bound)
-            _accumulate(costs, f"{family}_{_direction(collective.phase)}_s", seconds)
+            _accumulate(costs, f"{family}_{_direction(collective.phase)}_s", shown * seconds)
 
     def _exchange(
         self, collective: Collective, seconds: Floats, bound: Floats, times: _Times, costs: PartCosts
@@ -240,6 +246,10 @@ def _behind_other_gradient(collective: Collective, seconds: Floats, times: _Time
         return np.zeros_like(seconds)
     gemm = times.gemms.get((collective.behind, other[collective.phase]))
     return np.zeros_like(seconds) if gemm is None else np.minimum(seconds, gemm)
+
+
+def _routed(operation: Computation) -> bool:
+    return isinstance(operation, Gemm) and operation.name.startswith("expert.")
 
 
 def _family(collective: Collective) -> str:

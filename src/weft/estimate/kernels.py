@@ -42,7 +42,12 @@ class Kernels:
             return self._gemm(operation)
         if isinstance(operation, FlashAttention):
             return self._attention(operation)
-        return self.memory_s(operation.bytes)
+        return self.memory_s(operation.bytes * self.calibration.pass_overhead)
+
+    @property
+    def launches(self) -> float:
+        """Kernels of one GEMM: itself, and one that quantizes each operand."""
+        return 3.0 if self.precision in CAST_BYTES else 1.0
 
     def memory_s(self, bytes_: Floats) -> Floats:
         """A memory-bound kernel."""
@@ -59,8 +64,16 @@ class Kernels:
         """The matrix peak in FLOP/s for linear layers, or for what stays in 16 bits."""
         return self.half_peak() if core else self.accelerator.peak_flops(self.precision)
 
+    def clock(self) -> float:
+        """Share of the throughput at the reference power that the board's limit leaves."""
+        reference = self.calibration.reference_power_w
+        if not reference or self.accelerator.power_w >= reference:
+            return 1.0
+        return float((self.accelerator.power_w / reference) ** self.calibration.power_exponent)
+
     def _attention(self, operation: FlashAttention) -> Floats:
-        compute = operation.flops / (self.half_peak() * self.calibration.attention_efficiency)
+        share = self.calibration.attention_efficiency * self.calibration.attention_share
+        compute = operation.flops / (self.half_peak() * share * self.clock())
         moved = operation.bytes / (self.accelerator.memory_Bps * self.calibration.memory_efficiency)
         return np.maximum(compute, moved) + operation.calls * self.calibration.kernel_s
 
@@ -70,7 +83,7 @@ class Kernels:
         efficiency = (
             self.calibration.low_precision_efficiency if reduced else self.calibration.gemm_efficiency
         )
-        rate = self.peak(core=core) * efficiency
+        rate = self.peak(core=core) * efficiency * self.clock()
         compute = self._tiles(gemm) * (gemm.k + self.calibration.gemm_depth) * 2.0 / rate
         width = 4.0 if self.precision == "fp32" else 2.0
         operand = width if core else OPERAND_BYTES[self.precision]

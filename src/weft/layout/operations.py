@@ -71,7 +71,8 @@ class Collective:
 
     ``elements`` is the full buffer: reduced (all-reduce), gathered (all-gather), before scattering
     (reduce-scatter), sent by one rank to all (all-to-all), passed on per step (exchange) or sent (send).
-    ``behind`` names the GEMM of the same block that overlap can hide it behind.
+    ``behind`` names the GEMM of the same block that overlap can hide it behind.  ``copies`` of each element
+    are among those of an all-to-all of routed tokens.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Collective:
     elements: Floats
     element_bytes: float = 2.0
     behind: str | None = None
+    copies: float = 0.0
 
     @property
     def bytes(self) -> Floats:
@@ -413,7 +415,14 @@ def _expert_collectives(block: Block, sizes: Sizes) -> Iterator[Collective]:
     phases: tuple[Phase, ...] = ("forward", "input-gradient")
     for phase in phases:
         for name in ("dispatch", "combine"):
-            yield Collective(name=name, kind="all-to-all", axes=("expert",), phase=phase, elements=sent)
+            yield Collective(
+                name=name,
+                kind="all-to-all",
+                axes=("expert",),
+                phase=phase,
+                elements=sent,
+                copies=float(top_k),
+            )
         gathered = sent * sizes.expert_tensor
         yield Collective(
             name="dispatch", kind="all-gather", axes=("expert_tensor",), phase=phase, elements=gathered

@@ -157,3 +157,16 @@ def bloom(f: Fields, name: str) -> Model:
     layers = f.layers("n_layer", "num_hidden_layers")
     model = families.stack(f, name, [block] * layers, tied=True, norm_bias=True)
     return replace(model, embedding_norm=True)
+
+
+def nemotron(f: Fields, name: str) -> Model:
+    """Nemotron-3 (8B, 22B) and Nemotron-4: LayerNorm, squared ReLU, rotary positions, no biases, untied."""
+    hidden = f.integer("hidden_size")
+    bias = f.flag("attention_bias", False)
+    attention = families.grouped_attention(f, hidden, qkv_bias=bias, out_bias=bias)
+    feed = FeedForward(
+        intermediate=f.integer("intermediate_size"), gated=False, bias=f.flag("mlp_bias", False)
+    )
+    block = Block(hidden=hidden, attention=attention, feed_forward=feed, norm_bias=True)
+    layers = f.layers("num_hidden_layers")
+    return families.stack(f, name, [block] * layers, tied=False, norm_bias=True)

@@ -35,6 +35,7 @@ _BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
     "mistral": _gated.mistral,
     "mixtral": _gated.mixtral,
     "mpt": _classic.mpt,
+    "nemotron": _classic.nemotron,
     "opt": _classic.opt,
     "palm": _gated.palm,
     "phi3": _gated.phi3,

@@ -43,6 +43,11 @@ class PredictedTime:
     exposed_s: Mapping[Axes, float] | None
 
 
+def counted(number: int, one: str, several: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {one if number == 1 else several}"
+
+
 def step_header() -> str:
     """Names over the columns of ``step_line``."""
     return f"{'step':>9} {'loss':>8} {'gradient':>9} {'s/step':>8} {'tokens/s':>10} {'MFU':>6} {'waiting':>8}"
@@ -60,7 +65,8 @@ def step_line(step: Measured, steps: int) -> str:
 
 
 def step_record(step: Measured) -> dict[str, Any]:
-    """A step for metrics files; seconds and bytes in SI."""
+    """A step for metrics files; seconds and bytes in SI.  Every number is finite: a step whose loss or
+    gradients are not ends the run."""
     return {
         "step": step.step,
         "loss": step.loss,
@@ -124,6 +130,15 @@ def traced(
     console.print(_collectives_table(predicted, found, f"Rank {rank} of {ranks:,} (pipeline stage {stage})"))
     verdict = "equal to the prediction" if predicted == found else "NOT equal to the prediction"
     console.print(f"Each collective (kind, axes, elements, width): {verdict}.")
+
+
+def extrapolated(console: Console, *, micro_batches: int, traced: Sequence[int]) -> None:
+    """Say which steps were traced where they are not the step itself."""
+    if list(traced) != [micro_batches]:
+        shown = " and ".join(map(str, traced))
+        console.print(
+            f"Traced with {shown} micro-batches, from which those of {micro_batches:,} follow exactly."
+        )
 
 
 def _collectives_table(predicted: Counter[Issue], found: Counter[Issue], title: str) -> Table:

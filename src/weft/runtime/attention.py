@@ -1,4 +1,4 @@
-"""Causal self-attention with heads split over x: multi-head or grouped-query, with or without rotation."""
+"""Self-attention with heads split over x: multi-head or grouped-query, with or without rotation."""
 
 from __future__ import annotations
 
@@ -8,29 +8,26 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from weft.model.spec import Attention
+from weft.runtime.fused import split_heads
 from weft.runtime.linear import Linear4D
 from weft.runtime.machine import Machine
 
 
 class Rotary(nn.Module):
-    """Rotary positions (arXiv 2104.09864), halves rotated against each other as in Hugging Face's Llama."""
+    """Cosines and sines of rotary positions (arXiv 2104.09864), shape (positions, features / 2) each."""
 
     def __init__(self, machine: Machine, features: int, positions: int, *, theta: float) -> None:
         super().__init__()
         half = torch.arange(0, features, 2, dtype=torch.float64) / features
         angles = torch.outer(torch.arange(positions, dtype=torch.float64), theta**-half)
-        both = torch.cat((angles, angles), dim=1).to(machine.grid.device)
+        device, compute = machine.grid.device, machine.precision.compute
         self.cosine: Tensor
         self.sine: Tensor
-        self.register_buffer("cosine", both.cos().to(machine.precision.compute), persistent=False)
-        self.register_buffer("sine", both.sin().to(machine.precision.compute), persistent=False)
+        self.register_buffer("cosine", angles.cos().to(device, compute), persistent=False)
+        self.register_buffer("sine", angles.sin().to(device, compute), persistent=False)
 
-    def forward(self, heads: Tensor) -> Tensor:
-        """Rotate (batch, heads, sequence, features)."""
-        first, second = heads.chunk(2, dim=-1)
-        sequence = heads.shape[-2]
-        turned = torch.cat((-second, first), dim=-1)
-        return heads * self.cosine[:sequence] + turned * self.sine[:sequence]
+    def forward(self) -> tuple[Tensor, Tensor]:
+        return self.cosine, self.sine
 
 
 class Attention4D(nn.Module):
@@ -39,6 +36,7 @@ class Attention4D(nn.Module):
     Args:
         sequence: tokens of one sequence.
         rotary: positions for queries and keys, or None.
+        causal: a token attends to itself and to earlier ones of its sequence, else to all.
         recompute_core: scores are computed again in the backward pass instead of kept.
 
     Raises:
@@ -54,6 +52,7 @@ class Attention4D(nn.Module):
         *,
         sequence: int,
         rotary: Rotary | None,
+        causal: bool = True,
         recompute_core: bool = False,
     ) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class Attention4D(nn.Module):
         self.heads = grid.divided(attention.heads, "x", what=f"{name}: heads")
         self.kv_heads = grid.divided(attention.kv_heads, "x", what=f"{name}: kv_heads")
         self.features, self.sequence, self.rotary = features, sequence, rotary
-        self.recompute_core = recompute_core
+        self.causal, self.recompute_core = causal, recompute_core
         keys = attention.kv_heads * features
         self.qkv = Linear4D(
             machine,
@@ -81,16 +80,19 @@ class Attention4D(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         fused = self.qkv(rows).view(-1, self.sequence, self.heads + 2 * self.kv_heads, self.features)
-        queries, keys, values = fused.transpose(1, 2).split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        if self.rotary is not None:
-            queries, keys = self.rotary(queries), self.rotary(keys)
+        angles = None if self.rotary is None else self.rotary()
+        queries, keys, values = split_heads(fused, self.heads, self.kv_heads, angles)
         if self.recompute_core:
-            mixed = checkpoint(_core, queries, keys, values, use_reentrant=False, preserve_rng_state=False)
+            mixed = checkpoint(
+                _core, queries, keys, values, self.causal, use_reentrant=False, preserve_rng_state=False
+            )
         else:
-            mixed = _core(queries, keys, values)
+            mixed = _core(queries, keys, values, self.causal)
         return self.proj(mixed.transpose(1, 2).reshape(-1, self.heads * self.features))  # type: ignore[no-any-return]
 
 
-def _core(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def _core(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> Tensor:
     grouped = queries.shape[1] != keys.shape[1]
-    return functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
+    return functional.scaled_dot_product_attention(
+        queries, keys, values, is_causal=causal, enable_gqa=grouped
+    )

@@ -1,6 +1,6 @@
 """Checkpoints that load on any other grid, and on one rank: DCP plans who writes and reads which rectangle.
 
-A checkpoint is a folder with ``weft.json`` (the state), ``tensors.json`` and the ranks' values
+A checkpoint is a folder with ``weft.json`` (the state and its digest), ``tensors.json`` and the ranks' values
 (``weft.runtime.checkpoint_files``).  It appears under its name when it is whole, and never before.
 """
 
@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
@@ -46,7 +47,16 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_planned
 
 from weft.errors import BadInput
 from weft.fabric.edge import parse_json, read_text
-from weft.runtime.checkpoint_files import DTYPES, Reader, Writer, check_plain, read_metadata, write_text
+from weft.runtime.checkpoint_files import (
+    DTYPES,
+    FORMAT,
+    Reader,
+    Writer,
+    check_format,
+    check_plain,
+    read_metadata,
+    write_text,
+)
 from weft.runtime.placement import Placement
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
@@ -97,7 +107,8 @@ def save(folder: str | os.PathLike[str], pieces: Sequence[Piece], state: Mapping
     """
     path = Path(folder)
     partial = path.parent / f"{path.name}.partial"
-    text = json.dumps(dict(state), allow_nan=False, indent=1)
+    sealed = {"format": FORMAT, "digest": _digest(state), "state": dict(state)}
+    text = json.dumps(sealed, allow_nan=False, indent=1)
     first = not dist.is_initialized() or dist.get_rank() == 0
     _together(path, lambda: _begin(path, partial, text) if first else None)
     writer = Writer(partial, dist.get_rank() if dist.is_initialized() else 0)
@@ -106,8 +117,15 @@ def save(folder: str | os.PathLike[str], pieces: Sequence[Piece], state: Mapping
     _together(path, lambda: _finish(path, partial) if first else None)
 
 
-def load(folder: str | os.PathLike[str], pieces: Sequence[Piece]) -> dict[str, Json]:
+def load(
+    folder: str | os.PathLike[str],
+    pieces: Sequence[Piece],
+    accept: Callable[[Mapping[str, Json]], None] = lambda state: None,
+) -> dict[str, Json]:
     """Fill the pieces' values from a checkpoint of any grid; every rank calls it.  Padding keeps its values.
+
+    Args:
+        accept: called with the state before any value is filled; raises ``BadInput`` to refuse it.
 
     Returns:
         The state, as JSON gives it (lists for tuples).
@@ -117,7 +135,13 @@ def load(folder: str | os.PathLike[str], pieces: Sequence[Piece]) -> dict[str, J
             another shape or format, or is damaged.
     """
     path = Path(folder)
-    state, metadata = _together(path, lambda: (read_state(path), _metadata_for(path, pieces)))
+
+    def look() -> tuple[dict[str, Json], Metadata]:
+        state = read_state(path)
+        accept(state)
+        return state, _metadata_for(path, pieces)
+
+    state, metadata = _together(path, look)
     with _one_problem(path), _quiet():
         load_planned({}, storage_reader=Reader(path, metadata), planner=_LoadPlanner(pieces, metadata))
     return state
@@ -127,7 +151,8 @@ def read_state(folder: str | os.PathLike[str]) -> dict[str, Json]:
     """The state of a checkpoint alone.
 
     Raises:
-        BadInput: no such folder, it is no checkpoint, or its state is no JSON or too large.
+        BadInput: no such folder, it is no checkpoint or one of another format, or its state is no JSON, too
+            large or not what was written.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -136,10 +161,18 @@ def read_state(folder: str | os.PathLike[str]) -> dict[str, Json]:
         raise BadInput(f"is not a checkpoint: it has no {STATE}", where=str(path))
     check_plain(path / STATE)
     where = str(path / STATE)
-    state = parse_json(read_text(path / STATE, where=where, largest=LARGEST_STATE_BYTES), where)
-    if not isinstance(state, dict):
-        raise BadInput("is not a table of fields", where=where)
+    sealed = parse_json(read_text(path / STATE, where=where, largest=LARGEST_STATE_BYTES), where)
+    check_format(sealed, where)
+    state = sealed.get("state")
+    if not isinstance(state, dict) or sealed.get("digest") != _digest(state):
+        raise BadInput("the state is damaged", where=where, remedy="take another checkpoint")
     return state
+
+
+def _digest(state: Mapping[str, Json]) -> str:
+    """BLAKE2b of the state as JSON in one way of writing it."""
+    text = json.dumps(dict(state), allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def step_folder(root: str | os.PathLike[str], step: int) -> Path:
@@ -147,14 +180,28 @@ def step_folder(root: str | os.PathLike[str], step: int) -> Path:
     return Path(root) / f"step-{step:08d}"
 
 
+def step_folders(root: str | os.PathLike[str]) -> dict[int, Path]:
+    """What has a name of ``step_folder`` in a folder, checkpoints or not, by step."""
+    if not Path(root).is_dir():
+        return {}
+    steps = (re.fullmatch(r"step-([0-9]{8,18})", path.name) for path in Path(root).iterdir())
+    return dict(sorted((int(step[1]), Path(root) / step[0]) for step in steps if step))
+
+
 def latest(root: str | os.PathLike[str]) -> Path | None:
     """The checkpoint of the highest step in a folder of checkpoints; None where there is none."""
-    if not Path(root).is_dir():
-        return None
-    steps = (re.fullmatch(r"step-([0-9]{8,18})", path.name) for path in Path(root).iterdir())
-    found = {int(step[1]): Path(root) / step[0] for step in steps if step}
-    whole = [step for step, path in found.items() if (path / STATE).is_file()]
-    return found[max(whole)] if whole else None
+    whole = [path for path in step_folders(root).values() if (path / STATE).is_file()]
+    return whole[-1] if whole else None
+
+
+def remove_partial(root: str | os.PathLike[str]) -> None:
+    """Remove what runs that were ended while saving left in a folder of checkpoints.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    for path in Path(root).glob("step-*.partial"):
+        shutil.rmtree(path)
 
 
 class _SavePlanner(DefaultSavePlanner):

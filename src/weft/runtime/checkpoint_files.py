@@ -44,7 +44,7 @@ DTYPES = {
 }
 """Formats of values, by the name in the index."""
 
-_FORMAT = "weft checkpoint 1"
+FORMAT = "weft checkpoint 2"
 _COMPLETE = "is the checkpoint complete?"
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class Writer(StorageWriter):
             ]
             dtype = str(tensor.properties.dtype).removeprefix("torch.")
             tensors.append({"name": name, "dtype": dtype, "shape": list(tensor.size), "chunks": chunks})
-        table = {"format": _FORMAT, "tensors": tensors}
+        table = {"format": FORMAT, "tensors": tensors}
         text = json.dumps(table, separators=(",", ":"))
         write_text(self._folder / INDEX, text, largest=LARGEST_INDEX_BYTES)
 
@@ -167,6 +167,21 @@ class Reader(StorageReader):
                 planner.commit_tensor(item, target)
         return _done(None)
 
+    def whole(self, name: str) -> Tensor:
+        """A tensor from all its rectangles.
+
+        Raises:
+            BadInput: as ``read_data``.
+        """
+        tensor = self._metadata.state_dict_metadata[name]
+        assert isinstance(tensor, TensorStorageMetadata)
+        found = torch.empty(tensor.size, dtype=tensor.properties.dtype)
+        for number, chunk in enumerate(tensor.chunks):
+            index = MetadataIndex(name, chunk.offsets, number)
+            values = self._values(self._metadata.storage_data[index], index)
+            found[_within(chunk.offsets, chunk.sizes)] = values
+        return found
+
     def _values(self, stored: Stored, index: MetadataIndex) -> Tensor:
         tensor = self._metadata.state_dict_metadata[index.fqn]
         assert isinstance(tensor, TensorStorageMetadata)
@@ -199,8 +214,9 @@ def _within(offsets: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
 
 
-def read_metadata(folder: Path, names: Iterable[str]) -> Metadata:
-    """What the index says about some tensors, checked: their rectangles make them up and the files hold them.
+def read_metadata(folder: Path, names: Iterable[str] | None = None) -> Metadata:
+    """What the index says about some tensors (all without ``names``), checked: their rectangles make them up
+    and the files hold them.
 
     Raises:
         BadInput: no index, none that can be read, a name that it lacks, gaps or overlaps, or a file that is
@@ -209,8 +225,10 @@ def read_metadata(folder: Path, names: Iterable[str]) -> Metadata:
     where = str(folder / INDEX)
     check_plain(folder / INDEX)
     text = read_text(folder / INDEX, where=where, largest=LARGEST_INDEX_BYTES)
-    tensors = {tensor.name: tensor for tensor in validate(_Index, parse_json(text, where), where).tensors}
-    wanted = sorted(set(names))
+    table = parse_json(text, where)
+    check_format(table, where)
+    tensors = {tensor.name: tensor for tensor in validate(_Index, table, where).tensors}
+    wanted = sorted(tensors if names is None else set(names))
     missing = [name for name in wanted if name not in tensors]
     if missing:
         shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
@@ -228,6 +246,22 @@ def read_metadata(folder: Path, names: Iterable[str]) -> Metadata:
             stored = Stored(file=chunk.file, start=chunk.start, crc32=chunk.crc32)
             metadata.storage_data[MetadataIndex(name, chunk.offsets)] = stored
     return metadata
+
+
+def check_format(table: object, where: str) -> None:
+    """Refuse a file of another format.
+
+    Raises:
+        BadInput: it is not of ``FORMAT``.
+    """
+    if not isinstance(table, dict):
+        raise BadInput("is not a table of fields", where=where)
+    if table.get("format") != FORMAT:
+        raise BadInput(
+            f"is not of the format {FORMAT!r}",
+            where=where,
+            remedy="load it with the version of Weft that wrote it, or begin anew",
+        )
 
 
 def check_plain(path: Path) -> None:
@@ -299,7 +333,6 @@ class _Tensor(BaseModel):
 class _Index(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    format: Literal["weft checkpoint 1"]
     tensors: list[_Tensor]
 
 

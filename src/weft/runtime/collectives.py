@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -68,6 +68,18 @@ class Pending:
         return self._result
 
 
+def settle(pendings: Iterable[Pending]) -> None:
+    """Wait for all; if some fail, the first one's exception is raised when all have ended."""
+    problem: Exception | None = None
+    for pending in pendings:
+        try:
+            pending.wait()
+        except Exception as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+
+
 def _timed_wait(work: dist.Work, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
     if result.is_cuda:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -131,6 +143,16 @@ class Collectives:
         own = values.new_empty((values.shape[0] // self.grid.size(*axes), *values.shape[1:]))
         work = dist.reduce_scatter_single(own, values, group=group, async_op=True)
         return self._issued("reduce-scatter", axes, values, own, work, values)
+
+    def all_to_all(self, values: Tensor, *axes: str) -> Pending:
+        """Equal slices along the first dimension, one to each rank of a group, for one from each."""
+        group = self.grid.group(*axes)
+        if group is None:
+            return Pending(values)
+        values = values.contiguous()
+        received = torch.empty_like(values)
+        work = dist.all_to_all_single(received, values, group=group, async_op=True)
+        return self._issued("all-to-all", axes, values, received, work, values)
 
     def note(self, kind: CollectiveKind, axes: tuple[str, ...], values: Tensor) -> None:
         """Count what PyTorch communicates for us (pipeline sends)."""

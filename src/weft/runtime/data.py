@@ -214,19 +214,20 @@ def shuffled(
     """
     half = max((int(size - 1).bit_length() + 1) // 2, 1)
     found = positions.astype(np.uint64)
+    keys = [_hashed(seed, epochs.astype(np.uint64), turn) for turn in range(_ROUNDS)]
     outside = np.ones(len(found), dtype=np.bool_)
     while outside.any():
-        found[outside] = _feistel(found[outside], epochs[outside].astype(np.uint64), half, seed)
+        found[outside] = _feistel(found[outside], [key[outside] for key in keys], half)
         outside = found >= size
     return found.astype(np.int64)
 
 
-def _feistel(values: Words, epochs: Words, half: int, seed: int) -> Words:
-    """A permutation of the numbers of 2 ``half`` bits."""
+def _feistel(values: Words, keys: list[Words], half: int) -> Words:
+    """A permutation of the numbers of 2 ``half`` bits, one for each combination of the rounds' keys."""
     bits, mask = np.uint64(half), np.uint64(2**half - 1)
     left, right = values >> bits, values & mask
-    for turn in range(_ROUNDS):
-        left, right = right, left ^ (_hashed(seed, epochs, turn, right) & mask)
+    for key in keys:
+        left, right = right, left ^ (_mixed(key, right) & mask)
     return (left << bits) | right
 
 
@@ -234,11 +235,16 @@ def _hashed(*parts: int | Words) -> Words:
     """64 bits from integers, at least one of them an array (SplitMix64's finalizer, Steele et al. 2014)."""
     found = np.zeros(1, dtype=np.uint64)
     for part in parts:
-        words = np.uint64(part % 2**64) if isinstance(part, int) else part
-        found = (found ^ words) + np.uint64(0x9E3779B97F4A7C15)
-        found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        found ^= found >> np.uint64(31)
+        found = _mixed(found, np.uint64(part % 2**64) if isinstance(part, int) else part)
+    return found
+
+
+def _mixed(hashed: Words, part: np.uint64 | Words) -> Words:
+    """A hash of one part more."""
+    found = (hashed ^ part) + np.uint64(0x9E3779B97F4A7C15)
+    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found ^= found >> np.uint64(31)
     return found
 
 

@@ -20,6 +20,7 @@ from weft.layout.iteration import check_runnable
 from weft.layout.spec import Layout
 from weft.model.spec import Attention, Block, FeedForward, Model
 from weft.runtime.attention import Attention4D, Rotary
+from weft.runtime.fused import gated_silu
 from weft.runtime.linear import Linear4D
 from weft.runtime.machine import Machine
 from weft.runtime.norm import Norm4D
@@ -84,6 +85,8 @@ class FeedForward4D(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         up = self.fc1(rows)
+        if self.gated and self.activation == "silu":
+            return self.fc2(gated_silu(up))  # type: ignore[no-any-return]
         if self.gated:
             gate, value = up.chunk(2, dim=1)
             return self.fc2(_activate(self.activation, gate) * value)  # type: ignore[no-any-return]
@@ -220,6 +223,36 @@ class Decoder4D(nn.Module):
         if self.head is None:
             return rows
         return self.head(rows if self.norm is None else self.norm(rows))  # type: ignore[no-any-return]
+
+    @property
+    def first(self) -> bool:
+        return self.stage.first
+
+    @property
+    def last(self) -> bool:
+        return self.stage.last
+
+    def takes(self, micro_batch: int) -> Tensor:
+        """What a micro-batch is to this stage, without values (``weft.runtime.pipeline.StageModule``)."""
+        if self.stage.first:
+            return torch.empty(micro_batch, self.sequence, dtype=torch.int64, device="meta")
+        return self._between(micro_batch)
+
+    def gives(self, micro_batch: int) -> Tensor:
+        """What the stage makes of a micro-batch, without values."""
+        if self.head is None:
+            return self._between(micro_batch)
+        return self._empty(micro_batch * self.sequence, self.head.table.block_shape[0])
+
+    def _between(self, micro_batch: int) -> Tensor:
+        grid, rows = self.machine.grid, micro_batch * self.sequence
+        if self.machine.rows_cut:
+            rows = grid.divided(rows, "x", what="tokens of a micro-batch")
+        return self._empty(rows, grid.divided(self.model.hidden, "y", what="hidden"))
+
+    def _empty(self, rows: int, width: int) -> Tensor:
+        dtype = self.machine.precision.compute
+        return torch.empty(rows, width, dtype=dtype, device="meta", requires_grad=True)
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of each of the rank's tokens, shape (tokens,); ``targets`` is (batch, sequence)."""

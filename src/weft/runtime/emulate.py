@@ -168,6 +168,11 @@ class _TimedMatmul(Matmul):
         self._clock.sleep_until(end)
         return product
 
+    def add(self, total: Tensor, a: Tensor, b: Tensor) -> None:
+        end = self._clock.now + self._gemm_s(a.shape[0], b.shape[1], a.shape[1])
+        super().add(total, a, b)
+        self._clock.sleep_until(end)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:

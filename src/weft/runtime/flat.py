@@ -7,7 +7,7 @@ does), behind the rest of the backward pass.  Vectors are few: one buffer per se
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.errors import BadInput
 from weft.layout.iteration import buckets
-from weft.runtime.collectives import Pending
+from weft.runtime.collectives import Pending, settle
 from weft.runtime.machine import Machine
 from weft.runtime.parameters import Holding, Matrix
 from weft.runtime.placement import Range, share
@@ -93,6 +93,7 @@ class Owned:
     """A range of a buffer that this rank updates.
 
     ``leaf`` is the values as an optimizer takes them; after a step its gradient is the whole batch's.
+    ``counted`` are its ranges that the norm counts.
     """
 
     buffer: Buffer
@@ -100,6 +101,7 @@ class Owned:
     stop: int
     leaf: nn.Parameter
     matrix: bool
+    counted: tuple[Range, ...]
 
 
 class Flat:
@@ -135,6 +137,7 @@ class Flat:
         self._micro_batches = 0
         self._missing = [0] * len(self._matrices.bounds)
         self._summing: dict[int, Pending] = {}
+        """By the index of what is owned."""
 
     def _own_matrices(self) -> Iterator[Owned]:
         grid, buffer = self.machine.grid, self._matrices
@@ -171,9 +174,11 @@ class Flat:
             with self.machine.overlap.step():
                 yield
             self._finish()
+        except BaseException:
+            with suppress(Exception):
+                settle(self._summing.values())
+            raise
         finally:
-            for pending in self._summing.values():
-                pending.wait()
             self._summing.clear()
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
@@ -201,24 +206,20 @@ class Flat:
         """Sum what has not been summed yet; first what both ends of the pipeline hold."""
         collectives = self.machine.collectives
         reduced = self.machine.precision.reduce
-        vectors = [
-            collectives.all_reduce(buffer.gradients.to(reduced), *buffer.sum_over) for buffer in self._vectors
-        ]
+        buckets_made = len(self._matrices.bounds)
+        for index, buffer in enumerate(self._vectors, start=buckets_made):
+            self._summing[index] = collectives.all_reduce(buffer.gradients.to(reduced), *buffer.sum_over)
         for slot in self._shared:
             own = self._matrices.gradients[slot.start : slot.stop]
             own.copy_(collectives.all_reduce_ends(own.to(reduced)).wait())
-        for index in range(len(self._matrices.bounds)):
+        for index in range(buckets_made):
             if index not in self._summing:
                 self._summing[index] = self._sum(index)
-        for index, owned in enumerate(self.owned[: len(self._matrices.bounds)]):
+        for index, owned in enumerate(self.owned):
             assert owned.leaf.grad is not None
             summed = self._summing.pop(index).wait()
             if summed.data_ptr() != owned.leaf.grad.data_ptr():
                 owned.leaf.grad.copy_(summed)
-        for buffer, pending in zip(self._vectors, vectors, strict=True):
-            summed = pending.wait()
-            if summed.data_ptr() != buffer.gradients.data_ptr():
-                buffer.gradients.copy_(summed)
 
     def publish(self) -> None:
         """With ZeRO-1, bring updated values to the other ranks of data, in the format of gathering."""
@@ -240,10 +241,8 @@ class Flat:
         for owned in self.owned:
             gradient = owned.leaf.grad
             assert gradient is not None
-            for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
-                if slot.counted:
-                    own = gradient[low - owned.start : high - owned.start]
-                    total += torch.linalg.vector_norm(own, dtype=wide).square()
+            for low, high in owned.counted:
+                total += torch.linalg.vector_norm(gradient[low:high], dtype=wide).square()
         self.machine.collectives.all_reduce(total, "x", "y", "z", "data", "pipeline").wait()
         return total.sqrt_()
 
@@ -260,4 +259,9 @@ class Flat:
 def _owned(buffer: Buffer, start: int, stop: int, *, matrix: bool) -> Owned:
     leaf = nn.Parameter(buffer.values[start:stop])
     leaf.grad = buffer.gradients[start:stop]
-    return Owned(buffer=buffer, start=start, stop=stop, leaf=leaf, matrix=matrix)
+    counted: list[Range] = []
+    for slot, (low, high) in buffer.within(start, stop):
+        if slot.counted:
+            first = counted.pop()[0] if counted and counted[-1][1] == low - start else low - start
+            counted.append((first, high - start))
+    return Owned(buffer=buffer, start=start, stop=stop, leaf=leaf, matrix=matrix, counted=tuple(counted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import multiprocessing
@@ -13,7 +14,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -31,6 +33,9 @@ RANKS_PER_CORE = 8
 GRACE_S = 5.0
 """Seconds that a rank has to end before it is killed."""
 
+TOLD = "weft/errors"
+"""Key of the process group's store that counts errors."""
+
 Worker = Callable[..., None]
 
 
@@ -46,9 +51,12 @@ def run_ranks(worker: Worker, arguments: tuple[Any, ...], world: int, device: st
 
     Raises:
         BadInput: torchrun made another number of ranks, or the machine cannot run as many.
-        WeftError: what a rank raised.
+        WeftError: what a rank raised, with its exit code.
+        BrokenPipeError: nobody reads what a rank prints.
         RuntimeError: any other exception of a rank, with its traceback.
         KeyboardInterrupt: Ctrl-C.
+        SystemExit: SIGTERM, after the ranks have been ended; under torchrun also an error that another rank
+            raises.
     """
     if device not in BACKENDS:
         raise UnknownName("device", device, BACKENDS, where="device")
@@ -66,6 +74,28 @@ def run_ranks(worker: Worker, arguments: tuple[Any, ...], world: int, device: st
 def launched() -> bool:
     """Whether torchrun, or what sets the same variables, started this process."""
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+
+
+def launched_world() -> int | None:
+    """Ranks that torchrun started, None without it."""
+    return _variable("WORLD_SIZE", 1) if launched() else None
+
+
+def speaks() -> bool:
+    """Whether this process prints what all processes would print alike: the first of a machine does."""
+    return not launched() or _variable("LOCAL_RANK", _variable("RANK", 0)) == 0
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """An expected error inside, before ranks have met, is raised by the process that ``speaks``; the others
+    leave with its exit code."""
+    try:
+        yield
+    except WeftError as error:
+        if speaks():
+            raise
+        raise SystemExit(error.exit_code) from None
 
 
 def default_device(world: int) -> str:
@@ -94,22 +124,36 @@ def cores() -> int:
 
 
 def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) -> None:
-    started = _variable("WORLD_SIZE", 1)
-    if started != world:
-        raise BadInput(
-            f"{started} ranks were launched, but {world} are needed",
-            where="WORLD_SIZE",
-            remedy=f"launch {world} ranks, or ask for {started}",
-        )
+    with said_once():
+        started = _variable("WORLD_SIZE", 1)
+        if started != world:
+            raise BadInput(
+                f"{started} ranks were launched, but {world} are needed",
+                where="WORLD_SIZE",
+                remedy=f"launch {world} ranks, or ask for {started}",
+            )
+        _check_gpus(device, local_ranks(world))
     rank = _variable("RANK", 0)
     local = _variable("LOCAL_RANK", rank)
-    _check_gpus(device, local_ranks(world))
     if world == 1:
         worker(*arguments)
         return
     _join(device, rank, world, local, "env://")
-    worker(*arguments)
+    try:
+        worker(*arguments)
+    except Exception as error:
+        if _others_failed():
+            raise SystemExit(getattr(error, "exit_code", 1)) from None
+        raise
     _leave()
+
+
+def _others_failed() -> bool:
+    """Whether another rank has raised before this one, which then ends quietly: it met the same problem, or
+    waited for the one that did."""
+    with suppress(Exception):  # the store may have gone with its rank
+        return dist.distributed_c10d._get_default_store().add(TOLD, 1) > 1
+    return False
 
 
 def _variable(name: str, default: int) -> int:
@@ -157,9 +201,9 @@ def _check_cores(device: str, world: int) -> None:
 
 def _start(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) -> None:
     processes: list[SpawnProcess] = []
-    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+    with _terminated(), tempfile.TemporaryDirectory(prefix="weft-") as folder:
         try:
-            with _interrupts_ignored():
+            with _interrupts_held():
                 processes.extend(
                     _process(worker, arguments, rank, world, device, folder) for rank in range(world)
                 )
@@ -180,16 +224,40 @@ def _process(
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """What is started inside ignores Ctrl-C until it is ready to end quietly."""
+def _terminated() -> Iterator[None]:
+    """Inside, SIGTERM leaves through the clean-up like Ctrl-C; the exit code is a shell's for it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def leave(number: int, frame: object) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C inside takes effect at the end; what is started inside holds it until it can end quietly."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # its start would let Ctrl-C through
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _wait(processes: list[SpawnProcess]) -> SpawnProcess | None:
@@ -225,10 +293,14 @@ def _reason(failed: SpawnProcess, processes: list[SpawnProcess], folder: Path) -
     if not records:
         return RuntimeError(f"rank {processes.index(failed)} ended with exit code {failed.exitcode}")
     record = json.loads(records[0].read_text(encoding="utf-8"))
+    if record["broken_pipe"]:
+        return BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
     if record["exit_code"] is None:
         return RuntimeError(f"rank {record['rank']} failed:\n\n{record['text']}")
-    kind = NothingFeasible if record["exit_code"] == NothingFeasible.exit_code else BadInput
-    return kind(record["text"])
+    kinds = {kind.exit_code: kind for kind in (BadInput, NothingFeasible)}
+    error: WeftError = kinds.get(record["exit_code"], WeftError)(record["text"])
+    error.exit_code = record["exit_code"]
+    return error
 
 
 def _killed(rank: int, by: signal.Signals) -> BaseException:
@@ -250,6 +322,7 @@ def _rank(
 ) -> None:
     """One rank's process: its exception goes into the folder as text."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         if device == "cpu":
@@ -265,8 +338,9 @@ def _rank(
 
 def _exit(code: int) -> NoReturn:
     """End at once, without the interpreter's clean-up (see ``_leave``)."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):
+            stream.flush()
     os._exit(code)
 
 
@@ -283,6 +357,7 @@ def _record(folder: Path, rank: int, error: Exception) -> None:
     record = {
         "rank": rank,
         "exit_code": error.exit_code if isinstance(error, WeftError) else None,
+        "broken_pipe": isinstance(error, BrokenPipeError),
         "text": str(error) if expected else traceback.format_exc(),
     }
     name = folder / f"{time.monotonic_ns():020d}-{rank}.partial"

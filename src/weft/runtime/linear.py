@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, cast
 
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.autograd import Function
 
 from weft.runtime.collectives import Pending
@@ -17,17 +17,25 @@ from weft.runtime.machine import Machine
 from weft.runtime.parameters import Matrix, Vector
 from weft.runtime.placement import fused, share
 
+Kind = Literal["normal", "transposed"]
 
-class Linear4D(nn.Module):
-    """One rank's part of ``rows @ weight.T + bias``.
 
-    Input rows have shape (tokens, inputs / the axis of inputs), the result (tokens, outputs / the axis of
-    outputs).  With sequence parallelism a normal layer takes, and a transposed layer gives, tokens / x rows.
+class Layer4D(nn.Module):
+    """A layer whose weight leads from features over one axis to features over the other.
+
+    Dimension 0 of what it takes and gives is rows (tokens, images), dimension 1 features (channels): from
+    (rows, inputs / the axis of inputs, ...) to (rows, outputs / the axis of outputs, ...).  Subclasses say
+    what is computed with the weight.
 
     Args:
         inputs: features of the whole input.
         outputs: features of the whole output; several numbers for layers fused along their outputs, each of
             which is split on its own (queries, keys and values).
+        window: weights between one input feature and one output feature.
+
+    Attributes:
+        gathers_rows: it takes rows / the axis of outputs, and gathers the rest.
+        scatters_rows: it gives rows / the axis of inputs, instead of all of them.
 
     Raises:
         BadInput: a size cannot be divided over its axis.
@@ -40,25 +48,29 @@ class Linear4D(nn.Module):
         inputs: int,
         outputs: int | tuple[int, ...],
         *,
-        kind: Literal["normal", "transposed"] = "normal",
+        kind: Kind = "normal",
         bias: bool = True,
+        window: int = 1,
     ) -> None:
         super().__init__()
         self.machine = machine
         self.over_in, self.over_out = ("y", "x") if kind == "normal" else ("x", "y")
         self.transposed = kind == "transposed"
+        self.gathers_rows = machine.rows_cut and not self.transposed
+        self.scatters_rows = machine.rows_cut and self.transposed
         grid = machine.grid
         parts = (outputs,) if isinstance(outputs, int) else outputs
         grid.divided(inputs, self.over_in, what=f"{name}: inputs")
         for part in parts:
             grid.divided(part, self.over_out, what=f"{name}: outputs")
         rows = fused(parts, grid.size(self.over_out), grid.index(self.over_out))
+        width = inputs * window
         self.weight = Matrix(
             machine,
             name,
-            shape=(sum(parts), inputs),
+            shape=(sum(parts), width),
             rows=rows,
-            columns=share(inputs, grid.size(self.over_in), grid.index(self.over_in)),
+            columns=share(width, grid.size(self.over_in), grid.index(self.over_in)),
             split_over=("x", "y"),
         )
         self.bias = None
@@ -75,57 +87,95 @@ class Linear4D(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         out = cast(Tensor, _Product.apply(rows, self.weight.shard, self))  # type: ignore[no-untyped-call]
-        return out if self.bias is None else out + self.bias()
+        return out if self.bias is None else out + self.bias().view(-1, *(1,) * (out.ndim - 2))
 
-    @property
-    def gathers_rows(self) -> bool:
-        return self.machine.rows_cut and not self.transposed
+    def product(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """Partial outputs of all rows; ``weight`` is the block, shape (outputs here, columns here)."""
+        raise NotImplementedError
 
-    @property
-    def scatters_rows(self) -> bool:
-        return self.machine.rows_cut and self.transposed
+    def input_gradient(self, gradient: Tensor, weight: Tensor, features: Size) -> Tensor:
+        """Partial gradients of inputs, each row's of shape ``features``."""
+        raise NotImplementedError
+
+    def scatter_weight(self, gradient: Tensor, rows: Tensor) -> None:
+        """Compute the block's gradient and hand it to the scheduler."""
+        raise NotImplementedError
+
+    def gather_rows(self, rows: Tensor) -> Pending:
+        """The rows of all ranks along the axis of outputs."""
+        if not self.gathers_rows:
+            return Pending(rows)
+        return self.machine.collectives.all_gather(rows, self.over_out)
+
+    def gather_gradient(self, gradient: Tensor) -> Tensor:
+        """Output gradients of the rows that ``sum_output`` scattered."""
+        if not self.scatters_rows:
+            return gradient.contiguous()
+        gathered = self.machine.collectives.all_gather(gradient, self.over_in).wait()
+        return self._turned(gathered, self.over_in, self.over_out)
 
     def sum_output(self, partial: Tensor) -> Tensor:
         """Sum partial outputs over the axis of inputs (step 3)."""
         collectives = self.machine.collectives
         if self.scatters_rows:
-            return collectives.reduce_scatter(partial, "x").wait()
+            turned = self._turned(partial, self.over_out, self.over_in)
+            return collectives.reduce_scatter(turned, self.over_in).wait()
         return collectives.all_reduce(partial, self.over_in).wait()
 
     def sum_input_gradient(self, partial: Tensor) -> Pending:
         """Sum partial input gradients over the axis of outputs (step 5)."""
         collectives = self.machine.collectives
         if self.gathers_rows:
-            pending = collectives.reduce_scatter(partial, "x")
+            pending = collectives.reduce_scatter(partial, self.over_out)
         else:
             pending = collectives.all_reduce(partial, self.over_out)
         if not self.machine.overlap.switches.all_reduce:
             pending.wait()
         return pending
 
+    def _turned(self, rows: Tensor, outer: str, inner: str) -> Tensor:
+        """Blocks of rows in the order (outer axis, inner axis) as (inner axis, outer axis)."""
+        if not (self.gathers_rows and self.scatters_rows):
+            return rows
+        size = self.machine.grid.size
+        blocks = rows.reshape(size(outer), size(inner), -1, *rows.shape[1:])
+        return blocks.transpose(0, 1).flatten(0, 2)
+
+
+class Linear4D(Layer4D):
+    """One rank's part of ``rows @ weight.T + bias``.
+
+    Input rows have shape (tokens, inputs / the axis of inputs), the result (tokens, outputs / the axis of
+    outputs).  With sequence parallelism a normal layer takes, and a transposed one gives, tokens / x rows.
+    """
+
+    def product(self, rows: Tensor, weight: Tensor) -> Tensor:
+        return self.machine.matmul(rows, weight.t())
+
+    def input_gradient(self, gradient: Tensor, weight: Tensor, features: Size) -> Tensor:
+        return self.machine.matmul(gradient, weight)
+
+    def scatter_weight(self, gradient: Tensor, rows: Tensor) -> None:
+        self.weight.scatter_product(gradient, rows)
+
 
 class _Product(Function):
     """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Linear4D) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D) -> Tensor:
         ctx.layer = layer
         ctx.save_for_backward(rows)
-        machine = layer.machine
-        if layer.gathers_rows:
-            rows = machine.collectives.all_gather(rows, "x").wait()
-        partial = machine.matmul(rows, layer.weight.gather().t())
-        return layer.sum_output(partial)
+        whole = layer.gather_rows(rows).wait()
+        return layer.sum_output(layer.product(whole, layer.weight.gather()))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
-        layer: Linear4D = ctx.layer
+        layer: Layer4D = ctx.layer
         (rows,) = ctx.saved_tensors
         machine = layer.machine
-        gradient = gradients[0].contiguous()
-        if layer.scatters_rows:
-            gradient = machine.collectives.all_gather(gradient, "x").wait()
-        again = machine.collectives.all_gather(rows, "x") if layer.gathers_rows else Pending(rows)
+        gradient = layer.gather_gradient(gradients[0])
+        again = layer.gather_rows(rows)
         if not machine.overlap.switches.all_reduce:
             again.wait()
         scatter_first = (
@@ -134,10 +184,11 @@ class _Product(Function):
             and machine.overlap.switches.reduce_scatter
         )
         if scatter_first:
-            layer.weight.scatter(machine.matmul(gradient.t(), again.wait()))
+            layer.scatter_weight(gradient, again.wait())
         summed = None
         if ctx.needs_input_grad[0]:
-            summed = layer.sum_input_gradient(machine.matmul(gradient, layer.weight.gather()))
+            partial = layer.input_gradient(gradient, layer.weight.gather(), rows.shape[1:])
+            summed = layer.sum_input_gradient(partial)
         if not scatter_first:
-            layer.weight.scatter(machine.matmul(gradient.t(), again.wait()))
+            layer.scatter_weight(gradient, again.wait())
         return summed.wait() if summed else None, None, None

@@ -70,6 +70,13 @@ class Matmul:
             self.chosen[key] = min(VARIANTS, key=lambda name: _seconds(VARIANTS[name], a, b))
         return VARIANTS[self.chosen[key]](a, b)
 
+    def add(self, total: Tensor, a: Tensor, b: Tensor) -> None:
+        """Add the product of (m x k) and (k x n) to ``total`` in place."""
+        if self.tuned or total.dtype != a.dtype:
+            total.add_(self(a, b))
+        else:
+            total.addmm_(a, b)
+
 
 def _seconds(variant: Variant, a: Tensor, b: Tensor) -> float:
     """The fastest of some runs."""

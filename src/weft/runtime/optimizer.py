@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import cos, pi
+from dataclasses import dataclass, fields
+from math import cos, inf, isfinite, pi
 
 import torch
 from torch import Tensor
 
+from weft.errors import BadInput
 from weft.runtime.checkpoint import Piece
 from weft.runtime.flat import Flat
 
@@ -20,7 +21,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class AdamSettings:
     """AdamW (arXiv 1711.05101) with linear warm-up and cosine decay to a tenth; matrices alone are decayed.
 
-    ``steps`` 0 keeps the rate after warm-up.
+    ``steps`` 0 keeps the rate after warm-up; ``clip`` None leaves gradients as they are.
+
+    Raises:
+        BadInput: a value is out of range or not finite.
     """
 
     rate: float = 3e-4
@@ -31,6 +35,17 @@ class AdamSettings:
     steps: int = 0
     clip: float | None = 1.0
 
+    def __post_init__(self) -> None:
+        _within("rate", self.rate, above=0.0)
+        for beta in self.betas:
+            _within("betas", beta, least=0.0, below=1.0)
+        _within("epsilon", self.epsilon, above=0.0)
+        _within("weight_decay", self.weight_decay, least=0.0)
+        _within("warmup", self.warmup, least=0)
+        _within("steps", self.steps, least=0)
+        if self.clip is not None:
+            _within("clip", self.clip, above=0.0)
+
     def rate_at(self, step: int) -> float:
         """Learning rate of a step, from 0."""
         if step < self.warmup:
@@ -39,6 +54,40 @@ class AdamSettings:
             return self.rate
         gone = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
         return self.rate * (0.55 + 0.45 * cos(pi * gone))
+
+    def changes_from(self, before: AdamSettings) -> list[str]:
+        """What differs from other settings, each as "rate 0.0003 -> 0.0001"."""
+        found = []
+        for name in (field.name for field in fields(self)):
+            old, new = getattr(before, name), getattr(self, name)
+            if old != new:
+                effect = " (where the cosine ends: other rates from here on)" if name == "steps" else ""
+                found.append(f"{name} {old} -> {new}{effect}")
+        return found
+
+
+def _within(name: str, value: float, *, least: float = -inf, above: float = -inf, below: float = inf) -> None:
+    """Refuse a number outside its range; NaN is in none, and infinity neither."""
+    if not (least <= value and above < value < below):
+        low = f"at least {least:g}" if least > -inf else f"above {above:g}"
+        high = f"below {below:g}" if below < inf else "finite"
+        raise BadInput(
+            f"{name} = {value} is out of range", where="optimizer", remedy=f"choose {low} and {high}"
+        )
+
+
+def check_finite(what: str, value: float, step: int) -> None:
+    """Stop a run that has diverged.
+
+    Raises:
+        BadInput: the value is NaN or infinite.
+    """
+    if not isfinite(value):
+        raise BadInput(
+            f"{what} is {value}",
+            where=f"step {step + 1}",
+            remedy="go on from an earlier checkpoint with a lower rate or clip, a longer warmup, or in fp32",
+        )
 
 
 class Optimizer:
@@ -67,9 +116,14 @@ class Optimizer:
         )
 
     def step(self) -> Tensor:
-        """Clip, update, and with ZeRO-1 publish; the gradients' norm before clipping, shape (1,)."""
+        """Clip, update, and with ZeRO-1 publish; the gradients' norm before clipping, shape (1,).
+
+        Raises:
+            BadInput: on every rank, before anything is updated: the norm is not finite.
+        """
         limit = self.settings.clip
         norm = self.flat.norm() if limit is None else self.flat.clip(limit)
+        check_finite("the norm of the gradients", float(norm), self.updates)
         for group in self._adam.param_groups:
             group["lr"] = self.settings.rate_at(self.updates)
         self._adam.step()

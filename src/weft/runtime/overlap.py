@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.layout.iteration import SCATTERS_IN_FLIGHT
 from weft.layout.spec import Layout
-from weft.runtime.collectives import Pending
+from weft.runtime.collectives import Pending, settle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +94,13 @@ class Overlap:
             yield
             while self._scattering:
                 self._finish()
+            settle(self._ahead.values())
             self._order = self._asked
+        except BaseException:
+            with suppress(Exception):
+                settle((*self._ahead.values(), *(pending for _, pending in self._scattering)))
+            raise
         finally:
-            for pending in (*self._ahead.values(), *(pending for _, pending in self._scattering)):
-                pending.wait()
             self._active = False
             self._forget()
 

@@ -15,6 +15,10 @@ and y the same (``weft.runtime.data.rows_of``); ``tokens`` counts those of all r
 runs unchanged on tensors with fewer features; what it does to them must be right for each feature alone
 (residuals, activations, gates), or for each head alone.  A wrong role (Normal() for Transposed(), Norm() for
 a norm over all heads) shows in shapes only where x differs from y: try a new plan on such a grid.
+
+Easy mode asks nothing of the model: ``parallelize(model, machine, easy_plan(model))``.  There all ranks take
+different rows of the batch (``grid.index("x", "y", "z", "data")`` is a rank's place among them), each as
+many, and losses are plain.
 """
 
 from __future__ import annotations
@@ -30,21 +34,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import BadInput, Unsupported
+from weft.runtime.converted import Converted, Site
 from weft.runtime.machine import Machine
-from weft.runtime.parameters import holdings
+from weft.runtime.parameters import Replicated, holdings
 from weft.runtime.roles import (
-    Converted,
+    Easy,
     Head,
     Heads,
     Norm,
     Normal,
     Positions,
     Role,
-    Site,
     Transposed,
     Vocabulary,
+    Whole,
 )
-from weft.runtime.state_dict import fill
+from weft.runtime.state_dict import fill, stored_of
+from weft.runtime.stored import Stored
 
 Plan = Mapping[str, Role]
 """Roles by the names of modules; ``*`` stands for one part of a name between dots."""
@@ -91,6 +97,23 @@ GPT2_PLAN: MappingProxyType[str, Role] = MappingProxyType(
 M = TypeVar("M", bound=nn.Module)
 
 
+def easy_plan(model: nn.Module) -> dict[str, Role]:
+    """Easy mode for any model: its linear layers and convolutions cut over the grid, all else whole.
+
+    Layers that share a parameter with another module stay whole.  To keep more of them so (a classifier whose
+    classes cannot be divided), give them ``Whole()``.
+    """
+    names = _names(model)
+    found: dict[str, Role] = {}
+    for name, module in model.named_modules():
+        own = list(module.parameters(recurse=False))
+        alone = all(len(names[parameter]) == 1 for parameter in own)
+        cut = type(module) in (nn.Linear, nn.Conv2d) or type(module).__name__ == "Conv1D"
+        if own:
+            found[name] = Easy() if cut and alone else Whole()
+    return found
+
+
 def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     """Replace a model's modules by this rank's parts of them, with their values.
 
@@ -111,11 +134,15 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     _check_layout(machine)
     roles = _matched(model, plan)
     _check_covered(model, roles)
-    _check_hooks(model)
+    easy = _is_easy(roles)
+    _check_hooks(model, roles, easy=easy)
     _check_ties(model, roles)
-    dropouts = _dropouts(model)
-    _check_norms(model, roles)
+    dropouts: tuple[str, ...] = ()
+    if not easy:
+        dropouts = _dropouts(model)
+        _check_norms(model, roles)
     converted = _converted(model, machine, roles, dropouts)
+    replicated = _replicated(model, machine, roles)
     smaller = [
         item
         for name, role in roles.items()
@@ -125,6 +152,7 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     _check_buffers(model, machine)
     _check_same(model, machine)
     _take_values(model, converted)
+    _replicate(model, replicated)
     for name, one in converted.items():
         above, _, child = name.rpartition(".")
         setattr(model.get_submodule(above), child, one)
@@ -198,6 +226,23 @@ def _grouped(found: Mapping[str, str], names: set[str]) -> Iterator[str]:
             yield from (f"{name or 'the model itself'} ({found[name]})" for name in members)
 
 
+def _is_easy(roles: Mapping[str, Role]) -> bool:
+    """Whether the plan is one of easy mode.
+
+    Raises:
+        BadInput: it has roles of both ways.
+    """
+    easy = [name for name, role in roles.items() if isinstance(role, Easy | Whole)]
+    if easy and len(easy) < len(roles):
+        other = next(name for name in roles if name not in easy)
+        raise BadInput(
+            f"{easy[0]} is in easy mode, {other} is not",
+            where="plan",
+            remedy="give all modules Easy() and Whole(), or none",
+        )
+    return bool(easy)
+
+
 # What cannot be converted --------------------------------------------------------------------------
 
 
@@ -220,9 +265,11 @@ def _check_layout(machine: Machine) -> None:
             raise Unsupported(f"{what} cannot be had with a plain model", where="layout", remedy=remedy)
 
 
-def _check_hooks(model: nn.Module) -> None:
+def _check_hooks(model: nn.Module, roles: Mapping[str, Role], *, easy: bool) -> None:
     """Hooks would see a rank's features, and those of replaced modules would be lost."""
     for name, module in model.named_modules():
+        if easy and not isinstance(roles.get(name), Easy):
+            continue
         for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
             if vars(module).get(kind):
                 what = kind.strip("_").replace("_", " ").removesuffix("s")
@@ -235,15 +282,17 @@ def _check_hooks(model: nn.Module) -> None:
 
 def _check_ties(model: nn.Module, roles: Mapping[str, Role]) -> None:
     """Parameters under several names are a head's and its embedding's, as the plan declares."""
-    names: dict[nn.Parameter, list[str]] = defaultdict(list)
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names[parameter].append(name)
     tied = {
         (f"{role.tied}.weight", f"{name}.weight")
         for name, role in roles.items()
         if isinstance(role, Head) and role.tied is not None
     }
-    shared = {tuple(sorted(found)) for found in names.values() if len(found) > 1}
+    whole = {model.get_submodule(name) for name, role in roles.items() if isinstance(role, Whole)}
+    shared = {
+        tuple(sorted(found))
+        for found in _names(model).values()
+        if len(found) > 1 and not all(model.get_submodule(name.rpartition(".")[0]) in whole for name in found)
+    }
     for embedding, head in sorted(tied):
         if tuple(sorted((embedding, head))) not in shared:
             raise BadInput(
@@ -257,6 +306,14 @@ def _check_ties(model: nn.Module, roles: Mapping[str, Role]) -> None:
             where="plan",
             remedy='for a tied head declare Head(tied="..."), naming the embedding; else untie them',
         )
+
+
+def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
+    """All names of each parameter."""
+    names: dict[nn.Parameter, list[str]] = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[parameter].append(name)
+    return names
 
 
 def _dropouts(model: nn.Module) -> tuple[str, ...]:
@@ -342,7 +399,7 @@ def _converted(
     """What takes the place of each module; tables come first, which heads may share."""
     built: dict[str, Converted] = {}
     for name, role in sorted(roles.items(), key=lambda item: not isinstance(item[1], Vocabulary)):
-        if isinstance(role, Heads):
+        if isinstance(role, Heads | Whole):
             continue
         if not name:
             raise Unsupported(
@@ -350,16 +407,7 @@ def _converted(
                 where="the model itself",
                 remedy="put it into a module",
             )
-        above = model.get_submodule(name.rpartition(".")[0])
-        site = Site(
-            machine=machine,
-            name=name,
-            module=model.get_submodule(name),
-            parent=above,
-            built=built,
-            dropouts=dropouts,
-        )
-        built[name] = role.build(site)
+        built[name] = role.build(_site(model, machine, name, built, dropouts))
     streams = {built[name].stream for name in built if not isinstance(roles[name], Norm)}
     for name, one in built.items():
         if isinstance(roles[name], Norm) and one.stream not in streams:
@@ -372,9 +420,49 @@ def _converted(
     return built
 
 
+def _site(
+    model: nn.Module,
+    machine: Machine,
+    name: str,
+    built: Mapping[str, Converted],
+    dropouts: tuple[str, ...],
+) -> Site:
+    return Site(
+        machine=machine,
+        name=name,
+        module=model.get_submodule(name),
+        parent=model.get_submodule(name.rpartition(".")[0]),
+        built=built,
+        dropouts=dropouts,
+    )
+
+
+def _replicated(
+    model: nn.Module, machine: Machine, roles: Mapping[str, Role]
+) -> dict[nn.Parameter, Replicated]:
+    """What takes the place of each parameter of modules that stay whole, with their values."""
+    names, found = _names(model), {}
+    for name, role in roles.items():
+        if not isinstance(role, Whole):
+            continue
+        for plain in role.parameters(_site(model, machine, name, {}, ())):
+            first, *others = names[plain]
+            shape = tuple(plain.shape)
+            found[plain] = Replicated.of(machine, first, shape, tuple(others))
+            fill(found[plain].holding(), plain.detach(), Stored(shape))
+    return found
+
+
+def _replicate(model: nn.Module, replicated: Mapping[nn.Parameter, Replicated]) -> None:
+    for module in model.modules():
+        for key, parameter in list(module._parameters.items()):
+            if parameter is not None and parameter in replicated:
+                setattr(module, key, replicated[parameter])
+
+
 def _take_values(model: nn.Module, converted: Mapping[str, Converted]) -> None:
     """Fill what has been built from the plain model."""
-    plain = dict(model.named_parameters())
-    flipped = {f"{name}.weight" for name, one in converted.items() if one.flipped and one.tied is None}
-    for holding in holdings(nn.ModuleList(converted.values())):
-        fill(holding, plain[holding.name].detach(), flipped=holding.name in flipped)
+    plain, built = dict(model.named_parameters()), nn.ModuleList(converted.values())
+    stored = stored_of(built)
+    for holding in holdings(built):
+        fill(holding, plain[holding.name].detach(), stored.get(holding.name))

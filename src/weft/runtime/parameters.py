@@ -108,6 +108,15 @@ class Matrix(nn.Module):
         """Sum the block's gradient over z into this rank's piece."""
         self.machine.overlap.scatter(self, gradient)
 
+    def scatter_product(self, gradient: Tensor, rows: Tensor) -> None:
+        """The same of the gradient ``gradient.T @ rows``; with z = 1 it is added in place."""
+        machine, kept = self.machine, self.shard.grad
+        if kept is None or machine.grid.size("z") > 1 or machine.precision.reduce != gradient.dtype:
+            self.scatter(machine.matmul(gradient.t(), rows))
+            return
+        machine.matmul.add(kept.view(self.block_shape), gradient.t(), rows)
+        self._tell()
+
     def start_gather(self) -> Pending:
         shard = self.shard.detach().to(self.machine.precision.gather)
         return self.machine.collectives.all_gather(shard, "z")
@@ -122,6 +131,9 @@ class Matrix(nn.Module):
             self.shard.grad = shard.to(self.shard.dtype)
         else:
             self.shard.grad.add_(shard)
+        self._tell()
+
+    def _tell(self) -> None:
         if self.accumulated is not None:
             self.accumulated(self.shard)
 
@@ -176,6 +188,42 @@ class Vector(nn.Module):
         )
 
 
+class Replicated(nn.Parameter):
+    """A plain module's parameter that every rank holds whole and uses on rows of its own.
+
+    Attributes:
+        plain_name: in the plain model.
+        second_names: further ones of a tied parameter.
+    """
+
+    plain_name: str
+    second_names: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, machine: Machine, name: str, shape: tuple[int, ...], second_names: tuple[str, ...] = ()
+    ) -> Replicated:
+        """Zeros under a name."""
+        made = cls(torch.zeros(shape, dtype=machine.precision.master, device=machine.grid.device))
+        made.plain_name, made.second_names = name, second_names
+        return made
+
+    def holding(self) -> Holding:
+        size = self.numel()
+        shape = (size,) if self.ndim < 2 else (self.shape[0], size // self.shape[0])
+        placement = Placement(
+            shape=shape, rows=((0, shape[0]),), columns=(0, size // shape[0]), start=0, stop=size
+        )
+        return Holding(
+            name=self.plain_name,
+            parameter=self,
+            placement=placement,
+            sum_over=("x", "y", "z", "data"),
+            split_over=(),
+            matrix=False,
+        )
+
+
 def holdings(model: nn.Module) -> list[Holding]:
     """What this rank holds, each parameter once, in order of declaration.
 
@@ -198,3 +246,4 @@ def _holdings(model: nn.Module) -> Iterator[Holding]:
     for module in model.modules():
         if isinstance(module, (Matrix, Vector)):
             yield module.holding()
+    yield from (one.holding() for one in model.parameters() if isinstance(one, Replicated))

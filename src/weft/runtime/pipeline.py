@@ -7,7 +7,7 @@ optimization of arXiv 2104.04473, section 4.1); with sequence parallelism it sen
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -29,13 +29,43 @@ from weft.runtime.machine import Machine
 from weft.runtime.placement import share
 
 
+class StageModule(Protocol):
+    """A stage of a pipeline, or a whole model: a module of 4D layers with one tensor in and one out.
+
+    Between stages dimension 0 is rows of this rank's z and data group, of which ranks along x have the same,
+    or with sequence parallelism each its own.
+    """
+
+    machine: Machine
+    first: bool
+    last: bool
+
+    def __call__(self, given: Tensor) -> Tensor:
+        """What the stage before gives (or inputs), to what the stage behind takes (or logits)."""
+
+    def takes(self, micro_batch: int) -> Tensor:
+        """What a micro-batch is to this stage: a tensor on the meta device, with or without gradient."""
+
+    def gives(self, micro_batch: int) -> Tensor:
+        """What the stage makes of a micro-batch, likewise."""
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Of the last stage: losses of what a micro-batch consists of, to be summed."""
+
+
 def stages_of(machine: Machine, model: Model) -> list[Stage]:
     """This rank's stages (several with interleaving), first to last.
 
     Raises:
-        BadInput: more stages than blocks.
+        BadInput: more stages than blocks, or several on one rank that is all of the pipeline.
     """
     layout = machine.grid.layout
+    if layout.pipeline == 1 and layout.virtual_stages > 1:
+        raise BadInput(
+            f"virtual_stages = {layout.virtual_stages} without a pipeline",
+            where="layout",
+            remedy="set virtual_stages=1, or pipeline above 1",
+        )
     chunks = layout.pipeline * layout.virtual_stages
     if chunks > model.layers:
         raise BadInput(
@@ -72,17 +102,17 @@ class Passes:
     """Forward and backward passes of one step's micro-batches.
 
     Args:
-        stages: of ``build_stages``.
-        micro_batch: sequences per micro-batch.
+        stages: this rank's, each a ``StageModule``: of ``build_stages``, or of a model of your own.
+        micro_batch: sequences (images) per micro-batch.
         micro_batches: of one step.
-        tokens: of the whole global batch, by which losses are divided.
+        tokens: what the whole global batch has losses of, by whose number they are divided.
     """
 
     def __init__(
         self, machine: Machine, stages: nn.ModuleList, *, micro_batch: int, micro_batches: int, tokens: int
     ) -> None:
         self.machine, self.tokens, self.micro_batches = machine, tokens, micro_batches
-        self.decoders = cast(list[Decoder4D], list(stages))
+        self.stages = cast(list[StageModule], list(stages))
         self._losses: list[Tensor] = []
         self._schedule = None
         if machine.grid.size("pipeline") > 1:
@@ -91,25 +121,26 @@ class Passes:
     @property
     def has_head(self) -> bool:
         """Whether this rank computes the loss."""
-        return self.decoders[-1].stage.last
+        return self.stages[-1].last
 
     def run(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """All micro-batches; this rank's share of the mean loss, shape (1,), 0 but on the last stage.
 
         Args:
-            inputs: token ids (micro_batches * micro_batch, sequence), ``targets`` likewise.
+            inputs: token ids (micro_batches * micro_batch, sequence), ``targets`` likewise; or whatever the
+                first stage takes and the last one's losses are of.
         """
         self._losses = []
         if self._schedule is None:
-            decoder = self.decoders[0]
-            for ids, wanted in zip(
+            whole = self.stages[0]
+            for given, wanted in zip(
                 inputs.chunk(self.micro_batches), targets.chunk(self.micro_batches), strict=True
             ):
-                self._loss(decoder(ids), wanted).backward()  # type: ignore[no-untyped-call]
+                self._loss(whole(given), wanted).backward()  # type: ignore[no-untyped-call]
         else:
-            given = (inputs,) if self.decoders[0].stage.first else ()
+            first = (inputs,) if self.stages[0].first else ()
             ends = {"target": targets} if self.has_head else {}
-            self._schedule.step(*given, **ends, return_outputs=False)
+            self._schedule.step(*first, **ends, return_outputs=False)
         total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.machine.grid.device)
         for loss in self._losses:
             total += loss
@@ -117,7 +148,7 @@ class Passes:
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """A micro-batch's share of the mean loss over the global batch."""
-        loss = self.decoders[-1].losses(logits, targets).sum() / self.tokens
+        loss = self.stages[-1].losses(logits, targets).sum() / self.tokens
         self._losses.append(loss.detach())
         return loss
 
@@ -126,8 +157,8 @@ class Passes:
         count = layout.pipeline * layout.virtual_stages
         first = self.machine.grid.coordinates["pipeline"]
         stages: list[Any] = [
-            _stage(self.machine, decoder, first + i * layout.pipeline, count, micro_batch)
-            for i, decoder in enumerate(self.decoders)
+            _stage(self.machine, stage, first + i * layout.pipeline, count, micro_batch)
+            for i, stage in enumerate(self.stages)
         ]
         if layout.virtual_stages > 1:
             return ScheduleInterleaved1F1B(stages, self.micro_batches, loss_fn=self._loss, scale_grads=False)
@@ -138,19 +169,24 @@ class Passes:
 class _Between(nn.Module):
     """A stage with what happens at its boundaries."""
 
-    def __init__(self, decoder: Decoder4D) -> None:
+    def __init__(self, stage: StageModule) -> None:
         super().__init__()
-        self.decoder = decoder
+        self.stage = stage
 
     def forward(self, given: Tensor) -> Tensor:
-        machine, stage = self.decoder.machine, self.decoder.stage
-        shared = machine.grid.size("x") > 1 and not machine.rows_cut
+        machine, stage = self.stage.machine, self.stage
+        shared = _rows_shared(machine)
         if shared and not stage.first:
             given = _Arrive.apply(given, machine)  # type: ignore[no-untyped-call]
-        rows = self.decoder(given)
+        rows = stage(given)
         if shared and not stage.last:
             rows = _Leave.apply(rows, machine)  # type: ignore[no-untyped-call]
-        return cast(Tensor, rows)
+        return rows
+
+
+def _rows_shared(machine: Machine) -> bool:
+    """Whether ranks along x have the same rows between stages."""
+    return machine.grid.size("x") > 1 and not machine.rows_cut
 
 
 class _Arrive(Function):
@@ -210,30 +246,24 @@ class _CountedStage(PipelineStage):
         return found
 
 
-def _stage(machine: Machine, decoder: Decoder4D, index: int, count: int, micro_batch: int) -> PipelineStage:
-    grid, sequence = machine.grid, decoder.sequence
-    tokens = grid.divided(micro_batch * sequence, "x", what="tokens of a micro-batch")
-    width = grid.divided(decoder.model.hidden, "y", what="hidden")
-    hidden = torch.empty(tokens, width, dtype=machine.precision.compute, device="meta", requires_grad=True)
-    ids = torch.empty(micro_batch, sequence, dtype=torch.int64, device="meta")
-    logits = hidden
-    if decoder.head is not None:
-        rows = micro_batch * sequence
-        logits = torch.empty(
-            rows,
-            decoder.head.table.block_shape[0],
-            dtype=machine.precision.compute,
-            device="meta",
-            requires_grad=True,
-        )
-    stage = _CountedStage(
-        _Between(decoder),
+def _stage(machine: Machine, stage: StageModule, index: int, count: int, micro_batch: int) -> PipelineStage:
+    given, given_on = stage.takes(micro_batch), stage.gives(micro_batch)
+    made = _CountedStage(
+        _Between(stage),
         index,
         count,
-        grid.device,
-        input_args=ids if decoder.stage.first else hidden,
-        output_args=logits,
-        group=grid.group("pipeline"),
+        machine.grid.device,
+        input_args=given if stage.first else _sent(machine, given),
+        output_args=given_on if stage.last else _sent(machine, given_on),
+        group=machine.grid.group("pipeline"),
     )
-    stage.machine = machine
-    return stage
+    made.machine = machine
+    return made
+
+
+def _sent(machine: Machine, rows: Tensor) -> Tensor:
+    """What one rank sends of rows between stages, without values."""
+    if not _rows_shared(machine):
+        return rows
+    own = machine.grid.divided(rows.shape[0], "x", what="tokens of a micro-batch")
+    return torch.empty(own, *rows.shape[1:], dtype=rows.dtype, device="meta", requires_grad=True)

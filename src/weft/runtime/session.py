@@ -8,7 +8,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from weft.errors import BadInput
+from weft.layout.check import REMEDIES, explain
+from weft.layout.iteration import check_runnable
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.runtime import checkpoint
@@ -18,11 +22,12 @@ from weft.runtime.flat import Flat
 from weft.runtime.grid import Grid
 from weft.runtime.initial import initialize
 from weft.runtime.machine import Machine
-from weft.runtime.optimizer import AdamSettings, Optimizer
+from weft.runtime.optimizer import AdamSettings, Optimizer, check_finite
 from weft.runtime.overlap import Switches
 from weft.runtime.parameters import holdings
 from weft.runtime.pipeline import Passes, build_stages
 from weft.runtime.precision import Precision
+from weft.runtime.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,18 @@ class StepResult:
     seconds: float
 
 
+def check_trainable(job: Job, layout: Layout) -> None:
+    """Refuse what cannot be trained, before anything is built.
+
+    Raises:
+        Unsupported: the runtime lacks something that the model or the layout asks for.
+        BadInput: the layout breaks a rule of ``weft.layout.check``.
+    """
+    check_runnable(job.model, layout)
+    if (broken := explain(job, layout.world, layout)) is not None:
+        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
+
+
 def micro_batches_of(job: Job, layout: Layout) -> int:
     """Micro-batches of one rank and step.
 
@@ -68,9 +85,15 @@ def micro_batches_of(job: Job, layout: Layout) -> int:
 
 
 class Session:
-    """One rank's training run."""
+    """One rank's training run.
+
+    Raises:
+        Unsupported: the runtime lacks something that the model or the layout asks for.
+        BadInput: the layout breaks a rule of ``weft.layout.check``, or the corpus does not suit the model.
+    """
 
     def __init__(self, job: Job, grid: Grid, settings: Settings, corpus: Corpus) -> None:
+        check_trainable(job, grid.layout)
         self.job, self.grid, self.settings = job, grid, settings
         self._batches = Batches(
             corpus=corpus,
@@ -103,7 +126,11 @@ class Session:
         return self.optimizer.updates
 
     def step(self) -> StepResult:
-        """Train on the next global batch."""
+        """Train on the next global batch.
+
+        Raises:
+            BadInput: the norm of the gradients is not finite, before anything is updated, or the loss is not.
+        """
         start, number = perf_counter(), self.steps_done
         rows = [
             row
@@ -117,39 +144,51 @@ class Session:
             self.machine.collectives.all_reduce(loss, "z", "data").wait()
         norm = self.optimizer.step()
         result = (float(loss), float(norm))
+        check_finite("the loss", result[0], number)
         return StepResult(
             step=number, loss=result[0], gradient_norm=result[1], seconds=perf_counter() - start
         )
 
-    def save(self, folder: Path, more: Mapping[str, Any] | None = None) -> None:
+    def save(self, folder: Path) -> None:
         """Write a checkpoint that loads on any grid."""
-        checkpoint.save(folder, self.optimizer.pieces(), self._state() | dict(more or {}))
+        checkpoint.save(folder, self.optimizer.pieces(), self._state().model_dump())
 
-    def load(self, folder: Path) -> Mapping[str, Any]:
-        """Go on from a checkpoint of any grid.
+    def load(self, folder: Path) -> State:
+        """Go on from a checkpoint of any grid; the optimizer's settings are those of this run.
 
         Raises:
-            BadInput: not a checkpoint of this model, or trained with another seed or batch.
+            BadInput: not a checkpoint of this model and precision, damaged, or trained with another seed,
+                batch or data.
         """
-        state = checkpoint.load(folder, self.optimizer.pieces())
-        for name, value in self._state().items():
-            if name != "step" and state.get(name) != value:
-                raise BadInput(
-                    f"was trained with {name} = {state.get(name)!r}, this run has {value!r}",
-                    where=str(folder),
-                    remedy=f"give the same {name}, or begin anew",
-                )
-        self.optimizer.restored(int(str(state["step"])))
-        return state
+        where, own = str(folder), self._state()
+        found = own
 
-    def _state(self) -> dict[str, Any]:
-        recipe = self.job.recipe
-        return {
-            "step": self.steps_done,
-            "seed": self.settings.seed,
-            "global_batch": recipe.global_batch,
-            "sequence": recipe.sequence,
-            "model": self.job.model.name,
-            "data": self._batches.corpus.fingerprint(),
-            "details": asdict(self.settings.details),
-        }
+        def accept(table: Mapping[str, Any]) -> None:
+            nonlocal found
+            found = State.read(table, where)
+            found.check_goes_on(own, where)
+
+        checkpoint.load(folder, self.optimizer.pieces(), accept)
+        self.optimizer.restored(found.step)
+        return found
+
+    def _state(self) -> State:
+        recipe, precision, adam = self.job.recipe, self.settings.precision, self.settings.adam
+        return State.read(
+            {
+                "step": self.steps_done,
+                "seed": self.settings.seed,
+                "global_batch": recipe.global_batch,
+                "sequence": recipe.sequence,
+                "model": self.job.model.name,
+                "data": self._batches.corpus.fingerprint(),
+                "details": asdict(self.settings.details),
+                "precision": {name: _name(value) for name, value in asdict(precision).items()},
+                "adam": asdict(adam) | {"betas": list(adam.betas)},
+            },
+            "session",
+        )
+
+
+def _name(format_: torch.dtype) -> str:
+    return str(format_).removeprefix("torch.")

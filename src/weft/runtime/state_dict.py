@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from weft.errors import BadInput
 from weft.runtime.checkpoint import Piece
+from weft.runtime.converted import Converted
 from weft.runtime.flat import Flat
 from weft.runtime.machine import Machine
-from weft.runtime.parameters import Holding, holdings
+from weft.runtime.parameters import Holding, Replicated, holdings
 from weft.runtime.placement import Placement
-from weft.runtime.roles import Converted
+from weft.runtime.stored import Stored
 
 
 def load_state_dict(model: nn.Module, state: Mapping[str, Tensor | Piece]) -> None:
@@ -48,7 +49,7 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Tensor | Piece]) -> No
             if isinstance(value, Piece):
                 holding.parameter.copy_(value.values.view_as(holding.parameter))
             else:
-                fill(holding, value.detach(), flipped=name in known.flipped)
+                fill(holding, value.detach(), known.stored.get(name))
 
 
 def sharded_state_dict(model: nn.Module) -> dict[str, Tensor | Piece]:
@@ -91,17 +92,21 @@ def gather_state_dict(
     for name, holding in known.held.items():
         whole = _gathered(machine, holding, pieces[name])
         if kept:
-            plain = whole.t() if name in known.flipped else whole
-            found[name] = plain.contiguous().cpu()
+            stored = known.stored.get(name)
+            found[name] = (whole if stored is None else stored.plain(whole)).cpu()
     if kept:
         found |= {name: found[first] for name, first in known.ties.items()}
         found |= {name: buffer.detach().cpu() for name, buffer in known.buffers.items()}
     return found
 
 
-def fill(holding: Holding, whole: Tensor, *, flipped: bool) -> None:
-    """Take a holding's piece from the plain parameter; NaN where that is on the meta device."""
-    upright = whole.t() if flipped else whole
+def fill(holding: Holding, plain: Tensor, stored: Stored | None) -> None:
+    """Take a holding's piece from the plain parameter; NaN where that is on the meta device.
+
+    Args:
+        stored: how the plain model stores it, where not as the holding's whole.
+    """
+    upright = plain if stored is None else stored.whole(plain, holding.placement.shape)
 
     def part(_: str, __: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
         if upright.is_meta:
@@ -117,14 +122,14 @@ class _Known:
 
     Attributes:
         held: parameters.
-        flipped: those that the plain model holds the other way round.
+        stored: those that the plain model stores in another way.
         ties: second names of tied parameters, and their first ones.
         buffers: persistent ones.
     """
 
     machine: Machine
     held: dict[str, Holding]
-    flipped: frozenset[str]
+    stored: Mapping[str, Stored]
     ties: dict[str, str]
     buffers: dict[str, Tensor]
 
@@ -158,8 +163,8 @@ class _Known:
             shape = tuple(here.shape)
         else:
             here = self.held[name].parameter
-            shape = self.held[name].placement.shape
-            shape = shape[::-1] if name in self.flipped else shape
+            stored = self.stored.get(name)
+            shape = self.held[name].placement.shape if stored is None else stored.shape
         if type(value) not in (Tensor, nn.Parameter, nn.Buffer):
             raise BadInput(f"is a {type(value).__name__}, no plain tensor", where=f"state: {name}")
         if value.shape != shape:
@@ -194,10 +199,32 @@ def _known(model: nn.Module) -> _Known:
     return _Known(
         machine=converted[0].machine,
         held={holding.name: holding for holding in holdings(model)},
-        flipped=frozenset(f"{one.name}.weight" for one in converted if one.flipped and one.tied is None),
-        ties={f"{one.name}.weight": f"{one.tied}.weight" for one in converted if one.tied is not None},
+        stored=stored_of(model),
+        ties=dict(_ties(model)),
         buffers=dict(_buffers(model)),
     )
+
+
+def stored_of(model: nn.Module) -> dict[str, Stored]:
+    """Parameters that the plain model stores in another way, by name."""
+    found = {}
+    for module in model.modules():
+        if isinstance(module, Converted) and module.stored is not None:
+            found[f"{module.name}.weight"] = module.stored
+    for parameter in model.parameters():
+        if isinstance(parameter, Replicated):
+            found[parameter.plain_name] = Stored(tuple(parameter.shape))
+    return found
+
+
+def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Second names of tied parameters, and their first ones."""
+    for module in model.modules():
+        if isinstance(module, Converted) and module.tied is not None:
+            yield f"{module.name}.weight", f"{module.tied}.weight"
+    for parameter in model.parameters():
+        if isinstance(parameter, Replicated):
+            yield from ((name, parameter.plain_name) for name in parameter.second_names)
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -14,11 +14,15 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
+from weft.errors import BadInput
 from weft.layout.iteration import padded_rows
 from weft.runtime.collectives import Pending
 from weft.runtime.machine import Machine
 from weft.runtime.parameters import Matrix, Vector
 from weft.runtime.placement import Range, share
+
+IGNORED = -100
+"""The target of tokens that do not count, as ``torch.nn.functional.cross_entropy`` has it."""
 
 
 def vocabulary_matrix(machine: Machine, name: str, vocab: int, hidden: int) -> Matrix:
@@ -42,29 +46,68 @@ def vocabulary_rows(machine: Machine, vocab: int, height: int) -> Range:
     return start, min(start + height, vocab)
 
 
-class Embedding4D(nn.Module):
-    """Token ids (tokens,) to hidden states (tokens, hidden / y), or (tokens / x, hidden / y)."""
+def _check_known(ids: Tensor, vocab: int, where: str, *, ignored: int | None = None) -> None:
+    """Refuse ids outside the vocabulary: at once on the CPU, by an assertion on the device on a GPU."""
+    if not (ids.is_cpu or ids.is_cuda) or not ids.numel():
+        return
+    unknown = (ids < 0) | (ids >= vocab)
+    if ignored is not None:
+        unknown &= ids != ignored
+    if ids.is_cuda:
+        torch._assert_async(~unknown.any(), f"{where}: outside the vocabulary of {vocab}")
+    elif unknown.any():
+        first = int(ids[unknown][0])
+        more = "" if ignored is None else f", or {ignored} for what is not to count"
+        raise BadInput(
+            f"{first:,} is outside the vocabulary of {vocab:,}",
+            where=where,
+            remedy=f"give 0 to {vocab - 1:,}{more}",
+        )
 
-    def __init__(self, machine: Machine, name: str, vocab: int, hidden: int) -> None:
+
+class Embedding4D(nn.Module):
+    """Token ids (tokens,) to hidden states (tokens, hidden / y), or (tokens / x, hidden / y).
+
+    Args:
+        padding_index: a row of the table that gets no gradient.
+
+    Raises:
+        BadInput: features cannot be divided over y, or the padding index is in no row; in ``forward``, on the
+            CPU, an id is in no row.
+    """
+
+    def __init__(
+        self, machine: Machine, name: str, vocab: int, hidden: int, *, padding_index: int | None = None
+    ) -> None:
         super().__init__()
-        self.machine = machine
+        self.machine, self.name, self.vocab, self.padding_index = machine, name, vocab, padding_index
         machine.grid.divided(hidden, "y", what=f"{name}: hidden features")
+        if padding_index is not None and not 0 <= padding_index < vocab:
+            raise BadInput(
+                f"{padding_index} is outside the vocabulary of {vocab:,}",
+                where=f"{name}: padding_index",
+                remedy=f"give 0 to {vocab - 1:,}",
+            )
         self.table = vocabulary_matrix(machine, name, vocab, hidden)
 
     def forward(self, ids: Tensor) -> Tensor:
         if self.machine.rows_cut:
             self.machine.grid.divided(len(ids), "x", what="tokens of a micro-batch")
-        found = _Lookup.apply(ids, self.table.shard, self.table)  # type: ignore[no-untyped-call]
+        _check_known(ids, self.vocab, f"{self.name}: ids")
+        found = _Lookup.apply(ids, self.table.shard, self)  # type: ignore[no-untyped-call]
         return cast(Tensor, found)
 
 
 class _Lookup(Function):
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, shard: Tensor, table: Matrix) -> Tensor:
-        machine = table.machine
+    def forward(ctx: Any, ids: Tensor, shard: Tensor, embedding: Embedding4D) -> Tensor:
+        machine, table = embedding.machine, embedding.table
         start, stop = table.placement.rows[0]
         local = torch.where((ids >= start) & (ids < stop), ids - start, -1)
-        ctx.save_for_backward(local)
+        trained = local
+        if embedding.padding_index is not None:
+            trained = torch.where(ids == embedding.padding_index, -1, local)
+        ctx.save_for_backward(trained)
         ctx.table = table
         rows = table.gather()[local.clamp(min=0)] * (local >= 0).unsqueeze(1)
         if machine.rows_cut:
@@ -148,7 +191,7 @@ class _Logits(Function):
             pending = machine.collectives.all_reduce(partial, "x", "y")
         if not machine.overlap.switches.all_reduce:
             pending.wait()
-        table.scatter(machine.matmul(gradient.t(), again.wait_whole()))
+        table.scatter_product(gradient, again.wait_whole())
         summed = pending.wait()
         return summed[0] if machine.rows_cut else _own_features(machine, summed), None, None
 
@@ -204,13 +247,17 @@ def _own_features(machine: Machine, whole: Tensor) -> Tensor:
 
 
 def cross_entropy(machine: Machine, logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
-    """Losses per token, shape (tokens,), of logits split over the vocabulary.
+    """Losses per token, shape (tokens,), of logits split over the vocabulary; 0 for targets ``IGNORED``.
 
     Three collectives of one number per token: maximum, target's logit, sum of exponentials.
+
+    Raises:
+        BadInput: on the CPU, a target is outside the vocabulary.
     """
+    _check_known(targets, vocab, "targets", ignored=IGNORED)
     if machine.grid.size("x", "y") == 1:
         wide = logits[:, :vocab].to(machine.precision.wide)
-        return functional.cross_entropy(wide, targets, reduction="none")
+        return functional.cross_entropy(wide, targets, reduction="none", ignore_index=IGNORED)
     return cast(Tensor, _CrossEntropy.apply(logits, targets, machine, vocab))  # type: ignore[no-untyped-call]
 
 
@@ -230,13 +277,15 @@ class _CrossEntropy(Function):
         wide.exp_()
         total = collectives.all_reduce(wide.sum(1), "x", "y").wait()
         wide /= total.unsqueeze(1)
-        ctx.save_for_backward(wide, local, here)
+        counted = targets != IGNORED
+        ctx.save_for_backward(wide, local, here, counted)
         ctx.format = logits.dtype
-        return total.log() - target
+        return torch.where(counted, total.log() - target, 0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        chances, local, here = ctx.saved_tensors
-        slope = chances * gradients[0].unsqueeze(1)
-        slope.scatter_add_(1, local.unsqueeze(1), -(here * gradients[0]).unsqueeze(1))
+        chances, local, here, counted = ctx.saved_tensors
+        gradient = torch.where(counted, gradients[0], 0)
+        slope = chances * gradient.unsqueeze(1)
+        slope.scatter_add_(1, local.unsqueeze(1), -(here * gradient).unsqueeze(1))
         return slope.to(ctx.format), None, None, None

@@ -1,6 +1,18 @@
 """Rank layouts: spaces, their enumeration and the search."""
 
 from weft.search.plan import Advice, Count, Plan, distinct, plan
-from weft.search.space import FOUR_D, SPACES, STANDARD, WIDE, Space
+from weft.search.space import FOUR_D, SPACES, STANDARD, WIDE, Space, runnable
 
-__all__ = ["FOUR_D", "SPACES", "STANDARD", "WIDE", "Advice", "Count", "Plan", "Space", "distinct", "plan"]
+__all__ = [
+    "FOUR_D",
+    "SPACES",
+    "STANDARD",
+    "WIDE",
+    "Advice",
+    "Count",
+    "Plan",
+    "Space",
+    "distinct",
+    "plan",
+    "runnable",
+]

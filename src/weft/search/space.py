@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import gcd
 
 from weft.errors import BadInput
-from weft.layout.spec import AXES, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS
-from weft.layout.table import encode
+from weft.layout.iteration import check_runnable
+from weft.layout.spec import AXES, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.table import CODES, encode
+from weft.model.spec import Model
 
 BOUNDED = (
     *("x", "y", "z", "data", "data_parallel", "pipeline", "context", "expert", "expert_tensor"),
@@ -70,6 +73,37 @@ class Space:
             fixed=self.fixed | pinned,
             maximum=self.maximum | dict(maximum),
         )
+
+
+def runnable(space: Space, model: Model) -> Space:
+    """The part of a space that ``weft.runtime`` trains, as ``weft.layout.iteration.check_runnable`` has it.
+
+    Raises:
+        Unsupported: the runtime does not train the model.
+        BadInput: the space pins what the runtime lacks.
+    """
+    check_runnable(model, Layout())
+    heads = gcd(*(kind.attention.kv_heads for kind in model.kinds))
+    trained: dict[str, tuple[int, ...]] = dict.fromkeys(("context", "expert", "expert_tensor"), (1,))
+    trained |= dict.fromkeys(("offload_optimizer", "offload_activations"), (0,))
+    trained |= {"x": tuple(divisors(heads)), "zero": (0, 1)}
+    trained["schedule"] = tuple(encode("schedule", name) for name in ("1f1b", "interleaved"))
+    tried = {
+        "zero": space.zero,
+        "schedule": tuple(encode("schedule", name) for name in space.schedules),
+        "offload_optimizer": tuple(map(int, space.offload_optimizer)),
+        "offload_activations": tuple(map(int, space.offload_activations)),
+    } | space.fixed
+    pinned: dict[str, tuple[int, ...]] = {}
+    for name, values in trained.items():
+        pinned[name] = tuple(value for value in tried.get(name, values) if value in values)
+        if not pinned[name]:
+            raise BadInput(
+                f"no value of {name} that is tried can be trained",
+                where="runnable",
+                remedy=f"choose {' or '.join(CODES[name][v] if name in CODES else str(v) for v in values)}",
+            )
+    return replace(space, fixed=space.fixed | pinned)
 
 
 STANDARD = Space(name="standard")

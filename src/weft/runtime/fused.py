@@ -1,0 +1,94 @@
+"""Element-wise steps between linear layers whose gradients are written straight into one buffer.
+
+PyTorch's own would split a fused output into views and concatenate their gradients again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+
+
+def gated_silu(both: Tensor) -> Tensor:
+    """SiLU of the first half of the features times the second (SwiGLU, arXiv 2002.05202).
+
+    (tokens, 2 features) to (tokens, features); only the input is kept for the backward pass.
+    """
+    return cast(Tensor, _GatedSilu.apply(both))  # type: ignore[no-untyped-call]
+
+
+class _GatedSilu(Function):
+    @staticmethod
+    def forward(ctx: Any, both: Tensor) -> Tensor:
+        gate, value = both.chunk(2, dim=1)
+        opened = functional.silu(gate)
+        ctx.save_for_backward(both, opened)
+        return opened * value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        both, opened = ctx.saved_tensors
+        gate, value = both.chunk(2, dim=1)
+        slope = torch.empty_like(both)
+        for_gate, for_value = slope.chunk(2, dim=1)
+        torch.mul(gradients[0], opened, out=for_value)
+        torch.mul(gradients[0], value, out=for_gate)
+        torch.ops.aten.silu_backward.grad_input(for_gate, gate, grad_input=for_gate)
+        return slope
+
+
+def split_heads(
+    fused: Tensor, heads: int, kv_heads: int, angles: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of a fused output, the first two rotated.
+
+    Args:
+        fused: shape (batch, sequence, heads + 2 kv_heads, features).
+        angles: cosines and sines, shape (at least sequence, features / 2) each; None for no rotation.
+
+    Returns:
+        Queries (batch, heads, sequence, features), keys and values (batch, kv_heads, sequence, features).
+    """
+    parts = (heads, kv_heads, kv_heads)
+    if angles is not None:
+        angles = (angles[0][: fused.shape[1]].unsqueeze(1), angles[1][: fused.shape[1]].unsqueeze(1))
+    return cast(tuple[Tensor, Tensor, Tensor], _SplitHeads.apply(fused, parts, angles))  # type: ignore[no-untyped-call]
+
+
+class _SplitHeads(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, fused: Tensor, parts: tuple[int, int, int], angles: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, ...]:
+        ctx.parts, ctx.angles, ctx.shape = parts, angles, fused.shape
+        both, values = fused.split((parts[0] + parts[1], parts[2]), dim=2)  # type: ignore[no-untyped-call]
+        if angles is not None:
+            both = _rotate(both, *angles, torch.empty_like(both))
+        queries, keys = both.split(parts[:2], dim=2)
+        return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        slope = gradients[0].new_empty(ctx.shape)
+        *rotated, values = zip(slope.split(ctx.parts, dim=2), gradients, strict=True)  # type: ignore[no-untyped-call]
+        values[0].copy_(values[1].transpose(1, 2))
+        for place, gradient in rotated:
+            if ctx.angles is None:
+                place.copy_(gradient.transpose(1, 2))
+            else:
+                cosine, sine = ctx.angles
+                _rotate(gradient.transpose(1, 2), cosine, -sine, place)
+        return slope, None, None
+
+
+def _rotate(heads: Tensor, cosine: Tensor, sine: Tensor, into: Tensor) -> Tensor:
+    """Turn the halves of the features against each other (arXiv 2104.09864, as in Hugging Face's Llama)."""
+    first, second = heads.chunk(2, dim=-1)
+    low, high = into.chunk(2, dim=-1)
+    torch.mul(first, cosine, out=low).addcmul_(second, sine, value=-1)
+    torch.mul(second, cosine, out=high).addcmul_(first, sine)
+    return into

@@ -1,0 +1,32 @@
+"""GPUs by their whole names."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from weft.cluster import accelerator  # noqa: E402
+from weft.runtime.peak import DEVICES, accelerator_of, peak_flops  # noqa: E402
+
+
+def test_every_name_is_in_the_catalogue():
+    for device, name in DEVICES.items():
+        assert accelerator_of(device) == accelerator(name)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        *("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA A100 80GB PCIe", "NVIDIA H20"),
+        *("NVIDIA A100-PCIE-40GB", "Tesla V100-PCIE-16GB", "NVIDIA GeForce RTX 4090", "NVIDIA H800 PCIe", ""),
+    ],
+)
+def test_other_boards_of_a_chip_are_unknown(device):
+    assert accelerator_of(device) is None
+    assert peak_flops(accelerator_of(device), "bf16") is None
+
+
+def test_peaks():
+    assert peak_flops(accelerator_of("NVIDIA H100 80GB HBM3"), "bf16") == pytest.approx(989.4e12)
+    assert peak_flops(accelerator_of("Tesla V100-SXM2-32GB"), "bf16") is None

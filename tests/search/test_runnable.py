@@ -1,0 +1,69 @@
+"""The part of a space that ``weft train`` runs: what a whole search ranks, filtered."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.cluster import resolve
+from weft.errors import BadInput, Unsupported
+from weft.layout.iteration import check_runnable
+from weft.layout.spec import Layout
+from weft.model import RecipeChanges, resolve_job
+from weft.search import SPACES, plan, runnable
+from weft.search.space import Space
+
+EVERY = 100_000
+
+
+def runs(job, layout):
+    try:
+        check_runnable(job.model, layout)
+    except BadInput:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "space"), [("tiny-llama", "h100-8", "standard"), ("tiny-gpt", "h100-2", "wide")]
+)
+def test_it_ranks_what_a_whole_search_ranks(name, cluster, space):
+    job = resolve_job(name, RecipeChanges(global_batch=8))
+    found, where = SPACES[space], resolve(cluster)
+    whole = plan(job, where, space=found, top=EVERY)
+    part = plan(job, where, space=runnable(found, job.model), top=EVERY)
+    assert len(whole.layouts) < EVERY
+    wanted = [one for one in whole.layouts if runs(job, one.layout)]
+    assert 0 < len(wanted) < len(whole.layouts)
+    assert [one.layout for one in part.layouts] == [one.layout for one in wanted]
+    assert [one.iteration_s for one in part.layouts] == [one.iteration_s for one in wanted]
+
+
+def test_heads_bound_x():
+    job = resolve_job("tiny-llama")
+    assert runnable(SPACES["standard"], job.model).fixed["x"] == (1, 2, 4)
+
+
+def test_what_is_pinned_stays_so():
+    model = resolve_job("tiny-llama").model
+    space = SPACES["4d"].constrained({"x": 2, "schedule": "1f1b"}, {"pipeline": 2})
+    found = runnable(space, model)
+    assert found.fixed["x"] == (2,)
+    assert found.fixed["schedule"] == (0,)
+    assert found.maximum == {"pipeline": 2}
+    assert found.y
+    for fixed, message in (
+        ({"context": 2}, "no value of context that is tried can be trained -- choose 1"),
+        ({"zero": 2}, "zero .* -- choose 0 or 1"),
+        ({"schedule": "zbv"}, "schedule .* -- choose 1f1b or interleaved"),
+        ({"x": 8}, "x .* -- choose 1 or 2 or 4"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            runnable(SPACES["wide"].constrained(fixed, {}), model)
+    with pytest.raises(BadInput, match="zero"):
+        runnable(Space(name="mine", zero=(2,)), model)
+
+
+def test_models_that_cannot_be_trained():
+    with pytest.raises(Unsupported, match="experts"):
+        runnable(SPACES["standard"], resolve_job("mixtral-8x7b").model)
+    assert runs(resolve_job("tiny-gpt"), Layout())
