@@ -19,7 +19,6 @@ ABSENT = frozenset({"", "-", "--", "n/a", "na", "nan", "none", "null", "?", "unk
 LARGEST = 1e15
 LARGEST_COUNT = 10_000_000
 MOST_LAYERS = 10_000
-LARGEST_CELL = 1_000_000
 
 
 def _number(text: str) -> float | None:
@@ -183,7 +182,6 @@ def read_runs(path: str) -> tuple[Run | Unparsed, ...]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "is not a text file in UTF-8"
         raise BadInput(f"cannot be read: {reason}", where=path, remedy="name a CSV file of runs") from None
-    csv.field_size_limit(LARGEST_CELL)
     reader = csv.DictReader(text.splitlines(keepends=True), restval="")
     try:
         _check_columns(reader.fieldnames or (), path)
