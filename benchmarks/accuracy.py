@@ -1,8 +1,8 @@
 """Predicted against published: Korthikanti et al.'s eight A100 runs and Llama 3.1 405B's three.
 
 Figures of the papers (arXiv 2205.05198, table 5; arXiv 2407.21783, table 4) stand here as small tables.
-The A100 constants were set with the
-first eight, one set for all; nothing was set with the Llama runs, whose virtual stages Meta does not state.
+Constants are those that `weft calibrate` set with all published runs, these among them; Meta does not state
+the virtual stages of the Llama runs.
 
 Run: ``python benchmarks/accuracy.py``.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from statistics import mean
 
 from weft.cluster import load as load_cluster
+from weft.cluster.calibration import calibration
 from weft.estimate import Estimate, estimate
 from weft.layout import Layout
 from weft.layout.check import explain
@@ -30,11 +31,11 @@ LLAMA = ((8192, 8192, 2048, 1, 64, 430), (16384, 8192, 2048, 1, 128, 400), (1638
 """H100s, sequence, batch, context, data, TFLOP/s per GPU; TP 8 and PP 16 in all."""
 
 
-def predicted(model: str, cluster: str, layout: Layout, changes: RecipeChanges) -> Estimate:
+def predicted(model: str, cluster: str, layout: Layout, changes: RecipeChanges, stack: str) -> Estimate:
     """The estimate of a layout that must be valid."""
     job, where = resolve_job(model, changes), load_cluster(cluster)
     assert (broken := explain(job, where.count, layout)) is None, broken
-    return estimate(job, where, [layout])[0]
+    return estimate(job, where, [layout], calibration(where.accelerator.name, stack))[0]
 
 
 def korthikanti() -> None:
@@ -53,7 +54,11 @@ def korthikanti() -> None:
                 sequence_parallel=recompute == "selective",
             )
             one = predicted(
-                f"gpt-{size}-korthikanti", f"a100-{gpus}", layout, RecipeChanges(global_batch=batch)
+                f"gpt-{size}-korthikanti",
+                f"a100-{gpus}",
+                layout,
+                RecipeChanges(global_batch=batch),
+                "megatron-lm-2022",
             )
             error = one.iteration_s / measured - 1
             errors.append(abs(error))
@@ -83,7 +88,7 @@ def llama() -> None:
                 schedule="interleaved" if virtual > 1 else "1f1b",
                 sequence_parallel=True,
             )
-            one = predicted("llama-3.1-405b", f"h100-{gpus}", layout, changes)
+            one = predicted("llama-3.1-405b", f"h100-{gpus}", layout, changes, "meta-llama")
             job = resolve_job("llama-3.1-405b", changes)
             causal = model_flops(job.model, job.recipe, causal=True) / one.iteration_s / gpus / 1e12
             fits = "" if one.fits else ", too large"

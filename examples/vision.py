@@ -4,12 +4,14 @@ python examples/vision.py --pipeline 2 --data 2
 """
 
 import argparse
+import sys
 from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from weft.errors import BadInput, WeftError
 from weft.layout import Layout
 from weft.model.spec import Attention, FeedForward
 from weft.runtime.attention import Attention4D
@@ -89,6 +91,7 @@ class Vision(nn.Module):
         stages, stage = machine.grid.size("pipeline"), machine.grid.index("pipeline")
         self.first, self.last = stage == 0, stage == stages - 1
         self.patches = Patches(machine) if self.first else nn.Identity()
+        machine.grid.divided(BLOCKS, "pipeline", what="blocks")
         here = range(*share(BLOCKS, stages, stage))
         self.blocks = nn.Sequential(*(Block(machine, f"blocks.{index}") for index in here))
         if self.last:
@@ -129,9 +132,17 @@ def initial(name: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: 
 
 
 def images_and_digits() -> tuple[Tensor, Tensor]:
-    """Images (1797, 1, 8, 8) from -1 to 1, and what they show (Alpaydin and Kaynak, UCI, 1998)."""
-    from sklearn.datasets import load_digits
+    """Images (1797, 1, 8, 8) from -1 to 1, and what they show (Alpaydin and Kaynak, UCI, 1998).
 
+    Raises:
+        BadInput: scikit-learn is absent.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise BadInput(
+            "the images come with scikit-learn", where="sklearn", remedy="pip install scikit-learn"
+        ) from None
     found = load_digits()
     images = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 8.0 - 1.0
     return images, torch.tensor(found.target)
@@ -186,15 +197,31 @@ def train(layout: Layout, epochs: int) -> None:
             print(f"epoch {epoch + 1}: loss {loss:.4f}", flush=True)
 
 
+AXES = {
+    "pipeline": "stages, each of as many blocks",
+    "data": "copies of the model, each on its part of the images",
+    "z": "parts of the images and, at rest, of the weights",
+    "y": "parts of a normal layer's inputs",
+    "x": "parts of a normal layer's outputs (heads)",
+}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for axis in ("pipeline", "data", "z", "y", "x"):
-        parser.add_argument(f"--{axis}", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    for axis, meaning in AXES.items():
+        parser.add_argument(f"--{axis}", type=int, default=1, metavar="N", help=meaning)
+    parser.add_argument("--epochs", type=int, default=10, metavar="N", help="passes over all images")
     given = vars(parser.parse_args())
     epochs = given.pop("epochs")
-    layout = Layout(**given)
-    run_ranks(train, (layout, epochs), layout.world)
+    try:
+        images_and_digits()
+        layout = Layout(**given)
+        run_ranks(train, (layout, epochs), layout.world)
+    except WeftError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
 
 
 if __name__ == "__main__":

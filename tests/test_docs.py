@@ -27,7 +27,13 @@ import pytest
 
 from weft.cli import main
 from weft.cluster import accelerator, accelerator_names, calibration, names
-from weft.cluster.calibration import Calibration, constants
+from weft.cluster.calibration import (
+    Calibration,
+    calibration_from,
+    constants,
+    shipped_tables,
+    stack_names,
+)
 from weft.cluster.catalogue import ALIASES, entries
 from weft.cluster.files import _AcceleratorFields, _ClusterFields, _known, _TierFields
 from weft.estimate.result import MEMORY_PARTS, TIME_PARTS
@@ -171,7 +177,7 @@ def family_table() -> str:
     """Constants that differ from the default, for each accelerator of the catalogue."""
     default, groups = Calibration(), dict[tuple[tuple[str, float], ...], list[str]]()
     for name in sorted(entries()):
-        found = calibration(name)
+        found = calibration(name, stack=None)
         differs = tuple(
             (one, getattr(found, one))
             for one, *_ in constants()
@@ -179,10 +185,21 @@ def family_table() -> str:
         )
         groups.setdefault(differs, []).append(name)
     lines = [
-        (", ".join(chips), ", ".join(f"`{name}` {value:g}" for name, value in differs) or "the defaults")
+        (", ".join(chips), ", ".join(f"`{name}` {value:.4g}" for name, value in differs) or "the defaults")
         for differs, chips in sorted(groups.items(), key=lambda pair: pair[1])
     ]
     return rows(("accelerators", "constants"), lines)
+
+
+def stack_table() -> str:
+    """Constants of each training software that differ from the default, and what they rest on."""
+    default, lines = Calibration(), []
+    for name in stack_names():
+        found = calibration_from(shipped_tables(), "", name)
+        differs = (one for one, *_ in constants() if getattr(found, one) != getattr(default, one))
+        values = ", ".join(f"`{one}` {getattr(found, one):.4g}" for one in differs)
+        lines.append((f"`{name}`", values, str(shipped_tables().tables[f"stack.{name}"]["source"])))
+    return rows(("software", "constants", "source"), lines)
 
 
 def accelerator_table() -> str:
@@ -234,6 +251,7 @@ def listed(items: tuple[str, ...]) -> str:
 GENERATED = {
     "calibration": calibration_table,
     "families": family_table,
+    "stacks": stack_table,
     "accelerators": accelerator_table,
     "aliases": lambda: listed(tuple(f"{short} = {long}" for short, long in sorted(ALIASES.items()))),
     "presets": lambda: listed(names()),

@@ -57,7 +57,7 @@ def test_command_surface():
         for name, command in commands().items()
     }
     recipe = ["--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
-    output = ["--calibration", "--chart", "--format", "--launch", "--output", "-o"]
+    output = ["--calibration", "--chart", "--format", "--launch", "--output", "--stack", "-o"]
     run = ["--mtbf", "--tokens", "--usd-per-hour"]
     network = ["--cluster", "--fabric", "--hosts", "--link-speed", "--radix", "--seed"]
     traffic = [
@@ -209,6 +209,7 @@ def test_command_surface():
                 *("--calibration", "--family", "--format", "--output", "--plot", "-o", "runs"),
             ]
         ),
+        "calibrate": ["--errors", "--output", "--start", "-o", "runs"],
         "models": ["word"],
         "clusters": [],
         "explain": ["code"],

@@ -17,6 +17,8 @@ from weft.errors import BadInput, WeftError
 
 torch = pytest.importorskip("torch")
 
+from weft.cli.train_rank import _synthetic  # noqa: E402
+
 SMALL = ["--batch", "4", "--sequence", "32"]
 PROGRAM = [sys.executable, "-c", "from weft.cli import main; main()"]
 
@@ -178,6 +180,28 @@ def test_what_cannot_be_written_is_said_before_training(tmp_path):
         weft("train", "tiny-gpt", "--profile", str(tmp_path / "none" / "p.json"))
 
 
+@pytest.mark.parametrize("option", ["--metrics", "--profile"])
+def test_what_is_read_is_not_written(tmp_path, option):
+    text, other = tmp_path / "text.txt", tmp_path / "folder" / ".." / "text.txt"
+    text.write_text("abc " * 200, encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    for path in (text, other):
+        with pytest.raises(BadInput, match=rf"text\.txt: {option} would overwrite a file of this run"):
+            weft("train", "tiny-gpt", *SMALL, "--data", str(text), option, str(path))
+    assert text.read_text(encoding="utf-8").startswith("abc")
+
+
+def test_gradients_are_reduced_in_two_bytes_whatever_is_computed():
+    for precision in ("fp32", "bf16"):
+        options = ["--precision", precision, "--reduce-bf16", "--layout", "x=2,z=2,data=2", "--batch", "8"]
+        assert ": equal to the prediction." in weft("train", "tiny-llama", *options, "--dry-run")
+
+
+def test_the_best_loss_is_told_where_it_is_known():
+    assert "a loss of 1.21 is its best" in _synthetic(256)
+    assert _synthetic(8) == "synthetic (a Markov chain)"
+
+
 def test_a_folder_with_checkpoints_is_not_begun_anew(tmp_path):
     common = ["train", "tiny-gpt", *SMALL, "--steps", "1", "--out", str(tmp_path)]
     weft(*common)
@@ -207,7 +231,7 @@ def test_a_run_that_diverges_saves_nothing(tmp_path, monkeypatch):
         return state
 
     monkeypatch.setattr(Session, "load", broken)
-    with pytest.raises(BadInput, match="step 3: the norm of the gradients is nan") as stopped:
+    with pytest.raises(BadInput, match="step 3: the loss is nan") as stopped:
         weft(*common, "--steps", "6", "--resume", "--save-every", "1")
     assert stopped.value.exit_code == 2
     assert sorted(path.name for path in out.glob("step-*")) == ["step-00000002"]
@@ -299,7 +323,7 @@ def one_more(*arguments, **more):
 def test_other_collectives_than_predicted_are_a_failure(monkeypatch):
     monkeypatch.setattr("weft.cli.train_rank.step_collectives", one_more)
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--steps", "1", "--compare"])
-    assert "NOT equal to the prediction on 0 of 1 ranks" in result.output.replace("\n", " ")
+    assert "NOT equal to the prediction on 1 of 1 rank" in result.output.replace("\n", " ")
     assert result.exception.exit_code == 1
     monkeypatch.setattr("weft.layout.iteration.step_collectives", one_more)
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", "--dry-run"])

@@ -86,14 +86,53 @@ def test_passes_move_bytes() -> None:
 
 
 def test_attention_is_the_longer_of_arithmetic_and_memory() -> None:
-    def flash(flops: float, bytes_: float) -> float:
-        arrays = [np.array([value]) for value in (flops, bytes_, 1.0)]
-        return seconds(FlashAttention(phase="forward", flops=arrays[0], bytes=arrays[1], calls=arrays[2]))
-
     assert flash(1e13, 1e3) == pytest.approx(
         1e13 / (H100.bf16_flops * CONSTANTS.attention_efficiency), rel=0.01
     )
     assert flash(1e3, 1e10) == pytest.approx(1e10 / (H100.memory_Bps * CONSTANTS.memory_efficiency), rel=0.01)
+
+
+def flash(
+    flops: float, bytes_: float, *, pairs: float = 1e6, edges: int = 1, features: float = 128.0
+) -> float:
+    """Seconds of one fused attention."""
+    arrays = [np.array([value]) for value in (flops, bytes_, 1.0)]
+    return seconds(
+        FlashAttention(
+            phase="forward",
+            flops=arrays[0],
+            bytes=arrays[1],
+            calls=arrays[2],
+            pairs=pairs,
+            edges=edges,
+            features=features,
+        )
+    )
+
+
+def test_narrow_heads_and_short_rows_of_pairs_are_slower() -> None:
+    """Exponentials do not shrink with the head; tiles at the mask's edge are computed whole."""
+    assert flash(1e13, 1e3, features=64.0) > 1.1 * flash(1e13, 1e3) > 1.2 * flash(1e13, 1e3, features=256.0)
+    assert flash(1e13, 1e3, pairs=64.0) == pytest.approx(2 * flash(1e13, 1e3), rel=0.01)
+    assert flash(1e13, 1e3, pairs=128.0, edges=2) == pytest.approx(2 * flash(1e13, 1e3), rel=0.01)
+
+
+def test_a_lower_power_limit_slows_products() -> None:
+    constants = replace(CONSTANTS, reference_power_w=700.0, power_exponent=0.5, kernel_s=0.0)
+    capped = Kernels(replace(H100, power_w=350.0), constants, "bf16")
+    usual = Kernels(H100, constants, "bf16")
+    assert seconds(gemm(8192, 8192, 8192), capped) == pytest.approx(
+        2**0.5 * seconds(gemm(8192, 8192, 8192), usual)
+    )
+    assert capped.memory_s(np.array([1e9])) == usual.memory_s(np.array([1e9]))
+
+
+def test_unfused_software_moves_more() -> None:
+    plain, routed = (Pass(name=name, phase="forward", bytes=np.array([1e10])) for name in ("p", "expert.p"))
+    constants = replace(CONSTANTS, pass_overhead=2.0, routing_overhead=1.5)
+    slow = kernels(constants=constants)
+    assert seconds(plain, slow) == pytest.approx(2 * seconds(plain), rel=0.01)
+    assert seconds(routed, slow) == pytest.approx(3 * seconds(routed), rel=0.01)
 
 
 def test_eight_bits_gain_more_on_larger_products() -> None:

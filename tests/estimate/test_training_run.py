@@ -38,6 +38,7 @@ def timed(iteration_s: float, world: int = 16384) -> Estimate:
         time=(),
         memory=(),
         provenance="analytic",
+        error=None,
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.layout.stages import split_layers, stage_table
+from weft.layout.stages import model_chunks, split_layers, stage_table
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 
 
@@ -105,3 +105,17 @@ def test_split_of_published_models(layers: int, chunks: int) -> None:
     counts = split_layers(layers, chunks)
     assert sum(counts) == layers
     assert min(counts) >= 1
+
+
+def test_prediction_modules_count_as_blocks_of_the_last_chunk():
+    """DeepSeek-V3's 61 blocks and one module on 16 stages: 62 parts, the last stage has the module."""
+    counts = [len(chunk.blocks) for chunk in model_chunks([0] * 61, 16, behind=1)]
+    assert sum(counts) == 61
+    whole = list(split_layers(62, 16))
+    assert counts == [*whole[:-1], whole[-1] - 1]
+
+
+def test_more_prediction_modules_than_the_last_chunk_holds():
+    counts = [len(chunk.blocks) for chunk in model_chunks([0] * 4, 4, behind=2)]
+    assert sum(counts) == 4
+    assert counts[-1] == 0

@@ -223,9 +223,10 @@ def classifier() -> nn.Module:
 
 
 SKEWED = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}
-EASY = ("mlp, easy", "attention, easy", "tied, easy", "images, easy")
+EASY = ("norm, easy", "mlp, easy", "attention, easy", "tied, easy", "images, easy")
 CONVOLUTIONS = ("normal", "transposed, skewed", "patches, no bias", "chain", "classifier")
 CASES = {
+    "norm, easy": Case(make=lambda: nn.Sequential(nn.LayerNorm(24)), shape=(16, 24)),
     "mlp, easy": Case(make=mlp, shape=(16, 24)),
     "attention, easy": Case(make=Attention, shape=(16, 6), vocabulary=40),
     "tied, easy": Case(make=Tied, shape=(8, 6), vocabulary=40),

@@ -128,11 +128,9 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 def train_serially() -> tuple[list[float], dict[str, torch.Tensor]]:
     model = CASES["attention, easy"].model(torch.float64)
-    linears = [one.weight for one in model.modules() if isinstance(one, nn.Linear)]
-    others = [one for one in model.parameters() if all(one is not weight for weight in linears)]
     groups = [
-        {"params": linears, "weight_decay": ADAM.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": [one for one in model.parameters() if one.ndim > 1], "weight_decay": ADAM.weight_decay},
+        {"params": [one for one in model.parameters() if one.ndim < 2], "weight_decay": 0.0},
     ]
     adam = torch.optim.AdamW(groups, lr=ADAM.rate, betas=ADAM.betas, eps=ADAM.epsilon)
     found = []

@@ -36,6 +36,16 @@ def layout(**degrees):
     return Layout(order=("x", "y", "z", "data", "context", "pipeline"), **degrees)
 
 
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [("a" * 301, "its name has 301 characters"), ("a\nb", "cannot be printed"), ("", "has 0 characters")],
+)
+def test_names_that_could_not_be_loaded_are_not_saved(name, match):
+    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    with pytest.raises(BadInput, match=match):
+        Piece(name=name, values=torch.ones(4), placement=place)
+
+
 def placements(layout, rank, name):
     """Where a rank's parameter lies, and its moment, which the optimizer cuts once more over data.
 

@@ -15,14 +15,24 @@ from torch import nn  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.iteration import Issue  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.flat import Flat  # noqa: E402
 from weft.runtime.grid import Grid  # noqa: E402
 from weft.runtime.machine import Machine  # noqa: E402
+from weft.runtime.optimizer import AdamSettings, Optimizer  # noqa: E402
 from weft.runtime.parallelize import easy_plan, parallelize  # noqa: E402
 from weft.runtime.parameters import holdings  # noqa: E402
 from weft.runtime.precision import Precision  # noqa: E402
 from weft.runtime.roles import Easy, Norm, Whole  # noqa: E402
 
 EXACT = 1e-12
+
+
+class WithParameter(nn.Module):
+    """A parameter of its own beside a norm."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.extra, self.norm = nn.Parameter(torch.zeros(shape)), nn.LayerNorm(8)
 
 
 def all_errors(layout, switches):
@@ -151,6 +161,20 @@ def test_number_formats_between_layers_are_the_models_own():
         (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), {"1": Norm()}, "0 is in easy mode, 1 is not"),
         (CASES["tied, easy"].make(), {"head": Easy()}, r"embedding\.weight, head\.weight are one parameter"),
         (CASES["mlp, easy"].make().requires_grad_(False), {}, "is frozen"),
+        (nn.Sequential(nn.Embedding(9, 8, max_norm=1.0)), {}, "0: has max_norm = 1"),
+        (nn.Sequential(nn.Embedding(9, 8, scale_grad_by_freq=True)), {}, "0: has scale_grad_by_freq on"),
+        (nn.Sequential(nn.EmbeddingBag(9, 8, max_norm=2.0)), {}, "0: has max_norm = 2"),
+        (
+            nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, affine=False)),
+            {},
+            r"1: would take the statistics of one rank's rows alone \(BatchNorm1d\) -- use a LayerNorm",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(8, 8, 3), nn.Sequential(nn.InstanceNorm2d(8, track_running_stats=True))),
+            {},
+            r"1\.0: .* \(InstanceNorm2d\) -- set track_running_stats=False",
+        ),
+        (WithParameter(0), {}, r"extra: is empty: \(0,\)"),
     ],
 )
 def test_what_is_refused(model, more, match):
@@ -158,6 +182,95 @@ def test_what_is_refused(model, more, match):
     with pytest.raises(BadInput, match=match):
         parallelize(model, means(x=2, y=4), easy_plan(model) | more)
     assert list(model.modules()) == before
+
+
+def on_one_rank(model):
+    return parallelize(model, means(), easy_plan(model))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "match"),
+    [
+        (nn.Linear(8, 4), (2, 6), "0: got 6 features, but it takes 8$"),
+        (nn.Linear(8, 4), (), r"0: got the shape \(\), but it takes \(\.\.\., 8\)$"),
+        (nn.Conv2d(8, 4, 3), (2, 6, 5, 5), "0: got 6 features, but it takes 8$"),
+        (nn.Conv2d(8, 4, 3), (5, 5), r"got the shape \(5, 5\), but it takes \(\.\.\., 8, height, width\)"),
+        (
+            nn.Conv2d(8, 4, (3, 2), padding=(1, 0), dilation=(2, 1)),
+            (1, 8, 2, 5),
+            "0: got images of 2 x 5, but the kernel spans 5, padding is 1",
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit(layer, shape, match):
+    with pytest.raises(BadInput, match=match):
+        on_one_rank(nn.Sequential(layer))(torch.ones(shape))
+
+
+def test_a_model_is_parallelized_once():
+    for model in (on_one_rank(nn.Sequential(nn.Linear(8, 8))), on_one_rank(nn.Sequential(nn.LayerNorm(8)))):
+        with pytest.raises(BadInput, match="Sequential: has been parallelized already"):
+            on_one_rank(model)
+
+
+def test_weights_that_are_cut_are_named():
+    model = on_one_rank(nn.Sequential(nn.Linear(8, 8)))
+    for key in ("weight", "bias"):
+        with pytest.raises(Unsupported, match=rf"0\.{key}: is cut over the grid, .* gather_state_dict"):
+            getattr(model[0], key)
+
+
+def test_encoder_layers_compute_in_eval_as_before():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    plain = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    rows, mask = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad():
+        expected = [plain(rows, src_key_padding_mask=one)[:, :3] for one in (None, mask)]
+        model = on_one_rank(plain)
+        for one, wanted in zip((None, mask), expected, strict=True):
+            found = model(rows, src_key_padding_mask=one)[:, :3]
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_second_derivatives_are_refused():
+    """They would leave out what gradients of weights depend on."""
+    given = torch.ones(2, 8, requires_grad=True)
+    model = on_one_rank(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+    (slope,) = torch.autograd.grad(model(given).sum(), given, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def test_a_model_without_matrices_trains():
+    model = on_one_rank(nn.Sequential(nn.LayerNorm(8)))
+    flat = Flat(means(), model, holdings(model))
+    optimizer = Optimizer(flat, AdamSettings(rate=0.1, clip=None))
+    with flat.step(1):
+        model(torch.arange(8.0).view(1, 8))[0, 0].backward()
+    optimizer.step()
+    assert model[0].bias.tolist() == pytest.approx([-0.1] + [0.0] * 7)
+    assert {piece.name for piece in optimizer.pieces()} >= {"0.weight", "0.bias/exp_avg"}
+
+
+def test_what_stays_whole_is_decayed_from_two_dimensions_on():
+    model = on_one_rank(WithParameter(2, 4))
+    flat = Flat(means(), model, holdings(model))
+    with torch.no_grad():
+        model.extra.fill_(1.0)
+        model.norm.weight.fill_(1.0)
+    with flat.step(1):
+        pass
+    Optimizer(flat, AdamSettings(rate=0.5, weight_decay=0.1)).step()
+    assert model.extra.eq(1.0 - 0.5 * 0.1).all()
+    assert model.norm.weight.eq(1.0).all()
+
+
+def test_a_layer_called_twice_in_a_pass_is_named():
+    model = on_one_rank(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
+    flat = Flat(means(), model, holdings(model))
+    match = r"1\.weight: gave more gradients .* call each module once"
+    with pytest.raises(BadInput, match=match), flat.step(1):
+        model[0](model[1](model[1](torch.ones(2, 8)))).sum().backward()
 
 
 def test_hooks():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -65,6 +66,26 @@ def test_formats_keep_their_bits(tmp_path, dtype):
     save(tmp_path / "a", [Piece(name="w", values=values.view(-1), placement=place)], {})
     export(tmp_path / "a", tmp_path / "a.safetensors")
     assert torch.equal(read(tmp_path / "a.safetensors")[0]["w"].view(torch.uint8), values.view(torch.uint8))
+
+
+def test_moments_alone_are_left_out(tmp_path):
+    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    names = ("a/b", "a/b/exp_avg", "a/b/exp_avg_sq", "exp_avg")
+    save(tmp_path / "a", [Piece(name=name, values=torch.ones(4), placement=place) for name in names], {})
+    export(tmp_path / "a", tmp_path / "a.safetensors")
+    assert read(tmp_path / "a.safetensors")[0].keys() == {"a/b", "exp_avg"}
+
+
+def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
+    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    save(tmp_path / "a", [Piece(name="w", values=torch.ones(4), placement=place)], {})
+
+    def broken(self, name):
+        raise OSError(errno.EIO, "Input/output error", str(tmp_path / "a" / "0.bin"))
+
+    monkeypatch.setattr("weft.runtime.export.Reader.whole", broken)
+    with pytest.raises(BadInput, match=r"0\.bin: cannot be read: Input/output error"):
+        export(tmp_path / "a", tmp_path / "file")
 
 
 def test_safetensors_reads_it(tmp_path):

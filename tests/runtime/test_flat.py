@@ -173,3 +173,13 @@ def test_parameters_become_views_of_the_buffers():
         for owned in flat.owned:
             owned.leaf.mul_(2.0)
     assert torch.equal(layer(torch.ones(2, 4)), 2.0 * before)
+
+
+def test_a_stage_without_parameters_steps():
+    machine = one_rank()
+    stage = nn.Sequential(nn.Identity())
+    optimizer = Optimizer(Flat(machine, stage, holdings(stage)), AdamSettings())
+    with optimizer.flat.step(1):
+        pass
+    assert float(optimizer.step()) == 0.0
+    assert (optimizer.updates, optimizer.pieces()) == (1, [])

@@ -207,7 +207,7 @@ def test_the_files_give_the_measured_times(layout: Layout, with_constants: bool,
     assert cluster == found.cluster
     assert [tier.name for tier in cluster.tiers] == list(measured_axes(layout))
     base = calibration(cluster.accelerator.name)
-    used = read_calibration(str(kept), base) if with_constants else base
+    used = read_calibration(str(kept), cluster.accelerator.name) if with_constants else base
     for one in samples:
         spent = modelled(one, layout, cluster, used)
         assert spent == pytest.approx(one.seconds, rel=0.01)

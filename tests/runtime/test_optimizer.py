@@ -29,6 +29,13 @@ from weft.runtime.optimizer import AdamSettings, check_finite  # noqa: E402
         ({"clip": math.nan}, "clip = nan"),
         ({"clip": math.inf}, "clip = inf"),
         ({"clip": 0.0}, "clip = 0.0"),
+        ({"clip": True}, "clip = True -- give a number"),
+        ({"rate": "1"}, "rate = '1' -- give a number"),
+        ({"betas": (0.9,)}, r"betas = \(0\.9,\) -- give two numbers"),
+        ({"betas": 0.9}, "betas = 0.9 -- give two numbers"),
+        ({"betas": (0.9, "x")}, "betas = 'x' -- give a number"),
+        ({"warmup": 1.5}, "warmup = 1.5 -- give a whole number"),
+        ({"steps": True}, "steps = True -- give a whole number"),
     ],
 )
 def test_settings_that_are_none(values, message):

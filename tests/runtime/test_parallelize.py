@@ -212,6 +212,18 @@ def test_ranks_with_different_values_are_refused(ranks):
     ranks.run(refuse_different_values)
 
 
+def refuse_different_buffers():
+    model = nn.Sequential(nn.Linear(8, 8))
+    model.register_buffer("phases", torch.ones(3, dtype=torch.complex128))
+    model.register_buffer("mask", torch.tensor(dist.get_rank() == 2))
+    with pytest.raises(BadInput, match="different values of mask --"):
+        parallelize(model, machine_of(GRIDS[0]), {"0": Normal()})
+
+
+def test_ranks_with_different_buffers_are_refused(ranks):
+    ranks.run(refuse_different_buffers)
+
+
 # One rank ------------------------------------------------------------------------------------------
 
 

@@ -18,8 +18,8 @@ def test_every_name_is_in_the_catalogue():
 @pytest.mark.parametrize(
     "device",
     [
-        *("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA A100 80GB PCIe", "NVIDIA H20"),
-        *("NVIDIA A100-PCIE-40GB", "Tesla V100-PCIE-16GB", "NVIDIA GeForce RTX 4090", "NVIDIA H800 PCIe", ""),
+        *("Tesla V100-PCIE-16GB", "NVIDIA H800 PCIe", "NVIDIA A800 80GB PCIe", "NVIDIA H20-3e", "NVIDIA L40"),
+        *("NVIDIA A10G", "NVIDIA GeForce RTX 3090 Ti", "AMD Instinct MI308X", "AMD Radeon Graphics", ""),
     ],
 )
 def test_other_boards_of_a_chip_are_unknown(device):
@@ -29,4 +29,5 @@ def test_other_boards_of_a_chip_are_unknown(device):
 
 def test_peaks():
     assert peak_flops(accelerator_of("NVIDIA H100 80GB HBM3"), "bf16") == pytest.approx(989.4e12)
+    assert peak_flops(accelerator_of("NVIDIA H100 PCIe"), "bf16") == pytest.approx(756e12)
     assert peak_flops(accelerator_of("Tesla V100-SXM2-32GB"), "bf16") is None

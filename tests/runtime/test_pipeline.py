@@ -20,7 +20,7 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Recipe  # noqa: E402
 from weft.runtime.grid import Grid  # noqa: E402
 from weft.runtime.machine import Machine  # noqa: E402
-from weft.runtime.pipeline import build_stages, stages_of  # noqa: E402
+from weft.runtime.pipeline import Passes, build_stages, stages_of  # noqa: E402
 
 EXACT = 1e-12
 MODELS = {
@@ -148,6 +148,22 @@ def test_every_block_is_on_one_stage_in_order(virtual):
 def test_chunks_without_a_pipeline_are_refused():
     with pytest.raises(BadInput, match="virtual_stages = 2 without a pipeline -- set virtual_stages=1"):
         stages_of(machine(Layout(virtual_stages=2)), MODELS["llama"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "match"),
+    [
+        ((3, SEQUENCE), (4, SEQUENCE), r"inputs of a step: \(3, \d+\) is no tensor of 4 rows"),
+        ((4, SEQUENCE), (6, SEQUENCE), "targets of a step: .* 2 micro-batches together"),
+        ((4, SEQUENCE), (), r"targets of a step: \(\) is no tensor of 4 rows"),
+    ],
+)
+def test_rows_are_those_of_all_micro_batches(inputs, targets, match):
+    one = machine(Layout())
+    stages = build_stages(one, MODELS["llama"], sequence=SEQUENCE)
+    passes = Passes(one, stages, micro_batch=2, micro_batches=2, tokens=4 * SEQUENCE)
+    with pytest.raises(BadInput, match=match):
+        passes.run(*(torch.zeros(shape, dtype=torch.int64) for shape in (inputs, targets)))
 
 
 def test_more_stages_than_blocks_are_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -114,6 +115,20 @@ def test_files_that_hold_something_else(tmp_path):
     assert "hello" in path.read_text()
     with pytest.raises(BadInput, match="cannot be written"):
         record(tmp_path / "metrics.jsonl" / "deeper", 0)
+
+
+@pytest.mark.parametrize("text", ["hello\n", "hello", '{"step": 1}\n{"loss": 2}\n', "[1, 2]", '{"a": 1}'])
+def test_a_new_run_overwrites_records_alone(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(BadInput, match="is no record of a step"):
+        record(path, 0, 1)
+    assert path.read_text() == text
+
+
+def test_a_full_device_is_named():
+    with pytest.raises(BadInput, match="/dev/full: cannot be written: No space left"):
+        record(Path("/dev/full"), 0, 1)
 
 
 def test_numbers_are_finite(tmp_path):

@@ -151,12 +151,29 @@ def test_a_run_that_diverges_stops_before_its_update():
     for value in (float("nan"), float("inf")):
         running.flat.owned[0].leaf.data[0] = value
         before = [piece.values.clone() for piece in running.optimizer.pieces()]
-        with pytest.raises(BadInput, match=r"step 2: the norm of the gradients is nan -- .* a lower rate"):
+        with pytest.raises(BadInput, match=r"step 2: the loss is nan -- .* a lower rate"):
             running.step()
         after = [piece.values for piece in running.optimizer.pieces()]
         for one, other in zip(before, after, strict=True):
             assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
         assert running.steps_done == 1
+
+
+def lose(layout):
+    """What this rank says where the last stage's loss alone is infinite."""
+    running = session(grid_of(layout), "stages")
+    run = running._passes.run
+    running._passes.run = lambda *given: run(*given) + (torch.inf if running._passes.has_head else 0.0)
+    with pytest.raises(BadInput) as stopped:
+        running.step()
+    return running.steps_done, str(stopped.value)
+
+
+def test_an_infinite_loss_stops_every_stage_before_its_update(ranks):
+    found = ranks.run(lose, Layout(pipeline=2, x=2, z=2, micro_batch=4))
+    assert {done for done, _ in found} == {0}
+    assert sum("step 1: the loss is inf" in text for _, text in found) == 4
+    assert sum("step 1: the norm of the gradients is nan" in text for _, text in found) == 4
 
 
 # Padding ------------------------------------------------------------------------------------------

@@ -50,6 +50,13 @@ def test_it_learns_on_one_rank_and_in_stages():
     assert losses("--pipeline=2", "--data=2", epochs=4) == pytest.approx(alone, rel=2e-3, abs=1e-4)
 
 
+def test_stages_that_do_not_divide_the_blocks_are_one_line():
+    command = [sys.executable, str(EXAMPLES / "vision.py"), "--pipeline", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 2
+    assert re.fullmatch(r"Error: layout: blocks = 2 cannot be divided over pipeline=3 -- .*\n", done.stderr)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

@@ -207,7 +207,7 @@ def test_llama_3_as_its_paper_says(make) -> None:
         seq=8192,
     )
     layout = prepared(run).layout
-    assert (layout.z, layout.data, layout.zero, layout.schedule) == (1, 64, 2, "interleaved")
+    assert (layout.z, layout.data, layout.zero, layout.schedule) == (1, 64, 1, "interleaved")
 
 
 def test_nothing_but_the_time_depends_on_the_result(make) -> None:

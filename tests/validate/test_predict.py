@@ -27,7 +27,8 @@ def several(make):
 def test_as_single_estimates(several) -> None:
     found = Predictor(several).predict()
     for run, seconds in zip(several, found.seconds, strict=True):
-        alone = estimate(run.job, run.cluster, [run.layout])[0]
+        own = calibration(run.cluster.accelerator.name, run.stack.name)
+        alone = estimate(run.job, run.cluster, [run.layout], own)[0]
         assert seconds == pytest.approx(alone.iteration_s)
 
 
@@ -46,7 +47,7 @@ def test_constants_by_accelerator_and_stack(several) -> None:
 
     predictor = Predictor(several)
     assert (predictor.predict(slower).seconds > predictor.predict().seconds).all()
-    assert asked == {("a100-80gb", "megatron-lm-2021"), ("a100-80gb", "torchtitan")}
+    assert asked == {("a100-80gb", "megatron-lm-2022"), ("a100-80gb", "torchtitan")}
 
 
 def test_memory_as_the_framework_counts_it(several) -> None:

@@ -8,7 +8,7 @@ from weft.validate.stack import recognise, stacks
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"source": "Korthikanti et al. 2022, Table 5"}, "megatron-lm-2021"),
+        ({"source": "Korthikanti et al. 2022, Table 5"}, "megatron-lm-2022"),
         ({"source": "Narayanan et al., SC21, Table 1"}, "megatron-lm-2021"),
         ({"source": "Narayanan et al., SC21, Table 2", "zero": 3}, "deepspeed-2021"),
         ({"source": "Megatron-LM README weak scaling (Megatron-Core r0.8.0)"}, "megatron-core"),

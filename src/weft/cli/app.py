@@ -8,6 +8,7 @@ import sys
 import click
 
 from weft.cli.bench_comm import bench_comm
+from weft.cli.calibrate import calibrate
 from weft.cli.design import design
 from weft.cli.estimate import estimate
 from weft.cli.export_checkpoint import export_checkpoint
@@ -38,6 +39,7 @@ def cli() -> None:
     weft train tiny-gpt --layout x=2,z=2     train it, measured beside predicted
     weft bench-comm --ranks 2                this machine, measured for plans
     weft validate runs.csv                   predictions against measured runs
+    weft calibrate runs.csv                  constants from measured runs
     weft models, weft clusters               what is known by name
 
     Exit codes: 0 done, 1 collectives differ from the prediction, 2 bad input, 3 nothing feasible.
@@ -46,7 +48,7 @@ def cli() -> None:
 
 VERBS = (
     *(plan, estimate, design, schedule, route, simulate, fabric, launch),
-    *(train, export_checkpoint, bench_comm, validate, models, clusters, explain),
+    *(train, export_checkpoint, bench_comm, validate, calibrate, models, clusters, explain),
 )
 for verb in VERBS:
     cli.add_command(verb)

@@ -54,7 +54,7 @@ def estimate(names: tuple[str, ...], **values: Any) -> None:
     check_chart(values["chart"])
     job, cluster, layout = _subject(names, values)
     check_layout(job, cluster, layout)
-    calibration = constants(values["calibration"], cluster)
+    calibration = constants(values["calibration"], cluster, values["stack"])
     found = evaluate(job, cluster, [layout], calibration)[0]
     _report(found, sensitivities(job, cluster, layout, calibration), job, cluster, values)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.errors import BadInput
+from weft.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,6 +54,11 @@ def output_options(command: Command) -> Command:
             "--launch", type=click.Choice(TOOLS), help="Also print launch arguments of the best for a tool."
         ),
         click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine."),
+        click.option(
+            "--stack",
+            metavar="NAME",
+            help="Training software whose constants count (default: megatron-core).",
+        ),
     )
     return add_options(options, command)
 
@@ -88,13 +93,20 @@ def recipe_changes(values: dict[str, Any]) -> RecipeChanges:
     )
 
 
-def constants(path: str | None, cluster: Cluster) -> Calibration | None:
-    """The calibration of ``--calibration``, on top of the accelerator's own."""
-    if path is None:
-        return None
-    from weft.cluster import calibration, read_calibration
+def constants(path: str | None, cluster: Cluster, stack: str | None = None) -> Calibration | None:
+    """The calibration of ``--calibration`` on top of the accelerator's and the software's own.
 
-    return read_calibration(path, calibration(cluster.accelerator.name))
+    Raises:
+        UnknownName: no constants are known of the software.
+    """
+    if path is None and stack is None:
+        return None
+    from weft.cluster.calibration import USUAL_STACK, calibration, read_calibration, stack_names
+
+    if stack is not None and stack not in stack_names():
+        raise UnknownName("software", stack, stack_names(), where="--stack")
+    named = (cluster.accelerator.name, stack or USUAL_STACK)
+    return calibration(*named) if path is None else read_calibration(path, *named)
 
 
 def console(*, error: bool = False) -> Console:

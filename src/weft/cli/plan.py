@@ -80,7 +80,7 @@ def _search(job: Job, cluster: Cluster, values: dict[str, Any]) -> Plan:
     if values["runnable"]:
         space = runnable(space, job.model)
     margin = _share(values["memory_margin"], "--memory-margin")
-    calibration = constants(values["calibration"], cluster)
+    calibration = constants(values["calibration"], cluster, values["stack"])
     with Progress("evaluating layouts") as progress:
         return search(
             job,

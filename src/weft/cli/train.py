@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,7 @@ def train(names: tuple[str, ...], **values: Any) -> None:
 
     with said_once():
         _check(values)
+        _check_written(names, values)
         job, layout, planned = _subject(names, values)
         if values["dry_run"]:
             _dry_run(job, layout, values)
@@ -193,6 +195,26 @@ def _check(values: dict[str, Any]) -> None:
         raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
     if values["out"] and Path(values["out"]).exists() and not Path(values["out"]).is_dir():
         raise BadInput("is not a folder", where=values["out"], remedy="name a folder for checkpoints")
+
+
+_READ = ("data", "tokenizer", "plan_file", "cluster", "calibration")
+_WRITTEN = ("metrics", "profile")
+
+
+def _check_written(names: tuple[str, ...], values: dict[str, Any]) -> None:
+    """Refuse to write a file over one that is read, or over the other one."""
+    given = [name for name in (*names, *(values[name] for name in _READ)) if name]
+    taken = {os.path.realpath(name) for name in given if Path(name).is_file()}
+    for option in _WRITTEN:
+        path = values[option]
+        if path is None:
+            continue
+        if os.path.realpath(path) in taken:
+            raise BadInput(
+                f"--{option} would overwrite a file of this run", where=path, remedy="name another file"
+            )
+        if not Path(path).is_char_device():
+            taken.add(os.path.realpath(path))
 
 
 def _subject(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Job, Layout, Cluster | None]:
@@ -309,6 +331,8 @@ def _details(names: tuple[str, ...], job: Job) -> tuple[Details, tuple[str, ...]
 def _settings(job: Job, layout: Layout, values: dict[str, Any], details: Details | None = None) -> Settings:
     from dataclasses import replace
 
+    import torch
+
     from weft.runtime.decoder import Details
     from weft.runtime.optimizer import AdamSettings
     from weft.runtime.overlap import Switches
@@ -322,9 +346,15 @@ def _settings(job: Job, layout: Layout, values: dict[str, Any], details: Details
             where="precision",
             remedy="give --precision bf16",
         )
+    if recipe.gradient_bytes not in (2, 4):
+        raise Unsupported(
+            f"{recipe.gradient_bytes}: the runtime sums gradients in 4 bytes, or in 2 (bfloat16)",
+            where="gradient_bytes",
+            remedy="set it to 4, or give --reduce-bf16",
+        )
     precision = Precision.of(recipe.precision)
     if recipe.gradient_bytes == 2:
-        precision = replace(precision, reduce=precision.compute)
+        precision = replace(precision, reduce=torch.bfloat16)
     return Settings(
         seed=values["seed"],
         adam=AdamSettings(

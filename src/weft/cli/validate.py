@@ -67,8 +67,8 @@ def _constants(path: str | None) -> Callable[[str, str], Calibration]:
 
     if path is None:
         return calibration
-    read_calibration(path, calibration(""))
-    return cache(lambda accelerator, stack: read_calibration(path, calibration(accelerator, stack)))
+    read_calibration(path, "")
+    return cache(lambda accelerator, stack: read_calibration(path, accelerator, stack))
 
 
 def _chosen(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -19,7 +19,7 @@ def _constant(default: float, unit: str, low: float, high: float, source: str) -
     return field(default=default, metadata={"unit": unit, "low": low, "high": high, "source": source})
 
 
-_PUBLIC = "public kernel benchmarks; set with the A100 runs of Korthikanti et al. (arXiv 2205.05198, table 5)"
+_PUBLIC = "public kernel benchmarks"
 _NCCL = "NCCL's own tuning tables and published nccl-tests results"
 
 
@@ -30,8 +30,12 @@ class Calibration:
     name: str = "default"
     provenance: Literal["analytic", "calibrated"] = "analytic"
     """Whether the constants were set with measured training runs."""
+    shipped: bool = False
+    """Whether they are Weft's own, whose errors are known."""
     gemm_efficiency: float = _constant(0.85, "of peak", 0.4, 1.0, _PUBLIC)
     """Share of the matrix peak that a large, well-shaped 16-bit GEMM reaches."""
+    gemm_share: float = _constant(1.0, "ratio", 0.6, 1.1, "cuBLAS release notes: gains between versions")
+    """Throughput of the software's GEMM library over that of the benchmarks."""
     low_precision_efficiency: float = _constant(0.75, "of peak", 0.3, 1.0, _PUBLIC)
     """The same for 8 and 4 bits."""
     attention_efficiency: float = _constant(
@@ -42,6 +46,10 @@ class Calibration:
         1.0, "ratio", 0.2, 1.2, "FlashAttention papers: versions 1 to 3, cuDNN"
     )
     """Speed of the software's fused attention kernel over the accelerator's best."""
+    routing_overhead: float = _constant(
+        1.0, "ratio", 1.0, 10.0, "traces of token permutation and expert activation"
+    )
+    """Traffic of the experts' element-wise steps, over what ``pass_overhead`` makes of the fused ones'."""
     expert_share: float = _constant(1.0, "ratio", 0.3, 1.0, "grouped GEMMs of public MoE benchmarks")
     """Throughput of the experts' GEMMs over that of dense ones of the same shape."""
     reference_power_w: float = _constant(0.0, "W", 0.0, 3000.0, "board power of the runs or benchmarks")
@@ -50,6 +58,10 @@ class Calibration:
         0.5, "exponent", 0.0, 1.0, "dynamic power grows with clock x voltage^2, between its square and cube"
     )
     """Matrix throughput falls with this power of the board's limit over the reference."""
+    attention_softmax: float = _constant(
+        64.0, "features", 0.0, 256.0, "FlashAttention-3 (arXiv 2407.08608), figures 5 and 6: widths 64 to 256"
+    )
+    """Features of a head whose products take as long as the score's exponential."""
     gemm_depth: float = _constant(128.0, "elements of k", 0.0, 1024.0, _PUBLIC)
     """Depth that a tile's prologue and epilogue cost."""
     memory_efficiency: float = _constant(0.80, "of peak", 0.5, 0.98, "STREAM-like kernels on HBM")
@@ -62,16 +74,24 @@ class Calibration:
     """Start and drain of one kernel on the device."""
     launch_s: float = _constant(7e-6, "s", 1e-6, 5e-5, "host time per launched kernel, eager PyTorch")
     """Host time per kernel: the floor of a phase of many small kernels."""
+    recompute_share: float = _constant(
+        1.0, "of the forward pass", 0.5, 1.1, "PyTorch's checkpoint stops once what is kept is there again"
+    )
+    """Share of a block's forward computation that full recomputation repeats: PyTorch's non-reentrant
+    checkpoint does not repeat the last linear layer, a third of a GPT block."""
     launches_per_step: float = _constant(1.0, "kernels", 0.1, 30.0, "traces of the software; below 1: graphs")
     """Kernels that the software launches for each computation or collective of Weft's list."""
     scale_up_efficiency: float = _constant(0.78, "of peak", 0.4, 0.98, _NCCL)
     """Share of the scale-up bandwidth that large ring collectives reach."""
     scale_up_reduction_efficiency: float = _constant(0.70, "of peak", 0.3, 0.98, _NCCL)
     """The same for collectives reduced in the switch (NVLS)."""
-    scale_out_efficiency: float = _constant(0.85, "of peak", 0.4, 0.98, _NCCL)
+    scale_out_efficiency: float = _constant(0.85, "of peak", 0.1, 0.98, _NCCL)
     """Share of the NIC bandwidth that large collectives and sends reach."""
     collective_s: float = _constant(1.2e-5, "s", 1e-6, 1e-4, _NCCL)
     """Launch and synchronisation of one collective."""
+    shard_collectives: float = _constant(1.0, "collectives", 1.0, 32.0, "the software's sharding of weights")
+    """In how many collectives weights at rest in shards (FSDP, ZeRO-3) are gathered, and gradients scattered,
+    per block."""
     overlap_cost: float = _constant(
         0.10, "s per hidden s", 0.0, 0.5, "SMs and memory taken by communication kernels"
     )
@@ -113,37 +133,116 @@ def constants() -> tuple[tuple[str, str, float, float, str], ...]:
     )
 
 
-@cache
-def _shipped() -> dict[str, dict[str, Any]]:
-    text = files("weft.cluster").joinpath("data", "calibration.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+NOTES = ("source", "provenance", "like", "fitted")
+"""Fields of a table that are no constants."""
+STACK = "stack."
+"""Before the name of a training software in the name of its table."""
+USUAL_STACK = "megatron-core"
+"""The training software whose constants count where none is named."""
 
 
-def calibration(accelerator: str, stack: str | None = None) -> Calibration:
-    """The shipped calibration for an accelerator's family (the default one where there is none).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Constants by table: of accelerators, by the beginning of their name, and of training software
+    (``stack.NAME``).
 
-    Constants of the table ``[stack.NAME]`` of the training software ``stack``, if there is one, override the
-    accelerator's.
+    A table takes what it leaves out from the one that it is ``like``; software overrides the accelerator.
     """
-    tables = _shipped()
-    families = tables.keys() - {"stack"}
-    family = max((key for key in families if accelerator.lower().startswith(key)), key=len, default=None)
-    base = Calibration()
-    if family is not None:
-        base = replace(base, name=family, provenance=tables[family].get("provenance", "analytic"))
-        base = with_constants(base, tables[family], where=f"calibration {family}")
-    changed = tables.get("stack", {}).get(stack or "")
-    if changed is None:
-        return base
-    base = replace(base, name=f"{base.name}, {stack}", provenance=changed.get("provenance", base.provenance))
-    return with_constants(base, changed, where=f"calibration stack.{stack}")
+
+    tables: Mapping[str, Mapping[str, Any]]
+    where: str
+
+    def used(self, accelerator: str, stack: str | None = None) -> tuple[str, ...]:
+        """The tables that count, later ones over earlier ones."""
+        names = [name for name in self.tables if accelerator.lower().startswith(name)]
+        family = max(names, key=len, default=None)
+        chain = [] if family is None else self._chain(family)
+        if stack is not None and STACK + stack in self.tables:
+            chain += self._chain(STACK + stack)
+        return tuple(chain)
+
+    def _chain(self, name: str) -> list[str]:
+        found = [name]
+        while "like" in self.tables[found[0]]:
+            base = str(self.tables[found[0]]["like"])
+            if base not in self.tables or base in found:
+                raise BadInput(f"[{found[0]}] is like {base!r}, which is no other table", where=self.where)
+            found.insert(0, base)
+        return found
+
+    def value(self, table: str, constant: str) -> float:
+        """A constant of a table, or of what it is like."""
+        found = getattr(Calibration(), constant)
+        for name in self._chain(table):
+            found = self.tables[name].get(constant, found)
+        return float(found)
+
+    def replaced(self, values: Iterable[tuple[str, str, float | str]]) -> Tables:
+        """With other values of (table, field)."""
+        changed = {name: dict(table) for name, table in self.tables.items()}
+        for table, field_, value in values:
+            changed[table][field_] = value
+        return replace(self, tables=changed)
+
+    def over(self, base: Tables) -> Tables:
+        """These tables' constants over those of others."""
+        merged = {name: dict(table) for name, table in base.tables.items()}
+        for name, table in self.tables.items():
+            merged[name] = merged.get(name, {}) | dict(table)
+        return replace(self, tables=merged)
 
 
-def with_constants(base: Calibration, values: dict[str, Any], *, where: str) -> Calibration:
+@cache
+def shipped_tables() -> Tables:
+    """The calibration that Weft comes with."""
+    text = files("weft.cluster").joinpath("data", "calibration.toml").read_text(encoding="utf-8")
+    return parse_tables(text, "calibration.toml")
+
+
+def stack_names() -> tuple[str, ...]:
+    """The training software whose constants are known."""
+    names = (name for name in shipped_tables().tables if name.startswith(STACK))
+    return tuple(name.removeprefix(STACK) for name in names)
+
+
+def parse_tables(text: str, where: str = "calibration") -> Tables:
+    """Tables of constants from TOML."""
+    return _tables(tomllib.loads(text), where)
+
+
+def _tables(raw: Mapping[str, Any], where: str) -> Tables:
+    """Top-level tables, and those of software under their full names."""
+    stacks = raw.get("stack", {})
+    flat = {name: table for name, table in raw.items() if name != "stack"}
+    flat |= {STACK + name: table for name, table in stacks.items()}
+    for name, table in flat.items():
+        if not isinstance(table, dict):
+            raise BadInput(f"{name} is no table", where=where, remedy="put constants under [accelerator]")
+    return Tables(tables=flat, where=where)
+
+
+def calibration_from(tables: Tables, accelerator: str, stack: str | None = None) -> Calibration:
+    """The constants of an accelerator and of a training software (those of any where it has no table)."""
+    found = Calibration()
+    for name in tables.used(accelerator, stack):
+        table = tables.tables[name]
+        known = table.get("provenance", found.provenance)
+        found = replace(found, name=f"{found.name}, {name}" if found.name != "default" else name)
+        found = with_constants(replace(found, provenance=known), table, where=f"{tables.where} [{name}]")
+    return found
+
+
+def calibration(accelerator: str, stack: str | None = USUAL_STACK) -> Calibration:
+    """The shipped constants of an accelerator's family (the default ones where there is none) and of the
+    training software ``stack``."""
+    return replace(calibration_from(shipped_tables(), accelerator, stack), shipped=True)
+
+
+def with_constants(base: Calibration, values: Mapping[str, Any], *, where: str) -> Calibration:
     """``base`` with some constants replaced, each checked against its range."""
     ranges = {name: (low, high) for name, _, low, high, _ in constants()}
     for name, value in values.items():
-        if name in ("source", "provenance"):
+        if name in NOTES:
             continue
         if name not in ranges:
             raise BadInput(f"unknown constant {name!r}", where=where, remedy=f"known: {', '.join(ranges)}")
@@ -154,8 +253,10 @@ def with_constants(base: Calibration, values: dict[str, Any], *, where: str) -> 
     return replace(base, **numbers)  # type: ignore[arg-type]
 
 
-def read_calibration(path: str, base: Calibration) -> Calibration:
-    """``base`` with the constants of a TOML file.
+def read_calibration(path: str, accelerator: str, stack: str | None = USUAL_STACK) -> Calibration:
+    """The shipped constants of an accelerator and a software, with those of a TOML file on top.
+
+    The file has constants alone, for whatever is estimated, or tables by accelerator and ``stack.NAME``.
 
     Raises:
         BadInput: unreadable, malformed, an unknown constant, or one outside its plausible range.
@@ -164,10 +265,27 @@ def read_calibration(path: str, base: Calibration) -> Calibration:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"cannot be read: {error}", where=path, remedy="give TOML constants") from None
-    return with_constants(replace(base, name=Path(path).stem, provenance="calibrated"), values, where=path)
+    name = Path(path).stem
+    if any(isinstance(value, dict) for value in values.values()):
+        found = calibration_from(_tables(values, path).over(shipped_tables()), accelerator, stack)
+        return replace(found, name=name, provenance="calibrated")
+    base = replace(calibration(accelerator, stack), name=name, provenance="calibrated", shipped=False)
+    return with_constants(base, values, where=path)
 
 
 def write_calibration(values: Mapping[str, float], *, source: str) -> str:
     """TOML that ``read_calibration`` takes; ``source`` says where the constants are from."""
     lines = [f"source = {json.dumps(source, ensure_ascii=False)}"]
     return "\n".join([*lines, *(f"{name} = {value!r}" for name, value in values.items())]) + "\n"
+
+
+def tables_to_toml(tables: Tables, *, comment: str) -> str:
+    """TOML that ``read_calibration`` takes, behind a comment of one line."""
+    lines = [f"# {comment}"]
+    for name, table in tables.tables.items():
+        lines += ["", f"[{name}]", *(f"{field} = {_toml(value)}" for field, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -55,7 +55,7 @@ class BlockRows:
         weight_gradient = self.frame.at(part.weight_gradient_s)
         backward = self.frame.at(part.input_gradient_s) + weight_gradient
         replay = self.frame.replayed if repeats else np.zeros_like(self.frame.replayed)
-        recompute = replay * forward
+        recompute = replay * forward * self.frame.constants.recompute_share
         if repeats:
             cheap = part.core_s if self.frame.job.recipe.attention == "unfused" else part.cheap_s
             recompute = recompute + self.frame.selective * self.frame.at(cheap)

@@ -20,6 +20,11 @@ from weft.model.job import Precision
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.92), (64.0, 64.0, 0.62))
 """Output tiles that libraries choose from: rows, columns, share of the large-tile throughput."""
 
+ATTENTION_TILE = 128.0
+"""Keys of a tile of fused attention; those at a mask's edge are computed whole, half of them for nothing."""
+USUAL_FEATURES = 128.0
+"""Width of a head at which attention efficiency is stated."""
+
 OPERAND_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
 """Bytes per operand element; nvfp4 carries a scale byte per 16 elements."""
 
@@ -42,7 +47,9 @@ class Kernels:
             return self._gemm(operation)
         if isinstance(operation, FlashAttention):
             return self._attention(operation)
-        return self.memory_s(operation.bytes * self.calibration.pass_overhead)
+        constants = self.calibration
+        routed = constants.routing_overhead if operation.name.startswith("expert.") else 1.0
+        return self.memory_s(operation.bytes * constants.pass_overhead * routed)
 
     @property
     def launches(self) -> float:
@@ -73,7 +80,11 @@ class Kernels:
 
     def _attention(self, operation: FlashAttention) -> Floats:
         share = self.calibration.attention_efficiency * self.calibration.attention_share
-        compute = operation.flops / (self.half_peak() * share * self.clock())
+        width = operation.features / (operation.features + self.calibration.attention_softmax)
+        usual = USUAL_FEATURES / (USUAL_FEATURES + self.calibration.attention_softmax)
+        masked = 1.0 + operation.edges * ATTENTION_TILE / 2.0 / operation.pairs
+        rate = self.half_peak() * share * self.clock() * width / usual
+        compute = operation.flops * masked / rate
         moved = operation.bytes / (self.accelerator.memory_Bps * self.calibration.memory_efficiency)
         return np.maximum(compute, moved) + operation.calls * self.calibration.kernel_s
 
@@ -83,7 +94,7 @@ class Kernels:
         efficiency = (
             self.calibration.low_precision_efficiency if reduced else self.calibration.gemm_efficiency
         )
-        rate = self.peak(core=core) * efficiency * self.clock()
+        rate = self.peak(core=core) * efficiency * self.calibration.gemm_share * self.clock()
         compute = self._tiles(gemm) * (gemm.k + self.calibration.gemm_depth) * 2.0 / rate
         width = 4.0 if self.precision == "fp32" else 2.0
         operand = width if core else OPERAND_BYTES[self.precision]

@@ -123,8 +123,10 @@ class MeshCostModel:
 
     def _shards(self, sizes: MeshSizes, parameters: Parameters, rows: Index) -> ShardCosts:
         recipe, network, groups = self.job.recipe, self.network, sizes.groups
-        dense = shard_costs(parameters.dense[rows], recipe, take(groups.shard, rows), network)
-        return dense + shard_costs(parameters.expert[rows], recipe, take(groups.expert_shard, rows), network)
+        pieces = self.kernels.calibration.shard_collectives
+        dense = shard_costs(parameters.dense[rows], recipe, take(groups.shard, rows), network, pieces)
+        cut = take(groups.expert_shard, rows)
+        return dense + shard_costs(parameters.expert[rows], recipe, cut, network, pieces)
 
     def _sends(self, mesh: LayoutTable, tensor: Spread) -> Floats:
         stages = spread(mesh, ("pipeline",), self.network.spans)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from weft.estimate.trust import ErrorBar
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index
 
@@ -138,7 +139,8 @@ class Estimate:
     ``mfu`` counts the whole square of attention, ``mfu_unmasked`` only what the causal mask leaves.
     ``mfu`` and ``hfu`` are fractions of the dense peak of the job's precision; ``capacity_bytes`` is one
     accelerator's memory;
-    ``fullest_stage`` holds ``memory_bytes``.  ``provenance`` is analytic, calibrated, simulated or measured.
+    ``fullest_stage`` holds ``memory_bytes``.  ``provenance`` is analytic, calibrated, simulated or measured;
+    ``error`` how far estimates of similar runs were from measured ones, None with a user's constants.
     """
 
     layout: Layout
@@ -155,6 +157,7 @@ class Estimate:
     time: tuple[Part, ...]
     memory: tuple[Part, ...]
     provenance: str
+    error: ErrorBar | None
 
     @property
     def fits(self) -> bool:

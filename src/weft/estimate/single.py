@@ -9,6 +9,7 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster, Tier
 from weft.estimate.iteration import Estimator
 from weft.estimate.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
+from weft.estimate.trust import Traits, error_bar
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.flops import model_flops
@@ -46,6 +47,7 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
             Part(name=name, value=float(getattr(results.memory, name)[row])) for name in MEMORY_PARTS
         ),
         provenance=estimator.constants.provenance,
+        error=error_bar(Traits.of(job, cluster, layout)) if estimator.constants.shipped else None,
     )
 
 

@@ -107,9 +107,12 @@ class ShardCosts:
         )
 
 
-def shard_costs(elements: Floats, recipe: Recipe, shard: Spread, network: Network) -> ShardCosts:
-    """Costs of one block of ``elements`` weights per rank (gathered)."""
-    gather = collective_s("all-gather", elements * recipe.element_bytes, shard, network)
-    scatter = collective_s("reduce-scatter", elements * recipe.gradient_bytes, shard, network)
+def shard_costs(
+    elements: Floats, recipe: Recipe, shard: Spread, network: Network, pieces: float
+) -> ShardCosts:
+    """Costs of one block of ``elements`` weights per rank (gathered), in so many ``pieces``."""
+    weights, gradients = elements / pieces * recipe.element_bytes, elements / pieces * recipe.gradient_bytes
+    gather = pieces * collective_s("all-gather", weights, shard, network)
+    scatter = pieces * collective_s("reduce-scatter", gradients, shard, network)
     bound = lower_bound_s("all-gather", elements * recipe.element_bytes, shard, network)
     return ShardCosts(gather, scatter, np.where(shard.size > 1, bound, 0.0))

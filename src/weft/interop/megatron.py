@@ -11,7 +11,7 @@ from itertools import groupby
 from weft.cluster.spec import Cluster
 from weft.interop.launch import LaunchArguments, NotExpressible, common_reasons, placed_like, torchrun
 from weft.layout.spec import AXES, Layout
-from weft.layout.stages import split_layers
+from weft.layout.stages import chunk_sizes
 from weft.model.job import Job, Precision
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model
 
@@ -296,14 +296,17 @@ def _pipeline(model: Model, layout: Layout) -> list[str]:
     """Virtual stages and, where layers do not divide evenly, the split that the plan assumes."""
     if layout.pipeline == 1:
         return []
-    counts = split_layers(model.layers, layout.pipeline * layout.virtual_stages)
+    behind = model.prediction_layers
+    counts = chunk_sizes(model.layers, layout.pipeline * layout.virtual_stages, behind)
     flags = []
+    if behind and len(set(counts)) > 1:
+        return [f'--pipeline-model-parallel-layout "{stage_layout(counts, behind)}"']
     if counts[0] == counts[-1] and len(set(counts[1:-1])) <= 1 and counts[0] == counts[1] - 1:
         flags = ["--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"]
     elif len(set(counts[:-1])) == 1 and counts[-1] == counts[0] - 1:
         flags = ["--account-for-loss-in-pipeline-split"]
     elif len(set(counts)) > 1:
-        return [f'--pipeline-model-parallel-layout "{stage_layout(counts, model.prediction_layers)}"']
+        return [f'--pipeline-model-parallel-layout "{stage_layout(counts, behind)}"']
     if layout.virtual_stages > 1:
         flags.append(f"--num-virtual-stages-per-pipeline-rank {layout.virtual_stages}")
     return flags

@@ -23,6 +23,8 @@ from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Line
 
 Phase = Literal["forward", "input-gradient", "weight-gradient"]
 Replay = Literal["core", "cheap", "full"]
+CHEAP: Replay = "cheap"
+FULL: Replay = "full"
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "exchange", "send"]
 
 
@@ -43,12 +45,19 @@ class Gemm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashAttention:
     """A fused attention kernel: FLOPs of the unmasked part, bytes of its operands, and how often it is called
-    (once per block of keys that a ring brings)."""
+    (once per block of keys that a ring brings).
+
+    ``pairs`` are the unmasked keys of a query on average, ``edges`` how many of their two ends a mask cuts;
+    ``features`` is the mean width of queries, keys and values of a head.
+    """
 
     phase: Phase
     flops: Floats
     bytes: Floats
     calls: Floats
+    pairs: float
+    edges: int
+    features: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,8 +370,17 @@ def _attention_core(
     row = heads * (attention.qk_dim + attention.v_dim) + kv_heads * (attention.qk_dim + attention.v_dim)
     moved = 2.0 * sizes.tokens * row
     calls = np.where(sizes.ulysses > 0, 1.0, sizes.context)
-    yield FlashAttention(phase="forward", flops=flops, bytes=moved, calls=calls)
-    yield FlashAttention(phase="input-gradient", flops=2.5 * flops, bytes=2.0 * moved, calls=calls)
+    forward = FlashAttention(
+        phase="forward",
+        flops=flops,
+        bytes=moved,
+        calls=calls,
+        pairs=pairs / sizes.sequence,
+        edges=2 if attention.window and attention.window < sizes.sequence else 1,
+        features=(attention.qk_dim + attention.v_dim) / 2.0,
+    )
+    yield forward
+    yield replace(forward, phase="input-gradient", flops=2.5 * flops, bytes=2.0 * moved)
 
 
 def _unfused_core(
@@ -451,13 +469,14 @@ def _passes(block: Block, recipe: Recipe, sizes: Sizes) -> Iterator[Pass]:
         inputs, _ = split(linear, sizes)
         width = rows * layer.intermediate / inputs * local_copies(linear, sizes)
         up = 2.0 if layer.gated else 1.0
-        replay: Replay = "cheap" if linear.part == "expert" else "full"
-        yield Pass(name="activation", phase="forward", bytes=(2.0 * up + 2.0) * width, replay=replay)
-        yield Pass(name="activation", phase="input-gradient", bytes=(4.0 * up + 2.0) * width)
+        routed = linear.part == "expert"
+        name, replay = ("expert.activation", CHEAP) if routed else ("activation", FULL)
+        yield Pass(name=name, phase="forward", bytes=(2.0 * up + 2.0) * width, replay=replay)
+        yield Pass(name=name, phase="input-gradient", bytes=(4.0 * up + 2.0) * width)
     if block.moe is not None:
         moved = expert_rows(block, sizes) * block.hidden
-        yield Pass(name="permute", phase="forward", bytes=8.0 * moved)
-        yield Pass(name="permute", phase="input-gradient", bytes=8.0 * moved)
+        yield Pass(name="expert.permute", phase="forward", bytes=8.0 * moved)
+        yield Pass(name="expert.permute", phase="input-gradient", bytes=8.0 * moved)
 
 
 def _activations(block: Block, sizes: Sizes) -> Iterator[tuple[Linear, Floats, FeedForward]]:

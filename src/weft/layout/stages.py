@@ -27,6 +27,17 @@ def split_layers(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
+def chunk_sizes(layers: int, chunks: int, behind: int = 0) -> tuple[int, ...]:
+    """Blocks per model chunk where ``behind`` multi-token-prediction modules count as blocks of the last.
+
+    So do Megatron-Core's pipeline layouts for DeepSeek-V3.
+    """
+    counts = list(split_layers(layers + behind, chunks))
+    for _ in range(behind):
+        counts[max(i for i, count in enumerate(counts) if count)] -= 1
+    return tuple(counts)
+
+
 @dataclass(frozen=True, slots=True)
 class StageTable:
     """Distinct stages of each pipeline of a search, padded to the same number per pipeline.
@@ -50,10 +61,9 @@ def stage_table(model: Model, pipeline: Ints, virtual: Ints, wraps: Ints) -> tup
     holds the last chunk.  Returns the table and, for each row, its line in it.
     """
     groups = collapse((pipeline, virtual, wraps))
-    sequence = model.block_sequence()
     kinds = len(model.kinds)
     lines = [
-        _distinct(_compositions(sequence, kinds, int(pipeline[i]), int(virtual[i]), bool(wraps[i])))
+        _distinct(_compositions(model, int(pipeline[i]), int(virtual[i]), bool(wraps[i])))
         for i in groups.first
     ]
     width = max(len(line) for line in lines)
@@ -77,12 +87,15 @@ class Chunk:
 
 
 def model_chunks(
-    sequence: Sequence[int], pipeline: int, virtual: int = 1, *, wraps: bool = False
+    sequence: Sequence[int], pipeline: int, virtual: int = 1, *, wraps: bool = False, behind: int = 0
 ) -> Iterator[Chunk]:
-    """The chunks of a ``Model.block_sequence()``, first to last: round the stages, or there and back."""
+    """The chunks of a ``Model.block_sequence()``, first to last: round the stages, or there and back.
+
+    ``behind`` multi-token-prediction modules are on the last chunk (``chunk_sizes``).
+    """
     last = pipeline * virtual - 1
     start = 0
-    for i, count in enumerate(split_layers(len(sequence), last + 1)):
+    for i, count in enumerate(chunk_sizes(len(sequence), last + 1, behind)):
         turn, stage = divmod(i, pipeline)
         if wraps and turn % 2:
             stage = pipeline - 1 - stage
@@ -91,10 +104,11 @@ def model_chunks(
         start += count
 
 
-def _compositions(sequence: Sequence[int], kinds: int, pipeline: int, virtual: int, wraps: bool) -> Floats:
+def _compositions(model: Model, pipeline: int, virtual: int, wraps: bool) -> Floats:
     """One line a stage: blocks of each kind, holds the embedding, holds the head, its index."""
+    sequence, kinds = model.block_sequence(), len(model.kinds)
     lines = np.zeros((pipeline, kinds + 3))
-    for chunk in model_chunks(sequence, pipeline, virtual, wraps=wraps):
+    for chunk in model_chunks(sequence, pipeline, virtual, wraps=wraps, behind=model.prediction_layers):
         line = lines[chunk.stage]
         line[:kinds] += np.bincount(np.array(chunk.blocks, dtype=np.int64), minlength=kinds)
         line[kinds : kinds + 2] += (chunk.embedding, chunk.head)

@@ -64,6 +64,7 @@ def print_totals(estimate: Estimate, console: Console) -> None:
     lines = (
         f"Iteration {format_seconds(estimate.iteration_s)} ({estimate.provenance}),"
         f" {format_count(estimate.tokens_per_s)} tokens/s",
+        *words.trust(estimate.error),
         f"MFU {estimate.mfu:.1%} ({estimate.mfu_unmasked:.1%} if masked attention is not counted),"
         f" HFU {estimate.hfu:.1%},"
         f" {estimate.model_tflops:.0f} TFLOP/s per accelerator",

@@ -106,6 +106,7 @@ def estimate_to_dict(estimate: Estimate) -> dict[str, Any]:
         "fits": estimate.fits,
         "fullest_stage": estimate.fullest_stage,
         "provenance": estimate.provenance,
+        "error": None if estimate.error is None else asdict(estimate.error),
         "time": {part.name: part.value for part in estimate.time},
         "memory": {part.name: part.value for part in estimate.memory},
     }

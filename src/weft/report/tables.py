@@ -31,6 +31,8 @@ def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
         print_ranking(plan.layouts, console)
         best = plan.layouts[0]
         print_raw(console, f"  Best, to copy: --layout {format_layout(best.layout)}")
+        for line in words.trust(best.error):
+            paragraph(console, line, indent=2)
         print_time(best, console, title="Time of the best layout")
         print_memory(best, console)
         print_bound(best, console)

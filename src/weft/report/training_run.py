@@ -114,9 +114,11 @@ def comparison(
     """
     issued = Counter(steady[-1].issued)
     console.print(_collectives_table(predicted, issued, "Collectives of one step of the reporting rank"))
-    verdict = "equal to the prediction" if ranks_equal == ranks else "NOT equal to the prediction"
+    differing = ranks - ranks_equal
+    verdict = "NOT equal to the prediction" if differing else "equal to the prediction"
     console.print(
-        f"Each step's collectives (kind, axes, elements, width): {verdict} on {ranks_equal} of {ranks} ranks."
+        f"Each step's collectives (kind, axes, elements, width): {verdict} on {differing or ranks} of "
+        f"{counted(ranks, 'rank', 'ranks')}."
     )
     console.print(_time_table(steady, time))
     if time is None:

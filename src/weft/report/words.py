@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from weft.estimate.trust import COVERED
 from weft.layout.spec import Layout
 from weft.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
     from weft.estimate.result import Estimate
+    from weft.estimate.trust import ErrorBar
     from weft.model.job import Job
     from weft.search.plan import Advice
 
@@ -201,3 +203,12 @@ def largest_memory(estimate: Estimate, most: int = 2) -> str:
     """The largest parts of the memory: "activations 41.1 GiB, gradients 25.5 GiB"."""
     parts = sorted(estimate.memory, key=lambda part: -part.value)[:most]
     return ", ".join(f"{MEMORY_LABELS[part.name]} {format_bytes(part.value)}" for part in parts)
+
+
+def trust(error: ErrorBar | None) -> tuple[str, ...]:
+    """How far such estimates were from measured runs; nothing where constants are not Weft's own."""
+    if error is None:
+        return ()
+    if error.error is None:
+        return ("Error: unknown; nothing similar was ever measured",)
+    return (f"Error: +-{error.error:.0%} ({COVERED:.0%} of {error.runs} similar runs: {error.alike})",)

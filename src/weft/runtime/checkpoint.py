@@ -54,6 +54,7 @@ from weft.runtime.checkpoint_files import (
     Writer,
     check_format,
     check_plain,
+    checked_name,
     read_metadata,
     write_text,
 )
@@ -75,6 +76,10 @@ class Piece:
         name: what the whole is called ("blocks.0.qkv.weight", "blocks.0.qkv.weight/exp_avg").
         values: shape (placement.stop - placement.start,), contiguous, in a format of ``DTYPES``.
         placement: where element i, position ``placement.start`` + i of the flat block, lies in the whole.
+
+    Raises:
+        BadInput: the name cannot be saved.
+        ValueError: the values do not fit the placement, or are of another format.
     """
 
     name: str
@@ -82,6 +87,12 @@ class Piece:
     placement: Placement
 
     def __post_init__(self) -> None:
+        try:
+            checked_name(self.name)
+        except ValueError as error:
+            raise BadInput(
+                f"its name {error}", where=f"parameter {self.name[:60]!r}", remedy="rename it"
+            ) from None
         size = self.placement.stop - self.placement.start
         if self.values.shape != (size,) or not self.values.is_contiguous():
             raise ValueError(f"{self.name}: {tuple(self.values.shape)} values for {size} places")

@@ -38,6 +38,7 @@ from weft.fabric.edge import parse_json, read_text, validate
 
 INDEX = "tensors.json"
 LARGEST_INDEX_BYTES = 1_000_000_000
+LONGEST_NAME = 300
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -51,7 +52,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class Extent:
     """Where a rectangle's values lie: from byte ``start`` of a file of the checkpoint."""
 
     file: str
@@ -86,7 +87,7 @@ class Writer(StorageWriter):
                     values = planner.resolve_data(item)
                     assert isinstance(values, Tensor)
                     raw = values.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-                    stored = Stored(file=self._file, start=file.tell(), crc32=crc32(raw))
+                    stored = Extent(file=self._file, start=file.tell(), crc32=crc32(raw))
                     file.write(raw)
                     found.append(WriteResult(item.index, raw.nbytes, stored))
                 file.flush()
@@ -182,7 +183,7 @@ class Reader(StorageReader):
             found[_within(chunk.offsets, chunk.sizes)] = values
         return found
 
-    def _values(self, stored: Stored, index: MetadataIndex) -> Tensor:
+    def _values(self, stored: Extent, index: MetadataIndex) -> Tensor:
         tensor = self._metadata.state_dict_metadata[index.fqn]
         assert isinstance(tensor, TensorStorageMetadata)
         assert index.index is not None
@@ -243,7 +244,7 @@ def read_metadata(folder: Path, names: Iterable[str] | None = None) -> Metadata:
             TensorProperties(dtype=DTYPES[tensor.dtype]), torch.Size(tensor.shape), chunks
         )
         for chunk in tensor.chunks:
-            stored = Stored(file=chunk.file, start=chunk.start, crc32=chunk.crc32)
+            stored = Extent(file=chunk.file, start=chunk.start, crc32=chunk.crc32)
             metadata.storage_data[MetadataIndex(name, chunk.offsets)] = stored
     return metadata
 
@@ -296,7 +297,14 @@ def write_text(path: Path, text: str, *, largest: int) -> None:
         os.fsync(file.fileno())
 
 
-def _printable(text: str) -> str:
+def checked_name(text: str) -> str:
+    """A tensor's name that an index can have.
+
+    Raises:
+        ValueError: it is empty, too long or cannot be printed.
+    """
+    if not 0 < len(text) <= LONGEST_NAME:
+        raise ValueError(f"has {len(text)} characters, 1 to {LONGEST_NAME} can be saved")
     if not text.isprintable():
         raise ValueError("has characters that cannot be printed")
     return text
@@ -324,7 +332,7 @@ class _Chunk(BaseModel):
 class _Tensor(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    name: Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_printable)]
+    name: Annotated[str, AfterValidator(checked_name)]
     dtype: Literal["float64", "float32", "bfloat16", "float16"]
     shape: Annotated[list[_Size], Field(min_length=1, max_length=2)]
     chunks: list[_Chunk]

@@ -60,6 +60,7 @@ class Converted(nn.Module):
         takes: features that ``layer`` takes; None where it takes ids.
         gives: features to keep of the rows that ``layer`` gives; all by default.
         stream: the whole residual stream's features, which the layer takes or gives.
+        easy: all features of rows of its own, not this rank's share of them.
         features_at: the dimension of features, counted from the last; earlier ones become rows.
         stored: how the plain module stores its matrix, where not as (outputs, inputs).
         tied: the module whose matrix this one shares.
@@ -73,13 +74,14 @@ class Converted(nn.Module):
         takes: int | None,
         stream: int,
         gives: int | None = None,
+        easy: bool = False,
         features_at: int = -1,
         stored: Stored | None = None,
         tied: str | None = None,
     ) -> None:
         super().__init__()
         self.machine, self.name, self.layer = site.machine, site.name, layer
-        self.takes, self.gives, self.stream = takes, gives, stream
+        self.takes, self.gives, self.stream, self.easy = takes, gives, stream, easy
         self.features_at, self.stored, self.tied = features_at, stored, tied
         self._dropouts = site.dropouts
         self.train(site.module.training)
@@ -88,7 +90,7 @@ class Converted(nn.Module):
         """Of ids, or of features of this rank.
 
         Raises:
-            BadInput: the features are not this rank's share.
+            BadInput: the features are not this rank's share, or in easy mode not all.
             Unsupported: the model has dropouts and was switched to training.
         """
         if self.training and self._dropouts:
@@ -99,15 +101,43 @@ class Converted(nn.Module):
             )
         leading, one = input.shape, torch.Size()
         if self.takes is not None:
+            self._check_features(input.shape)
             leading, one = input.shape[: self.features_at], input.shape[self.features_at :]
-            if one[0] != self.takes:
-                raise BadInput(
-                    f"got {one[0]} features, but a rank's share is {self.takes}",
-                    where=self.name,
-                    remedy="check the roles around it, and sizes that the model's code writes out (Heads)",
-                )
         out = self.layer(input.reshape(-1, *one))[:, : self.gives]
         return cast(Tensor, out.reshape(*leading, *out.shape[1:]))
+
+    def _check_features(self, shape: torch.Size) -> None:
+        """Refuse what does not have the features that the layer takes."""
+        if len(shape) < -self.features_at:
+            wanted = f"(..., {self.takes}{', height, width' if self.features_at == -3 else ''})"
+            raise BadInput(f"got the shape {tuple(shape)}, but it takes {wanted}", where=self.name)
+        found = shape[self.features_at]
+        if found == self.takes:
+            return
+        if self.easy:
+            raise BadInput(f"got {found} features, but it takes {self.takes}", where=self.name)
+        raise BadInput(
+            f"got {found} features, but a rank's share is {self.takes}",
+            where=self.name,
+            remedy="check the roles around it, and sizes that the model's code writes out (Heads)",
+        )
+
+    @property
+    def weight(self) -> NoReturn:
+        """No rank has the plain module's."""
+        self._refuse_whole("weight")
+
+    @property
+    def bias(self) -> NoReturn:
+        """Likewise."""
+        self._refuse_whole("bias")
+
+    def _refuse_whole(self, key: str) -> NoReturn:
+        raise Unsupported(
+            "is cut over the grid, and no tensor of this rank",
+            where=f"{self.name}.{key}",
+            remedy="read it with gather_state_dict of weft.runtime.state_dict",
+        )
 
     def _save_to_state_dict(self, *args: object) -> NoReturn:
         raise Unsupported(

@@ -11,7 +11,7 @@ from torch import Size, Tensor
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from weft.errors import Unsupported
+from weft.errors import BadInput, Unsupported
 from weft.runtime.linear import Kind, Layer4D
 from weft.runtime.machine import Machine
 
@@ -29,7 +29,8 @@ class Conv4D(Layer4D):
 
     Raises:
         Unsupported: the layout asks for sequence parallelism.
-        BadInput: channels cannot be divided over their axis.
+        BadInput: channels cannot be divided over their axis; in ``forward``, the kernel does not fit into
+            the images.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Conv4D(Layer4D):
         self.kernel, self.stride, self.padding, self.dilation = kernel, stride, padding, dilation
 
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
+        self._check_size(rows)
         images, kernels = rows.contiguous(), self._kernels(weight)
         return functional.conv2d(images, kernels, None, self.stride, self.padding, self.dilation)
 
@@ -72,6 +74,20 @@ class Conv4D(Layer4D):
             rows, size, gradient, self.stride, self.padding, self.dilation
         )
         self.weight.scatter(found)
+
+    def _check_size(self, images: Tensor) -> None:
+        """Refuse images into which the kernel does not fit."""
+        for size, kernel, padding, dilation in zip(
+            images.shape[2:], self.kernel, self.padding, self.dilation, strict=True
+        ):
+            span = dilation * (kernel - 1) + 1
+            if size + 2 * padding < span:
+                height, width = images.shape[2:]
+                raise BadInput(
+                    f"got images of {height} x {width}, but the kernel spans {span}, padding is {padding}",
+                    where=self.weight.name,
+                    remedy="give larger images, or pad them",
+                )
 
     def _kernels(self, weight: Tensor) -> Tensor:
         """The block as (outputs, inputs, height, width)."""

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from weft.runtime.linear import Kind, Layer4D
 from weft.runtime.machine import Machine
@@ -69,6 +70,7 @@ class _ToShares(Function):
         return _to_shares(rows, machine, axis)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         return _to_rows(gradients[0], ctx.machine, ctx.axis), None, None
 
@@ -82,6 +84,7 @@ class _ToRows(Function):
         return _to_rows(shares, machine, axis)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         return _to_shares(gradients[0], ctx.machine, ctx.axis), None, None
 

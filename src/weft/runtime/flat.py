@@ -40,16 +40,15 @@ class Buffer:
     def __init__(
         self, machine: Machine, holdings: Sequence[Holding], sizes: Sequence[int], sum_over: tuple[str, ...]
     ) -> None:
-        first = holdings[0].parameter
         self.sum_over, self.bounds = sum_over, _bounds(sizes)
-        sharded = machine.grid.layout.zero > 0
-        self.values = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.values = torch.zeros(sum(sizes), dtype=machine.precision.master, device=machine.grid.device)
         self.gradients = torch.zeros_like(self.values)
         self.slots: list[Slot] = []
         start = 0
         for holding in holdings:
             stop = start + holding.parameter.numel()
-            counted = _counted(machine, holding, sharded=sharded)
+            cut = machine.shares_updates and holding.matrix
+            counted = holding.is_first_copy(machine.grid, cut_over_data=cut)
             self.slots.append(Slot(holding=holding, start=start, stop=stop, counted=counted))
             self.values[start:stop] = holding.parameter.detach().view(-1)
             holding.parameter.data = self.values[start:stop].view_as(holding.parameter)
@@ -79,21 +78,12 @@ def _bounds(sizes: Sequence[int]) -> list[Range]:
     return found
 
 
-def _counted(machine: Machine, holding: Holding, *, sharded: bool) -> bool:
-    """Whether the norm counts this rank's copy; matrices that ZeRO-1 cuts over data are no copies."""
-    split = (*holding.split_over, "data") if sharded and holding.matrix else holding.split_over
-    copied = [axis for axis in ("x", "y", "z", "data") if axis not in split]
-    if holding.on_ends:
-        copied.append("pipeline")
-    return all(machine.grid.coordinates[axis] == 0 for axis in copied)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Owned:
     """A range of a buffer that this rank updates.
 
     ``leaf`` is the values as an optimizer takes them; after a step its gradient is the whole batch's.
-    ``counted`` are its ranges that the norm counts.
+    ``counted`` are its ranges that the norm counts, ``decayed`` says that weight decay is for it.
     """
 
     buffer: Buffer
@@ -101,6 +91,7 @@ class Owned:
     stop: int
     leaf: nn.Parameter
     matrix: bool
+    decayed: bool
     counted: tuple[Range, ...]
 
 
@@ -110,17 +101,18 @@ class Flat:
     def __init__(self, machine: Machine, model: nn.Module, holdings: Sequence[Holding]) -> None:
         self.machine = machine
         layout = machine.grid.layout
-        self._sharded = layout.zero > 0 and machine.grid.size("data") > 1
         matrices = [holding for holding in holdings if holding.matrix]
         elements = sum(holding.parameter.numel() for holding in matrices)
-        self._matrices = Buffer(machine, matrices, buckets(elements, layout), ("data",))
-        by_axes: dict[tuple[str, ...], list[Holding]] = {}
+        sizes = buckets(elements, layout) if matrices else []
+        self._matrices = Buffer(machine, matrices, sizes, ("data",))
+        alike: dict[tuple[tuple[str, ...], bool], list[Holding]] = {}
         for holding in holdings:
             if not holding.matrix:
-                by_axes.setdefault(machine.grid.axes(*holding.sum_over), []).append(holding)
+                kind = machine.grid.axes(*holding.sum_over), holding.decayed
+                alike.setdefault(kind, []).append(holding)
         self._vectors = [
             Buffer(machine, members, [sum(member.parameter.numel() for member in members)], axes)
-            for axes, members in by_axes.items()
+            for (axes, _), members in alike.items()
         ]
         self.owned = [*self._own_matrices(), *self._own_vectors()]
         self._uses: dict[nn.Parameter, int] = {}
@@ -135,6 +127,8 @@ class Flat:
         self._shared = [slot for slot in self._matrices.slots if slot.holding.on_ends]
         self._late = {index for slot in self._shared for index in self._buckets_of[slot.holding.parameter]}
         self._micro_batches = 0
+        self._left: dict[nn.Parameter, int] = {}
+        """Gradients that each matrix is still to give, and below those of each bucket."""
         self._missing = [0] * len(self._matrices.bounds)
         self._summing: dict[int, Pending] = {}
         """By the index of what is owned."""
@@ -143,19 +137,22 @@ class Flat:
         grid, buffer = self.machine.grid, self._matrices
         for start, stop in buffer.bounds:
             low, high = 0, stop - start
-            if self._sharded:
+            if self.machine.shares_updates:
                 low, high = share(stop - start, grid.size("data"), grid.index("data"))
-            yield _owned(buffer, start + low, start + high, matrix=True)
+            yield _owned(buffer, start + low, start + high, matrix=True, decayed=True)
 
     def _own_vectors(self) -> Iterator[Owned]:
         for buffer in self._vectors:
-            yield _owned(buffer, 0, len(buffer.values), matrix=False)
+            decayed = buffer.slots[0].holding.decayed
+            yield _owned(buffer, 0, len(buffer.values), matrix=False, decayed=decayed)
 
     @contextmanager
     def step(self, micro_batches: int) -> Iterator[None]:
         """One step's forward and backward passes; when it ends, gradients are summed over all copies.
 
-        When the block raises, what was under way is waited for and dropped.
+        The sums are in ``leaf.grad`` of what is ``owned``, which may be a share: with ZeRO-1 the ``grad`` of
+        a matrix's parameter keeps, outside this rank's share, values that have not been summed.  When the
+        block raises, what was under way is waited for and dropped.
 
         Raises:
             BadInput: a matrix gives more gradients than ``micro_batches`` passes do.
@@ -163,11 +160,9 @@ class Flat:
         for buffer in (self._matrices, *self._vectors):
             buffer.clear()
         self._micro_batches = micro_batches
+        self._left = {parameter: micro_batches * uses for parameter, uses in self._uses.items()}
         self._missing = [
-            sum(
-                micro_batches * self._uses[slot.holding.parameter]
-                for slot, _ in self._matrices.within(*bound)
-            )
+            sum(self._left[slot.holding.parameter] for slot, _ in self._matrices.within(*bound))
             for bound in self._matrices.bounds
         ]
         try:
@@ -183,22 +178,26 @@ class Flat:
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
         """One more gradient of a matrix has been added; sum the buckets that are now complete."""
+        self._left[parameter] = self._left.get(parameter, 0) - 1
+        if self._left[parameter] < 0:
+            raise BadInput(
+                f"gave more gradients than Flat.step was told of (micro_batches = {self._micro_batches})",
+                where=self._name_of(parameter),
+                remedy="count every backward pass; call each module once in a pass, inside Flat.step",
+            )
         for index in self._buckets_of[parameter]:
             self._missing[index] -= 1
-            if self._missing[index] < 0:
-                raise BadInput(
-                    "matrices gave more gradients than Flat.step was told of",
-                    where=f"micro_batches = {self._micro_batches}",
-                    remedy="count every backward pass; call each module once in a pass, inside Flat.step",
-                )
             early = self.machine.overlap.switches.reduce_scatter and index not in self._late
             if self._missing[index] == 0 and early:
                 self._summing[index] = self._sum(index)
 
+    def _name_of(self, parameter: nn.Parameter) -> str:
+        return next(slot.holding.name for slot in self._matrices.slots if slot.holding.parameter is parameter)
+
     def _sum(self, index: int) -> Pending:
         start, stop = self._matrices.bounds[index]
         values = self._matrices.gradients[start:stop].to(self.machine.precision.reduce)
-        if self._sharded:
+        if self.machine.shares_updates:
             return self.machine.collectives.reduce_scatter(values, "data")
         return self.machine.collectives.all_reduce(values, "data")
 
@@ -223,7 +222,7 @@ class Flat:
 
     def publish(self) -> None:
         """With ZeRO-1, bring updated values to the other ranks of data, in the format of gathering."""
-        if not self._sharded:
+        if not self.machine.shares_updates:
             return
         waiting = []
         for owned in self.owned[: len(self._matrices.bounds)]:
@@ -234,8 +233,12 @@ class Flat:
             self._matrices.values[start:stop] = pending.wait()
             owned.leaf.detach().copy_(own)
 
-    def norm(self) -> Tensor:
-        """Euclidean norm of all gradients of the whole model, each parameter counted once, shape (1,)."""
+    def norm(self, loss: Tensor | None = None) -> Tensor:
+        """Euclidean norm of all gradients of the whole model, each parameter counted once, shape (1,).
+
+        Args:
+            loss: where any rank's is not finite the norm is NaN on every rank, without another collective.
+        """
         wide = self.machine.precision.wide
         total = torch.zeros(1, dtype=wide, device=self.machine.grid.device)
         for owned in self.owned:
@@ -243,12 +246,14 @@ class Flat:
             assert gradient is not None
             for low, high in owned.counted:
                 total += torch.linalg.vector_norm(gradient[low:high], dtype=wide).square()
+        if loss is not None:
+            total += 0.0 * loss
         self.machine.collectives.all_reduce(total, "x", "y", "z", "data", "pipeline").wait()
         return total.sqrt_()
 
-    def clip(self, maximum: float) -> Tensor:
+    def clip(self, maximum: float, loss: Tensor | None = None) -> Tensor:
         """Scale gradients so that their norm is at most ``maximum``; the norm before, shape (1,)."""
-        norm = self.norm()
+        norm = self.norm(loss)
         scale = (maximum / (norm + 1e-6)).clamp(max=1.0)
         for owned in self.owned:
             assert owned.leaf.grad is not None
@@ -256,7 +261,7 @@ class Flat:
         return norm
 
 
-def _owned(buffer: Buffer, start: int, stop: int, *, matrix: bool) -> Owned:
+def _owned(buffer: Buffer, start: int, stop: int, *, matrix: bool, decayed: bool) -> Owned:
     leaf = nn.Parameter(buffer.values[start:stop])
     leaf.grad = buffer.gradients[start:stop]
     counted: list[Range] = []
@@ -264,4 +269,12 @@ def _owned(buffer: Buffer, start: int, stop: int, *, matrix: bool) -> Owned:
         if slot.counted:
             first = counted.pop()[0] if counted and counted[-1][1] == low - start else low - start
             counted.append((first, high - start))
-    return Owned(buffer=buffer, start=start, stop=stop, leaf=leaf, matrix=matrix, counted=tuple(counted))
+    return Owned(
+        buffer=buffer,
+        start=start,
+        stop=stop,
+        leaf=leaf,
+        matrix=matrix,
+        decayed=decayed,
+        counted=tuple(counted),
+    )

@@ -10,13 +10,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 
 def gated_silu(both: Tensor) -> Tensor:
     """SiLU of the first half of the features times the second (SwiGLU, arXiv 2002.05202).
 
-    (tokens, 2 features) to (tokens, features); only the input is kept for the backward pass.
+    (tokens, 2 features) to (tokens, features); the input and its SiLU are kept for the backward pass.
     """
     return cast(Tensor, _GatedSilu.apply(both))  # type: ignore[no-untyped-call]
 
@@ -30,6 +31,7 @@ class _GatedSilu(Function):
         return opened * value
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         both, opened = ctx.saved_tensors
         gate, value = both.chunk(2, dim=1)
@@ -72,6 +74,7 @@ class _SplitHeads(Function):
         return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         slope = gradients[0].new_empty(ctx.shape)
         *rotated, values = zip(slope.split(ctx.parts, dim=2), gradients, strict=True)  # type: ignore[no-untyped-call]

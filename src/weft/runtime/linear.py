@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from torch import Size, Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from weft.runtime.collectives import Pending
 from weft.runtime.machine import Machine
@@ -170,6 +171,7 @@ class _Product(Function):
         return layer.sum_output(layer.product(whole, layer.weight.gather()))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         layer: Layer4D = ctx.layer
         (rows,) = ctx.saved_tensors

@@ -40,6 +40,11 @@ class Machine:
         )
 
     @property
+    def shares_updates(self) -> bool:
+        """ZeRO-1: each rank of data updates a share of the matrices."""
+        return self.grid.layout.zero > 0 and self.grid.size("data") > 1
+
+    @property
     def rows_cut(self) -> bool:
         """Sequence parallelism: between linear layers tokens are split over x."""
         return self.grid.layout.sequence_parallel and self.grid.size("x") > 1

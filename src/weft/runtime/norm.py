@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from weft.runtime.machine import Machine
@@ -80,6 +81,7 @@ class _Normalize(Function):
         return normed.to(rows.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         normed, scale = ctx.saved_tensors
         norm: Norm4D = ctx.norm

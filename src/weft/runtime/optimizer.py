@@ -19,12 +19,13 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamSettings:
-    """AdamW (arXiv 1711.05101) with linear warm-up and cosine decay to a tenth; matrices alone are decayed.
+    """AdamW (arXiv 1711.05101) with linear warm-up and cosine decay of the rate to a tenth.
 
-    ``steps`` 0 keeps the rate after warm-up; ``clip`` None leaves gradients as they are.
+    Weights of what is ``Holding.decayed`` decay.  ``steps`` 0 keeps the rate after warm-up; ``clip`` None
+    leaves gradients as they are.
 
     Raises:
-        BadInput: a value is out of range or not finite.
+        BadInput: a value is no number of its kind, out of range or not finite.
     """
 
     rate: float = 3e-4
@@ -36,13 +37,15 @@ class AdamSettings:
     clip: float | None = 1.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+            raise BadInput(f"betas = {self.betas!r}", where="optimizer", remedy="give two numbers")
         _within("rate", self.rate, above=0.0)
         for beta in self.betas:
             _within("betas", beta, least=0.0, below=1.0)
         _within("epsilon", self.epsilon, above=0.0)
         _within("weight_decay", self.weight_decay, least=0.0)
-        _within("warmup", self.warmup, least=0)
-        _within("steps", self.steps, least=0)
+        _within("warmup", self.warmup, least=0, kind=int)
+        _within("steps", self.steps, least=0, kind=int)
         if self.clip is not None:
             _within("clip", self.clip, above=0.0)
 
@@ -66,8 +69,19 @@ class AdamSettings:
         return found
 
 
-def _within(name: str, value: float, *, least: float = -inf, above: float = -inf, below: float = inf) -> None:
-    """Refuse a number outside its range; NaN is in none, and infinity neither."""
+def _within(
+    name: str,
+    value: object,
+    *,
+    least: float = -inf,
+    above: float = -inf,
+    below: float = inf,
+    kind: type[int | float] = float,
+) -> None:
+    """Refuse what is no number, or one outside its range; NaN is in none, and infinity neither."""
+    if not isinstance(value, int | kind) or isinstance(value, bool):
+        wanted = "a whole number" if kind is int else "a number"
+        raise BadInput(f"{name} = {value!r}", where="optimizer", remedy=f"give {wanted}")
     if not (least <= value and above < value < below):
         low = f"at least {least:g}" if least > -inf else f"above {above:g}"
         high = f"below {below:g}" if below < inf else "finite"
@@ -102,27 +116,32 @@ class Optimizer:
         self.flat, self.settings, self.updates = flat, settings, 0
         groups = [
             {
-                "params": [owned.leaf for owned in flat.owned if owned.matrix == matrix],
-                "weight_decay": settings.weight_decay if matrix else 0.0,
+                "params": [owned.leaf for owned in flat.owned if owned.decayed == decayed],
+                "weight_decay": settings.weight_decay if decayed else 0.0,
             }
-            for matrix in (True, False)
+            for decayed in (True, False)
         ]
         self._adam = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
+            groups,
             lr=settings.rate,
             betas=settings.betas,
             eps=settings.epsilon,
             fused=True,
         )
 
-    def step(self) -> Tensor:
+    def step(self, loss: Tensor | None = None) -> Tensor:
         """Clip, update, and with ZeRO-1 publish; the gradients' norm before clipping, shape (1,).
 
+        Args:
+            loss: the step's, shape (1,), on ranks that know it; 0 on others.
+
         Raises:
-            BadInput: on every rank, before anything is updated: the norm is not finite.
+            BadInput: on every rank, before anything is updated: the norm or any rank's loss is not finite.
         """
         limit = self.settings.clip
-        norm = self.flat.norm() if limit is None else self.flat.clip(limit)
+        norm = self.flat.norm(loss) if limit is None else self.flat.clip(limit, loss)
+        if loss is not None:
+            check_finite("the loss", float(loss), self.updates)
         check_finite("the norm of the gradients", float(norm), self.updates)
         for group in self._adam.param_groups:
             group["lr"] = self.settings.rate_at(self.updates)

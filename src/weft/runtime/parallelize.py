@@ -126,11 +126,13 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
 
     Raises:
         BadInput: the plan does not cover a module with parameters, has a pattern that matches nothing or a
-            module of another role, a size cannot be divided over the grid, or ranks have different values.
+            module of another role, a size cannot be divided over the grid, ranks have different values, or
+            the model has been parallelized already.
         Unsupported: the layout, or something in the model, has no counterpart in the runtime: hooks, ties
             that the plan does not declare, dropout, frozen parameters, subclasses of layers, norms without
-            weights.
+            weights; in easy mode statistics of one rank's rows, and tables that depend on them.
     """
+    _check_plain(model)
     _check_layout(machine)
     roles = _matched(model, plan)
     _check_covered(model, roles)
@@ -138,7 +140,9 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     _check_hooks(model, roles, easy=easy)
     _check_ties(model, roles)
     dropouts: tuple[str, ...] = ()
-    if not easy:
+    if easy:
+        _check_statistics(model)
+    else:
         dropouts = _dropouts(model)
         _check_norms(model, roles)
     converted = _converted(model, machine, roles, dropouts)
@@ -158,6 +162,8 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         setattr(model.get_submodule(above), child, one)
     for module, attribute, value in smaller:
         setattr(module, attribute, value)
+    if easy:
+        _leave_fast_paths(model)
     return model.to(machine.grid.device)
 
 
@@ -244,6 +250,17 @@ def _is_easy(roles: Mapping[str, Role]) -> bool:
 
 
 # What cannot be converted --------------------------------------------------------------------------
+
+
+def _check_plain(model: nn.Module) -> None:
+    """Nothing of it has been converted before."""
+    kinds = (*model.modules(), *model.parameters())
+    if any(isinstance(one, Converted | Replicated) for one in kinds):
+        raise BadInput(
+            "has been parallelized already",
+            where=type(model).__name__,
+            remedy="call parallelize once, on the plain model",
+        )
 
 
 def _check_layout(machine: Machine) -> None:
@@ -349,6 +366,22 @@ def _check_norms(model: nn.Module, roles: Mapping[str, Role]) -> None:
             )
 
 
+def _check_statistics(model: nn.Module) -> None:
+    """In easy mode each rank would take, or keep, the statistics of its own rows."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            remedy = "use a LayerNorm or GroupNorm"
+        elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            remedy = "set track_running_stats=False"
+        else:
+            continue
+        raise Unsupported(
+            f"would take the statistics of one rank's rows alone ({type(module).__name__})",
+            where=name or "the model itself",
+            remedy=remedy,
+        )
+
+
 def _check_buffers(model: nn.Module, machine: Machine) -> None:
     for name, buffer in model.named_buffers():
         if buffer.is_meta and machine.grid.device.type != "meta":
@@ -360,13 +393,13 @@ def _check_buffers(model: nn.Module, machine: Machine) -> None:
 
 
 def _check_same(model: nn.Module, machine: Machine) -> None:
-    """Every rank has the same values: sums of their bits agree."""
+    """Every rank has the same parameters and buffers: sums of their bits agree."""
     if machine.grid.mesh is None or machine.grid.device.type == "meta":
         return
     names, sums = [], []
-    for name, parameter in model.named_parameters():
+    for name, values in (*model.named_parameters(), *model.named_buffers()):
         names.append(name)
-        sums.append(_bits(parameter.detach()))
+        sums.append(_bits(values.detach()))
     least = torch.tensor(sums, dtype=torch.int64, device=machine.grid.device)
     most = least.clone()
     every = ("x", "y", "z", "data")
@@ -386,6 +419,8 @@ def _bits(values: Tensor) -> int:
     """The sum of the bits of all values, exact in any order."""
     if values.is_meta:
         return 0
+    if values.is_complex():
+        values = torch.view_as_real(values)
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
     return int(values.contiguous().view(whole).sum(dtype=torch.int64))
 
@@ -458,6 +493,13 @@ def _replicate(model: nn.Module, replicated: Mapping[nn.Parameter, Replicated]) 
         for key, parameter in list(module._parameters.items()):
             if parameter is not None and parameter in replicated:
                 setattr(module, key, replicated[parameter])
+
+
+def _leave_fast_paths(model: nn.Module) -> None:
+    """Encoder layers compute as in training: their fast path reads weights that are cut over the grid."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
 
 
 def _take_values(model: nn.Module, converted: Mapping[str, Converted]) -> None:

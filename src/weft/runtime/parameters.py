@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from weft.errors import BadInput
 from weft.runtime.collectives import Pending
+from weft.runtime.grid import Grid
 from weft.runtime.machine import Machine
 from weft.runtime.placement import Placement, Range, share
 
@@ -26,7 +27,8 @@ class Holding:
         placement: which piece of the whole ``parameter``, flattened, is.
         sum_over: axes over which gradients are to be summed once per step.
         split_over: axes whose ranks hold different pieces; along the others they hold copies.
-        matrix: a matrix cut over z (decayed by optimizers), not a vector.
+        matrix: a matrix cut over z, not what is whole along it.
+        decayed: optimizers decay it: a matrix, or what a plain module holds in two or more dimensions.
         on_ends: the first and the last pipeline stage both hold it, and sum its gradients.
     """
 
@@ -36,7 +38,20 @@ class Holding:
     sum_over: tuple[str, ...]
     split_over: tuple[str, ...]
     matrix: bool
+    decayed: bool
     on_ends: bool = False
+
+    def is_first_copy(self, grid: Grid, *, cut_over_data: bool = False) -> bool:
+        """Whether of all ranks' copies this rank's is the one to count.
+
+        Args:
+            cut_over_data: ranks along data have pieces of it that are no copies.
+        """
+        split = (*self.split_over, "data") if cut_over_data else self.split_over
+        copied = [axis for axis in ("x", "y", "z", "data") if axis not in split]
+        if self.on_ends:
+            copied.append("pipeline")
+        return all(grid.coordinates[axis] == 0 for axis in copied)
 
     def fill(self, whole: Whole) -> None:
         """Take the piece's values from the whole parameter; padding becomes zero."""
@@ -97,6 +112,7 @@ class Matrix(nn.Module):
             sum_over=("data",),
             split_over=self.split_over,
             matrix=True,
+            decayed=True,
             on_ends=self.on_ends,
         )
 
@@ -185,6 +201,7 @@ class Vector(nn.Module):
             sum_over=self.sum_over,
             split_over=self.split_over,
             matrix=False,
+            decayed=False,
         )
 
 
@@ -196,6 +213,7 @@ class Replicated(nn.Parameter):
         second_names: further ones of a tied parameter.
     """
 
+    machine: Machine
     plain_name: str
     second_names: tuple[str, ...]
 
@@ -205,7 +223,7 @@ class Replicated(nn.Parameter):
     ) -> Replicated:
         """Zeros under a name."""
         made = cls(torch.zeros(shape, dtype=machine.precision.master, device=machine.grid.device))
-        made.plain_name, made.second_names = name, second_names
+        made.machine, made.plain_name, made.second_names = machine, name, second_names
         return made
 
     def holding(self) -> Holding:
@@ -221,6 +239,7 @@ class Replicated(nn.Parameter):
             sum_over=("x", "y", "z", "data"),
             split_over=(),
             matrix=False,
+            decayed=self.ndim > 1,
         )
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -112,6 +113,7 @@ class Passes:
         self, machine: Machine, stages: nn.ModuleList, *, micro_batch: int, micro_batches: int, tokens: int
     ) -> None:
         self.machine, self.tokens, self.micro_batches = machine, tokens, micro_batches
+        self.rows = micro_batch * micro_batches
         self.stages = cast(list[StageModule], list(stages))
         self._losses: list[Tensor] = []
         self._schedule = None
@@ -129,7 +131,14 @@ class Passes:
         Args:
             inputs: token ids (micro_batches * micro_batch, sequence), ``targets`` likewise; or whatever the
                 first stage takes and the last one's losses are of.
+
+        Raises:
+            BadInput: of inputs, on the first stage, or targets, on the last, there are more or fewer.
         """
+        if self.stages[0].first:
+            self._check_rows("inputs", inputs)
+        if self.has_head:
+            self._check_rows("targets", targets)
         self._losses = []
         if self._schedule is None:
             whole = self.stages[0]
@@ -145,6 +154,14 @@ class Passes:
         for loss in self._losses:
             total += loss
         return total
+
+    def _check_rows(self, what: str, given: Tensor) -> None:
+        if given.shape[:1] != (self.rows,):
+            raise BadInput(
+                f"{tuple(given.shape)} is no tensor of {self.rows} rows",
+                where=f"{what} of a step",
+                remedy=f"give micro_batch x micro_batches rows, {self.micro_batches} micro-batches together",
+            )
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """A micro-batch's share of the mean loss over the global batch."""
@@ -198,6 +215,7 @@ class _Arrive(Function):
         return machine.collectives.all_gather(rows, "x").wait()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return _own_rows(ctx.machine, gradients[0]), None
 
@@ -211,6 +229,7 @@ class _Leave(Function):
         return _own_rows(machine, rows)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         machine: Machine = ctx.machine
         return machine.collectives.all_gather(gradients[0], "x").wait(), None
@@ -247,14 +266,14 @@ class _CountedStage(PipelineStage):
 
 
 def _stage(machine: Machine, stage: StageModule, index: int, count: int, micro_batch: int) -> PipelineStage:
-    given, given_on = stage.takes(micro_batch), stage.gives(micro_batch)
+    takes, gives = stage.takes(micro_batch), stage.gives(micro_batch)
     made = _CountedStage(
         _Between(stage),
         index,
         count,
         machine.grid.device,
-        input_args=given if stage.first else _sent(machine, given),
-        output_args=given_on if stage.last else _sent(machine, given_on),
+        input_args=takes if stage.first else _sent(machine, takes),
+        output_args=gives if stage.last else _sent(machine, gives),
         group=machine.grid.group("pipeline"),
     )
     made.machine = machine

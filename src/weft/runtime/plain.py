@@ -119,13 +119,18 @@ def table_of(site: Site, role: str) -> tuple[int, int, int | None]:
         site.mistyped(role, "nn.Embedding")
     _check_own(site, ("weight",))
     assert isinstance(module, nn.Embedding)
+    check_table(site, module)
+    rows, features = module.weight.shape
+    return rows, features, module.padding_idx
+
+
+def check_table(site: Site, module: nn.Embedding | nn.EmbeddingBag) -> None:
+    """Refuse a table that is changed, or trained, by which ids one rank sees."""
     if module.max_norm is not None:
         site.refuse(f"has max_norm = {module.max_norm:g}", "set max_norm to None")
     for option in ("scale_grad_by_freq", "sparse"):
         if getattr(module, option):
             site.refuse(f"has {option} on", f"set {option} to False")
-    rows, features = module.weight.shape
-    return rows, features, module.padding_idx
 
 
 def norm_of(site: Site) -> tuple[int, bool, float]:
@@ -201,6 +206,8 @@ def check_parameter(site: Site, parameter: nn.Parameter, name: str) -> None:
             f"is of class {type(parameter).__name__}",
             "give plain parameters, neither quantized nor split",
         )
+    elif not parameter.numel():
+        problem = f"is empty: {tuple(parameter.shape)}", "take it away"
     elif not parameter.requires_grad:
         problem = "is frozen", "the runtime trains all parameters: call requires_grad_(True)"
     elif any(hooks):

@@ -25,6 +25,7 @@ from weft.runtime.plain import (
     PlainLinear,
     attribute_of,
     check_parameter,
+    check_table,
     layer_of,
     linear_of,
     norm_of,
@@ -183,6 +184,7 @@ class Easy:
             layer,
             takes=plain.inputs,
             stream=plain.inputs,
+            easy=True,
             features_at=plain.features_at,
             stored=plain.stored,
         )
@@ -196,10 +198,10 @@ class Whole:
         """The module's own parameters, which all ranks are to hold.
 
         Raises:
-            Unsupported: statistics of the whole batch are wanted, or a parameter is not plain.
+            Unsupported: a table would change by the ids of one rank, or a parameter is not plain.
         """
-        if isinstance(site.module, nn.modules.batchnorm._BatchNorm):
-            site.refuse("would take the statistics of one rank's rows alone", "use a LayerNorm or GroupNorm")
+        if isinstance(site.module, nn.Embedding | nn.EmbeddingBag):
+            check_table(site, site.module)
         for key, parameter in site.module.named_parameters(recurse=False):
             check_parameter(site, parameter, f"{site.name}.{key}" if site.name else key)
             yield parameter

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +17,8 @@ from weft.runtime.checkpoint import STATE, latest, remove_partial, step_folders
 LOCK = ".weft-lock"
 LARGEST_METRICS_BYTES = 4_000_000_000
 _SHOWN = 4
+_RECORD = '{"step"'
+"""How each record begins."""
 
 
 @contextmanager
@@ -105,13 +107,12 @@ def metrics_file(path: Path, after: int) -> Iterator[IO[str]]:
     """A file of JSON lines to which the records of a run's steps are added.
 
     Args:
-        after: steps done; records of later steps, and a last line that a crash cut off, are dropped.  With 0
-            the file begins anew.
+        after: steps done; records of later steps, and a last line that a crash cut off, are dropped.
 
     Raises:
         BadInput: it cannot be written, or holds something else.
     """
-    kept = _kept(path, after) if after and path.is_file() else ""
+    kept = _kept(path, after) if path.is_file() else ""
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,8 +124,11 @@ def metrics_file(path: Path, after: int) -> Iterator[IO[str]]:
             file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror}", where=str(path)) from None
-    with file:
+    try:
         yield file
+    finally:
+        with suppress(OSError):  # each record has been written, or its problem told
+            file.close()
 
 
 def write_record(file: IO[str], record: dict[str, Any]) -> None:
@@ -139,7 +143,7 @@ def write_record(file: IO[str], record: dict[str, Any]) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=file.name) from None
+        raise BadInput(f"cannot be written: {error.strerror}", where=str(file.name)) from None
 
 
 def _kept(path: Path, after: int) -> str:
@@ -153,7 +157,7 @@ def _kept(path: Path, after: int) -> str:
             step = None
         if isinstance(step, int) and line.endswith("\n"):
             kept.append(line if step <= after else "")
-        elif number < len(lines):
+        elif line.endswith("\n") or not (kept or _RECORD.startswith(line[: len(_RECORD)])):
             raise BadInput(
                 f"line {number} is no record of a step", where=str(path), remedy="name another --metrics"
             )

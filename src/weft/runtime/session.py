@@ -22,7 +22,7 @@ from weft.runtime.flat import Flat
 from weft.runtime.grid import Grid
 from weft.runtime.initial import initialize
 from weft.runtime.machine import Machine
-from weft.runtime.optimizer import AdamSettings, Optimizer, check_finite
+from weft.runtime.optimizer import AdamSettings, Optimizer
 from weft.runtime.overlap import Switches
 from weft.runtime.parameters import holdings
 from weft.runtime.pipeline import Passes, build_stages
@@ -129,7 +129,7 @@ class Session:
         """Train on the next global batch.
 
         Raises:
-            BadInput: the norm of the gradients is not finite, before anything is updated, or the loss is not.
+            BadInput: before anything is updated: the loss or the norm of the gradients is not finite.
         """
         start, number = perf_counter(), self.steps_done
         rows = [
@@ -142,12 +142,8 @@ class Session:
             loss = self._passes.run(inputs, targets)
         if self._passes.has_head:
             self.machine.collectives.all_reduce(loss, "z", "data").wait()
-        norm = self.optimizer.step()
-        result = (float(loss), float(norm))
-        check_finite("the loss", result[0], number)
-        return StepResult(
-            step=number, loss=result[0], gradient_norm=result[1], seconds=perf_counter() - start
-        )
+        norm = float(self.optimizer.step(loss))
+        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint that loads on any grid."""

@@ -77,8 +77,8 @@ def gather_state_dict(
     """
     known = _known(model)
     machine = known.machine
-    layout, precision = machine.grid.layout, machine.precision
-    if flat is None and layout.zero and layout.data > 1 and precision.gather != precision.master:
+    precision = machine.precision
+    if flat is None and machine.shares_updates and precision.gather != precision.master:
         raise BadInput(
             "with ZeRO-1 a rank knows the exact values of its own share alone",
             where="gather_state_dict",
@@ -184,20 +184,20 @@ def _known(model: nn.Module) -> _Known:
     Raises:
         BadInput: it has not been parallelized, or not as it is given.
     """
-    converted: list[Converted] = []
+    machines = [one.machine for one in model.parameters() if isinstance(one, Replicated)]
     for name, module in model.named_modules():
         if isinstance(module, Converted):
-            converted.append(module)
+            machines.append(module.machine)
             if module.name != name:
                 raise BadInput(
                     f"its {name} was {module.name} when it was parallelized",
                     where=type(model).__name__,
                     remedy="give the module that parallelize returned",
                 )
-    if not converted:
+    if not machines:
         raise BadInput("has not been parallelized", where=type(model).__name__)
     return _Known(
-        machine=converted[0].machine,
+        machine=machines[0],
         held={holding.name: holding for holding in holdings(model)},
         stored=stored_of(model),
         ties=dict(_ties(model)),
@@ -257,27 +257,21 @@ def _check_format(name: str, value: Tensor, here: Tensor) -> None:
 
 def _once(known: _Known, flat: Flat | None) -> Iterator[tuple[str, Placement, Tensor]]:
     """This rank's pieces; over all ranks each value is in one of them."""
-    grid = known.machine.grid
+    machine = known.machine
     if flat is None:
         for name, holding in known.held.items():
-            if _first_copy(known.machine, holding):
+            if holding.is_first_copy(machine.grid):
                 yield name, holding.placement, holding.parameter.detach().view(-1)
         return
-    sharded = grid.layout.zero > 0 and grid.size("data") > 1
     for owned in flat.owned:
         for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
-            if slot.counted or (sharded and owned.matrix):
+            if slot.counted or (machine.shares_updates and owned.matrix):
                 placement = slot.holding.placement.part(low - slot.start, high - slot.start)
                 yield (
                     slot.holding.name,
                     placement,
                     owned.leaf.detach()[low - owned.start : high - owned.start],
                 )
-
-
-def _first_copy(machine: Machine, holding: Holding) -> bool:
-    copied = [axis for axis in ("x", "y", "z", "data") if axis not in holding.split_over]
-    return all(machine.grid.coordinates[axis] == 0 for axis in copied)
 
 
 def _gathered(machine: Machine, holding: Holding, pieces: list[tuple[Placement, Tensor]]) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from weft.errors import BadInput
@@ -116,6 +117,7 @@ class _Lookup(Function):
         return _own_features(machine, whole)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
         (local,) = ctx.saved_tensors
         table: Matrix = ctx.table
@@ -176,12 +178,16 @@ class _Logits(Function):
         return machine.matmul(whole, table.gather().t())
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         table: Matrix = ctx.table
         machine = table.machine
         (saved,) = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        again = whole_rows(machine, saved) if machine.rows_cut else Whole(machine, Pending(saved), laid=False)
+        if machine.rows_cut:
+            again = whole_rows(machine, saved)
+        else:
+            again = GatheredRows(machine, Pending(saved), laid=False)
         if not machine.overlap.switches.all_reduce:
             again.pending.wait()
         partial = machine.matmul(gradient, table.gather())
@@ -196,7 +202,7 @@ class _Logits(Function):
         return summed[0] if machine.rows_cut else _own_features(machine, summed), None, None
 
 
-class Whole:
+class GatheredRows:
     """Hidden states being gathered with all features and tokens.
 
     ``laid`` says that the shards of the ranks come one after the other and must be put side by side.
@@ -210,10 +216,10 @@ class Whole:
         return _side_by_side(self.machine, gathered) if self.laid else gathered
 
 
-def whole_rows(machine: Machine, rows: Tensor) -> Whole:
+def whole_rows(machine: Machine, rows: Tensor) -> GatheredRows:
     """Gather hidden states (tokens [/ x], hidden / y) to (tokens, hidden)."""
     axes = ("x", "y") if machine.rows_cut else ("y",)
-    return Whole(machine, machine.collectives.all_gather(rows, *axes))
+    return GatheredRows(machine, machine.collectives.all_gather(rows, *axes))
 
 
 def _side_by_side(machine: Machine, gathered: Tensor) -> Tensor:
@@ -283,6 +289,7 @@ class _CrossEntropy(Function):
         return torch.where(counted, total.log() - target, 0)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         chances, local, here, counted = ctx.saved_tensors
         gradient = torch.where(counted, gradients[0], 0)

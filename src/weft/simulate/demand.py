@@ -28,7 +28,7 @@ from weft.layout.operations import (
     stage_boundary,
 )
 from weft.layout.spec import Layout
-from weft.layout.stages import split_layers
+from weft.layout.stages import model_chunks
 
 Key = tuple[CollectiveKind, tuple[str, ...]]
 """Kind and axes of a collective."""
@@ -96,14 +96,17 @@ def demand(layout: Layout, frame: TimedFrame) -> Demand:
 
 def chunk_counts(layout: Layout, frame: TimedFrame) -> list[tuple[int, tuple[float, ...]]]:
     """Stage, and blocks of each kind, embedding and head, of every chunk in model order."""
-    model, chunks = frame.job.model, layout.pipeline * layout.virtual_stages
-    sequence = np.array(model.block_sequence())
-    ends = np.cumsum([0, *split_layers(len(sequence), chunks)])
-    found = []
-    for chunk in range(chunks):
-        blocks = np.bincount(sequence[ends[chunk] : ends[chunk + 1]], minlength=len(model.kinds))
-        edges = (float(chunk == 0), float(chunk == chunks - 1))
-        found.append((stage_of(layout, chunk), (*blocks.astype(float).tolist(), *edges)))
+    model, found = frame.job.model, []
+    for chunk in model_chunks(
+        model.block_sequence(),
+        layout.pipeline,
+        layout.virtual_stages,
+        wraps=layout.schedule == "zbv",
+        behind=model.prediction_layers,
+    ):
+        blocks = np.bincount(np.array(chunk.blocks, dtype=np.int64), minlength=len(model.kinds))
+        edges = (float(chunk.embedding), float(chunk.head))
+        found.append((chunk.stage, (*blocks.astype(float).tolist(), *edges)))
     return found
 
 

@@ -163,11 +163,12 @@ def _sharded(run: Run, stack: Stack, layout: Layout, assumed: list[str]) -> Layo
     if zero is None:
         zero = stack.zero
         assumed.append(f"ZeRO {zero} ({stack.title}; not stated)")
+    kept = zero == 3 and not stack.reshard
+    if layout.pipeline > 1 and (kept or zero == 2):
+        assumed.append("weights are gathered and gradients scattered once a step, since stages keep them")
+        return replace(layout, zero=1)
     if zero < 3:
         return replace(layout, zero=zero)
-    if layout.pipeline > 1 and not stack.reshard:
-        assumed.append(f"gathered weights are kept between micro-batches ({stack.title})")
-        return replace(layout, zero=2)
     if _HYBRID.search(run.remarks) and run.nodes_gpus:
         shard = gcd(layout.data, run.nodes_gpus)
         assumed.append(f"sharded over {shard} ranks, replicated over the others")

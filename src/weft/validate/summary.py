@@ -101,6 +101,12 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
     )
 
 
+def spread_errors(rows: Sequence[Prepared | Skipped], seconds: Floats) -> tuple[Errors, ...]:
+    """Errors by family of other predicted times of the prepared rows."""
+    unknown = np.zeros(len(seconds))
+    return validation(rows, Predictions(seconds=seconds, memory_bytes=unknown)).families
+
+
 def spearman(first: Floats, second: Floats) -> float | None:
     """Rank correlation with mean ranks of ties; None below two values or where one side is constant."""
     if len(first) < 2:

@@ -1,0 +1,76 @@
+"""``weft calibrate`` as a user runs it: a fit of a small table, its file, and refusals."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from weft.cli.app import cli
+from weft.cluster.calibration import read_calibration
+from weft.errors import BadInput, WeftError
+
+RUNS = Path(__file__).with_name("published_runs.csv")
+
+
+def weft(*arguments: str):
+    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    constants, errors = folder / "mine.toml", folder / "errors.json"
+    result = weft("calibrate", str(RUNS), "-o", str(constants), "--errors", str(errors))
+    assert result.exit_code == 0, result.output
+    return result.stdout, constants, errors
+
+
+def test_says_what_the_fit_is_worth(fitted) -> None:
+    output, _, _ = fitted
+    for words in (
+        "model left out",
+        "family left out",
+        "korthikanti",
+        "mean over families",
+        "gemm_efficiency",
+    ):
+        assert words in output
+
+
+def test_constants_can_be_used(fitted) -> None:
+    _, constants, _ = fitted
+    tables = tomllib.loads(constants.read_text(encoding="utf-8"))
+    assert tables["a100"]["provenance"] == "calibrated"
+    found = read_calibration(str(constants), "a100-80gb", "megatron-lm-2022")
+    assert found.gemm_efficiency == pytest.approx(tables["a100"]["gemm_efficiency"])
+    again = weft("validate", str(RUNS), "--calibration", str(constants), "--format", "json")
+    assert json.loads(again.stdout)["overall"]["mape"] < 0.2
+
+
+def test_errors_of_every_predicted_run(fitted) -> None:
+    _, _, errors = fitted
+    columns = json.loads(errors.read_text(encoding="utf-8"))
+    plain = json.loads(weft("validate", str(RUNS), "--format", "json").stdout)
+    assert {len(values) for values in columns.values()} == {plain["overall"]["predicted"]}
+
+
+def test_the_same_bytes_again(fitted, tmp_path) -> None:
+    _, constants, _ = fitted
+    weft("calibrate", str(RUNS), "-o", str(tmp_path / "again.toml"))
+    assert (tmp_path / "again.toml").read_bytes() == constants.read_bytes()
+
+
+def test_runs_of_unknown_machines(tmp_path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text("id,family,model,gpu,gpus,iter_s\na,b,Mamba 3B,A100-80GB-SXM,8,1.0\n", encoding="utf-8")
+    with pytest.raises(BadInput, match="no run that can be predicted"):
+        weft("calibrate", str(table))
+
+
+def test_an_absent_file() -> None:
+    with pytest.raises(WeftError, match="cannot be read"):
+        weft("calibrate", "absent.csv")
