@@ -71,12 +71,13 @@ def check_linears(some: list[tuple[int, int, int, int]]) -> None:
 
 
 def check_convolutions(some: list[tuple[int, int, int, int]]) -> None:
-    """Item 6."""
+    """Item 6; gradients that sum over thousands of pixels are compared by their size where it is above 1."""
     for layout, case in product(layouts(some), CONVOLUTIONS):
         for switches in (OFF, ON):
             for name, found, want in compared(layout, CASES[case], "fp32", switches):
                 if name != "norm" and found.numel():
-                    assert float((found - want).square().mean().sqrt()) < 1e-6, (layout, case, name)
+                    size = max(float(want.square().mean().sqrt()), 1.0)
+                    assert float((found - want).square().mean().sqrt()) < 1e-6 * size, (layout, case, name)
         assert_states(layout, CASES[case])
 
 

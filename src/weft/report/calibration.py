@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weft.cluster.calibration import Tables, constants
-from weft.validate.summary import Errors
+from weft.validate.summary import INDENT, Errors
 
 COLUMNS = (
     *("family", "runs", "fitted", "model left out", "its bias", "worst", "rank corr."),
@@ -38,7 +38,8 @@ def fit_table(
 
 
 def _mean(errors: Sequence[Errors]) -> str:
-    known = [one.mape for one in errors if one.mape is not None]
+    whole = (one for one in errors if not one.family.startswith(INDENT))
+    known = [one.mape for one in whole if one.mape is not None]
     return _percent(sum(known) / len(known) if known else None)
 
 

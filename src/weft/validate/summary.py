@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,9 @@ from weft.layout.table import Floats
 from weft.model.flops import model_flops
 from weft.validate.inputs import Prepared, Skipped
 from weft.validate.predict import Predictions
+
+INDENT = "  "
+"""Before the name of a part of a family."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +105,21 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
 
 
 def spread_errors(rows: Sequence[Prepared | Skipped], seconds: Floats) -> tuple[Errors, ...]:
-    """Errors by family of other predicted times of the prepared rows."""
+    """Errors by family of other predicted times of the prepared rows; behind a family that has models with
+    experts and without, those of each kind."""
     unknown = np.zeros(len(seconds))
-    return validation(rows, Predictions(seconds=seconds, memory_bytes=unknown)).families
+    found = validation(rows, Predictions(seconds=seconds, memory_bytes=unknown))
+    return tuple(one for family in found.families for one in (family, *_by_kind(family.family, found)))
+
+
+def _by_kind(family: str, found: Validation) -> Iterator[Errors]:
+    own = [one for one in found.outcomes if _family(one) == family]
+    routed = [any(kind.moe for kind in one.prepared.job.model.kinds) for one in own]
+    if len(set(routed)) < 2:
+        return
+    for name, wanted in (("dense", False), ("experts", True)):
+        chosen = [one for one, experts in zip(own, routed, strict=True) if experts == wanted]
+        yield _errors(f"{INDENT}{name}", chosen)
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
