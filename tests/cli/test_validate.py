@@ -33,7 +33,6 @@ def test_json(weft, runs: str) -> None:
     found = json.loads(out)
     assert found["schema"] == "weft.validate/1"
     families = {one["family"]: one for one in found["families"]}
-    assert families["korthikanti"]["mape"] < 0.15
     assert families["sc21"]["predicted"] == 2
     assert (families["elsewhere"]["runs"], families["elsewhere"]["predicted"]) == (3, 1)
     rows = {one["id"]: one for one in found["runs"]}
@@ -43,6 +42,20 @@ def test_json(weft, runs: str) -> None:
     assert rows["broken"]["skipped"].startswith("unreadable")
     assert "time from stated TFLOP/s" in rows["sc21-39b"]["assumptions"][-1]
     assert found["overall"]["mape_over_families"] > 0
+
+
+DRIFT = {"k-1t": 0.125, "k-": 0.065, "sc21-": 0.05, "llama3-": 0.05}
+"""Largest errors of published runs by the beginning of their names, just above what they are: Korthikanti et al.
+(arXiv 2205.05198, table 5), Narayanan et al. (arXiv 2104.04473, table 1), Llama 3 (arXiv 2407.21783, table 4)."""
+
+
+def test_published_runs_do_not_drift(weft, runs: str) -> None:
+    _, out, _ = weft("validate", runs, "--format", "json")
+    predicted = [one for one in json.loads(out)["runs"] if one["error"] is not None]
+    assert len(predicted) == 11
+    for one in predicted:
+        bound = next(bound for name, bound in DRIFT.items() if one["id"].startswith(name))
+        assert abs(one["error"]) <= bound, one["id"]
 
 
 def test_csv(weft, runs: str) -> None:
