@@ -45,8 +45,8 @@ def test_json(weft, runs: str) -> None:
 
 
 DRIFT = {"k-1t": 0.125, "k-": 0.065, "sc21-": 0.05, "llama3-": 0.05}
-"""Largest errors of published runs by the beginning of their names, just above what they are: Korthikanti et al.
-(arXiv 2205.05198, table 5), Narayanan et al. (arXiv 2104.04473, table 1), Llama 3 (arXiv 2407.21783, table 4)."""
+"""Largest errors of published runs by the beginning of their names, just above what they are: Korthikanti et
+al. (arXiv 2205.05198, table 5), Narayanan et al. (2104.04473, table 1), Llama 3 (2407.21783, table 4)."""
 
 
 def test_published_runs_do_not_drift(weft, runs: str) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from weft.cluster.calibration import stack_names
 from weft.validate.stack import recognise, stacks
 
 
@@ -39,3 +40,7 @@ def test_every_stack_is_whole() -> None:
         assert stack.source
         assert not stack.sharded_by or stack.sharded_by in stacks()
         assert 0 <= stack.zero <= 3
+
+
+def test_every_stack_has_constants() -> None:
+    assert set(stacks()) <= set(stack_names())
