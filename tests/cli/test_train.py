@@ -381,6 +381,7 @@ def test_a_configuration_says_how_it_computes(tmp_path):
         weft("train", str(config), "--steps", "1")
 
 
+@pytest.mark.slow
 def test_launched_ranks_say_a_problem_once(tmp_path):
     base = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     command = [*PROGRAM, "train", "tiny-gpt", "--layout"]

@@ -32,6 +32,7 @@ def test_there_are_as_many_grids_as_ways_to_write_the_world():
     assert [len(grids(world)) for world in (2, 4, 8)] == [4, 10, 20]
 
 
+@pytest.mark.slow
 def test_two_ranks():
     """Items 1 to 4 and 6, in one start of the ranks."""
     run_ranks(everything, (2, grids(2)), 2)

@@ -44,12 +44,14 @@ def losses(*options: str, epochs: int) -> list[float]:
     return [float(loss) for _, loss in found]
 
 
+@pytest.mark.slow
 def test_it_learns_on_one_rank_and_in_stages():
     alone = losses(epochs=4)
     assert alone[-1] < LEARNT < alone[0]
     assert losses("--pipeline=2", "--data=2", epochs=4) == pytest.approx(alone, rel=2e-3, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_stages_that_do_not_divide_the_blocks_are_one_line():
     command = [sys.executable, str(EXAMPLES / "vision.py"), "--pipeline", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)

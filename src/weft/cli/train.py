@@ -98,9 +98,11 @@ def _request(
     names: tuple[str, ...], values: dict[str, Any], job: Job, layout: Layout, planned: Cluster | None
 ) -> Request:
     from weft.cli.train_rank import Request
+    from weft.layout.iteration import check_trainable
     from weft.runtime.launch import default_device
 
     _check_world(layout)
+    check_trainable(job, layout)
     device = default_device(layout.world) if values["device"] == "auto" else values["device"]
     cluster = _cluster(values, planned, device)
     if values["calibration"] and cluster is None:

@@ -167,9 +167,7 @@ def buckets(elements: int, layout: Layout) -> list[int]:
 
 
 def _checked(model: Model, recipe: Recipe, layout: Layout, stage: int) -> _Step:
-    check_runnable(model, layout)
-    if (broken := explain(Job(model=model, recipe=recipe), layout.world, layout)) is not None:
-        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
+    check_trainable(Job(model=model, recipe=recipe), layout)
     if not 0 <= stage < layout.pipeline:
         raise BadInput(f"stage {stage} of {layout.pipeline}", where="stage", remedy="count from 0")
     return _Step(model, recipe, layout, stage)
@@ -339,6 +337,18 @@ def _whole(elements: Floats | float, what: str) -> int:
 
 
 # What the runtime trains ------------------------------------------------------------------------
+
+
+def check_trainable(job: Job, layout: Layout) -> None:
+    """Refuse what cannot be trained, before anything is built.
+
+    Raises:
+        Unsupported: the runtime lacks something that the model or the layout asks for.
+        BadInput: the layout breaks a rule of ``weft.layout.check``.
+    """
+    check_runnable(job.model, layout)
+    if (broken := explain(job, layout.world, layout)) is not None:
+        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
 
 
 def check_runnable(model: Model, layout: Layout) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from weft.errors import BadInput
-from weft.layout.check import REMEDIES, explain
-from weft.layout.iteration import check_runnable
+from weft.layout.iteration import check_trainable
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.runtime import checkpoint
@@ -53,18 +52,6 @@ class StepResult:
     loss: float
     gradient_norm: float
     seconds: float
-
-
-def check_trainable(job: Job, layout: Layout) -> None:
-    """Refuse what cannot be trained, before anything is built.
-
-    Raises:
-        Unsupported: the runtime lacks something that the model or the layout asks for.
-        BadInput: the layout breaks a rule of ``weft.layout.check``.
-    """
-    check_runnable(job.model, layout)
-    if (broken := explain(job, layout.world, layout)) is not None:
-        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
 
 
 def micro_batches_of(job: Job, layout: Layout) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import BadInput
-from weft.layout.iteration import Issue
+from weft.layout.iteration import Issue, check_trainable
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import Layout
 from weft.model.job import Job
@@ -30,7 +30,7 @@ from weft.runtime.overlap import Switches
 from weft.runtime.parameters import holdings
 from weft.runtime.pipeline import Passes, build_stages
 from weft.runtime.precision import Precision
-from weft.runtime.session import check_trainable, micro_batches_of
+from weft.runtime.session import micro_batches_of
 
 _OPERATIONS: dict[str, tuple[CollectiveKind, int]] = {
     "allreduce_": ("all-reduce", 0),
