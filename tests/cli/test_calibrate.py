@@ -58,6 +58,7 @@ def test_errors_of_every_predicted_run(fitted) -> None:
     assert {len(values) for values in columns.values()} == {plain["overall"]["predicted"]}
 
 
+@pytest.mark.slow
 def test_the_same_bytes_again(fitted, tmp_path) -> None:
     _, constants, _ = fitted
     weft("calibrate", str(RUNS), "-o", str(tmp_path / "again.toml"))

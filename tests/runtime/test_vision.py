@@ -100,6 +100,7 @@ def train(layout):
 LAYOUTS = (Layout(x=2, y=2, z=2), Layout(pipeline=2, data=4), Layout(pipeline=2, x=2, y=2))
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_every_grid_and_memory_is_constant(ranks):
     wanted = None
     for layout in LAYOUTS:

@@ -12,7 +12,7 @@ from weft.validate.fit import SPREADS, Parameter, fit, fitted_parameters, prior_
 from weft.validate.inputs import prepare
 from weft.validate.predict import Predictor
 
-SHAPES = ((2048, 16, 8), (4096, 32, 16), (6144, 64, 24), (8192, 64, 12))
+SHAPES = ((2048, 16, 8), (4096, 32, 16), (6144, 64, 24))
 GEMM = Parameter(table="a100", constant="gemm_efficiency")
 PASSES = Parameter(table="stack.megatron-lm-2022", constant="pass_overhead")
 ATTENTION = Parameter(table="a100", constant="attention_efficiency")
