@@ -42,7 +42,7 @@ def cli() -> None:
     weft calibrate runs.csv                  constants from measured runs
     weft models, weft clusters               what is known by name
 
-    Exit codes: 0 done, 1 collectives differ from the prediction, 2 bad input, 3 nothing feasible.
+    Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible.
     """
 
 
