@@ -315,9 +315,10 @@ def test_ideal_constants_never_slow(name: str) -> None:
 
 
 def schedules(micro_batches: int) -> dict[str, EstimateTable]:
-    """One pipeline of 8 stages of 4 equal blocks under every schedule."""
+    """One pipeline of 8 stages of 4 equal blocks under every schedule, with element-wise steps fused: what
+    they take leaves weight gradients, which zero-bubble schedules defer, a smaller share."""
     work = Job(model=load_model("llama-2-7b").model, recipe=replace(RECIPE, global_batch=micro_batches))
-    estimator = Estimator(work, load_cluster("h100-8"))
+    estimator = Estimator(work, load_cluster("h100-8"), calibration("h100", stack=None))
     pairs = {"1f1b": 1, "interleaved": 2, "zb1p": 1, "zbv": 2}
     return {
         name: estimator.evaluate(
@@ -328,13 +329,13 @@ def schedules(micro_batches: int) -> dict[str, EstimateTable]:
 
 
 def test_bubbles_of_the_schedules() -> None:
-    """(p - 1) / m of the work for 1F1B, half of it with two chunks, about half or less for zero-bubble."""
+    """(p - 1) / m of the work for 1F1B, half of it with two chunks, half or less for zero-bubble."""
     found = {name: float(table.time.bubble_s[0]) for name, table in schedules(32).items()}
     plain = schedules(32)["1f1b"]
     busy = float(plain.time.forward_s[0] + plain.time.backward_s[0])
     assert found["1f1b"] == pytest.approx(busy * 7 / 32, rel=0.15)
     assert found["interleaved"] == pytest.approx(found["1f1b"] / 2, rel=0.2)
-    assert found["zbv"] <= found["zb1p"] <= 0.55 * found["1f1b"]
+    assert found["zbv"] <= found["zb1p"] <= 0.5 * found["1f1b"]
 
 
 def test_bubble_is_paid_once_per_iteration() -> None:

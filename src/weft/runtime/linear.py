@@ -7,6 +7,7 @@ Source: arXiv 2305.13525, algorithm 1; sequence parallelism: arXiv 2205.05198, s
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Literal, cast
 
 from torch import Size, Tensor, nn
@@ -21,7 +22,7 @@ from weft.runtime.placement import fused, share
 Kind = Literal["normal", "transposed"]
 
 
-class Layer4D(nn.Module):
+class Layer4D(nn.Module, ABC):
     """A layer whose weight leads from features over one axis to features over the other.
 
     Dimension 0 of what it takes and gives is rows (tokens, images), dimension 1 features (channels): from
@@ -90,17 +91,17 @@ class Layer4D(nn.Module):
         out = cast(Tensor, _Product.apply(rows, self.weight.shard, self))  # type: ignore[no-untyped-call]
         return out if self.bias is None else out + self.bias().view(-1, *(1,) * (out.ndim - 2))
 
+    @abstractmethod
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
         """Partial outputs of all rows; ``weight`` is the block, shape (outputs here, columns here)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def input_gradient(self, gradient: Tensor, weight: Tensor, features: Size) -> Tensor:
         """Partial gradients of inputs, each row's of shape ``features``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scatter_weight(self, gradient: Tensor, rows: Tensor) -> None:
         """Compute the block's gradient and hand it to the scheduler."""
-        raise NotImplementedError
 
     def gather_rows(self, rows: Tensor) -> Pending:
         """The rows of all ranks along the axis of outputs."""
