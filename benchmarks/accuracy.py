@@ -13,7 +13,7 @@ from statistics import mean
 
 from weft.cluster import load as load_cluster
 from weft.cluster.calibration import calibration
-from weft.estimate import Estimate, estimate
+from weft.estimation import Estimate, estimate
 from weft.layout import Layout
 from weft.layout.check import explain
 from weft.model import RecipeChanges, model_flops, resolve_job
@@ -66,9 +66,7 @@ def korthikanti() -> None:
             line += f"  predicted {one.iteration_s:6.2f} s {error:+6.1%}"
             if recompute == "selective":
                 at = one.iteration_s / measured
-                line += (
-                    f"   at the measured time MFU {one.mfu * at:.1%} ({mfu}), HFU {one.hfu * at:.1%} ({hfu})"
-                )
+                line += f"   at the measured time MFU {one.mfu * at:.1%} ({mfu}), HFU {one.hfu * at:.1%} ({hfu})"
             print(line)
     print(f"mean absolute error {mean(errors):.1%}, largest {max(errors):.1%}\n")
 

@@ -18,7 +18,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 
 from weft.cluster import load as load_cluster
-from weft.estimate import Estimator
+from weft.estimation import Estimator
 from weft.layout.table import COLUMNS, LayoutTable
 from weft.model import resolve_job
 from weft.search import FOUR_D

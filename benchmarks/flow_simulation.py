@@ -32,11 +32,11 @@ import numpy as np
 
 from weft.fabric.spec import Floats
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
-from weft.simulate._clock import FAIR, advance
-from weft.simulate._plan import new_clock
-from weft.simulate._state import READY, new_net
-from weft.simulate.engine import run
-from weft.simulate.scenario import read_scenario
+from weft.simulation.flows._arrays import new_clock
+from weft.simulation.flows._clock import FAIR, advance
+from weft.simulation.flows._state import READY, new_net
+from weft.simulation.flows.engine import run
+from weft.simulation.flows.scenario import read_scenario
 from weft.solvers._filling import fill, new_problem
 
 Case = tuple[Floats, Traffic, Routes]
@@ -85,9 +85,7 @@ def simgrid_time(program: Path | None, path: Path, steps: int, repeat: int) -> f
         return float("nan")
     best = float("inf")
     for _ in range(repeat):
-        done = subprocess.run(
-            [program, path, str(steps), *SIMGRID], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([program, path, str(steps), *SIMGRID], capture_output=True, text=True, check=True)
         found = re.search(r"run_s=([0-9.]+)", done.stdout)
         best = min(best, float(found[1])) if found else float("nan")
         if best > 1:
@@ -234,17 +232,13 @@ def large_table() -> None:
         capacity, traffic, routes = case
         best = float("inf")
         for _ in range(5):
-            problem = new_problem(
-                capacity, routes.indptr, routes.links, routes.usage, traffic.weight, traffic.cap_Bps
-            )
+            problem = new_problem(capacity, routes.indptr, routes.links, routes.usage, traffic.weight, traffic.cap_Bps)
             best = min(best, seconds(partial(fill, problem)))
         print(f"one solution of {len(traffic):,} flows on {hosts:,} hosts: {best:.4f} s")
 
 
 def main() -> None:
-    shared = (
-        Path(os.environ.get("WEFT_SHARED", Path(__file__).parents[1] / ".." / "shared")) / "bench" / "simgrid"
-    )
+    shared = Path(os.environ.get("WEFT_SHARED", Path(__file__).parents[1] / ".." / "shared")) / "bench" / "simgrid"
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--scenarios", type=Path, default=Path.cwd() / "scenarios")
     parser.add_argument("--generator", type=Path, default=shared / "gen_scenario.py")

@@ -15,7 +15,7 @@ from weft.cluster import load as load_cluster
 from weft.fabric.catalogue import for_cluster
 from weft.layout.text import parse_layout
 from weft.model import resolve_job
-from weft.simulate.job import simulate_iteration
+from weft.simulation.iteration.simulate import simulate_iteration
 
 CASES = (
     ("llama-3.1-8b", "h100-64", "tp=8,sp", 64),

@@ -30,9 +30,9 @@ import numpy as np
 
 from weft.errors import Unsupported
 from weft.fabric.build import start
-from weft.fabric.clos import Shape, level_roles, wire
+from weft.fabric.families.clos import Shape, level_roles, wire
 from weft.fabric.spec import Fabric
-from weft.interop.routing_jobs import paper_fabric, read_jobs
+from weft.interop.traffic.routing_jobs import paper_fabric, read_jobs
 from weft.routing.bound import closed_bound
 from weft.routing.controller import Controller
 from weft.routing.events import Event
@@ -41,8 +41,8 @@ from weft.routing.problem import Problem, problem
 from weft.routing.routers import ROUTERS, route_exact
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.routing.ways import climbs
-from weft.simulate.route_evaluation import with_spines_down
-from weft.simulate.route_replay import replay
+from weft.simulation.routes.evaluation import with_spines_down
+from weft.simulation.routes.replay import replay
 
 PAPER_JOBS = (("BLOOM", 4), ("LLaMA2_70B", 4), ("GPT_3", 4), ("LLaMA2_70B", 4), ("GPT_3", 4))
 QUICK = ("ecmp-paper", "greedy", "edge-coloring", "repair")
@@ -79,9 +79,7 @@ def plain_ilp(asked: Problem, seconds: float) -> tuple[float, float]:
     count = ways.up_end - ways.up_first
     flow, columns = np.repeat(np.arange(len(count)), count), int(count.sum())
     turn = np.arange(columns) - np.repeat(np.cumsum(count) - count, count)
-    pair = np.concatenate(
-        [ways.up[ways.up_first[flow] + turn], ways.down[ways.down_first[flow] + turn]], axis=1
-    )
+    pair = np.concatenate([ways.up[ways.up_first[flow] + turn], ways.down[ways.down_first[flow] + turn]], axis=1)
     entry, place = np.nonzero(pair >= 0)
     used, row = np.unique(pair[entry, place], return_inverse=True)
     index = np.concatenate([flow, len(count) + row.reshape(-1), len(count) + np.arange(len(used))])
@@ -213,9 +211,7 @@ def one_event(fabric: Fabric) -> None:
 
 
 def _named(traffic: JobTraffic, job: str) -> JobTraffic:
-    return job_traffic(
-        traffic.source, traffic.target, traffic.bytes, collective=traffic.collective, jobs=(job,)
-    )
+    return job_traffic(traffic.source, traffic.target, traffic.bytes, collective=traffic.collective, jobs=(job,))
 
 
 def replays(fabric: Fabric, traffic: JobTraffic) -> None:

@@ -21,18 +21,18 @@ from statistics import median
 import numpy as np
 import torch
 
-from weft.calibrate.fit import Line, fit_line
+from weft.calibration.fit import Line, fit_line
 from weft.layout.spec import Layout
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
-from weft.runtime.collectives import Collectives
-from weft.runtime.emulate import bare_step
-from weft.runtime.grid import Grid
-from weft.runtime.launch import run_ranks
-from weft.runtime.machine import Machine
-from weft.runtime.measure import WARM_UP, Clock
-from weft.runtime.measured import KINDS, Sample
-from weft.simulate.step import StepTime, predict_step
+from weft.runtime.core.collectives import Collectives
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.measure.emulate import bare_step
+from weft.runtime.measure.measured import KINDS, Sample
+from weft.runtime.measure.timing import WARM_UP, Clock
+from weft.runtime.run.ranks import run_ranks
+from weft.simulation.step.clock import StepTime, predict_step
 
 WORLD = 8
 GRIDS = [grid for grid in product((1, 2, 4, 8), repeat=4) if prod(grid) == WORLD]
@@ -126,9 +126,7 @@ def predicted(layout: Layout, lines: dict[tuple[str, int], Line], flops: float) 
     def collective_s(kind, axes, bytes_):
         return lines[kind, prod(getattr(layout, axis) for axis in axes)].seconds(bytes_)
 
-    return predict_step(
-        job(), layout, gemm_s=lambda m, n, k: 2 * m * n * k / flops, collective_s=collective_s
-    )
+    return predict_step(job(), layout, gemm_s=lambda m, n, k: 2 * m * n * k / flops, collective_s=collective_s)
 
 
 def spearman(first, second) -> float:
@@ -144,10 +142,7 @@ def main() -> None:
     print(f"products {machine['flops'] / 1e9:.1f} GFLOP/s per rank; collectives of 2, 4 and 8 ranks:")
     for kind in KINDS:
         of = [lines[kind, ranks] for ranks in (2, 4, 8)]
-        print(
-            f"  {kind:14s}",
-            ", ".join(f"{one.latency_s * 1e3:.1f} ms + {1e-6 * one.Bps:,.0f} MB/s" for one in of),
-        )
+        print(f"  {kind:14s}", ", ".join(f"{one.latency_s * 1e3:.1f} ms + {1e-6 * one.Bps:,.0f} MB/s" for one in of))
     for setting in SETTINGS:
         times = [predicted(layout_of(grid, setting), lines, machine["flops"]) for grid in GRIDS]
         rounds = [on_ranks(measure_grids, setting) for _ in range(ROUNDS)]

@@ -20,22 +20,17 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 from torch.nn import functional
 
 from weft.layout import Layout
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
-from weft.runtime.data import markov_corpus
-from weft.runtime.grid import Grid
-from weft.runtime.launch import run_ranks
-from weft.runtime.optimizer import AdamSettings
-from weft.runtime.session import Session, Settings
+from weft.runtime.core.grid import Grid
+from weft.runtime.run.data import markov_corpus
+from weft.runtime.run.optimizer import AdamSettings
+from weft.runtime.run.ranks import run_ranks
+from weft.runtime.run.session import Session, Settings
 
 HIDDEN, HEADS, INTERMEDIATE, LAYERS, VOCABULARY = 256, 8, 768, 4, 1024
 SEQUENCE, BATCH = 128, 16
@@ -127,11 +122,7 @@ class Peer:
         for parameter in self.model.parameters():
             by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
         self.adam = torch.optim.AdamW(
-            [{"params": alike} for alike in by_mesh.values()],
-            lr=3e-4,
-            betas=(0.9, 0.95),
-            weight_decay=0.1,
-            fused=True,
+            [{"params": alike} for alike in by_mesh.values()], lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
         )
 
     def _cut_tensors(self, mesh: Any) -> None:
@@ -185,10 +176,7 @@ def compare(grid: tuple[int, int, int], steps: int) -> None:
     ids = torch.randint(VOCABULARY, (share, SEQUENCE + 1))
     times: dict[str, list[float]] = {"weft": [], "peer": []}
     for step in range(steps + 2):
-        for name, run in (
-            ("weft", session.step),
-            ("peer", lambda: peer.step(ids[:, :-1], ids[:, 1:])),
-        ):
+        for name, run in (("weft", session.step), ("peer", lambda: peer.step(ids[:, :-1], ids[:, 1:]))):
             if dist.is_initialized():
                 dist.barrier()
             start = time.perf_counter()
@@ -198,8 +186,7 @@ def compare(grid: tuple[int, int, int], steps: int) -> None:
     if not dist.is_initialized() or dist.get_rank() == 0:
         ours, theirs = (statistics.median(times[name]) for name in ("weft", "peer"))
         print(
-            f"{x:>3} {z:>3} {data:>4} {layout.world:>6} {ours * 1e3:>9.1f} {theirs * 1e3:>9.1f} "
-            f"{ours / theirs:>6.2f}",
+            f"{x:>3} {z:>3} {data:>4} {layout.world:>6} {ours * 1e3:>9.1f} {theirs * 1e3:>9.1f} {ours / theirs:>6.2f}",
             flush=True,
         )
 

@@ -17,17 +17,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from weft.collectives.bound import best_shares
-from weft.collectives.hierarchical import baseline
-from weft.collectives.per_rank import play_ranks
-from weft.collectives.policies import compare, schedule
-from weft.collectives.schedule import Request, request
-from weft.collectives.themis import themis
-from weft.collectives.timing import Timed, time_schedule
+from weft.collectives.schedules.bound import best_shares
+from weft.collectives.schedules.chunks import Request, request
+from weft.collectives.schedules.hierarchical import baseline
+from weft.collectives.schedules.per_rank import play_ranks
+from weft.collectives.schedules.policies import compare, schedule
+from weft.collectives.schedules.themis import themis
+from weft.collectives.schedules.timing import Timed, time_schedule
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload
 from weft.model.workloads import SCALE, WORKLOADS
-from weft.simulate.workload import run_workload
+from weft.simulation.workload.run import run_workload
 
 GB, MIB = 2.0**30, 2.0**20
 KINDS = {"S": "switch", "F": "fully-connected", "R": "ring"}
@@ -132,9 +132,7 @@ def latency() -> None:
     print("All-reduce of 100 MiB with table 2's latencies, against figure 8")
     print("  baseline, FIFO, SCF: latencies overlap, the order within dimensions is found on the way")
     print("  FIFO*, SCF*: the order is found without latency and kept (Themis, section 4.6.2)")
-    print(
-        "  once: the time without latency, and 1.5 times one pass through all dimensions, a ring's both ways"
-    )
+    print("  once: the time without latency, and 1.5 times one pass through all dimensions, a ring's both ways")
     for name, figure in FIGURE_8.items():
         asked = request("all-reduce", 100 * MIB, dimensions(name))
         still = request("all-reduce", 100 * MIB, dimensions(name, 1))
@@ -193,10 +191,7 @@ def report_workload(name: str, workload: Workload, figure: tuple[float, ...]) ->
         best = run_workload(workload, dims, "weft", algorithms=names)  # type: ignore[arg-type]
         ratios.append(base.iteration_s / other.iteration_s)
         ours.append(base.iteration_s / best.iteration_s)
-    print(
-        f"{name:15}",
-        *(f"{one:6.3f} ({one / value - 1:+.1%})" for one, value in zip(ratios, figure, strict=True)),
-    )
+    print(f"{name:15}", *(f"{one:6.3f} ({one / value - 1:+.1%})" for one, value in zip(ratios, figure, strict=True)))
     print(
         f"{'':15} geometric mean {statistics.geometric_mean(ratios):.3f}, figure"
         f" {statistics.geometric_mean(figure):.3f}, weft {statistics.geometric_mean(ours):.3f};"
@@ -252,12 +247,7 @@ def tacos() -> None:
     print("All-gather of 1 GiB, 50 GiB/s a link and direction, 0.5 us: beside TACOS 1.3.0")
     for kind, shape, us, solve_s in TACOS:
         dims = [
-            Dimension(
-                size=size,
-                kind="ring" if kind == "torus" else "line",
-                bandwidth_Bps=100 * GB,
-                latency_s=0.5e-6,
-            )
+            Dimension(size=size, kind="ring" if kind == "torus" else "line", bandwidth_Bps=100 * GB, latency_s=0.5e-6)
             for size in shape
         ]
         asked = request("all-gather", GB, dims)

@@ -49,9 +49,7 @@ def main() -> None:
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     rate = found.evaluated / cpu
-    print(
-        f"evaluated {found.evaluated:,} layouts ({found.evaluated / CALCULON_CONFIGURATIONS:.2f}x Calculon's)"
-    )
+    print(f"evaluated {found.evaluated:,} layouts ({found.evaluated / CALCULON_CONFIGURATIONS:.2f}x Calculon's)")
     print(f"feasible  {found.feasible:,}")
     print(f"time      {cpu:.1f} CPU-s, {wall:.1f} s wall, peak memory {memory:.2f} GB")
     slow, fast = (rate / each for each in CALCULON_PER_CPU_SECOND)

@@ -22,9 +22,7 @@ def least(command: list[str], repeats: int) -> tuple[float, float]:
         subprocess.run(command, capture_output=True, check=True)
         after = os.times()
         wall.append(time.perf_counter() - start)
-        cpu.append(
-            after.children_user + after.children_system - before.children_user - before.children_system
-        )
+        cpu.append(after.children_user + after.children_system - before.children_user - before.children_system)
     return min(cpu), min(wall)
 
 

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.layout import Layout
-from weft.runtime.flat import Flat
-from weft.runtime.grid import Grid
-from weft.runtime.launch import run_ranks
-from weft.runtime.machine import Machine
-from weft.runtime.optimizer import AdamSettings, Optimizer
-from weft.runtime.parallelize import parallelize
-from weft.runtime.parameters import holdings
-from weft.runtime.roles import Head, Heads, Norm, Normal, Transposed, Vocabulary
-from weft.runtime.vocabulary import cross_entropy
+from weft.runtime.convert.parallelize import parallelize
+from weft.runtime.convert.roles import Head, Heads, Norm, Normal, Transposed, Vocabulary
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import holdings
+from weft.runtime.layers.vocabulary import cross_entropy
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
+from weft.runtime.run.ranks import run_ranks
 
 HIDDEN, HEADS, LAYERS, VOCABULARY, SEQUENCE, BATCH = 64, 4, 2, 128, 32, 8
 

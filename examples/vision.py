@@ -14,19 +14,19 @@ from torch.nn import functional
 from weft.errors import BadInput, WeftError
 from weft.layout import Layout
 from weft.model.spec import Attention, FeedForward
-from weft.runtime.attention import Attention4D
-from weft.runtime.convolution import Conv4D
-from weft.runtime.decoder import FeedForward4D
-from weft.runtime.flat import Flat
-from weft.runtime.grid import Grid
-from weft.runtime.launch import run_ranks
-from weft.runtime.machine import Machine
-from weft.runtime.norm import Norm4D
-from weft.runtime.optimizer import AdamSettings, Optimizer
-from weft.runtime.parameters import Vector, holdings
-from weft.runtime.pipeline import Passes
-from weft.runtime.placement import share
-from weft.runtime.vocabulary import Head4D, cross_entropy
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import Vector, holdings
+from weft.runtime.core.placement import share
+from weft.runtime.layers.attention import Attention4D
+from weft.runtime.layers.convolution import Conv4D
+from weft.runtime.layers.decoder import FeedForward4D
+from weft.runtime.layers.norm import Norm4D
+from weft.runtime.layers.vocabulary import Head4D, cross_entropy
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
+from weft.runtime.run.pipeline import Passes
+from weft.runtime.run.ranks import run_ranks
 
 HIDDEN, HEADS, BLOCKS, DIGITS, PATCHES = 64, 4, 2, 10, 16
 BATCH, STEPS, MICRO_BATCHES = 64, 28, 2
@@ -41,12 +41,8 @@ class Block(nn.Module):
         super().__init__()
         heads = Attention(heads=HEADS, kv_heads=HEADS, head_dim=HIDDEN // HEADS, qkv_bias=True, out_bias=True)
         feed = FeedForward(intermediate=2 * HIDDEN, gated=False, bias=True)
-        self.norm1, self.norm2 = (
-            Norm4D(machine, f"{name}.norm{number}", HIDDEN, centred=True) for number in (1, 2)
-        )
-        self.attention = Attention4D(
-            machine, name, HIDDEN, heads, sequence=PATCHES, rotary=None, causal=False
-        )
+        self.norm1, self.norm2 = (Norm4D(machine, f"{name}.norm{number}", HIDDEN, centred=True) for number in (1, 2))
+        self.attention = Attention4D(machine, name, HIDDEN, heads, sequence=PATCHES, rotary=None, causal=False)
         self.feed_forward = FeedForward4D(machine, name, HIDDEN, feed, "gelu")
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -83,7 +79,7 @@ class Patches(nn.Module):
 
 
 class Vision(nn.Module):
-    """One pipeline stage of the model (weft.runtime.pipeline.StageModule), or all of it."""
+    """One pipeline stage of the model (weft.runtime.run.pipeline.StageModule), or all of it."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -162,11 +158,7 @@ class Training:
         self.optimizer = Optimizer(self.flat, ADAM)
         self.own = self.grid.divided(BATCH, "z", "data", what="images of a step")
         self.passes = Passes(
-            self.machine,
-            stages,
-            micro_batch=self.own // MICRO_BATCHES,
-            micro_batches=MICRO_BATCHES,
-            tokens=BATCH,
+            self.machine, stages, micro_batch=self.own // MICRO_BATCHES, micro_batches=MICRO_BATCHES, tokens=BATCH
         )
         self.images, self.digits = images_and_digits()
 
@@ -207,9 +199,7 @@ AXES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for axis, meaning in AXES.items():
         parser.add_argument(f"--{axis}", type=int, default=1, metavar="N", help=meaning)
     parser.add_argument("--epochs", type=int, default=10, metavar="N", help="passes over all images")

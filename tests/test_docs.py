@@ -27,16 +27,10 @@ import pytest
 
 from weft.cli import main
 from weft.cluster import accelerator, accelerator_names, calibration, names
-from weft.cluster.calibration import (
-    Calibration,
-    calibration_from,
-    constants,
-    shipped_tables,
-    stack_names,
-)
+from weft.cluster.calibration import Calibration, calibration_from, constants, shipped_tables, stack_names
 from weft.cluster.catalogue import ALIASES, entries
 from weft.cluster.files import _AcceleratorFields, _ClusterFields, _known, _TierFields
-from weft.estimate.result import MEMORY_PARTS, TIME_PARTS
+from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
 from weft.layout.check import CODES, REASONS
 from weft.layout.spec import AXES, FIELDS, Layout
 from weft.model.huggingface import MODEL_TYPES
@@ -179,9 +173,7 @@ def family_table() -> str:
     for name in sorted(entries()):
         found = calibration(name, stack=None)
         differs = tuple(
-            (one, getattr(found, one))
-            for one, *_ in constants()
-            if getattr(found, one) != getattr(default, one)
+            (one, getattr(found, one)) for one, *_ in constants() if getattr(found, one) != getattr(default, one)
         )
         groups.setdefault(differs, []).append(name)
     lines = [
@@ -203,18 +195,7 @@ def stack_table() -> str:
 
 
 def accelerator_table() -> str:
-    heads = (
-        "name",
-        "bf16",
-        "fp8",
-        "fp4 TFLOP/s",
-        "memory GiB",
-        "HBM TB/s",
-        "scale-up",
-        "GB/s",
-        "NIC GB/s",
-        "W",
-    )
+    heads = ("name", "bf16", "fp8", "fp4 TFLOP/s", "memory GiB", "HBM TB/s", "scale-up", "GB/s", "NIC GB/s", "W")
     lines = []
     for name in sorted(entries()):
         chip = accelerator(name)
@@ -238,8 +219,7 @@ def layout_table() -> str:
     default = Layout()
     words = {name: getattr(default, name) for name in FIELDS}
     shown = {
-        name: "/".join(value) if isinstance(value, tuple) else str(value).lower()
-        for name, value in words.items()
+        name: "/".join(value) if isinstance(value, tuple) else str(value).lower() for name, value in words.items()
     }
     return "".join(f"- `{name}` (default {value})\n" for name, value in shown.items())
 

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from weft.errors import (
-    BadInput,
-    MissingExtra,
-    NothingFeasible,
-    UnknownName,
-    Unsupported,
-    WeftError,
-)
+from weft.errors import BadInput, MissingExtra, NothingFeasible, UnknownName, Unsupported, WeftError
 
 
 def test_message_has_place_fact_and_remedy() -> None:
-    error = BadInput(
-        "bandwidth is negative: -3 GB/s", where="c.toml: tiers[1].bandwidth", remedy="use 1 or more"
-    )
+    error = BadInput("bandwidth is negative: -3 GB/s", where="c.toml: tiers[1].bandwidth", remedy="use 1 or more")
     assert str(error) == "c.toml: tiers[1].bandwidth: bandwidth is negative: -3 GB/s -- use 1 or more"
     assert (error.what, error.where, error.remedy) == (
         "bandwidth is negative: -3 GB/s",

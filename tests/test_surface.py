@@ -60,20 +60,8 @@ def test_command_surface():
     output = ["--calibration", "--chart", "--format", "--launch", "--output", "--stack", "-o"]
     run = ["--mtbf", "--tokens", "--usd-per-hour"]
     network = ["--cluster", "--fabric", "--hosts", "--link-speed", "--radix", "--seed"]
-    traffic = [
-        *network,
-        "--failed",
-        "--failed-spines",
-        "--flows",
-        "--generate",
-        "--job",
-        "--jobs",
-        "--matrix",
-    ]
-    search = [
-        *("--fix", "--max", "--memory-margin", "--pareto", "--runnable"),
-        *("--space", "--top", "--variants"),
-    ]
+    traffic = [*network, "--failed", "--failed-spines", "--flows", "--generate", "--job", "--jobs", "--matrix"]
+    search = [*("--fix", "--max", "--memory-margin", "--pareto", "--runnable"), *("--space", "--top", "--variants")]
     assert surface == {
         "plan": sorted([*recipe, *output, *run, *search, "model", "cluster"]),
         "estimate": sorted([*recipe, *output, *run, "--layout", "--plan", "--rank", "--run", "names"]),
@@ -107,16 +95,7 @@ def test_command_surface():
         "simulate": sorted(
             [
                 *recipe,
-                *(
-                    "--calibration",
-                    "--fabric",
-                    "--flows",
-                    "--format",
-                    "--full",
-                    "--layout",
-                    "--mode",
-                    "--output",
-                ),
+                *("--calibration", "--fabric", "--flows", "--format", "--full", "--layout", "--mode", "--output"),
                 *("--picture", "--radix", "--routing", "--seed", "--timeline", "-o", "names"),
             ]
         ),
@@ -138,33 +117,11 @@ def test_command_surface():
             [
                 *network,
                 *("--chart", "--controller", "--epochs", "--events", "--failed-spines", "--flows"),
-                *(
-                    "--format",
-                    "--generate",
-                    "--job",
-                    "--jobs",
-                    "--output",
-                    "--router",
-                    "--split",
-                    "--timings",
-                    "-o",
-                ),
+                *("--format", "--generate", "--job", "--jobs", "--output", "--router", "--split", "--timings", "-o"),
             ]
         ),
         "route watch": sorted(
-            [
-                *network,
-                *(
-                    "--events",
-                    "--format",
-                    "--moves",
-                    "--replan",
-                    "--router",
-                    "--since",
-                    "--state",
-                    "--timings",
-                ),
-            ]
+            [*network, *("--events", "--format", "--moves", "--replan", "--router", "--since", "--state", "--timings")]
         ),
         "route export": sorted(
             [*traffic, "--output", "--probes", "--router", "--split", "--switch-hash", "-o", "kind"]
@@ -180,35 +137,14 @@ def test_command_surface():
             [
                 *recipe,
                 *("--calibration", "--clip", "--cluster", "--compare", "--data", "--device", "--layout"),
-                *(
-                    "--dry-run",
-                    "--metrics",
-                    "--no-overlap",
-                    "--out",
-                    "--plan",
-                    "--profile",
-                    "--rank",
-                    "--rate",
-                ),
-                *(
-                    "--resume",
-                    "--resume-from",
-                    "--save-every",
-                    "--seed",
-                    "--steps",
-                    "--tokenizer",
-                    "--tune-products",
-                ),
+                *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
+                *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
                 *("--warmup", "--weight-cache", "names"),
             ]
         ),
         "launch": sorted(["--output", "--rank", "--tool", "-o", "plan_file"]),
         "export-checkpoint": ["file", "folder"],
-        "validate": sorted(
-            [
-                *("--calibration", "--family", "--format", "--output", "--plot", "-o", "runs"),
-            ]
-        ),
+        "validate": sorted([*("--calibration", "--family", "--format", "--output", "--plot", "-o", "runs")]),
         "calibrate": ["--errors", "--output", "--start", "-o", "runs"],
         "models": ["word"],
         "clusters": [],

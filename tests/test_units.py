@@ -107,23 +107,7 @@ def test_wrong_units_are_named(parse: Parse, text: str) -> None:
 @parsers
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        " ",
-        "GB",
-        "ten",
-        "nan",
-        "inf",
-        "-inf",
-        "1e400",
-        "1e",
-        "--3",
-        "1.2.3",
-        "0x10",
-        "\u0661",
-        "\x00",
-        "1 " * 99,
-    ],
+    ["", " ", "GB", "ten", "nan", "inf", "-inf", "1e400", "1e", "--3", "1.2.3", "0x10", "\u0661", "\x00", "1 " * 99],
 )
 def test_nonsense_is_refused(parse: Parse, text: str) -> None:
     with pytest.raises(BadInput):
@@ -131,9 +115,7 @@ def test_nonsense_is_refused(parse: Parse, text: str) -> None:
 
 
 @parsers
-@pytest.mark.parametrize(
-    "value", [math.nan, math.inf, -math.inf, True, False, None, [1], 10**400, -(10**400)]
-)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, False, None, [1], 10**400, -(10**400)])
 def test_values_that_are_no_finite_numbers_are_refused(parse: Parse, value: object) -> None:
     with pytest.raises(BadInput):
         parse(value)  # type: ignore[arg-type]

@@ -35,9 +35,7 @@ def main() -> int:
     over = []
     for part in ("src", "tests", "benchmarks", "tools"):
         paths = sorted((ROOT / part).rglob("*.py"))
-        files = [
-            (path.read_text(encoding="utf-8").count("\n"), str(path.relative_to(ROOT))) for path in paths
-        ]
+        files = [(path.read_text(encoding="utf-8").count("\n"), str(path.relative_to(ROOT))) for path in paths]
         bodies = [found for path in paths for found in functions(path)]
         if not files or not bodies:
             continue

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from weft.cluster import resolve as resolve_cluster
     from weft.cluster.files import read_cluster
     from weft.errors import BadInput, NothingFeasible, Unsupported, WeftError
-    from weft.estimate import Estimate
+    from weft.estimation import Estimate
     from weft.layout import Layout
     from weft.model import Job, Model, Recipe, read_config, resolve_job
-    from weft.report.json_in import read_plan
+    from weft.report.formats.json_in import read_plan
     from weft.search import Plan, plan
 
     __version__: str
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HOME = {
     "BadInput": "weft.errors",
     "Cluster": "weft.cluster",
-    "Estimate": "weft.estimate",
+    "Estimate": "weft.estimation",
     "Job": "weft.model",
     "Layout": "weft.layout",
     "Model": "weft.model",
@@ -39,7 +39,7 @@ _HOME = {
     "plan": "weft.search",
     "read_cluster": "weft.cluster.files",
     "read_config": "weft.model",
-    "read_plan": "weft.report.json_in",
+    "read_plan": "weft.report.formats.json_in",
     "resolve_cluster": "weft.cluster",
     "resolve_job": "weft.model",
 }

@@ -28,16 +28,7 @@ _SCALE = {
     "Gi": 2.0**30,
     "Ti": 2.0**40,
 }
-_SECONDS = {
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "ns": 1e-9,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "y": 31557600.0,
-}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0, "y": 31557600.0}
 
 
 def _split(text: str | float, where: str, example: str) -> tuple[float, str]:
@@ -99,9 +90,7 @@ def parse_seconds(text: str | float, where: str = "time") -> float:
     """Seconds from "2 us", "4 h" or "30 d"; a bare number is in seconds."""
     value, unit = _split(text, where, "2 us, 15 min or 4 h")
     if unit and unit not in _SECONDS:
-        raise BadInput(
-            f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 2 us or 4 h"
-        )
+        raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 2 us or 4 h")
     return _finite(value * _SECONDS.get(unit, 1.0), text, where, "2 us or 4 h")
 
 
@@ -110,9 +99,7 @@ def parse_count(text: str | float, where: str = "count") -> float:
     value, unit = _split(text, where, "15T or 300e9")
     scale = _SCALE | {"B": 1e9}
     if unit not in scale or unit.endswith("i"):
-        raise BadInput(
-            f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 15T or 300e9"
-        )
+        raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 15T or 300e9")
     return _finite(value * scale[unit], text, where, "15T or 300e9")
 
 
@@ -132,15 +119,7 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}"
     value = float(f"{value:.{digits}g}")
-    for scale, prefix in (
-        (1e18, "E"),
-        (1e15, "P"),
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-        (1.0, ""),
-    ):
+    for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")):
         if abs(value) >= scale:
             return f"{value / scale:.{digits}g} {prefix}{unit}"
     return f"{value:.{digits}g} {unit}"

@@ -25,16 +25,7 @@ def test_two_ranks_are_measured_and_planned_for(weft: Run, tmp_path: Path) -> No
     machine, kept = str(tmp_path / "machine.toml"), str(tmp_path / "constants.toml")
     options = ("--repeats", "2", "--sizes", "1KiB,64KiB", "--precision", "fp32", "--device", "cpu")
     code, out, err = weft(
-        "bench-comm",
-        "--ranks",
-        "2",
-        *options,
-        "--format",
-        "json",
-        "-o",
-        machine,
-        "--calibration-output",
-        kept,
+        "bench-comm", "--ranks", "2", *options, "--format", "json", "-o", machine, "--calibration-output", kept
     )
     assert (code, err) == (0, f"next: weft plan MODEL {machine} --calibration {kept}\n")
     found = json.loads(out)
@@ -60,8 +51,8 @@ def test_two_ranks_are_measured_and_planned_for(weft: Run, tmp_path: Path) -> No
 def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of measured times that are given."""
     from weft.layout import Layout
-    from weft.runtime import measure
-    from weft.runtime.measured import KINDS, Measured, Product, Rank, Sample
+    from weft.runtime.measure import timing as measure
+    from weft.runtime.measure.measured import KINDS, Measured, Product, Rank, Sample
 
     def given(request: measure.Request) -> Measured:
         samples = tuple(

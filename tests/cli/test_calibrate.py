@@ -31,13 +31,7 @@ def fitted(tmp_path_factory):
 
 def test_says_what_the_fit_is_worth(fitted) -> None:
     output, _, _ = fitted
-    for words in (
-        "model left out",
-        "family left out",
-        "korthikanti",
-        "mean over families",
-        "gemm_efficiency",
-    ):
+    for words in ("model left out", "family left out", "korthikanti", "mean over families", "gemm_efficiency"):
         assert words in output
 
 

@@ -83,10 +83,7 @@ BAD = {
     "no arguments": (("simulate",), "--layout"),
     "flows and a model": (("simulate", "gpt2", "h100-8", "--flows", "x"), "--flows"),
     "missing scenario": (("simulate", "--flows", "no.txt"), "no"),
-    "unknown fabric": (
-        ("simulate", "gpt2", "h100-16", "--layout", "dp=16", "--fabric", "fat-three"),
-        "fat-tree",
-    ),
+    "unknown fabric": (("simulate", "gpt2", "h100-16", "--layout", "dp=16", "--fabric", "fat-three"), "fat-tree"),
     "unknown kind": (("fabric", "h100-64", "--kind", "rail"), "rail-only"),
     "sizes": (("design", "gpt2", "h100-16", "--sizes", "8,x"), "positive numbers"),
     "prices": (("design", "gpt2", "h100-16", "--prices", "cheap"), "price preset"),

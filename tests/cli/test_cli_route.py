@@ -27,7 +27,7 @@ SPLIT = "source,target,bytes,collective\n" + "".join(f"{i},{i + 5},1GB,c{i}\n" f
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a network of 8 leaves and 4 spines, and flows on it."""
-    from weft.fabric import clos
+    from weft.fabric.families import clos
     from weft.fabric.files import fabric_to_json
 
     monkeypatch.chdir(tmp_path)
@@ -71,9 +71,7 @@ def test_plan_is_the_default(weft: Run, here: Path) -> None:
 @pytest.mark.parametrize("router", ROUTERS)
 def test_every_router(weft: Run, here: Path, router: str) -> None:
     rails = ("route", "--cluster", "h100-32", "--fabric", "rail-only", "--flows", "rails.csv")
-    Path("rails.csv").write_text(
-        "source,target,bytes\n" + "".join(f"{i},{(i + 9) % 32},1GB\n" for i in range(32))
-    )
+    Path("rails.csv").write_text("source,target,bytes\n" + "".join(f"{i},{(i + 9) % 32},1GB\n" for i in range(32)))
     source = rails if router == "rail" else SMALL
     found = as_json(weft, *source, "--router", router, "--bound", "cuts", "--time-limit", "5")
     assert found["router"] == router
@@ -129,9 +127,7 @@ def test_planned_jobs_lie_side_by_side(weft: Run) -> None:
     jobs = ("--job", "llama-3.1-8b tp=8,dp=2", "--job", "llama-3.1-8b tp=8,dp=2")
     found = as_json(weft, *PLANNED, *jobs, "--paths")
     assert [one["job"] for one in found["jobs"]] == ["job 0: llama-3.1-8b", "job 1: llama-3.1-8b"]
-    hosts = [
-        {flow["source"] for flow in found["flows"] if flow["job"].startswith(f"job {i}")} for i in (0, 1)
-    ]
+    hosts = [{flow["source"] for flow in found["flows"] if flow["job"].startswith(f"job {i}")} for i in (0, 1)]
     assert hosts == [{f"accelerator-{i + 16 * j}" for i in range(16)} for j in (0, 1)]
 
 
@@ -192,9 +188,7 @@ def discovered(leaves: int = 3, hosts: int = 2, spines: int = 2) -> str:
                 letter, back = ("H", f"({16 * lids[b] + 1:x})") if b.startswith("host") else ("S", "")
                 port = f"[{p}]({number + 1:x})" if host else f"[{p}]"
                 own = f"lid {lid} lmc 0 " if host else ""
-                lines.append(
-                    f'{port}\t"{letter}-{16 * lids[b]:016x}"[{q}]{back}\t# {own}"{b}" lid {lids[b]} 4xNDR'
-                )
+                lines.append(f'{port}\t"{letter}-{16 * lids[b]:016x}"[{q}]{back}\t# {own}"{b}" lid {lids[b]} 4xNDR')
     return "\n".join(lines) + "\n"
 
 
@@ -317,7 +311,7 @@ def test_a_killed_controller_goes_on(weft: Run, story: list[str]) -> None:
         running.stdin.close()
         running.stdout.close()
         assert running.wait() == -signal.SIGKILL
-    from weft.interop.fabrics import read_fabric
+    from weft.interop.fabrics.formats import read_fabric
 
     controller = Controller(read_fabric("net.json"))
     store = Store("state", controller)

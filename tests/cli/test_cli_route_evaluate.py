@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from weft.cli.route_evaluate import evaluate
 from weft.errors import BadInput, UnknownName
-from weft.interop.routing_jobs import COLUMNS
+from weft.interop.traffic.routing_jobs import COLUMNS
 
 HEAD = f"#{COLUMNS}\n"
 FIRST_HOST = 96
@@ -46,9 +46,7 @@ def test_table(jobs: Path) -> None:
 
 
 def test_json_says_what_the_routers_reach(jobs: Path) -> None:
-    result = run(
-        "--jobs", jobs, "--failed-spines", 0, "--failed-spines", 8, "--format", "json", "--epochs", 2
-    )
+    result = run("--jobs", jobs, "--failed-spines", 0, "--failed-spines", 8, "--format", "json", "--epochs", 2)
     document = json.loads(result.output)
     assert document["rows"][0]["workload"] == "set/small"
     ratio = {(row["router"], row["failed_spines"]): row["ratio"] for row in document["rows"]}

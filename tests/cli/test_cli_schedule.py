@@ -51,9 +51,7 @@ def test_same_bytes_again(weft: Run) -> None:
     assert weft(*SMALL, "--compare", "--format", "json") == weft(*SMALL, "--compare", "--format", "json")
 
 
-@pytest.mark.parametrize(
-    "kind", ["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce"]
-)
+@pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce"])
 def test_every_collective(weft: Run, kind: str) -> None:
     code, out, err = weft("schedule", kind, "1MiB", *DIMS)
     assert (code, err) == (0, "")
@@ -308,7 +306,7 @@ def test_a_workload_hears_chunks_active_and_order(weft: Run) -> None:
 
 def test_process_groups_of_a_trace(weft: Run, tmp_path: Path) -> None:
     """The trace names the group, the file its ranks: 1 GB in four neighbours on a switch of 8."""
-    from weft.interop.chakra_write import write_groups, write_traces
+    from weft.interop.traces.chakra_write import write_groups, write_traces
     from weft.model.workload import Communication, Task, Workload
 
     call = Communication(kind="all-reduce", bytes=1e9, ranks=(0, 1, 2, 3))
@@ -338,10 +336,7 @@ BAD = {
     "size negative": (("schedule", "all-reduce", "--", "-5GiB"), "--dims"),
     "no network": (("schedule", "all-reduce", "1GiB"), "--cluster, --dims and --network"),
     "two networks": ((*SMALL, "--cluster", "h100-8"), "--cluster, --dims and --network"),
-    "kind of dimension": (
-        ("schedule", "all-reduce", "1GiB", "--dims", "rign:4:1GB/s:1us"),
-        "did you mean ring",
-    ),
+    "kind of dimension": (("schedule", "all-reduce", "1GiB", "--dims", "rign:4:1GB/s:1us"), "did you mean ring"),
     "part missing": (("schedule", "all-reduce", "1GiB", "--dims", "ring:4:1GB/s"), "no dimension"),
     "bandwidth": (("schedule", "all-reduce", "1GiB", "--dims", "ring:4:fast:1us"), "bandwidth"),
     "bandwidth zero": (("schedule", "all-reduce", "1GiB", "--dims", "ring:4:0GB/s:1us"), "bandwidth"),
@@ -415,18 +410,9 @@ BAD = {
     "workload without network": (("schedule", "--workload", "gnmt"), "--dims"),
     "workload that does not fit": (("schedule", "--workload", "transformer-1t", *DIMS), "128 ranks"),
     "job without cluster": (("schedule", "--workload", "gpt2", "--layout", "dp=16", *DIMS), "--cluster"),
-    "job's layout": (
-        ("schedule", "--workload", "gpt2", "--layout", "dp=3", "--cluster", "h100-8"),
-        "",
-    ),
-    "job's rule": (
-        ("schedule", "--workload", "gpt2", "--layout", "pp=2,vpp=9", "--cluster", "h100-8"),
-        "stages",
-    ),
-    "job's model": (
-        ("schedule", "--workload", "gtp2", "--layout", "dp=8", "--cluster", "h100-8"),
-        "did you mean",
-    ),
+    "job's layout": (("schedule", "--workload", "gpt2", "--layout", "dp=3", "--cluster", "h100-8"), ""),
+    "job's rule": (("schedule", "--workload", "gpt2", "--layout", "pp=2,vpp=9", "--cluster", "h100-8"), "stages"),
+    "job's model": (("schedule", "--workload", "gtp2", "--layout", "dp=8", "--cluster", "h100-8"), "did you mean"),
     "workload's chunks": ((*WHOLE, "--chunks", "-1"), "-1 chunks"),
     "workload's active": ((*WHOLE, "--active", "0"), "1 to 4096"),
     **{
@@ -481,10 +467,7 @@ def test_what_the_options_do_not_take(weft: Run, name: str) -> None:
     assert "Traceback" not in err
 
 
-UNHEARD = {
-    "npus": ((*WHOLE, "--npus", "17"), "17"),
-    "chunks": ((*WHOLE, "--chunks", "0"), "0 chunks"),
-}
+UNHEARD = {"npus": ((*WHOLE, "--npus", "17"), "17"), "chunks": ((*WHOLE, "--chunks", "0"), "0 chunks")}
 
 
 @pytest.mark.parametrize("name", UNHEARD)

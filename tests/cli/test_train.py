@@ -155,9 +155,7 @@ def test_without_pytorch_the_extra_is_named(verb):
     script = "import sys; sys.modules['torch'] = None; from weft.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", script, *verb.split()], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "Error: weft.runtime needs the extra 'runtime' -- pip install 'weft[runtime]'"
-    ]
+    assert done.stderr.splitlines() == ["Error: weft.runtime needs the extra 'runtime' -- pip install 'weft[runtime]'"]
 
 
 def test_other_data_under_the_same_name_is_refused(tmp_path):
@@ -221,7 +219,7 @@ def test_a_run_that_diverges_saves_nothing(tmp_path, monkeypatch):
     out = tmp_path / "out"
     common = ["train", "tiny-gpt", *SMALL, "--out", str(out)]
     weft(*common, "--steps", "2")
-    from weft.runtime.session import Session
+    from weft.runtime.run.session import Session
 
     load = Session.load
 
@@ -278,7 +276,7 @@ def test_the_trace_comes_after_the_last_checkpoint(tmp_path, monkeypatch):
 
 
 def test_two_runs_do_not_write_into_one_folder(tmp_path):
-    from weft.runtime.run_folder import locked
+    from weft.runtime.run.folder import locked
 
     with locked(tmp_path), pytest.raises(BadInput, match="another run writes there"):
         weft("train", "tiny-gpt", *SMALL, "--out", str(tmp_path))
@@ -338,7 +336,7 @@ def test_a_dry_run_says_what_was_traced():
 
 def test_a_plan_names_what_can_be_trained(tmp_path):
     from weft.layout.iteration import check_runnable
-    from weft.report.json_in import read_plan
+    from weft.report.formats.json_in import read_plan
 
     plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"
     asked = ["plan", "tiny-llama", "h100-8", *SMALL, "--variants", "--top", "50", "--format", "json"]

@@ -44,11 +44,7 @@ pass_overhead = 4.0
 )
 def test_tables_by_accelerator_and_stack(accelerator, stack, gemm, attention, passes) -> None:
     found = calibration_from(parse_tables(TEXT), accelerator, stack)
-    assert (found.gemm_efficiency, found.attention_efficiency, found.pass_overhead) == (
-        gemm,
-        attention,
-        passes,
-    )
+    assert (found.gemm_efficiency, found.attention_efficiency, found.pass_overhead) == (gemm, attention, passes)
 
 
 def test_written_tables_are_read_again() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.cluster import catalogue
+from weft.cluster import catalogue, resolve
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, UnknownName, Unsupported
 
@@ -157,10 +157,10 @@ def test_unknown_accelerator_names_the_near_ones() -> None:
 def test_resolve_takes_presets_and_files(tmp_path: Path) -> None:
     file = tmp_path / "mine"
     file.write_text('name = "mine"\naccelerator = "a100"\ncount = 16\n')
-    assert catalogue.resolve(file).name == "mine"
-    assert catalogue.resolve("a100-16").name == "a100-16"
+    assert resolve(file).name == "mine"
+    assert resolve("a100-16").name == "a100-16"
     with pytest.raises(BadInput, match="no such file"):
-        catalogue.resolve("missing.toml")
+        resolve("missing.toml")
 
 
 def test_presets_need_neither_pydantic_nor_numpy() -> None:

@@ -112,10 +112,7 @@ def test_presets_survive_writing(name: str) -> None:
     ("text", "message"),
     [
         (TIERS, r"tiers: tier sizes 8 = 8, but count = 16"),
-        (
-            TIERS.replace("bandwidth", "bandwith"),
-            r"tiers\[0\].bandwith: is not a known field -- did you mean",
-        ),
+        (TIERS.replace("bandwidth", "bandwith"), r"tiers\[0\].bandwith: is not a known field -- did you mean"),
         (TIERS.replace("450 GB/s", "450 G"), r"tiers\[0\].bandwidth: '450 G' has the wrong unit"),
         (TIERS.replace("450 GB/s", "3 B/s"), r"'3 B/s' is too small"),
         (TIERS.replace("450 GB/s", "-450 GB/s"), r"'-450 GB/s' is too small"),

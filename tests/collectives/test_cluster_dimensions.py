@@ -9,9 +9,9 @@ import pytest
 from weft.cluster import catalogue as clusters
 from weft.cluster.spec import Tier
 from weft.collectives.dimensions import dimensions_of
-from weft.collectives.hierarchical import baseline
-from weft.collectives.schedule import request
-from weft.collectives.timing import time_schedule
+from weft.collectives.schedules.chunks import request
+from weft.collectives.schedules.hierarchical import baseline
+from weft.collectives.schedules.timing import time_schedule
 
 
 def cluster_of(*tiers):
@@ -20,9 +20,7 @@ def cluster_of(*tiers):
 
 
 def tier(kind, size, bandwidth_Bps, **more):
-    return Tier(
-        name=f"{kind} of {size}", size=size, kind=kind, bandwidth_Bps=bandwidth_Bps, latency_s=1e-6, **more
-    )
+    return Tier(name=f"{kind} of {size}", size=size, kind=kind, bandwidth_Bps=bandwidth_Bps, latency_s=1e-6, **more)
 
 
 def one_by_one_s(kind, bytes_, tiers):
@@ -35,9 +33,7 @@ def one_by_one_s(kind, bytes_, tiers):
 
 def test_a_tier_is_a_dimension_with_what_its_oversubscription_leaves():
     (inside, outside), notes = dimensions_of(
-        cluster_of(
-            tier("switch", 8, 450e9, in_network_reduction=True), tier("switch", 4, 50e9, oversubscription=2.0)
-        )
+        cluster_of(tier("switch", 8, 450e9, in_network_reduction=True), tier("switch", 4, 50e9, oversubscription=2.0))
     )
     assert (inside.size, inside.kind, inside.bandwidth_Bps, inside.reduces) == (8, "switch", 450e9, True)
     assert (outside.size, outside.kind, outside.bandwidth_Bps, outside.reduces) == (4, "switch", 25e9, False)
@@ -49,8 +45,7 @@ def test_a_tier_is_a_dimension_with_what_its_oversubscription_leaves():
 @pytest.mark.parametrize("sizes", [(4, 8), (2, 3), (4, 4, 2), (3, 5)])
 def test_tiers_that_share_the_nic_take_as_long_as_one_after_the_other(kind, sizes):
     outer = [
-        tier("switch", size, 50e9, oversubscription=ratio)
-        for size, ratio in zip(sizes, (1.0, 2.0, 4.0), strict=False)
+        tier("switch", size, 50e9, oversubscription=ratio) for size, ratio in zip(sizes, (1.0, 2.0, 4.0), strict=False)
     ]
     found, notes = dimensions_of(cluster_of(tier("switch", 8, 450e9), *outer))
     assert len(found) == 2
@@ -68,9 +63,7 @@ def test_direct_links_are_dimensions_of_their_own():
 
 def test_dimensions_are_inner_to_outer():
     """Rank numbers follow them: a switched tier below a ring comes before it."""
-    found, _ = dimensions_of(
-        cluster_of(tier("switch", 8, 450e9), tier("switch", 4, 50e9), tier("ring", 2, 10e9))
-    )
+    found, _ = dimensions_of(cluster_of(tier("switch", 8, 450e9), tier("switch", 4, 50e9), tier("ring", 2, 10e9)))
     assert [(one.kind, one.size) for one in found] == [("switch", 8), ("switch", 4), ("ring", 2)]
 
 

@@ -96,9 +96,7 @@ volumes = st.one_of(st.floats(0.0, 1e3), st.floats(1e3, 1e12))
 
 @given(st.sampled_from(KINDS), placed(), volumes)
 @settings(max_examples=400, deadline=None)
-def test_never_below_the_lower_bound(
-    kind: CollectiveKind, where: tuple[Spread, Network], bytes_: float
-) -> None:
+def test_never_below_the_lower_bound(kind: CollectiveKind, where: tuple[Spread, Network], bytes_: float) -> None:
     spent, least = seconds(kind, bytes_, *where), bound(kind, bytes_, *where)
     assert np.isfinite(spent)
     if where[0].size[0] > 1:
@@ -160,19 +158,14 @@ def test_large_gathers_with_many_nics_are_bound_inside() -> None:
 def test_rail_only_equation_1_is_met_without_efficiencies_and_latencies() -> None:
     """The two stages of arXiv 2307.12169 add up to 1 to 2 times the pipelined ring's slowest stage."""
     inside, outside, domain, rails, bytes_ = 4.5e11, 5e10, 8, 16, 1e12
-    stages = (
-        (domain - 1) * bytes_ / (domain * inside),
-        (rails - 1) * bytes_ / (domain * rails * outside),
-    )
+    stages = ((domain - 1) * bytes_ / (domain * inside), (rails - 1) * bytes_ / (domain * rails * outside))
     least = bound("all-gather", bytes_, group(128, 8, 128))
     assert max(stages) * 0.99 <= least <= sum(stages)
 
 
 @given(st.sampled_from(["all-gather", "reduce-scatter", "all-reduce"]), placed())
 @settings(max_examples=150, deadline=None)
-def test_the_bound_allows_hierarchical_algorithms(
-    kind: CollectiveKind, where: tuple[Spread, Network]
-) -> None:
+def test_the_bound_allows_hierarchical_algorithms(kind: CollectiveKind, where: tuple[Spread, Network]) -> None:
     """Tier by tier from the outside, a gather takes (u - 1) D / members over each tier of u units."""
     group_, net = where
     net = replace(net, reduces=tuple(False for _ in net.reduces))
@@ -198,9 +191,7 @@ def test_all_reduce_carries_at_least_scatter_and_gather(where: tuple[Spread, Net
     halves = bound("reduce-scatter", bytes_, spread_, net) + bound("all-gather", bytes_, spread_, net)
     assert bound("all-reduce", bytes_, spread_, net) <= halves * (1 + 1e-12)
     whole = seconds("all-reduce", bytes_ * 1e6, spread_, net)
-    two = seconds("reduce-scatter", bytes_ * 1e6, spread_, net) + seconds(
-        "all-gather", bytes_ * 1e6, spread_, net
-    )
+    two = seconds("reduce-scatter", bytes_ * 1e6, spread_, net) + seconds("all-gather", bytes_ * 1e6, spread_, net)
     assert whole == pytest.approx(two, rel=0.02)
 
 
@@ -294,9 +285,7 @@ def test_part_of_a_fully_connected_domain_uses_its_own_links(members: int, share
 
 def test_a_message_between_two_takes_one_link() -> None:
     whole = group(8, 8)
-    switch, mesh, ring = (
-        seconds("send", 1e13, whole, shaped(kind)) for kind in ("switch", "fully-connected", "ring")
-    )
+    switch, mesh, ring = (seconds("send", 1e13, whole, shaped(kind)) for kind in ("switch", "fully-connected", "ring"))
     assert mesh / switch == pytest.approx(7, rel=1e-3)
     assert ring / switch == pytest.approx(2, rel=1e-3)
 
@@ -304,15 +293,11 @@ def test_a_message_between_two_takes_one_link() -> None:
 def test_all_pairs_on_a_ring_take_a_quarter_of_the_way_round() -> None:
     """Eight ranks: 8 / 4 hops a message on average, both ways round."""
     whole = group(8, 8)
-    ratio = seconds("all-to-all", 1e13, whole, shaped("ring")) / seconds(
-        "all-to-all", 1e13, whole, shaped("switch")
-    )
+    ratio = seconds("all-to-all", 1e13, whole, shaped("ring")) / seconds("all-to-all", 1e13, whole, shaped("switch"))
     assert ratio == pytest.approx(2, rel=0.02)
 
 
-@given(
-    st.sampled_from(KINDS), st.sampled_from([2, 4, 8]), st.sampled_from(["ring", "fully-connected"]), volumes
-)
+@given(st.sampled_from(KINDS), st.sampled_from([2, 4, 8]), st.sampled_from(["ring", "fully-connected"]), volumes)
 @settings(max_examples=100, deadline=None)
 def test_no_shape_beats_a_switch(kind: CollectiveKind, members: int, shape: TierKind, bytes_: float) -> None:
     part = group(members, members)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.collectives.schedule import request
+from weft.collectives.schedules.chunks import request
 from weft.collectives.stages import ALGORITHMS
 from weft.collectives.text import parse_algorithms, parse_dimensions, parse_late, parse_slow
 from weft.errors import BadInput, UnknownName, WeftError
@@ -32,12 +32,7 @@ def test_dimensions():
 
 @pytest.mark.parametrize(
     ("word", "kind"),
-    [
-        ("FC", "fully-connected"),
-        ("FullyConnected", "fully-connected"),
-        ("Ring", "ring"),
-        ("SWITCH", "switch"),
-    ],
+    [("FC", "fully-connected"), ("FullyConnected", "fully-connected"), ("Ring", "ring"), ("SWITCH", "switch")],
 )
 def test_names_of_kinds(word, kind):
     assert parse_dimensions(f"{word}:4:1GB/s:1us")[0].kind == kind

@@ -138,9 +138,7 @@ def test_ranks_apart_on_a_ring(kind):
     assert part.link_Bps == pytest.approx(100e9 / 7)
 
 
-@pytest.mark.parametrize(
-    "factors", [((3, 1),), ((2, 3),), ((5, 8),), ((12, 1),), ((6, 4),), ((16, 3),)], ids=str
-)
+@pytest.mark.parametrize("factors", [((3, 1),), ((2, 3),), ((5, 8),), ((12, 1),), ((6, 4),), ((16, 3),)], ids=str)
 def test_uneven_cuts(factors):
     with pytest.raises(Unsupported, match="unevenly"):
         part_dimensions(switches(8, 8), factors)

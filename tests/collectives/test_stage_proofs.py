@@ -69,9 +69,7 @@ def hops(size, *, closed):
     for source in range(size):
         for target in range(size):
             right = (target - source) % size
-            go_right = (
-                target > source if not closed else 2 * right < size or (2 * right == size and source % 2)
-            )
+            go_right = target > source if not closed else 2 * right < size or (2 * right == size and source % 2)
             length = right if go_right else (source - target) % size if closed else source - target
             longest = max(longest, length)
             for hop in range(length):

@@ -5,15 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.collectives.flows import expand
-from weft.collectives.schedule import request
-from weft.collectives.stages import (
-    ALGORITHMS,
-    STAGE_KINDS,
-    choose,
-    lower_bound,
-    stage,
-)
+from weft.collectives.messages.flows import expand
+from weft.collectives.schedules.chunks import request
+from weft.collectives.stages import ALGORITHMS, STAGE_KINDS, choose, lower_bound, stage
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import KINDS, Dimension, pairs
 
@@ -61,10 +55,7 @@ def test_double_tree_all_reduce_sends_twice_the_buffer():
 
 def test_double_tree_all_reduce_takes_the_steps_of_its_messages():
     for size in SIZES:
-        assert (
-            stage("all-reduce", "double-tree", size).steps
-            == messages("all-reduce", "double-tree", size).count
-        )
+        assert stage("all-reduce", "double-tree", size).steps == messages("all-reduce", "double-tree", size).count
 
 
 def busiest_link_time(kind, size):
@@ -107,13 +98,7 @@ def test_all_to_all_on_shortest_paths(kind):
         for source in range(size):
             for ahead in range(1, size):
                 back = size - ahead
-                ways = (
-                    [(1, ahead)]
-                    if ahead < back
-                    else [(-1, back)]
-                    if back < ahead
-                    else [(1, ahead), (-1, back)]
-                )
+                ways = [(1, ahead)] if ahead < back else [(-1, back)] if back < ahead else [(1, ahead), (-1, back)]
                 if kind == "line":
                     target = (source + ahead) % size
                     ways = [(1, target - source)] if target > source else [(-1, source - target)]
@@ -175,12 +160,7 @@ def test_the_bound_is_reached():
 
 
 def test_usual_algorithms():
-    assert [choose(a_dimension(kind, 8))[0] for kind in KINDS] == [
-        "ring",
-        "line",
-        "direct",
-        "halving-doubling",
-    ]
+    assert [choose(a_dimension(kind, 8))[0] for kind in KINDS] == ["ring", "line", "direct", "halving-doubling"]
     assert choose(a_dimension("switch", 8, reduces=True)) == ("in-switch", None)
     assert choose(a_dimension("switch", 6, reduces=True)) == ("in-switch", None)
     assert choose(a_dimension("switch", 6, reduces=True), "double-tree") == ("double-tree", None)

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.fabric import clos, rail
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.cost import bill, clos_counts, rail_only_counts
 from weft.fabric.dimension import Dimension
+from weft.fabric.families import clos, rail
 from weft.fabric.prices import preset, presets, prices_from_toml, read_prices
 
 DOMAIN = 256
@@ -30,10 +30,7 @@ def usd(counts, prices):
 
 
 def watts(counts, prices):
-    return (
-        counts.switch_ports * prices.watts_per_switch_port
-        + counts.transceivers * prices.watts_per_transceiver
-    )
+    return counts.switch_ports * prices.watts_per_switch_port + counts.transceivers * prices.watts_per_transceiver
 
 
 def cut(before, after):

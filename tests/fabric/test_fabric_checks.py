@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from weft.errors import BadInput
-from weft.fabric import Fabric, checks, clos
+from weft.fabric import Fabric, checks
 from weft.fabric.dimension import Dimension
+from weft.fabric.families import clos
 
 FABRIC = clos.build(
-    16,
-    radix=8,
-    bandwidth_Bps=50e9,
-    scale_up=Dimension(size=4, kind="fully-connected", bandwidth_Bps=450e9),
+    16, radix=8, bandwidth_Bps=50e9, scale_up=Dimension(size=4, kind="fully-connected", bandwidth_Bps=450e9)
 )
 
 

@@ -10,15 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, WeftError
-from weft.fabric import clos, rail
 from weft.fabric.dimension import Dimension
-from weft.fabric.files import (
-    fabric_from_json,
-    fabric_from_toml,
-    fabric_to_json,
-    fabric_to_toml,
-    read_fabric,
-)
+from weft.fabric.families import clos, rail
+from weft.fabric.files import fabric_from_json, fabric_from_toml, fabric_to_json, fabric_to_toml, read_fabric
 from weft.fabric.spec import Fabric
 
 DOMAIN = Dimension(kind="switch", size=4, bandwidth_Bps=450e9, latency_s=5e-7)

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName
-from weft.fabric import Fabric, bcube, checks, clos, direct, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric import Fabric, checks
 from weft.fabric.build import Builder
 from weft.fabric.dimension import Dimension
+from weft.fabric.families import bcube, clos, direct, dragonfly, hierarchy, planes, rail, torus
 
 NIC = 50e9
 
@@ -83,11 +84,7 @@ def test_published_counts_of_16384_accelerators():
     assert switches(rail.only(16384, **options)) == 384
 
 
-@given(
-    half=st.sampled_from([1, 2, 4, 8]),
-    tiers=st.integers(1, 4),
-    share=st.sampled_from([1, 2, 4]),
-)
+@given(half=st.sampled_from([1, 2, 4, 8]), tiers=st.integers(1, 4), share=st.sampled_from([1, 2, 4]))
 def test_closed_form_of_whole_populations(half, tiers, share):
     """n = 2 (R/2)^t / share accelerators take (2 t - 1) n / R switches and 2 t n transceivers."""
     radix, count = 2 * half, 2 * half**tiers // share
@@ -314,12 +311,7 @@ def test_fully_connected_divides_the_bandwidth():
 THEMIS = {
     "2D-SW_SW": [(16, "switch", 1200), (64, "switch", 800)],
     "3D-FC_Ring_SW": [(8, "fully-connected", 1400), (16, "ring", 800), (8, "switch", 400)],
-    "4D-Ring_FC_Ring_SW": [
-        (4, "ring", 3000),
-        (8, "fully-connected", 1400),
-        (4, "ring", 1200),
-        (8, "switch", 800),
-    ],
+    "4D-Ring_FC_Ring_SW": [(4, "ring", 3000), (8, "fully-connected", 1400), (4, "ring", 1200), (8, "switch", 800)],
 }
 """Themis (ISCA 2022), table 2: size, kind and Gb/s of an accelerator, dimension by dimension."""
 
@@ -376,10 +368,7 @@ BAD = [
     (lambda: clos.build(80, radix=8, bandwidth_Bps=NIC, tiers=1), "do not fit a Clos of 1 tiers"),
     (lambda: clos.build(80, radix=2, bandwidth_Bps=NIC), "do not fit a Clos"),
     (lambda: clos.build(10, radix=8, bandwidth_Bps=NIC, scale_up=domain(4)), "do not fill .* domains of 4"),
-    (
-        lambda: rail.optimized(64, radix=8, bandwidth_Bps=NIC, scale_up=domain(4), unit=6),
-        "exceeds the radix 8",
-    ),
+    (lambda: rail.optimized(64, radix=8, bandwidth_Bps=NIC, scale_up=domain(4), unit=6), "exceeds the radix 8"),
     (lambda: bcube.build(2, 2, bandwidth_Bps=NIC, accelerators=5), r"5 accelerators exceed 2\^2 = 4"),
     (lambda: dragonfly.build(2, 1, 1, 4, bandwidth_Bps=NIC), r"4 groups exceed a h \+ 1 = 3"),
     (lambda: dragonfly.build(2, 1, 1, 3, bandwidth_Bps=NIC, accelerators=7), "exceed a p g = 6"),

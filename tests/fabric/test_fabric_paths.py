@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName
-from weft.fabric import Fabric, bcube, clos, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric import Fabric
 from weft.fabric.dimension import Dimension
+from weft.fabric.families import bcube, clos, dragonfly, hierarchy, planes, rail, torus
 from weft.fabric.paths import Paths, routes
 
 NIC = 50e9
@@ -172,9 +173,7 @@ def net_flow(fabric: Fabric, links: np.ndarray, usage: np.ndarray) -> np.ndarray
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    name=st.sampled_from(sorted(SMALL)), seed=st.integers(0, 10**6), mode=st.sampled_from(["ecmp", "spray"])
-)
+@given(name=st.sampled_from(sorted(SMALL)), seed=st.integers(0, 10**6), mode=st.sampled_from(["ecmp", "spray"]))
 def test_routes_conserve_flow_and_use_links_that_are_up(name, seed, mode):
     fabric = SMALL[name]
     draw = np.random.default_rng(seed)
@@ -186,9 +185,7 @@ def test_routes_conserve_flow_and_use_links_that_are_up(name, seed, mode):
         here = slice(found.indptr[flow], found.indptr[flow + 1])
         expected = np.zeros(fabric.nodes)
         expected[source[flow]], expected[target[flow]] = 1, -1
-        np.testing.assert_allclose(
-            net_flow(fabric, found.links[here], found.usage[here]), expected, atol=1e-12
-        )
+        np.testing.assert_allclose(net_flow(fabric, found.links[here], found.usage[here]), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["fat-tree", "multi-plane", "torus", "bcube", "dragonfly"])
@@ -240,9 +237,7 @@ def test_unreachable_pairs_are_named():
     fabric = clos.build(24, radix=8, bandwidth_Bps=NIC)
     cut = fabric.failed(links=np.flatnonzero((fabric.source == 7) & (fabric.tier == 1)))
     everyone = np.arange(24)
-    with pytest.raises(
-        BadInput, match="no path: accelerator-6 -> accelerator-7, accelerator-7 -> acc"
-    ) as caught:
+    with pytest.raises(BadInput, match="no path: accelerator-6 -> accelerator-7, accelerator-7 -> acc") as caught:
         routes(cut, everyone, (everyone + 1) % 24)
     assert "1 links are down" in str(caught.value)
     with pytest.raises(BadInput, match="no path: accelerator-0 -> accelerator-7"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.cluster.spec import Accelerator, Cluster, Tier
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.fabric.paths import routes
 from weft.layout.spec import Layout
 from weft.model import catalogue
@@ -49,9 +49,7 @@ def small_cluster():
 @pytest.fixture(scope="session")
 def job_for():
     """A job of a catalogue model whose global batch is four micro-batches of the layout."""
-    models = {
-        name: catalogue.load(name).model for name in ("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")
-    }
+    models = {name: catalogue.load(name).model for name in ("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")}
 
     def make(layout=None, model="llama-3.1-8b", precision="bf16"):
         layout = layout or Layout()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from weft.cluster.catalogue import load as load_cluster
 from weft.errors import BadInput, Unsupported
-from weft.estimate.iteration import Estimator
+from weft.estimation.iteration import Estimator
 from weft.layout import iteration
 from weft.layout.iteration import (
     BUCKET_ELEMENTS,
@@ -27,19 +27,9 @@ from weft.layout.iteration import (
 )
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
-from weft.model import (
-    Attention,
-    Block,
-    BlockRun,
-    FeedForward,
-    Job,
-    LatentAttention,
-    MixtureOfExperts,
-    Model,
-    Recipe,
-)
-from weft.simulate.demand import demand
-from weft.simulate.usage import totals
+from weft.model import Attention, Block, BlockRun, FeedForward, Job, LatentAttention, MixtureOfExperts, Model, Recipe
+from weft.simulation.iteration.demand import demand
+from weft.simulation.iteration.usage import totals
 
 GPT_BLOCK = Block(
     hidden=48,
@@ -58,9 +48,7 @@ GPT = Model(
 )
 UNTIED = replace(GPT, tied_embeddings=False, head_bias=True)
 LLAMA_BLOCK = Block(
-    hidden=48,
-    attention=Attention(heads=8, kv_heads=4, head_dim=6),
-    feed_forward=FeedForward(intermediate=96),
+    hidden=48, attention=Attention(heads=8, kv_heads=4, head_dim=6), feed_forward=FeedForward(intermediate=96)
 )
 WIDE_BLOCK = replace(LLAMA_BLOCK, feed_forward=FeedForward(intermediate=144))
 LLAMA = Model(
@@ -145,8 +133,7 @@ def gathered(count: int, layout: Layout) -> Counter[Issue]:
 
 @pytest.mark.usefixtures("bare_blocks")
 @pytest.mark.parametrize(
-    "layout",
-    [Layout(x=2, y=2, z=2, micro_batch=4), Layout(y=4, z=2, micro_batch=2), Layout(x=2, z=2, micro_batch=4)],
+    "layout", [Layout(x=2, y=2, z=2, micro_batch=4), Layout(y=4, z=2, micro_batch=2), Layout(x=2, z=2, micro_batch=4)]
 )
 def test_recomputation_and_caching_change_what_the_reference_says(layout: Layout) -> None:
     """axonn.md 5.7 and 1.4: recomputation gathers and reduces (over the contracted axis) every linear layer
@@ -429,14 +416,11 @@ def test_sharding_the_optimizer_changes_the_reduction_over_data_alone(
     """Each all-reduce becomes a reduce-scatter and an all-gather of as much, padded to a multiple of data."""
     model, layout, stage, options = step
     copied, sharded = (
-        step_collectives(model, RECIPE, replace(layout, zero=zero), stage=stage, options=options)
-        for zero in (0, 1)
+        step_collectives(model, RECIPE, replace(layout, zero=zero), stage=stage, options=options) for zero in (0, 1)
     )
     gone, new = copied - sharded, sharded - copied
     assert {(issue.kind, issue.axes) for issue in gone} <= {("all-reduce", ("data",))}
-    assert Counter(issue.kind for issue in new) == (
-        {"reduce-scatter": 1, "all-gather": 1} if layout.data > 1 else {}
-    )
+    assert Counter(issue.kind for issue in new) == ({"reduce-scatter": 1, "all-gather": 1} if layout.data > 1 else {})
     for issue in new:
         assert 0 <= issue.elements - next(iter(gone)).elements < layout.data
 
@@ -463,13 +447,7 @@ def test_padded_rows_are_the_fewest_that_divide(vocab: int, hidden: int, x: int,
 
 # Against the estimator ----------------------------------------------------------------------------
 
-BARE = Model(
-    name="bare",
-    hidden=64,
-    vocab=256,
-    runs=(BlockRun(block=REFERENCE, count=4),),
-    final_norm=False,
-)
+BARE = Model(name="bare", hidden=64, vocab=256, runs=(BlockRun(block=REFERENCE, count=4),), final_norm=False)
 """No vectors: the estimator cuts them over z and data as if they were matrices."""
 Sums = dict[tuple[str, tuple[str, ...]], float]
 
@@ -560,9 +538,7 @@ EXPERTS = MixtureOfExperts(experts=4, top_k=2, expert=FeedForward(intermediate=3
         (LLAMA, Layout(pipeline=2, virtual_stages=2, schedule="zbv"), "schedule.*1f1b"),
     ],
 )
-def test_what_the_runtime_lacks_is_refused_with_what_to_change(
-    model: Model, layout: Layout, words: str
-) -> None:
+def test_what_the_runtime_lacks_is_refused_with_what_to_change(model: Model, layout: Layout, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
         check_runnable(model, layout)
     with pytest.raises(Unsupported, match=words):

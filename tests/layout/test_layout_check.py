@@ -12,26 +12,12 @@ from hypothesis import strategies as st
 from weft.layout.check import CODES, REASONS, explain, reject, reject_mesh
 from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, SCHEDULES, Layout
 from weft.layout.table import LayoutTable
-from weft.model import (
-    Attention,
-    Block,
-    BlockRun,
-    FeedForward,
-    Job,
-    MixtureOfExperts,
-    Model,
-    Recipe,
-)
+from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 
 DENSE = Block(
-    hidden=96,
-    attention=Attention(heads=8, kv_heads=4, head_dim=12),
-    feed_forward=FeedForward(intermediate=256),
+    hidden=96, attention=Attention(heads=8, kv_heads=4, head_dim=12), feed_forward=FeedForward(intermediate=256)
 )
-ROUTED = replace(
-    DENSE,
-    feed_forward=MixtureOfExperts(experts=8, top_k=2, expert=FeedForward(intermediate=64)),
-)
+ROUTED = replace(DENSE, feed_forward=MixtureOfExperts(experts=8, top_k=2, expert=FeedForward(intermediate=64)))
 
 
 def job(block: Block = DENSE, *, layers: int = 8, batch: int = 16, sequence: int = 64) -> Job:

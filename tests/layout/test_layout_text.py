@@ -9,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName
-from weft.layout.spec import (
-    ALIASES,
-    AXES,
-    CONTEXT_METHODS,
-    FIELDS,
-    RECOMPUTES,
-    SCHEDULES,
-    TENSOR_OVERLAPS,
-    Layout,
-)
+from weft.layout.spec import ALIASES, AXES, CONTEXT_METHODS, FIELDS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
 from weft.layout.text import format_layout, layout_from_dict, layout_to_dict, parse_layout
 
 degrees = st.integers(1, 64)
@@ -77,9 +68,7 @@ json_values = st.recursive(
 )
 
 
-@given(
-    st.dictionaries(st.sampled_from((*FIELDS, *ALIASES, "dp")) | st.text(max_size=6), json_values, max_size=4)
-)
+@given(st.dictionaries(st.sampled_from((*FIELDS, *ALIASES, "dp")) | st.text(max_size=6), json_values, max_size=4))
 def test_any_dictionary_is_a_layout_or_a_message(values):
     assert message_of(lambda: layout_from_dict(values)).startswith(("layout: ", "read"))
 
@@ -108,13 +97,7 @@ def test_aliases_and_separators():
 
 @pytest.mark.parametrize(
     ("text", "z", "data"),
-    [
-        ("dp=8", 1, 8),
-        ("dp=8,z=4", 4, 2),
-        ("dp=8,data=2", 4, 2),
-        ("dp=8,z=2,data=4", 2, 4),
-        ("dp=8,fsdp=8", 8, 1),
-    ],
+    [("dp=8", 1, 8), ("dp=8,z=4", 4, 2), ("dp=8,data=2", 4, 2), ("dp=8,z=2,data=4", 2, 4), ("dp=8,fsdp=8", 8, 1)],
 )
 def test_dp_is_z_times_data(text, z, data):
     layout = parse_layout(text).complete()
@@ -167,18 +150,7 @@ def test_bad_text_says_what_and_how(text, message):
 
 @pytest.mark.parametrize(
     "values",
-    [
-        {"x": "8"},
-        {"x": 8.0},
-        {"x": True},
-        {"sp": "true"},
-        {"sp": 2},
-        {"order": "xyz"},
-        {"schedule": 1},
-        [],
-        None,
-        3,
-    ],
+    [{"x": "8"}, {"x": 8.0}, {"x": True}, {"sp": "true"}, {"sp": 2}, {"order": "xyz"}, {"schedule": 1}, [], None, 3],
 )
 def test_dictionaries_are_strict(values):
     with pytest.raises(BadInput):

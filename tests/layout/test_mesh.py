@@ -119,9 +119,7 @@ AXIS_SETS = [axes for size in (1, 2, 3) for axes in combinations(AXES, size)]
 
 @given(meshes(values=(1, 2, 4)), st.sampled_from(AXIS_SETS), st.sampled_from([1, 2, 4, 8]))
 @settings(max_examples=150, deadline=None)
-def test_spread_of_aligned_groups_is_what_the_groups_show(
-    layout: Layout, axes: tuple[str, ...], domain: int
-) -> None:
+def test_spread_of_aligned_groups_is_what_the_groups_show(layout: Layout, axes: tuple[str, ...], domain: int) -> None:
     spans = (domain, 4 * domain, max(layout.world, 16 * domain))
     found = spread(LayoutTable.of([layout]), axes, spans)
     rows = groups_by_coordinates(layout, axes)

@@ -25,16 +25,7 @@ from weft.layout.operations import (
 )
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
-from weft.model import (
-    Attention,
-    Block,
-    BlockRun,
-    FeedForward,
-    LatentAttention,
-    MixtureOfExperts,
-    Model,
-    Recipe,
-)
+from weft.model import Attention, Block, BlockRun, FeedForward, LatentAttention, MixtureOfExperts, Model, Recipe
 from weft.model.flops import attention_forward_flops, block_forward_flops
 
 RECIPE = Recipe(global_batch=64, sequence=128, attention="unfused", dropout=True)
@@ -131,9 +122,7 @@ def test_flash_attention_counts_what_the_mask_leaves(block: Block, layout: Layou
     listed = operations(block, layout, FLASH)
     expected = attention_forward_flops(block, FLASH, causal=True)
     assert runs(layout) * flops(listed, "forward", scores=True) == pytest.approx(expected)
-    assert flops(listed, "input-gradient", scores=True) == pytest.approx(
-        2.5 * flops(listed, "forward", scores=True)
-    )
+    assert flops(listed, "input-gradient", scores=True) == pytest.approx(2.5 * flops(listed, "forward", scores=True))
 
 
 @given(layouts(y=False, sharded=True), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2]))
@@ -247,10 +236,7 @@ def statistics(listed: Operations) -> Counter[tuple[str, tuple[str, ...], str, f
 def test_norms_over_split_features_exchange_their_statistics(bias: bool, width: float) -> None:
     """One value in fp32 per token, norm and direction of an RMSNorm, two in fp64 of a LayerNorm."""
     layout, bytes_ = Layout(y=4), width * RECIPE.sequence
-    each = (
-        ("all-reduce", ("y",), "forward", bytes_),
-        ("all-reduce", ("y",), "input-gradient", bytes_),
-    )
+    each = (("all-reduce", ("y",), "forward", bytes_), ("all-reduce", ("y",), "input-gradient", bytes_))
     assert statistics(operations(replace(GPT, norm_bias=bias), layout)) == dict.fromkeys(each, 2)
     model = replace(SMALL, norm_bias=bias)
     assert statistics(head_operations(model, RECIPE, sizes(layout))) == dict.fromkeys(each, 1)
@@ -272,9 +258,7 @@ def test_the_final_norm_works_on_the_features_of_a_rank() -> None:
 
 
 def test_fp32_moves_twice_the_bytes() -> None:
-    half, full = (
-        operations(GPT, Layout(x=2), replace(RECIPE, precision=precision)) for precision in ("bf16", "fp32")
-    )
+    half, full = (operations(GPT, Layout(x=2), replace(RECIPE, precision=precision)) for precision in ("bf16", "fp32"))
     for narrow, wide in zip(half.collectives, full.collectives, strict=True):
         same = narrow.element_bytes in (4, 8)
         assert wide.bytes == pytest.approx(narrow.bytes if same else 2 * narrow.bytes)
@@ -311,8 +295,7 @@ def test_worked_80b_sizes() -> None:
 def moved(found: Counter[Key], size: int) -> float:
     """Bytes-like ring volume per rank: 2 (g-1)/g of an all-reduce, (g-1)/g of a gather or scatter."""
     return sum(
-        (2 if key[0] == "all-reduce" else 1) * (size - 1) / size * key[-1] * times
-        for key, times in found.items()
+        (2 if key[0] == "all-reduce" else 1) * (size - 1) / size * key[-1] * times for key, times in found.items()
     )
 
 

@@ -13,17 +13,13 @@ from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 
 def block(width: int) -> Block:
     return Block(
-        hidden=64,
-        attention=Attention(heads=4, kv_heads=4, head_dim=16),
-        feed_forward=FeedForward(intermediate=width),
+        hidden=64, attention=Attention(heads=4, kv_heads=4, head_dim=16), feed_forward=FeedForward(intermediate=width)
     )
 
 
 def model(*runs: tuple[int, int]) -> Model:
     """A model of (width, count) runs."""
-    return Model(
-        name="m", hidden=64, vocab=128, runs=tuple(BlockRun(block=block(w), count=c) for w, c in runs)
-    )
+    return Model(name="m", hidden=64, vocab=128, runs=tuple(BlockRun(block=block(w), count=c) for w, c in runs))
 
 
 @given(st.integers(1, 300), st.integers(1, 64))
@@ -53,9 +49,7 @@ def compositions(made: Model, pipeline: int, virtual: int, wraps: int) -> list[t
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 6), st.integers(1, 3), st.booleans())
-def test_stages_hold_the_model_once(
-    first: int, second: int, pipeline: int, virtual: int, wraps: bool
-) -> None:
+def test_stages_hold_the_model_once(first: int, second: int, pipeline: int, virtual: int, wraps: bool) -> None:
     rows = compositions(model((64, first), (96, second)), pipeline, virtual, int(wraps))
     repeats = np.array([row[-1] for row in rows])
     assert repeats.sum() == pipeline

@@ -25,12 +25,8 @@ def gpt(layers: int, hidden: int, heads: int, vocab: int) -> Model:
     return Model(name="gpt", hidden=hidden, vocab=vocab, runs=(BlockRun(block=block, count=layers),))
 
 
-@given(
-    st.integers(1, 128), st.integers(1, 64), st.integers(1, 300_000), st.integers(1, 9), st.integers(1, 8192)
-)
-def test_gpt_equals_narayanan_equation_3(
-    layers: int, heads: int, vocab: int, batch: int, sequence: int
-) -> None:
+@given(st.integers(1, 128), st.integers(1, 64), st.integers(1, 300_000), st.integers(1, 9), st.integers(1, 8192))
+def test_gpt_equals_narayanan_equation_3(layers: int, heads: int, vocab: int, batch: int, sequence: int) -> None:
     """72 B s l h^2 (1 + s / 6h + V / 12lh), arXiv 2104.04473 without recomputation."""
     hidden = 64 * heads
     recipe = Recipe(global_batch=batch, sequence=sequence)
@@ -58,9 +54,7 @@ def test_linear_part_is_six_per_active_parameter(name: str) -> None:
         run.count * run.block.attention.heads * (run.block.attention.qk_dim + run.block.attention.v_dim)
         for run in model.runs
     )
-    blocks = sum(
-        run.count * (run.block.active_parameters - run.block.vector_parameters) for run in model.runs
-    )
+    blocks = sum(run.count * (run.block.active_parameters - run.block.vector_parameters) for run in model.runs)
     biases = sum(
         run.count * linear.outputs * linear.active
         for run in model.runs
@@ -91,8 +85,6 @@ def test_prediction_modules_add_a_block_a_projection_and_a_head() -> None:
     assert model.prediction_layers == 1
     recipe = Recipe(global_batch=1, sequence=4096)
     extra = model_flops(model, recipe) - model_flops(replace(model, prediction_layers=0), recipe)
-    last = Model(
-        name="last", hidden=model.hidden, vocab=model.vocab, runs=(replace(model.runs[-1], count=1),)
-    )
+    last = Model(name="last", hidden=model.hidden, vocab=model.vocab, runs=(replace(model.runs[-1], count=1),))
     projection = 6 * recipe.tokens * 2 * model.hidden**2
     assert extra == pytest.approx(model_flops(last, recipe) + projection, rel=1e-12)

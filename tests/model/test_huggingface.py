@@ -200,10 +200,7 @@ def test_deepseek_every_other_layer() -> None:
 
 
 def test_qwen_moe_dense_layers() -> None:
-    config = dict(catalogue._records()["qwen3-30b-a3b"]["config"]) | {
-        "decoder_sparse_step": 2,
-        "mlp_only_layers": [1],
-    }
+    config = dict(catalogue._records()["qwen3-30b-a3b"]["config"]) | {"decoder_sparse_step": 2, "mlp_only_layers": [1]}
     model = read_config(config)
     routed = [model.kinds[kind].moe is not None for kind in model.block_sequence()]
     assert routed == [layer % 2 == 1 and layer != 1 for layer in range(48)]

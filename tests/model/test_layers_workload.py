@@ -12,9 +12,7 @@ def reduce(bytes_):
 
 
 def layer(name, forward=1.0, inputs=2.0, weights=4.0, **collectives):
-    return Layer(
-        name=name, forward_s=forward, input_gradient_s=inputs, weight_gradient_s=weights, **collectives
-    )
+    return Layer(name=name, forward_s=forward, input_gradient_s=inputs, weight_gradient_s=weights, **collectives)
 
 
 def listed(workload):

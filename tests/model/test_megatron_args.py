@@ -85,9 +85,7 @@ def test_published_scripts_give_the_catalogue_models() -> None:
     assert same_shape(read_megatron_args(GPT_OSS), "gpt-oss-20b")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in catalogue.names() if name.endswith(("-sc21", "-korthikanti"))]
-)
+@pytest.mark.parametrize("name", [name for name in catalogue.names() if name.endswith(("-sc21", "-korthikanti"))])
 def test_gpt_shapes_of_the_catalogue(name: str) -> None:
     model = catalogue.load(name).model
     heads = model.runs[0].block.attention.heads
@@ -213,8 +211,7 @@ def problem_of(source: str | list[str]) -> str:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.dictionaries(st.integers(0, 15), st.text(max_size=6) | st.integers().map(str), max_size=3),
-    st.text(max_size=20),
+    st.dictionaries(st.integers(0, 15), st.text(max_size=6) | st.integers().map(str), max_size=3), st.text(max_size=20)
 )
 def test_mutated_commands_give_models_or_expected_errors(changes: dict[int, str], tail: str) -> None:
     words = DEEPSEEK.split()

@@ -133,9 +133,7 @@ def test_gemma_3_is_the_published_total_less_its_vision_part(name: str, publishe
     assert catalogue.load(name).model.parameters == published - tower - projector
 
 
-@pytest.mark.parametrize(
-    ("name", "stored"), [("falcon-40b", 41_835_970_560), ("falcon-180b", 179_522_565_120)]
-)
+@pytest.mark.parametrize(("name", "stored"), [("falcon-40b", 41_835_970_560), ("falcon-180b", 179_522_565_120)])
 def test_falcon_files_store_the_tied_table_twice(name: str, stored: int) -> None:
     model = catalogue.load(name).model
     assert model.parameters + model.vocab * model.hidden == stored
@@ -148,15 +146,7 @@ def test_deepseek_v3_prediction_module() -> None:
 
 @pytest.mark.parametrize(
     ("name", "billions"),
-    [
-        ("5b", 5.05),
-        ("10b", 10.34),
-        ("20b", 20.11),
-        ("40b", 39.23),
-        ("60b", 57.57),
-        ("80b", 76.76),
-        ("160b", 152.87),
-    ],
+    [("5b", 5.05), ("10b", 10.34), ("20b", 20.11), ("40b", 39.23), ("60b", 57.57), ("80b", 76.76), ("160b", 152.87)],
 )
 def test_axonn_shapes_follow_narayanan_formula(name: str, billions: float) -> None:
     # arXiv 2104.04473 eq. 2, which leaves out the final norm.

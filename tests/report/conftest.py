@@ -5,7 +5,7 @@ import pytest
 from weft.cluster import catalogue as clusters
 from weft.model import Job, Recipe
 from weft.model import catalogue as models
-from weft.search.plan import Plan, plan
+from weft.search.ranking import Plan, plan
 
 
 @pytest.fixture(scope="session")

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from weft.errors import BadInput
-from weft.fabric import clos, planes, rail, torus
 from weft.fabric.dimension import Dimension
+from weft.fabric.families import clos, planes, rail, torus
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.routing_jobs import Numbering, paper_fabric, read_jobs
+from weft.interop.traffic.routing_jobs import Numbering, paper_fabric, read_jobs
 from weft.routing.problem import Problem
 from weft.routing.traffic import JobTraffic, job_traffic, merged
 
@@ -214,9 +214,7 @@ def shuffled(traffic: JobTraffic, seed: int) -> JobTraffic:
     return replace(traffic, **{field: getattr(traffic, field)[order] for field in fields})
 
 
-def placed_jobs(
-    seed: int, sizes: Iterable[tuple[int, int]], numbering: Numbering | None = None
-) -> JobTraffic:
+def placed_jobs(seed: int, sizes: Iterable[tuple[int, int]], numbering: Numbering | None = None) -> JobTraffic:
     """Jobs like the paper's: ``sizes`` has accelerators of a copy and copies of each; every position of the
     copies is a ring.  A copy fills drawn ToRs, 8 hosts at a time."""
     form, draw = numbering or Numbering(), np.random.default_rng(seed)
@@ -257,9 +255,7 @@ def networks() -> dict[str, Fabric]:
         "two tiers": clos.build(32, radix=8, bandwidth_Bps=NIC, tiers=2),
         "two tiers, oversubscribed": clos.build(40, radix=8, bandwidth_Bps=NIC, tiers=2, oversubscription=3),
         "three tiers": clos.build(54, radix=6, bandwidth_Bps=NIC, tiers=3),
-        "three tiers, oversubscribed": clos.build(
-            40, radix=6, bandwidth_Bps=NIC, tiers=3, oversubscription=(2, 2)
-        ),
+        "three tiers, oversubscribed": clos.build(40, radix=6, bandwidth_Bps=NIC, tiers=3, oversubscription=(2, 2)),
         "three tiers, short units": clos.build(22, radix=10, bandwidth_Bps=NIC, tiers=3, oversubscription=2),
         "domains": clos.build(32, radix=8, bandwidth_Bps=NIC, scale_up=domain(4)),
         "two planes": planes.build(32, radix=8, bandwidth_Bps=NIC, planes=2),

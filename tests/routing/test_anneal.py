@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.routing.anneal import _energy, _place, anneal
 from weft.routing.ecmp import picked
 from weft.routing.plan import plan
@@ -80,6 +80,4 @@ def test_of_few_destinations_it_finds_the_least_energy(seed, kit):
 def test_annealing_the_papers_jobs_is_better_than_hashing(spines_down, kit):
     traffic = kit.placed_jobs(0, [(48, 2), (64, 2)])
     annealed = plan(spines_down(0), traffic, router="anneal").alpha
-    assert annealed <= np.mean(
-        [plan(spines_down(0), traffic, router="random", seed=seed).alpha for seed in range(10)]
-    )
+    assert annealed <= np.mean([plan(spines_down(0), traffic, router="random", seed=seed).alpha for seed in range(10)])

@@ -7,7 +7,7 @@ import highspy
 import numpy as np
 import pytest
 
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.routing.bound import closed_bound, lp_bound, paths_of, solve
 from weft.routing.plan import plan
 from weft.routing.problem import problem

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.routing.bound import closed_bound
 from weft.routing.choice import Choice, ordered
 from weft.routing.ecmp import paper_ecmp

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.errors import Unsupported
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.routing import _colour
 from weft.routing.colouring import _graph, coloured
 from weft.routing.plan import plan
@@ -92,9 +92,7 @@ def flows_between_leaves(draw, fabric, ports, count):
     leaves = len(fabric.nodes_of("leaf"))
     pairs = np.array([draw.choice(leaves, 2, replace=False) for _ in range(count)])
     source, target = (pairs * ports + np.arange(count)[:, None] % ports).T
-    return job_traffic(
-        source, target, np.ones(count), collective=np.arange(count), queue_pair=np.arange(count)
-    ), pairs
+    return job_traffic(source, target, np.ones(count), collective=np.arange(count), queue_pair=np.arange(count)), pairs
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -103,11 +101,7 @@ def test_two_tiers_reach_the_busiest_leafs_share(seed):
     spines, ratio = [(4, 1), (2, 3), (3, 1), (4, 3)][seed % 4]
     ports = spines * ratio
     fabric = clos.build(
-        (spines + ports) * ports,
-        radix=spines + ports,
-        bandwidth_Bps=1e9,
-        tiers=2,
-        oversubscription=float(ratio),
+        (spines + ports) * ports, radix=spines + ports, bandwidth_Bps=1e9, tiers=2, oversubscription=float(ratio)
     )
     assert len(fabric.nodes_of("spine")) == spines
     traffic, pairs = flows_between_leaves(draw, fabric, ports, int(draw.integers(1, 60)))

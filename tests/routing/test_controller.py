@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 )
 
 from weft.errors import BadInput
-from weft.fabric import clos
 from weft.fabric.dimension import Dimension
+from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
 from weft.routing.controller import Controller, Decision, Key
@@ -40,11 +40,7 @@ FABRICS = {
     "two tiers, oversubscribed": clos.build(16, radix=6, bandwidth_Bps=NIC, tiers=2, oversubscription=2),
     "three tiers": clos.build(16, radix=4, bandwidth_Bps=NIC, tiers=3),
     "domains": clos.build(
-        16,
-        radix=8,
-        bandwidth_Bps=NIC,
-        tiers=2,
-        scale_up=Dimension(size=2, kind="switch", bandwidth_Bps=450e9),
+        16, radix=8, bandwidth_Bps=NIC, tiers=2, scale_up=Dimension(size=2, kind="switch", bandwidth_Bps=450e9)
     ),
 }
 NAMES = ("a", "b", "c", "d")
@@ -134,8 +130,7 @@ class Life(RuleBasedStateMachine):
         self.said: list[str] = []
 
     @initialize(
-        router=st.sampled_from(["auto", "auto", "auto", "repair", "greedy"]),
-        replan_s=st.sampled_from([0.0, 60.0]),
+        router=st.sampled_from(["auto", "auto", "auto", "repair", "greedy"]), replan_s=st.sampled_from([0.0, 60.0])
     )
     def begin(self, router: str, replan_s: float) -> None:
         self.router, self.replan_s = router, replan_s
@@ -282,9 +277,7 @@ class Life(RuleBasedStateMachine):
         assert every.keys() - after.keys() == {key for key in every if not nx.has_path(graph, *key[2:4])}
         assert self.main.fabric.up.tolist() == fabric.up.tolist()
         assert {*every} == {key for found in self.known.values() for key in found}
-        kept = {
-            key: path for key, path in before.items() if path and key in after and fabric.up[list(path)].all()
-        }
+        kept = {key: path for key, path in before.items() if path and key in after and fabric.up[list(path)].all()}
         changed = {key: path for key, path in after.items() if before.get(key) != path}
         assert {move.flow: move.path for move in decision.moves} == changed
         assert len(decision.moves) == len(changed)
@@ -336,10 +329,7 @@ def lives(kit: ModuleType, name: str, equal: bool, examples: int, steps: int) ->
     run_state_machine_as_test(
         lambda: Life(kit, name, equal),
         settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
+            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
 
@@ -365,10 +355,7 @@ def arrival(job: str, flows: list[Flow], time_s: float = 0.0) -> Event:
 
 
 def seen_at(job: str, *times: float, traffic: JobTraffic | None = None) -> list[Event]:
-    return [
-        Event(time_s=time, kind="traffic", job=job, collective="c0", bytes=5e8, traffic=traffic)
-        for time in times
-    ]
+    return [Event(time_s=time, kind="traffic", job=job, collective="c0", bytes=5e8, traffic=traffic) for time in times]
 
 
 def test_moves_wait_for_the_next_collective() -> None:

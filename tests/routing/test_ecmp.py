@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.interop.routing_jobs import Numbering, paper_fabric
+from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
 from weft.routing import ecmp
 from weft.routing.plan import plan, route
 from weft.routing.problem import problem
@@ -46,9 +46,7 @@ def test_the_papers_ecmp_is_its_definition(seed, kit):
     pairs = np.array([draw.choice(form.hosts, 2, replace=False) for _ in range(80)])
     traffic = job_traffic(*pairs.T, np.ones(80), queue_pair=np.arange(80))
     live = fabric.nodes_of("spine")[: spines - down].tolist()
-    for (a, b), links in zip(
-        pairs.tolist(), kit.links_of(route(fabric, traffic, router="ecmp-paper")), strict=True
-    ):
+    for (a, b), links in zip(pairs.tolist(), kit.links_of(route(fabric, traffic, router="ecmp-paper")), strict=True):
         tor = a // form.hosts_per_tor
         if tor == b // form.hosts_per_tor:
             assert len(links) == 2
@@ -97,20 +95,14 @@ def drawn_alpha(traffic, spines, per_tor, times):
 @pytest.mark.parametrize("sizes", [[(48, 2)], [(48, 4), (128, 4), (64, 4), (128, 4), (64, 4)]])
 def test_hashed_and_drawn_paths_collide_as_balls_in_bins_do(sizes, router, spines_down, kit):
     traffic = kit.placed_jobs(1, sizes)
-    alphas = [
-        plan(spines_down(0), traffic, router=router, seed=seed, bound="cuts").alpha for seed in range(80)
-    ]
+    alphas = [plan(spines_down(0), traffic, router=router, seed=seed, bound="cuts").alpha for seed in range(80)]
     assert np.mean(alphas) == pytest.approx(drawn_alpha(traffic, 32, 32, 2000), abs=0.3)
 
 
 @pytest.mark.parametrize(("jobs", "ring", "expected"), [(1, 2, 4.3), (5, 4, 5.8)])
-def test_mean_congestion_of_drawn_paths_is_that_of_the_papers_workloads(
-    jobs, ring, expected, workload, spines_down
-):
+def test_mean_congestion_of_drawn_paths_is_that_of_the_papers_workloads(jobs, ring, expected, workload, spines_down):
     """The printed figures are means of 20 draws, so uncertain by their standard error."""
     traffic = workload(jobs, ring)
     for router in ("random", "ecmp"):
-        alphas = [
-            plan(spines_down(0), traffic, router=router, seed=seed, bound="cuts").alpha for seed in range(100)
-        ]
+        alphas = [plan(spines_down(0), traffic, router=router, seed=seed, bound="cuts").alpha for seed in range(100)]
         assert np.mean(alphas) == pytest.approx(expected, abs=3 * np.std(alphas) / np.sqrt(20))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.errors import BadInput, UnknownName
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
 from weft.routing.generate import MODELS, generate
 from weft.routing.traffic import JobTraffic, check_traffic

@@ -11,7 +11,7 @@ from weft.errors import UnknownName
 from weft.routing.objective import OBJECTIVES, Efficiency, by_collective, by_flow, by_job, efficiency
 from weft.routing.plan import plan
 from weft.routing.traffic import job_traffic
-from weft.simulate import engine
+from weft.simulation.flows import engine
 from weft.solvers import maxmin
 
 ROUTERS = ("ecmp", "random", "greedy", "repair", "spray", "split")
@@ -27,13 +27,7 @@ def test_rates_are_max_min_fair(seed, kit):
         weight = np.ones(len(found.traffic))
         assert (
             maxmin.check(
-                found.rates_Bps,
-                capacity,
-                routes.indptr,
-                routes.links,
-                routes.usage,
-                weight,
-                found.traffic.cap_Bps,
+                found.rates_Bps, capacity, routes.indptr, routes.links, routes.usage, weight, found.traffic.cap_Bps
             )
             is None
         )
@@ -135,11 +129,7 @@ def test_a_round_of_all_jobs_at_once_is_as_slow_as_the_simulator_says(router, se
     members = np.array([members[0], *joined])
     count = len(members)
     traffic = job_traffic(
-        members,
-        np.roll(members, -1),
-        np.full(count, 1e9),
-        rounds=np.array([2 * count - 2]),
-        pause_s=np.array([0.25]),
+        members, np.roll(members, -1), np.full(count, 1e9), rounds=np.array([2 * count - 2]), pause_s=np.array([0.25])
     )
     found = plan(fabric, traffic, router=router)
     epoch = traffic.epochs(1)

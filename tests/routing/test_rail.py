@@ -79,12 +79,7 @@ def test_routes_over_rails_are_valid_and_no_worse_than_the_targets_rail_alone(na
 def test_other_rails_take_what_one_cannot(kit):
     """Every accelerator of a domain sends to the same accelerator number of its neighbour."""
     fabric = kit.ALL["rail-only"]
-    traffic = job_traffic(
-        np.array([0, 1, 2, 3]),
-        np.array([4, 8, 12, 16]),
-        np.ones(4),
-        collective=np.arange(4),
-    )
+    traffic = job_traffic(np.array([0, 1, 2, 3]), np.array([4, 8, 12, 16]), np.ones(4), collective=np.arange(4))
     assert np.all(fabric.rail[traffic.target] == 0)
     assert plan(fabric, traffic, router="repair").alpha == pytest.approx(4.0)
     assert plan(fabric, traffic, router="rail").alpha == pytest.approx(1.0)

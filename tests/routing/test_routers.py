@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.errors import Unsupported
-from weft.interop.routing_jobs import Numbering, paper_fabric
+from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
 from weft.routing.bound import closed_bound
 from weft.routing.plan import plan, route
 from weft.routing.problem import problem
@@ -143,13 +143,10 @@ def test_greedy_chooses_as_its_definition_does(seed, kit):
     pairs = np.array([p for p in pairs.tolist() if kit.up_paths(fabric, *p)]).reshape(-1, 2)
     pairs = np.array([p for p in pairs.tolist() if len(kit.up_paths(fabric, *p)[0]) <= 4]).reshape(-1, 2)
     count = len(pairs)
-    traffic = job_traffic(
-        *pairs.T, np.full(count, 1e9), collective=np.arange(count), queue_pair=np.arange(count)
-    )
+    traffic = job_traffic(*pairs.T, np.full(count, 1e9), collective=np.arange(count), queue_pair=np.arange(count))
     leaves = fabric.nodes_of("leaf").tolist()
     live = [
-        sorted(fabric.target[(fabric.source == leaf) & fabric.up & (fabric.tier == 2)].tolist())
-        for leaf in leaves
+        sorted(fabric.target[(fabric.source == leaf) & fabric.up & (fabric.tier == 2)].tolist()) for leaf in leaves
     ]
     flows = [(int(leaf_of[a]), int(leaf_of[b])) for a, b in pairs.tolist()]
     found = route(fabric, traffic, router="greedy")
@@ -204,10 +201,7 @@ def test_repair_helps_where_greedy_collides(seed, spines_down, kit):
 @pytest.mark.parametrize(("jobs", "ring"), STATIC)
 def test_static_table_of_the_papers_workloads(jobs, ring, down, workload, spines_down):
     hash_alpha, greedy_alpha, hash_slow, greedy_slow = STATIC[jobs, ring][down > 0]
-    for router, alpha, slowdown in (
-        ("ecmp-paper", hash_alpha, hash_slow),
-        ("greedy", greedy_alpha, greedy_slow),
-    ):
+    for router, alpha, slowdown in (("ecmp-paper", hash_alpha, hash_slow), ("greedy", greedy_alpha, greedy_slow)):
         found = plan(spines_down(down), workload(jobs, ring), router=router)
         assert found.alpha == alpha
         assert np.mean([job.slowdown for job in found.jobs]) == pytest.approx(slowdown, abs=1e-3)

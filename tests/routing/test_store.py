@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from weft.errors import BadInput
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.routing.controller import Controller, Decision
 from weft.routing.events import Event
 from weft.routing.store import FILE, Store
@@ -67,9 +67,7 @@ def test_something_happens_in_the_story(uninterrupted: list[Decision]) -> None:
 
 
 @pytest.mark.parametrize("stop", range(len(story()) + 1))
-def test_after_any_prefix_it_goes_on_the_same(
-    tmp_path: Path, uninterrupted: list[Decision], stop: int
-) -> None:
+def test_after_any_prefix_it_goes_on_the_same(tmp_path: Path, uninterrupted: list[Decision], stop: int) -> None:
     events = story()
     first = Controller(FABRIC)
     store = Store(tmp_path, first)

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.fabric.paths import Paths
 from weft.routing import job_traffic, merged
 from weft.routing.problem import demands, problem
 from weft.routing.traffic import check_traffic
-from weft.simulate import engine
+from weft.simulation.flows import engine
 
 RATE = 10e9
 ONE_SWITCH = clos.build(8, radix=8, bandwidth_Bps=RATE, nic_latency_s=0.0, switch_latency_s=0.0)

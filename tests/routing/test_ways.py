@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.errors import BadInput, Unsupported
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.fabric.paths import Paths
 from weft.routing import ways
 from weft.routing.problem import problem

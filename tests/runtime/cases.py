@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.layout.spec import Layout
-from weft.runtime.flat import Flat
-from weft.runtime.machine import Machine
-from weft.runtime.overlap import Switches
-from weft.runtime.parallelize import easy_plan, parallelize
-from weft.runtime.parameters import holdings
-from weft.runtime.placement import share
-from weft.runtime.precision import Precision
-from weft.runtime.roles import Normal, Transposed
-from weft.runtime.state_dict import gather_state_dict, load_state_dict, sharded_state_dict
+from weft.runtime.convert.parallelize import easy_plan, parallelize
+from weft.runtime.convert.roles import Normal, Transposed
+from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict, sharded_state_dict
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.overlap import Switches
+from weft.runtime.core.parameters import holdings
+from weft.runtime.core.placement import share
+from weft.runtime.core.precision import Precision
+from weft.runtime.run.flat import Flat
 
 CLIP = 1e-3
 OFF, ON = Switches.off(), Switches(weight_cache=True)
@@ -233,16 +233,9 @@ CASES = {
     "images, easy": Case(make=images, shape=(16, 8, 6, 6)),
     "normal": Case(make=convolved(8, 16, 3, padding=1), shape=(16, 8, 5, 7), plan={"0": Normal()}),
     "transposed, skewed": Case(
-        make=convolved(16, 8, (3, 2), **SKEWED),
-        shape=(8, 16, 6, 5),
-        plan={"0": Transposed()},
-        over=("x", "y"),
+        make=convolved(16, 8, (3, 2), **SKEWED), shape=(8, 16, 6, 5), plan={"0": Transposed()}, over=("x", "y")
     ),
-    "patches, no bias": Case(
-        make=convolved(8, 16, 4, stride=4, bias=False), shape=(8, 8, 9, 8), plan={"0": Normal()}
-    ),
+    "patches, no bias": Case(make=convolved(8, 16, 4, stride=4, bias=False), shape=(8, 8, 9, 8), plan={"0": Normal()}),
     "chain": Case(make=chain, shape=(8, 8, 5, 5), plan={"0": Normal(), "2": Transposed()}, over=("y", "y")),
-    "classifier": Case(
-        make=classifier, shape=(8, 8, 6, 6), plan={"0": Normal(), "2": Transposed()}, over=("y", "y")
-    ),
+    "classifier": Case(make=classifier, shape=(8, 8, 6, 6), plan={"0": Normal(), "2": Transposed()}, over=("y", "y")),
 }

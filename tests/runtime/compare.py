@@ -15,13 +15,13 @@ from torch import Tensor
 
 from weft.layout.spec import Layout
 from weft.model.spec import Model
-from weft.runtime.collectives import Collectives
-from weft.runtime.flat import Flat
-from weft.runtime.machine import Machine
-from weft.runtime.overlap import Switches
-from weft.runtime.parameters import holdings
-from weft.runtime.pipeline import Passes, build_stages
-from weft.runtime.precision import Precision
+from weft.runtime.core.collectives import Collectives
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.overlap import Switches
+from weft.runtime.core.parameters import holdings
+from weft.runtime.core.precision import Precision
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.pipeline import Passes, build_stages
 
 
 def tokens(model: Model, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -85,9 +85,7 @@ class Run:
             tokens=BATCH * SEQUENCE,
         )
 
-    def whole(
-        self, name: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]
-    ) -> Tensor:
+    def whole(self, name: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
         values = self.serial.parameters[name].detach()
         assert tuple(values.shape) == shape
         return values[_window(offsets, sizes)]
@@ -118,9 +116,7 @@ class Run:
 
     def gradient_error(self) -> float:
         """Of every gradient that this rank owns."""
-        errors = [
-            worst(values, self.serial.gradients[name][window]) for name, window, values in self.gradients()
-        ]
+        errors = [worst(values, self.serial.gradients[name][window]) for name, window, values in self.gradients()]
         return max(errors)
 
     def gradients(self) -> Iterator[tuple[str, tuple[slice, ...], Tensor]]:

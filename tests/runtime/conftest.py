@@ -1,4 +1,4 @@
-"""Ranks for the tests of this folder, whose modules import each other by name, here and in the ranks."""
+"""Ranks for the tests of these rooms, whose modules import each other by name, here and in the ranks."""
 
 import sys
 from importlib.util import find_spec
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *sorted(str(room) for room in HERE.iterdir() if room.is_dir())]
 
-from ranks import Ranks
+from ranks import Ranks  # noqa: E402
 
 collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 

@@ -12,12 +12,7 @@ def gpt(*, layers: int = 2, hidden: int = 32, heads: int = 8, vocab: int = 53, t
     block = Block(
         hidden=hidden,
         attention=Attention(
-            heads=heads,
-            kv_heads=heads,
-            head_dim=hidden // heads,
-            qkv_bias=True,
-            out_bias=True,
-            rotary=False,
+            heads=heads, kv_heads=heads, head_dim=hidden // heads, qkv_bias=True, out_bias=True, rotary=False
         ),
         feed_forward=FeedForward(intermediate=4 * hidden, gated=False, bias=True),
         norm_bias=True,
@@ -46,16 +41,7 @@ def llama(*, layers: int = 2, hidden: int = 32, heads: int = 16, kv_heads: int =
 BATCH, SEQUENCE = 16, 8
 EVERY = [(x, y, z, data) for x, y, z, data in product((1, 2, 4, 8), repeat=4) if x * y * z * data == 8]
 """All (x, y, z, data) of eight ranks."""
-FEW = [
-    (2, 2, 2, 1),
-    (8, 1, 1, 1),
-    (1, 8, 1, 1),
-    (1, 1, 8, 1),
-    (1, 1, 1, 8),
-    (2, 1, 2, 2),
-    (1, 4, 1, 2),
-    (4, 1, 2, 1),
-]
+FEW = [(2, 2, 2, 1), (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (1, 1, 1, 8), (2, 1, 2, 2), (1, 4, 1, 2), (4, 1, 2, 1)]
 """Each axis alone, pairs and triples."""
 Z_INSIDE = ("z", "y", "x", "data", "context", "pipeline")
 DATA_INSIDE = ("data", "y", "z", "x", "pipeline", "context")

@@ -8,27 +8,15 @@ from itertools import product
 import ranks
 import torch
 import torch.distributed as dist
-from cases import (
-    CASES,
-    CLIP,
-    CONVOLUTIONS,
-    EASY,
-    OFF,
-    ON,
-    Case,
-    Part,
-    assert_states,
-    compared,
-    linear,
-)
+from cases import CASES, CLIP, CONVOLUTIONS, EASY, OFF, ON, Case, Part, assert_states, compared, linear
 from torch import nn
 from torch.nn import functional
 
 from weft.layout.spec import Layout
-from weft.runtime import checkpoint
-from weft.runtime.optimizer import AdamSettings, Optimizer
-from weft.runtime.roles import Normal, Transposed, Vocabulary
-from weft.runtime.state_dict import gather_state_dict
+from weft.runtime.checkpoints import checkpoint
+from weft.runtime.convert.roles import Normal, Transposed, Vocabulary
+from weft.runtime.convert.state_dict import gather_state_dict
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
 SIZES = [(32, 64), (16, 128), (2, 256)]
 """Rows and features; two rows are two for each rank that has rows of its own."""

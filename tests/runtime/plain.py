@@ -89,9 +89,7 @@ class LlamaModel(nn.Module):
     def __init__(self, vocab: int, layers: int, hidden: int, head_dim: int, **sizes: int) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(vocab, hidden)
-        self.layers = nn.ModuleList(
-            LlamaDecoderLayer(hidden, head_dim=head_dim, **sizes) for _ in range(layers)
-        )
+        self.layers = nn.ModuleList(LlamaDecoderLayer(hidden, head_dim=head_dim, **sizes) for _ in range(layers))
         self.norm = RMSNorm(hidden)
         self.rotary_emb = LlamaRotaryEmbedding(head_dim)
 
@@ -122,14 +120,7 @@ class LlamaForCausalLM(nn.Module):
     ) -> None:
         super().__init__()
         self.model = LlamaModel(
-            vocab,
-            layers,
-            hidden,
-            head_dim,
-            heads=heads,
-            kv_heads=kv_heads,
-            intermediate=intermediate,
-            bias=bias,
+            vocab, layers, hidden, head_dim, heads=heads, kv_heads=kv_heads, intermediate=intermediate, bias=bias
         )
         self.lm_head = nn.Linear(hidden, vocab, bias=False)
         if tied:

@@ -62,7 +62,7 @@ class Ranks:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "weft.runtime.session"])
+        context.set_forkserver_preload(["torch", "weft.runtime.run.session"])
         self._folder = tempfile.TemporaryDirectory(prefix="weft-")
         for rank in range(WORLD):
             ours, theirs = context.Pipe()
@@ -101,11 +101,7 @@ def _serve(connection: Connection, rank: int, folder: str) -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=WORLD,
-        timeout=timedelta(seconds=LIMIT_S),
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORLD, timeout=timedelta(seconds=LIMIT_S)
     )
     _share_groups()
     while True:
@@ -143,7 +139,7 @@ _grids: dict[Any, Any] = {}
 def grid_of(layout: Any) -> Any:
     """The grid of a layout in a rank, made once for each mesh."""
     from weft.layout.spec import AXES, Layout
-    from weft.runtime.grid import Grid
+    from weft.runtime.core.grid import Grid
 
     mesh = Layout(order=layout.order, **{axis: getattr(layout, axis) for axis in AXES})
     if mesh not in _grids:

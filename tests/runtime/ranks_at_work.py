@@ -1,4 +1,4 @@
-"""What ranks do in the tests of ``weft.runtime.launch``: importable in the processes that it starts."""
+"""What ranks do in the tests of ``weft.runtime.run.ranks``: importable in the processes that it starts."""
 
 import os
 import time

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from weft.model.spec import Model
-from weft.runtime.data import Batches
-from weft.runtime.decoder import Details
-from weft.runtime.initial import Initial
-from weft.runtime.optimizer import AdamSettings
+from weft.runtime.core.initial import Initial
+from weft.runtime.layers.decoder import Details
+from weft.runtime.run.data import Batches
+from weft.runtime.run.optimizer import AdamSettings
 
 Parameters = dict[str, Tensor]
 
@@ -123,13 +123,9 @@ def rotate(heads: Tensor, details: Details) -> Tensor:
     return torch.cat((pairs.real, pairs.imag), dim=-1).to(heads.dtype)
 
 
-def loss(
-    parameters: Parameters, model: Model, ids: Tensor, targets: Tensor, details: Details | None = None
-) -> Tensor:
+def loss(parameters: Parameters, model: Model, ids: Tensor, targets: Tensor, details: Details | None = None) -> Tensor:
     """Mean cross-entropy of all tokens."""
-    return functional.cross_entropy(
-        logits(parameters, model, ids, details).flatten(0, 1), targets.reshape(-1)
-    )
+    return functional.cross_entropy(logits(parameters, model, ids, details).flatten(0, 1), targets.reshape(-1))
 
 
 def initial_parameters(model: Model, seed: int) -> Parameters:
@@ -149,10 +145,7 @@ def trained(
     decayed = [name for name in parameters if parameters[name].ndim == 2 and name != "positions"]
     groups = [
         {"params": [parameters[name] for name in decayed], "weight_decay": adam.weight_decay},
-        {
-            "params": [parameters[name] for name in parameters if name not in decayed],
-            "weight_decay": 0.0,
-        },
+        {"params": [parameters[name] for name in parameters if name not in decayed], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=1.0, betas=adam.betas, eps=adam.epsilon)
     found = []

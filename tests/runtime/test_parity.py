@@ -14,9 +14,9 @@ from compare import Run, solved  # noqa: E402
 from models import DATA_INSIDE, EVERY, FEW, Z_INSIDE, layout_of  # noqa: E402
 
 from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.decoder import Decoder4D  # noqa: E402
-from weft.runtime.grid import Grid  # noqa: E402
-from weft.runtime.machine import Machine  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.layers.decoder import Decoder4D  # noqa: E402
 
 EXACT = 1e-12
 MODELS = {
@@ -132,10 +132,7 @@ def relative(layout, model, precision):
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 2e-2)])
 @pytest.mark.parametrize(
     ("model", "grid", "switches"),
-    [
-        ("gpt block", (2, 2, 2, 1), {}),
-        ("llama block", (2, 1, 2, 2), {"sequence_parallel": True, "recompute": "full"}),
-    ],
+    [("gpt block", (2, 2, 2, 1), {}), ("llama block", (2, 1, 2, 2), {"sequence_parallel": True, "recompute": "full"})],
 )
 def test_narrow_formats_are_near(ranks, precision, bound, model, grid, switches):
     """Every gradient, by its norm; parameters and gradients stay in fp32.

@@ -13,17 +13,9 @@ torch = pytest.importorskip("torch")
 
 import test_vocabulary  # noqa: E402
 from models import FEW, layout_of  # noqa: E402
-from peers_at_work import (  # noqa: E402
-    check_convolutions,
-    check_linears,
-    check_models,
-    check_words,
-    everything,
-    grids,
-    train_easily,
-)
+from peers_at_work import check_convolutions, check_linears, check_models, check_words, everything, grids, train_easily  # noqa: E402
 
-from weft.runtime.launch import run_ranks  # noqa: E402
+from weft.runtime.run.ranks import run_ranks  # noqa: E402
 
 VOCABULARIES = [32_000, 50_304, 128_256]
 

@@ -19,12 +19,12 @@ from ranks import grid_of  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
-from weft.runtime.data import Batches, markov_corpus  # noqa: E402
-from weft.runtime.decoder import Details  # noqa: E402
-from weft.runtime.grid import Grid  # noqa: E402
-from weft.runtime.optimizer import AdamSettings  # noqa: E402
-from weft.runtime.precision import Precision  # noqa: E402
-from weft.runtime.session import Session, Settings  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.layers.decoder import Details  # noqa: E402
+from weft.runtime.run.data import Batches, markov_corpus  # noqa: E402
+from weft.runtime.run.optimizer import AdamSettings  # noqa: E402
+from weft.runtime.run.session import Session, Settings  # noqa: E402
 
 MODELS = {
     "gpt": replace(models.gpt(layers=1), head_bias=True),
@@ -111,11 +111,7 @@ def test_twenty_steps_on_more_grids(ranks, grid, name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
-    [
-        STAGES,
-        replace(STAGES, virtual_stages=2, schedule="interleaved"),
-        Layout(pipeline=4, x=2, micro_batch=4),
-    ],
+    [STAGES, replace(STAGES, virtual_stages=2, schedule="interleaved"), Layout(pipeline=4, x=2, micro_batch=4)],
     ids=["2 stages", "2 stages, 2 chunks", "4 stages"],
 )
 def test_twenty_steps_in_stages(ranks, layout):

@@ -91,10 +91,6 @@ def test_domain_sizes() -> None:
     with pytest.raises(BadInput, match="do not divide"):
         with_domain(CLUSTER, 7)
     found = design(
-        JOB,
-        CLUSTER,
-        ("rail-only",),
-        Options(prices=preset("rail-only-v1"), radix=8, simulate=False),
-        domains=(8, 16),
+        JOB, CLUSTER, ("rail-only",), Options(prices=preset("rail-only-v1"), radix=8, simulate=False), domains=(8, 16)
     )
     assert [one.domain for one in found.designs] == [8, 16]

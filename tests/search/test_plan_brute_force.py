@@ -12,23 +12,14 @@ import pytest
 
 from weft.cluster.catalogue import accelerator, default_tiers
 from weft.cluster.spec import Cluster
-from weft.estimate.iteration import Estimator
-from weft.estimate.single import estimate
+from weft.estimation.iteration import Estimator
+from weft.estimation.single import estimate
 from weft.layout.check import explain, reject
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable, encode
-from weft.model import (
-    Attention,
-    Block,
-    BlockRun,
-    FeedForward,
-    Job,
-    MixtureOfExperts,
-    Model,
-    Recipe,
-)
+from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.search.enumeration import Batch, Enumeration
-from weft.search.plan import plan
+from weft.search.ranking import plan
 from weft.search.space import FOUR_D, STANDARD, WIDE, Space
 
 GPT = Block(
@@ -37,9 +28,7 @@ GPT = Block(
     feed_forward=FeedForward(intermediate=4096, gated=False),
 )
 GQA = Block(
-    hidden=1536,
-    attention=Attention(heads=12, kv_heads=6, head_dim=128),
-    feed_forward=FeedForward(intermediate=4608),
+    hidden=1536, attention=Attention(heads=12, kv_heads=6, head_dim=128), feed_forward=FeedForward(intermediate=4608)
 )
 LARGE = replace(
     GPT,
@@ -47,10 +36,7 @@ LARGE = replace(
     attention=Attention(heads=32, kv_heads=32, head_dim=128),
     feed_forward=FeedForward(intermediate=16384, gated=False),
 )
-MOE = replace(
-    GPT,
-    feed_forward=MixtureOfExperts(experts=4, top_k=2, expert=FeedForward(intermediate=1024)),
-)
+MOE = replace(GPT, feed_forward=MixtureOfExperts(experts=4, top_k=2, expert=FeedForward(intermediate=1024)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +54,7 @@ class Case:
     @property
     def job(self) -> Job:
         model = Model(
-            name="m",
-            hidden=self.block.hidden,
-            vocab=8192,
-            runs=(BlockRun(block=self.block, count=self.layers),),
+            name="m", hidden=self.block.hidden, vocab=8192, runs=(BlockRun(block=self.block, count=self.layers),)
         )
         return Job(model=model, recipe=Recipe(global_batch=self.batch, sequence=self.sequence))
 
@@ -197,8 +180,7 @@ def candidates(case: Case) -> Iterator[Layout]:
 def _may_run(case: Case, base: Layout) -> bool:
     """With or without sequence parallelism."""
     return any(
-        explain(case.job, case.count, replace(base, sequence_parallel=sharded)) is None
-        for sharded in (False, True)
+        explain(case.job, case.count, replace(base, sequence_parallel=sharded)) is None for sharded in (False, True)
     )
 
 
@@ -288,10 +270,7 @@ def test_best_of_each_mesh(name: str) -> None:
         if used <= capacity:
             best[mesh] = min(best.get(mesh, (np.inf, np.inf)), (seconds, used))
     found = plan(case.job, cluster(name), space=case.space, top=10**6, per_mesh=True).layouts
-    got = {
-        tuple(getattr(one.layout, axis) for axis in axes): (one.iteration_s, one.memory_bytes)
-        for one in found
-    }
+    got = {tuple(getattr(one.layout, axis) for axis in axes): (one.iteration_s, one.memory_bytes) for one in found}
     assert len(got) == len(found)
     assert got == best
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
-from weft.estimate.single import estimate
+from weft.estimation.single import estimate
 from weft.layout.check import explain
 from weft.layout.spec import Layout
 from weft.layout.table import COLUMNS
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
 from weft.search.enumeration import Batch, Enumeration
-from weft.search.plan import Plan, plan, single_changes
+from weft.search.ranking import Plan, plan, single_changes
 from weft.search.space import FOUR_D, STANDARD, WIDE, Space, divisors
 
 JOB = Job(model=load_model("llama-3-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
@@ -43,9 +43,7 @@ def length(job: Job, count: int, space: Space) -> int:
     return sum(len(part) for part in Enumeration(job, count, space).parts())
 
 
-def columns(
-    job: Job, count: int, space: Space, rows: int
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+def columns(job: Job, count: int, space: Space, rows: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """All batches put together: columns, mesh numbers, rejections."""
     enumeration = Enumeration(job, count, space)
     batches = list(everything(enumeration, rows))
@@ -148,9 +146,7 @@ def test_impossible_searches_come_back_empty(fixed: dict[str, int | str | bool])
     assert found.feasible == 0
 
 
-@pytest.mark.parametrize(
-    ("count", "batch", "sequence"), [(6, 9, 1536), (24, 36, 3000), (8, 5, 77), (1, 3, 1)]
-)
+@pytest.mark.parametrize(("count", "batch", "sequence"), [(6, 9, 1536), (24, 36, 3000), (8, 5, 77), (1, 3, 1)])
 def test_odd_counts_and_batches(count: int, batch: int, sequence: int) -> None:
     """No powers of two."""
     recipe = Recipe(global_batch=batch, sequence=sequence)

@@ -78,8 +78,7 @@ def by_linear_programs(capacity, indptr, links, usage, weight, cap):
         stuck = [
             flow
             for flow in np.flatnonzero(open_flows)
-            if highest(matrix, capacity, weight, cap, rate, open_flows, (flow, level))
-            <= level * (1 + 1e-8) + 1e-9
+            if highest(matrix, capacity, weight, cap, rate, open_flows, (flow, level)) <= level * (1 + 1e-8) + 1e-9
         ]
         rate[stuck] = level * weight[stuck]
         open_flows[stuck] = False
@@ -165,12 +164,7 @@ def test_weights_caps_and_split_paths():
 def test_no_capacity_and_no_limit():
     """A link without capacity gives 0; without links and cap the rate is infinite."""
     rates = solve(
-        np.array([0.0, 5.0]),
-        np.array([0, 2, 2]),
-        np.array([0, 1]),
-        np.ones(2),
-        np.ones(2),
-        np.full(2, np.inf),
+        np.array([0.0, 5.0]), np.array([0, 2, 2]), np.array([0, 1]), np.ones(2), np.ones(2), np.full(2, np.inf)
     )
     assert rates.tolist() == [0.0, np.inf]
 
@@ -214,8 +208,6 @@ def test_other_processes_find_the_same_bits():
         "print(solve(r.uniform(1, 9, 80), np.arange(n + 1) * 4, r.integers(0, 80, 4 * n), u, w,"
         " np.full(n, np.inf)).tobytes().hex())"
     )
-    runs = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)
-    }
+    runs = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
     assert len(runs) == 1
     assert len(runs.pop()) > 8000

@@ -66,11 +66,9 @@ def leaf_spine(rng: np.random.Generator, flows: int) -> tuple[Floats, list[tuple
 def capacities(rng: np.random.Generator, links: int) -> Floats:
     """Equal, of a few kinds, or all different; sometimes with dead links."""
     kind = rng.integers(3)
-    capacity = [
-        np.full(links, 12.5e9),
-        rng.choice([1e9, 12.5e9, 50e9], links),
-        10.0 ** rng.uniform(6, 12, links),
-    ][kind]
+    capacity = [np.full(links, 12.5e9), rng.choice([1e9, 12.5e9, 50e9], links), 10.0 ** rng.uniform(6, 12, links)][
+        kind
+    ]
     capacity[rng.random(links) < rng.choice([0.0, 0.0, 0.15])] = 0.0
     capacity[rng.random(links) < rng.choice([0.0, 0.0, 0.15])] = np.inf
     return capacity
@@ -138,12 +136,7 @@ def test_narrow_and_wide_links() -> None:
 
 def test_a_link_twice_on_a_path_counts_twice() -> None:
     problem = Problem(
-        np.array([12.0]),
-        np.array([0, 2, 3]),
-        np.array([0, 0, 0]),
-        np.ones(3),
-        np.ones(2),
-        np.full(2, np.inf),
+        np.array([12.0]), np.array([0, 2, 3]), np.array([0, 0, 0]), np.ones(3), np.ones(2), np.full(2, np.inf)
     )
     np.testing.assert_allclose(solve(*problem), [4.0, 4.0])
     np.testing.assert_allclose(reference(*problem), [4.0, 4.0])
@@ -153,14 +146,7 @@ def test_a_link_twice_on_a_path_counts_twice() -> None:
 def test_no_flows_and_no_limits() -> None:
     none = Problem(np.ones(2), np.zeros(1, np.int64), np.zeros(0, np.int64), *(np.zeros(0),) * 3)
     assert len(solve(*none)) == len(reference(*none)) == 0
-    free = Problem(
-        np.array([np.inf]),
-        np.array([0, 0, 1]),
-        np.array([0]),
-        np.ones(1),
-        np.ones(2),
-        np.full(2, np.inf),
-    )
+    free = Problem(np.array([np.inf]), np.array([0, 0, 1]), np.array([0]), np.ones(1), np.ones(2), np.full(2, np.inf))
     assert np.isinf(solve(*free)).all()
     assert np.isinf(reference(*free)).all()
     assert check(solve(*free), *free) is None

@@ -13,9 +13,9 @@ from weft.cli.outcome import show
 from weft.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
-    from weft.calibrate.describe import Described
+    from weft.calibration.describe import Described
     from weft.layout import Layout
-    from weft.runtime.measured import MeasuredPrecision
+    from weft.runtime.measure.measured import MeasuredPrecision
 
 SIZES = {"cpu": "4KiB:16MiB", "cuda": "4KiB:1GiB"}
 STEP = 4
@@ -39,22 +39,13 @@ MOST_SIZES = 64
     metavar="LIST",
     help="Of messages, as 4KiB,1MiB or a range by factors of 4, 4KiB:1GiB (default; on CPUs to 16MiB).",
 )
-@click.option(
-    "--repeats", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Calls of each."
-)
+@click.option("--repeats", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Calls of each.")
 @click.option("--precision", default="fp32,bf16", show_default=True, metavar="LIST", help="Of products.")
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output.",
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output."
 )
 @click.option("-o", "--output", metavar="FILE.toml", help="Also write the cluster file that plans read.")
-@click.option(
-    "--calibration-output", metavar="FILE.toml", help="Also write constants for --calibration of plans."
-)
+@click.option("--calibration-output", metavar="FILE.toml", help="Also write constants for --calibration of plans.")
 def bench_comm(**values: Any) -> None:
     """Measure collectives per mesh axis, matrix products and memory of this machine.
 
@@ -70,9 +61,9 @@ def bench_comm(**values: Any) -> None:
     precisions = _precisions(values["precision"])
     sizes = None if values["sizes"] is None else parse_sizes(values["sizes"])
 
-    from weft.calibrate.describe import describe
-    from weft.runtime.launch import default_device, launched
-    from weft.runtime.measure import Request, measure
+    from weft.calibration.describe import describe
+    from weft.runtime.measure.timing import Request, measure
+    from weft.runtime.run.ranks import default_device, launched
 
     device = default_device(layout.world) if values["device"] == "auto" else values["device"]
     request = Request(
@@ -109,7 +100,7 @@ def _layout(values: dict[str, Any]) -> Layout:
 
 
 def _precisions(text: str) -> tuple[MeasuredPrecision, ...]:
-    from weft.runtime.measured import PRECISIONS
+    from weft.runtime.measure.measured import PRECISIONS
 
     names = text.lower().replace(" ", "").split(",")
     for name in names:
@@ -143,14 +134,12 @@ def _size(text: str) -> int:
 
     size = parse_bytes(text.strip(), "--sizes")
     if not 1 <= size <= LARGEST_BYTES:
-        raise BadInput(
-            f"{text.strip()[:40]} is not between 1 B and 64 GiB", where="--sizes", remedy="as 4KiB:16MiB"
-        )
+        raise BadInput(f"{text.strip()[:40]} is not between 1 B and 64 GiB", where="--sizes", remedy="as 4KiB:16MiB")
     return int(size)
 
 
 def _deliver(found: Described, values: dict[str, Any]) -> None:
-    from weft.report.measured import described_table, described_to_json
+    from weft.report.tables.measured import described_table, described_to_json
 
     _write(found, values["output"], values["calibration_output"])
     if values["form"] == "json":
@@ -167,7 +156,7 @@ def _write(found: Described, cluster: str | None, constants: str | None) -> None
     """The files that plans read, after a look at whether they can."""
     from weft.cluster.calibration import write_calibration
     from weft.cluster.files import read_cluster
-    from weft.report.measured import cluster_file
+    from weft.report.tables.measured import cluster_file
 
     if cluster is not None:
         text = cluster_file(found, constants=constants)

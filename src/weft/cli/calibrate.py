@@ -11,9 +11,9 @@ from weft.errors import BadInput
 
 if TYPE_CHECKING:
     from weft.cluster.calibration import Tables
-    from weft.validate.fit import Fit
-    from weft.validate.inputs import Prepared, Skipped
-    from weft.validate.predict import Predictor
+    from weft.validation.fit import Fit
+    from weft.validation.inputs import Prepared, Skipped
+    from weft.validation.predict import Predictor
 
 
 @click.command()
@@ -36,10 +36,10 @@ def calibrate(runs: str, start: str, output: str | None, errors: str | None) -> 
     for path, option in ((output, "--output"), (errors, "--errors")):
         check_folder(path, option)
     from weft.cluster.calibration import shipped_tables
-    from weft.validate.fit import fit, fitted_parameters, prior_tables
-    from weft.validate.inputs import Prepared, prepare_all
-    from weft.validate.predict import Predictor
-    from weft.validate.runs import read_runs
+    from weft.validation.fit import fit, fitted_parameters, prior_tables
+    from weft.validation.inputs import Prepared, prepare_all
+    from weft.validation.predict import Predictor
+    from weft.validation.runs import read_runs
 
     rows = prepare_all(read_runs(runs))
     predictor = Predictor(row for row in rows if isinstance(row, Prepared))
@@ -65,8 +65,8 @@ def _say(words: str) -> None:
 
 
 def _report(rows: tuple[Prepared | Skipped, ...], found: Fit, tables: Tables) -> None:
-    from weft.report.calibration import calibration_table, fit_table
-    from weft.validate.summary import spread_errors
+    from weft.report.tables.calibration import calibration_table, fit_table
+    from weft.validation.summary import spread_errors
 
     screen = console()
     fit_table(
@@ -91,7 +91,7 @@ def _toml(tables: Tables, found: Fit, runs: str) -> str:
 
 
 def _errors(predictor: Predictor, found: Fit) -> str:
-    from weft.estimate.trust import Known, Traits, runs_to_json
+    from weft.estimation.trust import Known, Traits, runs_to_json
 
     known = [
         Known(traits=Traits.of(run.job, run.cluster, run.layout), error=float(seconds / run.measured_s - 1.0))

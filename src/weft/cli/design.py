@@ -21,10 +21,7 @@ DEFAULT_KINDS = "rail-only,rail-optimized,fat-tree"
 @click.option("--sizes", metavar="K,...", help="Scale-up domain sizes to try (default: the cluster's own).")
 @click.option("--batches", metavar="N,...", help="Global batches to try (default: the recipe's own).")
 @click.option(
-    "--layout",
-    "layout_text",
-    metavar="TEXT",
-    help="Layout to compare with (default: the best by closed form).",
+    "--layout", "layout_text", metavar="TEXT", help="Layout to compare with (default: the best by closed form)."
 )
 @click.option("--prices", default="rail-only-v5", show_default=True, help="Price preset or TOML file.")
 @click.option(
@@ -39,12 +36,7 @@ DEFAULT_KINDS = "rail-only,rail-optimized,fat-tree"
 @click.option("--no-failures", is_flag=True, help="Leave the study of failures out.")
 @recipe_options
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output.",
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
 @click.option("--chart", metavar="FILE.svg", help="Also draw cost against iteration time.")
@@ -53,7 +45,7 @@ def design(model: str, cluster: str, **values: Any) -> None:
     from weft.cluster import resolve
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
-    from weft.report.design import design_svg, design_table, design_to_json
+    from weft.report.tables.design import design_svg, design_table, design_to_json
     from weft.search.design import Options
     from weft.search.design import design as compare
 
@@ -97,7 +89,5 @@ def _numbers(text: str | None, where: str) -> tuple[int, ...]:
         return ()
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdigit() and 0 < int(part) <= 10**7 for part in parts):
-        raise BadInput(
-            f"{text!r} is no list of positive numbers", where=where, remedy="write it like 8,64,256"
-        )
+        raise BadInput(f"{text!r} is no list of positive numbers", where=where, remedy="write it like 8,64,256")
     return tuple(int(part) for part in parts)

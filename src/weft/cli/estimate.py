@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from weft.cluster import Cluster
-    from weft.estimate import Estimate, Sensitivity
-    from weft.estimate.training import TrainingRun
+    from weft.estimation import Estimate, Sensitivity
+    from weft.estimation.training import TrainingRun
     from weft.layout import Layout
     from weft.model import Job
 
@@ -33,9 +33,7 @@ USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
 @click.option("--layout", "layout_text", metavar="TEXT", help="The layout, as tp=8,pp=16,dp=128,sp,mbs=1.")
-@click.option(
-    "--run", "run_file", metavar="FILE", help="A Megatron-LM, torchtitan or DeepSpeed configuration."
-)
+@click.option("--run", "run_file", metavar="FILE", help="A Megatron-LM, torchtitan or DeepSpeed configuration.")
 @click.option("--plan", "plan_file", metavar="FILE", help="JSON of weft plan; takes its job and cluster.")
 @click.option("--rank", type=click.IntRange(1), default=1, show_default=True, help="Layout of --plan.")
 @recipe_options
@@ -48,8 +46,8 @@ def estimate(names: tuple[str, ...], **values: Any) -> None:
     with
     --plan both.
     """
-    from weft.estimate import estimate as evaluate
-    from weft.estimate import sensitivities
+    from weft.estimation import estimate as evaluate
+    from weft.estimation import sensitivities
 
     check_chart(values["chart"])
     job, cluster, layout = _subject(names, values)
@@ -80,7 +78,7 @@ def _subject(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Job, Clust
 
 def _from_plan(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Job, Cluster, Layout]:
     from weft.model.resolve import complete_job
-    from weft.report.json_in import read_plan
+    from weft.report.formats.json_in import read_plan
 
     if names:
         raise BadInput(f"{names[0]!r} is already in the plan", where="estimate --plan", remedy=USAGE)
@@ -97,9 +95,7 @@ def _from_run(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Job, Clus
     from weft.model.resolve import complete_job, resolve_job
 
     if not 1 <= len(names) <= 2:
-        raise BadInput(
-            "CLUSTER is needed, and MODEL where the run does not state it", where="--run", remedy=USAGE
-        )
+        raise BadInput("CLUSTER is needed, and MODEL where the run does not state it", where="--run", remedy=USAGE)
     cluster = resolve(names[-1])
     run = read_run(values["run_file"], world=cluster.count)
     stated = _stated_world(values["run_file"])
@@ -135,20 +131,16 @@ def _stated_world(path: str) -> int | None:
 
 
 def _report(
-    found: Estimate,
-    sensitivities: tuple[Sensitivity, ...],
-    job: Job,
-    cluster: Cluster,
-    values: dict[str, Any],
+    found: Estimate, sensitivities: tuple[Sensitivity, ...], job: Job, cluster: Cluster, values: dict[str, Any]
 ) -> None:
     run = training(found, job, cluster, values)
     if values["form"] == "json":
-        from weft.report.json_out import estimate_to_json
+        from weft.report.formats.json_out import estimate_to_json
 
         text = estimate_to_json(found, job=job, cluster=cluster, sensitivities=sensitivities, run=run)
         deliver(text, values["output"])
     elif values["form"] == "csv":
-        from weft.report.csv_out import estimates_to_csv
+        from weft.report.formats.csv_out import estimates_to_csv
 
         deliver(estimates_to_csv([found], model=job.model.name, cluster=cluster.name), values["output"])
     else:
@@ -165,7 +157,7 @@ def _print(
     values: dict[str, Any],
     screen: Console,
 ) -> None:
-    from weft.report.breakdown import estimate_table
+    from weft.report.tables.breakdown import estimate_table
 
     estimate_table(found, sensitivities, screen, job=job, cluster=cluster)
     if run is not None:

@@ -17,7 +17,7 @@ def export_checkpoint(folder: str, file: str) -> None:
     """
     if not file.endswith(".safetensors"):
         raise BadInput("does not end in .safetensors", where=file, remedy="name the file so")
-    from weft.runtime.export import export
+    from weft.runtime.checkpoints.export import export
 
     export(folder, file)
     click.echo(f"written {file}")

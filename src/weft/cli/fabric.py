@@ -37,16 +37,16 @@ def fabric(cluster: str, **values: Any) -> None:
     else:
         built = load_fabric(kind, resolve(cluster), values["radix"])
     if values["export"] is not None:
-        from weft.interop.fabrics import write_fabric
+        from weft.interop.fabrics.formats import write_fabric
 
         deliver(write_fabric(built, values["export"]), values["output"])
     else:
         from weft.fabric.cost import bill_of_kind
-        from weft.report.design import fabric_table
+        from weft.report.tables.design import fabric_table
 
         price = bill_of_kind(values["kind"] or "", built, load_prices(values["prices"]), values["radix"])
         show(lambda screen: fabric_table(built, price, screen), values["output"])
     if values["picture"] is not None:
-        from weft.report.fabric_picture import fabric_svg
+        from weft.report.pictures.fabric import fabric_svg
 
         deliver(fabric_svg(built), values["picture"])

@@ -35,9 +35,7 @@ def recipe_options(command: Command) -> Command:
             type=click.Choice(["flash", "unfused"]),
             help="Attention kernel (default flash, or the recipe's).",
         ),
-        click.option(
-            "--reduce-bf16", is_flag=True, help="Accumulate and reduce gradients in 16 bits instead of 32."
-        ),
+        click.option("--reduce-bf16", is_flag=True, help="Accumulate and reduce gradients in 16 bits instead of 32."),
     )
     return add_options(options, command)
 
@@ -50,14 +48,10 @@ def output_options(command: Command) -> Command:
         ),
         click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal."),
         click.option("--chart", metavar="FILE.svg", help="Also draw where the time and memory go."),
-        click.option(
-            "--launch", type=click.Choice(TOOLS), help="Also print launch arguments of the best for a tool."
-        ),
+        click.option("--launch", type=click.Choice(TOOLS), help="Also print launch arguments of the best for a tool."),
         click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine."),
         click.option(
-            "--stack",
-            metavar="NAME",
-            help="Training software whose constants count (default: megatron-core).",
+            "--stack", metavar="NAME", help="Training software whose constants count (default: megatron-core)."
         ),
     )
     return add_options(options, command)
@@ -186,7 +180,7 @@ def load_fabric(name: str | None, cluster: Cluster, radix: int) -> Fabric:
     from weft.fabric.catalogue import default_kind, for_cluster
 
     if name is not None and is_file(name):
-        from weft.interop.fabrics import read_fabric
+        from weft.interop.fabrics.formats import read_fabric
 
         return read_fabric(name)
     return for_cluster(name or default_kind(cluster), cluster, radix=radix)
@@ -201,16 +195,14 @@ def file_options(command: Command) -> Command:
     """What fabric files may leave out."""
     options = (
         click.option("--link-speed", metavar="SPEED", help="Of links whose file has none, as '400 Gb/s'."),
-        click.option(
-            "--hosts", metavar="PATTERN", multiple=True, help="Names of hosts where the file does not tell."
-        ),
+        click.option("--hosts", metavar="PATTERN", multiple=True, help="Names of hosts where the file does not tell."),
     )
     return add_options(options, command)
 
 
 def load_file(name: str, values: dict[str, Any]) -> Fabric:
     """A fabric file, with ``file_options`` for what it leaves out."""
-    from weft.interop.fabrics import read_fabric
+    from weft.interop.fabrics.formats import read_fabric
     from weft.units import parse_bandwidth
 
     speed = values["link_speed"]

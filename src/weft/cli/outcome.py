@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from weft.cluster import Cluster
-    from weft.estimate import Estimate
-    from weft.estimate.training import TrainingRun
-    from weft.interop.launch import LaunchArguments
+    from weft.estimation import Estimate
+    from weft.estimation.training import TrainingRun
+    from weft.interop.training.launchers import LaunchArguments
     from weft.layout import Layout
     from weft.model import Job
     from weft.search import Plan
@@ -25,11 +25,11 @@ def show_plan(plan: Plan, values: dict[str, Any]) -> None:
     """Print or write a plan; raise where nothing fits, after the machine-readable forms are out."""
     runs = [training(one, plan.job, plan.cluster, values) for one in plan.layouts]
     if values["form"] == "json":
-        from weft.report.json_out import plan_to_json
+        from weft.report.formats.json_out import plan_to_json
 
         deliver(plan_to_json(plan, runs=[run for run in runs if run] or None), values["output"])
     elif values["form"] == "csv":
-        from weft.report.csv_out import plan_to_csv
+        from weft.report.formats.csv_out import plan_to_csv
 
         deliver(plan_to_csv(plan), values["output"])
     else:
@@ -39,10 +39,8 @@ def show_plan(plan: Plan, values: dict[str, Any]) -> None:
     draw(plan.layouts, values["chart"], plan.job, plan.cluster)
 
 
-def _print_plan(
-    plan: Plan, runs: Sequence[TrainingRun | None], values: dict[str, Any], screen: Console
-) -> None:
-    from weft.report.tables import plan_table
+def _print_plan(plan: Plan, runs: Sequence[TrainingRun | None], values: dict[str, Any], screen: Console) -> None:
+    from weft.report.tables.ranking import plan_table
 
     plan_table(plan, screen, pareto=values["pareto"])
     if not plan.layouts:
@@ -55,7 +53,7 @@ def _print_plan(
 
 def nothing_fits(plan: Plan) -> str:
     """One line: how many fell to which rule, and what would help."""
-    from weft.report.words import advice_sentence
+    from weft.report.tables.words import advice_sentence
 
     counts = ", ".join(f"{each.code} {each.layouts:,}" for each in plan.rejected)
     text = f"none of {plan.considered:,} layouts is feasible ({counts})"
@@ -70,7 +68,7 @@ def training(estimate: Estimate, job: Job, cluster: Cluster, values: dict[str, A
                 flag = f"--{name.replace('_', '-')}"
                 raise BadInput("says nothing without --tokens", where=flag, remedy="add --tokens, as 15T")
         return None
-    from weft.estimate.training import training_run
+    from weft.estimation.training import training_run
     from weft.units import parse_count, parse_seconds
 
     return training_run(
@@ -85,7 +83,7 @@ def training(estimate: Estimate, job: Job, cluster: Cluster, values: dict[str, A
 
 def print_training(run: TrainingRun, screen: Console) -> None:
     """The run's table."""
-    from weft.report.training import training_table
+    from weft.report.tables.training import training_table
 
     training_table(run, screen)
 
@@ -96,8 +94,8 @@ def launch(tool: str, job: Job, cluster: Cluster, layout: Layout) -> LaunchArgum
     Raises:
         NothingFeasible: the tool cannot run the layout; says every reason.
     """
-    from weft.interop import deepspeed, megatron, nanotron, torchtitan
-    from weft.interop.launch import NotExpressible
+    from weft.interop.training import deepspeed, megatron, nanotron, torchtitan
+    from weft.interop.training.launchers import NotExpressible
 
     writers: dict[str, Callable[..., Any]] = {
         "megatron": megatron.launch_arguments,
@@ -125,7 +123,7 @@ def draw(estimates: Sequence[Estimate], path: str | None, job: Job, cluster: Clu
     """The chart of ``--chart``."""
     if path is None:
         return
-    from weft.report.chart import breakdown_svg
+    from weft.report.pictures.layouts import breakdown_svg
 
     deliver(breakdown_svg(estimates, title=f"{job.model.name} on {cluster.name}"), path)
 
@@ -148,6 +146,4 @@ def check_layout(job: Job, cluster: Cluster, layout: Layout) -> None:
 
     rejection = explain(job, cluster.count, layout)
     if rejection is not None:
-        raise BadInput(
-            rejection.reason, where=f"layout ({rejection.code})", remedy=f"weft explain {rejection.code}"
-        )
+        raise BadInput(rejection.reason, where=f"layout ({rejection.code})", remedy=f"weft explain {rejection.code}")

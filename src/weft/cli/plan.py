@@ -43,9 +43,7 @@ SPARE = 10
 @click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Pin a degree or switch, as tp=8 (repeats).")
 @click.option("--max", "most", multiple=True, metavar="NAME=N", help="Bound a degree, as pp=16 (repeats).")
 @click.option("--runnable", is_flag=True, help="Only layouts that weft train runs.")
-@click.option(
-    "--memory-margin", default="0%", show_default=True, metavar="SHARE", help="Memory to leave free, as 5%."
-)
+@click.option("--memory-margin", default="0%", show_default=True, metavar="SHARE", help="Memory to leave free, as 5%.")
 @click.option("--top", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Layouts to show.")
 @click.option("--variants", is_flag=True, help="Rank every layout, also near-equal ones.")
 @click.option("--pareto", is_flag=True, help="Also show time against memory.")
@@ -66,9 +64,7 @@ def plan(model: str, cluster: str, **values: Any) -> None:
     where = resolve(cluster)
     found = _search(job, where, values)
     if not found.considered:
-        raise BadInput(
-            "the constraints exclude every layout", where="--fix and --max", remedy="drop or loosen one"
-        )
+        raise BadInput("the constraints exclude every layout", where="--fix and --max", remedy="drop or loosen one")
     show_plan(found if values["variants"] else distinct(found, values["top"]), values)
 
 

@@ -59,20 +59,12 @@ def route() -> None:
 
 @route.command()
 @traffic_options
-@click.option(
-    "--router", type=click.Choice(ROUTERS), default="auto", show_default=True, help="Who chooses the paths."
-)
+@click.option("--router", type=click.Choice(ROUTERS), default="auto", show_default=True, help="Who chooses the paths.")
 @click.option("--split", type=click.IntRange(1, 64), default=2, show_default=True, help="Parts, for split.")
 @click.option(
-    "--objective",
-    type=click.Choice(OBJECTIVES),
-    default="collective",
-    show_default=True,
-    help="Groups that count.",
+    "--objective", type=click.Choice(OBJECTIVES), default="collective", show_default=True, help="Groups that count."
 )
-@click.option(
-    "--bound", type=click.Choice(BOUNDS), default="auto", show_default=True, help="How the bound is proved."
-)
+@click.option("--bound", type=click.Choice(BOUNDS), default="auto", show_default=True, help="How the bound is proved.")
 @click.option("--time-limit", type=click.FloatRange(0.01), default=60.0, help="Seconds, for ilp (60).")
 @click.option("--compare", metavar="ROUTER,...", help="Also show what these routers reach.")
 @click.option("--paths", is_flag=True, help="With --format json: every flow's path.")
@@ -94,7 +86,7 @@ def plan(**values: Any) -> None:
     (exact, small), split (k parts of each flow), spray (every packet its own path), rail (any rail,
     forwarding inside scale-up domains).
     """
-    from weft.report import route as report
+    from weft.report.tables import route as report
     from weft.routing.plan import plan as make
 
     fabric, traffic = load_source(values)

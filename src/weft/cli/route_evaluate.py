@@ -15,7 +15,7 @@ from weft.errors import BadInput, UnknownName
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.routing.events import Event
-    from weft.simulate.route_evaluation import Evaluation, Workload
+    from weft.simulation.routes.evaluation import Evaluation, Workload
 
 CONTROLLERS = ("held", "paper")
 DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
@@ -29,17 +29,11 @@ DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
 )
 @click.option("--flows", metavar="FILE.csv", multiple=True, help="A workload: flows of jobs.")
 @click.option(
-    "--job",
-    "planned",
-    metavar="'MODEL LAYOUT [FIRST]'",
-    multiple=True,
-    help="Planned jobs of --cluster, together.",
+    "--job", "planned", metavar="'MODEL LAYOUT [FIRST]'", multiple=True, help="Planned jobs of --cluster, together."
 )
 @click.option("--split", type=click.IntRange(1, 64), default=2, show_default=True, help="Parts, for split.")
 @click.option("--events", metavar="FILE", help="Links and switches that go down and up meanwhile.")
-@click.option(
-    "--router", "routers", metavar="NAME", multiple=True, help="ecmp-paper, greedy and auto by default."
-)
+@click.option("--router", "routers", metavar="NAME", multiple=True, help="ecmp-paper, greedy and auto by default.")
 @click.option(
     "--controller",
     type=click.Choice(CONTROLLERS),
@@ -57,9 +51,7 @@ DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
 )
 @click.option("--epochs", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Of each job.")
 @click.option("--timings", is_flag=True, help="Also how long the controller took to decide.")
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output."
-)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output.")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
 @click.option("--chart", metavar="FILE.svg", help="Also draw all-reduce times over failed spines.")
 def evaluate(**values: Any) -> None:
@@ -75,7 +67,7 @@ def evaluate(**values: Any) -> None:
     result = evaluation(values)
     write(result, values)
     if values["chart"] is not None:
-        from weft.report.route_evaluation_picture import evaluation_svg
+        from weft.report.pictures.routers import evaluation_svg
 
         deliver(evaluation_svg(result), values["chart"])
 
@@ -91,7 +83,7 @@ def evaluation(values: dict[str, Any]) -> Evaluation:
         what = "--jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
         raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
     from weft.routing.routers import ROUTERS
-    from weft.simulate.route_evaluation import evaluate as run
+    from weft.simulation.routes.evaluation import evaluate as run
 
     routers = tuple(dict.fromkeys(values["routers"])) or DEFAULT_ROUTERS
     for name in routers:
@@ -116,16 +108,14 @@ def evaluation(values: dict[str, Any]) -> Evaluation:
 
 def workloads(values: dict[str, Any], fabric: Fabric) -> list[Workload]:
     """The jobs of each source, under its name (of a folder with that above)."""
-    from weft.interop.routing_jobs import numbering, read_jobs
-    from weft.interop.traffic_files import read_csv
+    from weft.interop.traffic.flow_tables import read_csv
+    from weft.interop.traffic.routing_jobs import numbering, read_jobs
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
-    from weft.simulate.route_evaluation import Workload
+    from weft.simulation.routes.evaluation import Workload
 
     found = [
-        Workload(
-            name="/".join(Path(folder).absolute().parts[-2:]), traffic=read_jobs(folder, numbering(fabric))
-        )
+        Workload(name="/".join(Path(folder).absolute().parts[-2:]), traffic=read_jobs(folder, numbering(fabric)))
         for folder in values["jobs"]
     ]
     for text in values["generate"]:
@@ -146,7 +136,7 @@ def _events(path: str | None, fabric: Fabric) -> list[Event]:
     if path is None:
         return []
     from weft.fabric.edge import read_text
-    from weft.interop.route_events import read_event
+    from weft.interop.traffic.events import read_event
 
     lines = enumerate(read_text(path, where=path).splitlines(), start=1)
     return [read_event(line, fabric, f"{path}: line {number}") for number, line in lines if line.strip()]
@@ -154,7 +144,7 @@ def _events(path: str | None, fabric: Fabric) -> list[Event]:
 
 def write(result: Evaluation, values: dict[str, Any]) -> None:
     """The comparison in the format asked for."""
-    from weft.report import route_evaluation as report
+    from weft.report.tables import route_evaluation as report
 
     timings = values["timings"]
     if values["form"] == "json":

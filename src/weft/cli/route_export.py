@@ -38,9 +38,7 @@ PINNED = ("auto", "ecmp-paper", "greedy", "edge-coloring", "repair", "anneal", "
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS))
 @traffic_options
-@click.option(
-    "--router", type=click.Choice(PINNED), default="auto", show_default=True, help="Who chooses the paths."
-)
+@click.option("--router", type=click.Choice(PINNED), default="auto", show_default=True, help="Who chooses the paths.")
 @click.option("--split", type=click.IntRange(1, 64), default=2, show_default=True, help="Parts, for split.")
 @click.option("--switch-hash", type=click.Choice(["crc32"]), help="roce: what switches hash flows with.")
 @click.option("--probes", metavar="FILE.csv", help="roce: measured paths of source ports.")
@@ -77,7 +75,7 @@ def export(kind: str, **values: Any) -> None:
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
 def events(time_s: float, **values: Any) -> None:
     """Print the arrival of every job as an event for weft route watch."""
-    from weft.interop.route_events import arrival_line
+    from weft.interop.traffic.events import arrival_line
 
     fabric, traffic = load_source(values)
     jobs = range(len(traffic.jobs))
@@ -86,14 +84,14 @@ def events(time_s: float, **values: Any) -> None:
 
 
 def _files(kind: str, found: RoutePlan, values: dict[str, Any]) -> dict[str, str]:
-    from weft.interop import route_exports
+    from weft.interop.netops import exports as route_exports
 
     if values["switch_hash"] is None and values["probes"] is None:
         return route_exports.export(kind, found.fabric, found.traffic, found.routes)
     if not kind.startswith("roce"):
         raise BadInput(f"says nothing about {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
     from weft.fabric.edge import read_text
-    from weft.interop import roce
+    from weft.interop.netops import roce
 
     path = values["probes"]
     probes = None if path is None else read_text(path, where=path)
@@ -106,23 +104,22 @@ def _files(kind: str, found: RoutePlan, values: dict[str, Any]) -> dict[str, str
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:
-    from weft.interop.routing_jobs import numbering, write_job
+    from weft.interop.traffic.routing_jobs import numbering, write_job
 
     numbers, files = numbering(fabric), {}
     for job, name in enumerate(traffic.jobs):
         plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
         title = plain if re.fullmatch(r"job_\d+-.+", plain) else f"job_{job}-{plain}"
         if f"{title}.txt" in files:
-            raise BadInput(
-                f"two jobs would be written to {title}.txt", where="jobs", remedy="rename one of them"
-            )
+            raise BadInput(f"two jobs would be written to {title}.txt", where="jobs", remedy="rename one of them")
         files[f"{title}.txt"] = write_job(traffic, job, numbers)
     return files
 
 
 def _opensm(found: RoutePlan, values: dict[str, Any]) -> dict[str, str]:
     from weft.fabric.edge import read_text
-    from weft.interop import ibnetdiscover, opensm
+    from weft.interop.fabrics import ibnetdiscover
+    from weft.interop.netops import opensm
 
     path = values["fabric_name"]
     if path is None or values["cluster"] is not None:

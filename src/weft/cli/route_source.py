@@ -31,11 +31,7 @@ def network_options(command: Command) -> Command:
         ),
         click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Ports."),
         click.option(
-            "--seed",
-            type=click.IntRange(0),
-            default=0,
-            show_default=True,
-            help="Of hashes, draws and searches.",
+            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of hashes, draws and searches."
         ),
     )
     return add_options(options, file_options(command))
@@ -60,12 +56,8 @@ def traffic_options(command: Command) -> Command:
             multiple=True,
             help="A planned job of --cluster, rank 0 on accelerator FIRST, as 'llama-3.1-8b tp=8,dp=4 0'.",
         ),
-        click.option(
-            "--failed-spines", type=click.IntRange(0), default=0, metavar="N", help="The last N are down."
-        ),
-        click.option(
-            "--failed", metavar="NODE|A:B", multiple=True, help="A switch or a link that is down, by names."
-        ),
+        click.option("--failed-spines", type=click.IntRange(0), default=0, metavar="N", help="The last N are down."),
+        click.option("--failed", metavar="NODE|A:B", multiple=True, help="A switch or a link that is down, by names."),
     )
     return add_options(options, network_options(command))
 
@@ -101,7 +93,7 @@ def failed(fabric: Fabric, spines: int, names: tuple[str, ...]) -> Fabric:
     """
     import numpy as np
 
-    from weft.simulate.route_evaluation import with_spines_down
+    from weft.simulation.routes.evaluation import with_spines_down
 
     fabric = with_spines_down(fabric, spines)
     number = {name: node for node, name in enumerate(fabric.names)} if names else {}
@@ -128,7 +120,7 @@ def _cluster(values: dict[str, Any]) -> Cluster | None:
 
 
 def _fabric(values: dict[str, Any], cluster: Cluster | None) -> Fabric:
-    from weft.interop.routing_jobs import paper_fabric
+    from weft.interop.traffic.routing_jobs import paper_fabric
 
     name = values["fabric_name"]
     if name is not None and is_file(name):
@@ -142,7 +134,8 @@ def _fabric(values: dict[str, Any], cluster: Cluster | None) -> Fabric:
 
 
 def _files(values: dict[str, Any], fabric: Fabric) -> list[JobTraffic]:
-    from weft.interop import routing_jobs, traffic_files
+    from weft.interop.traffic import flow_tables as traffic_files
+    from weft.interop.traffic import routing_jobs
     from weft.routing.generate import generate
 
     found = [routing_jobs.read_jobs(folder, routing_jobs.numbering(fabric)) for folder in values["jobs"]]
@@ -169,7 +162,7 @@ def planned_jobs(values: dict[str, Any], fabric: Fabric) -> list[JobTraffic]:
     cluster = _cluster(values)
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
-    from weft.simulate.job_traffic import planned_traffic
+    from weft.simulation.routes.traffic import planned_traffic
 
     found: list[JobTraffic] = []
     free = 0

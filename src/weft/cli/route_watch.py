@@ -24,24 +24,13 @@ PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp")
 @network_options
 @click.option("--events", metavar="FILE", help="Events, one JSON object a line (default: standard input).")
 @click.option("--state", metavar="DIR", help="Keep the state there; go on from it after a restart.")
-@click.option(
-    "--router", type=click.Choice(PINNED), default="auto", show_default=True, help="Plans everything anew."
-)
-@click.option(
-    "--replan", "replan_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds."
-)
+@click.option("--router", type=click.Choice(PINNED), default="auto", show_default=True, help="Plans everything anew.")
+@click.option("--replan", "replan_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds.")
 @click.option("--moves", is_flag=True, help="With --format json: every changed path.")
-@click.option(
-    "--since", type=click.IntRange(1), metavar="N", help="First print the decisions from N on in --state."
-)
+@click.option("--since", type=click.IntRange(1), metavar="N", help="First print the decisions from N on in --state.")
 @click.option("--timings", is_flag=True, help="Also show how long each decision took.")
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output.",
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output."
 )
 def watch(**values: Any) -> None:
     """Keep routes collision-free while jobs, links and switches come and go.
@@ -76,8 +65,8 @@ def watch(**values: Any) -> None:
 
 
 def _run(controller: Controller, store: Store | None, done: int, values: dict[str, Any]) -> None:
-    from weft.interop.route_events import read_event
-    from weft.report.route_decisions import decision_line, decision_to_json, heading_line
+    from weft.interop.traffic.events import read_event
+    from weft.report.tables.route_decisions import decision_line, decision_to_json, heading_line
 
     where = values["events"] or "standard input"
     if values["form"] == "table":
@@ -98,9 +87,7 @@ def _run(controller: Controller, store: Store | None, done: int, values: dict[st
         if store is not None:
             store.save(event.text, decision, text)
         if values["form"] == "json":
-            click.echo(
-                decision_to_json(decision, controller.whole, moves=values["moves"], timings=values["timings"])
-            )
+            click.echo(decision_to_json(decision, controller.whole, moves=values["moves"], timings=values["timings"]))
         else:
             click.echo(decision_line(decision, timings=values["timings"]))
 

@@ -16,8 +16,8 @@ from weft.errors import BadInput
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
-    from weft.collectives.schedule import Request
-    from weft.collectives.timing import Active, Timed
+    from weft.collectives.schedules.chunks import Request
+    from weft.collectives.schedules.timing import Active, Timed
     from weft.fabric.dimension import Dimension
     from weft.fabric.spec import Floats
 
@@ -53,9 +53,7 @@ ROUTINGS = ("ecmp", "spray", "random")
 @click.option("--slow", metavar="RANK:DIM:SHARE,...", help="Slow links, as 17:2:0.5 (rank, dimension).")
 @click.option("--fabric", metavar="KIND|FILE", help="Let the stages contend on a network.")
 @click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Switch ports.")
-@click.option(
-    "--routing", type=click.Choice(ROUTINGS), default="ecmp", show_default=True, help="Of --fabric."
-)
+@click.option("--routing", type=click.Choice(ROUTINGS), default="ecmp", show_default=True, help="Of --fabric.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of hashed and random paths.")
 @click.option("--workload", metavar="NAME|FILE", help="A whole iteration instead: see above.")
 @click.option("--groups", metavar="FILE", help="Process groups of a Chakra trace, as ASTRA-sim takes them.")
@@ -65,12 +63,7 @@ ROUTINGS = ("ecmp", "spray", "random")
 @click.option("--timeline", metavar="FILE", help="Also write a timeline for ui.perfetto.dev.")
 @click.option("--chart", metavar="FILE.svg", help="Also draw how busy the dimensions are.")
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output.",
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
 @recipe_options
@@ -89,18 +82,16 @@ def schedule(names: tuple[str, ...], **values: Any) -> None:
     values = _with_system(names[0] if names else "", values)
     if values["workload"] is not None:
         if names:
-            raise BadInput(
-                f"{' '.join(names)} beside --workload", where="schedule", remedy="drop one of them"
-            )
+            raise BadInput(f"{' '.join(names)} beside --workload", where="schedule", remedy="drop one of them")
         dimensions, cluster, notes = _dimensions(values)
         schedule_workload.run(dimensions, cluster, notes, _active(values["active"]), values)
         return
     if len(names) != 2:
         problem = f"a collective and a size are needed, not {len(names)} words"
         raise BadInput(problem, where="schedule", remedy=USAGE)
-    from weft.collectives.bound import best_shares, ideal_s
-    from weft.collectives.provision import provision
-    from weft.report.schedule import Outcome, schedule_table, schedule_to_json
+    from weft.collectives.schedules.bound import best_shares, ideal_s
+    from weft.collectives.schedules.provision import provision
+    from weft.report.tables.collective import Outcome, schedule_table, schedule_to_json
 
     asked, cluster, assumptions = _request(names, values)
     timed = _timed(asked, values)
@@ -129,7 +120,7 @@ def _with_system(kind: str, values: dict[str, Any]) -> dict[str, Any]:
     """The options, those that were not given as ``--system`` has them."""
     settings: dict[str, Any] = {"policy": "weft"}
     if values["system"] is not None:
-        from weft.interop.astra_system import read_system
+        from weft.interop.simulators.astra_system import read_system
 
         system = read_system(values["system"])
         settings = {"policy": system.policy, "chunks": system.chunks, "active": str(system.active)}
@@ -144,15 +135,13 @@ def _with_system(kind: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def _others(asked: Request, timed: Timed, values: dict[str, Any]) -> dict[str, Timed]:
     """Every policy on the machine that the schedule was made for."""
-    from weft.collectives.policies import compare
+    from weft.collectives.schedules.policies import compare
 
     return compare(asked, chunks=values["chunks"], active=timed.active, independent=values["independent"])
 
 
-def _request(
-    names: tuple[str, ...], values: dict[str, Any]
-) -> tuple[Request, Cluster | None, tuple[str, ...]]:
-    from weft.collectives.schedule import request
+def _request(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Request, Cluster | None, tuple[str, ...]]:
+    from weft.collectives.schedules.chunks import request
     from weft.collectives.stages import BALANCED_KINDS
     from weft.units import parse_bytes
 
@@ -179,7 +168,7 @@ def _dimensions(values: dict[str, Any]) -> tuple[tuple[Dimension, ...], Cluster 
         cluster = resolve(values["cluster"])
         return dimensions_of(cluster)[0], cluster, dimensions_of(cluster)[1]
     if values["network"] is not None:
-        from weft.interop.astra_network import read_network
+        from weft.interop.simulators.astra_network import read_network
 
         return read_network(values["network"]), None, ()
     from weft.collectives.text import parse_dimensions
@@ -196,7 +185,7 @@ def _algorithms(text: str | None) -> list[Any] | None:
 
 
 def _timed(asked: Request, values: dict[str, Any]) -> Timed:
-    from weft.collectives.policies import schedule as scheduled
+    from weft.collectives.schedules.policies import schedule as scheduled
 
     return scheduled(
         asked,
@@ -221,7 +210,7 @@ def _active(text: str | None) -> Active:
 def _per_rank(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> Any:
     if values["late"] is None and values["slow"] is None and values["fabric"] is None:
         return None
-    from weft.collectives.per_rank import play_ranks
+    from weft.collectives.schedules.per_rank import play_ranks
     from weft.collectives.text import parse_late, parse_slow
 
     asked = timed.schedule.request
@@ -234,11 +223,11 @@ def _per_rank(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> 
 
 
 def _rates(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> Floats:
-    from weft.collectives.per_rank import rank_bandwidths
+    from weft.collectives.schedules.per_rank import rank_bandwidths
 
     if values["fabric"] is None:
         return rank_bandwidths(timed)
-    from weft.simulate.dimension_rates import dimension_rates
+    from weft.simulation.workload.dimension_rates import dimension_rates
 
     is_file = Path(values["fabric"]).suffix or Path(values["fabric"]).exists()
     if cluster is None and not is_file:
@@ -278,10 +267,10 @@ def _export(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> No
 
 def _extras(timed: Timed, values: dict[str, Any]) -> None:
     if values["timeline"] is not None:
-        from weft.report.schedule_picture import write_schedule_timeline
+        from weft.report.pictures.activity import write_schedule_timeline
 
         write_schedule_timeline(values["timeline"], timed)
     if values["chart"] is not None:
-        from weft.report.schedule_picture import activity_svg
+        from weft.report.pictures.activity import activity_svg
 
         deliver(activity_svg(timed), values["chart"])

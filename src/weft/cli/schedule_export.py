@@ -9,7 +9,7 @@ from weft.errors import BadInput, Unsupported
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
-    from weft.collectives.timing import Timed
+    from weft.collectives.schedules.timing import Timed
 
 MSCCL_CHUNKS = 32_767
 """Parts of a buffer that MSCCL's executor takes."""
@@ -27,7 +27,7 @@ def exported(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> s
     if form in ("msccl", "mscclpp"):
         return _plan_text(timed, form)
     if form == "nccl-tuner":
-        from weft.interop.nccl_tuner import write_tuner
+        from weft.interop.collectives.nccl_tuner import write_tuner
 
         if cluster is None:
             raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
@@ -42,7 +42,7 @@ def exported(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> s
 
 
 def _plan_text(timed: Timed, form: str) -> str:
-    from weft.collectives.expand_schedule import equal, schedule_plan
+    from weft.collectives.messages.scheduled import equal, schedule_plan
 
     asked = timed.schedule.request
     if form == "msccl" and len(timed.schedule) * asked.accelerators > MSCCL_CHUNKS:
@@ -52,10 +52,10 @@ def _plan_text(timed: Timed, form: str) -> str:
     plan = schedule_plan(same)
     name = f"weft_{asked.kind.replace('-', '')}_{asked.accelerators}"
     if form == "msccl":
-        from weft.interop.msccl import write_msccl
+        from weft.interop.collectives.msccl import write_msccl
 
         return write_msccl(plan, asked.kind, asked.accelerators, name=name)
-    from weft.interop.mscclpp import write_mscclpp
+    from weft.interop.collectives.mscclpp import write_mscclpp
 
     inner = asked.dimensions[0].size
     return write_mscclpp(plan, asked.kind, asked.accelerators, name=name, domain=inner)
@@ -64,21 +64,19 @@ def _plan_text(timed: Timed, form: str) -> str:
 def _astra_text(timed: Timed, form: str) -> str:
     asked = timed.schedule.request
     if form == "logical-topology":
-        from weft.interop.astra_network import write_logical_topology
+        from weft.interop.simulators.astra_network import write_logical_topology
 
         return write_logical_topology([one.size for one in asked.dimensions])
     if form == "astra-network":
-        from weft.interop.astra_network import write_network
+        from weft.interop.simulators.astra_network import write_network
 
         return write_network(asked.dimensions)
-    from weft.interop.astra_system import AstraSystem, write_system
+    from weft.interop.simulators.astra_system import AstraSystem, write_system
 
     policy = timed.schedule.policy.split()[0]
     if policy == "weft":
         raise BadInput(
-            "ASTRA-sim has no policy weft",
-            where="--export astra-system",
-            remedy="add --policy themis or baseline",
+            "ASTRA-sim has no policy weft", where="--export astra-system", remedy="add --policy themis or baseline"
         )
     if timed.active is None:
         problem = "ASTRA-sim has no overlap of latencies without limit"
@@ -95,7 +93,7 @@ def _astra_text(timed: Timed, form: str) -> str:
 
 def write_chakra(timed: Timed, prefix: str) -> int:
     """Traces of the collective for every rank, PREFIX.<rank>.et; returns how many."""
-    from weft.interop.chakra import write_traces
+    from weft.interop.traces.chakra import write_traces
     from weft.model.workload import Communication, Task, Workload
 
     asked = timed.schedule.request

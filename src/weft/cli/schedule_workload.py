@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.cluster import Cluster
-    from weft.collectives.timing import Active
+    from weft.collectives.schedules.timing import Active
     from weft.fabric.dimension import Dimension
     from weft.model.workload import Workload
 
@@ -32,10 +32,10 @@ def run(
     given = [f"--{name}" for name in ONLY_COLLECTIVE if values[name]]
     if given:
         raise BadInput(f"{', '.join(given)} goes with one collective", where="--workload", remedy="drop it")
-    from weft.collectives.schedule import check_accelerators
+    from weft.collectives.schedules.chunks import check_accelerators
     from weft.collectives.text import parse_algorithms
-    from weft.report.workload import workload_table, workload_to_json, write_workload_timeline
-    from weft.simulate.workload import run_policies
+    from weft.report.tables.workload import workload_table, workload_to_json, write_workload_timeline
+    from weft.simulation.workload.run import run_policies
 
     check_accelerators(dimensions, values["npus"])
     algorithms = None if values["algorithms"] is None else parse_algorithms(values["algorithms"])
@@ -68,7 +68,7 @@ def _workload(dimensions: Sequence[Dimension], cluster: Cluster | None, values: 
         return _job(name, cluster, values)
     path = Path(name)
     if path.suffix == ".et":
-        from weft.interop.chakra import read_groups, read_trace
+        from weft.interop.traces.chakra import read_groups, read_trace
 
         peak_flops, memory_Bps = _roofline(cluster, values)
         return read_trace(
@@ -79,7 +79,7 @@ def _workload(dimensions: Sequence[Dimension], cluster: Cluster | None, values: 
             groups=None if values["groups"] is None else read_groups(values["groups"]),
         )
     if path.name.endswith((".json", ".json.gz")):
-        from weft.interop.torch_traces import read_torch_trace
+        from weft.interop.traces.torch_traces import read_torch_trace
 
         return read_torch_trace(path)
     from weft.model import names
@@ -94,7 +94,7 @@ def _workload(dimensions: Sequence[Dimension], cluster: Cluster | None, values: 
 def _roofline(cluster: Cluster | None, values: dict[str, Any]) -> tuple[float | None, float | None]:
     """FLOP/s and bytes/s of computations that a trace gives as work: of ``--system``, or the cluster's."""
     if values["system"] is not None:
-        from weft.interop.astra_system import read_system
+        from weft.interop.simulators.astra_system import read_system
 
         system = read_system(values["system"])
         return system.peak_flops, system.local_memory_Bps
@@ -106,7 +106,7 @@ def _roofline(cluster: Cluster | None, values: dict[str, Any]) -> tuple[float | 
 def _job(name: str, cluster: Cluster | None, values: dict[str, Any]) -> Workload:
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
-    from weft.simulate.job_workload import job_workload
+    from weft.simulation.workload.planned import job_workload
 
     if cluster is None:
         raise BadInput("a planned job needs --cluster", where="--layout")

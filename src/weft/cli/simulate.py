@@ -21,9 +21,7 @@ MODES = ("fair", "shortest-remaining")
 @click.command()
 @click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
 @click.option("--flows", metavar="FILE", help="A plain scenario: hosts, links, flows with their paths.")
-@click.option(
-    "--mode", type=click.Choice(MODES), default="fair", show_default=True, help="How flows share links."
-)
+@click.option("--mode", type=click.Choice(MODES), default="fair", show_default=True, help="How flows share links.")
 @click.option("--layout", "layout_text", metavar="TEXT", help="The layout, as tp=8,pp=16,dp=128,sp,mbs=1.")
 @click.option("--fabric", "fabric_name", metavar="KIND|FILE", help="Network to build, or a fabric file.")
 @click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Switch ports.")
@@ -37,12 +35,7 @@ MODES = ("fair", "shortest-remaining")
 @click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine.")
 @recipe_options
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output.",
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
 def simulate(names: tuple[str, ...], **values: Any) -> None:
@@ -65,9 +58,9 @@ def simulate(names: tuple[str, ...], **values: Any) -> None:
 
 
 def _scenario(values: dict[str, Any]) -> None:
-    from weft.report.simulation import scenario_table, scenario_to_json
-    from weft.simulate.engine import run
-    from weft.simulate.scenario import read_scenario
+    from weft.report.tables.simulation import scenario_table, scenario_to_json
+    from weft.simulation.flows.engine import run
+    from weft.simulation.flows.scenario import read_scenario
 
     capacity, traffic, routes = read_scenario(values["flows"])
     result = run(capacity, traffic, routes, mode=values["mode"])
@@ -81,8 +74,8 @@ def _iteration(names: tuple[str, ...], values: dict[str, Any]) -> None:
     from weft.cluster import resolve
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
-    from weft.report.simulation import iteration_table, iteration_to_json
-    from weft.simulate.job import simulate_iteration
+    from weft.report.tables.simulation import iteration_table, iteration_to_json
+    from weft.simulation.iteration.simulate import simulate_iteration
 
     job, cluster = resolve_job(names[0], recipe_changes(values)), resolve(names[1])
     layout = parse_layout(values["layout_text"]).complete(cluster.count)
@@ -99,10 +92,7 @@ def _iteration(names: tuple[str, ...], values: dict[str, Any]) -> None:
         full=values["full"],
     )
     if values["form"] == "json":
-        deliver(
-            iteration_to_json(result, job=job, cluster=cluster, layout=layout, fabric=fabric),
-            values["output"],
-        )
+        deliver(iteration_to_json(result, job=job, cluster=cluster, layout=layout, fabric=fabric), values["output"])
     else:
         show(lambda screen: iteration_table(result, job, cluster, layout, fabric, screen), values["output"])
     _extras(values, fabric, result)
@@ -110,10 +100,10 @@ def _iteration(names: tuple[str, ...], values: dict[str, Any]) -> None:
 
 def _extras(values: dict[str, Any], fabric: Fabric, result: Any) -> None:
     if values["timeline"] is not None:
-        from weft.report.simulation import write_timeline
+        from weft.report.tables.simulation import write_timeline
 
         write_timeline(values["timeline"], result)
     if values["picture"] is not None:
-        from weft.report.fabric_picture import fabric_svg
+        from weft.report.pictures.fabric import fabric_svg
 
         deliver(fabric_svg(fabric), values["picture"])

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from weft.cluster import Cluster
     from weft.layout import Layout
     from weft.model import Job
-    from weft.runtime.decoder import Details
-    from weft.runtime.session import Settings
+    from weft.runtime.layers.decoder import Details
+    from weft.runtime.run.session import Settings
 
 USAGE = "weft train MODEL [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
 TRIED = 100
@@ -36,19 +36,11 @@ TRIED = 100
 @click.option("--tokenizer", metavar="FILE", help="tokenizer.json for --data instead of bytes.")
 @click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Steps in all.")
 @click.option(
-    "--rate",
-    type=click.FloatRange(0, 10, min_open=True),
-    default=3e-4,
-    show_default=True,
-    help="Learning rate.",
+    "--rate", type=click.FloatRange(0, 10, min_open=True), default=3e-4, show_default=True, help="Learning rate."
 )
 @click.option("--warmup", type=click.IntRange(0), default=10, show_default=True, help="Steps to reach it.")
 @click.option(
-    "--clip",
-    type=click.FloatRange(0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Greatest gradient norm.",
+    "--clip", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Greatest gradient norm."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and data.")
 @click.option(
@@ -79,7 +71,7 @@ def train(names: tuple[str, ...], **values: Any) -> None:
 
     Exit code 1: --compare or --dry-run found other collectives than predicted.
     """
-    from weft.runtime.launch import run_ranks, said_once
+    from weft.runtime.run.ranks import run_ranks, said_once
 
     with said_once():
         _check(values)
@@ -99,7 +91,7 @@ def _request(
 ) -> Request:
     from weft.cli.train_rank import Request
     from weft.layout.iteration import check_trainable
-    from weft.runtime.launch import default_device
+    from weft.runtime.run.ranks import default_device
 
     _check_world(layout)
     check_trainable(job, layout)
@@ -122,18 +114,7 @@ def _request(
     )
 
 
-_PASSED = (
-    "data",
-    "tokenizer",
-    "steps",
-    "out",
-    "save_every",
-    "resume",
-    "resume_from",
-    "metrics",
-    "profile",
-    "compare",
-)
+_PASSED = ("data", "tokenizer", "steps", "out", "save_every", "resume", "resume_from", "metrics", "profile", "compare")
 
 
 def _dry_run(job: Job, layout: Layout, values: dict[str, Any]) -> None:
@@ -142,9 +123,9 @@ def _dry_run(job: Job, layout: Layout, values: dict[str, Any]) -> None:
     from weft.cli.train_rank import Differs
     from weft.layout.iteration import StepOptions, step_collectives
     from weft.layout.mesh import groups
-    from weft.report.training_run import extrapolated, traced
-    from weft.runtime.launch import speaks
-    from weft.runtime.trace import extrapolate
+    from weft.report.tables.training_run import extrapolated, traced
+    from weft.runtime.measure.trace import extrapolate
+    from weft.runtime.run.ranks import speaks
 
     if not speaks():
         return
@@ -212,9 +193,7 @@ def _check_written(names: tuple[str, ...], values: dict[str, Any]) -> None:
         if path is None:
             continue
         if os.path.realpath(path) in taken:
-            raise BadInput(
-                f"--{option} would overwrite a file of this run", where=path, remedy="name another file"
-            )
+            raise BadInput(f"--{option} would overwrite a file of this run", where=path, remedy="name another file")
         if not Path(path).is_char_device():
             taken.add(os.path.realpath(path))
 
@@ -226,11 +205,11 @@ def _subject(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Job, Layou
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
     from weft.model.resolve import complete_job
-    from weft.runtime.launch import launched_world
+    from weft.runtime.run.ranks import launched_world
 
     changes = recipe_changes(values)
     if values["plan_file"] is not None:
-        from weft.report.json_in import read_plan
+        from weft.report.formats.json_in import read_plan
 
         if names or values["layout_text"]:
             raise BadInput("the plan already has a model and a layout", where="train --plan", remedy=USAGE)
@@ -265,9 +244,7 @@ def _check_planned(job: Job, layout: Layout, plan: str) -> None:
         check_runnable(job.model, layout)
     except BadInput as error:
         other = _first_runnable(job, plan)
-        advice = (
-            f"--rank {other} of this plan can be trained" if other else "weft plan --runnable plans others"
-        )
+        advice = f"--rank {other} of this plan can be trained" if other else "weft plan --runnable plans others"
         error.remedy = f"{error.remedy}; {advice}"
         raise
 
@@ -275,7 +252,7 @@ def _check_planned(job: Job, layout: Layout, plan: str) -> None:
 def _first_runnable(job: Job, plan: str) -> int | None:
     """The first of a plan's layouts that the runtime trains."""
     from weft.layout.iteration import check_runnable
-    from weft.report.json_in import read_plan
+    from weft.report.formats.json_in import read_plan
 
     for rank in range(1, TRIED + 1):
         try:
@@ -290,8 +267,8 @@ def _first_runnable(job: Job, plan: str) -> int | None:
 
 def _check_world(layout: Layout) -> None:
     """Refuse ranks of torchrun that are not those of the layout."""
-    from weft.runtime.grid import AXES
-    from weft.runtime.launch import launched_world
+    from weft.runtime.core.grid import AXES
+    from weft.runtime.run.ranks import launched_world
 
     world = launched_world()
     if world not in (None, layout.world):
@@ -321,8 +298,8 @@ def _micro_batch(job: Job, layout: Layout) -> int:
 
 def _details(names: tuple[str, ...], job: Job) -> tuple[Details, tuple[str, ...]]:
     """The model's numbers from its config.json, else usual ones, which are noted."""
-    from weft.runtime.decoder import Details
-    from weft.runtime.details import in_words, is_config, read_details
+    from weft.runtime.convert.details import in_words, is_config, read_details
+    from weft.runtime.layers.decoder import Details
 
     if names and is_config(names[0]):
         return read_details(names[0]), ()
@@ -335,11 +312,11 @@ def _settings(job: Job, layout: Layout, values: dict[str, Any], details: Details
 
     import torch
 
-    from weft.runtime.decoder import Details
-    from weft.runtime.optimizer import AdamSettings
-    from weft.runtime.overlap import Switches
-    from weft.runtime.precision import Precision
-    from weft.runtime.session import Settings
+    from weft.runtime.core.overlap import Switches
+    from weft.runtime.core.precision import Precision
+    from weft.runtime.layers.decoder import Details
+    from weft.runtime.run.optimizer import AdamSettings
+    from weft.runtime.run.session import Settings
 
     recipe = job.recipe
     if recipe.precision not in ("fp32", "bf16"):
@@ -359,9 +336,7 @@ def _settings(job: Job, layout: Layout, values: dict[str, Any], details: Details
         precision = replace(precision, reduce=torch.bfloat16)
     return Settings(
         seed=values["seed"],
-        adam=AdamSettings(
-            rate=values["rate"], warmup=values["warmup"], steps=values["steps"], clip=values["clip"]
-        ),
+        adam=AdamSettings(rate=values["rate"], warmup=values["warmup"], steps=values["steps"], clip=values["clip"]),
         details=details or Details(),
         precision=precision,
         switches=replace(Switches.of(layout), weight_cache=values["weight_cache"]),

@@ -18,7 +18,7 @@ from weft.layout import Layout
 from weft.layout.iteration import Issue, StepOptions, step_collectives
 from weft.model import Job
 from weft.model.flops import model_flops
-from weft.report.training_run import (
+from weft.report.tables.training_run import (
     Measured,
     PredictedTime,
     comparison,
@@ -27,20 +27,13 @@ from weft.report.training_run import (
     step_line,
     step_record,
 )
-from weft.runtime import checkpoint
-from weft.runtime.collectives import Log
-from weft.runtime.data import Corpus, byte_corpus, markov_corpus, token_corpus
-from weft.runtime.grid import Grid
-from weft.runtime.peak import accelerator_of, peak_flops
-from weft.runtime.run_folder import (
-    check_checkpoint,
-    check_free,
-    last_checkpoint,
-    locked,
-    metrics_file,
-    write_record,
-)
-from weft.runtime.session import Session, Settings, StepResult
+from weft.runtime.checkpoints import checkpoint
+from weft.runtime.core.collectives import Log
+from weft.runtime.core.grid import Grid
+from weft.runtime.measure.peak import accelerator_of, peak_flops
+from weft.runtime.run.data import Corpus, byte_corpus, markov_corpus, token_corpus
+from weft.runtime.run.folder import check_checkpoint, check_free, last_checkpoint, locked, metrics_file, write_record
+from weft.runtime.run.session import Session, Settings, StepResult
 
 SYNTHETIC_TOKENS = 1 << 20
 """Tokens of the synthetic text."""
@@ -92,9 +85,7 @@ class Request:
 
 def train_rank(request: Request) -> None:
     """Train on this rank; one rank of the last stage reports."""
-    device = (
-        torch.device("cuda", torch.cuda.current_device()) if request.device == "cuda" else torch.device("cpu")
-    )
+    device = torch.device("cuda", torch.cuda.current_device()) if request.device == "cuda" else torch.device("cpu")
     grid = Grid.of(request.layout, device)
     reports = all(
         grid.coordinates[axis] == (grid.size(axis) - 1 if axis == "pipeline" else 0)
@@ -321,15 +312,15 @@ def _peak_flops(request: Request, grid: Grid) -> float | None:
 
 
 def _predicted_time(request: Request) -> PredictedTime | None:
-    """The step as ``weft.simulate.step`` predicts it; a pipeline's as a whole, by ``weft estimate``."""
+    """The step as ``weft.simulation.step`` predicts it; a pipeline's as a whole, by ``weft estimate``."""
     if request.cluster is None:
         return None
     if request.layout.pipeline > 1:
-        from weft.estimate import estimate
+        from weft.estimation import estimate
 
         found = estimate(request.job, request.cluster, [request.layout], request.calibration)[0]
         return PredictedTime(seconds=found.iteration_s, exposed_s=None)
-    from weft.simulate.step import predict_on
+    from weft.simulation.step.clock import predict_on
 
     options = _options(request)
     step = predict_on(request.job, request.cluster, request.layout, request.calibration, options=options)

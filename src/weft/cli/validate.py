@@ -16,26 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from weft.cluster import Calibration
-    from weft.validate.runs import Run, Unparsed
-    from weft.validate.summary import Validation
+    from weft.validation.runs import Run, Unparsed
+    from weft.validation.summary import Validation
 
 
 @click.command()
 @click.argument("runs", metavar="RUNS.csv")
 @click.option("--family", "families", metavar="F", multiple=True, help="Only this family; may be repeated.")
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output."
-)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output.")
 @click.option("--plot", metavar="FILE", help="Also draw predicted over measured times, as SVG or PNG.")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
 @click.option("--calibration", metavar="FILE", help="TOML file of constants, for every accelerator.")
 def validate(
-    runs: str,
-    families: tuple[str, ...],
-    form: str,
-    plot: str | None,
-    output: str | None,
-    calibration: str | None,
+    runs: str, families: tuple[str, ...], form: str, plot: str | None, output: str | None, calibration: str | None
 ) -> None:
     """Predicted against measured iteration time, run by run and by family.
 
@@ -43,11 +36,11 @@ def validate(
     iter_s, tokens_s_gpu, tflops_per_gpu or mfu.  What a row leaves out is assumed as its training software
     does by default; --format json lists every assumption.
     """
-    from weft.report.validation_plot import check_plot, validation_plot
-    from weft.validate.inputs import Prepared, prepare_all
-    from weft.validate.predict import Predictor
-    from weft.validate.runs import read_runs
-    from weft.validate.summary import validation
+    from weft.report.pictures.validation import check_plot, validation_plot
+    from weft.validation.inputs import Prepared, prepare_all
+    from weft.validation.predict import Predictor
+    from weft.validation.runs import read_runs
+    from weft.validation.summary import validation
 
     check_plot(plot)
     for path, option in ((plot, "--plot"), (output, "--output")):
@@ -71,9 +64,7 @@ def _constants(path: str | None) -> Callable[[str, str], Calibration]:
     return cache(lambda accelerator, stack: read_calibration(path, accelerator, stack))
 
 
-def _chosen(
-    rows: tuple[Run | Unparsed, ...], families: tuple[str, ...], path: str
-) -> tuple[Run | Unparsed, ...]:
+def _chosen(rows: tuple[Run | Unparsed, ...], families: tuple[str, ...], path: str) -> tuple[Run | Unparsed, ...]:
     """The rows of the families that were asked for."""
     known = sorted({row.family for row in rows})
     for name in families:
@@ -83,7 +74,7 @@ def _chosen(
 
 
 def _report(found: Validation, form: str, output: str | None) -> None:
-    from weft.report.validation import validation_table, validation_to_csv, validation_to_json
+    from weft.report.tables.validation import validation_table, validation_to_csv, validation_to_json
 
     if form == "json":
         deliver(validation_to_json(found), output)

@@ -1,7 +1,8 @@
 """On what: accelerators, tiers and clusters."""
 
 from weft.cluster.calibration import Calibration, calibration, read_calibration
-from weft.cluster.catalogue import accelerator, accelerator_names, load, names, resolve
+from weft.cluster.catalogue import accelerator, accelerator_names, load, names
+from weft.cluster.lookup import resolve
 from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
 
 __all__ = [

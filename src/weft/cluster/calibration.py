@@ -38,17 +38,11 @@ class Calibration:
     """Throughput of the software's GEMM library over that of the benchmarks."""
     low_precision_efficiency: float = _constant(0.75, "of peak", 0.3, 1.0, _PUBLIC)
     """The same for 8 and 4 bits."""
-    attention_efficiency: float = _constant(
-        0.60, "of peak", 0.2, 0.9, "FlashAttention papers, causal training"
-    )
+    attention_efficiency: float = _constant(0.60, "of peak", 0.2, 0.9, "FlashAttention papers, causal training")
     """Share of the 16-bit peak that the best fused attention kernel reaches on unmasked FLOPs."""
-    attention_share: float = _constant(
-        1.0, "ratio", 0.2, 1.2, "FlashAttention papers: versions 1 to 3, cuDNN"
-    )
+    attention_share: float = _constant(1.0, "ratio", 0.2, 1.2, "FlashAttention papers: versions 1 to 3, cuDNN")
     """Speed of the software's fused attention kernel over the accelerator's best."""
-    routing_overhead: float = _constant(
-        1.0, "ratio", 1.0, 10.0, "traces of token permutation and expert activation"
-    )
+    routing_overhead: float = _constant(1.0, "ratio", 1.0, 10.0, "traces of token permutation and expert activation")
     """Traffic of the experts' element-wise steps, over what ``pass_overhead`` makes of the fused ones'."""
     expert_share: float = _constant(1.0, "ratio", 0.3, 1.0, "grouped GEMMs of public MoE benchmarks")
     """Throughput of the experts' GEMMs over that of dense ones of the same shape."""
@@ -66,9 +60,7 @@ class Calibration:
     """Depth that a tile's prologue and epilogue cost."""
     memory_efficiency: float = _constant(0.80, "of peak", 0.5, 0.98, "STREAM-like kernels on HBM")
     """Share of the HBM peak that memory-bound kernels reach."""
-    pass_overhead: float = _constant(
-        1.0, "ratio", 1.0, 8.0, "unfused element-wise kernels against fused ones"
-    )
+    pass_overhead: float = _constant(1.0, "ratio", 1.0, 8.0, "unfused element-wise kernels against fused ones")
     """Traffic of the software's element-wise steps over that of fully fused ones."""
     kernel_s: float = _constant(4e-6, "s", 1e-6, 2e-5, _PUBLIC)
     """Start and drain of one kernel on the device."""
@@ -92,25 +84,17 @@ class Calibration:
     shard_collectives: float = _constant(1.0, "collectives", 1.0, 32.0, "the software's sharding of weights")
     """In how many collectives weights at rest in shards (FSDP, ZeRO-3) are gathered, and gradients scattered,
     per block."""
-    overlap_cost: float = _constant(
-        0.10, "s per hidden s", 0.0, 0.5, "SMs and memory taken by communication kernels"
-    )
+    overlap_cost: float = _constant(0.10, "s per hidden s", 0.0, 0.5, "SMs and memory taken by communication kernels")
     """Compute slowed by each second of collective hidden behind it."""
-    iteration_s: float = _constant(
-        5e-3, "s", 0.0, 0.1, "data loading, loss reduction and logging of an iteration"
-    )
+    iteration_s: float = _constant(5e-3, "s", 0.0, 0.1, "data loading, loss reduction and logging of an iteration")
     """Fixed host time per iteration."""
     optimizer_efficiency: float = _constant(0.75, "of peak", 0.3, 0.98, "fused multi-tensor Adam")
     """Share of the HBM peak that the optimizer step reaches."""
     host_efficiency: float = _constant(0.80, "of peak", 0.3, 0.98, "pinned-memory copies")
     """Share of the path to host memory that offloading reaches."""
-    host_update_Bps: float = _constant(
-        2.0e10, "B/s", 1e9, 2e11, "CPU Adam on one accelerator's share of host memory"
-    )
+    host_update_Bps: float = _constant(2.0e10, "B/s", 1e9, 2e11, "CPU Adam on one accelerator's share of host memory")
     """Optimizer state that the host updates per second, per accelerator."""
-    expert_imbalance: float = _constant(
-        1.0, "ratio", 1.0, 2.0, "balanced routing; published MoE runs force it"
-    )
+    expert_imbalance: float = _constant(1.0, "ratio", 1.0, 2.0, "balanced routing; published MoE runs force it")
     """Load of the busiest rank of experts over the mean."""
     dispatch_once: float = _constant(0.0, "0 or 1", 0.0, 1.0, "DeepEP and HybridEP against NCCL all-to-alls")
     """Whether a token that several experts of one domain want is sent to that domain once."""

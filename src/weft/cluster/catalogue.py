@@ -7,7 +7,6 @@ collective is the collective model's.  Assumption: a spine adds 1 us, two switch
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -122,20 +121,6 @@ def load(name: str) -> Cluster:
     if not 1 <= count <= MAX_COUNT:
         raise BadInput(f"cluster {name!r} has {count} accelerators", remedy=f"use 1 to {MAX_COUNT}")
     return build(f"{family}-{count}", count)
-
-
-def resolve(name_or_path: str | os.PathLike[str]) -> Cluster:
-    """The cluster of a file (an existing one, or any path or name in .toml), else the preset of that name.
-
-    Raises:
-        BadInput: the file or the name cannot be used.
-    """
-    text = os.fspath(name_or_path)
-    if text.lower().endswith(".toml") or os.sep in text or os.path.isfile(text):
-        from weft.cluster.files import read_cluster
-
-        return read_cluster(Path(text))
-    return load(text)
 
 
 def default_tiers(

@@ -155,11 +155,7 @@ def write_cluster(cluster: Cluster) -> str:
     """TOML that ``read_cluster`` turns into an equal cluster; every figure in SI."""
     mapping = cluster_to_dict(cluster)
     chip, tiers = mapping.pop("accelerator"), mapping.pop("tiers")
-    blocks = [
-        _toml(mapping),
-        "[accelerator]\n" + _toml(chip),
-        *("[[tiers]]\n" + _toml(tier) for tier in tiers),
-    ]
+    blocks = [_toml(mapping), "[accelerator]\n" + _toml(chip), *("[[tiers]]\n" + _toml(tier) for tier in tiers)]
     return "\n".join(blocks)
 
 
@@ -186,9 +182,7 @@ def _read_text(path: Path, where: str) -> str:
 
 def _validate(kind: type[_Fields], mapping: object, where: str, prefix: str) -> _Fields:
     if not isinstance(mapping, Mapping):
-        raise BadInput(
-            f"{_shown(mapping)} is not a table of fields", where=f"{where}{prefix and ': ' + prefix}"
-        )
+        raise BadInput(f"{_shown(mapping)} is not a table of fields", where=f"{where}{prefix and ': ' + prefix}")
     try:
         return kind.model_validate(dict(mapping))
     except ValidationError as error:

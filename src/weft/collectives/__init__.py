@@ -1,1 +1,1 @@
-"""weft.collectives"""
+"""What a collective costs, which messages it consists of, and how it is scheduled over a network."""

@@ -76,9 +76,7 @@ class Network:
 
     @classmethod
     def of(cls, cluster: Cluster, calibration: Calibration) -> Network:
-        efficiency = [calibration.scale_up_efficiency] + [calibration.scale_out_efficiency] * (
-            len(cluster.tiers) - 1
-        )
+        efficiency = [calibration.scale_up_efficiency] + [calibration.scale_out_efficiency] * (len(cluster.tiers) - 1)
         pairs = list(zip(cluster.tiers, efficiency, strict=True))
         return cls(
             spans=cluster.spans,
@@ -145,9 +143,7 @@ def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: 
     return seconds
 
 
-def candidates(
-    kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network
-) -> dict[tuple[str, str], Floats]:
+def candidates(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> dict[tuple[str, str], Floats]:
     """Seconds of every algorithm (ring, tree, nvls, collnet) and protocol that can run the collective.
 
     Without the launch; infinite where the group cannot use the algorithm.  ``kind`` is all-reduce, all-gather
@@ -185,12 +181,7 @@ def link_share(kind: TierKind, size: int, units: Floats, pattern: Pattern) -> Fl
     return whole * np.minimum(4.0 / units, 1.0) if pattern == "pairs" else 0.5
 
 
-def _slowest(
-    crossing: Floats,
-    group: Spread,
-    bandwidth: tuple[float, ...],
-    network: Network | None = None,
-) -> Floats:
+def _slowest(crossing: Floats, group: Spread, bandwidth: tuple[float, ...], network: Network | None = None) -> Floats:
     """Seconds for ``crossing`` bytes to pass every tier that the group spans, the slowest counting.
 
     With a ``network`` the shape of its tiers counts; without, every tier is taken for a switch.
@@ -215,9 +206,7 @@ def _hops(group: Spread, network: Network) -> Floats:
     return latency
 
 
-def _ring(
-    kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network, protocol: Protocol
-) -> Floats:
+def _ring(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -> Floats:
     rounds = 2.0 if kind == "all-reduce" else 1.0
     outside = np.ceil(group.size / group.members[0]) - 1
     outside = np.where(outside > 0, outside + 1, 0.0) * (group.size - 1) / group.size
@@ -233,9 +222,7 @@ def _tree(bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -
     domains = np.ceil(group.size / group.members[0])
     inside = (group.members[0] - 1) * (protocol.inside_s + network.latency_s[0])
     outside = np.ceil(np.log2(domains)) * (1.9 * protocol.outside_s + _hops(group, network))
-    seconds = _slowest(2.0 * bytes_, group, network.achieved_Bps, network) / (
-        protocol.bandwidth * TREE_BANDWIDTH
-    )
+    seconds = _slowest(2.0 * bytes_, group, network.achieved_Bps, network) / (protocol.bandwidth * TREE_BANDWIDTH)
     return 2.0 * (inside + outside) + seconds
 
 
@@ -256,11 +243,7 @@ def _in_network(bytes_: Floats, group: Spread, network: Network) -> Floats:
 
 
 def _spread_out(
-    bytes_: Floats,
-    group: Spread,
-    bandwidth: tuple[float, ...],
-    network: Network | None = None,
-    copies: float = 0.0,
+    bytes_: Floats, group: Spread, bandwidth: tuple[float, ...], network: Network | None = None, copies: float = 0.0
 ) -> Floats:
     """Each rank sends 1/size of its bytes to every other; what leaves a unit crosses the tier above it."""
     below = np.ones_like(group.size)

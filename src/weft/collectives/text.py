@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from weft.collectives.schedule import Request
+from weft.collectives.schedules.chunks import Request
 from weft.collectives.stages import ALGORITHMS, Algorithm
 from weft.errors import BadInput, UnknownName
 from weft.fabric.dimension import KINDS, Dimension, DimensionKind
@@ -24,9 +24,7 @@ def parse_dimensions(text: str) -> tuple[Dimension, ...]:
         BadInput: a part is missing or is none; says which.
         UnknownName: there is no such kind.
     """
-    return tuple(
-        _dimension(part.strip(), f"--dims: dimension {i + 1}") for i, part in enumerate(text.split(","))
-    )
+    return tuple(_dimension(part.strip(), f"--dims: dimension {i + 1}") for i, part in enumerate(text.split(",")))
 
 
 def _dimension(text: str, where: str) -> Dimension:
@@ -41,9 +39,7 @@ def _dimension(text: str, where: str) -> Dimension:
     bandwidth_Bps = parse_bandwidth(parts[2], f"{where}: bandwidth")
     latency_s = parse_seconds(parts[3], f"{where}: latency")
     try:
-        return Dimension(
-            size=size, kind=kind, bandwidth_Bps=bandwidth_Bps, latency_s=latency_s, reduces=reduces
-        )
+        return Dimension(size=size, kind=kind, bandwidth_Bps=bandwidth_Bps, latency_s=latency_s, reduces=reduces)
     except BadInput as error:
         raise BadInput(error.what, where=f"{where}: {error.where}", remedy=EXAMPLE) from None
 
@@ -93,9 +89,7 @@ def parse_slow(text: str, asked: Request) -> list[tuple[int, int, float]]:
     return found
 
 
-def _per_rank(
-    text: str, parts: int, asked: Request, where: str, example: str
-) -> Iterator[tuple[int, list[str]]]:
+def _per_rank(text: str, parts: int, asked: Request, where: str, example: str) -> Iterator[tuple[int, list[str]]]:
     for item in text.split(","):
         fields = item.strip().split(":")
         if len(fields) != parts:

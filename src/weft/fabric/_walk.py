@@ -31,15 +31,7 @@ def mix(value: Any) -> Any:
 
 @jit
 def spread(
-    net: Any,
-    dist: Any,
-    queue: Any,
-    waiting: Any,
-    tail: int,
-    low: int,
-    high: int,
-    relays: bool,
-    goal: int,
+    net: Any, dist: Any, queue: Any, waiting: Any, tail: int, low: int, high: int, relays: bool, goal: int
 ) -> None:
     """Lower ``dist`` backwards over links of tiers ``low`` to ``high`` from the ``tail`` nodes queued.
 

@@ -154,12 +154,7 @@ def _directed(links: Sequence[Cable], index: dict[str, int]) -> tuple[Ints, Ints
     return np.array(source, dtype=np.int64), np.array(target, dtype=np.int64), of
 
 
-def _check_connected(
-    nodes: Sequence[Node],
-    source: Ints,
-    target: Ints,
-    where: str,
-) -> None:
+def _check_connected(nodes: Sequence[Node], source: Ints, target: Ints, where: str) -> None:
     reached = levels([0], len(nodes), list(zip(source.tolist(), target.tolist(), strict=True)))
     lost = [node for node, level in zip(nodes, reached, strict=True) if level < 0]
     if lost:
@@ -171,19 +166,11 @@ def _check_connected(
         )
 
 
-def _tiers(
-    nodes: Sequence[Node],
-    links: Sequence[Cable],
-    source: Ints,
-    target: Ints,
-    of: Sequence[int],
-) -> Ints:
+def _tiers(nodes: Sequence[Node], links: Sequence[Cable], source: Ints, target: Ints, of: Sequence[int]) -> Ints:
     pairs = list(zip(source.tolist(), target.tolist(), strict=True))
     inside = [SCALE_UP_SWITCH in (nodes[a].role, nodes[b].role) for a, b in pairs]
     starts = [i for i, node in enumerate(nodes) if node.role == ACCELERATOR]
-    level = levels(
-        starts, len(nodes), [pair for pair, within in zip(pairs, inside, strict=True) if not within]
-    )
+    level = levels(starts, len(nodes), [pair for pair, within in zip(pairs, inside, strict=True) if not within])
     found = []
     for (a, b), within, i in zip(pairs, inside, of, strict=True):
         given = links[i].tier
@@ -194,13 +181,7 @@ def _tiers(
     return np.array(found, dtype=np.int64)
 
 
-def _domains(
-    accelerators: Sequence[Node],
-    source: Ints,
-    target: Ints,
-    tier: Ints,
-    count: int,
-) -> Ints:
+def _domains(accelerators: Sequence[Node], source: Ints, target: Ints, tier: Ints, count: int) -> Ints:
     """The domains given; for accelerators without one, those that scale-up links join."""
     root = list(range(count))
 

@@ -41,9 +41,7 @@ class Builder:
         self._role.append(np.full(count, list(self._count).index(role), dtype=np.int64))
         return np.arange(first, first + count, dtype=np.int64)
 
-    def join(
-        self, a: Ints, b: Ints, *, capacity_Bps: float, latency_s: float, tier: int, cables: int = 1
-    ) -> None:
+    def join(self, a: Ints, b: Ints, *, capacity_Bps: float, latency_s: float, tier: int, cables: int = 1) -> None:
         """``cables`` cables of ``capacity_Bps`` each (bytes/s, one way) between each ``a`` and ``b``."""
         a, b = np.broadcast_arrays(a, b)
         figures = np.broadcast_to((capacity_Bps * cables, latency_s), (a.size, 2))

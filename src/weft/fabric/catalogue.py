@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from weft.cluster.catalogue import RAIL_LATENCY_S
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, UnknownName
-from weft.fabric import bcube, clos, direct, dragonfly, hierarchy, planes, rail, torus
 from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, start
-from weft.fabric.clos import Oversubscription
 from weft.fabric.dimension import Dimension, from_tier
+from weft.fabric.families import bcube, clos, direct, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric.families.clos import Oversubscription
 from weft.fabric.spec import Fabric
 
 

@@ -155,10 +155,7 @@ def clos_counts(accelerators: int, radix: int) -> Counts:
         tiers, ports = tiers + 1, ports * radix // 2
     lower = (tiers - 1) * -(-2 * accelerators // radix)
     return Counts(
-        switches=lower + -(-accelerators // radix),
-        transceivers=2 * tiers * accelerators,
-        tiers=tiers,
-        radix=radix,
+        switches=lower + -(-accelerators // radix), transceivers=2 * tiers * accelerators, tiers=tiers, radix=radix
     )
 
 
@@ -171,9 +168,7 @@ def rail_only_counts(accelerators: int, domain: int, radix: int) -> Counts:
     _check(accelerators, radix)
     if domain < 1 or accelerators % domain:
         raise BadInput(
-            f"{accelerators} accelerators are not whole domains of {domain}",
-            where="domain",
-            remedy="choose a divisor",
+            f"{accelerators} accelerators are not whole domains of {domain}", where="domain", remedy="choose a divisor"
         )
     rail = clos_counts(accelerators // domain, radix)
     per_switch = radix // (accelerators // domain) if rail.tiers == 1 else 1

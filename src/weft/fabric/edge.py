@@ -97,9 +97,7 @@ def _first_problem(kind: type[BaseModel], error: ValidationError, where: str) ->
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(first["loc"][-1]), _names(kind), n=2)
         return BadInput(
-            "is not a known field",
-            where=place,
-            remedy=f"did you mean {' or '.join(near)}?" if near else "remove it",
+            "is not a known field", where=place, remedy=f"did you mean {' or '.join(near)}?" if near else "remove it"
         )
     problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return BadInput(f"{_shown(first['input'])} {problem}", where=place)

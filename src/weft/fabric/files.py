@@ -153,10 +153,7 @@ def _generated(fields: _GeneratorFields, where: str) -> Fabric:
 
     try:
         return for_cluster(
-            fields.kind,
-            load(fields.cluster),
-            radix=fields.radix,
-            oversubscription=fields.oversubscription,
+            fields.kind, load(fields.cluster), radix=fields.radix, oversubscription=fields.oversubscription
         )
     except BadInput as error:
         raise BadInput(str(error), where=f"{where}: generator") from None

@@ -216,13 +216,7 @@ class Paths:
         return list(islice(self.each(source, target), limit))
 
     def routes(
-        self,
-        source: Ints,
-        target: Ints,
-        *,
-        mode: Mode = "ecmp",
-        seed: int = 0,
-        key: Ints | None = None,
+        self, source: Ints, target: Ints, *, mode: Mode = "ecmp", seed: int = 0, key: Ints | None = None
     ) -> Routes:
         """Links of each flow.
 
@@ -319,9 +313,7 @@ class Paths:
             numbers = numbers[np.argsort(target[numbers], kind="stable")]
         raise self._no_path(source, target, np.sort(numbers))
 
-    def _assign(
-        self, flows: Flows, keys: Keys, mode: Mode, relaying: bool, numbers: Ints, parts: list[_Part]
-    ) -> None:
+    def _assign(self, flows: Flows, keys: Keys, mode: Mode, relaying: bool, numbers: Ints, parts: list[_Part]) -> None:
         """Append the links of the flows that can be joined to ``parts``, as many at a time as fit."""
         from weft.fabric import _walk
 

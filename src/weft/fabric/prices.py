@@ -86,6 +86,4 @@ def prices_from_toml(text: str, *, where: str = "prices") -> Prices:
 def _tables() -> dict[str, dict[str, Any]]:
     text = resources.files("weft.fabric").joinpath("data", "prices.toml").read_text(encoding="utf-8")
     tables = parse_toml(text, "prices.toml")
-    return {
-        name: validate(_Fields, table, name).model_dump(exclude_none=True) for name, table in tables.items()
-    }
+    return {name: validate(_Fields, table, name).model_dump(exclude_none=True) for name, table in tables.items()}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
-    from weft.interop.launch import RunConfiguration
+    from weft.interop.training.launchers import RunConfiguration
 
 
 def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = None) -> RunConfiguration:
@@ -25,7 +25,7 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
     Raises:
         BadInput: the file cannot be read, is in no known format, or holds a value that cannot be used.
     """
-    from weft.interop import deepspeed, megatron_run, torchtitan_run
+    from weft.interop.training import deepspeed, megatron_run, torchtitan_run
 
     where = str(path)
     if world is not None and world < 1:
@@ -51,7 +51,7 @@ def _looks_like_toml(text: str) -> bool:
 
 
 def _text(path: Path, where: str) -> str:
-    from weft.interop.settings import LARGEST_FILE_BYTES
+    from weft.interop.text.settings import LARGEST_FILE_BYTES
 
     try:
         if path.exists() and not path.is_file():

@@ -74,12 +74,7 @@ class StepOptions:
 
 
 def step_collectives(
-    model: Model,
-    recipe: Recipe,
-    layout: Layout,
-    *,
-    stage: int = 0,
-    options: StepOptions = StepOptions(),
+    model: Model, recipe: Recipe, layout: Layout, *, stage: int = 0, options: StepOptions = StepOptions()
 ) -> Counter[Issue]:
     """What each rank of a pipeline stage issues in one step.
 
@@ -288,8 +283,7 @@ class _Step:
                 elements = _whole(local_parameters(replace(linear, bias=False), self.sizes), linear.name)
                 if elements % self.layout.z:
                     raise BadInput(
-                        f"the {elements} weights of {linear.name} on a rank do not divide over"
-                        f" z = {self.layout.z}",
+                        f"the {elements} weights of {linear.name} on a rank do not divide over z = {self.layout.z}",
                         where="layout",
                         remedy="choose z that divides them",
                     )

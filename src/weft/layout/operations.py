@@ -114,8 +114,7 @@ class Operations:
         if scale == 1.0:
             return self
         computations = tuple(
-            one if isinstance(one, Gemm) else replace(one, bytes=scale * one.bytes)
-            for one in self.computations
+            one if isinstance(one, Gemm) else replace(one, bytes=scale * one.bytes) for one in self.computations
         )
         collectives = tuple(
             replace(one, element_bytes=recipe.element_bytes) if one.element_bytes == 2.0 else one
@@ -151,9 +150,7 @@ class Sizes:
         tokens = columns["micro_batch"] * recipe.sequence / columns["context"]
         shard = 1 + columns["sequence_parallel"] * (columns["x"] - 1)
         ulysses = (table.context_method == CONTEXT_METHODS.index("ulysses")).astype(np.float64)
-        return cls(
-            **columns, ulysses=ulysses, tokens=tokens, own_tokens=tokens / shard, sequence=recipe.sequence
-        )
+        return cls(**columns, ulysses=ulysses, tokens=tokens, own_tokens=tokens / shard, sequence=recipe.sequence)
 
 
 def block_operations(block: Block, recipe: Recipe, sizes: Sizes) -> Operations:
@@ -237,9 +234,7 @@ def _linear_collectives(linear: Linear, sizes: Sizes, block: Block) -> Iterator[
     inputs, outputs = split(linear, sizes)
     merged = block.parallel and linear.name in ("qkv", "proj")
     if linear.kind == "normal":
-        yield from _reduce(
-            f"{linear.name}.output", (over_in,), "forward", sizes.tokens * linear.outputs / outputs
-        )
+        yield from _reduce(f"{linear.name}.output", (over_in,), "forward", sizes.tokens * linear.outputs / outputs)
         if not merged:
             features = sizes.tokens * linear.inputs / inputs
             yield from _enter_x(linear.name, features, sizes)
@@ -302,12 +297,7 @@ def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
         name=f"{name}.output", kind="all-reduce", axes=("x",), phase="forward", elements=whole, behind=name
     )
     yield Collective(
-        name=f"{name}.output",
-        kind="reduce-scatter",
-        axes=("x",),
-        phase="forward",
-        elements=sharded,
-        behind=name,
+        name=f"{name}.output", kind="reduce-scatter", axes=("x",), phase="forward", elements=sharded, behind=name
     )
     yield Collective(
         name=f"{name}.output-gradient",
@@ -356,9 +346,7 @@ def score_pairs(window: int | None, sequence: float, *, masked: bool) -> float:
     return reach * sequence - reach * (reach - 1) / 2
 
 
-def _attention_core(
-    attention: Attention | LatentAttention, recipe: Recipe, sizes: Sizes
-) -> Iterator[Computation]:
+def _attention_core(attention: Attention | LatentAttention, recipe: Recipe, sizes: Sizes) -> Iterator[Computation]:
     heads = attention.heads / sizes.x * np.ones_like(sizes.tokens)
     share = sizes.micro_batch / sizes.context * heads
     if recipe.attention == "unfused":
@@ -414,9 +402,7 @@ def _context_collectives(attention: Attention | LatentAttention, sizes: Sizes) -
     )
     queries = attention.heads / sizes.x * (attention.qk_dim + attention.v_dim)
     every = sizes.tokens * (queries + kv_heads * per_head) * sizes.ulysses
-    yield Collective(
-        name="heads-sequence", kind="all-to-all", axes=("context",), phase="forward", elements=every
-    )
+    yield Collective(name="heads-sequence", kind="all-to-all", axes=("context",), phase="forward", elements=every)
     yield Collective(
         name="heads-sequence", kind="all-to-all", axes=("context",), phase="input-gradient", elements=every
     )
@@ -434,17 +420,10 @@ def _expert_collectives(block: Block, sizes: Sizes) -> Iterator[Collective]:
     for phase in phases:
         for name in ("dispatch", "combine"):
             yield Collective(
-                name=name,
-                kind="all-to-all",
-                axes=("expert",),
-                phase=phase,
-                elements=sent,
-                copies=float(top_k),
+                name=name, kind="all-to-all", axes=("expert",), phase=phase, elements=sent, copies=float(top_k)
             )
         gathered = sent * sizes.expert_tensor
-        yield Collective(
-            name="dispatch", kind="all-gather", axes=("expert_tensor",), phase=phase, elements=gathered
-        )
+        yield Collective(name="dispatch", kind="all-gather", axes=("expert_tensor",), phase=phase, elements=gathered)
         yield Collective(
             name="combine", kind="reduce-scatter", axes=("expert_tensor",), phase=phase, elements=gathered
         )
@@ -577,11 +556,7 @@ def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operati
     block = block_operations(model.runs[-1].block, recipe, sizes)
     head = head_operations(model, recipe, sizes)
     projection = Linear(
-        name="prediction",
-        inputs=2 * model.hidden,
-        outputs=model.hidden,
-        kind="replicated",
-        part="attention",
+        name="prediction", inputs=2 * model.hidden, outputs=model.hidden, kind="replicated", part="attention"
     )
     gemms = tuple(_linear_gemms(projection, sizes, model.runs[-1].block))
     once = Operations(

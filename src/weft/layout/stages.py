@@ -62,10 +62,7 @@ def stage_table(model: Model, pipeline: Ints, virtual: Ints, wraps: Ints) -> tup
     """
     groups = collapse((pipeline, virtual, wraps))
     kinds = len(model.kinds)
-    lines = [
-        _distinct(_compositions(model, int(pipeline[i]), int(virtual[i]), bool(wraps[i])))
-        for i in groups.first
-    ]
+    lines = [_distinct(_compositions(model, int(pipeline[i]), int(virtual[i]), bool(wraps[i]))) for i in groups.first]
     width = max(len(line) for line in lines)
     packed = np.zeros((len(lines), width, kinds + 4))
     for i, line in enumerate(lines):

@@ -8,14 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from weft.layout.spec import (
-    AXES,
-    CONTEXT_METHODS,
-    RECOMPUTES,
-    SCHEDULES,
-    TENSOR_OVERLAPS,
-    Layout,
-)
+from weft.layout.spec import AXES, CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -12,16 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from weft.errors import BadInput, UnknownName
-from weft.layout.spec import (
-    ALIASES,
-    AXES,
-    CONTEXT_METHODS,
-    FIELDS,
-    RECOMPUTES,
-    SCHEDULES,
-    TENSOR_OVERLAPS,
-    Layout,
-)
+from weft.layout.spec import ALIASES, AXES, CONTEXT_METHODS, FIELDS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Layout)}
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -85,11 +76,7 @@ class PartialLayout:
         part = int(self.values.get(known, degree if known == "data" else 1))
         rest = int(self.values[other]) if other in self.values else degree // part
         if part * rest != degree:
-            product = (
-                f"{known} {part} * {other} {rest} = {part * rest}"
-                if other in self.values
-                else f"{known} {part}"
-            )
+            product = f"{known} {part} * {other} {rest} = {part * rest}" if other in self.values else f"{known} {part}"
             problem = f"dp is z * data, and {product} does not give dp {degree}"
             raise BadInput(problem, where=self.where, remedy="give dp, or z and data, but let them agree")
         return {known: part, other: rest}
@@ -137,9 +124,7 @@ def layout_from_dict(values: Mapping[str, Any], *, where: str = "layout", world:
             ``world``.
     """
     if not isinstance(values, Mapping):
-        raise BadInput(
-            f"a layout is a table of fields, not {_shown(values)}", where=where, remedy='like {"x": 8}'
-        )
+        raise BadInput(f"a layout is a table of fields, not {_shown(values)}", where=where, remedy='like {"x": 8}')
     return _collect(((str(name), value) for name, value in values.items()), where).complete(world)
 
 
@@ -213,9 +198,7 @@ def _checked(name: str, value: Any, where: str) -> Any:
 
 def _choice(name: str, value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise BadInput(
-            f"{_shown(value)} is not a name", where=where, remedy=f"use {', '.join(_CHOICES[name])}"
-        )
+        raise BadInput(f"{_shown(value)} is not a name", where=where, remedy=f"use {', '.join(_CHOICES[name])}")
     if value.lower() not in _CHOICES[name]:
         raise UnknownName(name, value[:40], _CHOICES[name], where=where)
     return value.lower()
@@ -230,9 +213,7 @@ def _switch(value: Any, where: str) -> bool:
 def _integer(name: str, value: Any, where: str) -> int:
     least = 0 if name in _MAY_BE_ZERO else 1
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadInput(
-            f"{_shown(value)} is not a whole number", where=where, remedy=f"write it like {max(least, 1)}"
-        )
+        raise BadInput(f"{_shown(value)} is not a whole number", where=where, remedy=f"write it like {max(least, 1)}")
     if name == "zero" and value == 3:
         raise BadInput(
             "zero acts on data and is 0, 1 or 2; ZeRO-3 is the axis z",

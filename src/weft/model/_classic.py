@@ -164,9 +164,7 @@ def nemotron(f: Fields, name: str) -> Model:
     hidden = f.integer("hidden_size")
     bias = f.flag("attention_bias", False)
     attention = families.grouped_attention(f, hidden, qkv_bias=bias, out_bias=bias)
-    feed = FeedForward(
-        intermediate=f.integer("intermediate_size"), gated=False, bias=f.flag("mlp_bias", False)
-    )
+    feed = FeedForward(intermediate=f.integer("intermediate_size"), gated=False, bias=f.flag("mlp_bias", False))
     block = Block(hidden=hidden, attention=attention, feed_forward=feed, norm_bias=True)
     layers = f.layers("num_hidden_layers")
     return families.stack(f, name, [block] * layers, tied=False, norm_bias=True)

@@ -17,9 +17,7 @@ LARGEST_VALUE = 10**9
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _TOKEN = re.compile(r"\"([^\"\n]*)\"|'([^'\n]*)'|([^\s\"']+)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
-_ASSIGNMENT = re.compile(
-    r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?![(])[\"']?([^\s\"'();]*)", re.MULTILINE
-)
+_ASSIGNMENT = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?![(])[\"']?([^\s\"'();]*)", re.MULTILINE)
 _PREFIX = re.compile(r"[A-Za-z_]\w*\+?=")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|(\w+))")
 
@@ -61,9 +59,7 @@ class Arguments:
             raise self.bad(flag, f"{value} is outside {least} to {most}")
         return value
 
-    def integer(
-        self, flag: str, default: int | None = None, *, least: int = 1, most: int = LARGEST_VALUE
-    ) -> int:
+    def integer(self, flag: str, default: int | None = None, *, least: int = 1, most: int = LARGEST_VALUE) -> int:
         """Like ``optional_integer``, with a default; without one the flag is required."""
         value = self.optional_integer(flag, least=least, most=most)
         if value is not None:

@@ -53,12 +53,7 @@ def grouped_attention(
     head_dim = head_size(f, hidden, heads, default=head_default)
     extra = (2 * head_dim if head_norms else 0) + (heads if sinks else 0)
     return Attention(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        qkv_bias=qkv_bias,
-        out_bias=out_bias,
-        extra_parameters=extra,
+        heads=heads, kv_heads=kv_heads, head_dim=head_dim, qkv_bias=qkv_bias, out_bias=out_bias, extra_parameters=extra
     )
 
 

@@ -7,14 +7,7 @@ from dataclasses import replace
 
 from weft.model import _families as families
 from weft.model._fields import Fields
-from weft.model.spec import (
-    Attention,
-    Block,
-    FeedForward,
-    LatentAttention,
-    MixtureOfExperts,
-    Model,
-)
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model
 
 
 def _uniform(f: Fields, attention: Attention, feed_forward: FeedForward | MixtureOfExperts) -> list[Block]:
@@ -76,9 +69,7 @@ def _qwen_sliding(f: Fields, layers: int) -> list[bool]:
 def _qwen(f: Fields, name: str, blocks: list[Block]) -> Model:
     window = f.integer("sliding_window", default=4096)
     pairs = zip(blocks, _qwen_sliding(f, len(blocks)), strict=True)
-    return families.stack(
-        f, name, [_windowed(block, window, [slides])[0] for block, slides in pairs], tied=False
-    )
+    return families.stack(f, name, [_windowed(block, window, [slides])[0] for block, slides in pairs], tied=False)
 
 
 def qwen2(f: Fields, name: str) -> Model:
@@ -253,9 +244,7 @@ def _deepseek(f: Fields, name: str, *, balance_bias: bool) -> Model:
         routed = replace(dense, feed_forward=_deepseek_moe(f, balance_bias=balance_bias))
     blocks = [routed if layer >= first and layer % step == 0 else dense for layer in range(layers)]
     model = families.stack(f, name, blocks, tied=False)
-    return replace(
-        model, prediction_layers=f.integer("num_nextn_predict_layers", default=0, least=0, most=64)
-    )
+    return replace(model, prediction_layers=f.integer("num_nextn_predict_layers", default=0, least=0, most=64))
 
 
 def deepseek_v2(f: Fields, name: str) -> Model:

@@ -68,12 +68,7 @@ _MIXTURES = frozenset({"deepseek_v2", "deepseek_v3", "gpt_oss", "mixtral", "qwen
 
 _SHAPE_FLAGS = ("qk_layernorm", "use_qk_norm")
 
-_HEADS_OF_OTHER_TASKS = (
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-    "RewardModel",
-)
+_HEADS_OF_OTHER_TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel")
 
 
 def read_config(
@@ -157,9 +152,7 @@ def _build(data: Mapping[str, object], name: str, where: str) -> Model:
 def _unknown_type(kind: str, where: str) -> BadInput:
     if kind in _KNOWN_NOT_MODELLED:
         remedy = f"modelled types: {', '.join(MODEL_TYPES)}"
-        return Unsupported(
-            f"model type {kind!r} is not modelled", where=f"{where}: model_type", remedy=remedy
-        )
+        return Unsupported(f"model type {kind!r} is not modelled", where=f"{where}: model_type", remedy=remedy)
     error = UnknownName("model type", kind[:80], MODEL_TYPES, where=f"{where}: model_type")
     error.remedy = f"{error.remedy}; supported: {', '.join(MODEL_TYPES)}"
     return error

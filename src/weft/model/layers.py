@@ -27,11 +27,7 @@ class Layer:
 
 
 def training_iteration(
-    name: str,
-    layers: Sequence[Layer],
-    *,
-    recompute: bool = False,
-    assumptions: Sequence[str] = (),
+    name: str, layers: Sequence[Layer], *, recompute: bool = False, assumptions: Sequence[str] = ()
 ) -> Workload:
     """One iteration: all layers forward, then backward from the last; it ends with the last collective.
     Nobody needs the first layer's input gradient.
@@ -42,16 +38,12 @@ def training_iteration(
     """
     tasks: list[Task] = []
 
-    def add(
-        label: str, seconds: float, communication: Communication | None, waits: Sequence[int]
-    ) -> list[int]:
+    def add(label: str, seconds: float, communication: Communication | None, waits: Sequence[int]) -> list[int]:
         if seconds > 0:
             tasks.append(Task(name=label, seconds=seconds, waits=tuple(waits)))
             waits = [len(tasks) - 1]
         if communication is not None:
-            tasks.append(
-                Task(name=f"{label} {communication.kind}", communication=communication, waits=tuple(waits))
-            )
+            tasks.append(Task(name=f"{label} {communication.kind}", communication=communication, waits=tuple(waits)))
             waits = [len(tasks) - 1]
         return list(waits)
 

@@ -109,9 +109,7 @@ def _positions(a: Arguments) -> int:
     """Rows of the learned position table."""
     kind = a.text("--position-embedding-type", "learned_absolute")
     if kind == "relative":
-        raise Unsupported(
-            "relative positions are not modelled", where=f"{a.where}: --position-embedding-type"
-        )
+        raise Unsupported("relative positions are not modelled", where=f"{a.where}: --position-embedding-type")
     rotary = a.has("--use-rotary-position-embeddings") or a.has("--no-position-embedding")
     if kind != "learned_absolute" or rotary:
         return 0
@@ -214,9 +212,7 @@ def _width(a: Arguments, hidden: int) -> int:
 
 
 def _dense(a: Arguments, hidden: int) -> FeedForward:
-    return FeedForward(
-        intermediate=_width(a, hidden), gated=_gated(a), bias=not a.has("--disable-bias-linear")
-    )
+    return FeedForward(intermediate=_width(a, hidden), gated=_gated(a), bias=not a.has("--disable-bias-linear"))
 
 
 def _mixture(a: Arguments, hidden: int) -> MixtureOfExperts | None:

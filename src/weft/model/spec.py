@@ -81,13 +81,9 @@ class Attention:
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
-        yield Linear(
-            name="qkv", inputs=hidden, outputs=qkv, kind="normal", part="attention", bias=self.qkv_bias
-        )
+        yield Linear(name="qkv", inputs=hidden, outputs=qkv, kind="normal", part="attention", bias=self.qkv_bias)
         out = self.heads * self.head_dim
-        yield Linear(
-            name="proj", inputs=out, outputs=hidden, kind="transposed", part="attention", bias=self.out_bias
-        )
+        yield Linear(name="proj", inputs=out, outputs=hidden, kind="transposed", part="attention", bias=self.out_bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +127,7 @@ class LatentAttention:
         if self.q_rank is None:
             yield Linear(name="q", inputs=hidden, outputs=queries, kind="normal", part="attention")
         else:
-            yield Linear(
-                name="q_down", inputs=hidden, outputs=self.q_rank, kind="replicated", part="attention"
-            )
+            yield Linear(name="q_down", inputs=hidden, outputs=self.q_rank, kind="replicated", part="attention")
             yield Linear(name="q_up", inputs=self.q_rank, outputs=queries, kind="normal", part="attention")
         down = self.kv_rank + self.rope_dim
         yield Linear(name="kv_down", inputs=hidden, outputs=down, kind="replicated", part="attention")
@@ -193,12 +187,7 @@ class MixtureOfExperts:
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         yield Linear(
-            name="router",
-            inputs=hidden,
-            outputs=self.experts,
-            kind="replicated",
-            part="router",
-            bias=self.router_bias,
+            name="router", inputs=hidden, outputs=self.experts, kind="replicated", part="router", bias=self.router_bias
         )
         yield from self.expert.linears(hidden, "expert", self.experts, self.top_k)
         if self.shared is not None:

@@ -84,9 +84,7 @@ def _record(record: type[Any], mapping: object, where: str) -> Any:
     values = {}
     for field in fields(record):
         if field.name in table:
-            values[field.name] = _value(
-                known[field.name], field.name, table[field.name], f"{where}.{field.name}"
-            )
+            values[field.name] = _value(known[field.name], field.name, table[field.name], f"{where}.{field.name}")
         elif field.default is MISSING:
             raise BadInput("is missing", where=f"{where}.{field.name}", remedy="add it")
     return record(**values)
@@ -128,9 +126,7 @@ def _items(hint: Any, name: str, raw: object, where: str) -> tuple[Any, ...]:
 
 def _choice(name: str, raw: object, choices: tuple[str, ...], where: str) -> str:
     if not isinstance(raw, str):
-        raise BadInput(
-            f"{reprlib.repr(raw)} is not a name", where=where, remedy=f"use {' or '.join(choices)}"
-        )
+        raise BadInput(f"{reprlib.repr(raw)} is not a name", where=where, remedy=f"use {' or '.join(choices)}")
     if raw not in choices:
         raise UnknownName(name, raw[:40], choices, where=where)
     return raw
@@ -170,9 +166,7 @@ def _check(model: Model, where: str) -> None:
         place = f"{where}.runs[{i}].block"
         attention, moe = run.block.attention, run.block.moe
         if run.block.hidden != model.hidden:
-            raise BadInput(
-                f"{run.block.hidden} differs from the model's {model.hidden}", where=f"{place}.hidden"
-            )
+            raise BadInput(f"{run.block.hidden} differs from the model's {model.hidden}", where=f"{place}.hidden")
         if attention.heads % attention.kv_heads:
             problem = f"{attention.heads} heads do not share {attention.kv_heads} key-value heads evenly"
             raise BadInput(problem, where=f"{place}.attention")

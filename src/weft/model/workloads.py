@@ -128,10 +128,7 @@ def transformer_1t() -> Workload:
     table = [
         one
         for number in range(layers)
-        for one in (
-            half(f"attention {number}", attention_s, 4),
-            half(f"feed-forward {number}", feed_forward_s, 8),
-        )
+        for one in (half(f"attention {number}", attention_s, 4), half(f"feed-forward {number}", feed_forward_s, 8))
     ]
     notes = (
         SCALED,

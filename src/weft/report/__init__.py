@@ -1,1 +1,1 @@
-"""weft.report"""
+"""Results for people and for programs."""

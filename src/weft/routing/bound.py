@@ -52,11 +52,7 @@ def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: 
     pressing = np.bincount(part, asked.demand_Bps[flows], count)
     used = pressing > 0
     demand, capacity = asked.demand_Bps[flows], asked.fabric.capacity_Bps[links]
-    if (
-        not whole
-        or np.ptp(demand) > SAME * demand.max()
-        or np.ptp(capacity) > SAME * capacity.max(initial=0.0)
-    ):
+    if not whole or np.ptp(demand) > SAME * demand.max() or np.ptp(capacity) > SAME * capacity.max(initial=0.0):
         return float((pressing[used] / np.maximum(wide[used], 1e-300)).max())
     many, share = np.bincount(part, minlength=count)[used], np.bincount(at, minlength=count)[used]
     return float(demand[0] / capacity[0] * np.ceil(many / np.maximum(share, 1)).max())
@@ -136,9 +132,7 @@ def solve(asked: Problem, paths: Paths) -> tuple[float, Floats]:
     model, highs = linear(asked, paths, integer=False)
     highs.run()
     if highs.getModelStatus() != model.HighsModelStatus.kOptimal:
-        raise Unsupported(
-            "HiGHS found no optimum", where="LP bound", remedy="use the closed form: --bound cuts"
-        )
+        raise Unsupported("HiGHS found no optimum", where="LP bound", remedy="use the closed form: --bound cuts")
     found = np.array(highs.getSolution().col_value)
     return float(found[-1]), np.asarray(found[:-1] * paths.demand_Bps[paths.owner], dtype=np.float64)
 

@@ -95,9 +95,7 @@ class Choice:
     def relax(self, target: float, passes: int) -> None:
         """Move single flows off the links above ``target``, until that helps no more."""
         for _ in range(passes):
-            if self.congestion <= target * (1 + ENOUGH) or not _choose.relax(
-                self._net, self.problem.ways, target
-            ):
+            if self.congestion <= target * (1 + ENOUGH) or not _choose.relax(self._net, self.problem.ways, target):
                 return
 
     def reach(self, target: float, *, steps: int = 400, tries: int = 4, failures: int = 400) -> bool:

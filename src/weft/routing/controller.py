@@ -86,9 +86,7 @@ class Controller:
         replan_s: least time between new plans while routes are above the bound.
     """
 
-    def __init__(
-        self, fabric: Fabric, *, router: str = "auto", seed: int = 0, replan_s: float = REPLAN_S
-    ) -> None:
+    def __init__(self, fabric: Fabric, *, router: str = "auto", seed: int = 0, replan_s: float = REPLAN_S) -> None:
         self.whole, self.router, self.seed, self.replan_s = fabric, router, seed, replan_s
         self.jobs: dict[str, JobTraffic] = {}
         self.links: dict[str, Ints] = {}
@@ -182,9 +180,7 @@ class Controller:
             check_traffic(self.whole, event.traffic, "event")
             self.jobs[event.job] = event.traffic if known is None else _joined(known, event.traffic)
         elif known is None:
-            raise BadInput(
-                f"there is no job {event.job!r}", where="event", remedy="give its flows with the traffic"
-            )
+            raise BadInput(f"there is no job {event.job!r}", where="event", remedy="give its flows with the traffic")
         key = event.job, event.collective
         self.seen[key] = self.seen.get(key, Seen()).add(event.time_s, event.bytes)
 
@@ -200,9 +196,7 @@ class Controller:
         names = tuple(sorted(event.nodes))
         nodes = [self._number[name] for name in names]
         if len(nodes) == 2 and not np.any((self.whole.source == nodes[0]) & (self.whole.target == nodes[1])):
-            raise BadInput(
-                f"{names[0]} and {names[1]} share no link", where="event", remedy="name joined nodes"
-            )
+            raise BadInput(f"{names[0]} and {names[1]} share no link", where="event", remedy="name joined nodes")
         if event.kind.endswith("down"):
             self.down.add(names)
         elif names in self.down:
@@ -276,13 +270,9 @@ class Controller:
             row[: len(old), : old.shape[1]] = old
             rows.append(row)
         widest = max(row.shape[1] for row in rows)
-        return np.concatenate(
-            [np.pad(row, ((0, 0), (0, widest - row.shape[1])), constant_values=-1) for row in rows]
-        )
+        return np.concatenate([np.pad(row, ((0, 0), (0, widest - row.shape[1])), constant_values=-1) for row in rows])
 
-    def _better(
-        self, asked: Problem, choice: Choice, low: float, now_s: float, *, fresh: bool
-    ) -> tuple[Choice, bool]:
+    def _better(self, asked: Problem, choice: Choice, low: float, now_s: float, *, fresh: bool) -> tuple[Choice, bool]:
         """Lower congestion by moving flows; by a new plan (True) where it is time for one or moves do not get
         there.
         """
@@ -294,9 +284,7 @@ class Controller:
             self.planned_s = now_s
             ways = ROUTERS[self.router](asked, self.seed).ways
             if ways is None:
-                raise BadInput(
-                    f"{self.router} pins no flow to a path", where="--router", remedy="use auto or repair"
-                )
+                raise BadInput(f"{self.router} pins no flow to a path", where="--router", remedy="use auto or repair")
             other = Choice(asked, *ways)
             if other.congestion < min(before, choice.congestion) * (1 - ENOUGH):
                 return other, True
@@ -371,9 +359,7 @@ def _padded(asked: Problem, choice: Choice, width: int) -> Ints:
 def _joined(known: JobTraffic, measured: JobTraffic) -> JobTraffic:
     """A job's flows and those measured that were not known; a collective keeps its name."""
     have = {key[1:] for key in keys_of(known, np.arange(len(known)))}
-    extra = [
-        flow for flow, key in enumerate(keys_of(measured, np.arange(len(measured)))) if key[1:] not in have
-    ]
+    extra = [flow for flow, key in enumerate(keys_of(measured, np.arange(len(measured)))) if key[1:] not in have]
     if not extra:
         return known
     names = list(known.names) + [name for name in dict.fromkeys(measured.names) if name not in known.names]

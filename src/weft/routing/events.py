@@ -7,9 +7,7 @@ from typing import Literal
 
 from weft.routing.traffic import JobTraffic
 
-Kind = Literal[
-    "job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "tick"
-]
+Kind = Literal["job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "tick"]
 KINDS: tuple[Kind, ...] = (
     "job-arrives",
     "job-ends",

@@ -76,9 +76,7 @@ def _groups(fabric: Fabric) -> dict[int, list[Ints]]:
     return found
 
 
-def _placed(
-    free: dict[int, list[Ints]], stages: int, copies: int, draw: np.random.Generator, fabric: Fabric
-) -> Ints:
+def _placed(free: dict[int, list[Ints]], stages: int, copies: int, draw: np.random.Generator, fabric: Fabric) -> Ints:
     """Hosts of every copy (row) and stage; leaves are drawn and filled."""
     rows = []
     for _ in range(copies):

@@ -40,9 +40,7 @@ def solve_ilp(
     paths = paths_of(asked, most=most)
     if paths is None:
         raise Unsupported(
-            f"more than {most:,} flows times paths",
-            where="--router ilp",
-            remedy="use repair, which has a bound too",
+            f"more than {most:,} flows times paths", where="--router ilp", remedy="use repair, which has a bound too"
         )
     highspy: Any = import_module("highspy")
     _, highs = linear(asked, paths, integer=True)
@@ -65,10 +63,7 @@ def solve_ilp(
 def _taken(asked: Problem, paths: Paths, up: Ints, down: Ints) -> list[float]:
     """How many flows of each commodity take each path in a choice, and its congestion."""
     column = {
-        key: i
-        for i, key in enumerate(
-            zip(paths.owner.tolist(), paths.up.tolist(), paths.down.tolist(), strict=True)
-        )
+        key: i for i, key in enumerate(zip(paths.owner.tolist(), paths.up.tolist(), paths.down.tolist(), strict=True))
     }
     values = np.zeros(len(paths.owner) + 1)
     for key in zip(paths.commodity.tolist(), up.tolist(), down.tolist(), strict=True):

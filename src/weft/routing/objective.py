@@ -72,9 +72,7 @@ class Efficiency:
 def flow_rates(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Floats:
     """Max-min fair rates in bytes/s while all flows send at once."""
     capacity = np.where(fabric.up, fabric.capacity_Bps, 0.0)
-    return maxmin.solve(
-        capacity, routes.indptr, routes.links, routes.usage, np.ones(len(traffic)), traffic.cap_Bps
-    )
+    return maxmin.solve(capacity, routes.indptr, routes.links, routes.usage, np.ones(len(traffic)), traffic.cap_Bps)
 
 
 def efficiency(
@@ -91,9 +89,7 @@ def efficiency(
     if isinstance(objective, str) and objective not in OBJECTIVES:
         raise UnknownName("objective", objective, OBJECTIVES, where="--objective")
     rule = OBJECTIVES[objective] if isinstance(objective, str) else objective
-    return Efficiency(
-        objective=name, paces=np.sort(rule(traffic, pace)), bound=1.0 / max(1.0, congestion_bound)
-    )
+    return Efficiency(objective=name, paces=np.sort(rule(traffic, pace)), bound=1.0 / max(1.0, congestion_bound))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from weft.errors import BadInput, UnknownName
-from weft.fabric import clos
+from weft.fabric.families import clos
 from weft.fabric.spec import Fabric, Floats
 from weft.fabric.traffic import Routes
 from weft.routing import ecmp, routers
@@ -58,9 +58,7 @@ class RoutePlan:
         return max(0.0, self.alpha / self.alpha_bound - 1.0) if self.alpha_bound > 0 else 0.0
 
 
-def route(
-    fabric: Fabric, traffic: JobTraffic, *, router: str = "auto", seed: int = 0, split: int = 2
-) -> Routes:
+def route(fabric: Fabric, traffic: JobTraffic, *, router: str = "auto", seed: int = 0, split: int = 2) -> Routes:
     """The links of every flow; see ``plan``."""
     asked, chosen = _asked(fabric, traffic, router, split)
     return chosen(asked, seed).routes

@@ -57,9 +57,7 @@ class Problem:
     @cached_property
     def unit(self) -> float | None:
         """What one flow adds to any link on its way, where that is the same for all; otherwise None."""
-        used = np.unique(
-            np.concatenate([self.ways.up[self.ways.up >= 0], self.ways.down[self.ways.down >= 0]])
-        )
+        used = np.unique(np.concatenate([self.ways.up[self.ways.up >= 0], self.ways.down[self.ways.down >= 0]]))
         if not len(used) or not len(self.demand_Bps):
             return None
         capacity, demand = self.fabric.capacity_Bps[used], self.demand_Bps

@@ -29,9 +29,7 @@ def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
     domains = np.bincount(fabric.domain)
     if domains.max(initial=0) < 2 or not np.any(fabric.tier == SCALE_UP):
         raise Unsupported(
-            f"{fabric.name} has no scale-up domains",
-            where="--router rail",
-            remedy="use repair, or a rail network",
+            f"{fabric.name} has no scale-up domains", where="--router rail", remedy="use repair, or a rail network"
         )
     inside = Paths(fabric)
     peers = {

@@ -31,18 +31,7 @@ create table if not exists seen (job text, collective text, times text, bytes re
 collective)); create table if not exists decisions (number integer primary key, event text not null, decision
 text not null);
 """
-_ARRAYS = (
-    "source",
-    "target",
-    "bytes",
-    "cap_Bps",
-    "queue_pair",
-    "collective",
-    "job",
-    "rounds",
-    "start_s",
-    "pause_s",
-)
+_ARRAYS = ("source", "target", "bytes", "cap_Bps", "queue_pair", "collective", "job", "rounds", "start_s", "pause_s")
 
 
 class Store:
@@ -93,9 +82,7 @@ class Store:
         for name, value in mine.items():
             if there.get(name, value) != value:
                 raise BadInput(
-                    f"holds the state of another {name}",
-                    where=self.where,
-                    remedy="give the same, or an empty folder",
+                    f"holds the state of another {name}", where=self.where, remedy="give the same, or an empty folder"
                 )
         with self._readable(), self._base:
             self._base.executemany("insert or ignore into about values (?, ?)", mine.items())
@@ -142,9 +129,7 @@ class Store:
             try:
                 self._save_jobs()
                 self._base.execute("delete from down")
-                self._base.executemany(
-                    "insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)]
-                )
+                self._base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
                 self._base.execute("delete from seen")
                 self._base.executemany(
                     "insert into seen values (?, ?, ?, ?)",

@@ -194,9 +194,7 @@ def check_traffic(fabric: Fabric, traffic: JobTraffic, where: str = "traffic") -
 
     def refuse(flows: Ints, what: str, remedy: str) -> None:
         if len(flows):
-            shown = [
-                f"{fabric.names[traffic.source[f]]} -> {fabric.names[traffic.target[f]]}" for f in flows[:9]
-            ]
+            shown = [f"{fabric.names[traffic.source[f]]} -> {fabric.names[traffic.target[f]]}" for f in flows[:9]]
             raise BadInput(f"{what}: {some(shown)}", where=where, remedy=remedy)
 
     refuse(np.flatnonzero(traffic.source == traffic.target), "flows to themselves", "remove them")
@@ -233,9 +231,7 @@ def _epochs(traffic: JobTraffic, count: int) -> Traffic:
     phase = begin[traffic.collective[flow]] + turn
     every = np.tile(flow, count)
     job_of_phase = np.concatenate([traffic.job[owner], np.arange(jobs)])
-    start = np.tile(
-        np.where(np.arange(per_epoch) < per_epoch - jobs, traffic.start_s[job_of_phase], 0.0), count
-    )
+    start = np.tile(np.where(np.arange(per_epoch) < per_epoch - jobs, traffic.start_s[job_of_phase], 0.0), count)
     delay = np.concatenate([np.zeros(per_epoch - jobs), traffic.pause_s])
     return Traffic(
         source=traffic.source[every],

@@ -112,9 +112,7 @@ def _grown(
         more = int(count.sum())
         if total + more > MOST_WAYS:
             raise Unsupported(
-                f"{fabric.name} has more than {MOST_WAYS:,} ways up",
-                where="routing",
-                remedy="route a part of it",
+                f"{fabric.name} has more than {MOST_WAYS:,} ways up", where="routing", remedy="route a part of it"
             )
         way = np.repeat(np.arange(len(node)), count)
         step = upward[spans(bounds[top], count)]
@@ -163,9 +161,7 @@ def ways_of(
         BadInput: a flow has no path, or an end is no accelerator.
     """
     found = table or climbs(fabric)
-    one_domain = (fabric.domain[source] == fabric.domain[target]) & _joined_inside(fabric)[
-        fabric.domain[source]
-    ]
+    one_domain = (fabric.domain[source] == fabric.domain[target]) & _joined_inside(fabric)[fabric.domain[source]]
     a, b = _attached(found, fabric, source), _attached(found, fabric, target)
     bounds = np.zeros((4, len(source)), dtype=np.int64)
     open_ = found.sound & ~one_domain & (a >= 0) & (b >= 0)
@@ -235,11 +231,7 @@ def _attached(table: Climbs, fabric: Fabric, hosts: Ints) -> Ints:
     nowhere.
     """
     nic = table.nic[hosts]
-    many = (
-        table.slices[1][hosts + 1] > table.slices[1][hosts]
-        if len(table.slices) > 1
-        else np.zeros(len(hosts), bool)
-    )
+    many = table.slices[1][hosts + 1] > table.slices[1][hosts] if len(table.slices) > 1 else np.zeros(len(hosts), bool)
     return np.where(nic >= 0, fabric.target[nic], np.where(many, hosts, -1))
 
 

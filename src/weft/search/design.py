@@ -10,16 +10,16 @@ import numpy as np
 from weft.cluster.catalogue import default_tiers
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
-from weft.estimate.single import estimate
+from weft.estimation.single import estimate
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.cost import Bill, bill_of_kind
 from weft.fabric.prices import Prices
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.layout.spec import Layout
 from weft.model.job import Job
-from weft.search.plan import plan
+from weft.search.ranking import plan
 from weft.search.space import STANDARD, Space
-from weft.simulate.job import simulate_iteration
+from weft.simulation.iteration.simulate import simulate_iteration
 
 SAME = 1 - 1e-6
 """Figures closer than this are equal."""

@@ -94,8 +94,7 @@ class Enumeration:
                         rows += [
                             (x, y, z, rest // z, pipeline, context)
                             for z in self._options("z", divisors(rest))
-                            if self.space.allows("data", rest // z)
-                            and self.space.allows("data_parallel", rest)
+                            if self.space.allows("data", rest // z) and self.space.allows("data_parallel", rest)
                         ]
         columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)] or [
             np.zeros(0, dtype=np.int64)
@@ -176,12 +175,7 @@ class Enumeration:
             pairs = [("1f1b", 1)]
         else:
             layers = -(-self.job.model.layers // pipeline)
-            pairs = [
-                ("1f1b", 1),
-                *(("interleaved", v) for v in divisors(layers) if v > 1),
-                ("zb1p", 1),
-                ("zbv", 2),
-            ]
+            pairs = [("1f1b", 1), *(("interleaved", v) for v in divisors(layers) if v > 1), ("zb1p", 1), ("zbv", 2)]
         return [
             (SCHEDULES.index(schedule), virtual)
             for schedule, virtual in pairs

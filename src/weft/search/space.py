@@ -59,13 +59,9 @@ class Space:
         bounded."""
         for name in maximum:
             if name not in BOUNDED:
-                raise BadInput(
-                    f"{name} has no maximum", where="maximum", remedy=f"bound one of {', '.join(BOUNDED)}"
-                )
+                raise BadInput(f"{name} has no maximum", where="maximum", remedy=f"bound one of {', '.join(BOUNDED)}")
         if fixed.get("recompute_layers") and fixed.get("recompute", "full") != "full":
-            raise BadInput(
-                "recompute_layers needs recompute = full", where="fixed", remedy="fix recompute = full too"
-            )
+            raise BadInput("recompute_layers needs recompute = full", where="fixed", remedy="fix recompute = full too")
         pinned = {name: (encode(name, value),) for name, value in fixed.items()}
         return replace(
             self,

@@ -17,13 +17,7 @@ from weft.solvers._jit import jit
 
 SHARER = np.dtype([("flow", np.int32), ("place", np.int32)])
 LINK = np.dtype(
-    [
-        ("left", np.float64),
-        ("rising", np.float64),
-        ("open", np.int32),
-        ("first", np.int32),
-        ("end", np.int32),
-    ],
+    [("left", np.float64), ("rising", np.float64), ("open", np.int32), ("first", np.int32), ("end", np.int32)],
     align=True,
 )
 
@@ -46,9 +40,7 @@ class Problem(NamedTuple):
     even: bool
 
 
-def new_problem(
-    capacity: Floats, indptr: Ints, path: Ints, usage: Floats, weight: Floats, cap: Floats
-) -> Problem:
+def new_problem(capacity: Floats, indptr: Ints, path: Ints, usage: Floats, weight: Floats, cap: Floats) -> Problem:
     """Room for a problem."""
     return Problem(
         capacity=np.ascontiguousarray(capacity, dtype=np.float64),

@@ -36,9 +36,7 @@ def solve(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight: Fl
     return problem.level
 
 
-def reference(
-    capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight: Floats, cap: Floats
-) -> Floats:
+def reference(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight: Floats, cap: Floats) -> Floats:
     """The same by the definition: all levels (rates per weight) rise together until a link or a cap stops
     some.
 
@@ -97,9 +95,7 @@ def check(
     return f"flow {free[0]} could have more than {rates[free[0]]:g} bytes/s" if len(free) else None
 
 
-def _check_arrays(
-    capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight: Floats, cap: Floats
-) -> None:
+def _check_arrays(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight: Floats, cap: Floats) -> None:
     if len(indptr) != len(weight) + 1 or len(cap) != len(weight) or len(usage) != len(links):
         raise BadInput(
             f"{len(indptr)} bounds, {len(weight)} weights, {len(cap)} caps, {len(usage)} usages",
@@ -107,19 +103,13 @@ def _check_arrays(
             remedy="give a weight, a cap and a path to each flow, and a usage to each link of a path",
         )
     if indptr[0] != 0 or indptr[-1] != len(links) or np.any(indptr[1:] < indptr[:-1]):
-        raise BadInput(
-            "indptr does not divide the links", where="max-min problem", remedy="let it rise from 0"
-        )
+        raise BadInput("indptr does not divide the links", where="max-min problem", remedy="let it rise from 0")
     if len(links) and not (links.min() >= 0 and links.max() < len(capacity)):
-        raise BadInput(
-            "a path has a link that does not exist", where="max-min problem", remedy="number from 0"
-        )
+        raise BadInput("a path has a link that does not exist", where="max-min problem", remedy="number from 0")
     for name, values in (("capacity", capacity), ("usage", usage), ("weight", weight), ("cap", cap)):
         low, top = (float(values.min()), float(values.max())) if len(values) else (1.0, 1.0)
         zero, infinite = name in ("capacity", "cap"), name in ("capacity", "cap")
         if not ((low >= 0 if zero else low > 0) and (infinite or top < np.inf)):
             raise BadInput(
-                f"{name} has {low if not low > 0 else top}",
-                where="max-min problem",
-                remedy="positive numbers",
+                f"{name} has {low if not low > 0 else top}", where="max-min problem", remedy="positive numbers"
             )

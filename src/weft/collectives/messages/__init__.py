@@ -1,0 +1,1 @@
+"""Collectives as messages between ranks."""

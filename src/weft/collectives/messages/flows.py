@@ -1,0 +1,204 @@
+"""Collectives as steps of messages between ranks: who sends how much to whom, and when.
+
+``expand`` gives the bytes of every step of an algorithm.  Behind it stands ``plan``, which also says which
+blocks of the buffer each message carries and whether the receiver adds or keeps them, so that an algorithm
+can be executed symbolically and proved: each rank must end with every contribution exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.collectives.messages import hierarchy as expand_hierarchy
+from weft.collectives.messages import pairs as expand_pairs
+from weft.collectives.messages import ring as expand_ring
+from weft.collectives.messages import tree as expand_tree
+from weft.collectives.messages.blocks import Plan
+from weft.errors import BadInput, Unsupported
+from weft.fabric.spec import Floats, Ints
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "exchange", "send")
+"""Kinds of collectives: those of ``weft.layout.operations``, and broadcast from and reduction to the first
+rank."""
+
+_FLAT: dict[tuple[str, str], Callable[[int], Plan]] = {
+    ("all-reduce", "ring"): expand_ring.all_reduce,
+    ("all-gather", "ring"): expand_ring.all_gather,
+    ("reduce-scatter", "ring"): expand_ring.reduce_scatter,
+    ("all-reduce", "line"): expand_ring.line_all_reduce,
+    ("all-gather", "line"): expand_ring.line_all_gather,
+    ("reduce-scatter", "line"): expand_ring.line_reduce_scatter,
+    ("exchange", "ring"): expand_ring.exchange,
+    ("all-reduce", "direct"): expand_pairs.all_reduce,
+    ("all-gather", "direct"): expand_pairs.all_gather,
+    ("reduce-scatter", "direct"): expand_pairs.reduce_scatter,
+    ("all-to-all", "direct"): expand_pairs.all_to_all,
+    ("broadcast", "direct"): expand_pairs.broadcast,
+    ("reduce", "direct"): expand_pairs.reduce,
+    ("send", "direct"): expand_pairs.send,
+    ("all-reduce", "halving-doubling"): expand_tree.halving_doubling,
+    ("all-gather", "halving-doubling"): expand_tree.doubling,
+    ("reduce-scatter", "halving-doubling"): expand_tree.halving,
+    ("all-reduce", "tree"): expand_tree.tree_all_reduce,
+    ("broadcast", "tree"): expand_tree.tree_broadcast,
+    ("reduce", "tree"): expand_tree.tree_reduce,
+    ("all-reduce", "double-tree"): expand_tree.double_tree_all_reduce,
+    ("broadcast", "double-tree"): expand_tree.double_tree_broadcast,
+    ("reduce", "double-tree"): expand_tree.double_tree_reduce,
+}
+_SPREAD: dict[tuple[str, str], Callable[[int, int], Plan]] = {
+    ("all-reduce", "rings"): expand_ring.rings_all_reduce,
+    ("all-gather", "rings"): expand_ring.rings_all_gather,
+    ("reduce-scatter", "rings"): expand_ring.rings_reduce_scatter,
+    ("all-reduce", "hierarchical"): expand_hierarchy.all_reduce,
+    ("all-gather", "hierarchical"): expand_hierarchy.all_gather,
+    ("reduce-scatter", "hierarchical"): expand_hierarchy.reduce_scatter,
+    ("all-to-all", "hierarchical"): expand_hierarchy.all_to_all,
+}
+"""Algorithms that know the scale-up domains: of domains and members of each."""
+
+ALGORITHMS = tuple(sorted({name for _, name in (*_FLAT, *_SPREAD)}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Steps:
+    """Messages of a collective: in ``step`` (0 .. ``count`` - 1), ``source`` sends ``bytes`` to ``target``.
+
+    A step begins when the one before has ended.  Every pair appears at most once in a step.
+    """
+
+    count: int
+    step: Ints
+    source: Ints
+    target: Ints
+    bytes: Floats
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def pipelined(self) -> Steps:
+        """All steps at once, as when the buffer is cut into so many pieces that every step always has one."""
+        merged = _merged(np.zeros_like(self.step), self.source, self.target, self.bytes)
+        return replace(merged, count=min(self.count, 1))
+
+    def one_by_one(self) -> tuple[Steps, ...]:
+        """Each step by itself."""
+        found = []
+        for step in range(self.count):
+            now = self.step == step
+            found.append(
+                Steps(
+                    count=1,
+                    step=np.zeros(int(now.sum()), dtype=np.int64),
+                    source=self.source[now],
+                    target=self.target[now],
+                    bytes=self.bytes[now],
+                )
+            )
+        return tuple(found)
+
+    def sent(self, ranks: int) -> Floats:
+        """Bytes that each of the ranks 0 .. ``ranks`` - 1 sends."""
+        return np.bincount(self.source, weights=self.bytes, minlength=ranks).astype(np.float64)
+
+
+def plan(kind: str, algorithm: str, size: int, *, domains: int = 1) -> Plan:
+    """The algorithm's messages between the ranks 0 .. ``size`` - 1, which lie in ``domains`` equal blocks.
+
+    Raises:
+        Unsupported: there is no such algorithm for the kind.
+        BadInput: the domains do not divide the group.
+    """
+    if size < 1 or domains < 1 or size % domains:
+        raise BadInput(f"{size} ranks do not lie evenly in {domains} domains", where="collective")
+    if (kind, algorithm) in _FLAT:
+        return _FLAT[kind, algorithm](size)
+    if (kind, algorithm) in _SPREAD:
+        return _SPREAD[kind, algorithm](domains, size // domains)
+    known = sorted({name for other, name in (*_FLAT, *_SPREAD) if other == kind})
+    raise Unsupported(
+        f"no algorithm {algorithm!r} for {kind!r}",
+        where="collective",
+        remedy=f"known: {', '.join(known)}" if known else f"kinds: {', '.join(KINDS)}",
+    )
+
+
+def expand(kind: str, algorithm: str, ranks: Ints, bytes_: float, *, domain: Ints | None = None) -> Steps:
+    """The steps of one collective, or of the same collective in many groups at once.
+
+    Args:
+        kind: one of ``KINDS``; ``broadcast`` starts and ``reduce`` ends at the first rank, a ``send`` goes
+            from the first rank to the second, an ``exchange`` from each rank to the next.
+        algorithm: one of ``ALGORITHMS``.
+        ranks: the group in order, or one group a row.
+        bytes_: the full buffer as ``weft.layout.operations.Collective`` defines it: reduced, gathered, before
+            scattering, sent by one rank to all (its own share included), or passed on.
+        domain: scale-up domain of each rank number; ``rings`` and ``hierarchical`` follow it.
+
+    Raises:
+        Unsupported: there is no such algorithm for the kind.
+        BadInput: the bytes are negative or not finite, a rank appears twice, or (where the algorithm follows
+            domains) a group does not lie evenly in its domains.
+    """
+    groups = np.atleast_2d(np.asarray(ranks, dtype=np.int64))
+    if not np.isfinite(bytes_) or bytes_ < 0:
+        raise BadInput(f"{bytes_!r} bytes cannot be sent", where="collective")
+    if groups.size == 0 or len(np.unique(groups)) != groups.size:
+        raise BadInput("a rank appears twice, or there is none", where="collective")
+    domains = 1
+    if (kind, algorithm) in _SPREAD and domain is not None:
+        groups, domains = by_domain(groups, domain)
+    messages = plan(kind, algorithm, groups.shape[1], domains=domains)
+    once = _merged(
+        messages.step,
+        messages.source,
+        messages.target,
+        (messages.blocks * (bytes_ / messages.parts)).astype(np.float64),
+    )
+    return Steps(
+        count=messages.steps,
+        step=np.tile(once.step, len(groups)),
+        source=groups[:, once.source].ravel(),
+        target=groups[:, once.target].ravel(),
+        bytes=np.tile(once.bytes, len(groups)),
+    )
+
+
+def by_domain(groups: Ints, domain: Ints) -> tuple[Ints, int]:
+    """The groups with their ranks sorted by domain (otherwise in order), and in how many domains each lies.
+
+    Raises:
+        BadInput: a group has more ranks in one domain than in another, or groups differ in it.
+    """
+    domains = domain[groups]
+    order = np.argsort(domains, axis=1, kind="stable")
+    found = np.take_along_axis(domains, order, axis=1)
+    starts = np.ones_like(found, dtype=bool)
+    starts[:, 1:] = found[:, 1:] != found[:, :-1]
+    count = int(starts[0].sum())
+    if groups.shape[1] % count or not (starts == (np.arange(groups.shape[1]) % (groups.shape[1] // count) == 0)).all():
+        raise BadInput(
+            "the ranks of a group do not lie evenly in their scale-up domains",
+            where="collective",
+            remedy="use a flat algorithm: ring, direct, halving-doubling or tree",
+        )
+    return np.take_along_axis(groups, order, axis=1), count
+
+
+def _merged(step: Ints, source: Ints, target: Ints, bytes_: Floats) -> Steps:
+    """One message for each step and pair of ranks, in order."""
+    if not len(step):
+        return Steps(count=0, step=step, source=source, target=target, bytes=bytes_)
+    width = int(max(source.max(), target.max())) + 1
+    key = (step * width + source) * width + target
+    unique, inverse = np.unique(key, return_inverse=True)
+    return Steps(
+        count=int(step.max()) + 1,
+        step=unique // (width * width),
+        source=unique // width % width,
+        target=unique % width,
+        bytes=np.bincount(inverse, weights=bytes_).astype(np.float64),
+    )

@@ -1,0 +1,172 @@
+"""The messages of a schedule between all ranks, chunk by chunk, for the stacks that can run them.
+
+Rank is a0 + P0 (a1 + P1 (a2 + ...)).  A chunk is cut into one block a rank, numbered so that what a rank
+holds is always a run of blocks: the first digit of a block is the coordinate of its owner in the dimension
+that the reduce-scatter visits first (an all-gather last).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.collectives.messages.blocks import Plan, beside
+from weft.collectives.messages.flows import plan
+from weft.collectives.schedules.chunks import Request, Schedule
+from weft.collectives.schedules.timing import Timed, time_schedule
+from weft.collectives.stages import BALANCED_KINDS, ONE_OPERATION, StageKind
+from weft.errors import Unsupported
+from weft.fabric.families.torus import lines_of
+from weft.fabric.spec import Ints
+
+MOST_BLOCKS = 1 << 20
+MOST_MESSAGES = 4_000_000
+
+
+def equal(timed: Timed, chunks: int) -> Timed:
+    """The same orders in equal chunks, as many of each as its share of the bytes asks for, timed anew.
+
+    A schedule whose chunks are equal already is returned as it is.
+    """
+    schedule = timed.schedule
+    if np.ptp(schedule.chunk_bytes) <= 1e-9 * schedule.chunk_bytes.max():
+        return timed
+    target = np.cumsum(schedule.chunk_bytes) / schedule.request.bytes
+    which = np.searchsorted(target, (np.arange(chunks) + 0.5) / chunks)
+    cut = replace(
+        schedule,
+        chunk_bytes=np.full(chunks, schedule.request.bytes / chunks),
+        orders=schedule.orders[which],
+        gathers=None if schedule.gathers is None else schedule.gathers[which],
+        ranks=None,
+    )
+    return time_schedule(cut, rule="scf", active=timed.active)
+
+
+def schedule_plan(timed: Timed) -> Plan:
+    """Messages of a timed schedule with equal chunks; blocks of chunk c are c * ranks and on.
+
+    In each dimension stages follow each other in the schedule's order, and a chunk's stages do; every message
+    is in the first step in which it can be.
+
+    Raises:
+        Unsupported: another collective, in-switch or double-tree stages, gather orders that do not mirror the
+            others, or too many messages.
+    """
+    schedule = timed.schedule
+    _check(schedule)
+    asked = schedule.request
+    parts = len(schedule) * asked.accelerators
+    pieces, owner = [], np.zeros(parts, dtype=np.int64)
+    for chunk in range(len(schedule)):
+        digits = _digits(asked, schedule.orders[chunk])
+        owner[chunk * asked.accelerators : (chunk + 1) * asked.accelerators] = digits.owner
+    messages = 0
+    for placed in _placed(timed):
+        one = _stage(asked, schedule.orders[placed.chunk], placed)
+        messages += len(one.step)
+        if messages > MOST_MESSAGES:
+            raise Unsupported(f"over {MOST_MESSAGES:,} messages", where="export", remedy="take fewer chunks")
+        pieces.append(replace(one, step=one.step + placed.begin))
+    joined = beside(pieces, parts=parts, owner=owner)
+    return replace(joined, steps=int(joined.step.max()) + 1 if len(joined.step) else 0)
+
+
+def _check(schedule: Schedule) -> None:
+    asked = schedule.request
+    if asked.kind not in BALANCED_KINDS:
+        raise Unsupported(f"messages for {asked.kind}", where="export", remedy=f"take {', '.join(BALANCED_KINDS)}")
+    if len(schedule) * asked.accelerators > MOST_BLOCKS:
+        problem = f"{len(schedule)} chunks on {asked.accelerators} ranks"
+        raise Unsupported(problem, where="export", remedy="take fewer chunks or dimensions")
+    if asked.kind == "all-reduce" and any(asked.algorithms[i] in ONE_OPERATION for i in asked.used):
+        raise Unsupported(
+            "all-reduces in the switch or over trees",
+            where="export",
+            remedy="name other algorithms with --algorithms, as halving-doubling",
+        )
+    if schedule.gathers is not None and (schedule.gathers != schedule.orders[:, ::-1]).any():
+        raise Unsupported("all-gather orders of their own", where="export", remedy="drop --independent")
+
+
+class _Placed(NamedTuple):
+    """A stage: which of its chunk, in which step it begins, and whether a ring is to be gone around
+    backwards, as every other stage is, so that both directions have work."""
+
+    chunk: int
+    stage: int
+    dimension: int
+    kind: StageKind
+    begin: int
+    backwards: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Digits:
+    """Blocks of a chunk: ``owner`` of each, and of each rank the block that it owns."""
+
+    owner: Ints
+    block: Ints
+
+
+def _digits(asked: Request, order: Ints) -> _Digits:
+    shape = [one.size for one in asked.dimensions]
+    ranks = np.arange(asked.accelerators).reshape(shape[::-1])
+    nested = order if asked.kind != "all-gather" else order[::-1]
+    axes = [len(shape) - 1 - dimension for dimension in nested.tolist()]
+    rest = [axis for axis in range(len(shape)) if axis not in axes]
+    owner = np.transpose(ranks, (*axes, *rest)).ravel()
+    return _Digits(owner=owner, block=np.argsort(owner))
+
+
+def _placed(timed: Timed) -> Iterator[_Placed]:
+    """All stages in an order that respects chunks and dimensions, with the steps in which they begin."""
+    stages, asked = timed.stages, timed.schedule.request
+    order = np.lexsort((timed.ranks, timed.chart.end_s, timed.chart.moving_s, timed.chart.admitted_s))
+    free, ready = [0] * len(asked.dimensions), [0] * len(timed.schedule)
+    done = [0] * len(timed.schedule)
+    names: tuple[StageKind, ...] = ("reduce-scatter", "all-gather")
+    width = timed.schedule.orders.shape[1]
+    for at in order.tolist():
+        chunk, dimension = int(stages.chunk[at]), int(stages.dimension[at])
+        kind = names[done[chunk] >= width] if asked.kind == "all-reduce" else asked.kind
+        begin = max(free[dimension], ready[chunk])
+        size = asked.dimensions[dimension].size
+        fused = timed.schedule.fused and asked.kind == "all-reduce" and done[chunk] == width - 1
+        for half in names if fused else (kind,):
+            yield _Placed(chunk, done[chunk], dimension, half, begin, bool(timed.ranks[at] % 2))
+            done[chunk] += 1
+            begin += plan(half, asked.stage(half, dimension).algorithm, size).steps
+        free[dimension] = ready[chunk] = begin
+
+
+def _stage(asked: Request, order: Ints, placed: _Placed) -> Plan:
+    """The messages of one stage in all groups, of one chunk."""
+    sizes = asked.sizes
+    width = len(order)
+    depth = placed.stage if placed.stage < width else 2 * width - 1 - placed.stage
+    if asked.kind == "all-gather":
+        depth = width - 1 - placed.stage
+    nested = order if asked.kind != "all-gather" else order[::-1]
+    run = int(np.prod(sizes[nested[depth + 1 :]]))
+    size = int(sizes[placed.dimension])
+    once = plan(placed.kind, asked.stage(placed.kind, placed.dimension).algorithm, size)
+    if placed.backwards and asked.dimensions[placed.dimension].kind == "ring":
+        once = _backwards(once, size)
+    base = placed.chunk * asked.accelerators
+    block = _digits(asked, order).block
+    groups = lines_of(asked.accelerators, sizes.tolist())[placed.dimension]
+    firsts = base + block[groups[:, 0]] // (run * size) * (run * size)
+    return beside(
+        [once.moved(ranks, scale=run, shift=int(first)) for ranks, first in zip(groups, firsts, strict=True)],
+        parts=1,
+        owner=np.zeros(0, dtype=np.int64),
+    )
+
+
+def _backwards(once: Plan, size: int) -> Plan:
+    """The same around the ring the other way: every rank and its block in the place of their mirror image."""
+    return replace(once, source=-once.source % size, target=-once.target % size, first=-once.first % size)

@@ -1,0 +1,288 @@
+"""The kernel behind ``queues``: tasks, and chunks of collectives that queue at dimensions.
+
+Times are in whatever unit the caller uses.  A dimension has ``slots``; an operation that holds one first
+waits out its latency (unless latency is ``outside`` the slot), then moves its bytes, and shares the
+bandwidth equally with the others that do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.solvers._arrays import Flags, Floats, Ints, Records, wide
+from weft.solvers._heap import pop, push
+from weft.solvers._jit import jit
+
+FIFO, SMALLEST, ASTRA, FIXED = (wide(rule) for rule in range(4))
+"""How an operation is put into the queue: last; before larger keys; before equal and larger keys (marked
+ones last); by its rank, and only in turn."""
+NONE = wide(-1)
+JOIN, FINISH, COMPLETE = (wide(kind) for kind in range(3))
+"""Events: an operation's latency is over and its bytes move; an operation has ended; a task has ended."""
+CLOCK, EVENTS, READY, BUSY, LIVE = range(5)
+"""Places in ``state``: what time it is; sizes of the heaps of events and of computations that could begin;
+whether one is running; tasks left."""
+
+
+class Operations(NamedTuple):
+    """A chunk's passage through one dimension, each."""
+
+    dimension: Ints
+    work: Floats
+    latency: Floats
+    key: Floats
+    last: Flags
+    follower: Ints
+    task: Ints
+    rank: Ints
+
+
+class Tasks(NamedTuple):
+    """``heads[head_at[t] : head_at[t + 1]]`` are the first operations of task t; alike its followers."""
+
+    seconds: Floats
+    waits: Ints
+    chunks: Ints
+    head_at: Ints
+    heads: Ints
+    follower_at: Ints
+    followers: Ints
+
+
+class Machine(NamedTuple):
+    """How dimensions work: slots of each, whether latency is outside them, and the rule of the queues."""
+
+    slots: int
+    outside: bool
+    rule: int
+
+
+class Times(NamedTuple):
+    """When operations got a slot, began to move bytes and ended, and when tasks began and ended."""
+
+    admitted: Floats
+    moving: Floats
+    end: Floats
+    task_begin: Floats
+    task_end: Floats
+
+
+class Room(NamedTuple):
+    """State of the dimensions: queue as a linked list, operations that move bytes, and their virtual time."""
+
+    first: Ints
+    final: Ints
+    behind: Ints
+    used: Ints
+    sharing: Ints
+    moving: Ints
+    target: Floats
+    virtual: Floats
+    since: Floats
+    turn: Ints
+    events: Records
+    ready: Records
+    state: Floats
+
+
+@jit
+def advance(room: Room, dimension: int, now: float) -> None:
+    """Let the operations that move bytes share what the dimension did since it was looked at."""
+    count = room.sharing[dimension]
+    if count > 0:
+        room.virtual[dimension] += (now - room.since[dimension]) / count
+    else:
+        room.virtual[dimension] = 0.0
+    room.since[dimension] = now
+
+
+@jit
+def announce(room: Room, time: float, kind: int, item: int) -> None:
+    """Add an event."""
+    size = push(room.events, int(room.state[EVENTS]), time, item * 3 + kind)
+    room.state[EVENTS] = size
+
+
+@jit
+def join(ops: Operations, times: Times, room: Room, op: int, now: float) -> None:
+    """Begin to move an operation's bytes."""
+    dimension = ops.dimension[op]
+    advance(room, dimension, now)
+    at = room.sharing[dimension]
+    room.moving[dimension, at] = op
+    room.target[dimension, at] = room.virtual[dimension] + ops.work[op]
+    room.sharing[dimension] = at + 1
+    times.moving[op] = now
+
+
+@jit
+def serve(ops: Operations, times: Times, room: Room, dimension: int, now: float, machine: Machine) -> None:
+    """Give free slots to the operations at the head of the queue."""
+    while room.used[dimension] < machine.slots and room.first[dimension] >= 0:
+        op = room.first[dimension]
+        if machine.rule == FIXED and ops.rank[op] != room.turn[dimension]:
+            break
+        room.turn[dimension] += 1
+        room.first[dimension] = room.behind[op]
+        if room.first[dimension] < 0:
+            room.final[dimension] = NONE
+        room.used[dimension] += 1
+        times.admitted[op] = now
+        if machine.outside or ops.latency[op] <= 0.0:
+            join(ops, times, room, op, now)
+        else:
+            announce(room, now + ops.latency[op], JOIN, op)
+
+
+@jit
+def is_before(ops: Operations, rule: int, op: int, other: int) -> bool:
+    """Whether an operation goes before one that waits already."""
+    if rule == SMALLEST:
+        return bool(ops.key[op] < ops.key[other])
+    if rule == ASTRA:
+        return bool(ops.key[op] <= ops.key[other])
+    return bool(ops.rank[op] < ops.rank[other])
+
+
+@jit
+def enqueue(ops: Operations, room: Room, op: int, rule: int) -> None:
+    """Put an operation into the queue of its dimension."""
+    dimension = ops.dimension[op]
+    before, after = NONE, room.first[dimension]
+    final = room.final[dimension]
+    in_order = rule in (SMALLEST, FIXED) and final >= 0
+    if rule == FIFO or (rule == ASTRA and ops.last[op]) or (in_order and not is_before(ops, rule, op, final)):
+        before, after = final, NONE
+    while after >= 0 and not is_before(ops, rule, op, after):
+        before, after = after, room.behind[after]
+    room.behind[op] = after
+    if before >= 0:
+        room.behind[before] = op
+    else:
+        room.first[dimension] = op
+    if after < 0:
+        room.final[dimension] = op
+
+
+@jit
+def compute(tasks: Tasks, times: Times, room: Room, now: float) -> None:
+    """Begin the next computation, in program order, where none is running."""
+    size = int(room.state[READY])
+    if room.state[BUSY] > 0.0 or size == 0:
+        return
+    task = room.ready[0].item
+    room.state[READY] = pop(room.ready, size)
+    room.state[BUSY] = 1.0
+    times.task_begin[task] = now
+    announce(room, now + tasks.seconds[task], COMPLETE, task)
+
+
+@jit
+def begin(ops: Operations, tasks: Tasks, times: Times, room: Room, task: int, now: float, machine: Machine) -> None:
+    """Begin a task that nothing holds back any more."""
+    times.task_begin[task] = now
+    if tasks.seconds[task] > 0.0:
+        room.state[READY] = push(room.ready, int(room.state[READY]), float(task), task)
+        compute(tasks, times, room, now)
+    elif tasks.chunks[task] == 0:
+        announce(room, now, COMPLETE, task)
+    for at in range(tasks.head_at[task], tasks.head_at[task + 1]):
+        op = tasks.heads[at]
+        enqueue(ops, room, op, machine.rule)
+        serve(ops, times, room, ops.dimension[op], now, machine)
+
+
+@jit
+def complete(ops: Operations, tasks: Tasks, times: Times, room: Room, task: int, now: float, machine: Machine) -> None:
+    """End a task and begin those that waited for it alone."""
+    times.task_end[task] = now
+    room.state[LIVE] -= 1.0
+    if tasks.seconds[task] > 0.0:
+        room.state[BUSY] = 0.0
+    for at in range(tasks.follower_at[task], tasks.follower_at[task + 1]):
+        other = tasks.followers[at]
+        tasks.waits[other] -= 1
+        if tasks.waits[other] == 0:
+            begin(ops, tasks, times, room, other, now, machine)
+    compute(tasks, times, room, now)
+
+
+@jit
+def finish(ops: Operations, tasks: Tasks, times: Times, room: Room, op: int, now: float, machine: Machine) -> None:
+    """End an operation: its chunk goes on to the next dimension, or its task may be over."""
+    times.end[op] = now
+    follower = ops.follower[op]
+    if follower >= 0:
+        enqueue(ops, room, follower, machine.rule)
+        serve(ops, times, room, ops.dimension[follower], now, machine)
+        return
+    task = ops.task[op]
+    tasks.chunks[task] -= 1
+    if tasks.chunks[task] == 0:
+        complete(ops, tasks, times, room, task, now, machine)
+
+
+@jit
+def soonest(room: Room) -> tuple[int, int, float]:
+    """The dimension, the place there and the time of the next operation that will have moved its bytes."""
+    found, place, time = NONE, NONE, np.inf
+    for dimension in range(len(room.sharing)):
+        count = room.sharing[dimension]
+        for at in range(count):
+            left = (room.target[dimension, at] - room.virtual[dimension]) * count
+            if room.since[dimension] + left < time:
+                found, place, time = wide(dimension), wide(at), room.since[dimension] + left
+    return found, place, time
+
+
+@jit
+def leave(
+    ops: Operations, tasks: Tasks, times: Times, room: Room, dimension: int, at: int, now: float, machine: Machine
+) -> None:
+    """An operation has moved its bytes and gives its slot to the next."""
+    op = room.moving[dimension, at]
+    advance(room, dimension, now)
+    count = room.sharing[dimension] - 1
+    room.sharing[dimension] = count
+    for place in range(at, count):
+        room.moving[dimension, place] = room.moving[dimension, place + 1]
+        room.target[dimension, place] = room.target[dimension, place + 1]
+    if count == 0:
+        room.virtual[dimension] = 0.0
+    room.used[dimension] -= 1
+    if machine.outside and ops.latency[op] > 0.0:
+        announce(room, now + ops.latency[op], FINISH, op)
+    else:
+        finish(ops, tasks, times, room, op, now, machine)
+    serve(ops, times, room, dimension, now, machine)
+
+
+@jit
+def play(ops: Operations, tasks: Tasks, times: Times, room: Room, machine: Machine) -> float:
+    """Run all tasks; returns when the last one ended, or -1 where some never began."""
+    now = 0.0
+    room.state[LIVE] = float(len(tasks.seconds))
+    for task in range(len(tasks.seconds)):
+        if tasks.waits[task] == 0:
+            begin(ops, tasks, times, room, wide(task), now, machine)
+    while room.state[LIVE] > 0.0:
+        dimension, at, time = soonest(room)
+        size = int(room.state[EVENTS])
+        if dimension >= 0 and (size == 0 or time <= room.events[0].key):
+            now = time
+            leave(ops, tasks, times, room, dimension, at, now, machine)
+            continue
+        if size == 0:
+            return -1.0
+        now, code = room.events[0].key, room.events[0].item
+        room.state[EVENTS] = pop(room.events, size)
+        item, kind = code // 3, code % 3
+        if kind == JOIN:
+            join(ops, times, room, item, now)
+        elif kind == FINISH:
+            finish(ops, tasks, times, room, item, now, machine)
+        else:
+            complete(ops, tasks, times, room, item, now, machine)
+    return now

@@ -1,0 +1,131 @@
+"""The kernel behind ``weft.collectives.schedules.per_rank``: every step of every stage on every rank."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weft.solvers._arrays import Flags, Floats, Ints, wide
+from weft.solvers._jit import jit
+
+RING, HALVING, DOUBLING, HALVING_DOUBLING, PAIRS, TOGETHER = (wide(pattern) for pattern in range(6))
+"""Who waits for whom: the rank before on the ring; the partner of each step (far ones first, near ones first,
+or one after the other); everybody in one step; everybody in all steps."""
+
+
+class Course(NamedTuple):
+    """Stages in an order in which each comes after all that it waits for."""
+
+    chunk: Ints
+    dimension: Ints
+    pattern: Ints
+    steps: Ints
+    sent_bytes: Floats
+
+
+class Grid(NamedTuple):
+    """The dimensions: size, distance of neighbours in ranks, latency of a step; and of each dimension and
+    rank the seconds that a byte costs."""
+
+    size: Ints
+    stride: Ints
+    latency: Floats
+    cost: Floats
+
+
+@jit
+def keep(now: Floats, then: Floats, size: int) -> None:
+    """Let the next step begin."""
+    for here in range(size):
+        now[here] = then[here]
+
+
+@jit
+def by_ring(now: Floats, then: Floats, cost: Floats, size: int, sent: float, steps: int, latency: float) -> None:
+    """Steps around a ring: each begins when the one before has been sent and its data have come."""
+    part = sent / steps
+    for _ in range(steps):
+        for here in range(size):
+            before = here - 1 if here > 0 else size - 1
+            then[here] = max(now[here] + part * cost[here], now[before] + part * cost[before] + latency)
+        keep(now, then, size)
+
+
+@jit
+def by_partners(
+    now: Floats, then: Floats, cost: Floats, size: int, sent: float, latency: float, halving: bool
+) -> None:
+    """Exchanges at distance size/2, size/4, ... of half, a quarter, ... of the buffer; or all that back."""
+    part, distance = sent * size / (size - 1) / 2, size // 2
+    if not halving:
+        part, distance = sent / (size - 1), 1
+    while 0 < distance < size:
+        for here in range(size):
+            partner = here ^ distance
+            then[here] = max(now[here] + part * cost[here], now[partner] + part * cost[partner] + latency)
+        keep(now, then, size)
+        part, distance = (part / 2, distance // 2) if halving else (part * 2, distance * 2)
+
+
+@jit
+def by_pairs(now: Floats, then: Floats, cost: Floats, size: int, sent: float, latency: float) -> None:
+    """Each rank has sent its own, and has what all others sent."""
+    last, before, slowest = -1.0, -1.0, wide(-1)
+    for here in range(size):
+        then[here] = now[here] + sent * cost[here]
+        if then[here] > last:
+            last, before, slowest = then[here], last, wide(here)
+        elif then[here] > before:
+            before = then[here]
+    for here in range(size):
+        others = before if here == slowest else last
+        now[here] = max(then[here], others + latency)
+
+
+@jit
+def together(now: Floats, cost: Floats, size: int, sent: float, latency: float) -> None:
+    """Everybody has what all others sent."""
+    last = 0.0
+    for here in range(size):
+        last = max(last, now[here] + sent * cost[here])
+    for here in range(size):
+        now[here] = last + latency
+
+
+@jit
+def walk(
+    course: Course, grid: Grid, ready: Floats, free: Floats, held: Flags, now: Floats, then: Floats, cost: Floats
+) -> None:
+    """Go through all stages.
+
+    ``ready[c, r]`` becomes when rank r has chunk c, ``free[d, r]`` when its dimension d can take the next
+    stage: at the end of this one (``held``), or once its own bytes are sent.
+    """
+    ranks = ready.shape[1]
+    for op in range(len(course.chunk)):
+        chunk, dimension = course.chunk[op], course.dimension[op]
+        size, stride, latency = grid.size[dimension], grid.stride[dimension], grid.latency[dimension]
+        pattern, sent, steps = course.pattern[op], course.sent_bytes[op], course.steps[op]
+        for first in range(ranks):
+            if first // stride % size != 0:
+                continue
+            for here in range(size):
+                rank = first + here * stride
+                now[here] = max(ready[chunk, rank], free[dimension, rank])
+                cost[here] = grid.cost[dimension, rank]
+                free[dimension, rank] = now[here] + sent * cost[here]
+            if pattern == RING:
+                by_ring(now, then, cost, size, sent, steps, latency)
+            elif pattern in (HALVING, DOUBLING):
+                by_partners(now, then, cost, size, sent, latency, pattern == HALVING)
+            elif pattern == HALVING_DOUBLING:
+                by_partners(now, then, cost, size, sent / 2, latency, True)
+                by_partners(now, then, cost, size, sent / 2, latency, False)
+            elif pattern == PAIRS:
+                by_pairs(now, then, cost, size, sent, latency)
+            else:
+                together(now, cost, size, sent, latency * steps)
+            for here in range(size):
+                rank = first + here * stride
+                ready[chunk, rank] = now[here]
+                if held[0]:
+                    free[dimension, rank] = now[here]

@@ -1,0 +1,224 @@
+"""How short a collective could be: bandwidth and latency over every order of the dimensions, by an LP.
+
+Chunks of any size may take any order; what matters is the share of the bytes that takes each.  A stage on
+dimension d comes after the latencies of the stages before it (``early``) and ends before those of the stages
+after it (``late``) and its own.  So for every e and l, what d moves in stages with early >= e and late >= l
+fits between e and T - l - own latency.  The least T that admits shares with this is a lower bound for every
+schedule of the hierarchical family, whatever the chunks, the order within dimensions and the number of
+active chunks: time goes to moving bytes (Themis' bound, the LP without latency), to latency and to filling
+the pipeline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import import_module
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from weft.collectives.schedules.chunks import Request, Schedule, mirrored, stages_of
+from weft.collectives.schedules.hierarchical import baseline_order
+from weft.collectives.stages import BALANCED_KINDS
+from weft.fabric.spec import Floats, Ints
+
+SAME_DIGITS = 12
+"""To which windows are the same."""
+TIE = 1e-9
+"""Weight of the mean load against the largest: of equal optima, the one that loads the network least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shares:
+    """An optimum: of the bytes, ``share[i]`` takes ``orders[i]`` (a row of dimensions), which bounds the time
+    by ``bound_s``.  ``loads_s`` has the seconds of each dimension (rows) for each way through them."""
+
+    orders: Ints
+    share: Floats
+    bound_s: float
+    loads_s: Floats
+
+    @property
+    def bandwidth_s(self) -> float:
+        """The bound without latencies."""
+        return _solve(self.loads_s, np.zeros(len(self.loads_s)), 0.0)[0]
+
+
+def ideal_s(asked: Request) -> float:
+    """Themis' ideal: every dimension busy all the time with the bytes that any order must send.
+
+    An all-reduce, reduce-scatter or all-gather sends the same bytes in every order (they telescope); where
+    stages differ in algorithm it is the order that sends least.
+    """
+    total = sum(asked.dimensions[i].bandwidth_Bps for i in asked.used)
+    sent = _both_ways(asked, candidates(asked)).sent
+    return float(sent.min() / total) if sent.size else 0.0
+
+
+def candidates(asked: Request) -> Ints:
+    """Every order of the dimensions that matters, the usual one first; where the bytes are the same in all,
+    the turns of one."""
+    usual = baseline_order(asked)
+    if asked.kind not in BALANCED_KINDS:
+        turns = (np.arange(len(usual))[:, None] + np.arange(len(usual))) % len(usual)
+        return np.asarray(usual[turns], dtype=np.int64)
+    return np.array(list(permutations(usual.tolist())), dtype=np.int64).reshape(-1, len(usual))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _PerOrder:
+    """Of one chunk with all bytes in each order: its stages, and what latency lies around them."""
+
+    order: Ints
+    dimension: Ints
+    work_s: Floats
+    early_s: Floats
+    late_s: Floats
+    own_s: Floats
+    sent: Floats
+    """Bytes sent in each order."""
+
+
+def _per_order(asked: Request, orders: Ints) -> _PerOrder:
+    stages = stages_of(
+        Schedule(
+            request=asked,
+            policy="bound",
+            chunk_bytes=np.full(len(orders), asked.bytes),
+            orders=orders,
+            gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
+        )
+    )
+    through = np.cumsum(stages.latency_s)
+    first = np.searchsorted(stages.chunk, np.arange(len(orders)))
+    before = np.concatenate([[0.0], through])[first][stages.chunk]
+    last = np.searchsorted(stages.chunk, np.arange(len(orders)), side="right") - 1
+    end = through[last][stages.chunk] if len(through) else through
+    return _PerOrder(
+        order=stages.chunk,
+        dimension=stages.dimension,
+        work_s=stages.work_s,
+        early_s=through - stages.latency_s - before,
+        late_s=end - through,
+        own_s=stages.latency_s,
+        sent=np.bincount(stages.chunk, weights=stages.sent_bytes, minlength=len(orders)).astype(np.float64),
+    )
+
+
+@lru_cache(maxsize=256)
+def best_shares(asked: Request) -> Shares:
+    """The shares of the orders that bound the collective's time from below."""
+    return shares_of(asked, candidates(asked))
+
+
+def shares_of(asked: Request, orders: Ints) -> Shares:
+    """The shares of given orders (rows of dimensions) that are best, and the bound of schedules with these
+    orders alone."""
+    table = _both_ways(asked, orders)
+    ways = len(table.sent)
+    latency_s = np.bincount(table.order, weights=table.own_s, minlength=ways)
+    least_s = float(latency_s.min())
+    rows, offsets = _windows(table, ways, least_s)
+    if asked.kind not in BALANCED_KINDS:
+        share = np.full(ways, 1.0 / ways)
+        bound_s = max(float((rows.min(axis=1) + offsets).max()), least_s)
+        return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=_loads(asked, table, ways))
+    bound_s, share = _solve(rows, offsets, least_s)
+    share = share.reshape(-1, len(orders)).sum(axis=0)
+    return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=_loads(asked, table, ways))
+
+
+def _both_ways(asked: Request, orders: Ints) -> _PerOrder:
+    """Every order; where trees all-reduce at once, also with two stages there, which orders that do not
+    mirror each other have, and which sends less."""
+    once = _per_order(asked, orders)
+    if asked.kind != "all-reduce" or "double-tree" not in asked.algorithms:
+        return once
+    halves = tuple(asked.stage("reduce-scatter", i).algorithm for i in range(len(asked.dimensions)))
+    apart = _per_order(replace(asked, algorithms=halves), orders)
+    return _PerOrder(
+        order=np.concatenate([once.order, apart.order + len(orders)]),
+        dimension=np.concatenate([once.dimension, apart.dimension]),
+        work_s=np.concatenate([once.work_s, apart.work_s]),
+        early_s=np.concatenate([once.early_s, apart.early_s]),
+        late_s=np.concatenate([once.late_s, apart.late_s]),
+        own_s=np.concatenate([once.own_s, apart.own_s]),
+        sent=np.concatenate([once.sent, apart.sent]),
+    )
+
+
+def _windows(table: _PerOrder, orders: int, least_s: float) -> tuple[Floats, Floats]:
+    """Rows of work per unit of share, and the latency around each: row @ share + offset <= T.
+
+    An offset above ``least_s``, which every chunk takes, would bind even where no bytes go that way.
+    """
+    rows, offsets = [], []
+    for dimension in np.unique(table.dimension).tolist():
+        here = np.flatnonzero(table.dimension == dimension)
+        early, late = table.early_s[here], table.late_s[here]
+        pairs = np.unique(np.stack([early, late], axis=1), axis=0)
+        alone = pairs * np.array([1.0, 0.0]), pairs * np.array([0.0, 1.0])
+        corners = np.unique(np.concatenate([np.zeros((1, 2)), pairs, *alone]), axis=0)
+        inside = (early >= corners[:, :1] - 1e-15) & (late >= corners[:, 1:] - 1e-15)
+        work = np.zeros((len(here), orders))
+        work[np.arange(len(here)), table.order[here]] = table.work_s[here]
+        own = np.where(inside, table.own_s[here], np.inf).min(axis=1)
+        rows.append(inside @ work)
+        offsets.append(np.minimum(corners.sum(axis=1) + own, least_s))
+    every = np.column_stack([np.concatenate(rows), np.concatenate(offsets)])
+    _, first = np.unique(np.round(every / every.max(), SAME_DIGITS), axis=0, return_index=True)
+    kept = every[np.sort(first)]
+    return kept[:, :-1], kept[:, -1]
+
+
+def _loads(asked: Request, table: _PerOrder, orders: int) -> Floats:
+    """Seconds of work of each dimension (rows), by order."""
+    loads = np.zeros((len(asked.dimensions), orders))
+    np.add.at(loads, (table.dimension, table.order), table.work_s)
+    return loads
+
+
+def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
+    """A proved lower bound of the least T >= ``least`` with rows @ share + offsets <= T for shares that add
+    up to 1; and such shares."""
+    count = rows.shape[1]
+    if count == 1:
+        return max(float((rows[:, 0] + offsets).max(initial=0.0)), least), np.ones(1)
+    scale = max(float(rows.max()), float(offsets.max(initial=0.0)))
+    highs: Any = import_module("highspy")
+    model = highs.Highs()
+    model.setOptionValue("output_flag", False)
+    model.setOptionValue("threads", 1)
+    lp = highs.HighsLp()
+    lp.num_col_, lp.num_row_ = count + 1, len(rows) + 1
+    mean = rows.mean(axis=0) / scale * TIE
+    lp.col_cost_ = np.append(mean, 1.0)
+    lp.col_lower_ = np.append(np.zeros(count), least / scale)
+    lp.col_upper_ = np.append(np.ones(count), np.inf)
+    lp.row_lower_ = np.append(np.full(len(rows), -np.inf), 1.0)
+    lp.row_upper_ = np.append(-offsets / scale, 1.0)
+    matrix = np.zeros((len(rows) + 1, count + 1))
+    matrix[:-1, :count], matrix[:-1, count], matrix[-1, :count] = rows / scale, -1.0, 1.0
+    lp.a_matrix_.format_ = highs.MatrixFormat.kRowwise
+    filled = matrix != 0
+    lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(filled.sum(axis=1))])
+    lp.a_matrix_.index_ = np.nonzero(filled)[1]
+    lp.a_matrix_.value_ = matrix[filled]
+    model.passModel(lp)
+    model.run()
+    found = np.asarray(model.getSolution().col_value)
+    share = np.clip(found[:count], 0.0, None)
+    share /= share.sum()
+    dual = np.clip(-np.asarray(model.getSolution().row_dual)[:-1], 0.0, None)
+    return max(_certified(rows, offsets, dual), least), share
+
+
+def _certified(rows: Floats, offsets: Floats, dual: Floats) -> float:
+    """What weights of the rows prove (weak duality), free of the solver's tolerance: for all shares, the
+    largest row is no less than the weighted mean of rows, and that no less than for the best single order."""
+    if not dual.any():
+        return 0.0
+    weight = dual / dual.sum()
+    return float((weight @ rows).min() + weight @ offsets)

@@ -1,0 +1,327 @@
+"""A collective cut into chunks, each with its own order over the network's dimensions.
+
+Every policy has one contract: ``policy(request, ...) -> Schedule``.  A reduce-scatter visits the dimensions
+in the chunk's order and an all-gather in its gather order; an all-reduce does one after the other.  What a
+stage costs is said in ``weft.collectives.stages`` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, prod
+
+import numpy as np
+
+from weft.collectives.schedules.queues import NS, Passages
+from weft.collectives.stages import ONE_OPERATION, STAGE_KINDS, Algorithm, Stage, StageKind, choose, stage
+from weft.errors import BadInput, UnknownName, Unsupported
+from weft.fabric.checks import MAX_ACCELERATORS as MOST_ACCELERATORS
+from weft.fabric.dimension import Dimension
+from weft.fabric.spec import Floats, Ints, Mask
+
+MOST_CHUNKS = 8192
+MOST_DIMENSIONS = 6
+LARGEST = 1e18
+LONGEST_STEP_S = 1e3
+SMALLEST_CHUNK_BYTES = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A collective of all accelerators on dimensions, inner to outer, with the algorithm of each.
+
+    ``bytes`` is the full buffer, as ``weft.model.workload.Communication`` defines it.  ``notes`` says where
+    an algorithm is not the one that was asked for.
+    """
+
+    kind: StageKind
+    bytes: float
+    dimensions: tuple[Dimension, ...]
+    algorithms: tuple[Algorithm, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accelerators(self) -> int:
+        return prod(one.size for one in self.dimensions)
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Dimensions that have anybody to talk to."""
+        return tuple(i for i, one in enumerate(self.dimensions) if one.size > 1)
+
+    def stage(self, kind: StageKind, dimension: int) -> Stage:
+        """The cost of a stage on a dimension; an all-to-all goes direct where links allow it."""
+        one, algorithm = self.dimensions[dimension], self.algorithms[dimension]
+        if kind == "all-to-all" and one.kind in ("switch", "fully-connected"):
+            algorithm = "direct"
+        return stage(kind, algorithm, one.size)
+
+    def rates_s(self, kind: StageKind) -> Floats:
+        """Of each dimension, the seconds that a byte of a stage's buffer costs."""
+        return np.array([self.stage(kind, i).sent / one.bandwidth_Bps for i, one in enumerate(self.dimensions)])
+
+    def latencies_s(self, kind: StageKind) -> Floats:
+        """Of each dimension, the latency of a stage."""
+        return np.array([self.stage(kind, i).steps * one.latency_s for i, one in enumerate(self.dimensions)])
+
+    @property
+    def sizes(self) -> Ints:
+        return np.array([one.size for one in self.dimensions], dtype=np.int64)
+
+
+def request(
+    kind: str,
+    bytes_: float,
+    dimensions: Sequence[Dimension],
+    *,
+    algorithms: Sequence[Algorithm | None] | None = None,
+    accelerators: int | None = None,
+) -> Request:
+    """A collective to schedule.
+
+    Args:
+        kind: one of ``STAGE_KINDS``.
+        bytes_: the full buffer.
+        dimensions: inner to outer.
+        algorithms: of each dimension; None is the usual one of its kind.
+        accelerators: how many there must be.
+
+    Raises:
+        UnknownName: there is no such kind.
+        BadInput: the bytes are fewer than one or not finite, there are no dimensions, they make one
+            accelerator, or not ``accelerators``, or a quantity is out of all proportion.
+        Unsupported: a dimension cannot carry its algorithm, or there are too many dimensions or
+            accelerators.
+    """
+    if kind not in STAGE_KINDS:
+        raise UnknownName("collective", str(kind), STAGE_KINDS)
+    if not isfinite(bytes_) or bytes_ <= 0:
+        raise BadInput(f"{bytes_!r} bytes", where="size", remedy="give a positive size, as 1GiB")
+    if not dimensions:
+        raise BadInput("there is no dimension", where="dimensions", remedy="give one, as ring:8:50GB/s:1us")
+    count = prod(one.size for one in dimensions)
+    if count < 2:
+        raise BadInput("one accelerator has nobody to talk to", where="dimensions")
+    if count > MOST_ACCELERATORS:
+        problem = f"{count:.3g} accelerators"
+        raise Unsupported(problem, where="dimensions", remedy=f"give {MOST_ACCELERATORS:,} at most")
+    check_accelerators(dimensions, accelerators)
+    _check_scale(bytes_, dimensions)
+    if sum(one.size > 1 for one in dimensions) > MOST_DIMENSIONS:
+        raise Unsupported(f"{len(dimensions)} dimensions", where="dimensions", remedy=f"{MOST_DIMENSIONS} at most")
+    wanted = algorithms if algorithms is not None else [None] * len(dimensions)
+    if len(wanted) != len(dimensions):
+        raise BadInput(f"{len(wanted)} algorithms for {len(dimensions)} dimensions", where="algorithms")
+    chosen = [choose(one, name) for one, name in zip(dimensions, wanted, strict=True)]
+    return Request(
+        kind=kind,
+        bytes=float(bytes_),
+        dimensions=tuple(dimensions),
+        algorithms=tuple(name for name, _ in chosen),
+        notes=tuple(f"dimension {i + 1}: {note}" for i, (_, note) in enumerate(chosen) if note),
+    )
+
+
+def check_accelerators(dimensions: Sequence[Dimension], accelerators: int | None) -> None:
+    """Refuse dimensions that do not make a given number of accelerators.
+
+    Raises:
+        BadInput: they do not.
+    """
+    count = prod(one.size for one in dimensions)
+    if accelerators is not None and accelerators != count:
+        shown = " x ".join(str(one.size) for one in dimensions)
+        raise BadInput(
+            f"{shown} = {count} accelerators, not {accelerators}",
+            where="dimensions",
+            remedy="make the product of the sizes the number of accelerators",
+        )
+
+
+def _check_scale(bytes_: float, dimensions: Sequence[Dimension]) -> None:
+    """Refuse quantities with which no time could be computed."""
+    if not 1.0 <= bytes_ <= LARGEST:
+        raise BadInput(f"{bytes_:g} bytes", where="size", remedy=f"give 1 to {LARGEST:g} bytes")
+    for number, one in enumerate(dimensions, start=1):
+        if not 1.0 <= one.bandwidth_Bps <= LARGEST:
+            problem = f"bandwidth {one.bandwidth_Bps:g} B/s"
+            raise BadInput(problem, where=f"dimension {number}", remedy=f"give 1 to {LARGEST:g} B/s")
+        if one.latency_s > LONGEST_STEP_S:
+            problem = f"a step of {one.latency_s:g} s"
+            raise BadInput(problem, where=f"dimension {number}", remedy=f"give {LONGEST_STEP_S:g} s at most")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule:
+    """Chunks of a request.
+
+    ``orders`` has a row of dimensions for each chunk, in the order in which it visits them; of an all-reduce
+    that is the reduce-scatter, and ``gathers`` is the order of the all-gather.  ``fused``: the last
+    reduce-scatter and the first all-gather, on one dimension, are a single operation, as in ASTRA-sim's
+    baseline; in-switch and double-tree all-reduces always are.
+
+    ``ranks``, where a policy fixes it, is the place of each stage among those of its dimension, made for
+    ``active`` chunks at a time.
+    """
+
+    request: Request
+    policy: str
+    chunk_bytes: Floats
+    orders: Ints
+    gathers: Ints | None = None
+    fused: bool = False
+    ranks: Ints | None = None
+    active: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.chunk_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stages:
+    """All stages of a schedule's chunks, a chunk's stages one after the other.
+
+    ``kind`` indexes ``STAGE_KINDS``; ``before_bytes`` and ``after_bytes`` are what an accelerator holds.
+    """
+
+    chunk: Ints
+    dimension: Ints
+    kind: Ints
+    before_bytes: Floats
+    after_bytes: Floats
+    sent_bytes: Floats
+    work_s: Floats
+    latency_s: Floats
+
+    def passages(self, task: int = 0) -> Passages:
+        """The stages as operations of one task."""
+        return Passages(
+            dimension=self.dimension,
+            work_s=self.work_s,
+            latency_s=self.latency_s,
+            key_bytes=np.maximum(self.before_bytes, self.after_bytes),
+            chunk=self.chunk,
+            task=np.full(len(self.chunk), task, dtype=np.int64),
+        )
+
+
+def mirrored(orders: Ints) -> Ints:
+    """All-gather orders that take back what the reduce-scatter orders do."""
+    return np.ascontiguousarray(orders[:, ::-1])
+
+
+def stages_of(schedule: Schedule, *, whole_ns: bool = False) -> Stages:
+    """The stages of every chunk.
+
+    Args:
+        whole_ns: round the time of every step up to whole nanoseconds, as ASTRA-sim does.
+    """
+    asked, orders = schedule.request, schedule.orders
+    sizes = asked.sizes.astype(np.float64)
+    if asked.kind == "all-reduce":
+        assert schedule.gathers is not None
+        down = _held(schedule.chunk_bytes, sizes[orders], shrink=True)
+        total = float(np.prod(sizes))
+        up = _held(schedule.chunk_bytes / total, sizes[schedule.gathers], shrink=False)
+        dimension = np.concatenate([orders, schedule.gathers], axis=1)
+        before = np.concatenate([down[:, :-1], up[:, :-1]], axis=1)
+        after = np.concatenate([down[:, 1:], up[:, 1:]], axis=1)
+        kind = np.repeat([STAGE_KINDS.index("reduce-scatter"), STAGE_KINDS.index("all-gather")], orders.shape[1])
+        kinds = np.tile(kind, (len(orders), 1))
+        keep = _fuse(schedule, kinds, after)
+    else:
+        held = _held_by(asked, schedule.chunk_bytes, orders, sizes)
+        dimension, before, after = orders, held[:, :-1], held[:, 1:]
+        kinds = np.full(orders.shape, STAGE_KINDS.index(asked.kind))
+        keep = np.ones(orders.shape, dtype=bool)
+    chunk = np.repeat(np.arange(len(orders)), dimension.shape[1]).reshape(dimension.shape)
+    return _priced(asked, chunk[keep], dimension[keep], kinds[keep], before[keep], after[keep], whole_ns=whole_ns)
+
+
+def _held(first: Floats, sizes: Floats, *, shrink: bool) -> Floats:
+    """Bytes held before, between and after the stages of each chunk."""
+    factors = np.cumprod(sizes, axis=1)
+    if shrink:
+        factors = 1.0 / factors
+    held: Floats = first[:, None] * np.concatenate([np.ones((len(first), 1)), factors], axis=1)
+    return held
+
+
+def _held_by(asked: Request, chunk_bytes: Floats, orders: Ints, sizes: Floats) -> Floats:
+    if asked.kind == "reduce-scatter":
+        return _held(chunk_bytes, sizes[orders], shrink=True)
+    if asked.kind == "all-gather":
+        return _held(chunk_bytes / float(np.prod(sizes)), sizes[orders], shrink=False)
+    return np.repeat(chunk_bytes[:, None], orders.shape[1] + 1, axis=1)
+
+
+def _fuse(schedule: Schedule, kinds: Ints, after: Floats) -> Mask:
+    """Make one operation of the two stages at the turn where they are one; returns which stages stay."""
+    keep = np.ones(kinds.shape, dtype=bool)
+    assert schedule.gathers is not None
+    width = schedule.orders.shape[1]
+    if not width:
+        return keep
+    asked = schedule.request
+    at_once = np.array(
+        [schedule.fused or asked.stage("all-reduce", i).algorithm in ONE_OPERATION for i in range(len(asked.sizes))]
+    )
+    turn = schedule.orders[:, -1]
+    one = (turn == schedule.gathers[:, 0]) & at_once[turn]
+    kinds[one, width - 1] = STAGE_KINDS.index("all-reduce")
+    after[one, width - 1] = after[one, width]
+    keep[one, width] = False
+    return keep
+
+
+def _priced(
+    asked: Request, chunk: Ints, dimension: Ints, kind: Ints, before: Floats, after: Floats, *, whole_ns: bool
+) -> Stages:
+    buffer = np.maximum(before, after)
+    sent, latency, work = np.zeros(len(chunk)), np.zeros(len(chunk)), np.zeros(len(chunk))
+    for code in np.unique(kind):
+        name = STAGE_KINDS[code]
+        for i in asked.used:
+            one = asked.dimensions[i]
+            here = (kind == code) & (dimension == i)
+            cost = asked.stage(name, i)
+            sent[here] = buffer[here] * cost.sent
+            latency[here] = cost.steps * one.latency_s
+            seconds = sent[here] / one.bandwidth_Bps
+            work[here] = _in_whole_ns(seconds, cost, name) if whole_ns else seconds
+    return Stages(
+        chunk=chunk,
+        dimension=dimension,
+        kind=kind,
+        before_bytes=before,
+        after_bytes=after,
+        sent_bytes=sent,
+        work_s=work,
+        latency_s=latency,
+    )
+
+
+def _in_whole_ns(seconds: Floats, cost: Stage, kind: StageKind) -> Floats:
+    """Seconds with each step rounded up: equal steps, or halving-doubling's, each half of the one before."""
+    share = np.full(cost.steps, 1.0 / cost.steps)
+    if cost.algorithm == "halving-doubling":
+        rounds = cost.steps // 2 if kind == "all-reduce" else cost.steps
+        once = 0.5 ** np.arange(1, rounds + 1)
+        share = np.tile(once, cost.steps // rounds) / (once.sum() * (cost.steps // rounds))
+    steps = seconds[:, None] / NS * share
+    rounded: Floats = np.ceil(steps - 1e-9).sum(axis=1) * NS
+    return rounded
+
+
+def equal_chunks(asked: Request, chunks: int) -> Floats:
+    """The request's bytes in equal parts.
+
+    Raises:
+        BadInput: there are too few or too many, or they are smaller than a byte.
+    """
+    if not 1 <= chunks <= MOST_CHUNKS:
+        raise BadInput(f"{chunks} chunks", where="chunks", remedy=f"give 1 to {MOST_CHUNKS}")
+    if asked.bytes / chunks < SMALLEST_CHUNK_BYTES:
+        raise BadInput(f"{chunks} chunks of {asked.bytes:g} bytes", where="chunks", remedy="give fewer")
+    return np.full(chunks, asked.bytes / chunks)

@@ -1,0 +1,122 @@
+"""What a network's bandwidths are worth to a collective (Themis, section 6.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from weft.collectives.schedules.bound import best_shares
+from weft.collectives.schedules.chunks import Request, stages_of
+from weft.collectives.schedules.hierarchical import baseline
+from weft.collectives.schedules.timing import per_dimension
+from weft.fabric.spec import Floats
+
+Verdict = Literal["just enough", "over-provisioned", "under-provisioned"]
+CLOSE, EXACT = 0.01, 1e-4
+STEP, HALVINGS = 1.1, 12
+MOST_FACTOR = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A dimension against the one inside it: what it needs for the baseline's order to keep both equally
+    busy, and what it has.  (For large dimensions that is the paper's BW(K) = P_K BW(K + 1).)
+
+    Over-provisioned: the baseline leaves bandwidth idle that other orders can use.  Under-provisioned: the
+    baseline waits for it; where chunks come to it last already, no order helps.
+    """
+
+    inner: int
+    outer: int
+    needed_Bps: float
+    Bps: float
+
+    @property
+    def verdict(self) -> Verdict:
+        if abs(self.Bps / self.needed_Bps - 1) <= CLOSE:
+            return "just enough"
+        return "over-provisioned" if self.Bps > self.needed_Bps else "under-provisioned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Provision:
+    """Pairs of neighbouring dimensions; the split of the same total bandwidth that is just enough for the
+    baseline; and, where no mix of orders can use every dimension all the time, the dimensions that are too
+    slow, with the bandwidths at which one could (None where none is found)."""
+
+    pairs: tuple[Pair, ...]
+    just_enough_Bps: Floats
+    slow: tuple[int, ...]
+    enough_Bps: Floats | None
+
+
+def provision(asked: Request) -> Provision:
+    """Judge the bandwidths of a request's dimensions."""
+    used = asked.used
+    widths = np.array([one.bandwidth_Bps for one in asked.dimensions])
+    stages = stages_of(baseline(asked, chunks=1))
+    sent = per_dimension(stages, stages.sent_bytes, len(widths))
+    pairs = tuple(
+        Pair(inner=a, outer=b, needed_Bps=float(widths[a] * sent[b] / sent[a]), Bps=float(widths[b]))
+        for a, b in pairwise(used)
+    )
+    slow = _slow(asked)
+    factor = _factor(asked, slow) if slow else None
+    return Provision(
+        pairs=pairs,
+        just_enough_Bps=sent / sent.sum() * widths[list(used)].sum(),
+        slow=slow,
+        enough_Bps=None if factor is None else _scaled(widths, slow, factor),
+    )
+
+
+def _slow(asked: Request) -> tuple[int, ...]:
+    """Dimensions that are busy all the time in the best mix of orders while others cannot be."""
+    still = _without_latency(asked)
+    if _fits(still, CLOSE):
+        return ()
+    bound_s = best_shares(still).bound_s
+    faster = {i: best_shares(_faster(still, (i,), 1 + CLOSE)).bound_s for i in asked.used}
+    return tuple(i for i, seconds in faster.items() if seconds < bound_s * (1 - CLOSE / 100))
+
+
+def _factor(asked: Request, slow: tuple[int, ...]) -> float | None:
+    """How much faster the slow dimensions must be for some mix of orders to keep all busy."""
+    still = _without_latency(asked)
+    low = high = 1.0
+    while not _fits(_faster(still, slow, high), EXACT):
+        low, high = high, high * STEP
+        if high > MOST_FACTOR:
+            return None
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _fits(_faster(still, slow, middle), EXACT) else (middle, high)
+    return high
+
+
+def _fits(asked: Request, close: float) -> bool:
+    """Whether the best mix of orders keeps every dimension busy, but for a share ``close`` of the time."""
+    shares = best_shares(asked)
+    if shares.loads_s.shape[1] != len(shares.share):
+        return False
+    loads = (shares.loads_s @ shares.share)[list(asked.used)]
+    return bool(loads.min() >= shares.bound_s * (1 - close))
+
+
+def _faster(asked: Request, chosen: tuple[int, ...], factor: float) -> Request:
+    widths = _scaled(np.array([one.bandwidth_Bps for one in asked.dimensions]), chosen, factor)
+    pairs = zip(asked.dimensions, widths.tolist(), strict=True)
+    return replace(asked, dimensions=tuple(replace(one, bandwidth_Bps=Bps) for one, Bps in pairs))
+
+
+def _scaled(widths: Floats, chosen: tuple[int, ...], factor: float) -> Floats:
+    changed = widths.copy()
+    changed[list(chosen)] *= factor
+    return changed
+
+
+def _without_latency(asked: Request) -> Request:
+    return replace(asked, dimensions=tuple(replace(one, latency_s=0.0) for one in asked.dimensions))

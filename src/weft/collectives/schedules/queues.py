@@ -1,0 +1,204 @@
+"""Chunks of collectives that queue at the network's dimensions, and tasks that start them: events in time.
+
+All ranks are alike, so one stands for all.  A chunk passes through its dimensions one after the other.  A
+dimension works on ``active`` operations at a time: each first waits out its latency, then moves its bytes,
+the bandwidth equally shared.  Without a limit (``active`` None) an operation's latency delays only itself:
+the dimension moves the bytes of one operation after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from weft.errors import BadInput, UnknownName
+from weft.fabric.spec import Floats, Ints
+
+if TYPE_CHECKING:
+    from weft.collectives.schedules._queues import Operations, Room, Tasks
+
+QueueRule = Literal["fifo", "scf", "astra-fifo", "astra-scf", "fixed"]
+QUEUE_RULES: tuple[QueueRule, ...] = ("fifo", "scf", "astra-fifo", "astra-scf", "fixed")
+"""First in, first out; the smallest chunk first, of equal ones the first; both as ASTRA-sim has it (the
+newest of equal ones first, a chunk with one stage after this one last); and in the order of given ranks."""
+NS = 1e-9
+_UNLIMITED = 1
+MOST_ACTIVE = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Passages:
+    """Operations, each a chunk's passage through one dimension; all arrays have one element an operation.
+
+    ``work_s`` is bytes over bandwidth, ``key_bytes`` the size that smallest-chunk-first looks at, ``chunk``
+    numbers the chunks (operations of a chunk are neighbours, in order), ``task`` the task that they belong
+    to.
+    """
+
+    dimension: Ints
+    work_s: Floats
+    latency_s: Floats
+    key_bytes: Floats
+    chunk: Ints
+    task: Ints
+
+    def __len__(self) -> int:
+        return len(self.dimension)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chart:
+    """When everything happened, in seconds.
+
+    Of each passage: ``admitted_s``, ``moving_s`` (bytes begin to move), ``end_s``.  Of each task:
+    ``task_begin_s`` and ``task_end_s``.
+    """
+
+    time_s: float
+    admitted_s: Floats
+    moving_s: Floats
+    end_s: Floats
+    task_begin_s: Floats
+    task_end_s: Floats
+
+
+def play(
+    passages: Passages,
+    dimensions: int,
+    *,
+    rule: QueueRule = "fifo",
+    active: int | None = 1,
+    ranks: Ints | None = None,
+    seconds: Sequence[float] = (0.0,),
+    waits: Sequence[tuple[int, ...]] = ((),),
+) -> Chart:
+    """Run tasks whose collectives queue at the dimensions; one task without waiting by default.
+
+    Args:
+        active: operations that a dimension works on at a time; None lets latencies overlap without limit.
+        ranks: of ``fixed``, the place of each passage among those of its dimension, from 0.
+        seconds: computation of each task without passages; one runs at a time, in the order of the tasks.
+        waits: the tasks that each task waits for.
+
+    Raises:
+        UnknownName: there is no such rule.
+        BadInput: ``active`` is out of range, or the given order cannot be kept (a chunk waits for its turn
+            behind one that waits for it), tasks wait in a circle, or one has passages and computes.
+    """
+    if rule not in QUEUE_RULES:
+        raise UnknownName("order within a dimension", str(rule), QUEUE_RULES)
+    if active is not None and not 1 <= active <= MOST_ACTIVE:
+        raise BadInput(f"{active} active chunks", where="active", remedy=f"give 1 to {MOST_ACTIVE}, or none")
+    from weft.collectives.schedules import _queues
+
+    count, slots = len(passages), _UNLIMITED if active is None else active
+    ops, heads = _operations(passages, ranks)
+    tasks = _tasks(heads, ops.task, seconds, waits)
+    if ((tasks.chunks > 0) & (tasks.seconds > 0)).any():
+        raise BadInput("a task computes and communicates", where="tasks", remedy="make two of it")
+    times = _queues.Times(*(np.full(size, np.nan) for size in (count, count, count, len(seconds), len(seconds))))
+    code = {
+        "fifo": _queues.FIFO,
+        "astra-fifo": _queues.FIFO,
+        "scf": _queues.SMALLEST,
+        "astra-scf": _queues.ASTRA,
+        "fixed": _queues.FIXED,
+    }[rule]
+    room = _room(count, len(seconds), dimensions, slots)
+    time = _queues.play(ops, tasks, times, room, _queues.Machine(slots, active is None, code))
+    if time < 0:
+        problem = "cannot be kept: chunks or tasks wait for each other in a circle"
+        raise BadInput(problem, where="order")
+    return Chart(
+        time_s=time * NS,
+        admitted_s=times.admitted * NS,
+        moving_s=times.moving * NS,
+        end_s=times.end * NS,
+        task_begin_s=times.task_begin * NS,
+        task_end_s=times.task_end * NS,
+    )
+
+
+def order_of(chart: Chart, passages: Passages, dimensions: int) -> Ints:
+    """The place of each passage among those of its dimension: the ``ranks`` that repeat a run's order."""
+    ranks = np.zeros(len(passages), dtype=np.int64)
+    by_time = np.lexsort((np.arange(len(passages)), chart.moving_s, chart.admitted_s))
+    for dimension in range(dimensions):
+        here = by_time[passages.dimension[by_time] == dimension]
+        ranks[here] = np.arange(len(here))
+    return ranks
+
+
+def _operations(passages: Passages, ranks: Ints | None) -> tuple[Operations, Ints]:
+    """The kernel's operations, and which of them are the first of their chunks."""
+    from weft.collectives.schedules import _queues
+
+    count = len(passages)
+    first = np.ones(count, dtype=bool)
+    first[1:] = passages.chunk[1:] != passages.chunk[:-1]
+    follower = np.where(np.append(~first[1:], False), np.arange(1, count + 1), -1)
+    second_to_last = np.zeros(count, dtype=bool)
+    second_to_last[:-1] = (follower[:-1] >= 0) & (follower[1:] < 0)
+    ops = _queues.Operations(
+        dimension=np.ascontiguousarray(passages.dimension, dtype=np.int64),
+        work=passages.work_s / NS,
+        latency=passages.latency_s / NS,
+        key=np.ascontiguousarray(passages.key_bytes, dtype=np.float64),
+        last=second_to_last.astype(np.uint8),
+        follower=follower.astype(np.int64),
+        task=np.ascontiguousarray(passages.task, dtype=np.int64),
+        rank=np.zeros(count, dtype=np.int64) if ranks is None else np.ascontiguousarray(ranks, dtype=np.int64),
+    )
+    return ops, np.flatnonzero(first)
+
+
+def _tasks(heads: Ints, task: Ints, seconds: Sequence[float], waits: Sequence[tuple[int, ...]]) -> Tasks:
+    from weft.collectives.schedules import _queues
+
+    count = len(seconds)
+    owner = task[heads]
+    by_owner = np.argsort(owner, kind="stable")
+    chunks = np.bincount(owner, minlength=count)
+    lengths = np.array([len(others) for others in waits], dtype=np.int64)
+    before = np.array([other for others in waits for other in others], dtype=np.int64)
+    after = np.repeat(np.arange(count), lengths)
+    by_before = np.argsort(before, kind="stable")
+    return _queues.Tasks(
+        seconds=np.asarray(seconds, dtype=np.float64) / NS,
+        waits=lengths.copy(),
+        chunks=chunks.astype(np.int64),
+        head_at=_starts(chunks),
+        heads=heads[by_owner].astype(np.int64),
+        follower_at=_starts(np.bincount(before, minlength=count)),
+        followers=after[by_before].astype(np.int64),
+    )
+
+
+def _starts(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _room(ops: int, tasks: int, dimensions: int, slots: int) -> Room:
+    from weft.collectives.schedules import _queues
+    from weft.solvers._arrays import PAIR
+
+    none = np.full(dimensions, -1, dtype=np.int64)
+    zeros = np.zeros(dimensions, dtype=np.int64)
+    return _queues.Room(
+        first=none.copy(),
+        final=none.copy(),
+        behind=np.full(ops, -1, dtype=np.int64),
+        used=zeros.copy(),
+        sharing=zeros.copy(),
+        moving=np.zeros((dimensions, slots), dtype=np.int64),
+        target=np.zeros((dimensions, slots)),
+        virtual=np.zeros(dimensions),
+        since=np.zeros(dimensions),
+        turn=zeros.copy(),
+        events=np.zeros(ops + tasks + 1, dtype=PAIR),
+        ready=np.zeros(tasks + 1, dtype=PAIR),
+        state=np.zeros(5),
+    )

@@ -1,0 +1,75 @@
+"""Themis: each chunk takes the dimensions in the order of their loads so far (arXiv 2110.04478, algorithm 1).
+
+All-to-all, broadcast and reduce load every dimension alike in any order; Themis leaves them to the baseline.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from weft.collectives.schedules.chunks import Request, Schedule, equal_chunks, mirrored
+from weft.collectives.schedules.hierarchical import baseline, baseline_order
+from weft.collectives.stages import BALANCED_KINDS, StageKind
+
+Variant = Literal["published", "astra-sim"]
+THRESHOLD = 1 / 16
+"""Of a chunk: loads closer than the time of so small an operation count as balanced."""
+
+
+def themis(asked: Request, *, chunks: int = 64, variant: Variant = "published") -> Schedule:
+    """Themis' schedule of a request.
+
+    Args:
+        chunks: equal parts; 64 in the paper.
+        variant: ``published`` starts the loads at the latency A of each dimension; ``astra-sim`` leaves
+            latency out, and of equal loads keeps the order of the chunk before.
+
+    Raises:
+        BadInput: there are too few or too many chunks.
+    """
+    parts = equal_chunks(asked, chunks)
+    if asked.kind not in BALANCED_KINDS:
+        return baseline(asked, chunks=chunks)
+    tracker = _Loads(asked, counts_latency=variant == "published")
+    orders = np.array([tracker.next(size) for size in parts], dtype=np.int64).reshape(chunks, -1)
+    return Schedule(
+        request=asked,
+        policy="themis" if variant == "published" else "themis (astra-sim)",
+        chunk_bytes=parts,
+        orders=orders,
+        gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
+    )
+
+
+class _Loads:
+    """The dimension load tracker."""
+
+    def __init__(self, asked: Request, *, counts_latency: bool) -> None:
+        self.kind: StageKind = "all-gather" if asked.kind == "all-gather" else "reduce-scatter"
+        self.baseline = baseline_order(asked).tolist()
+        self.sizes = [one.size for one in asked.dimensions]
+        self.rates_s = asked.rates_s(self.kind).tolist()
+        latencies = asked.latencies_s(self.kind).tolist()
+        self.latencies = latencies if counts_latency else [0.0] * len(latencies)
+        self.loads = dict(zip(asked.used, (self.latencies[i] for i in asked.used), strict=True))
+        self.ranking = list(asked.used)
+        self.held = 1.0 if self.kind == "reduce-scatter" else 1.0 / asked.accelerators
+
+    def next(self, chunk_bytes: float) -> list[int]:
+        """The order of the next chunk, whose load is added."""
+        self.ranking.sort(key=self.loads.__getitem__)
+        if not self.ranking:
+            return []
+        least, most = self.ranking[0], self.ranking[-1]
+        small_s = self.latencies[least] + chunk_bytes * THRESHOLD * self.rates_s[least]
+        balanced = self.loads[most] - self.loads[least] < small_s
+        gather = self.kind == "all-gather"
+        order = self.baseline if balanced else self.ranking[::-1] if gather else list(self.ranking)
+        held = chunk_bytes * self.held
+        for dimension in order:
+            grown = held * self.sizes[dimension] if gather else held
+            self.loads[dimension] += grown * self.rates_s[dimension]
+            held = grown if gather else held / self.sizes[dimension]
+        return list(order)

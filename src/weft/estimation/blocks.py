@@ -1,0 +1,115 @@
+"""One block per micro-batch on every row: computation, and what overlap leaves of its communication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.estimation.costs import PartCosts
+from weft.estimation.frame import TimedFrame
+from weft.estimation.weights import ShardCosts
+from weft.layout.table import Floats
+
+
+@dataclass(slots=True)
+class BlockRow:
+    """One kind of block on every row: seconds per micro-batch."""
+
+    forward: Floats
+    backward: Floats
+    recompute: Floats
+    weight_gradient: Floats
+    tensor: Floats
+    context: Floats
+    expert: Floats
+    weights: Floats
+    forward_total: Floats
+    backward_total: Floats
+    flops: Floats
+    replayed_flops: Floats
+    math_bound: Floats
+    wire_bound: Floats
+
+
+class BlockRows:
+    """Blocks, embedding and head of a frame."""
+
+    def __init__(self, frame: TimedFrame) -> None:
+        self.frame = frame
+
+    def all(self) -> list[BlockRow]:
+        """Each kind of block, then the embedding and the head."""
+        costs = self.frame.costs
+        rows = [
+            self.block(part, shards, repeats=True) for part, shards in zip(costs.blocks, costs.shards, strict=True)
+        ]
+        edges = ((costs.embedding, costs.embedding_shards), (costs.head, costs.head_shards))
+        return [*rows, *(self.block(part, shards, repeats=False) for part, shards in edges)]
+
+    def block(self, part: PartCosts, shards: ShardCosts, *, repeats: bool) -> BlockRow:
+        """One block (or the embedding or head, which recomputation never repeats) per micro-batch, with what
+        overlap leaves exposed."""
+        forward = self.frame.at(part.forward_s)
+        weight_gradient = self.frame.at(part.weight_gradient_s)
+        backward = self.frame.at(part.input_gradient_s) + weight_gradient
+        replay = self.frame.replayed if repeats else np.zeros_like(self.frame.replayed)
+        recompute = replay * forward * self.frame.constants.recompute_share
+        if repeats:
+            cheap = part.core_s if self.frame.job.recipe.attention == "unfused" else part.cheap_s
+            recompute = recompute + self.frame.selective * self.frame.at(cheap)
+        tensor_forward, tensor_backward, hidden = self._tensor(part)
+        context_forward, context_backward = self._exposed(part.context_forward_s, part.context_backward_s)
+        expert_forward, expert_backward = self._exposed(part.expert_forward_s, part.expert_backward_s)
+        across_forward = tensor_forward + context_forward + expert_forward
+        across_backward = tensor_backward + context_backward + expert_backward + replay * across_forward
+        forward_total = forward + across_forward
+        backward_total = backward + recompute + across_backward
+        weights_forward, weights_backward, weights_hidden = self._shards(shards, forward_total, backward_total)
+        slowed = self.frame.constants.overlap_cost * (hidden + weights_hidden)
+        return BlockRow(
+            forward=forward,
+            backward=backward + slowed,
+            recompute=recompute,
+            weight_gradient=weight_gradient,
+            tensor=tensor_forward * (1 + replay) + tensor_backward,
+            context=context_forward * (1 + replay) + context_backward,
+            expert=expert_forward * (1 + replay) + expert_backward,
+            weights=weights_forward + weights_backward,
+            forward_total=forward_total + weights_forward,
+            backward_total=backward_total + slowed + weights_backward,
+            flops=self.frame.at(part.flops),
+            replayed_flops=replay * self.frame.at(part.flops) + self.frame.selective * self.frame.at(part.core_flops),
+            math_bound=self.frame.at(part.math_bound_s),
+            wire_bound=self._wire_bound(part, shards),
+        )
+
+    def _tensor(self, part: PartCosts) -> tuple[Floats, Floats, Floats]:
+        mode = self.frame.table.overlap_tensor
+        values = (part.tensor_forward_s, part.tensor_backward_s, part.tensor_hidden_s)
+        forward, backward, hidden = (value[mode, self.frame.mesh] for value in values)
+        return forward, backward, hidden
+
+    def _exposed(self, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
+        if not forward.any():
+            zero = self.frame.zeros()
+            return zero, zero
+        return self.frame.at(forward), self.frame.at(backward)
+
+    def _shards(self, shards: ShardCosts, forward: Floats, backward: Floats) -> tuple[Floats, Floats, Floats]:
+        """Gathering and scattering over z: exposed forward, exposed backward, hidden."""
+        if not shards.gather_s.any():
+            zero = np.zeros_like(forward)
+            return zero, zero, zero
+        gather, scatter = self.frame.at(shards.gather_s), self.frame.at(shards.scatter_s)
+        prefetched = gather * self.frame.table.overlap_gather
+        behind = prefetched + scatter * self.frame.table.overlap_reduce
+        exposed_forward = gather - np.minimum(prefetched, forward)
+        exposed_backward = gather + scatter - np.minimum(behind, backward)
+        return exposed_forward, exposed_backward, 2 * gather + scatter - exposed_forward - exposed_backward
+
+    def _wire_bound(self, part: PartCosts, shards: ShardCosts) -> Floats:
+        """The busiest single axis; axes may run at once."""
+        axes = (part.tensor_bound_s, part.contract_bound_s, part.context_bound_s, part.expert_bound_s)
+        bound = np.maximum.reduce(axes)
+        return self.frame.at(np.maximum(bound, 3.0 * shards.bound_s))

@@ -1,0 +1,284 @@
+"""What one block, the embedding and the head cost per micro-batch, over the distinct meshes of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.collectives.cost import Network, collective_s, lower_bound_s
+from weft.estimation.kernels import Kernels
+from weft.layout.mesh import Spread, spread
+from weft.layout.operations import (
+    Collective,
+    Computation,
+    FlashAttention,
+    Gemm,
+    Operations,
+    Pass,
+    Phase,
+    Sizes,
+    block_operations,
+    embedding_operations,
+    head_operations,
+    prediction_operations,
+)
+from weft.layout.spec import TENSOR_OVERLAPS
+from weft.layout.table import Floats, LayoutTable
+from weft.model.job import Job
+
+MODES = len(TENSOR_OVERLAPS)
+TENSOR, CONTEXT, EXPERT = "tensor", "context", "expert"
+
+
+@dataclass(slots=True)
+class PartCosts:
+    """Seconds (and FLOPs) of one block, or of the embedding or head, for one micro-batch on one rank.
+
+    Arrays hold one value per distinct mesh; ``tensor_*`` have a leading axis over ``TENSOR_OVERLAPS``.
+    ``*_exposed_s`` is not hidden by overlap inside the block, ``tensor_hidden_s`` is.  ``core_s`` and
+    ``cheap_s`` are what selective
+    recomputation runs again.  ``*_bound_s`` (tensor: x; contract: y) are lower bounds at peak figures.
+    """
+
+    forward_s: Floats
+    input_gradient_s: Floats
+    weight_gradient_s: Floats
+    core_s: Floats
+    cheap_s: Floats
+    tensor_forward_s: Floats
+    tensor_backward_s: Floats
+    tensor_hidden_s: Floats
+    context_forward_s: Floats
+    context_backward_s: Floats
+    expert_forward_s: Floats
+    expert_backward_s: Floats
+    flops: Floats
+    core_flops: Floats
+    math_bound_s: Floats
+    tensor_bound_s: Floats
+    contract_bound_s: Floats
+    context_bound_s: Floats
+    expert_bound_s: Floats
+
+    @classmethod
+    def zero(cls, length: int) -> PartCosts:
+        flat = {name: np.zeros(length) for name in cls.__slots__}
+        for name in ("tensor_forward_s", "tensor_backward_s", "tensor_hidden_s"):
+            flat[name] = np.zeros((MODES, length))
+        return cls(**flat)
+
+
+class CostModel:
+    """Times the parts of a job's model on the distinct meshes of a table."""
+
+    def __init__(self, job: Job, kernels: Kernels, network: Network, mesh: LayoutTable) -> None:
+        self.job, self.kernels, self.network, self.mesh = job, kernels, network, mesh
+        self.sizes = Sizes.of(mesh, job.recipe)
+        self._spreads: dict[tuple[str, ...], Spread] = {}
+
+    def blocks(self) -> tuple[PartCosts, ...]:
+        """Costs of each kind of block, in the order of ``Model.kinds``."""
+        return tuple(self._part(block_operations(kind, self.job.recipe, self.sizes)) for kind in self.job.model.kinds)
+
+    def embedding(self) -> PartCosts:
+        return self._part(embedding_operations(self.job.model, self.job.recipe, self.sizes))
+
+    def head(self) -> PartCosts:
+        """The head, with the multi-token-prediction modules behind it."""
+        head = head_operations(self.job.model, self.job.recipe, self.sizes)
+        if not self.job.model.prediction_layers:
+            return self._part(head)
+        more = prediction_operations(self.job.model, self.job.recipe, self.sizes)
+        return self._part(
+            Operations(
+                computations=head.computations + more.computations, collectives=head.collectives + more.collectives
+            )
+        )
+
+    def spread(self, axes: tuple[str, ...]) -> Spread:
+        """How the groups over ``axes`` lie on the tiers."""
+        if axes not in self._spreads:
+            self._spreads[axes] = spread(self.mesh, axes, self.network.spans)
+        return self._spreads[axes]
+
+    def zeros(self) -> Floats:
+        return np.zeros(len(self.mesh))
+
+    def collective_sum(self, collectives: Iterable[Collective]) -> Floats:
+        """Seconds of collectives one after the other."""
+        total = self.zeros()
+        for one in collectives:
+            total += collective_s(one.kind, one.bytes, self.spread(one.axes), self.network)
+        return total
+
+    def _part(self, operations: Operations) -> PartCosts:
+        costs = PartCosts.zero(len(self.mesh))
+        times = self._computations(operations, costs)
+        self._launch_floor(operations, costs)
+        for collective in operations.collectives:
+            if np.any(collective.elements > 0):
+                self._collective(collective, times, costs)
+        return costs
+
+    def _computations(self, operations: Operations, costs: PartCosts) -> _Times:
+        """Add the device time of every computation; return GEMM and attention times for what hides behind
+        them."""
+        times = _Times({}, {})
+        peak, half = self.kernels.peak(core=False), self.kernels.peak(core=True)
+        for operation in operations.computations:
+            seconds = self._seconds(operation)
+            flops, core = _flops(operation)
+            _add(costs, operation.phase, seconds)
+            costs.math_bound_s += flops / (half if core else peak)
+            if isinstance(operation, Gemm):
+                times.gemms[operation.name, operation.phase] = seconds
+            if isinstance(operation, FlashAttention):
+                times.attention[operation.phase] = seconds
+            if operation.phase == "forward":
+                costs.flops += flops
+                _replays(costs, operation, seconds, flops)
+        return times
+
+    def _seconds(self, operation: Computation) -> Floats:
+        """Device time; the busiest rank of experts sets the pace of theirs."""
+        seconds = self.kernels.seconds(operation)
+        constants = self.kernels.calibration
+        slower = constants.expert_imbalance / constants.expert_share
+        return seconds * slower if _routed(operation) else seconds
+
+    def _launch_floor(self, operations: Operations, costs: PartCosts) -> None:
+        """The host cannot launch kernels faster than one per ``launch_s``."""
+        floor = self.kernels.calibration.launch_s * self.kernels.calibration.launches_per_step
+        forward, behind = self.zeros(), self.zeros()
+        for operation in (*operations.computations, *operations.collectives):
+            launched = self.zeros() + 1.0
+            if isinstance(operation, Collective):
+                launched *= (operation.elements > 0) & (self.spread(operation.axes).size > 1)
+            elif isinstance(operation, Gemm) and _routed(operation):
+                launched *= operation.copies * self.kernels.launches
+            if operation.phase == "forward":
+                forward += launched
+            else:
+                behind += launched
+        costs.forward_s = np.maximum(costs.forward_s, forward * floor)
+        backward = costs.input_gradient_s + costs.weight_gradient_s
+        slow = np.where(backward > 0, np.maximum(backward, behind * floor) / np.maximum(backward, 1e-12), 1.0)
+        costs.input_gradient_s = costs.input_gradient_s * slow
+        costs.weight_gradient_s = costs.weight_gradient_s * slow
+
+    def _collective(self, collective: Collective, times: _Times, costs: PartCosts) -> None:
+        group = self.spread(collective.axes)
+        constants = self.kernels.calibration
+        once = collective.copies if constants.dispatch_once else 0.0
+        seconds = collective_s(collective.kind, collective.bytes, group, self.network, copies=once)
+        bound = lower_bound_s(collective.kind, collective.bytes, group, self.network)
+        bound = np.where(group.size > 1, bound, 0.0)
+        family = _family(collective)
+        if collective.kind == "exchange":
+            self._exchange(collective, seconds, bound, times, costs)
+        elif family == TENSOR:
+            _accumulate(costs, "contract_bound_s" if "x" not in collective.axes else "tensor_bound_s", bound)
+            self._tensor(collective, seconds, times, costs)
+        else:
+            shown = 1.0 - constants.expert_overlap if family == EXPERT else 1.0
+            _accumulate(costs, f"{family}_bound_s", bound)
+            _accumulate(costs, f"{family}_{_direction(collective.phase)}_s", shown * seconds)
+
+    def _exchange(
+        self, collective: Collective, seconds: Floats, bound: Floats, times: _Times, costs: PartCosts
+    ) -> None:
+        """Ring attention: each of the context - 1 steps hides behind the attention of the block before it."""
+        steps = self.sizes.context - 1
+        attention = times.attention.get(collective.phase, self.zeros()) / self.sizes.context
+        _accumulate(costs, f"context_{_direction(collective.phase)}_s", steps * np.maximum(seconds - attention, 0.0))
+        costs.context_bound_s += steps * bound
+
+    def _tensor(self, collective: Collective, seconds: Floats, times: _Times, costs: PartCosts) -> None:
+        direction = _direction(collective.phase)
+        target: Floats = getattr(costs, f"tensor_{direction}_s")
+        for mode, hide in enumerate((_never, _behind_other_gradient, self._in_chunks)):
+            hidden = hide(collective, seconds, times)
+            target[mode] += seconds - hidden
+            costs.tensor_hidden_s[mode] += hidden
+
+    def _in_chunks(self, collective: Collective, seconds: Floats, times: _Times) -> Floats:
+        """Pipelined with the GEMM that it feeds or drains, in as many chunks as ranks."""
+        hidden = _behind_other_gradient(collective, seconds, times)
+        gemm = times.gemms.get((collective.behind or "", collective.phase))
+        if gemm is None or collective.kind == "all-reduce" or collective.phase == "weight-gradient":
+            return hidden
+        size = self.spread(collective.axes).size
+        return np.maximum(hidden, np.minimum(seconds * (size - 1) / size, gemm))
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    gemms: dict[tuple[str, Phase], Floats]
+    attention: dict[Phase, Floats]
+
+
+Hide = Callable[[Collective, Floats, _Times], Floats]
+
+
+def _never(collective: Collective, seconds: Floats, times: _Times) -> Floats:
+    return np.zeros_like(seconds)
+
+
+def _behind_other_gradient(collective: Collective, seconds: Floats, times: _Times) -> Floats:
+    """The input gradient's collective behind the weight-gradient GEMM, the repeated gather behind the
+    input-gradient
+    GEMM (AxoNN's OAR; Megatron's asynchronous tensor-parallel communication)."""
+    other: dict[Phase, Phase] = {"input-gradient": "weight-gradient", "weight-gradient": "input-gradient"}
+    gathers_output = collective.kind == "all-gather" and collective.phase == "input-gradient"
+    if collective.behind is None or collective.phase == "forward" or gathers_output:
+        return np.zeros_like(seconds)
+    gemm = times.gemms.get((collective.behind, other[collective.phase]))
+    return np.zeros_like(seconds) if gemm is None else np.minimum(seconds, gemm)
+
+
+def _routed(operation: Computation) -> bool:
+    return isinstance(operation, Gemm) and operation.name.startswith("expert.")
+
+
+def _family(collective: Collective) -> str:
+    if "context" in collective.axes:
+        return CONTEXT
+    return EXPERT if collective.axes[0].startswith("expert") else TENSOR
+
+
+def _direction(phase: Phase) -> str:
+    return "forward" if phase == "forward" else "backward"
+
+
+def _accumulate(costs: PartCosts, name: str, seconds: Floats) -> None:
+    setattr(costs, name, getattr(costs, name) + seconds)
+
+
+def _add(costs: PartCosts, phase: Phase, seconds: Floats) -> None:
+    _accumulate(costs, f"{phase.replace('-', '_')}_s", seconds)
+
+
+def _flops(operation: Gemm | FlashAttention | Pass) -> tuple[Floats | float, bool]:
+    """FLOPs of one computation, and whether they run at the 16-bit peak."""
+    if isinstance(operation, Gemm):
+        flops = 2.0 * operation.m * operation.n * operation.k * operation.copies
+        return flops, operation.role != "linear"
+    if isinstance(operation, FlashAttention):
+        return operation.flops, True
+    return 0.0, True
+
+
+def _replays(
+    costs: PartCosts, operation: Gemm | FlashAttention | Pass, seconds: Floats, flops: Floats | float
+) -> None:
+    """Note what selective recomputation would run again."""
+    if isinstance(operation, Pass):
+        if operation.replay == "core":
+            costs.core_s += seconds
+        elif operation.replay == "cheap":
+            costs.cheap_s += seconds
+    elif isinstance(operation, Gemm) and operation.role == "core":
+        costs.core_s += seconds
+        costs.core_flops += flops

@@ -1,0 +1,202 @@
+"""The closed-form clock: iteration time and memory of a table of layouts.
+
+Costs that depend only on the mesh and the micro-batch are computed once per distinct mesh (``costs``),
+gradient synchronisation once per distinct mesh and stage split (``weights``); the rest is arithmetic per row.
+Rows must have passed ``weft.layout.check``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration, calibration
+from weft.cluster.spec import Cluster
+from weft.collectives.cost import Network
+from weft.estimation.blocks import BlockRow, BlockRows
+from weft.estimation.frame import Frame, MeshSizes, Shared, Timed, TimedFrame, weighted
+from weft.estimation.kernels import Kernels
+from weft.estimation.mesh_costs import MeshCostModel
+from weft.estimation.pace import Slowest, slowest_stage
+from weft.estimation.result import EstimateTable, TimeParts
+from weft.estimation.stage_memory import StageMemory
+from weft.estimation.synchronisation import StepSynchronisation
+from weft.layout.spec import SCHEDULES
+from weft.layout.stages import stage_table
+from weft.layout.table import Floats, Index, LayoutTable, collapse
+from weft.model.job import Job
+
+MESH_COLUMNS = (
+    "x",
+    "y",
+    "z",
+    "data",
+    "pipeline",
+    "context",
+    "expert",
+    "expert_tensor",
+    "micro_batch",
+    "sequence_parallel",
+    "context_method",
+)
+"""Columns that decide the cost of a block on one micro-batch."""
+
+
+SLICE = 12288
+"""Rows of one pass of the arithmetic per row: its arrays stay in the processor's cache."""
+
+
+class Estimator:
+    """Estimates layouts of one job on one cluster.
+
+    Args:
+        job: model and recipe.
+        cluster: accelerators and tiers.
+        constants: calibration; the shipped one of the accelerator by default.
+
+    Raises:
+        Unsupported: the accelerator lacks the recipe's precision.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, constants: Calibration | None = None) -> None:
+        self.job, self.cluster = job, cluster
+        self.constants = constants or calibration(cluster.accelerator.name)
+        self.network = Network.of(cluster, self.constants)
+        self.kernels = Kernels(cluster.accelerator, self.constants, job.recipe.precision)
+        self.kernels.peak(core=False)
+
+    def evaluate(self, table: LayoutTable) -> EstimateTable:
+        """Time and memory of every row."""
+        return EstimateTable.concatenate([Iteration(frame).estimate() for frame in self.frames(table)])
+
+    def frames(self, table: LayoutTable) -> Iterator[TimedFrame]:
+        """The rows with what their parts cost, in slices."""
+        shared, mesh, line, first = self._shared(table)
+        distinct = table.take(first)
+        model = MeshCostModel(self.job, self.kernels, self.network)
+        costs = model.costs(distinct, shared.sizes)
+        pairs = collapse((mesh, line))
+        gradients = model.gradients(shared, distinct, mesh[pairs.first], line[pairs.first])
+        timed = Timed(shared, self.cluster, costs, gradients)
+        for rows in _slices(len(table)):
+            yield TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
+
+    def memory_bytes(self, table: LayoutTable) -> Floats:
+        """Memory of the fullest stage of every row, without timing it."""
+        shared, mesh, line, _ = self._shared(table)
+        return np.concatenate(
+            [
+                StageMemory(Frame(shared, table.take(rows), mesh[rows], line[rows])).fullest()[1]
+                for rows in _slices(len(table))
+            ]
+        )
+
+    def _shared(self, table: LayoutTable) -> tuple[Shared, Index, Index, Index]:
+        """What the rows share, each row's mesh and stage line, and a row of each distinct mesh."""
+        meshes = collapse([table.column(name) for name in MESH_COLUMNS])
+        sizes = MeshSizes.of(self.job, table.take(meshes.first), self.network.spans)
+        wraps = (table.schedule == SCHEDULES.index("zbv")).astype(np.int64)
+        stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps)
+        return Shared(self.job, self.constants, sizes, stages), meshes.group, line, meshes.first
+
+
+def _slices(rows: int) -> list[Index]:
+    """Row numbers in pieces of ``SLICE``; one empty piece of an empty table."""
+    numbers = np.arange(rows)
+    return [numbers[start : start + SLICE] for start in range(0, max(rows, 1), SLICE)]
+
+
+class Iteration:
+    """Assembles the iteration of every row of a frame."""
+
+    def __init__(self, frame: TimedFrame) -> None:
+        self.frame = frame
+
+    def estimate(self) -> EstimateTable:
+        """Assemble iteration time, bound and memory."""
+        rows = BlockRows(self.frame).all()
+        slowest = slowest_stage(self.frame, rows)
+        time = self._time(rows, slowest)
+        total = sum((getattr(time, f.name) for f in fields(TimeParts)), self.frame.zeros())
+        memory, held = StageMemory(self.frame).fullest()
+        executed, replayed = self._flops(rows)
+        return EstimateTable(
+            iteration_s=total,
+            memory_bytes=held,
+            lower_bound_s=self.frame.micro_batches * slowest.bound,
+            executed_flops=executed,
+            replayed_flops=replayed,
+            time=time,
+            memory=memory,
+        )
+
+    def _time(self, rows: list[BlockRow], slowest: Slowest) -> TimeParts:
+        steps = self.frame.micro_batches
+
+        def part(name: str) -> Floats:
+            return steps * weighted([getattr(row, name) for row in rows], slowest.counts)
+
+        sync = StepSynchronisation(self.frame).costs(slowest)
+        return TimeParts(
+            forward_s=part("forward"),
+            backward_s=part("backward"),
+            recompute_s=part("recompute"),
+            tensor_s=part("tensor"),
+            context_s=part("context"),
+            expert_s=part("expert"),
+            weights_s=part("weights"),
+            stage_send_s=self._sends(slowest),
+            bubble_s=self._bubble(slowest),
+            data_s=sync.exposed_s,
+            optimizer_s=sync.update_s,
+            offload_s=sync.offload_s + self._activation_offload(slowest),
+            host_s=np.full(len(self.frame.mesh), self.frame.constants.iteration_s),
+        )
+
+    def _bubble(self, slowest: Slowest) -> Floats:
+        """Fill and drain: the other stages' time once, less what the schedule fills.
+
+        1F1B (p-1)(F+B); interleaved 1/v of it; ZB-1P defers weight gradients, (p-1)(F+B-2W); ZB-V
+        (p-1)(F+B-3W),
+        with B including W (arXiv 2401.10241, table 1).
+        """
+        others = slowest.all_s - slowest.total
+        deferred = slowest.all_weight_gradient - slowest.weight_gradient
+        schedule = self.frame.table.schedule
+        zero_bubble = np.where(schedule == SCHEDULES.index("zbv"), 3.0, 2.0) * deferred
+        filled = np.maximum(others - zero_bubble, 0.0)
+        return np.where(schedule >= SCHEDULES.index("zb1p"), filled, others / self.frame.virtual)
+
+    def _sends(self, slowest: Slowest) -> Floats:
+        """Stage boundaries: blocking in plain 1F1B, else hidden behind the next chunk, which they slow; and
+        once per stage to fill and drain."""
+        hop = self.frame.at(self.frame.costs.send_s)
+        chunk = slowest.forward / self.frame.virtual
+        hidden = np.where(self.frame.table.schedule == SCHEDULES.index("1f1b"), 0.0, np.minimum(hop, chunk))
+        steady = hop - hidden + self.frame.constants.overlap_cost * hidden
+        passes = 2.0 * self.frame.micro_batches * self.frame.virtual
+        return np.where(self.frame.pipeline > 1, passes * steady + 2.0 * (self.frame.pipeline - 1) * hop, 0.0)
+
+    def _activation_offload(self, slowest: Slowest) -> Floats:
+        """Activations leave behind forward and return behind backward; what does not fit behind is
+        exposed."""
+        if not self.frame.table.offload_activations.any():
+            return self.frame.zeros()
+        host = self.frame.cluster.accelerator.host_Bps * self.frame.constants.host_efficiency
+        kept = [self.frame.kept(activations) for activations in self.frame.sizes.activations]
+        moved = weighted(kept, slowest.counts[: len(kept)]) / host
+        exposed = np.maximum(moved - slowest.forward, 0.0) + np.maximum(moved - slowest.backward, 0.0)
+        total: Floats = self.frame.micro_batches * exposed * self.frame.table.offload_activations
+        return total
+
+    def _flops(self, rows: list[BlockRow]) -> tuple[Floats, Floats]:
+        """FLOPs that all ranks run in one iteration, and those of them that repeat a forward pass."""
+        kinds = len(self.frame.costs.blocks)
+        sequence = np.bincount(self.frame.job.model.block_sequence(), minlength=kinds)
+        counts = [np.float64(count) for count in (*sequence, 1, 1)]
+        runs = self.frame.micro_batches * self.frame.table.stage_ranks
+        replayed = runs * sum(count * row.replayed_flops for row, count in zip(rows, counts, strict=True))
+        useful = runs * sum(count * 3.0 * row.flops for row, count in zip(rows, counts, strict=True))
+        return useful + replayed, replayed

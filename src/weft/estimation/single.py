@@ -1,0 +1,119 @@
+"""One layout's estimate for a person, and what each hardware figure is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster, Tier
+from weft.estimation.iteration import Estimator
+from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
+from weft.estimation.trust import Traits, error_bar
+from weft.layout.spec import Layout
+from weft.layout.table import LayoutTable
+from weft.model.flops import model_flops
+from weft.model.job import Job
+
+CORE_REPLAY = 3.0
+"""Published HFU counts a recomputed attention core as often as the core itself, forward and backward: s/3h
+for s/6h in arXiv 2205.05198, appendix A.  Only the reported HFU does; time replays the forward pass once."""
+
+
+def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, row: int) -> Estimate:
+    """One row of a table of estimates with totals, rates and named parts."""
+    job, cluster = estimator.job, estimator.cluster
+    seconds = float(results.iteration_s[row])
+    peak = cluster.accelerator.peak_flops(job.recipe.precision) * layout.world
+    flops = model_flops(job.model, job.recipe)
+    counted = CORE_REPLAY if layout.recompute == "selective" else 1.0
+    replayed = counted * float(
+        results.replayed_flops[row] / (results.executed_flops[row] - results.replayed_flops[row])
+    )
+    return Estimate(
+        layout=layout,
+        iteration_s=seconds,
+        lower_bound_s=float(results.lower_bound_s[row]),
+        tokens_per_s=job.recipe.tokens / seconds,
+        mfu=flops / seconds / peak,
+        mfu_unmasked=model_flops(job.model, job.recipe, causal=True) / seconds / peak,
+        hfu=flops * (1 + replayed) / seconds / peak,
+        model_tflops=flops / seconds / layout.world / 1e12,
+        memory_bytes=float(results.memory_bytes[row]),
+        capacity_bytes=cluster.accelerator.memory_bytes,
+        fullest_stage=int(results.memory.stage[row]),
+        time=tuple(Part(name=name, value=float(getattr(results.time, name)[row])) for name in TIME_PARTS),
+        memory=tuple(Part(name=name, value=float(getattr(results.memory, name)[row])) for name in MEMORY_PARTS),
+        provenance=estimator.constants.provenance,
+        error=error_bar(Traits.of(job, cluster, layout)) if estimator.constants.shipped else None,
+    )
+
+
+def estimate(
+    job: Job, cluster: Cluster, layouts: Sequence[Layout], constants: Calibration | None = None
+) -> tuple[Estimate, ...]:
+    """Estimates of layouts, which must have passed ``weft.layout.check.explain``."""
+    estimator = Estimator(job, cluster, constants)
+    results = estimator.evaluate(LayoutTable.of(layouts))
+    return tuple(estimate_of(estimator, layout, results, i) for i, layout in enumerate(layouts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """Iteration time with one hardware figure changed, everything else as it is."""
+
+    change: str
+    iteration_s: float
+    speedup: float
+
+
+def sensitivities(
+    job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None = None
+) -> tuple[Sensitivity, ...]:
+    """What twice each hardware figure would do to the iteration time of a layout."""
+    base = estimate(job, cluster, [layout], constants)[0].iteration_s
+    found = []
+    for change, changed, changed_constants in _variants(cluster, constants):
+        seconds = estimate(job, changed, [layout], changed_constants)[0].iteration_s
+        found.append(Sensitivity(change=change, iteration_s=seconds, speedup=base / seconds))
+    return tuple(found)
+
+
+def _variants(cluster: Cluster, constants: Calibration | None) -> Sequence[tuple[str, Cluster, Calibration | None]]:
+    chip, first, outer = cluster.accelerator, cluster.tiers[0], cluster.tiers[1:]
+    faster_math = replace(
+        chip,
+        fp32_flops=2 * chip.fp32_flops,
+        fp16_flops=2 * chip.fp16_flops,
+        bf16_flops=2 * chip.bf16_flops,
+        fp8_flops=2 * chip.fp8_flops,
+        fp4_flops=2 * chip.fp4_flops,
+    )
+    faster_memory = replace(chip, memory_Bps=2 * chip.memory_Bps)
+    variants = [
+        ("matrix peak x2", replace(cluster, accelerator=faster_math), constants),
+        ("HBM bandwidth x2", replace(cluster, accelerator=faster_memory), constants),
+        (f"{first.name} bandwidth x2", replace(cluster, tiers=(_faster(first), *outer)), constants),
+    ]
+    if outer:
+        faster = tuple(_faster(tier) for tier in outer)
+        variants.append(("NIC bandwidth x2", replace(cluster, tiers=(first, *faster)), constants))
+        if (wider := _wider_domain(cluster)) is not None:
+            variants.append((f"{first.name} domain x2", wider, constants))
+    slower = tuple(replace(tier, latency_s=2 * tier.latency_s) for tier in cluster.tiers)
+    variants.append(("network latency x2", replace(cluster, tiers=slower), constants))
+    return variants
+
+
+def _faster(tier: Tier) -> Tier:
+    return replace(tier, bandwidth_Bps=2 * tier.bandwidth_Bps)
+
+
+def _wider_domain(cluster: Cluster) -> Cluster | None:
+    """Twice as many accelerators in the scale-up domain, half as many domains; None where they do not pair
+    up."""
+    first, second, *outer = cluster.tiers
+    if second.size % 2:
+        return None
+    pair = (replace(first, size=2 * first.size), replace(second, size=second.size // 2))
+    return replace(cluster, tiers=(*pair, *outer))

@@ -1,0 +1,133 @@
+"""Memory of the fullest pipeline stage on every row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from weft.estimation.frame import Frame, weighted
+from weft.estimation.result import MEMORY_PARTS, MemoryParts
+from weft.layout.spec import SCHEDULES
+from weft.layout.table import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Divisors of weights, gradients and optimizer states."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    expert_weights: Floats
+    expert_gradients: Floats
+    expert_optimizer: Floats
+
+
+class StageMemory:
+    """Memory of the stages of a frame."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def _in_flight(self, stage: Floats) -> Floats:
+        """Micro-batches whose activations a stage holds at once, in whole stages' worth (arXiv 2205.05198,
+        section 4.2.3)."""
+        behind = self.frame.pipeline - stage
+        schedule = self.frame.table.schedule
+        chunks = (2.0 * behind - 1.0 + (self.frame.virtual - 1.0) * self.frame.pipeline) / self.frame.virtual
+        held = np.where(schedule == SCHEDULES.index("interleaved"), chunks, behind)
+        held = np.where(schedule >= SCHEDULES.index("zb1p"), self.frame.pipeline, held)
+        return np.minimum(held, self.frame.micro_batches)
+
+    def fullest(self) -> tuple[MemoryParts, Floats]:
+        """Memory of the fullest stage."""
+        kept = [self.frame.kept(activations) for activations in self.frame.sizes.activations]
+        working = np.max([self.frame.at(a.none) for a in self.frame.sizes.activations], axis=0)
+        working = np.where(self.frame.replayed > 0, working, 0.0)
+        shared = self._sharding()
+        best, most = self._stage(0, kept, working, shared)
+        for stage in self.frame.stage_kinds[1:]:
+            parts, total = self._stage(stage, kept, working, shared)
+            fuller = (total > most) & (self.frame.stages.repeats[self.frame.line, stage] > 0)
+            best = _choose(fuller, parts, best)
+            most = np.where(fuller, total, most)
+        return best, most
+
+    def _stage(self, stage: int, kept: list[Floats], working: Floats, shared: Sharding) -> tuple[MemoryParts, Floats]:
+        parts = self._stage_memory(stage, kept, working, shared)
+        return parts, sum((getattr(parts, name) for name in MEMORY_PARTS), self.frame.zeros())
+
+    def _sharding(self) -> Sharding:
+        """By how much weights, gradients and optimizer states are divided, for dense and expert
+        parameters."""
+        groups, zero = self.frame.sizes.groups, self.frame.table.zero
+        cuts = []
+        for shard, replica in ((groups.shard, groups.replica), (groups.expert_shard, groups.expert_replica)):
+            cut, copies = self.frame.at(shard.size), self.frame.at(replica.size)
+            gradients = cut * np.where(zero >= 2, copies, 1.0)
+            cuts.append((cut, gradients, cut * np.where(zero >= 1, copies, 1.0)))
+        return Sharding(*cuts[0], *cuts[1])
+
+    def _stage_memory(self, stage: int, kept: list[Floats], working: Floats, shared: Sharding) -> MemoryParts:
+        counts = self.frame.counts(stage)
+        kinds = len(self.frame.sizes.parameters)
+        embedding, head = counts[kinds], counts[kinds + 1]
+        dense = weighted([self.frame.at(p.dense) for p in self.frame.sizes.parameters], counts[:kinds])
+        dense = dense + embedding * self.frame.at(self.frame.sizes.embedding_parameters)
+        dense = dense + head * self.frame.at(self.frame.sizes.head_parameters.dense)
+        dense = dense + head * (1 - embedding) * self.frame.at(self.frame.sizes.tied_parameters)
+        expert = weighted([self.frame.at(p.expert) for p in self.frame.sizes.parameters], counts[:kinds])
+        expert = expert + head * self.frame.at(self.frame.sizes.head_parameters.expert)
+        recipe = self.frame.job.recipe
+        optimizer = recipe.optimizer_bytes * (1 - self.frame.table.offload_optimizer)
+        held = weighted(kept, counts[:kinds]) + head * self.frame.job.model.prediction_layers * kept[-1]
+        flight = np.where(self.frame.table.offload_activations > 0, np.minimum(2.0, self.frame.micro_batches), 1.0)
+        in_flight = self._in_flight(self.frame.stages.stage[self.frame.line, stage])
+        flight = np.where(self.frame.table.offload_activations > 0, np.minimum(flight, in_flight), in_flight)
+        weights = self._weights(dense, shared.weights) + self._weights(expert, shared.expert_weights)
+        gradients = recipe.gradient_bytes * (dense / shared.gradients + expert / shared.expert_gradients)
+        state = dense / shared.optimizer + expert / shared.expert_optimizer
+        buffers = self._buffers(embedding, head, working, shared)
+        subtotal = weights + gradients + optimizer * state + held * flight + buffers
+        reserve = subtotal * self.frame.constants.fragmentation + self.frame.constants.reserved_bytes
+        return MemoryParts(
+            weights_bytes=weights,
+            gradients_bytes=gradients,
+            optimizer_bytes=optimizer * state,
+            activations_bytes=held * flight,
+            buffers_bytes=buffers,
+            reserve_bytes=reserve,
+            stage=self.frame.stages.stage[self.frame.line, stage],
+        )
+
+    def _weights(self, elements: Floats, cut: Floats) -> Floats:
+        """Weights at rest: whole copies in the compute width, or (z > 1) only the master copy, which mixed
+        precision counts with the optimizer."""
+        width = self.frame.job.recipe.element_bytes
+        sharded = elements / cut * width if self.frame.job.recipe.precision == "fp32" else 0.0
+        held: Floats = np.where(cut <= 1.0, elements * width, sharded)
+        return held
+
+    def _buffers(self, embedding: Floats, head: Floats, working: Floats, shared: Sharding) -> Floats:
+        """Gathered weights of two blocks (one prefetched) and gradients of one where z > 1, logits, one
+        recomputed block."""
+        sizes, recipe = self.frame.sizes, self.frame.job.recipe
+        buffers = working + head * self.frame.at(self.frame.sizes.logits_bytes)
+        blocks = [
+            np.where(shared.weights > 1, self.frame.at(p.dense), 0.0)
+            + np.where(shared.expert_weights > 1, self.frame.at(p.expert), 0.0)
+            for p in self.frame.sizes.parameters
+        ]
+        edges = (
+            embedding * self.frame.at(sizes.embedding_parameters),
+            head * self.frame.at(sizes.head_parameters.dense + sizes.tied_parameters),
+        )
+        blocks += [np.where(shared.weights > 1, edge, 0.0) for edge in edges]
+        largest: Floats = np.max(blocks, axis=0)
+        return buffers + (2 * recipe.element_bytes + recipe.gradient_bytes) * largest
+
+
+def _choose(mask: Floats, yes: MemoryParts, no: MemoryParts) -> MemoryParts:
+    names = [f.name for f in fields(MemoryParts)]
+    return MemoryParts(**{name: np.where(mask, getattr(yes, name), getattr(no, name)) for name in names})

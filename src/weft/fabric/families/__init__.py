@@ -1,0 +1,1 @@
+"""Generators of fabrics, one family of networks a module."""

@@ -1,0 +1,1 @@
+"""Networks as other tools describe them: graphs, discovery, inventories, schedulers."""

@@ -1,0 +1,188 @@
+"""Fabrics from what nodes see of their neighbours: ``lldpcli -f json0 show neighbors details``.
+
+The input is one JSON object that gives the output of every node by the node's name (a name of a file, without
+.json): {"leaf1": {"lldp": [...]}, ...}; jq makes it of files with
+``jq -n 'reduce inputs as $i ({}; .[input_filename] = $i)' *.json``.  Nodes without output of their own are
+known from their neighbours.  Names match with or without their domain.
+
+A node is a host if its neighbours hear the capability Station from it and neither Bridge nor Router; of a
+pair of nodes, the one that lists more cables between them is believed.  A cable has the slower of the speeds
+that its ends tell ("MAU oper type"); virtual ports tell some speed, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.errors import BadInput
+from weft.fabric.edge import parse_json
+from weft.fabric.spec import Fabric
+from weft.interop.fabrics.cabling import PortCable, device_name, fabric_of_cables, is_any, speed_Bps
+
+_REMEDY = "give the output of lldpcli -f json0 show neighbors details by node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sight:
+    """What a node sees at one port."""
+
+    node: str
+    port: str
+    other: str
+    other_port: str
+    other_id: str
+    capabilities: frozenset[str] | None
+    capacity_Bps: float | None
+    place: str
+
+
+def read(
+    text: str,
+    *,
+    where: str = "LLDP",
+    capacity_Bps: float | None = None,
+    scale_up_Bps: float | None = None,
+    hosts: Sequence[str] = (),
+) -> Fabric:
+    """The fabric that the nodes see.
+
+    Args:
+        capacity_Bps: of cables whose ports tell no speed, bytes/s per direction.
+        scale_up_Bps: bytes/s per accelerator and direction inside a host (see ``fabric_of_cables``).
+        hosts: patterns of names of hosts; with them, all other nodes are switches.
+
+    Raises:
+        BadInput: not in this form, a node of unknown kind, a port with two neighbours, or what
+            ``fabric_of_cables`` refuses.
+    """
+    table = parse_json(text, where)
+    if not isinstance(table, dict) or not table:
+        raise BadInput("is no object of nodes", where=where, remedy=_REMEDY)
+    given = {device_name(key, where).removesuffix(".json"): value for key, value in table.items()}
+    short = _short(given)
+    sights = [sight for node, output in given.items() for sight in _sights(node, output, short, where)]
+    times = Counter((sight.other, sight.other_port) for sight in sights)
+    sights = [
+        sight if times[sight.other, sight.other_port] == 1 else replace(sight, other_port=sight.other_id)
+        for sight in sights
+    ]
+    if not sights:
+        raise BadInput("no node sees a neighbour", where=where, remedy=_REMEDY)
+    found = _hosts(sights, hosts, where)
+    return fabric_of_cables(
+        "LLDP fabric", list(_cables(sights)), found, where=where, capacity_Bps=capacity_Bps, scale_up_Bps=scale_up_Bps
+    )
+
+
+def _short(given: Mapping[str, object]) -> dict[str, str]:
+    """The node that a first part of a name means, where only one has it."""
+    found: dict[str, str] = {}
+    for name in given:
+        first = name.split(".")[0]
+        found[first] = "" if first in found else name
+    return {first: name for first, name in found.items() if name} | {name: name for name in given}
+
+
+def _sights(node: str, output: object, short: dict[str, str], where: str) -> Iterator[_Sight]:
+    place = f"{where}: {node}"
+    for part in _list(output.get("lldp") if isinstance(output, dict) else None, place):
+        for number, row in enumerate(_list(part.get("interface", []), place)):
+            here = f"{place}: interface[{number}]"
+            chassis, port = (_first(row.get(key), here) for key in ("chassis", "port"))
+            name = _value(chassis.get("name")) or _value(chassis.get("id"))
+            other = device_name(name, f"{here}: chassis")
+            other = short.get(other) or short.get(other.split(".")[0]) or other
+            told = chassis.get("capability")
+            capabilities = None if told is None else _enabled(told, here)
+            yield _Sight(
+                node=node,
+                port=device_name(row.get("name"), here),
+                other=other,
+                other_port=device_name(_port(port), f"{here}: port"),
+                other_id=device_name(_value(port.get("id")), f"{here}: port"),
+                capabilities=capabilities,
+                capacity_Bps=_speed(port, here),
+                place=f"{node}: interface[{number}]",
+            )
+
+
+def _list(value: object, place: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise BadInput("is no output of lldpcli in json0", where=place, remedy=_REMEDY)
+    return value
+
+
+def _first(value: object, place: str) -> dict[str, Any]:
+    rows = _list(value, place)
+    if not rows:
+        raise BadInput("tells no chassis or port", where=place, remedy=_REMEDY)
+    return rows[0]
+
+
+def _value(rows: object) -> object:
+    """The value of the first of some ``{"value": ...}``."""
+    first = rows[0] if isinstance(rows, list) and rows else None
+    return first.get("value") if isinstance(first, dict) else None
+
+
+def _port(port: dict[str, Any]) -> object:
+    """The port's name: its id where that is one, else its description (a MAC as id tells little)."""
+    ids = port.get("id")
+    kind = ids[0].get("type") if isinstance(ids, list) and ids and isinstance(ids[0], dict) else None
+    described = None if kind in ("ifname", "local") else _value(port.get("descr"))
+    return described or _value(ids)
+
+
+def _enabled(rows: object, place: str) -> frozenset[str]:
+    return frozenset(str(row.get("type")) for row in _list(rows, place) if row.get("enabled") is True)
+
+
+def _speed(port: dict[str, Any], place: str) -> float | None:
+    told = port.get("auto-negotiation")
+    current = _value(_first(told, place).get("current")) if told else None
+    return speed_Bps(current) if isinstance(current, str) else None
+
+
+def _hosts(sights: list[_Sight], patterns: Sequence[str], where: str) -> set[str]:
+    nodes = dict.fromkeys(name for sight in sights for name in (sight.node, sight.other))
+    if patterns:
+        return {name for name in nodes if is_any(name, patterns)}
+    heard: dict[str, set[str]] = defaultdict(set)
+    for sight in sights:
+        if sight.capabilities is not None:
+            heard[sight.other] |= sight.capabilities
+    for name in nodes:
+        if not heard[name] & {"Bridge", "Router", "Station"}:
+            raise BadInput(
+                f"nothing tells whether {name!r} is a host or a switch",
+                where=where,
+                remedy="add the output of its neighbours, or name hosts by patterns (hosts)",
+            )
+    return {name for name in nodes if not heard[name] & {"Bridge", "Router"}}
+
+
+def _cables(sights: list[_Sight]) -> Iterator[PortCable]:
+    """The cables of every pair of nodes, as the one of them tells that lists more."""
+    pairs: dict[tuple[str, str], list[_Sight]] = defaultdict(list)
+    for sight in sights:
+        pairs[sight.node, sight.other].append(sight)
+    done = set()
+    for (node, other), own in pairs.items():
+        if (other, node) in done:
+            continue
+        done.add((node, other))
+        back = pairs.get((other, node), [])
+        across = {sight.port: sight.capacity_Bps for sight in (back if len(back) <= len(own) else own)}
+        for sight in own if len(own) >= len(back) else back:
+            told = [s for s in (sight.capacity_Bps, across.get(sight.other_port)) if s is not None]
+            yield PortCable(
+                device=sight.node,
+                port=sight.port,
+                other=sight.other,
+                other_port=sight.other_port,
+                capacity_Bps=min(told, default=None),
+                place=sight.place,
+            )

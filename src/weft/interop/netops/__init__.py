@@ -1,0 +1,1 @@
+"""What switches and hosts take: addresses, forwarding tables, configurations and ports of planned routes."""

@@ -1,0 +1,382 @@
+"""A route plan as forwarding tables for OpenSM: ``opensm -R file -U FILE -l LMC``.
+
+InfiniBand switches forward by destination: to send two flows with one destination different ways from the
+same switch, the destination needs several LIDs (2^LMC each), and each flow says which it uses.  The tables
+are complete: what the plan does not use goes the shortest way, up and then down, evenly over equal ports.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.errors import BadInput, Unsupported
+from weft.fabric.spec import SCALE_UP, Fabric, Ints, Mask
+from weft.fabric.traffic import Routes
+from weft.interop.netops.opensm_lint import check, lint, parse
+from weft.interop.netops.subnet import (
+    ROUTER,
+    SWITCH,
+    TOP_LMC,
+    Matched,
+    Subnet,
+    Switching,
+    addressed,
+    matched,
+    shortest,
+    switching,
+)
+from weft.routing.traffic import JobTraffic
+
+__all__ = ["FlowLid", "LidTables", "check", "guid2lid", "lint", "parse", "path_bits", "tables", "write"]
+
+_SEARCH_STEPS, _SEARCHED = 20_000, 64
+_TITLES = {SWITCH: "Switch", ROUTER: "Router"}
+Steps = tuple[tuple[int, int], ...]
+"""The switches of a flow, each with the link that it leaves by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowLid:
+    """The LID that a flow is sent to: its destination's base LID plus ``offset`` (the path bits)."""
+
+    source: str
+    destination: str
+    collective: str
+    queue_pair: int
+    guid: int
+    """Of the destination's port."""
+    offset: int
+    lid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LidTables:
+    """The output port of every LID at every switch.
+
+    ``ports`` and ``planned`` (entries that flows of the plan use) have a row per switch of ``switches`` (a
+    device of ``subnet``) and a column per LID of ``lids``, which belongs to an end of ``subnet``, ``owner``.
+    ``subnet`` has the LIDs of the tables and the cables that are up.  Where ``reassigned``, its LIDs are
+    not those of the text: OpenSM must be given ``guid2lid``.
+    """
+
+    subnet: Subnet
+    lmc: int
+    reassigned: bool
+    switches: tuple[int, ...]
+    lids: Ints
+    owner: Ints
+    ports: npt.NDArray[np.uint8]
+    planned: Mask
+    flows: tuple[FlowLid, ...]
+    """Of the flows that cross the subnet, in their order."""
+
+    @property
+    def planned_entries(self) -> int:
+        return int(self.planned.sum())
+
+    @property
+    def default_entries(self) -> int:
+        return self.planned.size - self.planned_entries
+
+
+def tables(subnet: Subnet, fabric: Fabric, traffic: JobTraffic, routes: Routes, *, where: str = "routes") -> LidTables:
+    """Forwarding tables that send every flow its way, with the smallest LMC that allows it.
+
+    Args:
+        subnet: of the text that the fabric was read of (``ibnetdiscover.read_subnet``).
+        fabric: its links may be down since.
+        routes: one path per flow; flows inside a scale-up domain may be among them.
+
+    Raises:
+        BadInput: subnet, fabric, traffic and routes do not belong together, or a path is broken or down.
+        Unsupported: a flow is split over paths or crosses adapters; the LMC would exceed 7; LIDs run out.
+    """
+    match = matched(subnet, fabric)
+    net = switching(match.subnet)
+    paths = _paths(match, net, fabric, traffic, routes, where)
+    groups: dict[int, dict[Steps, int]] = defaultdict(dict)
+    for end, steps in paths:
+        if end >= 0:
+            groups[end][steps] = 0
+    most, widest = 1, -1
+    for end, kinds in sorted(groups.items()):
+        kinds.update(zip(kinds, _colours(list(kinds)), strict=True))
+        if 1 + max(kinds.values()) > most:
+            most, widest = 1 + max(kinds.values()), end
+    lmc = (most - 1).bit_length()
+    if lmc > TOP_LMC:
+        raise Unsupported(
+            f"the flows to {subnet.devices[subnet.ends[widest].device].name} need {most} LIDs,"
+            f" and LMC {TOP_LMC} allows {2**TOP_LMC}",
+            where=where,
+            remedy="give the flows to one destination fewer different paths",
+        )
+    placed, new = addressed(match.subnet, lmc)
+    plans: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+    for end, kinds in groups.items():
+        for steps, colour in kinds.items():
+            plans[end, colour].update(steps)
+    columns = sorted(
+        (placed.ends[end].lid + k, end, k) for end in net.attached for k in range(2 ** placed.ends[end].lmc)
+    )
+    ports, planned = _filled(match, net, [(end, k) for _, end, k in columns], plans)
+    return LidTables(
+        subnet=placed,
+        lmc=lmc,
+        reassigned=new,
+        switches=net.switches,
+        lids=np.array([lid for lid, _, _ in columns], dtype=np.int64),
+        owner=np.array([end for _, end, _ in columns], dtype=np.int64),
+        ports=ports,
+        planned=planned,
+        flows=tuple(_flow_lids(placed, fabric, traffic, paths, groups)),
+    )
+
+
+def _flow_lids(
+    placed: Subnet,
+    fabric: Fabric,
+    traffic: JobTraffic,
+    paths: Sequence[tuple[int, Steps]],
+    groups: Mapping[int, Mapping[Steps, int]],
+) -> list[FlowLid]:
+    return [
+        FlowLid(
+            source=fabric.names[traffic.source[flow]],
+            destination=fabric.names[traffic.target[flow]],
+            collective=traffic.names[traffic.collective[flow]],
+            queue_pair=int(traffic.queue_pair[flow]),
+            guid=placed.ends[end].guid,
+            offset=groups[end][steps],
+            lid=placed.ends[end].lid + groups[end][steps],
+        )
+        for flow, (end, steps) in enumerate(paths)
+        if end >= 0
+    ]
+
+
+def _paths(
+    match: Matched, net: Switching, fabric: Fabric, traffic: JobTraffic, routes: Routes, where: str
+) -> list[tuple[int, Steps]]:
+    """Of each flow, the end where it arrives (-1: without the subnet) and its switches and their links."""
+    if len(routes.indptr) != len(traffic) + 1:
+        problem = f"{len(routes.indptr) - 1:,} routes for {len(traffic):,} flows"
+        raise BadInput(problem, where=where, remedy="give the routes of these flows")
+    if (routes.usage < 1 - 1e-9).any():
+        flow = int(np.searchsorted(routes.indptr, np.argmax(routes.usage < 1 - 1e-9), side="right")) - 1
+        raise Unsupported(
+            "is split over several paths, and a LID has one",
+            where=f"{where}: flow {flow} ({_flow(fabric, traffic, flow)})",
+            remedy="split flows over queue pairs and route each on one path",
+        )
+    number = {(end.device, end.port): i for i, end in enumerate(match.subnet.ends)}
+    arrived: Counter[int] = Counter()
+    found: list[tuple[int, Steps]] = []
+    for flow in range(len(traffic)):
+        links = routes.links[routes.indptr[flow] : routes.indptr[flow + 1]].tolist()
+        place = f"{where}: flow {flow} ({_flow(fabric, traffic, flow)})"
+        _check_path(fabric, int(traffic.source[flow]), int(traffic.target[flow]), links, place)
+        if all(fabric.tier[link] == SCALE_UP for link in links):
+            found.append((-1, ()))
+            continue
+        target = match.device[traffic.target[flow]]
+        steps = tuple((match.device[fabric.source[link]], link) for link in links[1:])
+        strange = [switch for switch, _ in steps if switch < 0 or match.subnet.devices[switch].kind != SWITCH]
+        if strange or any(fabric.tier[link] == SCALE_UP for link in links):
+            raise Unsupported(
+                "is passed on by another accelerator, a router or a scale-up switch",
+                where=place,
+                remedy="route it over InfiniBand switches only",
+            )
+        bundle = match.wires[links[-1]]
+        wire = match.subnet.wires[bundle[arrived[target] % len(bundle)]]
+        arrived[target] += 1
+        end = number[target, wire.port if wire.device == target else wire.other_port]
+        if end not in net.attached:
+            raise Unsupported(
+                "does not cross the largest part of the subnet that is up", where=place, remedy="remove it"
+            )
+        found.append((end, steps))
+    return found
+
+
+def _flow(fabric: Fabric, traffic: JobTraffic, flow: int) -> str:
+    return f"{fabric.names[traffic.source[flow]]} -> {fabric.names[traffic.target[flow]]}"
+
+
+def _check_path(fabric: Fabric, source: int, target: int, links: list[int], place: str) -> None:
+    nodes = [source] + [int(fabric.target[link]) for link in links if 0 <= link < fabric.links]
+    remedy = "route the flows on this fabric"
+    if len(nodes) <= len(links) or not links or nodes[-1] != target:
+        raise BadInput("its links do not lead to its target", where=place, remedy=remedy)
+    if [int(fabric.source[link]) for link in links] != nodes[:-1]:
+        raise BadInput("its links do not join", where=place, remedy=remedy)
+    if len(set(nodes)) < len(nodes):
+        raise BadInput("passes a node twice", where=place, remedy=remedy)
+    for a, link in zip(nodes, links, strict=False):
+        if not fabric.up[link]:
+            problem = f"takes {fabric.names[a]} -> {fabric.names[fabric.target[link]]}, which is down"
+            raise BadInput(problem, where=place, remedy=remedy)
+
+
+def _colours(paths: Sequence[Steps]) -> list[int]:
+    """A colour for each path to one end, so that paths of a colour leave no switch by different links.
+
+    Greedy, most conflicts first; then, if fewer might do for a smaller LMC, by search (within limits).
+    """
+    links: dict[int, Counter[int]] = defaultdict(Counter)
+    for steps in paths:
+        for switch, link in steps:
+            links[switch][link] += 1
+    apart = [sum(links[s].total() - links[s][link] for s, link in steps) for steps in paths]
+    merged: list[dict[int, int]] = []
+    colours = [0] * len(paths)
+    for i in sorted(range(len(paths)), key=lambda i: (-apart[i], i)):
+        agrees = (all(chosen.get(s, link) == link for s, link in paths[i]) for chosen in merged)
+        colours[i] = next((colour for colour, fits in enumerate(agrees) if fits), len(merged))
+        merged += [{}] if colours[i] == len(merged) else []
+        merged[colours[i]].update(paths[i])
+    least = max((len(each) for each in links.values()), default=1)
+    fewer = 1 << (len(merged) - 1).bit_length() >> 1
+    while least <= fewer and len(paths) <= _SEARCHED:
+        better = _searched(paths, fewer)
+        if better is None:
+            break
+        colours, fewer = better, fewer // 2
+    return colours
+
+
+def _searched(paths: Sequence[Steps], count: int) -> list[int] | None:
+    """A colouring with ``count`` colours: always the path with the fewest colours left, with each of them."""
+    maps = [dict(steps) for steps in paths]
+    beside = [[j for j, b in enumerate(maps) if any(b.get(s, link) != link for s, link in a.items())] for a in maps]
+    colours, left = [-1] * len(maps), _SEARCH_STEPS
+
+    def search(used: int) -> bool:
+        nonlocal left
+        left -= 1
+        open_ = [i for i, colour in enumerate(colours) if colour < 0]
+        if not open_ or left < 0:
+            return not open_
+        taken = {i: {colours[j] for j in beside[i]} - {-1} for i in open_}
+        chosen = min(open_, key=lambda i: (-len(taken[i]), -len(beside[i]), i))
+        for colour in range(min(used + 1, count)):
+            if colour not in taken[chosen]:
+                colours[chosen] = colour
+                if search(max(used, colour + 1)):
+                    return True
+                colours[chosen] = -1
+        return False
+
+    return colours if search(0) else None
+
+
+def _filled(
+    match: Matched,
+    net: Switching,
+    columns: Sequence[tuple[int, int]],
+    plans: Mapping[tuple[int, int], Mapping[int, int]],
+) -> tuple[npt.NDArray[np.uint8], Mask]:
+    """Output ports by switch and column (an end and an offset), and which the plan uses."""
+    row = {switch: i for i, switch in enumerate(net.switches)}
+    ports = np.zeros((len(row), len(columns)), dtype=np.uint8)
+    planned = np.zeros(ports.shape, dtype=bool)
+    load = {switch: [0] * 256 for switch in net.switches}
+    fixed: list[dict[int, tuple[int, int]]] = []
+    for column, key in enumerate(columns):
+        target, last = net.attached[key[0]]
+        fixed.append({})
+        for switch, link in plans.get(key, {}).items():
+            planned[row[switch], column] = True
+            if switch != target:
+                choice = _exits(match, switch, link)
+                port = min(choice, key=lambda p: (load[switch][p], p))
+                load[switch][port] += 1
+                fixed[column][switch] = choice[port], port
+    order = sorted(range(len(columns)), key=lambda c: (net.attached[columns[c][0]][0], c))
+    common = -1
+    free: dict[int, list[int]] = {}
+    for column in order:
+        target, last = net.attached[columns[column][0]]
+        if target != common:
+            common, free = target, shortest(net, target, {})
+        here, ways = fixed[column], free
+        if any(port not in ways.get(switch, ()) for switch, (_, port) in here.items()):
+            ways = shortest(net, target, here)
+        for switch in net.switches:
+            if switch == target:
+                port = last
+            elif switch in here:
+                port = here[switch][1]
+            else:
+                loads = load[switch]
+                port = min(ways[switch], key=lambda p: (loads[p], p))
+                loads[port] += 1
+            ports[row[switch], column] = port
+    return ports, planned
+
+
+def _exits(match: Matched, switch: int, link: int) -> dict[int, int]:
+    """The ports of a switch that a link takes, and the device behind each."""
+    wires = [match.subnet.wires[wire] for wire in match.wires[link]]
+    return dict((w.port, w.other) if w.device == switch else (w.other_port, w.device) for w in wires)
+
+
+def write(tables: LidTables) -> str:
+    """The text of the tables, as ``dump_fts`` writes it.
+
+    Every LID names its port's GUID, so that OpenSM finds its own LID where it differs.
+
+    Raises:
+        BadInput: the linter finds problems.
+    """
+    devices, ends = tables.subnet.devices, tables.subnet.ends
+    behind = []
+    for owner in tables.owner.tolist():
+        end, device = ends[owner], devices[ends[owner].device]
+        title = _TITLES.get(device.kind, "Channel Adapter")
+        behind.append(f": ({title} portguid 0x{end.guid:016x}: '{device.name}')")
+    own = {end.device: end.lid for end in ends if devices[end.device].kind == SWITCH}
+    lids = [f"0x{lid:04x}" for lid in tables.lids.tolist()]
+    lines = []
+    for switch, ports in zip(tables.switches, tables.ports.tolist(), strict=True):
+        name, guid = devices[switch].name, devices[switch].guid
+        title = f"switch Lid {own[switch]} guid 0x{guid:016x} ({name}):"
+        lines.append(f"Unicast lids [0x0-0x{tables.lids[-1]:x}] of {title}")
+        lines += [f"{lid} {port:03} {rest}" for lid, port, rest in zip(lids, ports, behind, strict=True)]
+    text = "\n".join(lines) + "\n"
+    check(text, tables.subnet)
+    return text
+
+
+def guid2lid(tables: LidTables) -> str:
+    """OpenSM's file of that name (in its cache directory): the LIDs of every port GUID."""
+    ends = sorted(tables.subnet.ends, key=lambda end: end.guid)
+    return "".join(f"0x{e.guid:016x} 0x{e.lid:04x} 0x{e.lid + 2**e.lmc - 1:04x}\n\n" for e in ends)
+
+
+def path_bits(tables: LidTables) -> str:
+    """CSV: the LID of each flow, and its offset from the base LID of the destination."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["source", "destination", "collective", "queue_pair", "port_guid", "path_bits", "dlid"])
+    for flow in tables.flows:
+        rows.writerow(
+            [
+                flow.source,
+                flow.destination,
+                flow.collective,
+                flow.queue_pair,
+                f"0x{flow.guid:016x}",
+                flow.offset,
+                flow.lid,
+            ]
+        )
+    return text.getvalue()

@@ -1,0 +1,294 @@
+"""RoCEv2: the UDP source port of a flow, and tables of source ports that put queue pairs on planned paths.
+
+A switch that hashes the five-tuple sends all packets of a queue pair over one path, which its UDP source port
+decides.  A table says, for each (source, destination, queue pair), which port to use and which path is
+planned; ``status`` says what is known of it:
+
+- ``unverified``: nothing; the port is one of its own for each queue pair of the pair of hosts;
+- ``modelled``: with the hash given, the switches take the planned path;
+- ``probed``: the probes given saw packets with this port on the planned path;
+- ``not found``: neither model nor probes give a port for the planned path; there is none in the row.
+
+NCCL asks for flow label 0, so it cannot be steered as it is: a network plugin or an agent has to set the
+ports (mlx5dv_modify_qp_udp_sport changes the one of a live queue pair).  ``queue_pair`` counts the flows of a
+pair of hosts, by collective and then by the plan's queue pair, from 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address
+from typing import Any, Literal
+
+from weft.errors import BadInput, Unsupported
+from weft.fabric.edge import parse_json
+from weft.fabric.spec import Fabric
+from weft.fabric.traffic import Routes
+from weft.interop.netops.addressing import Addressing, addressing
+from weft.interop.netops.plan_paths import PlannedPath, network_paths
+from weft.interop.netops.roce_probes import Probes, read_probes
+from weft.interop.netops.switch_hash import NextHops, Packet, SwitchHash, resolve_hash
+from weft.routing.traffic import JobTraffic
+
+SCHEMA = "weft.roce-ports/1"
+FIRST_PORT, LAST_PORT = 0xC000, 0xFFFF
+Status = Literal["unverified", "modelled", "probed", "not found"]
+STATUSES: tuple[Status, ...] = ("unverified", "modelled", "probed", "not found")
+COLUMNS = ("src_ip", "dst_ip", "queue_pair", "udp_sport", "expected_path", "status", "job", "collective")
+_BETWEEN = "|"
+
+
+def udp_source_port(flow_label: int) -> int:
+    """The UDP source port of a 20-bit flow label, as the verbs library computes it.
+
+    Raises:
+        BadInput: more than 20 bits.
+    """
+    if not 0 <= flow_label < 2**20:
+        raise BadInput(f"flow label {flow_label} is not of 20 bits", where="flow label")
+    return FIRST_PORT | ((flow_label & 0x3FFF) ^ ((flow_label & 0xFC000) >> 14))
+
+
+def flow_label_of_queue_pairs(lqpn: int, rqpn: int) -> int:
+    """The flow label that the kernel takes for a local and a remote 24-bit queue pair if none is asked for.
+
+    Raises:
+        BadInput: a number of more than 24 bits.
+    """
+    if not (0 <= lqpn < 2**24 and 0 <= rqpn < 2**24):
+        raise BadInput(f"{lqpn} and {rqpn} are not queue pairs of 24 bits", where="queue pairs")
+    value = lqpn * rqpn
+    value ^= value >> 20
+    value ^= value >> 40
+    return value & 0xFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePort:
+    """A row of the table; ``path`` are names of nodes from source to destination, ``udp_sport`` None where
+    none was found."""
+
+    src_ip: str
+    dst_ip: str
+    queue_pair: int
+    udp_sport: int | None
+    path: tuple[str, ...]
+    status: Status
+    job: str
+    collective: str
+
+
+def source_ports(
+    fabric: Fabric,
+    traffic: JobTraffic,
+    routes: Routes,
+    *,
+    switch_hash: SwitchHash | str | None = None,
+    probes: str | None = None,
+) -> tuple[SourcePort, ...]:
+    """A source port for every flow that crosses the network.
+
+    Args:
+        switch_hash: how the switches hash, or the name of a model ("crc32").
+        probes: text of a probe file (see ``read_probes``).
+
+    Raises:
+        BadInput: both are given, or the probes or routes cannot be used.
+        UnknownName: no such model.
+        Unsupported: a flow is not on one path, or a pair has more flows than there are ports.
+    """
+    if switch_hash is not None and probes is not None:
+        raise BadInput("a hash and probes are given", where="source ports", remedy="give one of them")
+    plan, hops = addressing(fabric), NextHops(fabric)
+    search = _Search(
+        plan=plan,
+        hops=hops,
+        switch_hash=None if switch_hash is None else resolve_hash(switch_hash),
+        probes=None if probes is None else read_probes(probes, fabric),
+        names=fabric.names,
+    )
+    paths = network_paths(fabric, traffic, routes, where="source ports")
+    rank = traffic.collective.tolist()
+    order = sorted(paths, key=lambda path: (rank[path.flow], path.queue_pair))
+    pairs: dict[tuple[int, int], list[PlannedPath]] = defaultdict(list)
+    for path in order:
+        pairs[path.source, path.target].append(path)
+    rows: dict[int, SourcePort] = {}
+    for flows in pairs.values():
+        if len(flows) > LAST_PORT - FIRST_PORT + 1:
+            raise Unsupported(
+                f"{len(flows):,} flows between two hosts have no port each",
+                where="source ports",
+                remedy="plan fewer queue pairs",
+            )
+        used: set[int] = set()
+        for slot, path in enumerate(flows):
+            port = search.port(path, slot, used)
+            used |= set() if port is None else {port}
+            rows[path.flow] = search.row(path, slot, port)
+    return tuple(rows[path.flow] for path in paths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    plan: Addressing
+    hops: NextHops
+    switch_hash: SwitchHash | None
+    probes: Probes | None
+    names: tuple[str, ...]
+
+    def port(self, path: PlannedPath, slot: int, used: set[int]) -> int | None:
+        ports = (each for each in range(FIRST_PORT, LAST_PORT + 1) if each not in used)
+        if self.switch_hash is not None:
+            return next((port for port in ports if self._takes(path, port, self.switch_hash)), None)
+        if self.probes is not None:
+            ends = self.plan.ipv4(path.source), self.plan.ipv4(path.target)
+            seen = self.probes.on(ends, [self.names[node] for node in path.nodes], self._chosen(path))
+            return next((port for port in seen if port not in used), None)
+        return FIRST_PORT + slot
+
+    def row(self, path: PlannedPath, slot: int, port: int | None) -> SourcePort:
+        status: Status = "unverified"
+        if self.switch_hash is not None or self.probes is not None:
+            status = "modelled" if self.switch_hash is not None else "probed"
+        return SourcePort(
+            src_ip=self.plan.ipv4(path.source),
+            dst_ip=self.plan.ipv4(path.target),
+            queue_pair=slot,
+            udp_sport=port,
+            path=tuple(self.names[node] for node in path.nodes),
+            status="not found" if port is None else status,
+            job=path.job,
+            collective=path.collective,
+        )
+
+    def _takes(self, path: PlannedPath, port: int, switch_hash: SwitchHash) -> bool:
+        """Whether every switch of the path sends a packet with this port along it."""
+        for node, link in zip(path.switches, path.links[1:], strict=True):
+            choices = self.hops.of(node, path.target)
+            if link not in choices:
+                return False
+            packet = Packet(
+                switch=self.names[node],
+                src_ip=self.plan.ipv4(path.source),
+                dst_ip=self.plan.ipv4(path.target),
+                udp_sport=port,
+            )
+            if len(choices) > 1 and choices[switch_hash(packet) % len(choices)] != link:
+                return False
+        return True
+
+    def _chosen(self, path: PlannedPath) -> set[str]:
+        """The nodes of a path behind switches that have a choice: who sees these knows the path."""
+        steps = zip(path.switches, path.nodes[2:], strict=True)
+        return {self.names[after] for node, after in steps if len(self.hops.of(node, path.target)) > 1}
+
+
+def write_csv(rows: tuple[SourcePort, ...]) -> str:
+    """The table as CSV; the nodes of a path stand between "|"."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        port = "" if row.udp_sport is None else row.udp_sport
+        path = _BETWEEN.join(row.path)
+        writer.writerow([row.src_ip, row.dst_ip, row.queue_pair, port, path, row.status, row.job, row.collective])
+    return text.getvalue()
+
+
+def write_json(rows: tuple[SourcePort, ...]) -> str:
+    """The table as JSON."""
+    table = [
+        {
+            "src_ip": row.src_ip,
+            "dst_ip": row.dst_ip,
+            "queue_pair": row.queue_pair,
+            "udp_sport": row.udp_sport,
+            "expected_path": list(row.path),
+            "status": row.status,
+            "job": row.job,
+            "collective": row.collective,
+        }
+        for row in rows
+    ]
+    return json.dumps({"schema": SCHEMA, "rows": table}, indent=1) + "\n"
+
+
+def lint_csv(text: str) -> tuple[str, ...]:
+    """What is wrong with a table in CSV."""
+    try:
+        rows = list(csv.reader(io.StringIO(text), strict=True))
+    except csv.Error as error:
+        return (f"not valid CSV: {error}",)
+    if not rows or tuple(rows[0]) != COLUMNS:
+        return (f"line 1: the columns are not {','.join(COLUMNS)}",)
+    found, tables = [], []
+    for number, cells in enumerate(rows[1:], start=2):
+        if len(cells) != len(COLUMNS):
+            found.append(f"row {number}: {len(cells)} cells")
+            continue
+        row: dict[str, Any] = dict(zip(COLUMNS, cells, strict=True))
+        for key in ("queue_pair", "udp_sport"):
+            digits = row[key].isascii() and row[key].isdigit() and len(row[key]) < 10
+            row[key] = int(row[key]) if digits else (None if row[key] == "" else row[key])
+        row["expected_path"] = row["expected_path"].split(_BETWEEN)
+        tables.append((f"row {number}", row))
+    return (*found, *_lint_rows(tables))
+
+
+def lint_json(text: str) -> tuple[str, ...]:
+    """What is wrong with a table in JSON."""
+    try:
+        table = parse_json(text, "table")
+    except BadInput as error:
+        return (str(error),)
+    rows = table.get("rows") if isinstance(table, dict) and table.get("schema") == SCHEMA else None
+    if not isinstance(rows, list):
+        return (f"has no rows or is not of schema {SCHEMA}",)
+    found, tables = [], []
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict) or set(row) != set(COLUMNS):
+            found.append(f"rows[{number}]: the fields are not {', '.join(COLUMNS)}")
+        else:
+            tables.append((f"rows[{number}]", row))
+    return (*found, *_lint_rows(tables))
+
+
+def _lint_rows(rows: list[tuple[str, dict[str, Any]]]) -> tuple[str, ...]:
+    found = []
+    seen: set[tuple[str, str, int]] = set()
+    for place, row in rows:
+        found += [
+            f"{place}: {key} {str(row[key])[:40]!r} is no address"
+            for key in ("src_ip", "dst_ip")
+            if not _address(row[key])
+        ]
+        port, slot, status, path = (row[key] for key in ("udp_sport", "queue_pair", "status", "expected_path"))
+        if status not in STATUSES:
+            found.append(f"{place}: status {str(status)[:40]!r} is not known")
+        if (port is None) != (status == "not found"):
+            found.append(f"{place}: a port and status {str(status)[:40]!r} do not go together")
+        if port is not None and not (type(port) is int and FIRST_PORT <= port <= LAST_PORT):
+            found.append(f"{place}: port {str(port)[:40]} is not in {FIRST_PORT} to {LAST_PORT}")
+        if not (isinstance(path, list) and len(path) > 1 and all(isinstance(n, str) and n for n in path)):
+            found.append(f"{place}: the path has no two nodes")
+        if type(slot) is not int or slot < 0:
+            found.append(f"{place}: queue pair {str(slot)[:40]!r} is no number from 0")
+            continue
+        key = str(row["src_ip"]), str(row["dst_ip"]), slot
+        if key in seen:
+            found.append(f"{place}: {key[0]} -> {key[1]} queue pair {slot} is given twice")
+        seen.add(key)
+    return tuple(found)
+
+
+def _address(text: object) -> bool:
+    try:
+        IPv4Address(str(text))
+    except AddressValueError:
+        return False
+    return True

@@ -1,0 +1,186 @@
+"""ASTRA-sim's networks: the analytical backend's network.yml, and the logical topology of its ns-3 backend.
+
+Its bandwidths are in GB/s of 2**30 bytes.  A ring's is what a node sends in all, a switch's is that of the
+node's only link, and a fully connected dimension's is that of each of its links.  Its latencies are of one
+hop: through a switch there are two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+from weft.errors import BadInput, UnknownName, Unsupported
+from weft.fabric import checks
+from weft.fabric.dimension import Dimension, DimensionKind
+from weft.fabric.edge import parse_json, read_text
+from weft.interop.text.settings import LARGEST_FILE_BYTES
+from weft.interop.text.yaml_subset import Value, parse_yaml
+
+KEYS = ("topology", "npus_count", "bandwidth", "latency")
+KINDS: dict[str, DimensionKind] = {"Ring": "ring", "FullyConnected": "fully-connected", "Switch": "switch"}
+NAMES = {kind: name for name, kind in KINDS.items()}
+GB = 2**30
+MOST_DIMENSIONS = 64
+_NUMBER = re.compile(r"([0-9]{1,40}(\.[0-9]{0,60})?|\.[0-9]{1,60})([eE][+-]?[0-9]{1,3})?")
+_WHOLE = re.compile(r"[0-9]{1,9}")
+
+
+def read_network(path: str | os.PathLike[str]) -> tuple[Dimension, ...]:
+    """The dimensions of a network.yml, inner to outer.
+
+    Raises:
+        BadInput: the file cannot be read, a key or a value is missing, unknown or cannot be used, or the
+            lists differ in length.
+        Unsupported: a network.json of ASTRA-sim 1.0.
+    """
+    where = os.fspath(path)
+    lists = _lists(read_text(path, where=where, largest=LARGEST_FILE_BYTES), where)
+    rows = zip(*(lists[key] for key in KEYS), strict=True)
+    return tuple(_dimension(row, number, where) for number, row in enumerate(rows))
+
+
+def write_network(dimensions: Sequence[Dimension]) -> str:
+    """A network.yml, which ``read_network`` reads back exactly.
+
+    Raises:
+        BadInput: no dimensions.
+        Unsupported: a dimension that ASTRA-sim does not have: a line, a switch that reduces, size 1.
+    """
+    if not 0 < len(dimensions) <= MOST_DIMENSIONS:
+        raise BadInput(f"{len(dimensions)} dimensions", where="network", remedy=f"give 1 to {MOST_DIMENSIONS}")
+    for number, dimension in enumerate(dimensions):
+        _refuse(dimension, f"network: dimension {number}")
+    rows = {
+        "topology": [NAMES[one.kind] for one in dimensions],
+        "npus_count": [str(one.size) for one in dimensions],
+        "bandwidth": [_bandwidth_text(one) for one in dimensions],
+        "latency": [_latency_text(one) for one in dimensions],
+    }
+    return "".join(f"{key}: [ {', '.join(values)} ]\n" for key, values in rows.items())
+
+
+def read_logical_topology(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    """Sizes of the dimensions in a logical topology of the ns-3 backend, inner to outer.
+
+    Raises:
+        BadInput: the file cannot be read, or is not ``{"logical-dims": ["8", "2"]}``.
+    """
+    where = os.fspath(path)
+    table = parse_json(read_text(path, where=where, largest=LARGEST_FILE_BYTES), where)
+    sizes = table.get("logical-dims") if isinstance(table, dict) else None
+    remedy = 'write it like {"logical-dims": ["8", "2"]}'
+    if not isinstance(sizes, list) or not 0 < len(sizes) <= MOST_DIMENSIONS:
+        raise BadInput("has no list of logical-dims", where=where, remedy=remedy)
+    if len(table) > 1:
+        raise BadInput("has more than logical-dims", where=where, remedy=remedy)
+    place = f"{where}: logical-dims"
+    texts = [size if isinstance(size, str) else json.dumps(size) for size in sizes]
+    return tuple(_size(text, place, low=1) for text in texts)
+
+
+def write_logical_topology(sizes: Sequence[int]) -> str:
+    """A logical topology for the ns-3 backend.
+
+    Raises:
+        BadInput: no sizes, or one that is not a whole number from 1.
+    """
+    if not 0 < len(sizes) <= MOST_DIMENSIONS:
+        raise BadInput(f"{len(sizes)} dimensions", where="sizes", remedy=f"give 1 to {MOST_DIMENSIONS}")
+    return json.dumps({"logical-dims": [str(checks.whole(size, "sizes")) for size in sizes]}) + "\n"
+
+
+def _lists(text: str, where: str) -> dict[str, list[str]]:
+    if text.lstrip().startswith("{"):
+        remedy = "give the network.yml of version 2"
+        raise Unsupported("networks in JSON (ASTRA-sim 1.0) are not read", where=where, remedy=remedy)
+    try:
+        table = parse_yaml(text, where=where)
+    except BadInput as error:
+        remedy = "write each key in one line, like topology: [ Ring, Switch ]"
+        raise BadInput(error.what, where=error.where, remedy=remedy) from None
+    if not isinstance(table, dict):
+        raise BadInput("is not a network of ASTRA-sim", where=where, remedy=f"give {', '.join(KEYS)}")
+    for key in table:
+        if key not in KEYS:
+            raise UnknownName("key", key, KEYS, where=where)
+    found = {key: _texts(table.get(key), f"{where}: {key}") for key in KEYS}
+    if len({len(values) for values in found.values()}) > 1:
+        lengths = ", ".join(f"{key} {len(values)}" for key, values in found.items())
+        raise BadInput(f"lists differ in length: {lengths}", where=where, remedy="give one value per dimension")
+    return found
+
+
+def _texts(value: Value | None, where: str) -> list[str]:
+    if value is None:
+        raise BadInput("is missing", where=where, remedy="add it")
+    texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+    if not isinstance(value, list) or len(texts) != len(value) or not 0 < len(texts) <= MOST_DIMENSIONS:
+        raise BadInput("is not a list of values", where=where, remedy="give one value per dimension")
+    return texts
+
+
+def _dimension(row: tuple[str, ...], number: int, where: str) -> Dimension:
+    name, count, bandwidth, latency = row
+    if name not in KINDS:
+        raise UnknownName("topology", name[:40], KINDS, where=f"{where}: topology[{number}]")
+    kind, size = KINDS[name], _size(count, f"{where}: npus_count[{number}]", low=2)
+    place = f"{where}: bandwidth[{number}]"
+    bandwidth_Bps = checks.positive(float(_number(bandwidth, place) * GB * _links(kind, size)), place)
+    place = f"{where}: latency[{number}]"
+    latency_s = checks.positive(float(_number(latency, place) * _hops(kind)), place, zero=True)
+    return Dimension(size=size, kind=kind, bandwidth_Bps=bandwidth_Bps, latency_s=latency_s)
+
+
+def _links(kind: DimensionKind, size: int) -> int:
+    """Links that ASTRA-sim's bandwidth counts once and ours in all."""
+    return size - 1 if kind == "fully-connected" else 1
+
+
+def _hops(kind: DimensionKind) -> Decimal:
+    """Seconds of a step over a hop of one nanosecond."""
+    return Decimal("2e-9") if kind == "switch" else Decimal("1e-9")
+
+
+def _size(text: str, where: str, *, low: int) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise BadInput(f"{text[:40]!r} is not a whole number", where=where, remedy=f"give {low} or more")
+    return checks.whole(int(text), where, low=low)
+
+
+def _number(text: str, where: str) -> Decimal:
+    if not _NUMBER.fullmatch(text):
+        raise BadInput(f"{text[:40]!r} is not a number", where=where, remedy="give a number without a unit")
+    return Decimal(text)
+
+
+def _refuse(dimension: Dimension, where: str) -> None:
+    if dimension.kind not in NAMES:
+        remedy = "give a ring, a switch or all pairs"
+        raise Unsupported(f"ASTRA-sim has no {dimension.kind}", where=where, remedy=remedy)
+    if dimension.reduces:
+        remedy = "give a switch that does not reduce"
+        raise Unsupported("ASTRA-sim's switches do not reduce", where=where, remedy=remedy)
+    if dimension.size < 2:
+        problem = "ASTRA-sim's dimensions have at least 2 nodes"
+        raise Unsupported(problem, where=where, remedy="leave this dimension out")
+
+
+def _bandwidth_text(dimension: Dimension) -> str:
+    scale = GB * _links(dimension.kind, dimension.size)
+    return _shortest(Decimal(dimension.bandwidth_Bps), Decimal(scale))
+
+
+def _latency_text(dimension: Dimension) -> str:
+    return _shortest(Decimal(repr(float(dimension.latency_s))), _hops(dimension.kind))
+
+
+def _shortest(value: Decimal, scale: Decimal) -> str:
+    """A number that is ``value`` again as a float once multiplied: as short as a float's text where that
+    does."""
+    exact = value / scale
+    short = repr(float(exact))
+    return short if float(Decimal(short) * scale) == float(value) else str(exact)

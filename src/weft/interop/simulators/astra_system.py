@@ -1,0 +1,282 @@
+"""ASTRA-sim's system files: JSON of version 2, and the ``key: value`` lines of version 1.0.
+
+Releases of version 2 read neither inter- nor intra-dimension-scheduling: their chunks take the dimensions in
+order, first come first served.  Files that have these keys are read here all the same, in both forms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from weft.errors import BadInput, UnknownName, Unsupported
+from weft.fabric.edge import parse_json, read_text
+from weft.interop.text.settings import LARGEST_FILE_BYTES, Settings
+
+Policy = Literal["baseline", "themis"]
+Order = Literal["fifo", "scf"]
+Queue = Literal["LIFO", "FIFO"]
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+VERSIONS = ("1", "2")
+MOST_CHUNKS, MOST_DIMENSIONS = 1_000_000, 64
+_ALGORITHMS = {
+    "ring": "ring",
+    "direct": "direct",
+    "halvingDoubling": "halving-doubling",
+    "doubleBinaryTree": "double-tree",
+}
+_NAMES = {ours: theirs for theirs, ours in _ALGORITHMS.items()}
+_OVER_ALL_DIMENSIONS = re.compile(r"one(Ring|Direct[0-9]{0,9}|HalvingDoubling)")
+_WINDOWED = re.compile(r"direct[0-9]{1,9}")
+_POLICIES: dict[str, Policy | None] = {
+    "baseline": "baseline",
+    "ascending": "baseline",
+    "themis": "themis",
+    "offlineGreedy": "themis",
+    "themisFlex": None,
+    "offlineGreedyFlex": None,
+    "roundRobin": None,
+}
+_ORDERS: dict[str, Order | None] = {
+    "FIFO": "fifo",
+    "SCF": "scf",
+    "smallestFirst": "scf",
+    "RG": None,
+    "lessRemainingPhaseFirst": None,
+}
+_QUEUES: dict[str, Queue | None] = {"LIFO": "LIFO", "FIFO": "FIFO", "EXPLICIT": None}
+Choice = TypeVar("Choice", bound=str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AstraSystem:
+    """What a system file says that Weft uses; the defaults are ASTRA-sim's.
+
+    ``algorithms``: per collective ("all-reduce", "all-gather", "reduce-scatter", "all-to-all") one algorithm
+    per dimension, inner to outer: ring, direct, halving-doubling or double-tree.  A collective that the file
+    leaves out is left out.  ``chunks``: parts of a collective.  ``active``: chunks that a dimension works on
+    at once.  ``policy``: in which order chunks pass the dimensions.  ``order``: which chunk a dimension takes
+    next.  ``scheduling_policy``: which collective goes first.  ``endpoint_delay_s``: seconds that an end
+    takes for each message.  ``peak_flops`` (FLOP/s) and ``local_memory_Bps`` (bytes/s): the accelerator's,
+    None where not given.  ``ignored``: settings without effect here, sorted.
+    """
+
+    algorithms: Mapping[str, tuple[str, ...]]
+    chunks: int = 1
+    active: int = 1
+    policy: Policy = "baseline"
+    order: Order = "fifo"
+    scheduling_policy: Queue = "LIFO"
+    endpoint_delay_s: float = 10e-9
+    peak_flops: float | None = None
+    local_memory_Bps: float | None = None
+    ignored: tuple[str, ...] = field(default=())
+
+
+def read_system(path: str | os.PathLike[str]) -> AstraSystem:
+    """The settings of a system file, in the form of either version.
+
+    Raises:
+        BadInput: the file cannot be read, or a value cannot be used.
+        UnknownName: a value that ASTRA-sim does not know either.
+        Unsupported: a value that ASTRA-sim knows and Weft does not model.
+    """
+    where = os.fspath(path)
+    text = read_text(path, where=where, largest=LARGEST_FILE_BYTES)
+    s = Settings(_object(text, where) if text.lstrip().startswith("{") else _lines(text, where), where=where)
+    algorithms, windowed = _algorithms(s)
+    _check_optimization(s, algorithms)
+    return AstraSystem(
+        algorithms=algorithms,
+        chunks=_count(s, "preferred-dataset-splits"),
+        active=_count(s, "active-chunks-per-dimension"),
+        policy=_choice(s, "inter-dimension-scheduling", _POLICIES, "baseline"),
+        order=_choice(s, "intra-dimension-scheduling", _ORDERS, "FIFO"),
+        scheduling_policy=_choice(s, "scheduling-policy", _QUEUES, "LIFO"),
+        endpoint_delay_s=_number(s, "endpoint-delay", 10) / 1e9,
+        peak_flops=_rate(s, "peak-perf", 1e12),
+        local_memory_Bps=_rate(s, "local-mem-bw", 1e9),
+        ignored=tuple(sorted((*windowed, *(name[:60] for name in s.ignored)))),
+    )
+
+
+def write_system(system: AstraSystem, version: str = "2") -> str:
+    """A system file: JSON for version 2; for "1" lines, which hold no roofline.
+
+    Raises:
+        UnknownName: another version.
+        BadInput: an endpoint delay that is no whole number of nanoseconds.
+        Unsupported: a policy or order that version 2 does not have, or an algorithm that ASTRA-sim does not.
+    """
+    if version not in VERSIONS:
+        raise UnknownName("version of ASTRA-sim", version, VERSIONS)
+    if version == "2" and (system.policy != "baseline" or system.order != "fifo"):
+        problem = f"ASTRA-sim 2 cannot be told to schedule as {system.policy} with {system.order}"
+        raise Unsupported(problem, where="system", remedy='write it for version "1"')
+    values: dict[str, Any] = {
+        "scheduling-policy": system.scheduling_policy,
+        "endpoint-delay": _nanoseconds(system.endpoint_delay_s),
+        "active-chunks-per-dimension": system.active,
+        "preferred-dataset-splits": system.chunks,
+    }
+    for collective in COLLECTIVES:
+        if collective in system.algorithms:
+            values[f"{collective}-implementation"] = _their_names(system.algorithms[collective])
+    values["collective-optimization"] = "localBWAware"
+    return _as_json(system, values) if version == "2" else _as_lines(system, values)
+
+
+def _as_json(system: AstraSystem, values: dict[str, Any]) -> str:
+    if system.local_memory_Bps is not None:
+        values["local-mem-bw"] = system.local_memory_Bps / 1e9
+    if system.peak_flops is not None:
+        values["peak-perf"] = system.peak_flops / 1e12
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _as_lines(system: AstraSystem, values: dict[str, Any]) -> str:
+    values["intra-dimension-scheduling"] = system.order.upper()
+    values["inter-dimension-scheduling"] = system.policy
+    shown = {key: "_".join(value) if isinstance(value, list) else value for key, value in values.items()}
+    return "".join(f"{key}: {value}\n" for key, value in shown.items())
+
+
+def _nanoseconds(seconds: float) -> int:
+    whole = round(seconds * 1e9)
+    if whole / 1e9 != seconds:
+        problem = f"{seconds:g} s is no whole number of nanoseconds"
+        raise BadInput(problem, where="system: endpoint delay", remedy="round it")
+    return whole
+
+
+def _their_names(algorithms: Sequence[str]) -> list[str]:
+    for algorithm in algorithms:
+        if algorithm not in _NAMES:
+            problem = f"ASTRA-sim has no algorithm {algorithm!r}"
+            raise Unsupported(problem, where="system: algorithms", remedy=f"use {', '.join(_NAMES)}")
+    return [_NAMES[algorithm] for algorithm in algorithms]
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    table = parse_json(text, where)
+    if not any(key in table for key in _TYPICAL):
+        raise BadInput("is not a system file of ASTRA-sim", where=where, remedy="give the system.json")
+    return dict(table)
+
+
+_TYPICAL = ("scheduling-policy", "preferred-dataset-splits", *(f"{one}-implementation" for one in COLLECTIVES))
+
+
+def _lines(text: str, where: str) -> dict[str, Any]:
+    """Lines of version 1.0; lists are joined by "_", and numbers become numbers."""
+    found: dict[str, Any] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        key, colon, value = (part.strip() for part in line.partition(":"))
+        if not (key and colon and value) or len(value) > 1000:
+            problem = f"{line[:40]!r} is not 'key: value'"
+            raise BadInput(problem, where=f"{where}: line {number}", remedy="give ASTRA-sim's system file")
+        if key in found:
+            raise BadInput(f"{key[:60]} is given twice", where=f"{where}: line {number}", remedy="remove one")
+        found[key] = value.split("_") if key.endswith("-implementation") else _value(value)
+    if not found:
+        raise BadInput("is empty", where=where, remedy="give ASTRA-sim's system file")
+    return found
+
+
+def _value(text: str) -> str | int | float:
+    if re.fullmatch(r"-?[0-9]{1,18}", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?[0-9]*\.?[0-9]+([eE][+-]?[0-9]{1,3})?", text) else text
+
+
+def _algorithms(s: Settings) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """Algorithms per collective, and those whose window of messages is ignored."""
+    for key in s:
+        if key == "per-node-custom-implementation" or key.endswith("-implementation-custom"):
+            remedy = "remove it, and give each dimension an algorithm"
+            raise Unsupported("custom collectives are not modelled", where=f"{s.where}: {key}", remedy=remedy)
+    found: dict[str, tuple[str, ...]] = {}
+    windowed = []
+    for collective in COLLECTIVES:
+        key = f"{collective}-implementation"
+        if key in s:
+            names = _names(s, key)
+            found[collective] = tuple(_algorithm(name, f"{s.where}: {key}") for name in names)
+            windowed += [f"{key}: window of {name}" for name in names if _WINDOWED.fullmatch(name)]
+    if len({len(algorithms) for algorithms in found.values()}) > 1:
+        counts = ", ".join(f"{collective} {len(algorithms)}" for collective, algorithms in found.items())
+        raise s.bad("implementations", f"differ in dimensions: {counts}", "give one algorithm per dimension")
+    return found, tuple(windowed)
+
+
+def _names(s: Settings, key: str) -> list[str]:
+    names = s[key]
+    if not isinstance(names, list) or not 0 < len(names) <= MOST_DIMENSIONS:
+        raise s.bad(key, "is not a list of algorithms", "give one per dimension")
+    if not all(isinstance(name, str) for name in names):
+        raise s.bad(key, f"{reprlib.repr(names)} holds more than names", "give one algorithm per dimension")
+    return names
+
+
+def _algorithm(name: str, where: str) -> str:
+    if _OVER_ALL_DIMENSIONS.fullmatch(name):
+        raise Unsupported(
+            f"{name} over all dimensions at once is not modelled",
+            where=where,
+            remedy="give an algorithm per dimension, or one dimension",
+        )
+    plain = "direct" if _WINDOWED.fullmatch(name) else name
+    if plain not in _ALGORITHMS:
+        raise UnknownName("algorithm", name[:40], _ALGORITHMS, where=where)
+    return _ALGORITHMS[plain]
+
+
+def _check_optimization(s: Settings, algorithms: Mapping[str, tuple[str, ...]]) -> None:
+    key, choices = "collective-optimization", ("baseline", "localBWAware")
+    value = s.get(key, "localBWAware")
+    if value not in choices:
+        raise UnknownName("value", reprlib.repr(value), choices, where=f"{s.where}: {key}")
+    if value == "baseline" and len(algorithms.get("all-reduce", ())) > 1:
+        problem = "all-reduces of the whole buffer in every dimension are not modelled"
+        raise Unsupported(problem, where=f"{s.where}: {key}", remedy="set localBWAware")
+
+
+def _choice(s: Settings, key: str, choices: Mapping[str, Choice | None], default: str) -> Choice:
+    value = s.get(key, default)
+    where = f"{s.where}: {key}"
+    if not isinstance(value, str) or value not in choices:
+        shown = value if isinstance(value, str) else reprlib.repr(value)
+        raise UnknownName("value", shown[:40], choices, where=where)
+    found = choices[value]
+    if found is None:
+        known = ", ".join(name for name, ours in choices.items() if ours)
+        raise Unsupported(f"{value} is not modelled", where=where, remedy=f"use {known}")
+    return found
+
+
+def _count(s: Settings, key: str) -> int:
+    value = s.get(key, 1)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_CHUNKS:
+        problem = f"{reprlib.repr(value)} is not a whole number from 1 to {MOST_CHUNKS:,}"
+        raise s.bad(key, problem, "correct it")
+    return value
+
+
+def _number(s: Settings, key: str, default: float) -> float:
+    value = s.get(key, default)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1e15:
+        raise s.bad(key, f"{reprlib.repr(value)} is not a number from 0 to 1e15", "correct it")
+    return float(value)
+
+
+def _rate(s: Settings, key: str, unit: float) -> float | None:
+    """A rate in SI units; None where the file has none or, as ASTRA-sim does for "not given", says 0."""
+    return _number(s, key, 0) * unit or None

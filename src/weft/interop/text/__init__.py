@@ -1,0 +1,1 @@
+"""Text of foreign files: XML, YAML and flat settings, read within bounds."""

@@ -1,0 +1,1 @@
+"""Traces of other tools: Chakra's execution traces, and what PyTorch's profiler records."""

@@ -1,0 +1,1 @@
+"""Traffic of jobs as other tools describe it."""

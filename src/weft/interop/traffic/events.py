@@ -1,0 +1,153 @@
+"""Events for the route controller as lines of JSON, one event a line.
+
+    {"time_s": 0, "event": "job-arrives", "job": "a", "flows": [{"source": "accelerator-0", "target":
+     "accelerator-32", "bytes": 1e9, "collective": "ring 0", "rounds": 6}, ...], "pause_s": 1.2}
+    {"time_s": 9, "event": "link-down", "link": ["leaf-0", "spine-3"]}
+    {"time_s": 9, "event": "switch-down", "switch": "spine-3"}
+    {"time_s": 12, "event": "traffic", "job": "a", "collective": "ring 0", "bytes": 1e9}
+
+Also "job-ends", "link-up", "switch-up" and "tick".  "traffic" says that a collective was measured to begin;
+with ``flows`` it may name flows that nobody announced.  Ends are names of accelerators or their numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from weft.errors import BadInput
+from weft.fabric.edge import parse_json, validate
+from weft.fabric.spec import Fabric
+from weft.routing.events import KINDS, Event, Kind
+from weft.routing.traffic import JobTraffic, job_traffic
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+def read_event(line: str, fabric: Fabric, where: str) -> Event:
+    """The event of a line.
+
+    Raises:
+        BadInput: a torn line, an unknown event or field, a value that cannot be used.
+    """
+    try:
+        table = parse_json(line, where)
+    except BadInput as error:
+        raise BadInput(
+            f"is torn or no JSON ({error.what.removeprefix('not valid JSON: ')})",
+            where=where,
+            remedy="send each event as one whole line of JSON",
+        ) from None
+    fields: Any = validate(_fields(), table, where)
+    kind = fields.event
+    needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "collective")}
+    needed |= {f"{what}-{way}": (what,) for what in ("link", "switch") for way in ("down", "up")}
+    for name in needed.get(kind, ()):
+        if not getattr(fields, name):
+            raise BadInput("is missing", where=f"{where}: {name}", remedy=f"{kind} needs it")
+    return Event(
+        time_s=fields.time_s,
+        kind=kind,
+        job=fields.job or "",
+        traffic=_traffic(fields, fabric, where) if fields.flows else None,
+        nodes=tuple(fields.link or ()) or ((fields.switch,) if fields.switch else ()),
+        collective=fields.collective or "",
+        bytes=fields.bytes or 0.0,
+        text=line.strip(),
+    )
+
+
+def arrival_line(traffic: JobTraffic, fabric: Fabric, time_s: float) -> str:
+    """A job's arrival as a line."""
+    flows = [
+        {
+            "source": fabric.names[source],
+            "target": fabric.names[target],
+            "bytes": bytes_,
+            "collective": traffic.names[collective],
+            "rounds": int(traffic.rounds[collective]),
+            **({"queue_pair": pair} if pair else {}),
+            **({"rate_Bps": rate} if np.isfinite(rate) else {}),
+        }
+        for source, target, bytes_, collective, pair, rate in zip(
+            *(each.tolist() for each in (traffic.source, traffic.target, traffic.bytes)),
+            *(each.tolist() for each in (traffic.collective, traffic.queue_pair, traffic.cap_Bps)),
+            strict=True,
+        )
+    ]
+    line = {"time_s": time_s, "event": "job-arrives", "job": traffic.jobs[0]}
+    return json.dumps(line | {"pause_s": float(traffic.pause_s[0]), "flows": flows})
+
+
+def _traffic(fields: Any, fabric: Fabric, where: str) -> JobTraffic:
+    number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
+    names = list(dict.fromkeys(flow.collective for flow in fields.flows))
+    rounds: dict[str, int] = {}
+    for flow in fields.flows:
+        if rounds.setdefault(flow.collective, flow.rounds) != flow.rounds:
+            raise BadInput(f"collective {flow.collective!r} has several numbers of rounds", where=where)
+    ends = [[_end(getattr(flow, side), number, fabric, where) for flow in fields.flows] for side in _SIDES]
+    return job_traffic(
+        np.array(ends[0]),
+        np.array(ends[1]),
+        np.array([flow.bytes for flow in fields.flows]),
+        collective=np.array([names.index(flow.collective) for flow in fields.flows]),
+        rounds=np.array([rounds[name] for name in names]),
+        names=names,
+        job=np.zeros(len(names), dtype=np.int64),
+        jobs=(fields.job,),
+        start_s=np.array([fields.time_s]),
+        pause_s=np.array([fields.pause_s]),
+        cap_Bps=np.array([np.inf if flow.rate_Bps is None else flow.rate_Bps for flow in fields.flows]),
+        queue_pair=np.array([flow.queue_pair for flow in fields.flows]),
+    )
+
+
+_SIDES = ("source", "target")
+
+
+def _end(end: str | int, number: dict[str, int], fabric: Fabric, where: str) -> int:
+    at = number.get(end, -1) if isinstance(end, str) else end
+    if not 0 <= at < fabric.accelerators:
+        raise BadInput(
+            f"{end!r} is no accelerator of {fabric.name}", where=where, remedy=f"use names like {fabric.names[0]}"
+        )
+    return at
+
+
+def _fields() -> type[BaseModel]:
+    """The fields of a line (pydantic is imported only here)."""
+    from pydantic import BaseModel, ConfigDict, Field
+
+    finite = Field(ge=0, lt=1e18, allow_inf_nan=False)
+    short = Field(max_length=200)
+
+    class Flow(BaseModel):
+        model_config = ConfigDict(extra="forbid", strict=True)
+        source: Annotated[str, short] | int
+        target: Annotated[str, short] | int
+        bytes: Annotated[float, finite]
+        collective: Annotated[str, short] = "flows"
+        rounds: Annotated[int, Field(ge=1, lt=10**9)] = 1
+        queue_pair: Annotated[int, Field(ge=0, lt=10**6)] = 0
+        rate_Bps: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    class Line(BaseModel):
+        model_config = ConfigDict(extra="forbid", strict=True)
+        time_s: Annotated[float, finite]
+        event: Kind
+        job: Annotated[str, short] | None = None
+        flows: list[Flow] | None = None
+        pause_s: Annotated[float, finite] = 0.0
+        link: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
+        switch: Annotated[str, short] | None = None
+        collective: Annotated[str, short] | None = None
+        bytes: Annotated[float, finite] | None = None
+
+    return Line
+
+
+__all__ = ["KINDS", "arrival_line", "read_event"]

@@ -1,0 +1,317 @@
+"""torchtitan: recipes of its current main branch (Python functions) and job files up to version 0.2.2 (TOML).
+
+Setting names are those of torchtitan's main branch of August 2026 and of its tag v0.2.2.  z becomes the
+sharding degree and data the replication degree; sharding over ``data`` alone (zero 1 and 2) becomes sharding
+whose weights stay gathered between forward and backward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.cluster.spec import Cluster
+from weft.interop.training.launchers import (
+    LaunchArguments,
+    NotExpressible,
+    common_reasons,
+    micro_batches,
+    placed_like,
+    torchrun,
+)
+from weft.layout.spec import AXES, Layout, Schedule
+from weft.layout.stages import split_layers
+from weft.model import catalogue
+from weft.model.job import Job, Precision
+from weft.model.spec import Model
+
+TOOL = "torchtitan"
+Form = Literal["recipe", "toml"]
+Value = bool | int | str | list[str]
+Settings = dict[str, Value]
+
+SCHEDULES: dict[Schedule, str] = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zbv": "ZBVZeroBubble"}
+
+
+_CONVERTERS: dict[Precision, str] = {
+    "fp8": "Float8LinearConverter",
+    "mxfp8": "MXFP8LinearConverter",
+    "nvfp4": "NVFP4LinearConverter",
+}
+_CONVERTED: dict[Precision, str] = {
+    "fp8": "filter_fqns=['lm_head', 'router.gate']",
+    "mxfp8": "fqns=['layers']",
+    "nvfp4": "fqns=['layers']",
+}
+CONVERTERS: dict[Precision, str] = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
+"""Names of model converters in job files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A model that torchtitan defines: module and flavor, the recipe to start from, and our name for it."""
+
+    module: str
+    name: str
+    recipe: str
+    model: str
+
+
+FLAVORS = (
+    Flavor("llama3", "1B", "llama3_8b", "llama-3.2-1b"),
+    Flavor("llama3", "3B", "llama3_8b", "llama-3.2-3b"),
+    Flavor("llama3", "8B", "llama3_8b", "llama-3.1-8b"),
+    Flavor("llama3", "70B", "llama3_70b", "llama-3.1-70b"),
+    Flavor("llama3", "405B", "llama3_405b", "llama-3.1-405b"),
+    Flavor("deepseek_v3", "16B", "deepseek_v3_16b", "deepseek-v2-lite"),
+    Flavor("deepseek_v3", "236B", "deepseek_v3_671b", "deepseek-v2"),
+    Flavor("deepseek_v3", "671B", "deepseek_v3_671b", "deepseek-v3"),
+    Flavor("qwen3", "0.6B", "qwen3_0_6b", "qwen3-0.6b"),
+    Flavor("qwen3", "1.7B", "qwen3_1_7b", "qwen3-1.7b"),
+    Flavor("qwen3", "4B", "qwen3_1_7b", "qwen3-4b"),
+    Flavor("qwen3", "8B", "qwen3_14b", "qwen3-8b"),
+    Flavor("qwen3", "14B", "qwen3_14b", "qwen3-14b"),
+    Flavor("qwen3", "32B", "qwen3_32b", "qwen3-32b"),
+    Flavor("qwen3", "30B-A3B", "qwen3_30b_a3b", "qwen3-30b-a3b"),
+    Flavor("qwen3", "235B-A22B", "qwen3_30b_a3b", "qwen3-235b-a22b"),
+    Flavor("gpt_oss", "20b", "gpt_oss_20b", "gpt-oss-20b"),
+    Flavor("gpt_oss", "120b", "gpt_oss_120b", "gpt-oss-120b"),
+)
+
+
+def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
+    """A Python recipe (current main): save it as planned.py beside where torchrun starts."""
+    reasons = common_reasons(job, cluster, layout) + _reasons(job, layout, "recipe")
+    if reasons:
+        return NotExpressible(tool=TOOL, reasons=tuple(reasons))
+    flavor = find_flavor(job.model)
+    module = flavor.module if flavor else "llama3"
+    recipe = flavor.recipe if flavor else "llama3_debugmodel"
+    ac = {"full": "FullAC", "selective": "SelectiveAC"}.get(layout.recompute)
+    converter = _CONVERTERS.get(job.recipe.precision)
+    imports = [
+        f"from torchtitan.models.{module} import model_registry" if flavor else "",
+        f"from torchtitan.models.{module}.config_registry import {recipe}",
+        "from torchtitan.trainer import Trainer",
+        f"from torchtitan.distributed.activation_checkpoint import {ac}" if ac else "",
+        f"from torchtitan.components.quantization import {converter}" if converter else "",
+    ]
+    body = [f"config = {recipe}()"]
+    body += [f"config.{name} = {value!r}" for name, value in _recipe_settings(job, layout).items()]
+    body.append(f"config.activation_checkpoint = {ac}.Config()" if ac else "config.activation_checkpoint = None")
+    body += _registry(flavor, job.recipe.precision)
+    command = f"{torchrun(cluster, layout)} -m torchtitan.train --module planned --config planned"
+    lines = [*sorted(line for line in imports if line), "", "", "def planned() -> Trainer.Config:"]
+    lines += [*(f"    {line}" for line in (*body, "return config")), ""]
+    notes = _notes(job, layout, flavor)
+    return LaunchArguments(tool=TOOL, text="\n".join(lines), file="planned.py", command=command, notes=notes)
+
+
+def toml_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
+    """A job file for torchtitan up to version 0.2.2."""
+    tool = f"{TOOL} (TOML)"
+    reasons = common_reasons(job, cluster, layout) + _reasons(job, layout, "toml")
+    if reasons:
+        return NotExpressible(tool=tool, reasons=tuple(reasons))
+    flavor = find_flavor(job.model)
+    command = f"{torchrun(cluster, layout)} -m torchtitan.train --job.config_file planned.toml"
+    tables = [
+        "\n".join([f"[{table}]", *(f"{name} = {_toml(value)}" for name, value in settings.items())])
+        for table, settings in _toml_tables(job, layout, flavor).items()
+    ]
+    text = "\n\n".join(tables) + "\n"
+    notes = _notes(job, layout, flavor)
+    return LaunchArguments(tool=tool, text=text, file="planned.toml", command=command, notes=notes)
+
+
+def find_flavor(model: Model) -> Flavor | None:
+    """torchtitan's flavor with the shape of a model, if it has one."""
+    for flavor in FLAVORS:
+        known = catalogue.load(flavor.model).model
+        if (known.runs, known.vocab) == (model.runs, model.vocab):
+            return flavor
+    return None
+
+
+def _reasons(job: Job, layout: Layout, form: Form) -> list[str]:
+    found = []
+    if not placed_like(layout, *AXES):
+        found.append(f"it cannot place ranks in the order {'/'.join(layout.order)}")
+    if layout.z > 1 and layout.data > 1 and layout.zero:
+        found.append("beside z, data replicates the optimizer too (use zero=0)")
+    if layout.context_method == "ulysses" and layout.context > 1:
+        found.append("its context parallelism passes keys and values (ring), not heads (ulysses)")
+    if layout.x > 1 and not layout.sequence_parallel and form == "toml":
+        found.append("tensor parallelism always comes with sequence_parallel up to version 0.2.2")
+    if layout.recompute == "full" and layout.recompute_layers:
+        found.append("full recomputation covers all layers: no recompute_layers")
+    if layout.offload_activations:
+        found.append("it has no offload_activations")
+    found += _pipeline_reasons(job.model, layout)
+    return found + _expert_reasons(job.model, layout, form) + _precision_reasons(job, form)
+
+
+def _precision_reasons(job: Job, form: Form) -> list[str]:
+    known = ("fp32", "bf16", *(CONVERTERS if form == "toml" else _CONVERTERS))
+    missing = job.recipe.precision not in known
+    return [f"it does not train in {job.recipe.precision} (has {', '.join(known)})"] if missing else []
+
+
+def _pipeline_reasons(model: Model, layout: Layout) -> list[str]:
+    if layout.pipeline == 1:
+        return ["virtual_stages > 1 needs a pipeline"] if layout.virtual_stages > 1 else []
+    if layout.schedule not in SCHEDULES:
+        return [f"it has no schedule {layout.schedule}, only {', '.join(SCHEDULES)}"]
+    single, virtual = layout.schedule == "1f1b", layout.virtual_stages
+    if single and virtual > 1:
+        return ["1f1b has one stage a rank; interleaved has more"]
+    if not single and virtual == 1:
+        return [f"{SCHEDULES[layout.schedule]} needs virtual_stages of at least 2"]
+    if layout.schedule == "zbv" and virtual != 2:
+        return ["ZBVZeroBubble has exactly 2 virtual_stages"]
+    chunks = layout.pipeline * virtual
+    first, last, each = stage_weights(model.layers, chunks)
+    if virtual > 2 and -(-(model.layers + first + last) // each) != chunks:
+        return [f"its layers per stage cannot split {model.layers} layers into {chunks} chunks"]
+    return []
+
+
+def _expert_reasons(model: Model, layout: Layout, form: Form) -> list[str]:
+    if not any(block.moe for block in model.kinds):
+        return []
+    expert, tensor, x = layout.expert, layout.expert_tensor, layout.x
+    if expert == 1:
+        return [] if tensor == x else ["tensor parallelism cuts the experts too where expert is 1"]
+    if tensor != 1 and (form == "recipe" or tensor != x):
+        return [f"expert_tensor {tensor} is not available beside expert parallelism"]
+    borrowed = _shard(layout) * layout.context * (x if tensor == 1 else 1)
+    if borrowed % expert:
+        return [f"expert {expert} must divide the sharded ranks of a replica, {borrowed}"]
+    return []
+
+
+def _shard(layout: Layout) -> int:
+    """Degree of weight sharding: z, or all of data where the optimizer is sharded over it."""
+    return layout.z if layout.z > 1 or not layout.zero else layout.data
+
+
+def stage_weights(layers: int, chunks: int) -> tuple[int, int, int]:
+    """Layers fewer in the first and in the last chunk, and layers per chunk, as torchtitan counts them."""
+    counts = split_layers(layers, chunks)
+    fewer = (-layers) % chunks
+    first, last = (1, 1) if fewer == 2 and chunks > 2 else (0, 1) if fewer == 1 else (0, 0)
+    return first, last, max(counts)
+
+
+def _parallelism(layout: Layout) -> Settings:
+    shard = _shard(layout)
+    settings: Settings = {
+        "data_parallel_replicate_degree": layout.data_parallel // shard,
+        "data_parallel_shard_degree": shard,
+        "fsdp_reshard_after_forward": "always" if layout.z > 1 else "never" if shard > 1 else "default",
+        "tensor_parallel_degree": layout.x,
+        "context_parallel_degree": layout.context,
+        "pipeline_parallel_degree": layout.pipeline,
+        "expert_parallel_degree": layout.expert,
+    }
+    return settings
+
+
+def _pipeline(model: Model, layout: Layout) -> Settings:
+    if layout.pipeline == 1:
+        return {}
+    first, last, each = stage_weights(model.layers, layout.pipeline * layout.virtual_stages)
+    settings: Settings = {
+        "pipeline_parallel_schedule": SCHEDULES[layout.schedule],
+        "pipeline_parallel_first_stage_less_layers": first,
+        "pipeline_parallel_last_stage_less_layers": last,
+    }
+    if layout.virtual_stages > 2:
+        settings["pipeline_parallel_layers_per_stage"] = each
+    return settings
+
+
+def _recipe_settings(job: Job, layout: Layout) -> Settings:
+    recipe = job.recipe
+    parallelism = _parallelism(layout) | _pipeline(job.model, layout)
+    parallelism["enable_sequence_parallel"] = layout.sequence_parallel
+    if layout.pipeline > 1:
+        parallelism["num_pp_microbatches"] = micro_batches(job, layout)
+    settings: Settings = {
+        "training.num_tokens_per_microbatch_per_dp_rank": layout.micro_batch * recipe.sequence,
+        "training.num_tokens_per_train_step": recipe.tokens,
+        "training.max_context_length": recipe.sequence,
+        "training.mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
+        "training.enable_cpu_offload": layout.offload_optimizer,
+        "compile.enable": True,
+        "compile.enable_async_tensor_parallel": layout.x > 1 and layout.overlap_tensor == "full",
+    }
+    return settings | {f"parallelism.{name}": value for name, value in parallelism.items()}
+
+
+def _registry(flavor: Flavor | None, precision: Precision) -> list[str]:
+    if flavor is None:
+        return []
+    if precision not in _CONVERTERS:
+        return [f"config.model_spec = model_registry({flavor.name!r})"]
+    made = f"{_CONVERTERS[precision]}.Config({_CONVERTED[precision]}, model_compile_enabled=True)"
+    return [f"config.model_spec = model_registry({flavor.name!r}, converters=[{made}])"]
+
+
+def _toml_tables(job: Job, layout: Layout, flavor: Flavor | None) -> dict[str, Settings]:
+    recipe = job.recipe
+    share = micro_batches(job, layout) if layout.pipeline > 1 else 1
+    parallelism = _parallelism(layout) | _pipeline(job.model, layout)
+    if layout.pipeline > 1:
+        parallelism["pipeline_parallel_microbatch_size"] = layout.micro_batch
+    parallelism["enable_async_tensor_parallel"] = layout.x > 1 and layout.overlap_tensor == "full"
+    parallelism["expert_tensor_parallel_degree"] = layout.expert_tensor if layout.expert > 1 else 1
+    parallelism["context_parallel_rotate_method"] = "alltoall"
+    converter = CONVERTERS.get(recipe.precision)
+    tables: dict[str, Settings] = {
+        "model": {
+            "name": flavor.module if flavor else "llama3",
+            "flavor": flavor.name if flavor else "debugmodel",
+            "converters": [converter] if converter else [],
+        },
+        "training": {
+            "local_batch_size": layout.micro_batch * share,
+            "global_batch_size": recipe.global_batch,
+            "seq_len": recipe.sequence,
+            "mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
+            "enable_cpu_offload": layout.offload_optimizer,
+        },
+        "parallelism": parallelism,
+        "activation_checkpoint": {"mode": layout.recompute, "selective_ac_option": "op"},
+        "compile": {"enable": True},
+    }
+    return tables
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _notes(job: Job, layout: Layout, flavor: Flavor | None) -> tuple[str, ...]:
+    notes = []
+    if flavor is None:
+        notes.append(f"no flavor has the shape of {job.model.name}: add it to a model's registry")
+    if layout.zero == 1 and layout.z == 1 and layout.data > 1:
+        notes.append("gradients are sharded too (zero 2); there is no zero 1")
+    if layout.context > 1 and _shard(layout) > 1:
+        notes.append("weights are sharded over context ranks too")
+    if layout.recompute == "selective":
+        notes.append("selective recomputation saves by operation, more than the attention core is recomputed")
+    if layout.x > 1 and layout.overlap_tensor == "backward":
+        notes.append("tensor-parallel collectives overlap only with overlap_tensor=full (async TP)")
+    if _shard(layout) > 1 and not (layout.overlap_reduce and layout.overlap_gather):
+        notes.append("sharded gradients and weights always overlap with compute")
+    if layout.offload_optimizer:
+        notes.append("CPU offloading takes weights and gradients along with the optimizer")
+    if layout.pipeline > 1 and (-job.model.layers) % (layout.pipeline * layout.virtual_stages) > 2:
+        notes.append("the stages with one layer fewer are the last ones")
+    return tuple(notes)

@@ -1,0 +1,1 @@
+"""Results as files: JSON, CSV and timelines."""

@@ -1,0 +1,54 @@
+"""What a fit of constants came to: errors with and without having seen a model, and the constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from weft.cluster.calibration import Tables, constants
+from weft.validation.summary import INDENT, Errors
+
+COLUMNS = (*("family", "runs", "fitted", "model left out", "its bias", "worst", "rank corr."), "family left out")
+
+
+def fit_table(
+    fitted: Sequence[Errors], by_model: Sequence[Errors], by_family: Sequence[Errors], screen: Console
+) -> None:
+    """Errors by family: as fitted, and of each model and each family by constants fitted to the others."""
+    table = Table(title="Mean absolute error of iteration time", title_justify="left")
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name == "family" else "right")
+    for seen, unseen, alone in zip(fitted, by_model, by_family, strict=True):
+        rank = "-" if unseen.spearman is None else f"{unseen.spearman:.3f}"
+        bias = "-" if unseen.bias is None else f"{unseen.bias:+.1%}"
+        shares = (_percent(seen.mape), _percent(unseen.mape), bias, _percent(unseen.max_ape))
+        table.add_row(unseen.family, str(unseen.predicted), *shares, rank, _percent(alone.mape))
+    means = [_mean(errors) for errors in (fitted, by_model, by_family)]
+    table.add_section()
+    table.add_row("mean over families", "", means[0], means[1], "", "", "", means[2])
+    screen.print(table)
+    screen.print("Left out: predicted by constants that were fitted to the other models', or families', runs.")
+
+
+def _mean(errors: Sequence[Errors]) -> str:
+    whole = (one for one in errors if not one.family.startswith(INDENT))
+    known = [one.mape for one in whole if one.mape is not None]
+    return _percent(sum(known) / len(known) if known else None)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def calibration_table(values: Iterable[tuple[str, str, float]], before: Tables, screen: Console) -> None:
+    """Each fitted (table, constant, value) beside what it was before."""
+    units = {name: unit for name, unit, *_ in constants()}
+    table = Table(title="Constants", title_justify="left")
+    for name in ("table", "constant", "before", "fitted", "unit"):
+        table.add_column(name, justify="right" if name in ("before", "fitted") else "left")
+    for name, constant, value in sorted(values):
+        old = before.value(name, constant)
+        table.add_row(name, constant, f"{old:.4g}", f"{value:.4g}", units[constant])
+    screen.print(table)

@@ -1,0 +1,309 @@
+"""A scheduled collective for people and for scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from weft.collectives.schedules.bound import Shares
+from weft.collectives.schedules.per_rank import RankTimes
+from weft.collectives.schedules.provision import Provision
+from weft.collectives.schedules.timing import Timed, per_dimension
+from weft.collectives.stages import STAGE_KINDS
+from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.units import format_bytes, format_si
+
+if TYPE_CHECKING:
+    from weft.collectives.schedules.chunks import Request, Schedule
+
+SCHEMA = "weft.schedule/1"
+ORDERS_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is known of a request: one timed schedule, what bounds it, and what else was asked for."""
+
+    timed: Timed
+    shares: Shares
+    ideal_s: float
+    provision: Provision
+    assumptions: tuple[str, ...] = ()
+    ranks: RankTimes | None = None
+    others: Mapping[str, Timed] | None = None
+
+
+def schedule_table(outcome: Outcome, console: Console) -> None:
+    """Print a schedule: its time beside the bounds, its dimensions, its orders, and what to change."""
+    timed, asked = outcome.timed, outcome.timed.schedule.request
+    _print_request(outcome, console)
+    if outcome.others is not None:
+        _print_comparison(outcome, outcome.others, console)
+    paragraph(
+        console,
+        f"{policy_words(timed)}: {time_words(timed.time_s)}, {timed.utilization:.1%} of the bandwidth used;"
+        f" bound {time_words(outcome.shares.bound_s)} ({_over(timed.time_s, outcome.shares.bound_s)}),"
+        f" ideal {time_words(outcome.ideal_s)}",
+    )
+    if outcome.ranks is not None:
+        _print_ranks(outcome.ranks, console)
+    heading(console, "Dimensions, inner to outer")
+    _print_columns(console, _dimension_columns(timed))
+    heading(console, f"Orders of {_chunks(timed)}")
+    print_grid(console, _order_columns(timed.schedule))
+    _print_provision(asked, outcome.provision, console)
+
+
+def _print_request(outcome: Outcome, console: Console) -> None:
+    asked = outcome.timed.schedule.request
+    shape = " x ".join(f"{one.size:,}" for one in asked.dimensions)
+    whole = f" = {asked.accelerators:,}" if len(asked.dimensions) > 1 else ""
+    paragraph(console, f"{asked.kind} of {bytes_words(asked.bytes)} on {shape}{whole} accelerators")
+    for note in (*asked.notes, *outcome.assumptions):
+        paragraph(console, f"Assumed: {note}", hang=9)
+    console.print()
+
+
+def policy_words(timed: Timed) -> str:
+    """The policy, the order where it is a rule, the chunks and how they share a dimension."""
+    rule = "" if timed.rule == "fixed" else f", {timed.rule}"
+    working = "latencies overlap" if timed.active is None else f"{timed.active} active per dimension"
+    return f"{timed.schedule.policy}{rule}, {_chunks(timed)}, {working}"
+
+
+def _chunks(timed: Timed) -> str:
+    count = len(timed.schedule)
+    return f"{count:,} chunk{'s' if count > 1 else ''}"
+
+
+def _over(seconds: float, other_s: float) -> str:
+    """How much longer than another, as people read it; nothing is +0.0%."""
+    return f"{round(seconds / other_s - 1, 3) + 0.0:+.1%}"
+
+
+def _times(seconds: Sequence[float]) -> list[str]:
+    """Seconds of one column in one unit."""
+    most = max(seconds)
+    for scale, unit, digits in ((1e-6, "us", 1), (1e-3, "ms", 3), (1.0, "s", 3)):
+        if most < 1e4 * scale or unit == "s":
+            return [f"{one / scale:,.{digits}f} {unit}" for one in seconds]
+    raise AssertionError
+
+
+def time_words(seconds: float) -> str:
+    """Seconds in the unit that schedules are read in: "1,043.5 us", "12.503 ms"."""
+    return _times([seconds])[0]
+
+
+def bytes_words(value: float) -> str:
+    """Bytes in the largest unit of which there is one."""
+    return format_bytes(value, least=1.0)
+
+
+def _print_comparison(outcome: Outcome, others: Mapping[str, Timed], console: Console) -> None:
+    first = next(iter(others.values()))
+    names = [*others, "bound", "ideal"]
+    seconds = [*(one.time_s for one in others.values()), outcome.shares.bound_s, outcome.ideal_s]
+    used = [f"{one.utilization:.1%}" for one in others.values()]
+    chunks = [f"{len(one.schedule):,}" for one in others.values()]
+    _print_columns(
+        console,
+        [
+            Column(heading="policy", cells=names, left=True),
+            Column(heading="chunks", cells=[*chunks, "", ""], drop=3),
+            Column(heading="time", cells=_times(seconds)),
+            Column(heading="speedup", cells=[f"{first.time_s / one:.2f}x" for one in seconds], drop=2),
+            Column(heading="utilization", cells=[*used, "", ""], drop=1),
+            Column(heading="over the bound", cells=[_over(one, outcome.shares.bound_s) for one in seconds]),
+        ],
+    )
+    paragraph(
+        console,
+        "bound: no schedule of chunks over these dimensions is faster (bandwidth, latency, filling); ideal:"
+        " every dimension busy all the time, without latency.",
+        indent=2,
+    )
+    console.print()
+
+
+def _print_columns(console: Console, columns: Sequence[Column]) -> None:
+    """A table, and which columns had no room."""
+    hidden = print_grid(console, columns)
+    if hidden:
+        names = ", ".join(column.heading for column in hidden)
+        paragraph(console, f"No room for: {names} (a wider console or --format json has them).", indent=2)
+
+
+def _print_ranks(ranks: RankTimes, console: Console) -> None:
+    last = int(np.argmax(ranks.finish_s))
+    paragraph(
+        console,
+        f"Rank by rank: {time_words(ranks.time_s)} ({_over(ranks.time_s, ranks.alike_s)} against ranks all"
+        f" alike); rank {last} is last, the first is done after {time_words(float(ranks.finish_s.min()))}.",
+    )
+
+
+def _dimension_columns(timed: Timed) -> list[Column]:
+    asked, stages = timed.schedule.request, timed.stages
+    count = len(asked.dimensions)
+    sent, busy = per_dimension(stages, stages.sent_bytes, count), timed.dimension_utilization
+    return [
+        Column(heading="#", cells=[str(i + 1) for i in range(count)]),
+        Column(heading="kind", cells=[one.kind for one in asked.dimensions], left=True),
+        Column(heading="size", cells=[f"{one.size:,}" for one in asked.dimensions]),
+        Column(heading="bandwidth", cells=[format_si(one.bandwidth_Bps, "B/s") for one in asked.dimensions]),
+        Column(heading="step", cells=[f"{one.latency_s * 1e6:.3g} us" for one in asked.dimensions], drop=2),
+        Column(heading="algorithm", cells=ran(timed), left=True),
+        Column(heading="sent", cells=[bytes_words(one) for one in sent]),
+        Column(heading="busy", cells=[f"{one:.1%}" for one in busy]),
+        Column(heading="idle", cells=_times(timed.idle_s.tolist()), drop=1),
+    ]
+
+
+def ran(timed: Timed) -> list[str]:
+    """Algorithms that stages of each dimension ran, as "in-switch + ring"; "-" where nobody talks."""
+    asked, stages = timed.schedule.request, timed.stages
+    found = []
+    for i in range(len(asked.dimensions)):
+        kinds = np.unique(stages.kind[stages.dimension == i]).tolist()
+        names = sorted({asked.stage(STAGE_KINDS[kind], i).algorithm for kind in kinds})
+        found.append(" + ".join(names) or "-")
+    return found
+
+
+def order_groups(schedule: Schedule) -> list[tuple[list[int], list[int] | None, int, float]]:
+    """Orders in use (dimensions from 0; all-gather orders where there are any), with the number of chunks and
+    the share of the bytes of each, the largest first."""
+    rows = schedule.orders if schedule.gathers is None else np.hstack([schedule.orders, schedule.gathers])
+    unique, which = np.unique(rows, axis=0, return_inverse=True)
+    which = which.ravel()
+    counts = np.bincount(which, minlength=len(unique))
+    shares = np.bincount(which, weights=schedule.chunk_bytes, minlength=len(unique)) / schedule.request.bytes
+    width = schedule.orders.shape[1]
+    found = []
+    for i in np.argsort(-shares, kind="stable"):
+        gather = None if schedule.gathers is None else unique[i][width:].tolist()
+        found.append((unique[i][:width].tolist(), gather, int(counts[i]), float(shares[i])))
+    return found
+
+
+def _order_columns(schedule: Schedule) -> list[Column]:
+    groups = order_groups(schedule)
+    shown, rest = groups[:ORDERS_SHOWN], groups[ORDERS_SHOWN:]
+    words = [_order_words(order, gather) for order, gather, _, _ in shown]
+    chunks = [f"{count:,}" for _, _, count, _ in shown]
+    shares = [f"{share:.1%}" for *_, share in shown]
+    if rest:
+        words.append(f"{len(rest)} more")
+        chunks.append(f"{sum(count for _, _, count, _ in rest):,}")
+        shares.append(f"{sum(share for *_, share in rest):.1%}")
+    return [
+        Column(heading="dimensions in turn", cells=words, left=True),
+        Column(heading="chunks", cells=chunks),
+        Column(heading="bytes", cells=shares),
+    ]
+
+
+def _order_words(order: Sequence[int], gather: Sequence[int] | None) -> str:
+    there = " ".join(str(i + 1) for i in order)
+    return there if gather is None else f"{there} | {' '.join(str(i + 1) for i in gather)}"
+
+
+def _print_provision(asked: Request, found: Provision, console: Console) -> None:
+    if not found.pairs:
+        return
+    heading(console, "Bandwidths")
+    for pair in found.pairs:
+        paragraph(
+            console,
+            f"dimension {pair.outer + 1} is {pair.verdict} for {pair.inner + 1}: it has"
+            f" {format_si(pair.Bps, 'B/s')}, the baseline's order needs {format_si(pair.needed_Bps, 'B/s')}.",
+            indent=2,
+        )
+    split = ", ".join(format_si(one, "B/s") for one in found.just_enough_Bps)
+    paragraph(console, f"Just enough for the baseline, of the same total: {split}.", indent=2)
+    if found.slow:
+        paragraph(console, f"No mix of orders keeps all dimensions busy{_remedy(found)}.", indent=2)
+
+
+def _remedy(found: Provision) -> str:
+    if found.enough_Bps is None:
+        return ""
+    faster = [f"dimension {i + 1} at {format_si(float(found.enough_Bps[i]), 'B/s')}" for i in found.slow]
+    return f"; one could with {' and '.join(faster)}"
+
+
+def schedule_to_json(outcome: Outcome) -> str:
+    """A schedule as JSON text of schema ``weft.schedule/1``; dimensions count from 1 in ``orders``."""
+    timed = outcome.timed
+    document_: dict[str, Any] = {"schema": SCHEMA, **_summary(outcome)}
+    schedule, stages, asked = timed.schedule, timed.stages, timed.schedule.request
+    sent, algorithms = per_dimension(stages, stages.sent_bytes, len(asked.dimensions)), ran(timed)
+    document_["dimensions"] = [
+        {
+            "number": i + 1,
+            "kind": one.kind,
+            "size": one.size,
+            "bandwidth_Bps": one.bandwidth_Bps,
+            "step_latency_s": one.latency_s,
+            "algorithm": algorithms[i],
+            "sent_bytes": float(sent[i]),
+            "busy_s": float(timed.busy_s[i]),
+            "idle_s": float(timed.idle_s[i]),
+            "utilization": float(timed.dimension_utilization[i]),
+        }
+        for i, one in enumerate(asked.dimensions)
+    ]
+    document_["orders"] = (schedule.orders + 1).tolist()
+    if schedule.gathers is not None:
+        document_["gather_orders"] = (schedule.gathers + 1).tolist()
+    document_["chunk_bytes"] = schedule.chunk_bytes.tolist()
+    enough = outcome.provision.enough_Bps
+    document_["provision"] = {
+        "pairs": [
+            {
+                "inner": pair.inner + 1,
+                "outer": pair.outer + 1,
+                "needed_Bps": pair.needed_Bps,
+                "bandwidth_Bps": pair.Bps,
+                "verdict": pair.verdict,
+            }
+            for pair in outcome.provision.pairs
+        ],
+        "just_enough_Bps": outcome.provision.just_enough_Bps.tolist(),
+        "too_slow": [i + 1 for i in outcome.provision.slow],
+        "enough_Bps": None if enough is None else enough.tolist(),
+    }
+    if outcome.ranks is not None:
+        document_["per_rank"] = {"time_s": outcome.ranks.time_s, "finish_s": outcome.ranks.finish_s.tolist()}
+    if outcome.others is not None:
+        document_["policies"] = [
+            {"policy": name, "chunks": len(one.schedule), "time_s": one.time_s, "utilization": one.utilization}
+            for name, one in outcome.others.items()
+        ]
+    return json.dumps(document_, allow_nan=False) + "\n"
+
+
+def _summary(outcome: Outcome) -> dict[str, Any]:
+    timed = outcome.timed
+    asked = timed.schedule.request
+    return {
+        "collective": asked.kind,
+        "bytes": asked.bytes,
+        "accelerators": asked.accelerators,
+        "policy": timed.schedule.policy,
+        "order": timed.rule,
+        "chunks": len(timed.schedule),
+        "active": timed.active,
+        "time_s": timed.time_s,
+        "ideal_s": outcome.ideal_s,
+        "bound_s": outcome.shares.bound_s,
+        "bandwidth_bound_s": outcome.shares.bandwidth_s,
+        "utilization": timed.utilization,
+        "assumptions": [*asked.notes, *outcome.assumptions],
+    }

@@ -1,0 +1,213 @@
+"""A design study for people, for scripts, and as a picture of cost against speed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from weft.cluster.files import cluster_to_dict
+from weft.fabric.spec import SCALE_UP
+from weft.layout.text import format_layout, layout_to_dict
+from weft.model.text import job_to_dict
+from weft.report.pictures.svg import Axes, document, point_labels, text, ticks
+from weft.report.tables.breakdown import print_subject
+from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.report.tables.words import layout_words
+from weft.units import format_seconds, format_si
+
+if TYPE_CHECKING:
+    from weft.fabric import Fabric
+    from weft.fabric.cost import Bill
+    from weft.fabric.spec import Floats
+    from weft.search.design import Design, DesignStudy, Failure
+
+SCHEMA = "weft.design/1"
+
+
+def design_table(study: DesignStudy, console: Console) -> None:
+    """Print the candidates, what failures do to them, and what could not be built."""
+    print_subject(study.job, study.cluster, console)
+    if study.designs:
+        heading(console, f"Networks with {study.radix}-port switches, {study.prices.name} prices")
+        print_grid(console, _columns(study))
+        paragraph(console, LEGEND.format(routing=study.routing), indent=2)
+        _print_layouts(study.designs, console)
+    if any(one.failures for one in study.designs):
+        heading(console, "One component fails")
+        print_grid(console, _failure_columns(study.designs))
+        paragraph(
+            console,
+            "affected: accelerators or links at the component; stranded: accelerators without any way left to"
+            " the others, so that the job cannot run on all; else the iteration with traffic going around.",
+            indent=2,
+        )
+    for one in study.rejected:
+        paragraph(console, f"Not compared: {one.kind}, domain {one.domain}: {one.reason}", hang=2)
+
+
+LEGEND = (
+    "domain: accelerators of a scale-up network; transceivers: two per cable; k$, kW: scale-out network;"
+    " closed form, simulated: iteration time ({routing} routing); k$ x s: cost per unit of training speed;"
+    " beyond leaf: bytes of an iteration that cross switch-to-switch links; * no other is both cheaper and"
+    " faster."
+)
+
+
+def _columns(study: DesignStudy) -> list[Column]:
+    rows = study.designs
+    batches = {one.global_batch for one in rows}
+    columns = [
+        Column(
+            heading="network",
+            cells=[f"{'*' if i in study.pareto else ' '} {one.kind}" for i, one in enumerate(rows)],
+            left=True,
+        ),
+        Column(heading="domain", cells=[str(one.domain) for one in rows]),
+        Column(heading="switches", cells=[f"{one.bill.switches:,}" for one in rows]),
+        Column(heading="transceivers", cells=[f"{one.bill.transceivers:,}" for one in rows], drop=3),
+        Column(heading="k$", cells=[f"{one.bill.usd / 1e3:,.0f}" for one in rows]),
+        Column(heading="kW", cells=[f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
+        Column(heading="closed form", cells=[format_seconds(one.closed_form_s) for one in rows], drop=1),
+        Column(heading="simulated", cells=[_seconds(one.simulated_s) for one in rows]),
+        Column(heading="k$ x s", cells=[f"{one.usd_per_speed / 1e3:,.0f}" for one in rows]),
+        Column(heading="beyond leaf", cells=[_bytes(one.spine_bytes) for one in rows], drop=4),
+    ]
+    if len(batches) > 1:
+        columns.insert(2, Column(heading="batch", cells=[f"{one.global_batch:,}" for one in rows]))
+    return columns
+
+
+def _print_layouts(designs: Sequence[Design], console: Console) -> None:
+    layouts = {one.layout: None for one in designs}
+    if len(layouts) == 1:
+        paragraph(console, f"Layout of all: {format_layout(designs[0].layout)}", indent=2, hang=2)
+        return
+    for one in designs:
+        place = f"{one.kind}, domain {one.domain}, batch {one.global_batch}"
+        paragraph(console, f"{place}: {layout_words(one.layout)}", indent=2, hang=2)
+
+
+def _failure_columns(designs: Sequence[Design]) -> list[Column]:
+    rows = [(one, failure) for one in designs for failure in one.failures]
+    return [
+        Column(heading="network", cells=[one.kind for one, _ in rows], left=True),
+        Column(heading="domain", cells=[str(one.domain) for one, _ in rows]),
+        Column(heading="failed", cells=[failure.component for _, failure in rows], left=True),
+        Column(heading="affected", cells=[str(failure.affected) for _, failure in rows], drop=1),
+        Column(heading="stranded", cells=[str(failure.stranded) for _, failure in rows]),
+        Column(heading="iteration", cells=[_seconds(failure.iteration_s) for _, failure in rows]),
+        Column(heading="slowdown", cells=[_slowdown(failure) for _, failure in rows]),
+    ]
+
+
+def _slowdown(failure: Failure) -> str:
+    return "-" if failure.slowdown is None else f"x{failure.slowdown:.3f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)
+
+
+def _bytes(value: float | None) -> str:
+    return "-" if value is None else format_si(value, "B")
+
+
+def design_to_json(study: DesignStudy) -> str:
+    """A study as JSON text of schema ``weft.design/1``."""
+    documents = {
+        "schema": SCHEMA,
+        "job": job_to_dict(study.job),
+        "cluster": cluster_to_dict(study.cluster),
+        "radix": study.radix,
+        "routing": study.routing,
+        "prices": asdict(study.prices),
+        "designs": [_design(one, i in study.pareto) for i, one in enumerate(study.designs)],
+        "rejected": [asdict(one) for one in study.rejected],
+    }
+    return json.dumps(documents, indent=1, allow_nan=False) + "\n"
+
+
+def _design(one: Design, pareto: bool) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "domain": one.domain,
+        "global_batch": one.global_batch,
+        "layout": layout_to_dict(one.layout),
+        "bill": asdict(one.bill) | {"usd": one.bill.usd, "watts": one.bill.watts},
+        "closed_form_s": one.closed_form_s,
+        "simulated_s": one.simulated_s,
+        "usd_per_speed": one.usd_per_speed,
+        "nic_bytes": one.nic_bytes,
+        "spine_bytes": one.spine_bytes,
+        "pareto": pareto,
+        "failures": [asdict(failure) for failure in one.failures],
+    }
+
+
+def design_svg(study: DesignStudy) -> str:
+    """Cost of the network against iteration time, one point a design."""
+    title = f"{study.job.model.name} on {study.cluster.count:,} {study.cluster.accelerator.name}"
+    places = [(one.bill.usd / 1e6, one.simulated_s or one.closed_form_s) for one in study.designs]
+    axes = Axes(
+        x=ticks(0.0, 1.3 * max(usd for usd, _ in places)),
+        y=ticks(min(seconds for _, seconds in places), max(seconds for _, seconds in places)),
+    )
+    points = [(axes.across(usd), axes.up(seconds)) for usd, seconds in places]
+    labels: dict[tuple[int, int], list[str]] = {}
+    for (x, y), one in zip(points, study.designs, strict=True):
+        labels.setdefault((round(x), round(y)), []).append(f"{one.kind} {one.domain}")
+    dots = [
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{"#0072b2" if i in study.pareto else "#bbbbbb"}"/>'
+        for i, (x, y) in enumerate(points)
+    ]
+    items = [
+        text(16, 30, f"{title}: cost of the network against iteration time", size=17, bold=True),
+        *axes.drawn("million dollars (scale-out network)", "seconds per iteration"),
+        *dots,
+        *point_labels(list(labels), [", ".join(names) for names in labels.values()], -1.0),
+    ]
+    return document(900, 560, items, title)
+
+
+def fabric_table(fabric: Fabric, price: Bill, console: Console) -> None:
+    """Print the nodes by role, the links by tier, and the bill of one fabric."""
+    paragraph(console, f"{fabric.name}: {fabric.accelerators:,} accelerators", style="bold")
+    counts = [(role, len(fabric.nodes_of(role))) for role in fabric.roles]
+    print_grid(
+        console,
+        [
+            Column(heading="nodes", cells=[role for role, _ in counts], left=True),
+            Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
+        ],
+    )
+    tiers = sorted(set(fabric.tier.tolist()))
+    rows = [fabric.tier == tier for tier in tiers]
+    print_grid(
+        console,
+        [
+            Column(heading="links of tier", cells=[tier_name(tier) for tier in tiers], left=True),
+            Column(heading="count", cells=[f"{int(row.sum()):,}" for row in rows]),
+            Column(heading="each", cells=[_range(fabric.capacity_Bps[row], "B/s") for row in rows]),
+            Column(heading="down", cells=[f"{int((row & ~fabric.up).sum()):,}" for row in rows]),
+        ],
+    )
+    paragraph(
+        console,
+        f"Scale-out network: {price.switches:,} switches ({price.ports_used:,} of {price.switch_ports:,}"
+        f" ports used), {price.transceivers:,} transceivers, {price.cables:,} cables, {price.nics:,} NICs:"
+        f" ${price.usd:,.0f}, {price.watts / 1e3:,.1f} kW with {price.prices.name} prices",
+    )
+
+
+def _range(values: Floats, unit: str) -> str:
+    low, high = float(values.min()), float(values.max())
+    return format_si(low, unit) if low == high else f"{format_si(low, unit)} to {format_si(high, unit)}"
+
+
+def tier_name(tier: int) -> str:
+    """A tier in words."""
+    return "scale-up domain" if tier == SCALE_UP else f"scale-out {tier}"

@@ -1,0 +1,92 @@
+"""Tables that keep within the console: columns in order of importance, dropped where there is no room."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+GAP = 2
+"""Blanks between columns."""
+MIN_WIDTH = 40
+_FIXED_BLANK = "\u00a0"
+_UNIT = re.compile(r"(?<=[0-9]) (?=(?:[um]?s|h|d|[kMGT]?B(?:/s)?|TFLOP/s|x|tokens)\b)")
+"""The blank between a number and its unit, where no line may break."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """Heading and cells; a higher ``drop`` goes first where the table is too wide, 0 never."""
+
+    heading: str
+    cells: Sequence[str]
+    drop: int = 0
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(len(text) for text in (self.heading, *self.cells))
+
+
+def print_grid(console: Console, columns: Sequence[Column], *, indent: int = 2) -> list[Column]:
+    """Print the columns that fit, each row on one line, and return those that were left out."""
+    kept = fitting(columns, console.width - indent)
+    if any(column.heading for column in kept):
+        _print_line(console, kept, [column.heading for column in kept], indent, "bold")
+    for row in zip(*(column.cells for column in kept), strict=True):
+        _print_line(console, kept, row, indent, "")
+    return [column for column in columns if column not in kept]
+
+
+def _print_line(console: Console, columns: Sequence[Column], cells: Sequence[str], indent: int, style: str) -> None:
+    padded = [
+        cell.ljust(column.width) if column.left else cell.rjust(column.width)
+        for column, cell in zip(columns, cells, strict=True)
+    ]
+    line = " " * indent + (" " * GAP).join(padded)
+    print_raw(console, line[: console.width].rstrip(), style)
+
+
+def print_raw(console: Console, line: str, style: str = "") -> None:
+    """Print one line as it is: no markup, no highlighting, no wrapping, however long."""
+    console.print(Text(line, style=style), no_wrap=True, soft_wrap=True)
+
+
+def fitting(columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns left when those of the highest ``drop`` are taken out until the rest fits ``width``."""
+    kept = list(columns)
+    while sum(column.width + GAP for column in kept) - GAP > width:
+        droppable = [column for column in kept if column.drop]
+        if not droppable:
+            break
+        kept.remove(max(droppable, key=lambda column: column.drop))
+    return kept
+
+
+def heading(console: Console, text: str) -> None:
+    """A blank line and a section's heading."""
+    console.print()
+    paragraph(console, text, style="bold")
+
+
+def paragraph(console: Console, text: str, *, indent: int = 0, hang: int = 0, style: str = "") -> None:
+    """Print text wrapped at the console's width, ``indent`` blanks in and further lines ``hang`` more."""
+    lines = textwrap.wrap(
+        _UNIT.sub(_FIXED_BLANK, text),
+        width=max(MIN_WIDTH, console.width),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hang),
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        print_raw(console, line.replace(_FIXED_BLANK, " "), style)
+
+
+def bar(console: Console, share: float, width: int) -> str:
+    """A bar of up to ``width`` cells, of block characters where the console has them."""
+    block = "#" if console.options.ascii_only else "\u2588"
+    return block * max(round(share * width), 1 if share > 0.002 else 0)

@@ -1,0 +1,172 @@
+"""A measured machine for people and for scripts, and the cluster file made of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from weft.cluster.files import cluster_to_dict, write_cluster
+from weft.layout.text import format_layout
+from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.report.tables.words import printable
+from weft.runtime.measure.measured import measured_to_dict
+from weft.units import format_bytes, format_seconds, format_si
+
+if TYPE_CHECKING:
+    from weft.calibration.describe import Described
+    from weft.runtime.measure.measured import Sample
+
+SCHEMA = "weft.bench-comm/1"
+
+
+def described_to_json(found: Described) -> str:
+    """Everything as JSON text of schema ``weft.bench-comm/1``, in SI units."""
+    samples = [
+        asdict(one) | {"algorithm_Bps": one.bytes / one.seconds, "bus_Bps": _bus_Bps(found, one)}
+        for one in found.measured.samples
+    ]
+    products = [asdict(one) | {"achieved_flops": one.achieved_flops} for one in found.measured.products]
+    document = {
+        "schema": SCHEMA,
+        **measured_to_dict(found.measured),
+        "samples": samples,
+        "products": products,
+        "lines": [asdict(one) for one in found.lines],
+        "network": asdict(found.network),
+        "kernels": asdict(found.kernels),
+        "cluster": cluster_to_dict(found.cluster),
+        "calibration": found.constants,
+        "notes": found.notes,
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def described_table(found: Described, console: Console) -> None:
+    """Print collectives by axis as nccl-tests does, fits, products, and a rank's share of the machine."""
+    measured = found.measured
+    count = measured.layout.world
+    paragraph(
+        console,
+        f"{count:,} rank{'s' if count > 1 else ''} of {printable(measured.rank.name)}, layout"
+        f" {format_layout(measured.layout)}: medians of at most {measured.repeats} calls after a warm-up, all"
+        " ranks busy, the slowest counts",
+    )
+    for axis in measured.axes:
+        _print_axis(found, axis, console)
+    if measured.axes:
+        _print_fits(found, console)
+    _print_products(found, console)
+    _print_rank(found, console)
+    for note in found.notes:
+        paragraph(console, f"note: {note}", hang=6)
+
+
+def cluster_file(found: Described, *, constants: str | None) -> str:
+    """TOML of the cluster; ``constants`` is the file to be read with it."""
+    measured = found.measured
+    head = [
+        f"# Measured by weft bench-comm: {format_layout(measured.layout)} on {measured.device}, medians of at"
+        f" most {measured.repeats} calls."
+    ]
+    if constants is not None:
+        head.append(f"# To be read with --calibration {printable(constants)}.")
+    return "\n".join(head) + "\n" + write_cluster(found.cluster)
+
+
+def _bus_Bps(found: Described, sample: Sample) -> float:
+    return found.line(sample.axis, sample.kind).sent * sample.bytes / sample.seconds
+
+
+def _print_axis(found: Described, axis: str, console: Console) -> None:
+    samples = found.measured.of(axis)
+    lines = [found.line(one.axis, one.kind) for one in samples]
+    fits = [format_seconds(line.seconds(one.bytes)) for one, line in zip(samples, lines, strict=True)]
+    heading(console, f"{axis}: {samples[0].ranks} ranks")
+    first = [i == 0 or samples[i - 1].kind != one.kind for i, one in enumerate(samples)]
+    kinds = [one.kind if new else "" for one, new in zip(samples, first, strict=True)]
+    print_grid(
+        console,
+        [
+            Column(heading="collective", cells=kinds, left=True),
+            Column(heading="size", cells=[format_bytes(one.bytes, least=1.0) for one in samples]),
+            Column(heading="time", cells=[format_seconds(one.seconds) for one in samples]),
+            Column(heading="algbw", cells=[format_si(one.bytes / one.seconds, "B/s") for one in samples]),
+            Column(heading="busbw", cells=[format_si(_bus_Bps(found, one), "B/s") for one in samples]),
+            Column(heading="fit", cells=fits, drop=1),
+        ],
+    )
+
+
+def _print_fits(found: Described, console: Console) -> None:
+    heading(console, "Fits: time = latency + bytes that a ring sends / bandwidth")
+    print_grid(
+        console,
+        [
+            Column(heading="axis", cells=[one.axis for one in found.lines], left=True),
+            Column(heading="collective", cells=[one.kind for one in found.lines], left=True),
+            Column(heading="latency", cells=[format_seconds(one.latency_s) for one in found.lines]),
+            Column(heading="bandwidth", cells=[format_si(one.Bps, "B/s") for one in found.lines]),
+            Column(heading="r2", cells=[f"{one.r2:.3f}" for one in found.lines], drop=1),
+            Column(heading="worst residual", cells=[f"{one.worst:.0%}" for one in found.lines]),
+        ],
+    )
+    heading(console, "Tiers that plans read: one model for all collectives of an axis")
+    axes = found.network.axes
+    print_grid(
+        console,
+        [
+            Column(heading="tier", cells=[one.axis for one in axes], left=True),
+            Column(heading="size", cells=[f"{one.ranks:,}" for one in axes]),
+            Column(heading="hop", cells=[format_seconds(one.latency_s) for one in axes]),
+            Column(heading="achieved", cells=[format_si(one.achieved_Bps, "B/s") for one in axes]),
+            Column(heading="worst residual", cells=[f"{one.worst:.0%}" for one in axes]),
+        ],
+    )
+    paragraph(console, f"Besides, {format_seconds(found.network.launch_s)} to launch a collective.", indent=2)
+
+
+def _print_products(found: Described, console: Console) -> None:
+    products = found.measured.products
+    heading(console, "Products (m x k) by (k x n)")
+    first = [i == 0 or products[i - 1].precision != one.precision for i, one in enumerate(products)]
+    names = [one.precision if new else "" for one, new in zip(products, first, strict=True)]
+    peaks = found.cluster.accelerator
+    shares = [one.achieved_flops / peaks.peak_flops(one.precision) for one in products]
+    print_grid(
+        console,
+        [
+            Column(heading="precision", cells=names, left=True),
+            *(Column(heading=side, cells=[f"{getattr(one, side):,}" for one in products]) for side in ("m", "n", "k")),
+            Column(heading="time", cells=[format_seconds(one.seconds) for one in products]),
+            Column(heading="achieved", cells=[format_si(one.achieved_flops, "FLOP/s") for one in products]),
+            Column(heading="of the best", cells=[f"{share:.0%}" for share in shares], drop=1),
+        ],
+    )
+    made = found.kernels
+    paragraph(
+        console,
+        f"Fit: {made.gemm_efficiency:.0%} of the best, depth {made.gemm_depth:.0f},"
+        f" {format_seconds(made.kernel_s)} a kernel; worst residual {made.worst:.0%}.",
+        indent=2,
+    )
+
+
+def _print_rank(found: Described, console: Console) -> None:
+    rank = found.measured.rank
+    heading(console, "One rank")
+    rows = (
+        ("memory", format_bytes(rank.memory_bytes)),
+        ("copy, bytes read and written", format_si(rank.copy_Bps, "B/s")),
+        ("from host memory", format_si(rank.host_Bps, "B/s")),
+        ("to issue a small kernel", format_seconds(rank.launch_s)),
+    )
+    print_grid(
+        console,
+        [
+            Column(heading="", cells=[name for name, _ in rows], left=True),
+            Column(heading="", cells=[value for _, value in rows]),
+        ],
+    )

@@ -1,0 +1,167 @@
+"""Plans for people: ranked layouts, where the best one spends time and memory, and why not the others.
+
+Every function prints to the console it is given, within its width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from weft.layout.check import REASONS
+from weft.layout.text import format_layout
+from weft.report.tables import words
+from weft.report.tables.breakdown import print_bound, print_memory, print_subject, print_time
+from weft.report.tables.grid import Column, heading, paragraph, print_grid, print_raw
+from weft.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from weft.estimation.result import Estimate
+    from weft.search.ranking import Advice, Plan
+
+
+def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
+    """Print a whole plan; ``pareto`` adds the layouts that trade time for memory."""
+    print_subject(plan.job, plan.cluster, console)
+    print_counts(plan, console)
+    if plan.layouts:
+        heading(console, "Fastest layouts that fit")
+        print_ranking(plan.layouts, console)
+        best = plan.layouts[0]
+        print_raw(console, f"  Best, to copy: --layout {format_layout(best.layout)}")
+        for line in words.trust(best.error):
+            paragraph(console, line, indent=2)
+        print_time(best, console, title="Time of the best layout")
+        print_memory(best, console)
+        print_bound(best, console)
+    if pareto and plan.pareto:
+        print_pareto(plan.pareto, console)
+    print_rejected(plan, console)
+    if plan.advice is not None:
+        print_advice(plan.advice, plan.layouts[0] if plan.layouts else None, console)
+
+
+def print_counts(plan: Plan, console: Console) -> None:
+    """Print how many layouts were looked at and how many fit."""
+    rejected = plan.considered - plan.evaluated
+    text = (
+        f"Search:  {plan.space.name} space, {plan.considered:,} layouts: {rejected:,} cannot run,"
+        f" {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
+    )
+    paragraph(console, text, hang=9)
+
+
+def print_ranking(estimates: Sequence[Estimate], console: Console) -> None:
+    """Print a table with one layout a line.
+
+    Degrees that are 1 in all layouts are left out; what all layouts share otherwise stands below.
+    """
+    settings = _settings(estimates)
+    shared = [column for column in settings if len(estimates) > 1 and len(set(column.cells)) == 1]
+    varying = [column for column in settings if column not in shared]
+    hidden = print_grid(console, [*_degrees(estimates), *varying, *_results(estimates)])
+    if shared:
+        facts = ", ".join(f"{column.heading} {column.cells[0]}" for column in shared)
+        paragraph(console, f"In all of them: {facts}.", indent=2)
+    if hidden:
+        names = ", ".join(column.heading for column in hidden)
+        paragraph(console, f"No room for: {names} (a wider console or --format json has them).", indent=2)
+    used = {short for short, name in words.DEGREES if any(_degree(one, name) > 1 for one in estimates)}
+    paragraph(console, words.legend(used), indent=2, style="dim")
+
+
+def _degrees(estimates: Sequence[Estimate]) -> list[Column]:
+    ranks = Column(heading="#", cells=[str(rank) for rank in range(1, len(estimates) + 1)])
+    degrees = [
+        Column(heading=short, cells=[str(_degree(one, name)) for one in estimates]) for short, name in words.DEGREES
+    ]
+    return [ranks, *(column for column in degrees if set(column.cells) != {"1"})]
+
+
+def _settings(estimates: Sequence[Estimate]) -> list[Column]:
+    layouts = [one.layout for one in estimates]
+    return [
+        Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
+        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column(heading="zero", cells=[str(layout.zero) for layout in layouts], drop=7),
+        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
+        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=8, left=True),
+    ]
+
+
+def _results(estimates: Sequence[Estimate]) -> list[Column]:
+    return [
+        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
+        Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates]),
+        Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=6),
+        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates]),
+        Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=2, left=True),
+        Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
+    ]
+
+
+def _degree(estimate: Estimate, name: str) -> int:
+    degree: int = getattr(estimate.layout, name)
+    return degree
+
+
+def _losses(estimate: Estimate, most: int) -> str:
+    losses = words.largest_losses(estimate, most)
+    return ", ".join(f"{words.SHORT_TIME_LABELS[name]} {share:.0%}" for name, share in losses) or "none"
+
+
+def print_pareto(estimates: Sequence[Estimate], console: Console, *, most: int = 12) -> None:
+    """Print layouts that no other beats in both time and memory, thinned to ``most``.
+
+    Those that take more than twice the shortest time are left out.
+    """
+    fastest = estimates[0].iteration_s
+    close = [one for one in estimates if one.iteration_s <= 2 * fastest]
+    chosen = thinned(close, most)
+    heading(console, "Less memory for more time")
+    print_grid(console, _trade(chosen, fastest))
+    text = (
+        f"{len(chosen)} of {len(estimates)} layouts that no other beats in both;"
+        " those beyond twice the shortest time are left out."
+    )
+    paragraph(console, text, indent=2, style="dim")
+
+
+def _trade(estimates: Sequence[Estimate], fastest: float) -> list[Column]:
+    layouts = [one.layout for one in estimates]
+    return [
+        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
+        Column(heading="slower", cells=[f"+{one.iteration_s / fastest - 1:.1%}" for one in estimates]),
+        Column(heading="memory", cells=[format_bytes(one.memory_bytes) for one in estimates]),
+        Column(heading="layout", cells=[words.layout_words(one) for one in layouts], left=True),
+        Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=1),
+        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=2, left=True),
+        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=4, left=True),
+    ]
+
+
+def thinned(estimates: Sequence[Estimate], most: int) -> list[Estimate]:
+    """Up to ``most`` of them at even distances, the first and the last included."""
+    if len(estimates) <= most:
+        return list(estimates)
+    return [estimates[round(i * (len(estimates) - 1) / (most - 1))] for i in range(most)]
+
+
+def print_rejected(plan: Plan, console: Console) -> None:
+    """Print how many layouts each rule took, and what the rule says."""
+    if not plan.rejected:
+        return
+    heading(console, "Rejected layouts")
+    indent = 4 + max(len(f"{count.layouts:,}") for count in plan.rejected)
+    for count in plan.rejected:
+        number = f"{count.layouts:,}".rjust(indent - 2)
+        paragraph(console, f"{number}  {count.code}: {REASONS[count.code]}", hang=indent)
+
+
+def print_advice(advice: Advice, best: Estimate | None, console: Console) -> None:
+    """Print what keeps a faster layout out."""
+    console.print()
+    paragraph(console, words.advice_sentence(advice, best))

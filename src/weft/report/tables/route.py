@@ -1,0 +1,196 @@
+"""Route plans for people and for scripts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from weft.report.formats.csv_out import neutral
+from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.units import format_bytes, format_seconds, format_si
+
+if TYPE_CHECKING:
+    from weft.routing.plan import RoutePlan
+
+SCHEMA = "weft.route/1"
+SHOWN = 8
+"""Jobs and links that a table shows."""
+
+
+def plan_to_json(plan: RoutePlan, compared: Sequence[RoutePlan] = (), *, paths: bool = False) -> str:
+    """A route plan as JSON text of schema ``weft.route/1``; ``paths`` adds every flow's nodes."""
+    document = plan_to_dict(plan)
+    if compared:
+        document["compared"] = [plan_to_dict(one) for one in compared]
+    if paths:
+        document["flows"] = flow_rows(plan)
+    return json.dumps(document, allow_nan=False) + "\n"
+
+
+def plan_to_dict(plan: RoutePlan) -> dict[str, Any]:
+    """The figures of a plan."""
+    return {
+        "schema": SCHEMA,
+        "fabric": plan.fabric.name,
+        "router": plan.router,
+        "seed": plan.seed,
+        "flows": len(plan.traffic),
+        "alpha": plan.alpha,
+        "alpha_bound": plan.alpha_bound,
+        "bound_by": plan.bound_by,
+        "gap": plan.gap,
+        "solve_s": plan.solve_s,
+        "objective": {
+            "name": plan.efficiency.objective,
+            "value": plan.efficiency.value,
+            "bound": plan.efficiency.bound,
+            "gap": plan.efficiency.gap,
+        },
+        "jobs": [
+            {
+                "job": one.job,
+                "flows": one.flows,
+                "slowdown": one.slowdown,
+                "all_reduce_s": one.all_reduce_s,
+                "alone_s": one.alone_s,
+                "iteration_s": one.iteration_s,
+                "alone_iteration_s": one.alone_iteration_s,
+            }
+            for one in plan.jobs
+        ],
+    }
+
+
+def flow_rows(plan: RoutePlan) -> list[dict[str, Any]]:
+    """Every flow with its paths; a sprayed flow lists its links with their shares instead."""
+    fabric, traffic, routes = plan.fabric, plan.traffic, plan.routes
+    names, rows = fabric.names, []
+    for flow in range(len(traffic)):
+        span = slice(int(routes.indptr[flow]), int(routes.indptr[flow + 1]))
+        links = routes.links[span]
+        row: dict[str, Any] = {
+            "source": names[traffic.source[flow]],
+            "target": names[traffic.target[flow]],
+            "job": traffic.jobs[traffic.flow_job[flow]],
+            "collective": traffic.names[traffic.collective[flow]],
+            "queue_pair": int(traffic.queue_pair[flow]),
+        }
+        if np.all(routes.usage[span] == 1.0):
+            row["path"] = [row["source"], *(names[node] for node in fabric.target[links])]
+        else:
+            row["shares"] = [
+                {"from": names[fabric.source[link]], "to": names[fabric.target[link]], "share": share}
+                for link, share in zip(links.tolist(), routes.usage[span].tolist(), strict=True)
+            ]
+        rows.append(row)
+    return rows
+
+
+def plan_to_csv(plan: RoutePlan) -> str:
+    """A line for every flow: ends, job, collective, queue pair, bytes, rate and path."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["source", "target", "job", "collective", "queue_pair", "bytes", "rate_Bps", "path"])
+    for flow, row in enumerate(flow_rows(plan)):
+        path = " ".join(row["path"]) if "path" in row else "sprayed"
+        bytes_, rate = float(plan.traffic.bytes[flow]), float(plan.rates_Bps[flow])
+        table.writerow([*(neutral(one) for one in list(row.values())[:5]), f"{bytes_:.0f}", f"{rate:.6g}", path])
+    return text.getvalue()
+
+
+def plan_table(plan: RoutePlan, compared: Sequence[RoutePlan], console: Console) -> None:
+    """Print how good the routes are, what they mean for the jobs, and the busiest links."""
+    _print_summary(plan, console)
+    if compared:
+        heading(console, "Against other routers")
+        _print_routers([*compared, plan], console)
+    heading(console, "Jobs (all sending at once, against no collision)")
+    _print_jobs(plan, console)
+    _print_links(plan, console)
+
+
+def _print_summary(plan: RoutePlan, console: Console) -> None:
+    jobs, flows = len(plan.jobs), len(plan.traffic)
+    what = f"{flows:,} flow{'s' if flows > 1 else ''} of {jobs:,} job{'s' if jobs > 1 else ''}"
+    paragraph(console, f"{what} on {plan.fabric.name}, routed by {plan.router}")
+    proof = {
+        "cuts": "what leaves and enters its parts",
+        "lp": "the fractional optimum (LP)",
+        "ilp": "the integer program",
+    }[plan.bound_by]
+    verdict = "the congestion is optimal" if plan.gap < 5e-7 else f"{plan.gap:.1%} above the bound"
+    paragraph(
+        console,
+        f"Congestion (demand / capacity of the busiest link) {plan.alpha:g}, no routes below"
+        f" {plan.alpha_bound:g} (by {proof}): {verdict}",
+    )
+    best = plan.efficiency
+    paragraph(console, f"Slowest {best.objective}: {best.value:.1%} of its pace alone, at most {best.bound:.1%}")
+
+
+def _print_routers(plans: Sequence[RoutePlan], console: Console) -> None:
+    mean = [float(np.mean([job.slowdown for job in one.jobs])) for one in plans]
+    worst = [max(job.slowdown for job in one.jobs) for one in plans]
+    print_grid(
+        console,
+        [
+            Column(heading="router", cells=[one.router for one in plans], left=True),
+            Column(heading="congestion", cells=[f"{one.alpha:g}" for one in plans]),
+            Column(heading="mean slowdown", cells=[f"{value:.3f}" for value in mean]),
+            Column(heading="worst", cells=[f"{value:.3f}" for value in worst]),
+            Column(
+                heading="slowest all-reduce",
+                cells=[format_seconds(max(job.all_reduce_s for job in one.jobs)) for one in plans],
+            ),
+        ],
+    )
+
+
+def _print_jobs(plan: RoutePlan, console: Console) -> None:
+    worst = sorted(plan.jobs, key=lambda one: -one.slowdown)[: max(SHOWN, 20)]
+    shown = [one for one in plan.jobs if one in worst]
+    print_grid(
+        console,
+        [
+            Column(heading="job", cells=[one.job for one in shown], left=True),
+            Column(heading="flows", cells=[f"{one.flows:,}" for one in shown]),
+            Column(heading="slowdown", cells=[f"{one.slowdown:.3f}" for one in shown]),
+            Column(heading="all-reduce", cells=[format_seconds(one.all_reduce_s) for one in shown]),
+            Column(heading="alone", cells=[format_seconds(one.alone_s) for one in shown]),
+            Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in shown]),
+            Column(heading="alone", cells=[format_seconds(one.alone_iteration_s) for one in shown]),
+        ],
+    )
+    if len(shown) < len(plan.jobs):
+        paragraph(console, f"... and {len(plan.jobs) - len(shown):,} jobs that are slowed down less")
+
+
+def _print_links(plan: RoutePlan, console: Console) -> None:
+    fabric = plan.fabric
+    flow = np.repeat(np.arange(len(plan.traffic)), np.diff(plan.routes.indptr))
+    flows = np.bincount(plan.routes.links, minlength=fabric.links)
+    carried = np.bincount(plan.routes.links, plan.traffic.bytes[flow] * plan.routes.usage, fabric.links)
+    order = np.argsort(-plan.load, kind="stable")[:SHOWN]
+    order = order[plan.load[order] > 0]
+    names = fabric.names
+    heading(console, "Busiest links")
+    print_grid(
+        console,
+        [
+            Column(
+                heading="link",
+                cells=[f"{names[fabric.source[i]]} -> {names[fabric.target[i]]}" for i in order],
+                left=True,
+            ),
+            Column(heading="load", cells=[f"{plan.load[i]:.3g}" for i in order]),
+            Column(heading="flows", cells=[f"{flows[i]:,}" for i in order]),
+            Column(heading="bytes a round", cells=[format_bytes(float(carried[i])) for i in order]),
+            Column(heading="capacity", cells=[format_si(8 * fabric.capacity_Bps[i], "b/s") for i in order]),
+        ],
+    )

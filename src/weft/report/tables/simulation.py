@@ -1,0 +1,194 @@
+"""Simulations for people and for scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+
+from weft.cluster.files import cluster_to_dict
+from weft.layout.text import layout_to_dict
+from weft.model.text import job_to_dict
+from weft.report.formats.perfetto import Slice, write_trace
+from weft.report.tables.breakdown import print_subject
+from weft.report.tables.design import tier_name
+from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.report.tables.words import full_layout_words
+from weft.units import format_seconds, format_si
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.fabric import Fabric, Traffic
+    from weft.fabric.spec import Floats
+    from weft.layout import Layout
+    from weft.model import Job
+    from weft.simulation.flows.records import Simulation
+    from weft.simulation.iteration.result import CollectiveRow, IterationSimulation
+
+SCHEMA = "weft.simulate/1"
+SHOWN = 8
+"""Slowest flows and busiest links that a table shows."""
+
+
+def scenario_to_json(result: Simulation, capacity_Bps: Floats) -> str:
+    """A scenario's result as JSON text of schema ``weft.simulate/1``."""
+    document = {
+        "schema": SCHEMA,
+        "makespan_s": result.makespan_s,
+        "flows": [
+            {"begin_s": begin, "completion_s": end, "bottleneck_link": link}
+            for begin, end, link in zip(
+                result.begin_s.tolist(), result.completion_s.tolist(), result.bottleneck.tolist(), strict=True
+            )
+        ],
+        "links": [
+            {"bytes": carried, "utilization": share}
+            for carried, share in zip(
+                result.link_bytes.tolist(), _utilization(result, capacity_Bps).tolist(), strict=True
+            )
+        ],
+    }
+    return json.dumps(document, allow_nan=False) + "\n"
+
+
+def scenario_table(result: Simulation, capacity_Bps: Floats, traffic: Traffic, console: Console) -> None:
+    """Print makespan, the slowest flows and the busiest links of a scenario."""
+    busy = _utilization(result, capacity_Bps)
+    paragraph(
+        console,
+        f"{len(traffic):,} flows over {len(capacity_Bps):,} links end after"
+        f" {format_seconds(result.makespan_s)} (makespan {result.makespan_s:.6f} s)",
+    )
+    late = np.argsort(-result.completion_s, kind="stable")[:SHOWN]
+    heading(console, "Slowest flows")
+    print_grid(
+        console,
+        [
+            Column(heading="flow", cells=[str(flow) for flow in late]),
+            Column(heading="from", cells=[str(traffic.source[flow]) for flow in late]),
+            Column(heading="to", cells=[str(traffic.target[flow]) for flow in late]),
+            Column(heading="bytes", cells=[format_si(traffic.bytes[flow], "B") for flow in late]),
+            Column(heading="ends", cells=[f"{result.completion_s[flow]:.6f} s" for flow in late]),
+            Column(heading="last held by link", cells=[str(result.bottleneck[flow]) for flow in late]),
+        ],
+    )
+    most = np.argsort(-busy, kind="stable")[:SHOWN]
+    heading(console, "Busiest links (share of capacity x makespan)")
+    print_grid(
+        console,
+        [
+            Column(heading="link", cells=[str(link) for link in most]),
+            Column(heading="carried", cells=[format_si(result.link_bytes[link], "B") for link in most]),
+            Column(heading="utilization", cells=[f"{busy[link]:.1%}" for link in most]),
+        ],
+    )
+
+
+def _utilization(result: Simulation, capacity_Bps: Floats) -> Floats:
+    """Share of what each link could have carried until the end."""
+    able = capacity_Bps * result.makespan_s
+    return np.divide(result.link_bytes, able, out=np.zeros_like(able), where=able > 0)
+
+
+def iteration_to_json(
+    result: IterationSimulation, *, job: Job, cluster: Cluster, layout: Layout, fabric: Fabric
+) -> str:
+    """One simulated iteration as JSON text of schema ``weft.simulate/1``."""
+    document = {
+        "schema": SCHEMA,
+        "job": job_to_dict(job),
+        "cluster": cluster_to_dict(cluster),
+        "layout": layout_to_dict(layout),
+        "fabric": fabric.name,
+        "routing": result.routing,
+        "exact": result.exact,
+        "makespan_s": result.iteration_s,
+        "iteration_s": result.iteration_s,
+        "closed_form_s": result.closed_form_s,
+        "scheduled_s": result.scheduled_s,
+        "lower_bound_s": result.lower_bound_s,
+        "cross_rail_bytes": result.cross_rail_bytes,
+        "collectives": [asdict(row) | {"slowdown": row.slowdown} for row in result.collectives],
+        "busiest": [asdict(link) for link in result.busiest],
+        "tiers": [asdict(tier) for tier in result.tiers],
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def iteration_table(
+    result: IterationSimulation, job: Job, cluster: Cluster, layout: Layout, fabric: Fabric, console: Console
+) -> None:
+    """Print the iteration beside the closed form, its collectives, and where bytes go."""
+    print_subject(job, cluster, console)
+    paragraph(console, f"Layout:  {full_layout_words(layout)}", hang=9)
+    switches = fabric.nodes - fabric.accelerators
+    paragraph(
+        console, f"Fabric:  {fabric.name}: {switches:,} switches, {fabric.links:,} links, {result.routing} routing"
+    )
+    console.print()
+    paragraph(
+        console,
+        f"Iteration {format_seconds(result.iteration_s)} at flow level; closed form"
+        f" {format_seconds(result.closed_form_s)}; the same schedule with the closed form's collectives"
+        f" {format_seconds(result.scheduled_s)}; lower bound {format_seconds(result.lower_bound_s)}",
+    )
+    how = "every flow simulated" if result.exact else "identical groups of flows solved once"
+    paragraph(
+        console, f"{how}; {format_si(result.cross_rail_bytes, 'B')} between different rails of different domains"
+    )
+    if result.collectives:
+        heading(console, "Collectives, all groups of an axis at once")
+        print_grid(console, _collective_columns(result.collectives))
+        paragraph(
+            console,
+            "calls: per rank of the busiest stage; alone: transfer of one group with the fabric to itself;"
+            " together: with all groups of the axis; slowdown: contention between them",
+            indent=2,
+        )
+    heading(console, "Bytes by tier")
+    print_grid(
+        console,
+        [
+            Column(heading="tier", cells=[tier_name(tier.tier) for tier in result.tiers], left=True),
+            Column(heading="links", cells=[f"{tier.links:,}" for tier in result.tiers]),
+            Column(heading="carried", cells=[format_si(tier.bytes, "B") for tier in result.tiers]),
+        ],
+    )
+    if result.busiest:
+        heading(console, "Busiest links")
+        print_grid(
+            console,
+            [
+                Column(heading="link", cells=[link.name for link in result.busiest[:SHOWN]], left=True),
+                Column(heading="carried", cells=[format_si(link.bytes, "B") for link in result.busiest[:SHOWN]]),
+                Column(heading="busy", cells=[f"{link.utilization:.1%}" for link in result.busiest[:SHOWN]]),
+            ],
+        )
+
+
+def _collective_columns(rows: Sequence[CollectiveRow]) -> list[Column]:
+    return [
+        Column(heading="axis", cells=[row.axes for row in rows], left=True),
+        Column(heading="collective", cells=[f"{row.kind} ({row.algorithm})" for row in rows], left=True),
+        Column(heading="bytes", cells=[format_si(row.bytes, "B") for row in rows]),
+        Column(heading="calls", cells=[f"{row.calls:,.0f}" for row in rows], drop=2),
+        Column(heading="groups", cells=[f"{row.groups:,} x {row.size:,}" for row in rows], drop=1),
+        Column(heading="alone", cells=[format_seconds(row.alone_s) for row in rows]),
+        Column(heading="together", cells=[format_seconds(row.everybody_s) for row in rows]),
+        Column(heading="slowdown", cells=[f"x{row.slowdown:.2f}" for row in rows]),
+        Column(heading="closed form", cells=[format_seconds(row.closed_form_s) for row in rows], drop=3),
+        Column(heading="held by", cells=[", ".join(row.bottlenecks[:1]) or "-" for row in rows], drop=4, left=True),
+    ]
+
+
+def write_timeline(path: str, result: IterationSimulation) -> None:
+    """The stages' timeline as a trace for ui.perfetto.dev."""
+    slices = [
+        Slice(track=(f"stage {span.stage}", span.track), name=span.name, begin_s=span.begin_s, end_s=span.end_s)
+        for span in result.timeline
+    ]
+    write_trace(slices, (), path)

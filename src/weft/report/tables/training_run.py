@@ -1,0 +1,172 @@
+"""A training run in lines, JSON records and tables of measured beside predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from weft.layout.iteration import Issue
+from weft.units import format_bytes, format_seconds
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One step of one rank: what was learned, how fast, and what was communicated.
+
+    ``exposed_s`` are seconds that computation waited, by axes; ``mfu`` is None on unknown accelerators.
+    """
+
+    step: int
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    seconds: float
+    tokens_per_s: float
+    mfu: float | None
+    issued: tuple[Issue, ...]
+    exposed_s: Mapping[Axes, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedTime:
+    """A step as it was predicted, in seconds; ``exposed_s`` by axes, where it is known."""
+
+    seconds: float
+    exposed_s: Mapping[Axes, float] | None
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def step_header() -> str:
+    """Names over the columns of ``step_line``."""
+    return f"{'step':>9} {'loss':>8} {'gradient':>9} {'s/step':>8} {'tokens/s':>10} {'MFU':>6} {'waiting':>8}"
+
+
+def step_line(step: Measured, steps: int) -> str:
+    """One line of progress."""
+    mfu = "-" if step.mfu is None else f"{step.mfu:.1%}"
+    waiting = sum(step.exposed_s.values()) / step.seconds
+    number = f"{step.step}/{steps}"
+    return (
+        f"{number:>9} {step.loss:8.4f} {step.gradient_norm:9.3f} {step.seconds:8.3f} "
+        f"{step.tokens_per_s:10,.0f} {mfu:>6} {waiting:8.0%}"
+    )
+
+
+def step_record(step: Measured) -> dict[str, Any]:
+    """A step for metrics files; seconds and bytes in SI.  Every number is finite: a step whose loss or
+    gradients are not ends the run."""
+    return {
+        "step": step.step,
+        "loss": step.loss,
+        "gradient_norm": step.gradient_norm,
+        "learning_rate": step.learning_rate,
+        "seconds": step.seconds,
+        "tokens_per_s": step.tokens_per_s,
+        "mfu": step.mfu,
+        "axes": [
+            {"axes": list(axes), "collectives": count, "bytes": size, "exposed_s": step.exposed_s.get(axes, 0.0)}
+            for axes, (count, size) in by_axes(step.issued).items()
+        ],
+    }
+
+
+def by_axes(issued: Iterable[Issue]) -> dict[Axes, tuple[int, int]]:
+    """Number of collectives and bytes of their full buffers, by axes, in order of the axes' names."""
+    found: dict[Axes, tuple[int, int]] = {}
+    for issue in issued:
+        count, size = found.get(issue.axes, (0, 0))
+        found[issue.axes] = (count + 1, size + issue.bytes)
+    return dict(sorted(found.items()))
+
+
+def comparison(
+    console: Console,
+    *,
+    predicted: Counter[Issue],
+    steady: Sequence[Measured],
+    ranks_equal: int,
+    ranks: int,
+    time: PredictedTime | None,
+) -> None:
+    """Collectives by axes and the step's time, predicted and measured.
+
+    Args:
+        steady: the steps to compare with; times are their medians.
+        ranks_equal: ranks whose every step issued exactly what was predicted for them.
+        time: None where no machine was described.
+    """
+    issued = Counter(steady[-1].issued)
+    console.print(_collectives_table(predicted, issued, "Collectives of one step of the reporting rank"))
+    differing = ranks - ranks_equal
+    verdict = "NOT equal to the prediction" if differing else "equal to the prediction"
+    console.print(
+        f"Each step's collectives (kind, axes, elements, width): {verdict} on {differing or ranks} of "
+        f"{counted(ranks, 'rank', 'ranks')}."
+    )
+    console.print(_time_table(steady, time))
+    if time is None:
+        console.print("For a predicted time describe this machine: weft bench-comm, then --cluster.")
+
+
+def traced(
+    console: Console, *, predicted: Counter[Issue], found: Counter[Issue], rank: int, ranks: int, stage: int
+) -> None:
+    """Collectives of a traced rank beside those predicted for its pipeline stage."""
+    console.print(_collectives_table(predicted, found, f"Rank {rank} of {ranks:,} (pipeline stage {stage})"))
+    verdict = "equal to the prediction" if predicted == found else "NOT equal to the prediction"
+    console.print(f"Each collective (kind, axes, elements, width): {verdict}.")
+
+
+def extrapolated(console: Console, *, micro_batches: int, traced: Sequence[int]) -> None:
+    """Say which steps were traced where they are not the step itself."""
+    if list(traced) != [micro_batches]:
+        shown = " and ".join(map(str, traced))
+        console.print(f"Traced with {shown} micro-batches, from which those of {micro_batches:,} follow exactly.")
+
+
+def _collectives_table(predicted: Counter[Issue], found: Counter[Issue], title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None)
+    table.add_column("axes")
+    for name in ("predicted", "issued", "bytes predicted", "bytes issued"):
+        table.add_column(name, justify="right")
+    wanted, issued = by_axes(predicted.elements()), by_axes(found.elements())
+    for axes in sorted(wanted.keys() | issued.keys()):
+        counts, sizes = zip(wanted.get(axes, (0, 0)), issued.get(axes, (0, 0)), strict=True)
+        table.add_row(_words(axes), *(f"{count:,}" for count in counts), *map(format_bytes, sizes))
+    return table
+
+
+def _time_table(steady: Sequence[Measured], time: PredictedTime | None) -> Table:
+    table = Table(title=f"Time (median of {len(steady)} steps of the reporting rank)", title_justify="left", box=None)
+    table.add_column("")
+    for name in ("predicted", "measured", "measured / predicted"):
+        table.add_column(name, justify="right")
+    axes = sorted({axes for step in steady for axes in step.exposed_s})
+    rows: list[tuple[str, float | None, float]] = [
+        ("step", time.seconds if time else None, median(step.seconds for step in steady))
+    ]
+    for each in axes:
+        waited = median(step.exposed_s.get(each, 0.0) for step in steady)
+        known = time.exposed_s if time else None
+        rows.append((f"waiting for {_words(each)}", None if known is None else known.get(each, 0.0), waited))
+    for name, expected, seconds in rows:
+        shown = "-" if expected is None else format_seconds(expected)
+        ratio = f"{seconds / expected:.2f}" if expected else "-"
+        table.add_row(name, shown, format_seconds(seconds), ratio)
+    return table
+
+
+def _words(axes: Axes) -> str:
+    return ", ".join(axes)

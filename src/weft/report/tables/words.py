@@ -1,0 +1,214 @@
+"""The words for people: names of the parts, of a layout's degrees and switches, and sentences on a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from weft.estimation.trust import COVERED
+from weft.layout.spec import Layout
+from weft.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from weft.cluster.spec import Cluster
+    from weft.estimation.result import Estimate
+    from weft.estimation.trust import ErrorBar
+    from weft.model.job import Job
+    from weft.search.ranking import Advice
+
+TIME_LABELS = {
+    "forward_s": "forward compute",
+    "backward_s": "backward compute",
+    "recompute_s": "recomputed forward",
+    "tensor_s": "tensor-parallel communication",
+    "context_s": "context-parallel communication",
+    "expert_s": "expert all-to-all",
+    "weights_s": "FSDP gather and scatter",
+    "stage_send_s": "pipeline sends",
+    "bubble_s": "pipeline bubble (idle)",
+    "data_s": "data-parallel synchronisation",
+    "optimizer_s": "optimizer step",
+    "offload_s": "offload to host memory",
+    "host_s": "host work per iteration",
+}
+"""What each part of the iteration time is called."""
+
+SHORT_TIME_LABELS = {
+    "forward_s": "forward",
+    "backward_s": "backward",
+    "recompute_s": "recompute",
+    "tensor_s": "tp",
+    "context_s": "cp",
+    "expert_s": "ep",
+    "weights_s": "fsdp",
+    "stage_send_s": "sends",
+    "bubble_s": "bubble",
+    "data_s": "dp",
+    "optimizer_s": "optimizer",
+    "offload_s": "offload",
+    "host_s": "host",
+}
+"""The same where room is scarce."""
+
+COMMUNICATION = ("tensor_s", "context_s", "expert_s", "weights_s", "stage_send_s", "data_s", "offload_s")
+"""Parts that count exposed communication only."""
+
+MEMORY_LABELS = {
+    "weights_bytes": "weights",
+    "gradients_bytes": "gradients",
+    "optimizer_bytes": "optimizer state",
+    "activations_bytes": "activations",
+    "buffers_bytes": "communication and loss buffers",
+    "reserve_bytes": "reserve and fragmentation",
+}
+"""What each part of the memory is called."""
+
+EXPOSED = 'Communication counts only where it is "exposed": not hidden behind computation.'
+DEGREES = (
+    ("tp", "x"),
+    ("y", "y"),
+    ("cp", "context"),
+    ("pp", "pipeline"),
+    ("dp", "data_parallel"),
+    ("fsdp", "z"),
+    ("ep", "expert"),
+    ("etp", "expert_tensor"),
+)
+"""The field's short word and the field of each degree; ``dp`` is z * data."""
+
+MEANINGS = {
+    "tp": "tensor parallel",
+    "y": "second tensor axis",
+    "cp": "context parallel",
+    "pp": "pipeline stages",
+    "dp": "ranks with different sequences",
+    "fsdp": "of these, ranks that share weights",
+    "ep": "expert parallel",
+    "etp": "tensor parallel in experts",
+}
+SWITCHES = (
+    ("sequence_parallel", "sp"),
+    ("offload_optimizer", "offload optimizer"),
+    ("offload_activations", "offload activations"),
+)
+
+
+def printable(text: str) -> str:
+    """Text without control characters, so that no name can steer a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def layout_words(layout: Layout) -> str:
+    """Degrees in the field's short words, those of 1 left out: "tp8 pp16 dp128"."""
+    words = [f"{short}{getattr(layout, name)}" for short, name in DEGREES if getattr(layout, name) > 1]
+    return " ".join(words) or "one accelerator"
+
+
+def legend(used: Collection[str]) -> str:
+    """What the short words of the degrees in ``used`` and of the table's other columns mean."""
+    degrees = ", ".join(f"{short} {MEANINGS[short]}" for short, _ in DEGREES if short in used)
+    rest = (
+        "mbs micro-batch (sequences), MFU model FLOP/s of peak, TF/s model TFLOP/s per accelerator;"
+        " losses in % of the iteration: idle time (bubble) and exposed communication by axis (tp, dp, ...)"
+    )
+    return f"{degrees}; {rest}" if degrees else rest
+
+
+def switch_words(layout: Layout) -> str:
+    """Switches that are not at rest: "sp, ulysses"; "-" without any."""
+    found = [word for name, word in SWITCHES if getattr(layout, name)]
+    if layout.context > 1:
+        found.append(f"cp {layout.context_method}")
+    if layout.overlap_tensor != "backward" and layout.x * layout.y > 1:
+        found.append(f"tp overlap {layout.overlap_tensor}")
+    found += [] if layout.overlap_reduce else ["no reduce overlap"]
+    found += [] if layout.overlap_gather else ["no gather overlap"]
+    return ", ".join(found) or "-"
+
+
+def full_layout_words(layout: Layout) -> str:
+    """Degrees, micro-batch, schedule and switches in one line."""
+    return (
+        f"{layout_words(layout)}; micro-batch {layout.micro_batch}, schedule {schedule_words(layout)},"
+        f" ZeRO {layout.zero}, recompute {recompute_words(layout)}, switches {switch_words(layout)}"
+    )
+
+
+def schedule_words(layout: Layout) -> str:
+    """Pipeline schedule with its virtual stages: "1f1b", "int x4" (interleaved), "-" without a pipeline."""
+    if layout.pipeline == 1:
+        return "-"
+    if layout.schedule == "interleaved":
+        return f"int x{layout.virtual_stages}"
+    return layout.schedule
+
+
+def recompute_words(layout: Layout) -> str:
+    """Recomputation, with the layers of a stage where it is limited: "full 3"."""
+    return f"{layout.recompute} {layout.recompute_layers}" if layout.recompute_layers else layout.recompute
+
+
+def largest_losses(estimate: Estimate, most: int = 3) -> list[tuple[str, float]]:
+    """The parts that are neither forward nor backward, as (name, share of the iteration), largest first.
+
+    Shares below one percent are left out.
+    """
+    rest = [part for part in estimate.time if part.name not in ("forward_s", "backward_s")]
+    shares = [(part.name, part.value / estimate.iteration_s) for part in rest]
+    return sorted((s for s in shares if s[1] >= 0.01), key=lambda share: -share[1])[:most]
+
+
+def job_sentence(job: Job) -> str:
+    """Model, parameters and recipe in one line."""
+    model, recipe = job.model, job.recipe
+    active = model.active_parameters
+    used = f", {format_count(active)} active" if active != model.parameters else ""
+    return (
+        f"{printable(model.name)} ({format_count(model.parameters)} parameters{used}), batch of"
+        f" {recipe.global_batch:,} x {recipe.sequence:,} tokens = {format_count(recipe.tokens)},"
+        f" {recipe.precision}, {recipe.attention} attention"
+    )
+
+
+def cluster_sentence(cluster: Cluster) -> str:
+    """Accelerators and tiers in one line."""
+    chip = cluster.accelerator
+    tiers = ", ".join(
+        f"{printable(tier.name)} {tier.size} x {tier.effective_Bps / 1e9:g} GB/s" for tier in cluster.tiers
+    )
+    return f"{cluster.count:,} {printable(chip.name)} of {format_bytes(chip.memory_bytes)}; {tiers}"
+
+
+def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:
+    """What keeps a faster layout out, and the cheapest single change that lets it in."""
+    out = advice.rejected
+    start = "Nearest to fitting"
+    if best is not None:
+        start = f"{1 - out.iteration_s / best.iteration_s:.0%} faster, but does not fit"
+    need = (
+        f"{start}: {layout_words(out.layout)}, {format_seconds(out.iteration_s)},"
+        f" needs {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)}"
+        f" ({largest_memory(out)})"
+    )
+    if advice.accepted is None:
+        return f"{need}; it would fit, within any margin, with {advice.change}."
+    fitted = advice.accepted
+    return (
+        f"{need}; with {advice.change} it fits ({format_bytes(fitted.memory_bytes)}) and takes"
+        f" {format_seconds(fitted.iteration_s)}."
+    )
+
+
+def largest_memory(estimate: Estimate, most: int = 2) -> str:
+    """The largest parts of the memory: "activations 41.1 GiB, gradients 25.5 GiB"."""
+    parts = sorted(estimate.memory, key=lambda part: -part.value)[:most]
+    return ", ".join(f"{MEMORY_LABELS[part.name]} {format_bytes(part.value)}" for part in parts)
+
+
+def trust(error: ErrorBar | None) -> tuple[str, ...]:
+    """How far such estimates were from measured runs; nothing where constants are not Weft's own."""
+    if error is None:
+        return ()
+    if error.error is None:
+        return ("Error: unknown; nothing similar was ever measured",)
+    return (f"Error: +-{error.error:.0%} ({COVERED:.0%} of {error.runs} similar runs: {error.alike})",)

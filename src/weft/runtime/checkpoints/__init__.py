@@ -1,0 +1,1 @@
+"""Checkpoints: what a training run saves, reads back and exports."""

@@ -1,0 +1,1 @@
+"""Models that others wrote, put onto the grid."""

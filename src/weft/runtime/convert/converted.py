@@ -1,0 +1,154 @@
+"""What takes the place of a plain module, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn, cast
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import BadInput, Unsupported
+from weft.runtime.convert.stored import Stored
+from weft.runtime.core.machine import Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """A module to convert.
+
+    Attributes:
+        name: in the model.
+        parent: the module that holds it.
+        built: what has been converted before, by name.
+        dropouts: the model's dropouts, which are off.
+    """
+
+    machine: Machine
+    name: str
+    module: nn.Module
+    parent: nn.Module
+    built: Mapping[str, Converted]
+    dropouts: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        return type(self.module).__name__
+
+    def refuse(self, what: str, remedy: str | None = None) -> NoReturn:
+        """What cannot be converted as it is."""
+        raise Unsupported(what, where=self.name, remedy=remedy)
+
+    def mistyped(self, role: str, wanted: str) -> NoReturn:
+        """The plan gives the module a role that it cannot have."""
+        raise BadInput(
+            f"is of class {self.kind}, which {role}() does not convert",
+            where=self.name,
+            remedy=f"{role}() converts {wanted}, and no subclass of these",
+        )
+
+    def parameter(self, name: str) -> nn.Parameter:
+        return cast(nn.Parameter, getattr(self.module, name))
+
+
+class Converted(nn.Module):
+    """Stands in for a plain module: takes and gives tensors of this rank's features.
+
+    Args:
+        layer: works on rows.
+        takes: features that ``layer`` takes; None where it takes ids.
+        gives: features to keep of the rows that ``layer`` gives; all by default.
+        stream: the whole residual stream's features, which the layer takes or gives.
+        easy: all features of rows of its own, not this rank's share of them.
+        features_at: the dimension of features, counted from the last; earlier ones become rows.
+        stored: how the plain module stores its matrix, where not as (outputs, inputs).
+        tied: the module whose matrix this one shares.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        layer: nn.Module,
+        *,
+        takes: int | None,
+        stream: int,
+        gives: int | None = None,
+        easy: bool = False,
+        features_at: int = -1,
+        stored: Stored | None = None,
+        tied: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.machine, self.name, self.layer = site.machine, site.name, layer
+        self.takes, self.gives, self.stream, self.easy = takes, gives, stream, easy
+        self.features_at, self.stored, self.tied = features_at, stored, tied
+        self._dropouts = site.dropouts
+        self.train(site.module.training)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (as plain modules call it)
+        """Of ids, or of features of this rank.
+
+        Raises:
+            BadInput: the features are not this rank's share, or in easy mode not all.
+            Unsupported: the model has dropouts and was switched to training.
+        """
+        if self.training and self._dropouts:
+            raise Unsupported(
+                "was off when the model was converted, and would differ between replicas",
+                where=self._dropouts[0],
+                remedy="keep model.eval(), or set its probability to 0 before parallelize",
+            )
+        leading, one = input.shape, torch.Size()
+        if self.takes is not None:
+            self._check_features(input.shape)
+            leading, one = input.shape[: self.features_at], input.shape[self.features_at :]
+        out = self.layer(input.reshape(-1, *one))[:, : self.gives]
+        return cast(Tensor, out.reshape(*leading, *out.shape[1:]))
+
+    def _check_features(self, shape: torch.Size) -> None:
+        """Refuse what does not have the features that the layer takes."""
+        if len(shape) < -self.features_at:
+            wanted = f"(..., {self.takes}{', height, width' if self.features_at == -3 else ''})"
+            raise BadInput(f"got the shape {tuple(shape)}, but it takes {wanted}", where=self.name)
+        found = shape[self.features_at]
+        if found == self.takes:
+            return
+        if self.easy:
+            raise BadInput(f"got {found} features, but it takes {self.takes}", where=self.name)
+        raise BadInput(
+            f"got {found} features, but a rank's share is {self.takes}",
+            where=self.name,
+            remedy="check the roles around it, and sizes that the model's code writes out (Heads)",
+        )
+
+    @property
+    def weight(self) -> NoReturn:
+        """No rank has the plain module's."""
+        self._refuse_whole("weight")
+
+    @property
+    def bias(self) -> NoReturn:
+        """Likewise."""
+        self._refuse_whole("bias")
+
+    def _refuse_whole(self, key: str) -> NoReturn:
+        raise Unsupported(
+            "is cut over the grid, and no tensor of this rank",
+            where=f"{self.name}.{key}",
+            remedy="read it with gather_state_dict of weft.runtime.convert.state_dict",
+        )
+
+    def _save_to_state_dict(self, *args: object) -> NoReturn:
+        raise Unsupported(
+            "holds pieces, which torch's state_dict() cannot name",
+            where=self.name,
+            remedy="call gather_state_dict or sharded_state_dict of weft.runtime.convert.state_dict",
+        )
+
+    def _load_from_state_dict(self, *args: object) -> NoReturn:
+        raise Unsupported(
+            "holds pieces, which torch's load_state_dict() cannot fill",
+            where=self.name,
+            remedy="call load_state_dict of weft.runtime.convert.state_dict",
+        )

@@ -1,0 +1,168 @@
+"""The numbers of a model that change neither time nor memory, from the ``config.json`` of Hugging Face.
+
+``weft.model`` leaves them out of a ``Model``; training needs them.  Keys that a configuration leaves out have
+the values that transformers documents for its model type.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from weft.errors import Unsupported
+from weft.fabric.edge import parse_json, read_text
+from weft.model._fields import Fields
+from weft.model.spec import FeedForward, Model
+from weft.runtime.layers.decoder import Activation, Details
+
+DEFAULTS: Mapping[str, Details] = {
+    "gpt2": Details(activation="gelu-tanh"),
+    "gpt_neox": Details(activation="gelu"),
+    "llama": Details(activation="silu", norm_epsilon=1e-6),
+    "mistral": Details(activation="silu", norm_epsilon=1e-6),
+    "mpt": Details(activation="gelu"),
+    "opt": Details(activation="relu"),
+    "phi3": Details(activation="silu"),
+    "qwen2": Details(activation="silu", norm_epsilon=1e-6),
+}
+"""Of the model types of which Weft trains some; where a configuration leaves them out."""
+ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Names of Hugging Face."""
+
+_ROTARY_SHARES = {"gpt_neox": 0.25}
+"""Share of a head's features that is rotated, where it is not all."""
+
+
+def is_config(source: str) -> bool:
+    """Whether a MODEL is a configuration of Hugging Face: a JSON file or a folder."""
+    return Path(source).is_dir() or Path(source).suffix == ".json"
+
+
+def read_details(source: str | os.PathLike[str]) -> Details:
+    """The details of a ``config.json``, or of the folder that holds one.
+
+    Raises:
+        BadInput: it cannot be read, or a value is none.
+        Unsupported: a model type, an activation or rotary positions that the runtime does not compute.
+    """
+    path = Path(source) / "config.json" if Path(source).is_dir() else Path(source)
+    where = str(path)
+    table = parse_json(read_text(path, where=where), where)
+    kind = table.get("model_type") if isinstance(table, dict) else None
+    if not isinstance(kind, str) or kind not in DEFAULTS:
+        raise Unsupported(
+            f"the runtime does not train models of type {kind!r}",
+            where=f"{where}: model_type",
+            remedy=f"choose one of {', '.join(DEFAULTS)}",
+        )
+    return _details(Fields(data=table, kind=kind, where=where))
+
+
+def in_words(details: Details, model: Model) -> str:
+    """The details that matter to a model, in a line."""
+    gated = any(isinstance(kind.feed_forward, FeedForward) and kind.feed_forward.gated for kind in model.kinds)
+    words = [
+        f"activation {details.activation or ('silu' if gated else 'gelu')}",
+        f"norm epsilon {details.norm_epsilon:g}",
+    ]
+    if any(kind.attention.rotary for kind in model.kinds):
+        words.append(f"rotary theta {details.rotary_theta:g}")
+    return ", ".join(words)
+
+
+def _details(f: Fields) -> Details:
+    usual = DEFAULTS[f.kind]
+    _check_order_and_scale(f)
+    _check_rotary_share(f)
+    return replace(
+        usual,
+        activation=_activation(f, usual.activation),
+        norm_epsilon=_number(f, usual.norm_epsilon, "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", most=0.1),
+        rotary_theta=_rotary_theta(f, usual.rotary_theta),
+    )
+
+
+def _activation(f: Fields, usual: Activation | None) -> Activation | None:
+    key = f.find("hidden_act", "activation_function")
+    if key is None:
+        return usual
+    name = f.word(key, "")
+    if name not in ACTIVATIONS:
+        raise _unsupported(f, key, f"choose one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def _rotary_theta(f: Fields, usual: float) -> float:
+    """The base of rotary positions; since version 5 transformers keeps it within ``rope_parameters``."""
+    attention = f.inner("attn_config")
+    theta = _number(attention, usual, "rope_theta")
+    theta = _number(f, theta, "rope_theta", "rotary_emb_base")
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = f.inner(key)
+        if rope.word("rope_type", rope.word("type", "default")) != "default":
+            raise _unsupported(f, key, "positions that are scaled are not computed; remove it to train anew")
+        theta = _number(rope, theta, "rope_theta")
+    return theta
+
+
+def _check_rotary_share(f: Fields) -> None:
+    """Refuse heads of which a part is rotated."""
+    for fields in (f, f.inner("rope_parameters")):
+        key = fields.find("partial_rotary_factor", "rotary_pct")
+        if key is not None:
+            if _number(fields, 1.0, key) != 1.0:
+                raise _unsupported(fields, key, "the runtime rotates whole heads: set it to 1")
+            return
+    if f.kind in _ROTARY_SHARES:
+        raise Unsupported(
+            f"{_ROTARY_SHARES[f.kind]:g} of each head is rotated by default",
+            where=f"{f.where}: rotary_pct",
+            remedy="the runtime rotates whole heads: set rotary_pct to 1",
+        )
+
+
+def _check_order_and_scale(f: Fields) -> None:
+    """Refuse attention scores that are not scaled by the square root of a head's features alone, and norms
+    after what they belong before."""
+    for key, usual in (
+        ("scale_attn_weights", True),
+        ("scale_attn_by_inverse_layer_idx", False),
+        ("do_layer_norm_before", True),
+    ):
+        if f.flag(key, usual) != usual:
+            raise _unsupported(f, key, f"set it to {str(usual).lower()}")
+    options = f.inner("attn_config")
+    for key in ("softmax_scale", "clip_qkv"):
+        if options.has(key):
+            raise _unsupported(options, key, "remove it")
+
+
+def _number(f: Fields, usual: float, *names: str, most: float = 1e12) -> float:
+    """The positive number under the first name that is set."""
+    key = f.find(*names)
+    if key is None:
+        return usual
+    value: Any = f.data[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise f.bad(key, f"{value!r:.40} is not a number")
+    if not (isfinite(value) and 0 < value <= most):
+        raise f.bad(key, f"{value!r:.40} is outside 0 to {most:g}")
+    return float(value)
+
+
+def _unsupported(f: Fields, key: str, remedy: str) -> Unsupported:
+    return Unsupported(
+        f"the runtime does not compute {key} = {f.data[key]!r:.60}", where=f"{f.where}: {key}", remedy=remedy
+    )

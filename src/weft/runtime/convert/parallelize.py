@@ -1,0 +1,487 @@
+"""A plain decoder onto the grid, in place, by a plan that names every module that has parameters.
+
+    machine = Machine.of(Grid.of(layout), precision=Precision.of("bf16"))
+    model = parallelize(LlamaForCausalLM(config), machine, LLAMA_PLAN)
+    flat = Flat(machine, model, holdings(model))
+    optimizer = Optimizer(flat, AdamSettings())
+    with flat.step(micro_batches=1):
+        logits = model(ids).logits
+        losses = cross_entropy(machine, logits.flatten(0, 1), targets.flatten(), config.vocab_size)
+        (losses.sum() / tokens).backward()
+    optimizer.step()
+
+``ids`` and ``targets`` are this rank's own: ranks along z and data take different sequences, those along x
+and y the same (``rows_of`` in ``run/data.py``); ``tokens`` counts those of all ranks.  The model's own code
+runs unchanged on tensors with fewer features; what it does to them must be right for each feature alone
+(residuals, activations, gates), or for each head alone.  A wrong role (Normal() for Transposed(), Norm() for
+a norm over all heads) shows in shapes only where x differs from y: try a new plan on such a grid.
+
+Easy mode asks nothing of the model: ``parallelize(model, machine, easy_plan(model))``.  There all ranks take
+different rows of the batch (``grid.index("x", "y", "z", "data")`` is a rank's place among them), each as
+many, and losses are plain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from weft.errors import BadInput, Unsupported
+from weft.runtime.convert.converted import Converted, Site
+from weft.runtime.convert.roles import Easy, Head, Heads, Norm, Normal, Positions, Role, Transposed, Vocabulary, Whole
+from weft.runtime.convert.state_dict import fill, stored_of
+from weft.runtime.convert.stored import Stored
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import Replicated, holdings
+
+Plan = Mapping[str, Role]
+"""Roles by the names of modules; ``*`` stands for one part of a name between dots."""
+
+LLAMA_PLAN: MappingProxyType[str, Role] = MappingProxyType(
+    {
+        "model.embed_tokens": Vocabulary(),
+        "model.layers.*.input_layernorm": Norm(),
+        "model.layers.*.self_attn.q_proj": Normal(unit="head_dim"),
+        "model.layers.*.self_attn.k_proj": Normal(unit="head_dim"),
+        "model.layers.*.self_attn.v_proj": Normal(unit="head_dim"),
+        "model.layers.*.self_attn.o_proj": Transposed(),
+        "model.layers.*.post_attention_layernorm": Norm(),
+        "model.layers.*.mlp.gate_proj": Normal(),
+        "model.layers.*.mlp.up_proj": Normal(),
+        "model.layers.*.mlp.down_proj": Transposed(),
+        "model.norm": Norm(),
+        "lm_head": Head(),
+    }
+)
+"""LlamaForCausalLM, MistralForCausalLM and Qwen2ForCausalLM of transformers 4.48 and later.
+
+With tied embeddings: ``LLAMA_PLAN | {"lm_head": Head(tied="model.embed_tokens")}``.  Older versions reshape
+by numbers of heads, which ``"model.layers.*.self_attn": Heads("num_heads", ...)`` divides.
+"""
+
+GPT2_PLAN: MappingProxyType[str, Role] = MappingProxyType(
+    {
+        "transformer.wte": Vocabulary(),
+        "transformer.wpe": Positions(),
+        "transformer.h.*.ln_1": Norm(),
+        "transformer.h.*.attn": Heads("num_heads", "split_size"),
+        "transformer.h.*.attn.c_attn": Normal(parts=3, unit="head_dim"),
+        "transformer.h.*.attn.c_proj": Transposed(),
+        "transformer.h.*.ln_2": Norm(),
+        "transformer.h.*.mlp.c_fc": Normal(),
+        "transformer.h.*.mlp.c_proj": Transposed(),
+        "transformer.ln_f": Norm(),
+        "lm_head": Head(tied="transformer.wte"),
+    }
+)
+"""Hugging Face's GPT2LMHeadModel with dropouts of 0.  Checkpoints keep its matrices as (outputs, inputs)."""
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def easy_plan(model: nn.Module) -> dict[str, Role]:
+    """Easy mode for any model: its linear layers and convolutions cut over the grid, all else whole.
+
+    Layers that share a parameter with another module stay whole.  To keep more of them so (a classifier whose
+    classes cannot be divided), give them ``Whole()``.
+    """
+    names = _names(model)
+    found: dict[str, Role] = {}
+    for name, module in model.named_modules():
+        own = list(module.parameters(recurse=False))
+        alone = all(len(names[parameter]) == 1 for parameter in own)
+        cut = type(module) in (nn.Linear, nn.Conv2d) or type(module).__name__ == "Conv1D"
+        if own:
+            found[name] = Easy() if cut and alone else Whole()
+    return found
+
+
+def parallelize(model: M, machine: Machine, plan: Plan) -> M:
+    """Replace a model's modules by this rank's parts of them, with their values.
+
+    Every rank calls it with the same model.  Where anything is refused the model is left as it was.
+    Parameters on the meta device become NaN, until ``weft.runtime.convert.state_dict.load_state_dict``, or a
+    checkpoint, fills them.
+
+    Returns:
+        The model itself; ``weft.runtime.core.parameters.holdings`` has its parameters, under their old names.
+
+    Raises:
+        BadInput: the plan does not cover a module with parameters, has a pattern that matches nothing or a
+            module of another role, a size cannot be divided over the grid, ranks have different values, or
+            the model has been parallelized already.
+        Unsupported: the layout, or something in the model, has no counterpart in the runtime: hooks, ties
+            that the plan does not declare, dropout, frozen parameters, subclasses of layers, norms without
+            weights; in easy mode statistics of one rank's rows, and tables that depend on them.
+    """
+    _check_plain(model)
+    _check_layout(machine)
+    roles = _matched(model, plan)
+    _check_covered(model, roles)
+    easy = _is_easy(roles)
+    _check_hooks(model, roles, easy=easy)
+    _check_ties(model, roles)
+    dropouts: tuple[str, ...] = ()
+    if easy:
+        _check_statistics(model)
+    else:
+        dropouts = _dropouts(model)
+        _check_norms(model, roles)
+    converted = _converted(model, machine, roles, dropouts)
+    replicated = _replicated(model, machine, roles)
+    smaller = [
+        item
+        for name, role in roles.items()
+        if isinstance(role, Heads)
+        for item in role.divided(machine, name, model.get_submodule(name))
+    ]
+    _check_buffers(model, machine)
+    _check_same(model, machine)
+    _take_values(model, converted)
+    _replicate(model, replicated)
+    for name, one in converted.items():
+        above, _, child = name.rpartition(".")
+        setattr(model.get_submodule(above), child, one)
+    for module, attribute, value in smaller:
+        setattr(module, attribute, value)
+    if easy:
+        _leave_fast_paths(model)
+    return model.to(machine.grid.device)
+
+
+# The plan ------------------------------------------------------------------------------------------
+
+
+def _matched(model: nn.Module, plan: Plan) -> dict[str, Role]:
+    """The role of each module that the plan names."""
+    names = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    patterns: dict[str, str] = {}
+    roles: dict[str, Role] = {}
+    for pattern, role in plan.items():
+        if not isinstance(role, Role):
+            raise BadInput(f"{role!r} is no role", where=f"plan: {pattern}", remedy="give Normal(), Head(), ...")
+        shape = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+        found = [name for name in names if shape.fullmatch(name)]
+        if not found:
+            raise BadInput(
+                f"no module of {type(model).__name__} has this name",
+                where=f"plan: {pattern}",
+                remedy="correct it, or take it out",
+            )
+        for name in found:
+            if name in roles:
+                raise BadInput(f"{name} has two roles: {patterns[name]!r} matches it too", where=f"plan: {pattern}")
+            patterns[name], roles[name] = pattern, role
+    return roles
+
+
+def _check_covered(model: nn.Module, roles: Mapping[str, Role]) -> None:
+    """Every parameter's module is replaced."""
+    bare: dict[str, str] = {}
+    for name, module in model.named_modules():
+        own = [key for key, value in module._parameters.items() if value is not None]
+        if own and (name not in roles or isinstance(roles[name], Heads)):
+            bare[name] = type(module).__name__
+    if bare:
+        names = {name for name, _ in model.named_modules()}
+        raise BadInput(
+            f"no role for {', '.join(_grouped(bare, names))}",
+            where="plan",
+            remedy="give each a role; a module that has none cannot be split",
+        )
+
+
+def _grouped(found: Mapping[str, str], names: set[str]) -> Iterator[str]:
+    """Names with their classes; one pattern for all those that differ by indices alone, if all are there."""
+
+    def pattern(name: str) -> str:
+        return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+    among, of = defaultdict(list), defaultdict(list)
+    for name in names:
+        among[pattern(name)].append(name)
+    for name in found:
+        of[pattern(name)].append(name)
+    for shape, members in of.items():
+        kinds = {found[name] for name in members}
+        if len(members) > 1 and len(members) == len(among[shape]) and len(kinds) == 1:
+            yield f"{shape} ({len(members)} {kinds.pop()})"
+        else:
+            yield from (f"{name or 'the model itself'} ({found[name]})" for name in members)
+
+
+def _is_easy(roles: Mapping[str, Role]) -> bool:
+    """Whether the plan is one of easy mode.
+
+    Raises:
+        BadInput: it has roles of both ways.
+    """
+    easy = [name for name, role in roles.items() if isinstance(role, Easy | Whole)]
+    if easy and len(easy) < len(roles):
+        other = next(name for name in roles if name not in easy)
+        raise BadInput(
+            f"{easy[0]} is in easy mode, {other} is not",
+            where="plan",
+            remedy="give all modules Easy() and Whole(), or none",
+        )
+    return bool(easy)
+
+
+# What cannot be converted --------------------------------------------------------------------------
+
+
+def _check_plain(model: nn.Module) -> None:
+    """Nothing of it has been converted before."""
+    kinds = (*model.modules(), *model.parameters())
+    if any(isinstance(one, Converted | Replicated) for one in kinds):
+        raise BadInput(
+            "has been parallelized already",
+            where=type(model).__name__,
+            remedy="call parallelize once, on the plain model",
+        )
+
+
+def _check_layout(machine: Machine) -> None:
+    layout = machine.grid.layout
+    own = "train Weft's own decoder (weft train), or"
+    refused = (
+        (layout.pipeline > 1, f"pipeline = {layout.pipeline}", f"{own} set pipeline=1"),
+        (machine.rows_cut, "sequence_parallel", f"{own} set sequence_parallel=False"),
+        (
+            layout.recompute != "none",
+            f"recompute = {layout.recompute}",
+            "set recompute=none, and wrap the model's blocks in torch.utils.checkpoint",
+        ),
+        (layout.zero > 1, f"zero = {layout.zero}", "set zero=1, or shard over z"),
+        (layout.offload_optimizer or layout.offload_activations, "offloading", "set offload_*=False"),
+    )
+    for wanted, what, remedy in refused:
+        if wanted:
+            raise Unsupported(f"{what} cannot be had with a plain model", where="layout", remedy=remedy)
+
+
+def _check_hooks(model: nn.Module, roles: Mapping[str, Role], *, easy: bool) -> None:
+    """Hooks would see a rank's features, and those of replaced modules would be lost."""
+    for name, module in model.named_modules():
+        if easy and not isinstance(roles.get(name), Easy):
+            continue
+        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+            if vars(module).get(kind):
+                what = kind.strip("_").replace("_", " ").removesuffix("s")
+                raise Unsupported(
+                    f"has a {what}, which would see the features of one rank alone",
+                    where=name or "the model itself",
+                    remedy="remove it (weight_norm adds one too)",
+                )
+
+
+def _check_ties(model: nn.Module, roles: Mapping[str, Role]) -> None:
+    """Parameters under several names are a head's and its embedding's, as the plan declares."""
+    tied = {
+        (f"{role.tied}.weight", f"{name}.weight")
+        for name, role in roles.items()
+        if isinstance(role, Head) and role.tied is not None
+    }
+    whole = {model.get_submodule(name) for name, role in roles.items() if isinstance(role, Whole)}
+    shared = {
+        tuple(sorted(found))
+        for found in _names(model).values()
+        if len(found) > 1 and not all(model.get_submodule(name.rpartition(".")[0]) in whole for name in found)
+    }
+    for embedding, head in sorted(tied):
+        if tuple(sorted((embedding, head))) not in shared:
+            raise BadInput(
+                f"{head} is not the same parameter as {embedding}", where="plan", remedy="tie them, or declare Head()"
+            )
+    for found in sorted(shared - {tuple(sorted(pair)) for pair in tied}):
+        raise Unsupported(
+            f"{', '.join(found)} are one parameter",
+            where="plan",
+            remedy='for a tied head declare Head(tied="..."), naming the embedding; else untie them',
+        )
+
+
+def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
+    """All names of each parameter."""
+    names: dict[nn.Parameter, list[str]] = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[parameter].append(name)
+    return names
+
+
+def _dropouts(model: nn.Module) -> tuple[str, ...]:
+    """Dropouts above 0, all of them off; masks would differ between ranks that hold the same values."""
+    found = []
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            by_name = attribute == "p" and isinstance(module, nn.modules.dropout._DropoutNd)
+            if not by_name and ("drop" not in attribute or not isinstance(value, float)):
+                continue
+            if not value > 0:
+                continue
+            where = f"{name}.{attribute}" if name else attribute
+            if module.training:
+                raise Unsupported(
+                    f"is {value:g}: the masks of replicas would differ",
+                    where=where,
+                    remedy="set it to 0, or call model.eval() first",
+                )
+            found.append(where)
+    return tuple(found)
+
+
+def _check_norms(model: nn.Module, roles: Mapping[str, Role]) -> None:
+    """Norms without weights are in no plan, and would take a rank's features for all."""
+    for name, module in model.named_modules():
+        alone = next(module.children(), None) is None and next(module.parameters(), None) is None
+        if alone and "norm" in type(module).__name__.lower() and name not in roles:
+            raise Unsupported(
+                f"is a {type(module).__name__} without weights, over features that are split",
+                where=name,
+                remedy="make it affine, and give it the role Norm()",
+            )
+
+
+def _check_statistics(model: nn.Module) -> None:
+    """In easy mode each rank would take, or keep, the statistics of its own rows."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            remedy = "use a LayerNorm or GroupNorm"
+        elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            remedy = "set track_running_stats=False"
+        else:
+            continue
+        raise Unsupported(
+            f"would take the statistics of one rank's rows alone ({type(module).__name__})",
+            where=name or "the model itself",
+            remedy=remedy,
+        )
+
+
+def _check_buffers(model: nn.Module, machine: Machine) -> None:
+    for name, buffer in model.named_buffers():
+        if buffer.is_meta and machine.grid.device.type != "meta":
+            raise BadInput(
+                "is a buffer on the meta device",
+                where=name,
+                remedy="compute it on a real device before parallelize; parameters alone may stay on meta",
+            )
+
+
+def _check_same(model: nn.Module, machine: Machine) -> None:
+    """Every rank has the same parameters and buffers: sums of their bits agree."""
+    if machine.grid.mesh is None or machine.grid.device.type == "meta":
+        return
+    names, sums = [], []
+    for name, values in (*model.named_parameters(), *model.named_buffers()):
+        names.append(name)
+        sums.append(_bits(values.detach()))
+    least = torch.tensor(sums, dtype=torch.int64, device=machine.grid.device)
+    most = least.clone()
+    every = ("x", "y", "z", "data")
+    machine.collectives.all_reduce(least, *every, op=dist.ReduceOp.MIN).wait()
+    machine.collectives.all_reduce(most, *every, op=dist.ReduceOp.MAX).wait()
+    differing = [name for name, differs in zip(names, (least != most).tolist(), strict=True) if differs]
+    if differing:
+        more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
+        raise BadInput(
+            f"ranks hold different values of {differing[0]}{more}",
+            where="model",
+            remedy="seed every rank alike before building the model, or load one checkpoint on all",
+        )
+
+
+def _bits(values: Tensor) -> int:
+    """The sum of the bits of all values, exact in any order."""
+    if values.is_meta:
+        return 0
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return int(values.contiguous().view(whole).sum(dtype=torch.int64))
+
+
+# Conversion ----------------------------------------------------------------------------------------
+
+
+def _converted(
+    model: nn.Module, machine: Machine, roles: Mapping[str, Role], dropouts: tuple[str, ...]
+) -> dict[str, Converted]:
+    """What takes the place of each module; tables come first, which heads may share."""
+    built: dict[str, Converted] = {}
+    for name, role in sorted(roles.items(), key=lambda item: not isinstance(item[1], Vocabulary)):
+        if isinstance(role, Heads | Whole):
+            continue
+        if not name:
+            raise Unsupported(
+                f"a single {type(model).__name__} cannot be replaced in place",
+                where="the model itself",
+                remedy="put it into a module",
+            )
+        built[name] = role.build(_site(model, machine, name, built, dropouts))
+    streams = {built[name].stream for name in built if not isinstance(roles[name], Norm)}
+    for name, one in built.items():
+        if isinstance(roles[name], Norm) and one.stream not in streams:
+            raise BadInput(
+                f"is over {one.stream} features, but those split over y are "
+                f"{' or '.join(map(str, sorted(streams))) or 'none'} wide",
+                where=name,
+                remedy="Norm() is for the residual stream; norms of heads cannot be converted",
+            )
+    return built
+
+
+def _site(
+    model: nn.Module, machine: Machine, name: str, built: Mapping[str, Converted], dropouts: tuple[str, ...]
+) -> Site:
+    return Site(
+        machine=machine,
+        name=name,
+        module=model.get_submodule(name),
+        parent=model.get_submodule(name.rpartition(".")[0]),
+        built=built,
+        dropouts=dropouts,
+    )
+
+
+def _replicated(model: nn.Module, machine: Machine, roles: Mapping[str, Role]) -> dict[nn.Parameter, Replicated]:
+    """What takes the place of each parameter of modules that stay whole, with their values."""
+    names, found = _names(model), {}
+    for name, role in roles.items():
+        if not isinstance(role, Whole):
+            continue
+        for plain in role.parameters(_site(model, machine, name, {}, ())):
+            first, *others = names[plain]
+            shape = tuple(plain.shape)
+            found[plain] = Replicated.of(machine, first, shape, tuple(others))
+            fill(found[plain].holding(), plain.detach(), Stored(shape))
+    return found
+
+
+def _replicate(model: nn.Module, replicated: Mapping[nn.Parameter, Replicated]) -> None:
+    for module in model.modules():
+        for key, parameter in list(module._parameters.items()):
+            if parameter is not None and parameter in replicated:
+                setattr(module, key, replicated[parameter])
+
+
+def _leave_fast_paths(model: nn.Module) -> None:
+    """Encoder layers compute as in training: their fast path reads weights that are cut over the grid."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+
+
+def _take_values(model: nn.Module, converted: Mapping[str, Converted]) -> None:
+    """Fill what has been built from the plain model."""
+    plain, built = dict(model.named_parameters()), nn.ModuleList(converted.values())
+    stored = stored_of(built)
+    for holding in holdings(built):
+        fill(holding, plain[holding.name].detach(), stored.get(holding.name))

@@ -1,0 +1,171 @@
+"""Collectives over the axes of a grid: asynchronous, counted, and skipped where a rank is alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.layout.iteration import Issue
+from weft.layout.operations import CollectiveKind
+from weft.runtime.core.grid import Grid
+
+
+@dataclass(slots=True)
+class Log:
+    """What was issued, and the seconds that computation waited for it, by axes.
+
+    On accelerators waiting is queued on the device; ``events`` bracket it there until ``exposed_s`` is asked.
+    """
+
+    issued: list[Issue] = field(default_factory=list)
+    waited_s: dict[tuple[str, ...], float] = field(default_factory=dict)
+    events: list[tuple[tuple[str, ...], torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+
+    def exposed_s(self) -> dict[tuple[str, ...], float]:
+        """Seconds of waiting by axes."""
+        found = dict(self.waited_s)
+        for axes, before, after in self.events:
+            after.synchronize()
+            found[axes] = found.get(axes, 0.0) + before.elapsed_time(after) / 1e3
+        return found
+
+
+class Pending:
+    """A collective under way; ``wait`` gives its result.  Its tensors are kept until then."""
+
+    __slots__ = ("_axes", "_inputs", "_log", "_result", "_work")
+
+    def __init__(
+        self,
+        result: Tensor,
+        work: dist.Work | None = None,
+        inputs: Tensor | None = None,
+        axes: tuple[str, ...] = (),
+        log: Log | None = None,
+    ) -> None:
+        self._result, self._work, self._inputs, self._axes, self._log = result, work, inputs, axes, log
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is something to wait for."""
+        return self._work is not None
+
+    def wait(self) -> Tensor:
+        """Wait until the result can be used."""
+        if self._work is not None:
+            work, self._work = self._work, None
+            if self._log is None:
+                work.wait()
+            else:
+                _timed_wait(work, self._log, self._axes, self._result)
+            self._inputs = None
+        return self._result
+
+
+def settle(pendings: Iterable[Pending]) -> None:
+    """Wait for all; if some fail, the first one's exception is raised when all have ended."""
+    problem: Exception | None = None
+    for pending in pendings:
+        try:
+            pending.wait()
+        except Exception as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+
+
+def _timed_wait(work: dist.Work, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
+    if result.is_cuda:
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        before.record()
+        work.wait()
+        after.record()
+        log.events.append((axes, before, after))
+        return
+    start = perf_counter()
+    work.wait()
+    log.waited_s[axes] = log.waited_s.get(axes, 0.0) + perf_counter() - start
+
+
+class Collectives:
+    """The collectives of one grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._log: Log | None = None
+
+    @contextmanager
+    def logged(self) -> Iterator[Log]:
+        """Count what is issued inside."""
+        outer, self._log = self._log, Log()
+        try:
+            yield self._log
+        finally:
+            self._log = outer
+
+    def all_reduce(self, values: Tensor, *axes: str, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Pending:
+        """Sum (or maximum) over a group, in place."""
+        group = self.grid.group(*axes)
+        if group is None:
+            return Pending(values)
+        work = dist.all_reduce(values, op=op, group=group, async_op=True)
+        return self._issued("all-reduce", axes, values, values, work, None)
+
+    def all_reduce_ends(self, values: Tensor) -> Pending:
+        """Sum over the first and the last pipeline stage, in place."""
+        work = dist.all_reduce(values, group=self.grid.ends, async_op=True)
+        return self._issued("all-reduce", ("pipeline",), values, values, work, None)
+
+    def all_gather(self, shard: Tensor, *axes: str) -> Pending:
+        """The shards of a group one after the other along the first dimension."""
+        group = self.grid.group(*axes)
+        if group is None:
+            return Pending(shard)
+        shard = shard.detach().contiguous()
+        whole = shard.new_empty((shard.shape[0] * self.grid.size(*axes), *shard.shape[1:]))
+        work = dist.all_gather_single(whole, shard, group=group, async_op=True)
+        return self._issued("all-gather", axes, whole, whole, work, shard)
+
+    def reduce_scatter(self, values: Tensor, *axes: str) -> Pending:
+        """This rank's slice, along the first dimension, of the sum over a group."""
+        group = self.grid.group(*axes)
+        if group is None:
+            return Pending(values)
+        values = values.contiguous()
+        own = values.new_empty((values.shape[0] // self.grid.size(*axes), *values.shape[1:]))
+        work = dist.reduce_scatter_single(own, values, group=group, async_op=True)
+        return self._issued("reduce-scatter", axes, values, own, work, values)
+
+    def all_to_all(self, values: Tensor, *axes: str) -> Pending:
+        """Equal slices along the first dimension, one to each rank of a group, for one from each."""
+        group = self.grid.group(*axes)
+        if group is None:
+            return Pending(values)
+        values = values.contiguous()
+        received = torch.empty_like(values)
+        work = dist.all_to_all_single(received, values, group=group, async_op=True)
+        return self._issued("all-to-all", axes, values, received, work, values)
+
+    def note(self, kind: CollectiveKind, axes: tuple[str, ...], values: Tensor) -> None:
+        """Count what PyTorch communicates for us (pipeline sends)."""
+        if self._log is not None:
+            found = Issue(kind, self.grid.axes(*axes), values.numel(), values.element_size())
+            self._log.issued.append(found)
+
+    def _issued(
+        self,
+        kind: CollectiveKind,
+        axes: tuple[str, ...],
+        full: Tensor,
+        result: Tensor,
+        work: dist.Work | None,
+        inputs: Tensor | None,
+    ) -> Pending:
+        self.note(kind, axes, full)
+        return Pending(result, work, inputs, self.grid.axes(*axes), self._log)

@@ -1,0 +1,134 @@
+"""The grid of ranks: mesh axes pipeline, data, z, y and x over a DeviceMesh, as a layout places them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from weft.errors import BadInput, Unsupported
+from weft.layout.mesh import coordinates, groups
+from weft.layout.spec import Layout
+
+AXES = ("x", "y", "z", "data", "pipeline")
+JOINED = (("x", "y"), ("z", "data"), ("x", "z", "data"), ("x", "y", "z", "data"), AXES)
+"""Axes over whose product something is reduced or gathered."""
+
+
+class Grid:
+    """One rank's place in the mesh, and its process groups.
+
+    Attributes:
+        layout: the layout that the grid follows.
+        device: where this rank computes.
+        coordinates: this rank's index on each axis.
+    """
+
+    def __init__(self, layout: Layout, device: torch.device, mesh: DeviceMesh | None, rank: int) -> None:
+        self.layout, self.device, self.mesh, self.rank = layout, device, mesh, rank
+        self.coordinates: Mapping[str, int] = coordinates(layout, rank)
+        self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
+        self.ends: dist.ProcessGroup | None = None
+        """The first and the last stage of this rank's pipeline, after ``join_ends``."""
+        if mesh is not None:
+            self._join(mesh)
+
+    @classmethod
+    def of(cls, layout: Layout, device: torch.device | str = "cpu") -> Grid:
+        """The grid of the initialized process group; one rank needs none.
+
+        Raises:
+            Unsupported: the layout cuts an axis that the runtime does not have.
+            BadInput: the process group has another size than the layout.
+        """
+        _check_axes(layout)
+        where = torch.device(device)
+        world = dist.get_world_size() if dist.is_initialized() else 1
+        if world != layout.world:
+            sizes = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in AXES)
+            raise BadInput(
+                f"the layout needs {sizes} = {layout.world} ranks, but {world} run",
+                where="layout",
+                remedy=f"start {layout.world} ranks, or change the layout",
+            )
+        if world == 1:
+            return cls(layout, where, None, 0)
+        names = tuple(axis for axis in reversed(layout.order) if axis in AXES)
+        shape = [getattr(layout, axis) for axis in names]
+        mesh = DeviceMesh(
+            "cpu" if where.type == "meta" else where.type, torch.arange(world).view(shape), mesh_dim_names=names
+        )
+        return cls(layout, where, mesh, dist.get_rank())
+
+    def _join(self, mesh: DeviceMesh) -> None:
+        """Every rank makes every group, in one order."""
+        for axis in AXES:
+            self._groups[axis,] = mesh.get_group(axis)
+        for axes in JOINED:
+            wide = self._wide(axes)
+            if len(wide) > 1 and wide not in self._groups:
+                self._groups[wide] = mesh[wide]._flatten("_".join(wide)).get_group()
+
+    def join_ends(self) -> None:
+        """Every rank makes the groups of first and last pipeline stages, which share a tied embedding."""
+        if self.layout.pipeline == 2:
+            self.ends = self.group("pipeline")
+            return
+        for ranks in groups(self.layout, "pipeline")[:, [0, -1]].tolist():
+            group = dist.new_group(ranks)
+            if self.rank in ranks:
+                self.ends = group
+
+    def _wide(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """The axes that have more than one rank, outer to inner."""
+        inner_first = [axis for axis in self.layout.order if axis in axes]
+        return tuple(axis for axis in reversed(inner_first) if self.size(axis) > 1)
+
+    def axes(self, *axes: str) -> tuple[str, ...]:
+        """The given axes without those of size 1, in the order of ``AXES``."""
+        return tuple(axis for axis in AXES if axis in axes and self.size(axis) > 1)
+
+    def size(self, *axes: str) -> int:
+        """Ranks of a group over the axes' product."""
+        return prod(getattr(self.layout, axis) for axis in axes)
+
+    def index(self, *axes: str) -> int:
+        """This rank's position in its group over the axes' product."""
+        position = 0
+        for axis in self._wide(axes):
+            position = position * self.size(axis) + self.coordinates[axis]
+        return position
+
+    def group(self, *axes: str) -> dist.ProcessGroup | None:
+        """This rank's process group over the axes' product; None where it is alone in it."""
+        wide = self._wide(axes)
+        return self._groups[wide] if wide else None
+
+    def divided(self, size: int, *axes: str, what: str) -> int:
+        """A size divided over axes.
+
+        Raises:
+            BadInput: the size cannot be divided.
+        """
+        degree = self.size(*axes)
+        if size % degree:
+            cut = " x ".join(f"{axis}={self.size(axis)}" for axis in axes)
+            raise BadInput(
+                f"{what} = {size} cannot be divided over {cut}",
+                where="layout",
+                remedy=f"choose {' and '.join(axes)} so that their product divides {size}",
+            )
+        return size // degree
+
+
+def _check_axes(layout: Layout) -> None:
+    for axis in ("context", "expert", "expert_tensor"):
+        if getattr(layout, axis) > 1:
+            raise Unsupported(
+                f"{axis} = {getattr(layout, axis)}: the runtime has no {axis} axis",
+                where="layout",
+                remedy=f"plan with {axis} = 1",
+            )

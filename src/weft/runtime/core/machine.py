@@ -1,0 +1,45 @@
+"""What every layer of one rank works with: grid, collectives, scheduler, products and number formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.runtime.core.collectives import Collectives
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.matmul import Matmul
+from weft.runtime.core.overlap import Overlap, Switches
+from weft.runtime.core.precision import Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One rank's means."""
+
+    grid: Grid
+    collectives: Collectives
+    overlap: Overlap
+    matmul: Matmul = field(default_factory=Matmul)
+    precision: Precision = field(default_factory=Precision)
+
+    @classmethod
+    def of(
+        cls, grid: Grid, *, precision: Precision | None = None, switches: Switches | None = None, tuned: bool = False
+    ) -> Machine:
+        """The means of a grid's rank; overlaps are those of its layout unless given."""
+        return cls(
+            grid=grid,
+            collectives=Collectives(grid),
+            overlap=Overlap(switches or Switches.of(grid.layout)),
+            matmul=Matmul(tuned=tuned),
+            precision=precision or Precision(),
+        )
+
+    @property
+    def shares_updates(self) -> bool:
+        """ZeRO-1: each rank of data updates a share of the matrices."""
+        return self.grid.layout.zero > 0 and self.grid.size("data") > 1
+
+    @property
+    def rows_cut(self) -> bool:
+        """Sequence parallelism: between linear layers tokens are split over x."""
+        return self.grid.layout.sequence_parallel and self.grid.size("x") > 1

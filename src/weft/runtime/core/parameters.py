@@ -1,0 +1,262 @@
+"""Parameters at rest: matrices cut over z, vectors whole, and what each rank holds of the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import BadInput
+from weft.runtime.core.collectives import Pending
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.placement import Placement, Range, share
+
+Whole = Callable[[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]], Tensor]
+"""Values of a rectangle of a whole parameter: of its name, whole shape, offsets and sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Holding:
+    """What a rank holds of one parameter.
+
+    Attributes:
+        placement: which piece of the whole ``parameter``, flattened, is.
+        sum_over: axes over which gradients are to be summed once per step.
+        split_over: axes whose ranks hold different pieces; along the others they hold copies.
+        matrix: a matrix cut over z, not what is whole along it.
+        decayed: optimizers decay it: a matrix, or what a plain module holds in two or more dimensions.
+        on_ends: the first and the last pipeline stage both hold it, and sum its gradients.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    placement: Placement
+    sum_over: tuple[str, ...]
+    split_over: tuple[str, ...]
+    matrix: bool
+    decayed: bool
+    on_ends: bool = False
+
+    def is_first_copy(self, grid: Grid, *, cut_over_data: bool = False) -> bool:
+        """Whether of all ranks' copies this rank's is the one to count.
+
+        Args:
+            cut_over_data: ranks along data have pieces of it that are no copies.
+        """
+        split = (*self.split_over, "data") if cut_over_data else self.split_over
+        copied = [axis for axis in ("x", "y", "z", "data") if axis not in split]
+        if self.on_ends:
+            copied.append("pipeline")
+        return all(grid.coordinates[axis] == 0 for axis in copied)
+
+    def fill(self, whole: Whole) -> None:
+        """Take the piece's values from the whole parameter; padding becomes zero."""
+        flat = torch.zeros_like(self.parameter.detach()).view(-1)
+        for rectangle in self.placement.rectangles():
+            values = whole(self.name, self.placement.shape, rectangle.offsets, rectangle.sizes)
+            flat[rectangle.start : rectangle.start + prod(rectangle.sizes)] = values.reshape(-1).to(flat)
+        with torch.no_grad():
+            self.parameter.copy_(flat.view_as(self.parameter))
+
+
+class Matrix(nn.Module):
+    """A rank's block of a weight matrix, cut over z at rest and gathered for use.
+
+    Args:
+        shape: rows and columns of the whole.
+        rows: ranges of whole rows of this rank's block, in order.
+        columns: the block's range of columns.
+        split_over: axes besides z that split the whole.
+        padded_rows: rows of the block; those past ``rows`` are padding.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        name: str,
+        *,
+        shape: tuple[int, int],
+        rows: tuple[Range, ...],
+        columns: Range,
+        split_over: tuple[str, ...],
+        padded_rows: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.machine, self.name = machine, name
+        height = padded_rows or sum(stop - start for start, stop in rows)
+        self.block_shape = (height, columns[1] - columns[0])
+        grid = machine.grid
+        size = prod(self.block_shape)
+        cut = grid.divided(size, "z", what=f"{name}: elements of a block {height} x {self.block_shape[1]}")
+        start, stop = share(size, grid.size("z"), grid.index("z"))
+        self.placement = Placement(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
+        self.split_over = (*split_over, "z")
+        self.on_ends = False
+        self.uses = 1
+        """Gradients that one micro-batch gives (2 where embedding and head share the matrix)."""
+        self.accumulated: Callable[[nn.Parameter], None] | None = None
+        """Told of each gradient that has been added."""
+        self.shard = nn.Parameter(torch.zeros(cut, dtype=machine.precision.master, device=machine.grid.device))
+
+    def holding(self) -> Holding:
+        return Holding(
+            name=f"{self.name}.weight",
+            parameter=self.shard,
+            placement=self.placement,
+            sum_over=("data",),
+            split_over=self.split_over,
+            matrix=True,
+            decayed=True,
+            on_ends=self.on_ends,
+        )
+
+    def gather(self) -> Tensor:
+        """The block, shape ``block_shape``, in the format of computation."""
+        return self.machine.overlap.gather(self).view(self.block_shape).to(self.machine.precision.compute)
+
+    def scatter(self, gradient: Tensor) -> None:
+        """Sum the block's gradient over z into this rank's piece."""
+        self.machine.overlap.scatter(self, gradient)
+
+    def scatter_product(self, gradient: Tensor, rows: Tensor) -> None:
+        """The same of the gradient ``gradient.T @ rows``; with z = 1 it is added in place."""
+        machine, kept = self.machine, self.shard.grad
+        if kept is None or machine.grid.size("z") > 1 or machine.precision.reduce != gradient.dtype:
+            self.scatter(machine.matmul(gradient.t(), rows))
+            return
+        machine.matmul.add(kept.view(self.block_shape), gradient.t(), rows)
+        self._tell()
+
+    def start_gather(self) -> Pending:
+        shard = self.shard.detach().to(self.machine.precision.gather)
+        return self.machine.collectives.all_gather(shard, "z")
+
+    def start_scatter(self, gradient: Tensor) -> Pending:
+        flat = gradient.to(self.machine.precision.reduce).reshape(-1)
+        return self.machine.collectives.reduce_scatter(flat, "z")
+
+    def accumulate(self, shard: Tensor) -> None:
+        """Add a piece's gradient to the parameter's."""
+        if self.shard.grad is None:
+            self.shard.grad = shard.to(self.shard.dtype)
+        else:
+            self.shard.grad.add_(shard)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.accumulated is not None:
+            self.accumulated(self.shard)
+
+
+class Vector(nn.Module):
+    """A small parameter, whole on every rank along z and data.
+
+    Args:
+        shape: of the whole.
+        rows: ranges of the whole's first dimension that this rank holds, in order.
+        columns: range of its second dimension.
+        local_shape: of this rank's values; what ``rows`` and ``columns`` do not fill is padding.
+        split_over: axes over which ranks hold different values.
+        own_tokens: under sequence parallelism the rank uses it on its share of the tokens only.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        name: str,
+        *,
+        shape: tuple[int, ...],
+        rows: tuple[Range, ...],
+        columns: Range = (0, 1),
+        local_shape: tuple[int, ...],
+        split_over: tuple[str, ...],
+        own_tokens: bool,
+        initial: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.placement = Placement(shape=shape, rows=rows, columns=columns, start=0, stop=prod(local_shape))
+        self.sum_over = ("x", "z", "data") if own_tokens and machine.rows_cut else ("z", "data")
+        self.split_over = split_over
+        self.values = nn.Parameter(
+            torch.full(local_shape, initial, dtype=machine.precision.master, device=machine.grid.device)
+        )
+        self._compute = machine.precision.compute
+
+    def forward(self) -> Tensor:
+        """The values in the format of computation."""
+        return self.values.to(self._compute)
+
+    def holding(self) -> Holding:
+        return Holding(
+            name=self.name,
+            parameter=self.values,
+            placement=self.placement,
+            sum_over=self.sum_over,
+            split_over=self.split_over,
+            matrix=False,
+            decayed=False,
+        )
+
+
+class Replicated(nn.Parameter):
+    """A plain module's parameter that every rank holds whole and uses on rows of its own.
+
+    Attributes:
+        plain_name: in the plain model.
+        second_names: further ones of a tied parameter.
+    """
+
+    machine: Machine
+    plain_name: str
+    second_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, machine: Machine, name: str, shape: tuple[int, ...], second_names: tuple[str, ...] = ()) -> Replicated:
+        """Zeros under a name."""
+        made = cls(torch.zeros(shape, dtype=machine.precision.master, device=machine.grid.device))
+        made.machine, made.plain_name, made.second_names = machine, name, second_names
+        return made
+
+    def holding(self) -> Holding:
+        size = self.numel()
+        shape = (size,) if self.ndim < 2 else (self.shape[0], size // self.shape[0])
+        placement = Placement(shape=shape, rows=((0, shape[0]),), columns=(0, size // shape[0]), start=0, stop=size)
+        return Holding(
+            name=self.plain_name,
+            parameter=self,
+            placement=placement,
+            sum_over=("x", "y", "z", "data"),
+            split_over=(),
+            matrix=False,
+            decayed=self.ndim > 1,
+        )
+
+
+def holdings(model: nn.Module) -> list[Holding]:
+    """What this rank holds, each parameter once, in order of declaration.
+
+    Raises:
+        BadInput: a parameter that no Weft module made.
+    """
+    found = list(_holdings(model))
+    known = {id(holding.parameter) for holding in found}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in known:
+            raise BadInput(
+                f"parameter {name} is in no layer of weft.runtime",
+                where=type(model).__name__,
+                remedy="convert its module with weft.runtime.convert, or freeze it outside the model",
+            )
+    return found
+
+
+def _holdings(model: nn.Module) -> Iterator[Holding]:
+    for module in model.modules():
+        if isinstance(module, (Matrix, Vector)):
+            yield module.holding()
+    yield from (one.holding() for one in model.parameters() if isinstance(one, Replicated))

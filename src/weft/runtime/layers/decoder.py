@@ -1,0 +1,291 @@
+"""GPT and Llama over the grid: one decoder, built from Weft's description of a model.
+
+Hidden states are rows: (tokens of this rank, features / y), or (tokens / x, features / y) with sequence
+parallelism.  A pipeline stage has some of the blocks, the first one the embedding, the last one the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from weft.errors import BadInput
+from weft.layout.iteration import check_runnable
+from weft.layout.spec import Layout
+from weft.model.spec import Attention, Block, FeedForward, Model
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import Matrix, Vector
+from weft.runtime.core.placement import share
+from weft.runtime.layers.attention import Attention4D, Rotary
+from weft.runtime.layers.fused import gated_silu
+from weft.runtime.layers.linear import Linear4D
+from weft.runtime.layers.norm import Norm4D
+from weft.runtime.layers.vocabulary import Embedding4D, Head4D, cross_entropy, vocabulary_matrix
+
+Activation = Literal["gelu", "gelu-tanh", "relu", "silu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What changes numbers but neither time nor memory, and so is in no ``Model``."""
+
+    activation: Activation | None = None
+    """None: SiLU for gated feed-forward layers, GELU otherwise."""
+    norm_epsilon: float = 1e-5
+    rotary_theta: float = 10000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Consecutive blocks of a model on one rank.
+
+    Attributes:
+        blocks: their indices in the model.
+        recomputed: how many of them, from the first, are computed again in the backward pass.
+        first: the embedding is before them.
+        last: the head is behind them.
+    """
+
+    blocks: tuple[int, ...]
+    recomputed: int = 0
+    first: bool = True
+    last: bool = True
+
+    @classmethod
+    def whole(cls, model: Model, layout: Layout) -> Stage:
+        """All of a model."""
+        return cls(blocks=tuple(range(model.layers)), recomputed=recomputed_blocks(model, layout))
+
+
+def recomputed_blocks(model: Model, layout: Layout) -> int:
+    """How many blocks of a stage are recomputed at most."""
+    return (layout.recompute_layers or model.layers) if layout.recompute == "full" else 0
+
+
+class FeedForward4D(nn.Module):
+    """Two linear layers; gated ones multiply the first one's two halves (SwiGLU, arXiv 2002.05202)."""
+
+    def __init__(
+        self, machine: Machine, name: str, hidden: int, layer: FeedForward, activation: Activation | None
+    ) -> None:
+        super().__init__()
+        self.gated = layer.gated
+        self.activation = activation or ("silu" if layer.gated else "gelu")
+        outputs = (layer.intermediate,) * (2 if layer.gated else 1)
+        self.fc1 = Linear4D(machine, f"{name}.fc1", hidden, outputs, bias=layer.bias)
+        self.fc2 = Linear4D(machine, f"{name}.fc2", layer.intermediate, hidden, kind="transposed", bias=layer.bias)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        up = self.fc1(rows)
+        if self.gated and self.activation == "silu":
+            return self.fc2(gated_silu(up))  # type: ignore[no-any-return]
+        if self.gated:
+            gate, value = up.chunk(2, dim=1)
+            return self.fc2(_activate(self.activation, gate) * value)  # type: ignore[no-any-return]
+        return self.fc2(_activate(self.activation, up))  # type: ignore[no-any-return]
+
+
+def _activate(name: Activation, values: Tensor) -> Tensor:
+    if name == "silu":
+        return functional.silu(values)
+    if name == "relu":
+        return functional.relu(values)
+    return functional.gelu(values, approximate="tanh" if name == "gelu-tanh" else "none")
+
+
+class Block4D(nn.Module):
+    """Norm, attention, norm, feed-forward, each pair with its residual."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        name: str,
+        block: Block,
+        details: Details,
+        *,
+        sequence: int,
+        rotary: Rotary | None,
+        recompute_core: bool,
+    ) -> None:
+        super().__init__()
+
+        def norm(which: str) -> Norm4D:
+            return Norm4D(
+                machine, f"{name}.{which}", block.hidden, centred=block.norm_bias, epsilon=details.norm_epsilon
+            )
+
+        self.norm1, self.norm2 = norm("norm1"), norm("norm2")
+        attention, feed = cast(Attention, block.attention), cast(FeedForward, block.feed_forward)
+        self.attention = Attention4D(
+            machine, name, block.hidden, attention, sequence=sequence, rotary=rotary, recompute_core=recompute_core
+        )
+        self.feed_forward = FeedForward4D(machine, name, block.hidden, feed, details.activation)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        rows = rows + self.attention(self.norm1(rows))
+        return rows + self.feed_forward(self.norm2(rows))  # type: ignore[no-any-return]
+
+
+class Decoder4D(nn.Module):
+    """One rank's part of a decoder, or of one of its pipeline stages.
+
+    Args:
+        sequence: tokens of one sequence.
+        stage: the blocks to build, and what is around them; the whole model by default.
+
+    Raises:
+        Unsupported: the model or its layout has something that the runtime cannot compute.
+        BadInput: a size cannot be divided over the grid.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        model: Model,
+        *,
+        sequence: int,
+        details: Details | None = None,
+        stage: Stage | None = None,
+    ) -> None:
+        super().__init__()
+        check_runnable(model, machine.grid.layout)
+        if model.positions and sequence > model.positions:
+            raise BadInput(
+                f"a sequence of {sequence} tokens is longer than the model's {model.positions} positions",
+                where="sequence",
+                remedy="shorten the sequence",
+            )
+        details, stage = details or Details(), stage or Stage.whole(model, machine.grid.layout)
+        self.machine, self.model, self.stage, self.sequence = machine, model, stage, sequence
+        self.embedding = Embedding4D(machine, "embedding", model.vocab, model.hidden) if stage.first else None
+        self.positions = _positions(machine, model) if stage.first and model.positions else None
+        self.blocks = nn.ModuleList(_blocks(machine, model, details, stage, sequence))
+        self.norm = self.head = None
+        if stage.last:
+            if model.final_norm:
+                self.norm = Norm4D(
+                    machine, "norm", model.hidden, centred=model.norm_bias, epsilon=details.norm_epsilon
+                )
+            self.head = Head4D(
+                machine,
+                "head",
+                model.vocab,
+                model.hidden,
+                bias=model.head_bias,
+                table=self._tied_table() if model.tied_embeddings else None,
+            )
+        if model.tied_embeddings and stage.first != stage.last:
+            for part in (self.embedding, self.head):
+                if part is not None:
+                    part.table.on_ends = True
+
+    def _tied_table(self) -> Matrix:
+        """The embedding's matrix, or the last stage's copy of it, which the head alone uses."""
+        if self.embedding is not None:
+            return self.embedding.table
+        table = vocabulary_matrix(self.machine, "embedding", self.model.vocab, self.model.hidden)
+        table.uses = 0
+        return table
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Token ids (batch, sequence) or, after the first stage, hidden rows; to logits or hidden rows.
+
+        Logits have shape (tokens, padded vocabulary / (x y)).
+        """
+        rows = self._embed(given) if self.embedding is not None else given
+        for index, block in enumerate(self.blocks):
+            if index < self.stage.recomputed and torch.is_grad_enabled():
+                rows = checkpoint(block, rows, use_reentrant=False, preserve_rng_state=False)
+            else:
+                rows = block(rows)
+        if self.head is None:
+            return rows
+        return self.head(rows if self.norm is None else self.norm(rows))  # type: ignore[no-any-return]
+
+    @property
+    def first(self) -> bool:
+        return self.stage.first
+
+    @property
+    def last(self) -> bool:
+        return self.stage.last
+
+    def takes(self, micro_batch: int) -> Tensor:
+        """What a micro-batch is to this stage, without values (``weft.runtime.run.pipeline.StageModule``)."""
+        if self.stage.first:
+            return torch.empty(micro_batch, self.sequence, dtype=torch.int64, device="meta")
+        return self._between(micro_batch)
+
+    def gives(self, micro_batch: int) -> Tensor:
+        """What the stage makes of a micro-batch, without values."""
+        if self.head is None:
+            return self._between(micro_batch)
+        return self._empty(micro_batch * self.sequence, self.head.table.block_shape[0])
+
+    def _between(self, micro_batch: int) -> Tensor:
+        grid, rows = self.machine.grid, micro_batch * self.sequence
+        if self.machine.rows_cut:
+            rows = grid.divided(rows, "x", what="tokens of a micro-batch")
+        return self._empty(rows, grid.divided(self.model.hidden, "y", what="hidden"))
+
+    def _empty(self, rows: int, width: int) -> Tensor:
+        dtype = self.machine.precision.compute
+        return torch.empty(rows, width, dtype=dtype, device="meta", requires_grad=True)
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of each of the rank's tokens, shape (tokens,); ``targets`` is (batch, sequence)."""
+        return cross_entropy(self.machine, logits, targets.reshape(-1), self.model.vocab)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        assert self.embedding is not None
+        rows = cast(Tensor, self.embedding(ids.reshape(-1))).to(self.machine.precision.compute)
+        if self.positions is None:
+            return rows
+        places = torch.arange(ids.shape[1], device=ids.device).repeat(ids.shape[0])
+        if self.machine.rows_cut:
+            grid = self.machine.grid
+            start, stop = share(len(places), grid.size("x"), grid.index("x"))
+            places = places[start:stop]
+        return rows + functional.embedding(places, self.positions())
+
+
+def _positions(machine: Machine, model: Model) -> Vector:
+    grid = machine.grid
+    local = grid.divided(model.hidden, "y", what="hidden")
+    return Vector(
+        machine,
+        "positions",
+        shape=(model.positions, model.hidden),
+        rows=((0, model.positions),),
+        columns=share(model.hidden, grid.size("y"), grid.index("y")),
+        local_shape=(model.positions, local),
+        split_over=("y",),
+        own_tokens=True,
+    )
+
+
+def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequence: int) -> Iterable[Block4D]:
+    kinds, kind_of = model.kinds, model.block_sequence()
+    tables: dict[int, Rotary] = {}
+    for index in stage.blocks:
+        block = kinds[kind_of[index]]
+        attention = cast(Attention, block.attention)
+        rotary = None
+        if attention.rotary:
+            width = attention.head_dim
+            rotary = tables.setdefault(width, Rotary(machine, width, sequence, theta=details.rotary_theta))
+        yield Block4D(
+            machine,
+            f"blocks.{index}",
+            block,
+            details,
+            sequence=sequence,
+            rotary=rotary,
+            recompute_core=machine.grid.layout.recompute == "selective",
+        )

@@ -1,0 +1,197 @@
+"""A linear layer over the grid: Agarwal's 3D matrix product as AxoNN arranges it.
+
+A normal layer splits inputs over y and outputs over x, a transposed one inputs over x and outputs over y, so
+that one's output is the other's input.  Rows (tokens) are split over z and data; weights rest cut over z.
+Source: arXiv 2305.13525, algorithm 1; sequence parallelism: arXiv 2205.05198, section 4.2.2.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal, cast
+
+from torch import Size, Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from weft.runtime.core.collectives import Pending
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import Matrix, Vector
+from weft.runtime.core.placement import fused, share
+
+Kind = Literal["normal", "transposed"]
+
+
+class Layer4D(nn.Module, ABC):
+    """A layer whose weight leads from features over one axis to features over the other.
+
+    Dimension 0 of what it takes and gives is rows (tokens, images), dimension 1 features (channels): from
+    (rows, inputs / the axis of inputs, ...) to (rows, outputs / the axis of outputs, ...).  Subclasses say
+    what is computed with the weight.
+
+    Args:
+        inputs: features of the whole input.
+        outputs: features of the whole output; several numbers for layers fused along their outputs, each of
+            which is split on its own (queries, keys and values).
+        window: weights between one input feature and one output feature.
+
+    Attributes:
+        gathers_rows: it takes rows / the axis of outputs, and gathers the rest.
+        scatters_rows: it gives rows / the axis of inputs, instead of all of them.
+
+    Raises:
+        BadInput: a size cannot be divided over its axis.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        name: str,
+        inputs: int,
+        outputs: int | tuple[int, ...],
+        *,
+        kind: Kind = "normal",
+        bias: bool = True,
+        window: int = 1,
+    ) -> None:
+        super().__init__()
+        self.machine = machine
+        self.over_in, self.over_out = ("y", "x") if kind == "normal" else ("x", "y")
+        self.transposed = kind == "transposed"
+        self.gathers_rows = machine.rows_cut and not self.transposed
+        self.scatters_rows = machine.rows_cut and self.transposed
+        grid = machine.grid
+        parts = (outputs,) if isinstance(outputs, int) else outputs
+        grid.divided(inputs, self.over_in, what=f"{name}: inputs")
+        for part in parts:
+            grid.divided(part, self.over_out, what=f"{name}: outputs")
+        rows = fused(parts, grid.size(self.over_out), grid.index(self.over_out))
+        width = inputs * window
+        self.weight = Matrix(
+            machine,
+            name,
+            shape=(sum(parts), width),
+            rows=rows,
+            columns=share(width, grid.size(self.over_in), grid.index(self.over_in)),
+            split_over=("x", "y"),
+        )
+        self.bias = None
+        if bias:
+            self.bias = Vector(
+                machine,
+                f"{name}.bias",
+                shape=(sum(parts),),
+                rows=rows,
+                local_shape=(sum(parts) // grid.size(self.over_out),),
+                split_over=(self.over_out,),
+                own_tokens=self.transposed,
+            )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        out = cast(Tensor, _Product.apply(rows, self.weight.shard, self))  # type: ignore[no-untyped-call]
+        return out if self.bias is None else out + self.bias().view(-1, *(1,) * (out.ndim - 2))
+
+    @abstractmethod
+    def product(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """Partial outputs of all rows; ``weight`` is the block, shape (outputs here, columns here)."""
+
+    @abstractmethod
+    def input_gradient(self, gradient: Tensor, weight: Tensor, features: Size) -> Tensor:
+        """Partial gradients of inputs, each row's of shape ``features``."""
+
+    @abstractmethod
+    def scatter_weight(self, gradient: Tensor, rows: Tensor) -> None:
+        """Compute the block's gradient and hand it to the scheduler."""
+
+    def gather_rows(self, rows: Tensor) -> Pending:
+        """The rows of all ranks along the axis of outputs."""
+        if not self.gathers_rows:
+            return Pending(rows)
+        return self.machine.collectives.all_gather(rows, self.over_out)
+
+    def gather_gradient(self, gradient: Tensor) -> Tensor:
+        """Output gradients of the rows that ``sum_output`` scattered."""
+        if not self.scatters_rows:
+            return gradient.contiguous()
+        gathered = self.machine.collectives.all_gather(gradient, self.over_in).wait()
+        return self._turned(gathered, self.over_in, self.over_out)
+
+    def sum_output(self, partial: Tensor) -> Tensor:
+        """Sum partial outputs over the axis of inputs (step 3)."""
+        collectives = self.machine.collectives
+        if self.scatters_rows:
+            turned = self._turned(partial, self.over_out, self.over_in)
+            return collectives.reduce_scatter(turned, self.over_in).wait()
+        return collectives.all_reduce(partial, self.over_in).wait()
+
+    def sum_input_gradient(self, partial: Tensor) -> Pending:
+        """Sum partial input gradients over the axis of outputs (step 5)."""
+        collectives = self.machine.collectives
+        if self.gathers_rows:
+            pending = collectives.reduce_scatter(partial, self.over_out)
+        else:
+            pending = collectives.all_reduce(partial, self.over_out)
+        if not self.machine.overlap.switches.all_reduce:
+            pending.wait()
+        return pending
+
+    def _turned(self, rows: Tensor, outer: str, inner: str) -> Tensor:
+        """Blocks of rows in the order (outer axis, inner axis) as (inner axis, outer axis)."""
+        if not (self.gathers_rows and self.scatters_rows):
+            return rows
+        size = self.machine.grid.size
+        blocks = rows.reshape(size(outer), size(inner), -1, *rows.shape[1:])
+        return blocks.transpose(0, 1).flatten(0, 2)
+
+
+class Linear4D(Layer4D):
+    """One rank's part of ``rows @ weight.T + bias``.
+
+    Input rows have shape (tokens, inputs / the axis of inputs), the result (tokens, outputs / the axis of
+    outputs).  With sequence parallelism a normal layer takes, and a transposed one gives, tokens / x rows.
+    """
+
+    def product(self, rows: Tensor, weight: Tensor) -> Tensor:
+        return self.machine.matmul(rows, weight.t())
+
+    def input_gradient(self, gradient: Tensor, weight: Tensor, features: Size) -> Tensor:
+        return self.machine.matmul(gradient, weight)
+
+    def scatter_weight(self, gradient: Tensor, rows: Tensor) -> None:
+        self.weight.scatter_product(gradient, rows)
+
+
+class _Product(Function):
+    """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(rows)
+        whole = layer.gather_rows(rows).wait()
+        return layer.sum_output(layer.product(whole, layer.weight.gather()))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        layer: Layer4D = ctx.layer
+        (rows,) = ctx.saved_tensors
+        machine = layer.machine
+        gradient = layer.gather_gradient(gradients[0])
+        again = layer.gather_rows(rows)
+        if not machine.overlap.switches.all_reduce:
+            again.wait()
+        scatter_first = (
+            machine.grid.size(layer.over_out) == 1
+            and machine.grid.size("z") > 1
+            and machine.overlap.switches.reduce_scatter
+        )
+        if scatter_first:
+            layer.scatter_weight(gradient, again.wait())
+        summed = None
+        if ctx.needs_input_grad[0]:
+            partial = layer.input_gradient(gradient, layer.weight.gather(), rows.shape[1:])
+            summed = layer.sum_input_gradient(partial)
+        if not scatter_first:
+            layer.scatter_weight(gradient, again.wait())
+        return summed.wait() if summed else None, None, None

@@ -1,0 +1,101 @@
+"""RMSNorm and LayerNorm over features that are split over y: exact, one exchange of sums each way."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import Vector
+from weft.runtime.core.placement import share
+
+
+class Norm4D(nn.Module):
+    """A norm over ``features`` of rows of shape (tokens, features / y).
+
+    Args:
+        centred: LayerNorm with bias; otherwise RMSNorm.
+    """
+
+    def __init__(self, machine: Machine, name: str, features: int, *, centred: bool, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.machine, self.features, self.centred, self.epsilon = machine, features, centred, epsilon
+        grid = machine.grid
+        local = grid.divided(features, "y", what=f"{name}: features")
+        rows = (share(features, grid.size("y"), grid.index("y")),)
+
+        def vector(what: str, initial: float) -> Vector:
+            return Vector(
+                machine,
+                f"{name}.{what}",
+                shape=(features,),
+                rows=rows,
+                local_shape=(local,),
+                split_over=("y",),
+                own_tokens=True,
+                initial=initial,
+            )
+
+        self.gain = vector("weight", 1.0)
+        self.bias = vector("bias", 0.0) if centred else None
+
+    def forward(self, rows: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias()
+        if self.machine.grid.size("y") == 1:
+            if self.centred:
+                return functional.layer_norm(rows, (self.features,), self.gain(), bias, self.epsilon)
+            return functional.rms_norm(rows, (self.features,), self.gain(), self.epsilon)
+        normed = cast(Tensor, _Normalize.apply(rows, self))  # type: ignore[no-untyped-call]
+        scaled: Tensor = normed * self.gain()
+        return scaled if bias is None else scaled + bias
+
+
+class _Normalize(Function):
+    """Rows with mean 0 (LayerNorm) and mean square 1; statistics are summed over y.
+
+    LayerNorm's are in fp64 both ways: its variance is a difference of sums.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, norm: Norm4D) -> Tensor:
+        wide = rows.to(torch.float64 if norm.centred else norm.machine.precision.wide)
+        sums = [wide.square().sum(1)]
+        if norm.centred:
+            sums.append(wide.sum(1))
+        means = _mean(norm, sums)
+        if norm.centred:
+            wide = wide - means[1].unsqueeze(1)
+            means[0] = (means[0] - means[1].square()).clamp(min=0.0)
+        scale = (means[0] + norm.epsilon).rsqrt().unsqueeze(1)
+        kept = norm.machine.precision.wide
+        normed, scale = (wide * scale).to(kept), scale.to(kept)
+        ctx.norm, ctx.format = norm, rows.dtype
+        ctx.save_for_backward(normed, scale)
+        return normed.to(rows.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        normed, scale = ctx.saved_tensors
+        norm: Norm4D = ctx.norm
+        wide = gradients[0].to(torch.float64 if norm.centred else normed.dtype)
+        sums = [(wide * normed).sum(1)]
+        if norm.centred:
+            sums.append(wide.sum(1))
+        means = _mean(norm, sums)
+        left = wide - normed * means[0].unsqueeze(1)
+        if norm.centred:
+            left = left - means[1].unsqueeze(1)
+        slope: Tensor = left * scale
+        return slope.to(ctx.format), None
+
+
+def _mean(norm: Norm4D, sums: list[Tensor]) -> Tensor:
+    """Means over all features of stacked local sums, shape (sums, tokens)."""
+    total = norm.machine.collectives.all_reduce(torch.stack(sums), "y").wait()
+    return total / norm.features

@@ -1,0 +1,289 @@
+"""Embedding, output projection and cross-entropy with the vocabulary split over x and y.
+
+Between them hidden states are split over y (features) and, with sequence parallelism, over x (tokens).
+Source: arXiv 1909.08053, section 3, over AxoNN's combined x and y group.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from weft.errors import BadInput
+from weft.layout.iteration import padded_rows
+from weft.runtime.core.collectives import Pending
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import Matrix, Vector
+from weft.runtime.core.placement import Range, share
+
+IGNORED = -100
+"""The target of tokens that do not count, as ``torch.nn.functional.cross_entropy`` has it."""
+
+
+def vocabulary_matrix(machine: Machine, name: str, vocab: int, hidden: int) -> Matrix:
+    """A table of ``vocab`` rows, split over x and y, padded to equal parts."""
+    grid = machine.grid
+    height = padded_rows(vocab, hidden, grid.layout)
+    return Matrix(
+        machine,
+        name,
+        shape=(vocab, hidden),
+        rows=(vocabulary_rows(machine, vocab, height),),
+        columns=(0, hidden),
+        split_over=("x", "y"),
+        padded_rows=height,
+    )
+
+
+def vocabulary_rows(machine: Machine, vocab: int, height: int) -> Range:
+    """This rank's range of token ids."""
+    start = min(machine.grid.index("x", "y") * height, vocab)
+    return start, min(start + height, vocab)
+
+
+def _check_known(ids: Tensor, vocab: int, where: str, *, ignored: int | None = None) -> None:
+    """Refuse ids outside the vocabulary: at once on the CPU, by an assertion on the device on a GPU."""
+    if not (ids.is_cpu or ids.is_cuda) or not ids.numel():
+        return
+    unknown = (ids < 0) | (ids >= vocab)
+    if ignored is not None:
+        unknown &= ids != ignored
+    if ids.is_cuda:
+        torch._assert_async(~unknown.any(), f"{where}: outside the vocabulary of {vocab}")
+    elif unknown.any():
+        first = int(ids[unknown][0])
+        more = "" if ignored is None else f", or {ignored} for what is not to count"
+        raise BadInput(
+            f"{first:,} is outside the vocabulary of {vocab:,}", where=where, remedy=f"give 0 to {vocab - 1:,}{more}"
+        )
+
+
+class Embedding4D(nn.Module):
+    """Token ids (tokens,) to hidden states (tokens, hidden / y), or (tokens / x, hidden / y).
+
+    Args:
+        padding_index: a row of the table that gets no gradient.
+
+    Raises:
+        BadInput: features cannot be divided over y, or the padding index is in no row; in ``forward``, on the
+            CPU, an id is in no row.
+    """
+
+    def __init__(
+        self, machine: Machine, name: str, vocab: int, hidden: int, *, padding_index: int | None = None
+    ) -> None:
+        super().__init__()
+        self.machine, self.name, self.vocab, self.padding_index = machine, name, vocab, padding_index
+        machine.grid.divided(hidden, "y", what=f"{name}: hidden features")
+        if padding_index is not None and not 0 <= padding_index < vocab:
+            raise BadInput(
+                f"{padding_index} is outside the vocabulary of {vocab:,}",
+                where=f"{name}: padding_index",
+                remedy=f"give 0 to {vocab - 1:,}",
+            )
+        self.table = vocabulary_matrix(machine, name, vocab, hidden)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.machine.rows_cut:
+            self.machine.grid.divided(len(ids), "x", what="tokens of a micro-batch")
+        _check_known(ids, self.vocab, f"{self.name}: ids")
+        found = _Lookup.apply(ids, self.table.shard, self)  # type: ignore[no-untyped-call]
+        return cast(Tensor, found)
+
+
+class _Lookup(Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, shard: Tensor, embedding: Embedding4D) -> Tensor:
+        machine, table = embedding.machine, embedding.table
+        start, stop = table.placement.rows[0]
+        local = torch.where((ids >= start) & (ids < stop), ids - start, -1)
+        trained = local
+        if embedding.padding_index is not None:
+            trained = torch.where(ids == embedding.padding_index, -1, local)
+        ctx.save_for_backward(trained)
+        ctx.table = table
+        rows = table.gather()[local.clamp(min=0)] * (local >= 0).unsqueeze(1)
+        if machine.rows_cut:
+            return machine.collectives.reduce_scatter(_to_ranks(machine, rows), "x", "y").wait()[0]
+        whole = machine.collectives.all_reduce(rows, "x", "y").wait()
+        return _own_features(machine, whole)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        (local,) = ctx.saved_tensors
+        table: Matrix = ctx.table
+        gradient = whole_rows(table.machine, gradients[0]).wait_whole()
+        rows = gradient.new_zeros(table.block_shape, dtype=table.machine.precision.wide)
+        kept = torch.where((local >= 0).unsqueeze(1), gradient, 0).to(rows.dtype)
+        rows.index_add_(0, local.clamp(min=0), kept)
+        table.scatter(rows)
+        return None, None, None
+
+
+class Head4D(nn.Module):
+    """Hidden states (tokens [/ x], hidden / y) to logits (tokens, padded vocabulary / (x y)).
+
+    Args:
+        table: the matrix to share with the embedding; its own by default.
+    """
+
+    def __init__(
+        self, machine: Machine, name: str, vocab: int, hidden: int, *, bias: bool = False, table: Matrix | None = None
+    ) -> None:
+        super().__init__()
+        self.table = vocabulary_matrix(machine, name, vocab, hidden) if table is None else table
+        if table is not None:
+            table.uses += 1
+        self.bias = None
+        if bias:
+            height = self.table.block_shape[0]
+            self.bias = Vector(
+                machine,
+                f"{name}.bias",
+                shape=(vocab,),
+                rows=self.table.placement.rows,
+                local_shape=(height,),
+                split_over=("x", "y"),
+                own_tokens=False,
+            )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        logits = cast(Tensor, _Logits.apply(rows, self.table.shard, self.table))  # type: ignore[no-untyped-call]
+        return logits if self.bias is None else logits + self.bias()
+
+
+class _Logits(Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, shard: Tensor, table: Matrix) -> Tensor:
+        machine = table.machine
+        whole = whole_rows(machine, rows).wait_whole()
+        ctx.table = table
+        ctx.save_for_backward(rows if machine.rows_cut else whole)
+        return machine.matmul(whole, table.gather().t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        table: Matrix = ctx.table
+        machine = table.machine
+        (saved,) = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        if machine.rows_cut:
+            again = whole_rows(machine, saved)
+        else:
+            again = GatheredRows(machine, Pending(saved), laid=False)
+        if not machine.overlap.switches.all_reduce:
+            again.pending.wait()
+        partial = machine.matmul(gradient, table.gather())
+        if machine.rows_cut:
+            pending = machine.collectives.reduce_scatter(_to_ranks(machine, partial), "x", "y")
+        else:
+            pending = machine.collectives.all_reduce(partial, "x", "y")
+        if not machine.overlap.switches.all_reduce:
+            pending.wait()
+        table.scatter_product(gradient, again.wait_whole())
+        summed = pending.wait()
+        return summed[0] if machine.rows_cut else _own_features(machine, summed), None, None
+
+
+class GatheredRows:
+    """Hidden states being gathered with all features and tokens.
+
+    ``laid`` says that the shards of the ranks come one after the other and must be put side by side.
+    """
+
+    def __init__(self, machine: Machine, pending: Pending, *, laid: bool = True) -> None:
+        self.machine, self.pending, self.laid = machine, pending, laid
+
+    def wait_whole(self) -> Tensor:
+        gathered = self.pending.wait()
+        return _side_by_side(self.machine, gathered) if self.laid else gathered
+
+
+def whole_rows(machine: Machine, rows: Tensor) -> GatheredRows:
+    """Gather hidden states (tokens [/ x], hidden / y) to (tokens, hidden)."""
+    axes = ("x", "y") if machine.rows_cut else ("y",)
+    return GatheredRows(machine, machine.collectives.all_gather(rows, *axes))
+
+
+def _side_by_side(machine: Machine, gathered: Tensor) -> Tensor:
+    """Shards of the ranks of (x and) y as one (tokens, hidden)."""
+    y = machine.grid.size("y")
+    if not machine.rows_cut:
+        return gathered.view(y, -1, gathered.shape[1]).permute(1, 0, 2).flatten(1) if y > 1 else gathered
+    x, width = machine.grid.size("x"), gathered.shape[1]
+    if _x_inside_y(machine):
+        return gathered.view(y, x, -1, width).permute(1, 2, 0, 3).reshape(-1, y * width)
+    return gathered.view(x, y, -1, width).permute(0, 2, 1, 3).reshape(-1, y * width)
+
+
+def _to_ranks(machine: Machine, rows: Tensor) -> Tensor:
+    """(tokens, hidden) as (ranks of x and y, tokens / x, hidden / y), in the order of the group."""
+    x, y = machine.grid.size("x"), machine.grid.size("y")
+    cut = rows.view(x, rows.shape[0] // x, y, rows.shape[1] // y)
+    order = (2, 0, 1, 3) if _x_inside_y(machine) else (0, 2, 1, 3)
+    return cut.permute(order).flatten(0, 1).contiguous()
+
+
+def _x_inside_y(machine: Machine) -> bool:
+    order = machine.grid.layout.order
+    return order.index("x") < order.index("y")
+
+
+def _own_features(machine: Machine, whole: Tensor) -> Tensor:
+    """This rank's slice of the features over y."""
+    start, stop = share(whole.shape[1], machine.grid.size("y"), machine.grid.index("y"))
+    return whole[:, start:stop].contiguous()
+
+
+def cross_entropy(machine: Machine, logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
+    """Losses per token, shape (tokens,), of logits split over the vocabulary; 0 for targets ``IGNORED``.
+
+    Three collectives of one number per token: maximum, target's logit, sum of exponentials.
+
+    Raises:
+        BadInput: on the CPU, a target is outside the vocabulary.
+    """
+    _check_known(targets, vocab, "targets", ignored=IGNORED)
+    if machine.grid.size("x", "y") == 1:
+        wide = logits[:, :vocab].to(machine.precision.wide)
+        return functional.cross_entropy(wide, targets, reduction="none", ignore_index=IGNORED)
+    return cast(Tensor, _CrossEntropy.apply(logits, targets, machine, vocab))  # type: ignore[no-untyped-call]
+
+
+class _CrossEntropy(Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, machine: Machine, vocab: int) -> Tensor:
+        collectives, height = machine.collectives, logits.shape[1]
+        start, stop = vocabulary_rows(machine, vocab, height)
+        wide = logits.to(machine.precision.wide, copy=True)
+        wide[:, stop - start :] = -torch.inf
+        greatest = collectives.all_reduce(wide.amax(1), "x", "y", op=dist.ReduceOp.MAX).wait()
+        wide -= greatest.unsqueeze(1)
+        here = (targets >= start) & (targets < stop)
+        local = torch.where(here, targets - start, 0)
+        target = torch.where(here, wide.gather(1, local.unsqueeze(1)).squeeze(1), 0)
+        target = collectives.all_reduce(target, "x", "y").wait()
+        wide.exp_()
+        total = collectives.all_reduce(wide.sum(1), "x", "y").wait()
+        wide /= total.unsqueeze(1)
+        counted = targets != IGNORED
+        ctx.save_for_backward(wide, local, here, counted)
+        ctx.format = logits.dtype
+        return torch.where(counted, total.log() - target, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        chances, local, here, counted = ctx.saved_tensors
+        gradient = torch.where(counted, gradients[0], 0)
+        slope = chances * gradient.unsqueeze(1)
+        slope.scatter_add_(1, local.unsqueeze(1), -(here * gradient).unsqueeze(1))
+        return slope.to(ctx.format), None, None, None

@@ -1,0 +1,1 @@
+"""Measuring: the present machine, collectives without hardware, emulated links."""

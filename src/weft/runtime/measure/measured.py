@@ -1,0 +1,119 @@
+"""What was measured on a machine: times of collectives and products, and what one rank has to itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from weft.layout.spec import Layout
+from weft.layout.text import layout_from_dict, layout_to_dict
+from weft.runtime.core.grid import AXES
+
+MeasuredKind = Literal["all-reduce", "all-gather", "reduce-scatter"]
+KINDS: tuple[MeasuredKind, ...] = ("all-reduce", "all-gather", "reduce-scatter")
+MeasuredPrecision = Literal["fp32", "bf16", "fp16"]
+PRECISIONS: tuple[MeasuredPrecision, ...] = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Median seconds of one collective among the ``ranks`` of a mesh axis; ``bytes`` of the full buffer."""
+
+    axis: str
+    kind: MeasuredKind
+    ranks: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """Median seconds of one product (m x k) by (k x n)."""
+
+    precision: MeasuredPrecision
+    m: int
+    n: int
+    k: int
+    seconds: float
+
+    @property
+    def achieved_flops(self) -> float:
+        """FLOP/s."""
+        return 2.0 * self.m * self.n * self.k / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One rank's share of the machine while all ranks are busy.
+
+    Attributes:
+        name: the GPU, or how much of the CPU.
+        memory_bytes: its memory.
+        multiprocessors: of its GPU; a rank on a CPU counts as one.
+        copy_Bps: bytes/s that a large copy reads and writes, by the median of its repeats.
+        best_copy_Bps: the same of the fastest repeat.
+        host_Bps: bytes/s from host memory.
+        launch_s: host seconds to issue one small kernel.
+    """
+
+    name: str
+    memory_bytes: float
+    multiprocessors: int
+    copy_Bps: float
+    best_copy_Bps: float
+    host_Bps: float
+    launch_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """All of it; samples by axis (inner to outer), collective and size."""
+
+    layout: Layout
+    device: str
+    repeats: int
+    rank: Rank
+    samples: tuple[Sample, ...]
+    products: tuple[Product, ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return measured_axes(self.layout)
+
+    def of(self, axis: str, kind: MeasuredKind | None = None) -> tuple[Sample, ...]:
+        """Samples of an axis, of one collective or of all."""
+        return tuple(one for one in self.samples if one.axis == axis and kind in (None, one.kind))
+
+
+def measured_axes(layout: Layout) -> tuple[str, ...]:
+    """The axes of more than one rank, inner to outer."""
+    return tuple(axis for axis in layout.order if axis in AXES and getattr(layout, axis) > 1)
+
+
+def measured_to_dict(measured: Measured) -> dict[str, Any]:
+    """With JSON types; ``measured_from_dict`` reads it back."""
+    return asdict(measured) | {"layout": layout_to_dict(measured.layout)}
+
+
+def measured_to_json(measured: Measured) -> str:
+    """As text."""
+    return json.dumps(measured_to_dict(measured), allow_nan=False)
+
+
+def measured_from_json(text: str) -> Measured:
+    """What ``measured_to_json`` wrote."""
+    return measured_from_dict(json.loads(text))
+
+
+def measured_from_dict(values: Mapping[str, Any]) -> Measured:
+    """What ``measured_to_dict`` made."""
+    return Measured(
+        layout=layout_from_dict(values["layout"]),
+        device=values["device"],
+        repeats=values["repeats"],
+        rank=Rank(**values["rank"]),
+        samples=tuple(Sample(**one) for one in values["samples"]),
+        products=tuple(Product(**one) for one in values["products"]),
+    )

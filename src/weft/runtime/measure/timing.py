@@ -1,0 +1,292 @@
+"""Timing the present machine: collectives over each mesh axis, products, copies.
+
+All ranks measure at once, as they work in training: groups of an axis share its links, ranks of a machine
+its memory.  A time is the median of the repeats after a warm-up; the slowest rank counts.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, inf
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.errors import BadInput
+from weft.layout.spec import Layout
+from weft.runtime.core.collectives import Collectives
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.precision import Precision
+from weft.runtime.measure.measured import (
+    KINDS,
+    Measured,
+    MeasuredKind,
+    MeasuredPrecision,
+    Product,
+    Rank,
+    Sample,
+    measured_axes,
+    measured_from_json,
+    measured_to_json,
+)
+from weft.runtime.run.ranks import local_ranks, run_ranks
+
+ELEMENT_BYTES = 4
+WARM_UP = 2
+"""Calls before the first that counts."""
+LEAST_S = 0.02
+"""Products and copies are repeated for so long between two looks at the clock: where ranks share cores, each
+gets its turn."""
+SPAN_S = 0.4
+"""Repeats of a product or copy end when they have taken this long."""
+LONGEST_S = 1.0
+"""Products that are expected to take longer are left out."""
+COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
+"""Source of the large copy."""
+HOST_COPY_BYTES = 2**28
+TINY_CALLS = 500
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to measure.
+
+    Attributes:
+        layout: its mesh axes are measured.
+        device: ``cpu`` or ``cuda``.
+        sizes: bytes of the full buffers, rounded up so that every rank has an equal share.
+        repeats: timed calls of each collective, at most so many of each product.
+        precisions: of the products.
+    """
+
+    layout: Layout
+    device: str
+    sizes: tuple[int, ...]
+    repeats: int
+    precisions: tuple[MeasuredPrecision, ...]
+
+
+def measure(request: Request) -> Measured | None:
+    """Measure on all ranks; None in processes of torchrun other than rank 0's.
+
+    Raises:
+        BadInput: the ranks cannot run, or their memory is too small for a message.
+        Unsupported: the layout has an axis that the runtime has not.
+    """
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        found = Path(folder) / "measured.json"
+        run_ranks(measure_rank, (request, str(found)), request.layout.world, request.device)
+        return measured_from_json(found.read_text(encoding="utf-8")) if found.exists() else None
+
+
+def measure_rank(request: Request, path: str) -> None:
+    """One rank's part; rank 0 writes what was found."""
+    clock = Clock(Grid.of(request.layout, request.device), request.repeats)
+    found = Measured(
+        layout=request.layout,
+        device=request.device,
+        repeats=request.repeats,
+        rank=_rank(clock),
+        samples=_samples(clock, request.sizes),
+        products=_products(clock, request.precisions),
+    )
+    if clock.grid.rank == 0:
+        Path(path).write_text(measured_to_json(found), encoding="utf-8")
+
+
+class Clock:
+    """Times calls on one rank, and agrees with the others on the slowest."""
+
+    def __init__(self, grid: Grid, repeats: int) -> None:
+        self.grid, self.repeats = grid, repeats
+        self.cuda = grid.device.type == "cuda"
+
+    def together(self, call: Callable[[], object]) -> float:
+        """Median seconds of a collective, each repeat after a barrier, the slowest rank of each counting."""
+        for _ in range(WARM_UP):
+            call()
+        return median(self._slowest([self._once(call) for _ in range(self.repeats)]))
+
+    def alone(self, call: Callable[[], object]) -> tuple[float, float]:
+        """Seconds of a call that needs no other rank: the median and the least of repeated bursts."""
+        call()
+        self._meet()
+        times = ceil(LEAST_S / max(self.span(call, 1), 1e-9))
+        spent = [self.span(call, times) / times]
+        while len(spent) < self.repeats and sum(spent) * times < SPAN_S:
+            spent.append(self.span(call, times) / times)
+        middle, least = self._slowest([median(spent), min(spent)])
+        return middle, least
+
+    def span(self, call: Callable[[], object], times: int) -> float:
+        """Seconds of calls one after the other, by the device's clock."""
+        if self.cuda:
+            before, after = (torch.Event(self.grid.device, enable_timing=True) for _ in range(2))
+            before.record()
+            for _ in range(times):
+                call()
+            after.record()
+            after.synchronize()
+            return float(before.elapsed_time(after)) / 1e3
+        start = perf_counter()
+        for _ in range(times):
+            call()
+        return perf_counter() - start
+
+    def issue_s(self, call: Callable[[], object], times: int) -> float:
+        """Host seconds to issue a call, without waiting for the device."""
+        call()
+        self._meet()
+        start = perf_counter()
+        for _ in range(times):
+            call()
+        return self._slowest([(perf_counter() - start) / times])[0]
+
+    def _once(self, call: Callable[[], object]) -> float:
+        self._meet()
+        return self.span(call, 1)
+
+    def _meet(self) -> None:
+        """No rank goes on before all are here and their devices idle."""
+        if self.cuda:
+            torch.cuda.synchronize()
+        if self.grid.mesh is not None:
+            dist.barrier()
+
+    def _slowest(self, seconds: list[float]) -> list[float]:
+        """The largest of each among the ranks."""
+        if self.grid.mesh is None:
+            return seconds
+        found = torch.tensor(seconds, dtype=torch.float64, device=self.grid.device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        return [float(one) for one in found.tolist()]
+
+
+# Collectives -------------------------------------------------------------------------------------
+
+
+def _samples(clock: Clock, sizes: tuple[int, ...]) -> tuple[Sample, ...]:
+    calls = Collectives(clock.grid)
+    return tuple(
+        _sample(clock, calls, axis, kind, size)
+        for axis in measured_axes(clock.grid.layout)
+        for kind in KINDS
+        for size in sizes
+    )
+
+
+def _sample(clock: Clock, calls: Collectives, axis: str, kind: MeasuredKind, size: int) -> Sample:
+    ranks = clock.grid.size(axis)
+    own = ceil(size / (ELEMENT_BYTES * ranks))
+    seconds = clock.together(_collective(calls, axis, kind, own, ranks))
+    return Sample(axis=axis, kind=kind, ranks=ranks, bytes=own * ranks * ELEMENT_BYTES, seconds=seconds)
+
+
+def _collective(calls: Collectives, axis: str, kind: MeasuredKind, own: int, ranks: int) -> Callable[[], object]:
+    """A call of the collective with ``own`` elements of the full buffer for each rank."""
+    values = _empty(own if kind == "all-gather" else own * ranks, torch.float32, calls.grid).zero_()
+    if kind == "all-reduce":
+        return lambda: calls.all_reduce(values, axis).wait()
+    if kind == "all-gather":
+        return lambda: calls.all_gather(values, axis).wait()
+    return lambda: calls.reduce_scatter(values, axis).wait()
+
+
+def _empty(elements: int, kind: torch.dtype, grid: Grid, *, pinned: bool = False) -> Tensor:
+    """Memory of one rank.
+
+    Raises:
+        BadInput: there is not so much.
+    """
+    where = "cpu" if pinned else grid.device
+    try:
+        return torch.empty(elements, dtype=kind, device=where, pin_memory=pinned)
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate" not in str(error):
+            raise
+        needed = elements * kind.itemsize
+        raise BadInput(f"no memory for {needed:,} bytes", where="--sizes", remedy="use smaller ones") from None
+
+
+# Products ----------------------------------------------------------------------------------------
+
+
+def _products(clock: Clock, precisions: tuple[MeasuredPrecision, ...]) -> tuple[Product, ...]:
+    found = []
+    for precision in precisions:
+        rate = 0.0
+        for m, n, k in shapes(clock.grid.device.type):
+            if 2.0 * m * n * k > LONGEST_S * (rate or inf):
+                continue
+            one = _product(clock, precision, (m, n, k))
+            rate = max(rate, one.achieved_flops)
+            found.append(one)
+    return tuple(found)
+
+
+def shapes(device: str) -> tuple[Shape, ...]:
+    """Products to time as (m, n, k), growing: squares, then a transformer's block of hidden size h over
+    tokens (h to 3h, h to h, h to 4h, 4h to h)."""
+    tokens, hidden, largest = (8192, 4096, 8192) if device == "cuda" else (1024, 768, 2048)
+    squares = [(side, side, side) for side in (128, 256, 512, 1024, 2048, 4096, 8192) if side <= largest]
+    block = [(tokens, rows * hidden, columns * hidden) for rows, columns in ((3, 1), (1, 1), (4, 1), (1, 4))]
+    return (*squares, *block)
+
+
+def _product(clock: Clock, precision: MeasuredPrecision, shape: Shape) -> Product:
+    m, n, k = shape
+    kind = Precision.of(precision).compute
+    left = _empty(m * k, kind, clock.grid).normal_().view(m, k)
+    right = _empty(n * k, kind, clock.grid).normal_().view(n, k).t()
+    out = _empty(m * n, kind, clock.grid).view(m, n)
+    seconds, _ = clock.alone(lambda: torch.mm(left, right, out=out))
+    return Product(precision=precision, m=m, n=n, k=k, seconds=seconds)
+
+
+# One rank's machine ------------------------------------------------------------------------------
+
+
+def _rank(clock: Clock) -> Rank:
+    copied = COPY_BYTES[clock.grid.device.type]
+    source, target = (_empty(copied, torch.uint8, clock.grid).zero_() for _ in range(2))
+    middle, least = clock.alone(lambda: target.copy_(source))
+    own = _empty(1, torch.float32, clock.grid).zero_()
+    name, memory, units = _gpu() if clock.cuda else _cpu(clock.grid.layout.world)
+    return Rank(
+        name=name,
+        memory_bytes=memory,
+        multiprocessors=units,
+        copy_Bps=2 * copied / middle,
+        best_copy_Bps=2 * copied / least,
+        host_Bps=_host_Bps(clock) if clock.cuda else 2 * copied / middle,
+        launch_s=clock.issue_s(lambda: own.add_(1.0), TINY_CALLS),
+    )
+
+
+def _gpu() -> tuple[str, float, int]:
+    """Name, memory in bytes and multiprocessors."""
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return found.name, float(found.total_memory), found.multi_processor_count
+
+
+def _cpu(world: int) -> tuple[str, float, int]:
+    """The same of a rank's share of the CPUs: its threads together are one unit."""
+    threads = torch.get_num_threads()
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / local_ranks(world)
+    return f"cpu-{threads}-thread{'s' if threads > 1 else ''}", memory, 1
+
+
+def _host_Bps(clock: Clock) -> float:
+    source = _empty(HOST_COPY_BYTES, torch.uint8, clock.grid, pinned=True)
+    target = _empty(HOST_COPY_BYTES, torch.uint8, clock.grid)
+    middle, _ = clock.alone(lambda: target.copy_(source, non_blocking=True))
+    return HOST_COPY_BYTES / middle

@@ -1,0 +1,175 @@
+"""One rank's training step without hardware: real code on PyTorch's fake backend, of any world size.
+
+Tensors are on the meta device, with shapes but without values, so that a step of one rank among thousands
+takes seconds and no memory.  What is counted are the operations that reach ``torch.distributed``, not what
+the runtime says of itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weft.errors import BadInput
+from weft.layout.iteration import Issue, check_trainable
+from weft.layout.operations import CollectiveKind
+from weft.layout.spec import Layout
+from weft.model.job import Job
+from weft.runtime.core.grid import AXES, JOINED, Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.overlap import Switches
+from weft.runtime.core.parameters import holdings
+from weft.runtime.core.precision import Precision
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.pipeline import Passes, build_stages
+from weft.runtime.run.session import micro_batches_of
+
+_OPERATIONS: dict[str, tuple[CollectiveKind, int]] = {
+    "allreduce_": ("all-reduce", 0),
+    "_allgather_base_": ("all-gather", 0),
+    "_reduce_scatter_base_": ("reduce-scatter", 1),
+    "send": ("send", 0),
+}
+"""Operations of c10d, and which argument is the full buffer."""
+_BACKEND = "weft_trace"
+"""PyTorch's fake process group, also for tensors on the meta device."""
+_SILENT = frozenset({"recv_", "barrier"})
+
+
+def trace(
+    job: Job, layout: Layout, *, rank: int = 0, precision: Precision | None = None, switches: Switches | None = None
+) -> Counter[Issue]:
+    """The collectives that ``rank`` issues in one training step.
+
+    Raises:
+        BadInput: no such rank, the layout breaks a rule, or ``torch.distributed`` is in use.
+        Unsupported: the runtime cannot run the model or the layout.
+    """
+    check_trainable(job, layout)
+    if not 0 <= rank < layout.world:
+        raise BadInput(f"there is no rank {rank}", where="trace", remedy=f"choose 0 to {layout.world - 1}")
+    counting = _Counting()
+    with _fake_ranks(layout.world, rank):
+        grid = Grid.of(layout, "meta")
+        counting.know(grid)
+        with counting:
+            _step(job, grid, precision, switches)
+    return counting.found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extrapolated:
+    """A step's collectives from steps of fewer micro-batches, of which ``traced`` says how many each had."""
+
+    issued: Counter[Issue]
+    micro_batches: int
+    traced: tuple[int, ...]
+
+
+def extrapolate(
+    job: Job, layout: Layout, *, rank: int = 0, precision: Precision | None = None, switches: Switches | None = None
+) -> Extrapolated:
+    """As ``trace``, in a time that does not grow with the number of micro-batches.
+
+    Each micro-batch after the first adds the same collectives (with interleaving: each round of as many as
+    there are stages), so that two short steps give those of any longer one exactly.
+
+    Raises:
+        BadInput, Unsupported: as ``trace``.
+    """
+    check_trainable(job, layout)
+    count = micro_batches_of(job, layout)
+
+    def traced(micro_batches: int) -> Counter[Issue]:
+        rows = micro_batches * layout.micro_batch * layout.data_parallel
+        part = replace(job, recipe=replace(job.recipe, global_batch=rows))
+        return trace(part, layout, rank=rank, precision=precision, switches=switches)
+
+    first = layout.pipeline
+    second = 2 * first if layout.virtual_stages > 1 else first + 1
+    if count <= second:
+        return Extrapolated(issued=traced(count), micro_batches=count, traced=(count,))
+    short, long = traced(first), traced(second)
+    rounds, rest = divmod(count - first, second - first)
+    assert rest == 0, "a rule of weft.layout.check: interleaving needs whole rounds"
+    each = Counter({issue: times - short[issue] for issue, times in long.items()})
+    issued = Counter({issue: short[issue] + rounds * more for issue, more in each.items()})
+    return Extrapolated(issued=issued, micro_batches=count, traced=(first, second))
+
+
+def _step(job: Job, grid: Grid, precision: Precision | None, switches: Switches | None) -> None:
+    """As ``Session.step``, without values."""
+    machine = Machine.of(grid, precision=precision, switches=switches)
+    recipe, micro_batch, count = job.recipe, grid.layout.micro_batch, micro_batches_of(job, grid.layout)
+    stages = build_stages(machine, job.model, sequence=recipe.sequence)
+    flat = Flat(machine, stages, holdings(stages))
+    passes = Passes(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
+    ids = torch.zeros(count * micro_batch, recipe.sequence, dtype=torch.int64, device="meta")
+    with flat.step(count):
+        loss = passes.run(ids, ids)
+    if passes.has_head:
+        machine.collectives.all_reduce(loss, "z", "data").wait()
+    flat.clip(1.0)
+    flat.publish()
+
+
+@contextmanager
+def _fake_ranks(world: int, rank: int) -> Iterator[None]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
+
+    if dist.is_initialized():
+        raise BadInput("torch.distributed is in use", where="trace", remedy="trace in a process of its own")
+    dist.Backend.register_backend(_BACKEND, _create_fake_pg, extended_api=True, devices=["cpu", "meta"])
+    dist.init_process_group(_BACKEND, rank=rank, world_size=world, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations of c10d by the axes of their group."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[Issue] = Counter()
+        self._grid: Grid | None = None
+
+    def know(self, grid: Grid) -> None:
+        """Learn which group lies along which axes."""
+        self._grid = grid
+
+    def _axes_of(self, group: dist.ProcessGroup) -> tuple[str, ...]:
+        grid = self._grid
+        assert grid is not None
+        if grid.ends is not None and group.group_name == grid.ends.group_name:
+            return ("pipeline",)
+        for axes in (*((axis,) for axis in AXES), *JOINED):
+            known = grid.group(*axes)
+            if known is not None and known.group_name == group.group_name:
+                return grid.axes(*axes)
+        raise AssertionError(f"{group.group_name} is no group of the grid")
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.namespace == "c10d" and self._grid is not None:
+            self._count(func.overloadpacket.__name__, args)
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, name: str, args: tuple[Any, ...]) -> None:
+        if name in _SILENT:
+            return
+        kind, place = _OPERATIONS[name]
+        full: Tensor = args[place][0] if isinstance(args[place], list) else args[place]
+        group = next(dist.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
+        issue = Issue(kind, self._axes_of(group), full.numel(), full.element_size())
+        self.found[issue] += 1

@@ -1,0 +1,1 @@
+"""One training run: ranks, data, pipeline, gradients, optimizer and its folder."""

@@ -1,0 +1,256 @@
+"""Training data by global step: row i of step s is a function of the seed, s and i alone, on every grid.
+
+A corpus is cut into windows; each epoch visits every window once, in an order that is computed and not
+stored, so that a run resumes from its step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.errors import BadInput, MissingExtra
+from weft.fabric.edge import read_text
+from weft.runtime.core.grid import Grid
+
+Words = NDArray[np.uint64]
+
+_ROUNDS = 8
+_SAMPLES = 1 << 20
+_SUCCESSORS = 4
+_CHAINS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Corpus:
+    """Tokens to learn from.
+
+    Attributes:
+        tokens: shape (length,), unsigned; each is less than ``vocabulary``.
+        vocabulary: how many tokens there are to choose from.
+        where: what messages call it.
+    """
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    vocabulary: int
+    where: str
+
+    def fingerprint(self) -> str:
+        """Of length, vocabulary and evenly spaced tokens: other data has another, wherever it lies."""
+        step = max(len(self.tokens) // _SAMPLES, 1)
+        sample = np.ascontiguousarray(self.tokens[::step]).astype(np.uint32).tobytes()
+        head = f"{len(self.tokens)} {self.vocabulary} ".encode()
+        return blake2b(head + sample, digest_size=16).hexdigest()
+
+
+def byte_corpus(path: str | os.PathLike[str]) -> Corpus:
+    """A file's bytes as tokens, mapped into memory; the vocabulary is 256.
+
+    Raises:
+        BadInput: no such file, it cannot be read, or it is empty.
+    """
+    where = os.fspath(path)
+    _check_file(Path(path), where)
+    try:
+        tokens = np.memmap(path, dtype=np.uint8, mode="r")
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
+    return Corpus(tokens=tokens, vocabulary=256, where=where)
+
+
+def token_corpus(path: str | os.PathLike[str], tokenizer: str | os.PathLike[str]) -> Corpus:
+    """A text in the tokens of a ``tokenizer.json`` of Hugging Face, without its special tokens, in memory.
+
+    Raises:
+        BadInput: a file cannot be read, the text is not UTF-8, empty or larger than 256 MB, or the tokenizer
+            is none.
+        MissingExtra: the package ``tokenizers`` is not installed.
+    """
+    where, place = os.fspath(path), os.fspath(tokenizer)
+    try:
+        package: Any = import_module("tokenizers")
+    except ImportError:
+        raise MissingExtra("a tokenizer", "tokenizers") from None
+    _check_file(Path(path), where)
+    _check_file(Path(tokenizer), place)
+    rules = read_text(tokenizer, where=place)
+    try:
+        coder = package.Tokenizer.from_str(rules)
+    except Exception as error:  # the package raises nothing narrower
+        reason = str(error).splitlines()[0] if str(error) else "unknown"
+        raise BadInput(f"is not a tokenizer: {reason}", where=place, remedy="give a model's tokenizer.json") from None
+    known = coder.get_vocab(with_added_tokens=True)
+    tokens = np.array(coder.encode(read_text(path, where=where), add_special_tokens=False).ids, np.uint32)
+    return Corpus(tokens=tokens, vocabulary=max(known.values(), default=-1) + 1, where=where)
+
+
+def markov_corpus(vocabulary: int, *, tokens: int, seed: int) -> Corpus:
+    """Synthetic text with something to learn: a Markov chain in which four tokens may follow each.
+
+    They do with probabilities 1/2, 1/4, 1/8 and 1/8, so that a model that has learned them reaches a loss of
+    at most 1.75 ln 2 = 1.213 per token, where ignorance costs ln(vocabulary).
+
+    Raises:
+        BadInput: less than two tokens to choose from, or none to make.
+    """
+    if vocabulary < 2 or tokens < 1:
+        raise BadInput(
+            f"{tokens} tokens of a vocabulary of {vocabulary}", where="synthetic data", remedy="ask for more"
+        )
+    chains = np.arange(min(_CHAINS, tokens), dtype=np.uint64)
+    successors = np.arange(vocabulary * _SUCCESSORS, dtype=np.uint64)
+    table = (_hashed(seed, 0, successors) % np.uint64(vocabulary)).reshape(vocabulary, _SUCCESSORS)
+    steps = -(-tokens // len(chains))
+    made = np.empty((len(chains), steps), dtype=np.uint32)
+    state = _hashed(seed, 1, chains) % np.uint64(vocabulary)
+    for step in range(steps):
+        made[:, step] = state
+        drawn = _hashed(seed, 2, chains, step)
+        choice = np.where(drawn & 1, 0, np.where(drawn & 2, 1, np.where(drawn & 4, 2, 3)))
+        state = table[state, choice]
+    return Corpus(tokens=made.reshape(-1)[:tokens], vocabulary=vocabulary, where="synthetic data")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batches:
+    """The global batches of a run.
+
+    Window w of a corpus is its tokens from w * ``sequence``, one more than ``sequence``: what is to be
+    predicted is one further, and every token but the first is predicted once an epoch.  What is left over
+    at the end of the corpus is not used.
+
+    Attributes:
+        corpus: where the windows come from.
+        sequence: tokens per row.
+        rows: rows per global batch.
+        seed: of the order of the windows.
+        vocabulary: of the model.
+
+    Raises:
+        BadInput: the corpus has tokens that the model does not, or not one window; a size is not positive.
+    """
+
+    corpus: Corpus
+    sequence: int
+    rows: int
+    seed: int
+    vocabulary: int
+
+    def __post_init__(self) -> None:
+        where = self.corpus.where
+        if self.sequence < 1 or self.rows < 1:
+            raise BadInput(f"{self.rows} rows of {self.sequence} tokens are no batch", where="batch")
+        if self.corpus.vocabulary > self.vocabulary:
+            raise BadInput(
+                f"has a vocabulary of {self.corpus.vocabulary}, but the model's is {self.vocabulary}",
+                where=where,
+                remedy="choose a model with a larger vocabulary, or other data",
+            )
+        if self.windows < 1:
+            raise BadInput(
+                f"{len(self.corpus.tokens)} tokens are too few for a sequence of {self.sequence}",
+                where=where,
+                remedy=f"give {self.sequence + 1} or more, or shorten the sequence",
+            )
+
+    @property
+    def windows(self) -> int:
+        """Windows of an epoch."""
+        return (len(self.corpus.tokens) - 1) // self.sequence
+
+    def batch(self, step: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some rows of a global step (from 0).
+
+        Returns:
+            Two int64 tensors of shape (len(rows), sequence).
+
+        Raises:
+            IndexError: the global batch has no such row.
+        """
+        if step < 0 or min(rows) < 0 or max(rows) >= self.rows:
+            raise IndexError(f"rows {rows} of step {step}; a batch has {self.rows}")
+        size = self.sequence
+        starts = self._visited(step, rows) * size
+        text = np.stack([self.corpus.tokens[start : start + size + 1] for start in starts.tolist()])
+        tokens = torch.from_numpy(text.astype(np.int64))
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def _visited(self, step: int, rows: Sequence[int]) -> NDArray[np.int64]:
+        """Which window each row is, shape (len(rows),)."""
+        visits = step * self.rows + np.asarray(rows, dtype=np.int64)
+        epochs, positions = np.divmod(visits, self.windows)
+        return shuffled(positions, epochs, size=self.windows, seed=self.seed)
+
+
+def rows_of(grid: Grid, micro_batch: int, micro_batches: int, index: int) -> range:
+    """The rows of the global batch that a rank's micro-batch ``index`` takes.
+
+    Ranks along z and data take different rows; those along x, y and the pipeline share them.
+    """
+    replica = grid.coordinates["data"] * grid.size("z") + grid.coordinates["z"]
+    first = (replica * micro_batches + index) * micro_batch
+    return range(first, first + micro_batch)
+
+
+def shuffled(positions: NDArray[np.int64], epochs: NDArray[np.int64], *, size: int, seed: int) -> NDArray[np.int64]:
+    """Where positions of 0 to ``size`` - 1 lie in the order of their epochs: a permutation each.
+
+    A Feistel network on the least even number of bits, walked until it is back in range (Black and Rogaway
+    2002, "Ciphers with arbitrary finite domains"), so that no order is stored.
+    """
+    half = max((int(size - 1).bit_length() + 1) // 2, 1)
+    found = positions.astype(np.uint64)
+    keys = [_hashed(seed, epochs.astype(np.uint64), turn) for turn in range(_ROUNDS)]
+    outside = np.ones(len(found), dtype=np.bool_)
+    while outside.any():
+        found[outside] = _feistel(found[outside], [key[outside] for key in keys], half)
+        outside = found >= size
+    return found.astype(np.int64)
+
+
+def _feistel(values: Words, keys: list[Words], half: int) -> Words:
+    """A permutation of the numbers of 2 ``half`` bits, one for each combination of the rounds' keys."""
+    bits, mask = np.uint64(half), np.uint64(2**half - 1)
+    left, right = values >> bits, values & mask
+    for key in keys:
+        left, right = right, left ^ (_mixed(key, right) & mask)
+    return (left << bits) | right
+
+
+def _hashed(*parts: int | Words) -> Words:
+    """64 bits from integers, at least one of them an array (SplitMix64's finalizer, Steele et al. 2014)."""
+    found = np.zeros(1, dtype=np.uint64)
+    for part in parts:
+        found = _mixed(found, np.uint64(part % 2**64) if isinstance(part, int) else part)
+    return found
+
+
+def _mixed(hashed: Words, part: np.uint64 | Words) -> Words:
+    """A hash of one part more."""
+    found = (hashed ^ part) + np.uint64(0x9E3779B97F4A7C15)
+    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found ^= found >> np.uint64(31)
+    return found
+
+
+def _check_file(path: Path, where: str) -> None:
+    try:
+        if not path.is_file():
+            what = "is not a file" if path.exists() else "no such file"
+            raise BadInput(what, where=where, remedy="check the path")
+        size = path.stat().st_size
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
+    if size == 0:
+        raise BadInput("is empty", where=where, remedy="give a text")

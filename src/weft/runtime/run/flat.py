@@ -1,0 +1,274 @@
+"""A rank's parameters and gradients in flat buffers: summed over copies in buckets, cut over data by ZeRO-1.
+
+A bucket of matrices is summed as soon as the last micro-batch has given all its gradients (as PyTorch's DDP
+does), behind the rest of the backward pass.  Vectors are few: one buffer per set of axes, summed at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import BadInput
+from weft.layout.iteration import buckets
+from weft.runtime.core.collectives import Pending, settle
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import Holding, Matrix
+from weft.runtime.core.placement import Range, share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slot:
+    """A holding's range in a buffer; ``counted``: of its copies, this rank's counts in the norm."""
+
+    holding: Holding
+    start: int
+    stop: int
+    counted: bool
+
+
+class Buffer:
+    """Some holdings one after the other, values and gradients; the parameters become views of it.
+
+    ``bounds`` are its buckets; ``sum_over`` the axes over which gradients are summed.
+    """
+
+    def __init__(
+        self, machine: Machine, holdings: Sequence[Holding], sizes: Sequence[int], sum_over: tuple[str, ...]
+    ) -> None:
+        self.sum_over, self.bounds = sum_over, _bounds(sizes)
+        self.values = torch.zeros(sum(sizes), dtype=machine.precision.master, device=machine.grid.device)
+        self.gradients = torch.zeros_like(self.values)
+        self.slots: list[Slot] = []
+        start = 0
+        for holding in holdings:
+            stop = start + holding.parameter.numel()
+            cut = machine.shares_updates and holding.matrix
+            counted = holding.is_first_copy(machine.grid, cut_over_data=cut)
+            self.slots.append(Slot(holding=holding, start=start, stop=stop, counted=counted))
+            self.values[start:stop] = holding.parameter.detach().view(-1)
+            holding.parameter.data = self.values[start:stop].view_as(holding.parameter)
+            start = stop
+        self.clear()
+
+    def clear(self) -> None:
+        """Set all gradients to zero."""
+        self.gradients.zero_()
+        for slot in self.slots:
+            parameter = slot.holding.parameter
+            parameter.grad = self.gradients[slot.start : slot.stop].view_as(parameter)
+
+    def within(self, start: int, stop: int) -> Iterator[tuple[Slot, Range]]:
+        """Slots that a range of the buffer meets, and where it meets them (positions in the buffer)."""
+        for slot in self.slots:
+            low, high = max(start, slot.start), min(stop, slot.stop)
+            if low < high:
+                yield slot, (low, high)
+
+
+def _bounds(sizes: Sequence[int]) -> list[Range]:
+    found, start = [], 0
+    for size in sizes:
+        found.append((start, start + size))
+        start += size
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Owned:
+    """A range of a buffer that this rank updates.
+
+    ``leaf`` is the values as an optimizer takes them; after a step its gradient is the whole batch's.
+    ``counted`` are its ranges that the norm counts, ``decayed`` says that weight decay is for it.
+    """
+
+    buffer: Buffer
+    start: int
+    stop: int
+    leaf: nn.Parameter
+    matrix: bool
+    decayed: bool
+    counted: tuple[Range, ...]
+
+
+class Flat:
+    """All that a rank holds of a model or stage; ``owned`` is what it updates."""
+
+    def __init__(self, machine: Machine, model: nn.Module, holdings: Sequence[Holding]) -> None:
+        self.machine = machine
+        layout = machine.grid.layout
+        matrices = [holding for holding in holdings if holding.matrix]
+        elements = sum(holding.parameter.numel() for holding in matrices)
+        sizes = buckets(elements, layout) if matrices else []
+        self._matrices = Buffer(machine, matrices, sizes, ("data",))
+        alike: dict[tuple[tuple[str, ...], bool], list[Holding]] = {}
+        for holding in holdings:
+            if not holding.matrix:
+                kind = machine.grid.axes(*holding.sum_over), holding.decayed
+                alike.setdefault(kind, []).append(holding)
+        self._vectors = [
+            Buffer(machine, members, [sum(member.parameter.numel() for member in members)], axes)
+            for (axes, _), members in alike.items()
+        ]
+        self.owned = [*self._own_matrices(), *self._own_vectors()]
+        self._uses: dict[nn.Parameter, int] = {}
+        for module in model.modules():
+            if isinstance(module, Matrix):
+                module.accumulated = self._accumulated
+                self._uses[module.shard] = module.uses
+        self._buckets_of: dict[nn.Parameter, list[int]] = {}
+        for index, bound in enumerate(self._matrices.bounds):
+            for slot, _ in self._matrices.within(*bound):
+                self._buckets_of.setdefault(slot.holding.parameter, []).append(index)
+        self._shared = [slot for slot in self._matrices.slots if slot.holding.on_ends]
+        self._late = {index for slot in self._shared for index in self._buckets_of[slot.holding.parameter]}
+        self._micro_batches = 0
+        self._left: dict[nn.Parameter, int] = {}
+        """Gradients that each matrix is still to give, and below those of each bucket."""
+        self._missing = [0] * len(self._matrices.bounds)
+        self._summing: dict[int, Pending] = {}
+        """By the index of what is owned."""
+
+    def _own_matrices(self) -> Iterator[Owned]:
+        grid, buffer = self.machine.grid, self._matrices
+        for start, stop in buffer.bounds:
+            low, high = 0, stop - start
+            if self.machine.shares_updates:
+                low, high = share(stop - start, grid.size("data"), grid.index("data"))
+            yield _owned(buffer, start + low, start + high, matrix=True, decayed=True)
+
+    def _own_vectors(self) -> Iterator[Owned]:
+        for buffer in self._vectors:
+            decayed = buffer.slots[0].holding.decayed
+            yield _owned(buffer, 0, len(buffer.values), matrix=False, decayed=decayed)
+
+    @contextmanager
+    def step(self, micro_batches: int) -> Iterator[None]:
+        """One step's forward and backward passes; when it ends, gradients are summed over all copies.
+
+        The sums are in ``leaf.grad`` of what is ``owned``, which may be a share: with ZeRO-1 the ``grad`` of
+        a matrix's parameter keeps, outside this rank's share, values that have not been summed.  When the
+        block raises, what was under way is waited for and dropped.
+
+        Raises:
+            BadInput: a matrix gives more gradients than ``micro_batches`` passes do.
+        """
+        for buffer in (self._matrices, *self._vectors):
+            buffer.clear()
+        self._micro_batches = micro_batches
+        self._left = {parameter: micro_batches * uses for parameter, uses in self._uses.items()}
+        self._missing = [
+            sum(self._left[slot.holding.parameter] for slot, _ in self._matrices.within(*bound))
+            for bound in self._matrices.bounds
+        ]
+        try:
+            with self.machine.overlap.step():
+                yield
+            self._finish()
+        except BaseException:
+            with suppress(Exception):
+                settle(self._summing.values())
+            raise
+        finally:
+            self._summing.clear()
+
+    def _accumulated(self, parameter: nn.Parameter) -> None:
+        """One more gradient of a matrix has been added; sum the buckets that are now complete."""
+        self._left[parameter] = self._left.get(parameter, 0) - 1
+        if self._left[parameter] < 0:
+            raise BadInput(
+                f"gave more gradients than Flat.step was told of (micro_batches = {self._micro_batches})",
+                where=self._name_of(parameter),
+                remedy="count every backward pass; call each module once in a pass, inside Flat.step",
+            )
+        for index in self._buckets_of[parameter]:
+            self._missing[index] -= 1
+            early = self.machine.overlap.switches.reduce_scatter and index not in self._late
+            if self._missing[index] == 0 and early:
+                self._summing[index] = self._sum(index)
+
+    def _name_of(self, parameter: nn.Parameter) -> str:
+        return next(slot.holding.name for slot in self._matrices.slots if slot.holding.parameter is parameter)
+
+    def _sum(self, index: int) -> Pending:
+        start, stop = self._matrices.bounds[index]
+        values = self._matrices.gradients[start:stop].to(self.machine.precision.reduce)
+        if self.machine.shares_updates:
+            return self.machine.collectives.reduce_scatter(values, "data")
+        return self.machine.collectives.all_reduce(values, "data")
+
+    def _finish(self) -> None:
+        """Sum what has not been summed yet; first what both ends of the pipeline hold."""
+        collectives = self.machine.collectives
+        reduced = self.machine.precision.reduce
+        buckets_made = len(self._matrices.bounds)
+        for index, buffer in enumerate(self._vectors, start=buckets_made):
+            self._summing[index] = collectives.all_reduce(buffer.gradients.to(reduced), *buffer.sum_over)
+        for slot in self._shared:
+            own = self._matrices.gradients[slot.start : slot.stop]
+            own.copy_(collectives.all_reduce_ends(own.to(reduced)).wait())
+        for index in range(buckets_made):
+            if index not in self._summing:
+                self._summing[index] = self._sum(index)
+        for index, owned in enumerate(self.owned):
+            assert owned.leaf.grad is not None
+            summed = self._summing.pop(index).wait()
+            if summed.data_ptr() != owned.leaf.grad.data_ptr():
+                owned.leaf.grad.copy_(summed)
+
+    def publish(self) -> None:
+        """With ZeRO-1, bring updated values to the other ranks of data, in the format of gathering."""
+        if not self.machine.shares_updates:
+            return
+        waiting = []
+        for owned in self.owned[: len(self._matrices.bounds)]:
+            shard = owned.leaf.detach().to(self.machine.precision.gather)
+            waiting.append(self.machine.collectives.all_gather(shard, "data"))
+        for (start, stop), owned, pending in zip(self._matrices.bounds, self.owned, waiting, strict=False):
+            own = owned.leaf.detach().clone()
+            self._matrices.values[start:stop] = pending.wait()
+            owned.leaf.detach().copy_(own)
+
+    def norm(self, loss: Tensor | None = None) -> Tensor:
+        """Euclidean norm of all gradients of the whole model, each parameter counted once, shape (1,).
+
+        Args:
+            loss: where any rank's is not finite the norm is NaN on every rank, without another collective.
+        """
+        wide = self.machine.precision.wide
+        total = torch.zeros(1, dtype=wide, device=self.machine.grid.device)
+        for owned in self.owned:
+            gradient = owned.leaf.grad
+            assert gradient is not None
+            for low, high in owned.counted:
+                total += torch.linalg.vector_norm(gradient[low:high], dtype=wide).square()
+        if loss is not None:
+            total += 0.0 * loss
+        self.machine.collectives.all_reduce(total, "x", "y", "z", "data", "pipeline").wait()
+        return total.sqrt_()
+
+    def clip(self, maximum: float, loss: Tensor | None = None) -> Tensor:
+        """Scale gradients so that their norm is at most ``maximum``; the norm before, shape (1,)."""
+        norm = self.norm(loss)
+        scale = (maximum / (norm + 1e-6)).clamp(max=1.0)
+        for owned in self.owned:
+            assert owned.leaf.grad is not None
+            owned.leaf.grad.mul_(scale.to(owned.leaf.dtype))
+        return norm
+
+
+def _owned(buffer: Buffer, start: int, stop: int, *, matrix: bool, decayed: bool) -> Owned:
+    leaf = nn.Parameter(buffer.values[start:stop])
+    leaf.grad = buffer.gradients[start:stop]
+    counted: list[Range] = []
+    for slot, (low, high) in buffer.within(start, stop):
+        if slot.counted:
+            first = counted.pop()[0] if counted and counted[-1][1] == low - start else low - start
+            counted.append((first, high - start))
+    return Owned(
+        buffer=buffer, start=start, stop=stop, leaf=leaf, matrix=matrix, decayed=decayed, counted=tuple(counted)
+    )

@@ -1,0 +1,158 @@
+"""The folder of a training run: one run at a time, its checkpoints, and metrics that hold each step once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from weft.errors import BadInput
+from weft.fabric.edge import read_text
+from weft.runtime.checkpoints.checkpoint import STATE, latest, remove_partial, step_folders
+
+LOCK = ".weft-lock"
+LARGEST_METRICS_BYTES = 4_000_000_000
+_SHOWN = 4
+_RECORD = '{"step"'
+"""How each record begins."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder, keep other runs out of it, and remove what a run that was ended while saving left.
+
+    The lock ends with its process, however that ends.
+
+    Raises:
+        BadInput: another run has the folder, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=str(folder)) from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_partial(folder)
+        except BlockingIOError:
+            raise BadInput(
+                "another run writes there", where=str(folder), remedy="end it, or give another folder"
+            ) from None
+        except OSError as error:
+            raise BadInput(f"cannot be written: {error.strerror}", where=str(folder)) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def check_free(folder: Path, after: int | None) -> None:
+    """Refuse a folder in which a run would meet checkpoints that are there already.
+
+    Args:
+        after: the step from which the run goes on; None begins anew.
+
+    Raises:
+        BadInput: it holds later ones, or any where the run begins anew.
+    """
+    later = [path.name for step, path in step_folders(folder).items() if after is None or step > after]
+    if not later:
+        return
+    if after is None:
+        raise BadInput("holds checkpoints already", where=str(folder), remedy="give --resume, or another folder")
+    shown = ", ".join(later[:_SHOWN]) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
+    raise BadInput(
+        f"holds {shown}, later than step {after}", where=str(folder), remedy="give another --out, or move them away"
+    )
+
+
+def last_checkpoint(folder: Path) -> Path:
+    """The checkpoint with which a run goes on.
+
+    Raises:
+        BadInput: there is none.
+    """
+    found = latest(folder)
+    if found is None:
+        raise BadInput("holds no checkpoint", where=str(folder), remedy="drop --resume to begin anew")
+    return found
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Refuse a folder that is no checkpoint, and name those beside it.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if (folder / STATE).is_file():
+        return
+    beside = [path for path in step_folders(folder.parent).values() if (path / STATE).is_file()]
+    near = [path for path in step_folders(folder).values() if (path / STATE).is_file()]
+    names = ", ".join(map(str, near or beside))
+    raise BadInput(
+        "is not a checkpoint", where=str(folder), remedy=f"there are {names}" if names else "check the path"
+    )
+
+
+@contextmanager
+def metrics_file(path: Path, after: int) -> Iterator[IO[str]]:
+    """A file of JSON lines to which the records of a run's steps are added.
+
+    Args:
+        after: steps done; records of later steps, and a last line that a crash cut off, are dropped.
+
+    Raises:
+        BadInput: it cannot be written, or holds something else.
+    """
+    kept = _kept(path, after) if path.is_file() else ""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            file = path.open("w", encoding="utf-8")
+        else:
+            partial.write_text(kept, encoding="utf-8")
+            partial.replace(path)
+            file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=str(path)) from None
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # each record has been written, or its problem told
+            file.close()
+
+
+def write_record(file: IO[str], record: dict[str, Any]) -> None:
+    """One line, there when this returns; every number is finite.
+
+    Raises:
+        BadInput: it cannot be written.
+    """
+    try:
+        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=str(file.name)) from None
+
+
+def _kept(path: Path, after: int) -> str:
+    """The lines of steps that the run has done."""
+    lines = read_text(path, where=str(path), largest=LARGEST_METRICS_BYTES).splitlines(keepends=True)
+    kept = []
+    for number, line in enumerate(lines, 1):
+        try:
+            step = json.loads(line)["step"]
+        except (ValueError, TypeError, KeyError):
+            step = None
+        if isinstance(step, int) and line.endswith("\n"):
+            kept.append(line if step <= after else "")
+        elif line.endswith("\n") or not (kept or _RECORD.startswith(line[: len(_RECORD)])):
+            raise BadInput(f"line {number} is no record of a step", where=str(path), remedy="name another --metrics")
+    return "".join(kept)

@@ -1,0 +1,181 @@
+"""Adam over what a rank owns: cut over z with the weights, and over data with ZeRO-1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from math import cos, inf, isfinite, pi
+
+import torch
+from torch import Tensor
+
+from weft.errors import BadInput
+from weft.runtime.checkpoints.checkpoint import Piece
+from weft.runtime.run.flat import Flat
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Adam's state per parameter, under PyTorch's names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamSettings:
+    """AdamW (arXiv 1711.05101) with linear warm-up and cosine decay of the rate to a tenth.
+
+    Weights of what is ``Holding.decayed`` decay.  ``steps`` 0 keeps the rate after warm-up; ``clip`` None
+    leaves gradients as they are.
+
+    Raises:
+        BadInput: a value is no number of its kind, out of range or not finite.
+    """
+
+    rate: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    warmup: int = 0
+    steps: int = 0
+    clip: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+            raise BadInput(f"betas = {self.betas!r}", where="optimizer", remedy="give two numbers")
+        _within("rate", self.rate, above=0.0)
+        for beta in self.betas:
+            _within("betas", beta, least=0.0, below=1.0)
+        _within("epsilon", self.epsilon, above=0.0)
+        _within("weight_decay", self.weight_decay, least=0.0)
+        _within("warmup", self.warmup, least=0, kind=int)
+        _within("steps", self.steps, least=0, kind=int)
+        if self.clip is not None:
+            _within("clip", self.clip, above=0.0)
+
+    def rate_at(self, step: int) -> float:
+        """Learning rate of a step, from 0."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / self.warmup
+        if not self.steps:
+            return self.rate
+        gone = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
+        return self.rate * (0.55 + 0.45 * cos(pi * gone))
+
+    def changes_from(self, before: AdamSettings) -> list[str]:
+        """What differs from other settings, each as "rate 0.0003 -> 0.0001"."""
+        found = []
+        for name in (field.name for field in fields(self)):
+            old, new = getattr(before, name), getattr(self, name)
+            if old != new:
+                effect = " (where the cosine ends: other rates from here on)" if name == "steps" else ""
+                found.append(f"{name} {old} -> {new}{effect}")
+        return found
+
+
+def _within(
+    name: str,
+    value: object,
+    *,
+    least: float = -inf,
+    above: float = -inf,
+    below: float = inf,
+    kind: type[int | float] = float,
+) -> None:
+    """Refuse what is no number, or one outside its range; NaN is in none, and infinity neither."""
+    if not isinstance(value, int | kind) or isinstance(value, bool):
+        wanted = "a whole number" if kind is int else "a number"
+        raise BadInput(f"{name} = {value!r}", where="optimizer", remedy=f"give {wanted}")
+    if not (least <= value and above < value < below):
+        low = f"at least {least:g}" if least > -inf else f"above {above:g}"
+        high = f"below {below:g}" if below < inf else "finite"
+        raise BadInput(f"{name} = {value} is out of range", where="optimizer", remedy=f"choose {low} and {high}")
+
+
+def check_finite(what: str, value: float, step: int) -> None:
+    """Stop a run that has diverged.
+
+    Raises:
+        BadInput: the value is NaN or infinite.
+    """
+    if not isfinite(value):
+        raise BadInput(
+            f"{what} is {value}",
+            where=f"step {step + 1}",
+            remedy="go on from an earlier checkpoint with a lower rate or clip, a longer warmup, or in fp32",
+        )
+
+
+class Optimizer:
+    """Updates a rank's flat parameters.
+
+    Attributes:
+        flat: what is updated.
+        updates: how many updates have been made.
+    """
+
+    def __init__(self, flat: Flat, settings: AdamSettings) -> None:
+        self.flat, self.settings, self.updates = flat, settings, 0
+        groups = [
+            {
+                "params": [owned.leaf for owned in flat.owned if owned.decayed == decayed],
+                "weight_decay": settings.weight_decay if decayed else 0.0,
+            }
+            for decayed in (True, False)
+        ]
+        self._adam = torch.optim.AdamW(
+            groups, lr=settings.rate, betas=settings.betas, eps=settings.epsilon, fused=True
+        )
+
+    def step(self, loss: Tensor | None = None) -> Tensor:
+        """Clip, update, and with ZeRO-1 publish; the gradients' norm before clipping, shape (1,).
+
+        Args:
+            loss: the step's, shape (1,), on ranks that know it; 0 on others.
+
+        Raises:
+            BadInput: on every rank, before anything is updated: the norm or any rank's loss is not finite.
+        """
+        limit = self.settings.clip
+        norm = self.flat.norm(loss) if limit is None else self.flat.clip(limit, loss)
+        if loss is not None:
+            check_finite("the loss", float(loss), self.updates)
+        check_finite("the norm of the gradients", float(norm), self.updates)
+        for group in self._adam.param_groups:
+            group["lr"] = self.settings.rate_at(self.updates)
+        self._adam.step()
+        self.flat.publish()
+        self.updates += 1
+        return norm
+
+    def pieces(self) -> list[Piece]:
+        """Parameters and moments of this rank, for checkpoints."""
+        self._make_state()
+        return [piece for name in ("", *MOMENTS) for piece in self._pieces(name)]
+
+    def restored(self, updates: int) -> None:
+        """The pieces have been filled from a checkpoint written after so many updates."""
+        self.updates = updates
+        for state in self._adam.state.values():
+            state["step"].fill_(float(updates))
+        self.flat.publish()
+
+    def _values(self, leaf: Tensor, moment: str) -> Tensor:
+        values: Tensor = self._adam.state[leaf][moment] if moment else leaf.detach()
+        return values
+
+    def _pieces(self, moment: str) -> Iterator[Piece]:
+        for owned in self.flat.owned:
+            source = self._values(owned.leaf, moment)
+            for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
+                name = slot.holding.name
+                yield Piece(
+                    name=f"{name}/{moment}" if moment else name,
+                    values=source[low - owned.start : high - owned.start],
+                    placement=slot.holding.placement.part(low - slot.start, high - slot.start),
+                )
+
+    def _make_state(self) -> None:
+        """Adam makes its moments at the first update; before that they are zero."""
+        for owned in self.flat.owned:
+            state = self._adam.state[owned.leaf]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=owned.leaf.device)
+                for moment in MOMENTS:
+                    state[moment] = torch.zeros_like(owned.leaf.detach())

@@ -1,0 +1,279 @@
+"""Pipeline stages: torch.distributed.pipelining over the grid's pipeline axis.
+
+Between stages each x rank sends its share of the tokens and gathers the rest on arrival (the scatter-gather
+optimization of arXiv 2104.04473, section 4.1); with sequence parallelism it sends what it owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+from weft.errors import BadInput
+from weft.layout.stages import model_chunks
+from weft.model.spec import Model
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.placement import share
+from weft.runtime.layers.decoder import Decoder4D, Details, Stage, recomputed_blocks
+
+
+class StageModule(Protocol):
+    """A stage of a pipeline, or a whole model: a module of 4D layers with one tensor in and one out.
+
+    Between stages dimension 0 is rows of this rank's z and data group, of which ranks along x have the same,
+    or with sequence parallelism each its own.
+    """
+
+    machine: Machine
+    first: bool
+    last: bool
+
+    def __call__(self, given: Tensor) -> Tensor:
+        """What the stage before gives (or inputs), to what the stage behind takes (or logits)."""
+
+    def takes(self, micro_batch: int) -> Tensor:
+        """What a micro-batch is to this stage: a tensor on the meta device, with or without gradient."""
+
+    def gives(self, micro_batch: int) -> Tensor:
+        """What the stage makes of a micro-batch, likewise."""
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Of the last stage: losses of what a micro-batch consists of, to be summed."""
+
+
+def stages_of(machine: Machine, model: Model) -> list[Stage]:
+    """This rank's stages (several with interleaving), first to last.
+
+    Raises:
+        BadInput: more stages than blocks, or several on one rank that is all of the pipeline.
+    """
+    layout = machine.grid.layout
+    if layout.pipeline == 1 and layout.virtual_stages > 1:
+        raise BadInput(
+            f"virtual_stages = {layout.virtual_stages} without a pipeline",
+            where="layout",
+            remedy="set virtual_stages=1, or pipeline above 1",
+        )
+    chunks = layout.pipeline * layout.virtual_stages
+    if chunks > model.layers:
+        raise BadInput(
+            f"{model.layers} blocks cannot make {chunks} stages (pipeline {layout.pipeline} x virtual_stages "
+            f"{layout.virtual_stages})",
+            where="layout",
+            remedy="choose fewer stages",
+        )
+    found, start = [], 0
+    left = recomputed_blocks(model, layout)
+    for chunk in model_chunks(model.block_sequence(), layout.pipeline, layout.virtual_stages):
+        blocks = tuple(range(start, start + len(chunk.blocks)))
+        start += len(chunk.blocks)
+        if chunk.stage == machine.grid.coordinates["pipeline"]:
+            recomputed = min(left, len(blocks))
+            left -= recomputed
+            found.append(Stage(blocks=blocks, recomputed=recomputed, first=chunk.embedding, last=chunk.head))
+    return found
+
+
+def build_stages(machine: Machine, model: Model, *, sequence: int, details: Details | None = None) -> nn.ModuleList:
+    """This rank's part of a model: one ``Decoder4D`` per stage that it has.  Every rank must call it."""
+    if model.tied_embeddings and machine.grid.size("pipeline") > 1:
+        machine.grid.join_ends()
+    return nn.ModuleList(
+        Decoder4D(machine, model, sequence=sequence, details=details, stage=stage)
+        for stage in stages_of(machine, model)
+    )
+
+
+class Passes:
+    """Forward and backward passes of one step's micro-batches.
+
+    Args:
+        stages: this rank's, each a ``StageModule``: of ``build_stages``, or of a model of your own.
+        micro_batch: sequences (images) per micro-batch.
+        micro_batches: of one step.
+        tokens: what the whole global batch has losses of, by whose number they are divided.
+    """
+
+    def __init__(
+        self, machine: Machine, stages: nn.ModuleList, *, micro_batch: int, micro_batches: int, tokens: int
+    ) -> None:
+        self.machine, self.tokens, self.micro_batches = machine, tokens, micro_batches
+        self.rows = micro_batch * micro_batches
+        self.stages = cast(list[StageModule], list(stages))
+        self._losses: list[Tensor] = []
+        self._schedule = None
+        if machine.grid.size("pipeline") > 1:
+            self._schedule = self._scheduled(micro_batch)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether this rank computes the loss."""
+        return self.stages[-1].last
+
+    def run(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """All micro-batches; this rank's share of the mean loss, shape (1,), 0 but on the last stage.
+
+        Args:
+            inputs: token ids (micro_batches * micro_batch, sequence), ``targets`` likewise; or whatever the
+                first stage takes and the last one's losses are of.
+
+        Raises:
+            BadInput: of inputs, on the first stage, or targets, on the last, there are more or fewer.
+        """
+        if self.stages[0].first:
+            self._check_rows("inputs", inputs)
+        if self.has_head:
+            self._check_rows("targets", targets)
+        self._losses = []
+        if self._schedule is None:
+            whole = self.stages[0]
+            for given, wanted in zip(inputs.chunk(self.micro_batches), targets.chunk(self.micro_batches), strict=True):
+                self._loss(whole(given), wanted).backward()  # type: ignore[no-untyped-call]
+        else:
+            first = (inputs,) if self.stages[0].first else ()
+            ends = {"target": targets} if self.has_head else {}
+            self._schedule.step(*first, **ends, return_outputs=False)
+        total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.machine.grid.device)
+        for loss in self._losses:
+            total += loss
+        return total
+
+    def _check_rows(self, what: str, given: Tensor) -> None:
+        if given.shape[:1] != (self.rows,):
+            raise BadInput(
+                f"{tuple(given.shape)} is no tensor of {self.rows} rows",
+                where=f"{what} of a step",
+                remedy=f"give micro_batch x micro_batches rows, {self.micro_batches} micro-batches together",
+            )
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """A micro-batch's share of the mean loss over the global batch."""
+        loss = self.stages[-1].losses(logits, targets).sum() / self.tokens
+        self._losses.append(loss.detach())
+        return loss
+
+    def _scheduled(self, micro_batch: int) -> Any:
+        layout = self.machine.grid.layout
+        count = layout.pipeline * layout.virtual_stages
+        first = self.machine.grid.coordinates["pipeline"]
+        stages: list[Any] = [
+            _stage(self.machine, stage, first + i * layout.pipeline, count, micro_batch)
+            for i, stage in enumerate(self.stages)
+        ]
+        if layout.virtual_stages > 1:
+            return ScheduleInterleaved1F1B(stages, self.micro_batches, loss_fn=self._loss, scale_grads=False)
+        kind = Schedule1F1B if self.micro_batches >= count else ScheduleGPipe
+        return kind(stages[0], self.micro_batches, loss_fn=self._loss, scale_grads=False)
+
+
+class _Between(nn.Module):
+    """A stage with what happens at its boundaries."""
+
+    def __init__(self, stage: StageModule) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, given: Tensor) -> Tensor:
+        machine, stage = self.stage.machine, self.stage
+        shared = _rows_shared(machine)
+        if shared and not stage.first:
+            given = _Arrive.apply(given, machine)  # type: ignore[no-untyped-call]
+        rows = stage(given)
+        if shared and not stage.last:
+            rows = _Leave.apply(rows, machine)  # type: ignore[no-untyped-call]
+        return rows
+
+
+def _rows_shared(machine: Machine) -> bool:
+    """Whether ranks along x have the same rows between stages."""
+    return machine.grid.size("x") > 1 and not machine.rows_cut
+
+
+class _Arrive(Function):
+    """Gather tokens over x; all ranks have the same gradient, of which each keeps its share."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, machine: Machine) -> Tensor:
+        ctx.machine = machine
+        return machine.collectives.all_gather(rows, "x").wait()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _own_rows(ctx.machine, gradients[0]), None
+
+
+class _Leave(Function):
+    """Keep this rank's share of the tokens; the gradient is gathered."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, machine: Machine) -> Tensor:
+        ctx.machine = machine
+        return _own_rows(machine, rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        machine: Machine = ctx.machine
+        return machine.collectives.all_gather(gradients[0], "x").wait(), None
+
+
+def _own_rows(machine: Machine, rows: Tensor) -> Tensor:
+    start, stop = share(rows.shape[0], machine.grid.size("x"), machine.grid.index("x"))
+    return rows[start:stop].clone()
+
+
+class _CountedStage(PipelineStage):
+    """A stage that counts its sends."""
+
+    machine: Machine
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
+
+    def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
+        """All stages state their shapes, so there is nothing to vote on."""
+        return np.int64(1)
+
+    def _warmup_backward_result(self, received_result: Any = None) -> Any:
+        return np.int64(1)
+
+    def _counted(self, operations: Iterable[dist.P2POp]) -> list[dist.P2POp]:
+        found = list(operations)
+        for operation in found:
+            self.machine.collectives.note("send", ("pipeline",), operation.tensor)
+        return found
+
+
+def _stage(machine: Machine, stage: StageModule, index: int, count: int, micro_batch: int) -> PipelineStage:
+    takes, gives = stage.takes(micro_batch), stage.gives(micro_batch)
+    made = _CountedStage(
+        _Between(stage),
+        index,
+        count,
+        machine.grid.device,
+        input_args=takes if stage.first else _sent(machine, takes),
+        output_args=gives if stage.last else _sent(machine, gives),
+        group=machine.grid.group("pipeline"),
+    )
+    made.machine = machine
+    return made
+
+
+def _sent(machine: Machine, rows: Tensor) -> Tensor:
+    """What one rank sends of rows between stages, without values."""
+    if not _rows_shared(machine):
+        return rows
+    own = machine.grid.divided(rows.shape[0], "x", what="tokens of a micro-batch")
+    return torch.empty(own, *rows.shape[1:], dtype=rows.dtype, device="meta", requires_grad=True)

@@ -1,0 +1,360 @@
+"""A function on every rank: in the processes that torchrun made, or in processes that are started here."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+"""How ranks of a device talk."""
+RANKS_PER_CORE = 8
+"""More ranks than this on a core of the machine are refused."""
+GRACE_S = 5.0
+"""Seconds that a rank has to end before it is killed."""
+
+TOLD = "weft/errors"
+"""Key of the process group's store that counts errors."""
+
+Worker = Callable[..., None]
+
+
+def run_ranks(worker: Worker, arguments: tuple[Any, ...], world: int, device: str = "cpu") -> None:
+    """Run ``worker(*arguments)`` on ``world`` ranks of an initialized process group; return when all have.
+
+    Under torchrun this process is one of the ranks.  Otherwise they are started here, as processes that
+    share the cores: the worker must be importable and its arguments picklable.  One rank runs in this
+    process without a process group.  If a rank fails, all are ended.
+
+    Args:
+        device: ``cpu`` (gloo) or ``cuda`` (NCCL; each rank gets the GPU of its local rank).
+
+    Raises:
+        BadInput: torchrun made another number of ranks, or the machine cannot run as many.
+        WeftError: what a rank raised, with its exit code.
+        BrokenPipeError: nobody reads what a rank prints.
+        RuntimeError: any other exception of a rank, with its traceback.
+        KeyboardInterrupt: Ctrl-C.
+        SystemExit: SIGTERM, after the ranks have been ended; under torchrun also an error that another rank
+            raises.
+    """
+    if device not in BACKENDS:
+        raise UnknownName("device", device, BACKENDS, where="device")
+    if launched():
+        _as_launched(worker, arguments, world, device)
+    elif world == 1:
+        _check_gpus(device, 1)
+        worker(*arguments)
+    else:
+        _check_cores(device, world)
+        _check_gpus(device, world)
+        _start(worker, arguments, world, device)
+
+
+def launched() -> bool:
+    """Whether torchrun, or what sets the same variables, started this process."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+
+
+def launched_world() -> int | None:
+    """Ranks that torchrun started, None without it."""
+    return _variable("WORLD_SIZE", 1) if launched() else None
+
+
+def speaks() -> bool:
+    """Whether this process prints what all processes would print alike: the first of a machine does."""
+    return not launched() or _variable("LOCAL_RANK", _variable("RANK", 0)) == 0
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """An expected error inside, before ranks have met, is raised by the process that ``speaks``; the others
+    leave with its exit code."""
+    try:
+        yield
+    except WeftError as error:
+        if speaks():
+            raise
+        raise SystemExit(error.exit_code) from None
+
+
+def default_device(world: int) -> str:
+    """``cuda`` where this machine has a GPU for each of its ranks, else ``cpu``."""
+    return "cuda" if 0 < local_ranks(world) <= gpus() else "cpu"
+
+
+def local_ranks(world: int) -> int:
+    """How many of the ranks run on this machine."""
+    return _variable("LOCAL_WORLD_SIZE", world) if launched() else world
+
+
+def gpus() -> int:
+    """GPUs that PyTorch can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# Under torchrun ----------------------------------------------------------------------------------
+
+
+def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) -> None:
+    with said_once():
+        started = _variable("WORLD_SIZE", 1)
+        if started != world:
+            raise BadInput(
+                f"{started} ranks were launched, but {world} are needed",
+                where="WORLD_SIZE",
+                remedy=f"launch {world} ranks, or ask for {started}",
+            )
+        _check_gpus(device, local_ranks(world))
+    rank = _variable("RANK", 0)
+    local = _variable("LOCAL_RANK", rank)
+    if world == 1:
+        worker(*arguments)
+        return
+    _join(device, rank, world, local, "env://")
+    try:
+        worker(*arguments)
+    except Exception as error:
+        if _others_failed():
+            raise SystemExit(getattr(error, "exit_code", 1)) from None
+        raise
+    _leave()
+
+
+def _others_failed() -> bool:
+    """Whether another rank has raised before this one, which then ends quietly: it met the same problem, or
+    waited for the one that did."""
+    with suppress(Exception):  # the store may have gone with its rank
+        return dist.distributed_c10d._get_default_store().add(TOLD, 1) > 1
+    return False
+
+
+def _variable(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise BadInput(f"{text[:40]!r} is no number", where=name, remedy="launch with torchrun, or unset it")
+    return int(text)
+
+
+def _check_gpus(device: str, ranks: int) -> None:
+    if device == "cuda" and gpus() < ranks:
+        raise BadInput(
+            f"{ranks} ranks on this machine need as many GPUs, but PyTorch sees {gpus()}",
+            where="device",
+            remedy="use fewer ranks, or the device cpu",
+        )
+
+
+def _join(device: str, rank: int, world: int, local: int, meeting: str) -> None:
+    own = torch.device("cuda", local) if device == "cuda" else None
+    if own is not None:
+        torch.cuda.set_device(own)
+    dist.init_process_group(BACKENDS[device], init_method=meeting, rank=rank, world_size=world, device_id=own)
+
+
+def _leave() -> None:
+    """Destroy the process groups while the interpreter is whole: a thread of gloo's that still holds a tensor
+    when it ends aborts the process.  What refers to groups, which would outlive this, is collected before."""
+    gc.collect()
+    dist.destroy_process_group()
+
+
+# Processes started here --------------------------------------------------------------------------
+
+
+def _check_cores(device: str, world: int) -> None:
+    most = RANKS_PER_CORE * cores()
+    if device == "cpu" and world > most:
+        raise BadInput(
+            f"{world:,} ranks are too many for {cores()} cores",
+            where="ranks",
+            remedy=f"use at most {most} on this machine, or torchrun over several",
+        )
+
+
+def _start(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) -> None:
+    processes: list[SpawnProcess] = []
+    with _terminated(), tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        try:
+            with _interrupts_held():
+                processes.extend(_process(worker, arguments, rank, world, device, folder) for rank in range(world))
+            failed = _wait(processes)
+            if failed is not None:
+                raise _reason(failed, processes, Path(folder))
+        finally:
+            _end(processes)
+
+
+def _process(
+    worker: Worker, arguments: tuple[Any, ...], rank: int, world: int, device: str, folder: str
+) -> SpawnProcess:
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_rank, args=(worker, arguments, rank, world, device, folder))
+    process.start()
+    return process
+
+
+@contextmanager
+def _terminated() -> Iterator[None]:
+    """Inside, SIGTERM leaves through the clean-up like Ctrl-C; the exit code is a shell's for it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C inside takes effect at the end; what is started inside holds it until it can end quietly."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # its start would let Ctrl-C through
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _wait(processes: list[SpawnProcess]) -> SpawnProcess | None:
+    """The first process that fails, None when all have ended well."""
+    alive: dict[Any, SpawnProcess] = {process.sentinel: process for process in processes}
+    while alive:
+        for sentinel in wait(list(alive)):
+            process = alive.pop(sentinel)
+            process.join()
+            if process.exitcode:
+                return process
+    return None
+
+
+def _end(processes: list[SpawnProcess]) -> None:
+    """End what still runs, kindly at first."""
+    for process in processes:
+        process.terminate()
+    last = time.monotonic() + GRACE_S
+    for process in processes:
+        process.join(max(last - time.monotonic(), 0.0))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _reason(failed: SpawnProcess, processes: list[SpawnProcess], folder: Path) -> BaseException:
+    """Why the ranks failed: one that was killed, or the exception that was raised first."""
+    for rank, process in enumerate(processes):
+        if process.exitcode is not None and process.exitcode < 0:
+            return _killed(rank, signal.Signals(-process.exitcode))
+    records = sorted(folder.glob("*.json"))
+    if not records:
+        return RuntimeError(f"rank {processes.index(failed)} ended with exit code {failed.exitcode}")
+    record = json.loads(records[0].read_text(encoding="utf-8"))
+    if record["broken_pipe"]:
+        return BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+    if record["exit_code"] is None:
+        return RuntimeError(f"rank {record['rank']} failed:\n\n{record['text']}")
+    kinds = {kind.exit_code: kind for kind in (BadInput, NothingFeasible)}
+    error: WeftError = kinds.get(record["exit_code"], WeftError)(record["text"])
+    error.exit_code = record["exit_code"]
+    return error
+
+
+def _killed(rank: int, by: signal.Signals) -> BaseException:
+    if by == signal.SIGINT:
+        return KeyboardInterrupt()
+    if by == signal.SIGKILL:
+        return BadInput(
+            f"rank {rank} was killed ({by.name})", remedy="if the memory ran out, use fewer ranks or a smaller problem"
+        )
+    return RuntimeError(f"rank {rank} was ended by {by.name}")
+
+
+# In a started process ----------------------------------------------------------------------------
+
+
+def _rank(worker: Worker, arguments: tuple[Any, ...], rank: int, world: int, device: str, folder: str) -> None:
+    """One rank's process: its exception goes into the folder as text."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        if device == "cpu":
+            torch.set_num_threads(max(1, cores() // world))
+        _join(device, rank, world, rank, f"file://{folder}/meeting")
+        worker(*arguments)
+        _leave()
+    except Exception as error:
+        _record(Path(folder), rank, error)
+        _exit(1)
+    _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
+    """End at once, without the interpreter's clean-up (see ``_leave``)."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):
+            stream.flush()
+    os._exit(code)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _record(folder: Path, rank: int, error: Exception) -> None:
+    """The exception as a file that sorts by time, there whole or not at all."""
+    expected = isinstance(error, WeftError)
+    record = {
+        "rank": rank,
+        "exit_code": error.exit_code if isinstance(error, WeftError) else None,
+        "broken_pipe": isinstance(error, BrokenPipeError),
+        "text": str(error) if expected else traceback.format_exc(),
+    }
+    name = folder / f"{time.monotonic_ns():020d}-{rank}.partial"
+    name.write_text(json.dumps(record), encoding="utf-8")
+    name.replace(name.with_suffix(".json"))

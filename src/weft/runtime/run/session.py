@@ -1,0 +1,173 @@
+"""A training run of one rank: model, optimizer and data, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from weft.errors import BadInput
+from weft.layout.iteration import check_trainable
+from weft.layout.spec import Layout
+from weft.model.job import Job
+from weft.runtime.checkpoints import checkpoint
+from weft.runtime.checkpoints.state import State
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.initial import initialize
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.overlap import Switches
+from weft.runtime.core.parameters import holdings
+from weft.runtime.core.precision import Precision
+from weft.runtime.layers.decoder import Details
+from weft.runtime.run.data import Batches, Corpus, rows_of
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
+from weft.runtime.run.pipeline import Passes, build_stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a run needs beyond its job and layout.
+
+    ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products.
+    """
+
+    seed: int = 0
+    adam: AdamSettings = field(default_factory=AdamSettings)
+    details: Details = field(default_factory=Details)
+    precision: Precision = field(default_factory=Precision)
+    switches: Switches | None = None
+    tuned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One step: mean loss over all tokens, gradient norm before clipping, seconds on this rank."""
+
+    step: int
+    loss: float
+    gradient_norm: float
+    seconds: float
+
+
+def micro_batches_of(job: Job, layout: Layout) -> int:
+    """Micro-batches of one rank and step.
+
+    Raises:
+        BadInput: the global batch cannot be divided.
+    """
+    together = layout.data_parallel * layout.micro_batch
+    if job.recipe.global_batch % together:
+        raise BadInput(
+            f"a global batch of {job.recipe.global_batch} cannot be divided over z={layout.z} x "
+            f"data={layout.data} x micro_batch={layout.micro_batch}",
+            where="layout",
+            remedy=f"choose a batch that is a multiple of {together}",
+        )
+    return job.recipe.global_batch // together
+
+
+class Session:
+    """One rank's training run.
+
+    Raises:
+        Unsupported: the runtime lacks something that the model or the layout asks for.
+        BadInput: the layout breaks a rule of ``weft.layout.check``, or the corpus does not suit the model.
+    """
+
+    def __init__(self, job: Job, grid: Grid, settings: Settings, corpus: Corpus) -> None:
+        check_trainable(job, grid.layout)
+        self.job, self.grid, self.settings = job, grid, settings
+        self._batches = Batches(
+            corpus=corpus,
+            sequence=job.recipe.sequence,
+            rows=job.recipe.global_batch,
+            seed=settings.seed,
+            vocabulary=job.model.vocab,
+        )
+        self.micro_batches = micro_batches_of(job, grid.layout)
+        self.machine = Machine.of(grid, precision=settings.precision, switches=settings.switches, tuned=settings.tuned)
+        self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
+        held = holdings(self.stages)
+        initialize(held, job.model, settings.seed)
+        self.flat = Flat(self.machine, self.stages, held)
+        self.optimizer = Optimizer(self.flat, settings.adam)
+        self._passes = Passes(
+            self.machine,
+            self.stages,
+            micro_batch=grid.layout.micro_batch,
+            micro_batches=self.micro_batches,
+            tokens=job.recipe.tokens,
+        )
+
+    @property
+    def steps_done(self) -> int:
+        return self.optimizer.updates
+
+    def step(self) -> StepResult:
+        """Train on the next global batch.
+
+        Raises:
+            BadInput: before anything is updated: the loss or the norm of the gradients is not finite.
+        """
+        start, number = perf_counter(), self.steps_done
+        rows = [
+            row
+            for index in range(self.micro_batches)
+            for row in rows_of(self.grid, self.grid.layout.micro_batch, self.micro_batches, index)
+        ]
+        inputs, targets = (part.to(self.grid.device) for part in self._batches.batch(number, rows))
+        with self.flat.step(self.micro_batches):
+            loss = self._passes.run(inputs, targets)
+        if self._passes.has_head:
+            self.machine.collectives.all_reduce(loss, "z", "data").wait()
+        norm = float(self.optimizer.step(loss))
+        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint that loads on any grid."""
+        checkpoint.save(folder, self.optimizer.pieces(), self._state().model_dump())
+
+    def load(self, folder: Path) -> State:
+        """Go on from a checkpoint of any grid; the optimizer's settings are those of this run.
+
+        Raises:
+            BadInput: not a checkpoint of this model and precision, damaged, or trained with another seed,
+                batch or data.
+        """
+        where, own = str(folder), self._state()
+        found = own
+
+        def accept(table: Mapping[str, Any]) -> None:
+            nonlocal found
+            found = State.read(table, where)
+            found.check_goes_on(own, where)
+
+        checkpoint.load(folder, self.optimizer.pieces(), accept)
+        self.optimizer.restored(found.step)
+        return found
+
+    def _state(self) -> State:
+        recipe, precision, adam = self.job.recipe, self.settings.precision, self.settings.adam
+        return State.read(
+            {
+                "step": self.steps_done,
+                "seed": self.settings.seed,
+                "global_batch": recipe.global_batch,
+                "sequence": recipe.sequence,
+                "model": self.job.model.name,
+                "data": self._batches.corpus.fingerprint(),
+                "details": asdict(self.settings.details),
+                "precision": {name: _name(value) for name, value in asdict(precision).items()},
+                "adam": asdict(adam) | {"betas": list(adam.betas)},
+            },
+            "session",
+        )
+
+
+def _name(format_: torch.dtype) -> str:
+    return str(format_).removeprefix("torch.")

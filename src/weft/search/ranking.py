@@ -1,0 +1,330 @@
+"""The search: every layout of a space, ranked by iteration time among those that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster
+from weft.estimation.iteration import Estimator
+from weft.estimation.result import Estimate, EstimateTable
+from weft.estimation.single import estimate_of
+from weft.layout.check import CODES, explain
+from weft.layout.spec import Layout
+from weft.layout.table import Floats, Index, Ints, LayoutTable, Mask
+from weft.model.job import Job
+from weft.search.enumeration import Batch, Enumeration, Frames
+from weft.search.space import STANDARD, Space
+from weft.units import format_bytes
+
+HOPELESS = 1.25
+"""Frames that need this many times the capacity at their leanest are not timed."""
+ALIKE = 0.03
+"""Layouts closer than this in time are alike."""
+WORTHWHILE = 0.99
+"""Advice must promise at least this share of the best iteration time."""
+DOES_NOT_FIT = CODES.index("does-not-fit")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """How many layouts a rejection code took."""
+
+    code: str
+    layouts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A layout that does not fit but would be faster than all that do (the one that lacks least memory),
+    and the
+    single change that lets it fit at the least cost in time; ``accepted`` is None where no switch
+    suffices."""
+
+    rejected: Estimate
+    change: str
+    accepted: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Ranked layouts of a job on a cluster.
+
+    ``considered`` counts feasible and rejected layouts, ``evaluated`` those whose time was computed: not
+    those
+    that lack so much memory that no switch helps.  ``layouts``
+    are feasible, by iteration time,
+    then memory, then order of enumeration; ``pareto`` the feasible ones that no other beats in both time
+    and memory, by time.
+    """
+
+    job: Job
+    cluster: Cluster
+    space: Space
+    memory_margin: float
+    per_mesh: bool
+    constants: Calibration
+    considered: int
+    evaluated: int
+    feasible: int
+    rejected: tuple[Count, ...]
+    layouts: tuple[Estimate, ...]
+    pareto: tuple[Estimate, ...]
+    advice: Advice | None
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Rows worth keeping: their layouts, time, memory and place in the enumeration."""
+
+    layouts: list[Layout]
+    seconds: list[float]
+    bytes_: list[float]
+    meshes: list[int]
+
+    def order(self) -> list[int]:
+        keys = range(len(self.layouts))
+        return sorted(keys, key=lambda i: (self.seconds[i], self.bytes_[i], i))
+
+
+def plan(
+    job: Job,
+    cluster: Cluster,
+    *,
+    space: Space = STANDARD,
+    top: int = 10,
+    per_mesh: bool = False,
+    memory_margin: float = 0.0,
+    constants: Calibration | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Search a space exhaustively.
+
+    Args:
+        job: model and recipe.
+        cluster: accelerators and tiers.
+        space: degrees and switches to try.
+        top: how many layouts to return.
+        per_mesh: keep only the best layout of each mesh.
+        memory_margin: share of the accelerator's memory to leave free.
+        constants: calibration; the shipped one by default.
+        progress: called with meshes done and meshes in all.
+
+    Raises:
+        Unsupported: the accelerator lacks the recipe's precision.
+    """
+    estimator = Estimator(job, cluster, constants)
+    enumeration = Enumeration(job, cluster.count, space)
+    search = _Search(estimator, top, per_mesh, (1 - memory_margin) * cluster.accelerator.memory_bytes)
+    rejected = np.zeros(len(CODES), dtype=np.int64)
+    done = 0
+    for part in enumeration.parts():
+        promising, hopeless = search.divide(part)
+        for batch in part.batches(promising):
+            rejected += batch.rejected
+            search.add(batch)
+        for batch in part.batches(hopeless):
+            rejected += batch.rejected
+            rejected[DOES_NOT_FIT] += len(batch.table)
+        done = int(part.mesh[-1]) + 1 if len(part.mesh) else done
+        if progress is not None:
+            progress(done, len(enumeration.meshes))
+    rejected += enumeration.rejected
+    rejected[DOES_NOT_FIT] += search.evaluated - search.feasible
+    return Plan(
+        job=job,
+        cluster=cluster,
+        space=space,
+        memory_margin=memory_margin,
+        per_mesh=per_mesh,
+        constants=estimator.constants,
+        considered=search.feasible + int(rejected.sum()),
+        evaluated=search.evaluated,
+        feasible=search.feasible,
+        rejected=tuple(
+            Count(code=code, layouts=int(number))
+            for code, number in sorted(zip(CODES, rejected, strict=True), key=lambda pair: (-pair[1], pair[0]))
+            if number
+        ),
+        layouts=search.ranked(),
+        pareto=search.frontier(),
+        advice=search.advice(),
+    )
+
+
+def distinct(found: Plan, top: int) -> Plan:
+    """A plan with at most ``top`` layouts, without those that only deal the same ranks differently.
+
+    Left out is a layout that shares tensor, pipeline and expert degrees with a faster one, differs in how
+    the other ranks are
+    divided among context, z and data, and takes less than ``ALIKE`` more time.
+    """
+    kept: list[Estimate] = []
+    for one in found.layouts:
+        alike = (
+            _family(other.layout) == _family(one.layout) and one.iteration_s < (1 + ALIKE) * other.iteration_s
+            for other in kept
+        )
+        if not any(alike):
+            kept.append(one)
+    return replace(found, layouts=tuple(kept[:top]))
+
+
+def _family(layout: Layout) -> tuple[int, ...]:
+    return layout.x, layout.y, layout.pipeline, layout.expert, layout.expert_tensor
+
+
+class _Search:
+    """Folds batches of estimates into the best, the Pareto frontier and the fastest that does not fit."""
+
+    def __init__(self, estimator: Estimator, top: int, per_mesh: bool, capacity_bytes: float) -> None:
+        self.estimator, self.top, self.per_mesh, self.capacity = estimator, top, per_mesh, capacity_bytes
+        self.evaluated = self.feasible = 0
+        self.leanest = np.inf
+        self.best = _Kept([], [], [], [])
+        self.front = _Kept([], [], [], [])
+        self.misfits = _Kept([], [], [], [])
+
+    def divide(self, part: Frames) -> tuple[Index, Index]:
+        """Frames worth evaluating, and those that do not fit by far whatever their switches.
+
+        While nothing fits, the leanest frame so far is evaluated all the same, for the sake of advice.
+        """
+        if not len(part.frames):
+            return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
+        least = np.full(len(part.frames), np.inf)
+        for table in part.leanest():
+            least = np.minimum(least, self.estimator.memory_bytes(table))
+        promising = least <= HOPELESS * self.capacity
+        if not self.feasible and not promising.any() and least.min() < self.leanest:
+            self.leanest = float(least.min())
+            promising[np.argmin(least)] = True
+        return np.flatnonzero(promising), np.flatnonzero(~promising)
+
+    def add(self, batch: Batch) -> None:
+        """Evaluate a batch and keep what may matter."""
+        if not len(batch.table):
+            return
+        results = self.estimator.evaluate(batch.table)
+        fits = results.memory_bytes <= self.capacity
+        self.evaluated += len(fits)
+        self.feasible += int(fits.sum())
+        seconds = np.where(fits, results.iteration_s, np.inf)
+        self._keep_best(batch, results, seconds)
+        self.front = self._with_front(self.front, batch, results, fits)
+        self.misfits = self._with_front(self.misfits, batch, results, ~fits)
+
+    def _keep_best(self, batch: Batch, results: EstimateTable, seconds: Floats) -> None:
+        worst = self.best.seconds[-1] if len(self.best.seconds) >= self.top else np.inf
+        rows = np.flatnonzero((seconds <= worst) & np.isfinite(seconds))
+        if not len(rows):
+            return
+        rows = rows[np.lexsort((rows, results.memory_bytes[rows], seconds[rows]))]
+        if self.per_mesh:
+            _, first = np.unique(batch.mesh[rows], return_index=True)
+            rows = rows[np.sort(first)]
+        self._extend(self.best, batch, results, rows[: self.top])
+        order, seen = [], set[int]()
+        for i in self.best.order():
+            if self.per_mesh and self.best.meshes[i] in seen:
+                continue
+            seen.add(self.best.meshes[i])
+            order.append(i)
+        self.best = _pick(self.best, order[: self.top])
+
+    def _with_front(self, front: _Kept, batch: Batch, results: EstimateTable, kept: Mask) -> _Kept:
+        """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``kept``
+        marks."""
+        seconds, bytes_ = results.iteration_s, results.memory_bytes
+        rows = np.flatnonzero(kept)
+        if front.layouts:
+            known = np.searchsorted(front.seconds, seconds[rows], side="right")
+            rows = rows[bytes_[rows] < np.array([np.inf, *front.bytes_])[known]]
+        if not len(rows):
+            return front
+        rows = rows[np.lexsort((rows, bytes_[rows], seconds[rows]))]
+        self._extend(front, batch, results, rows[_records(bytes_[rows])])
+        order = front.order()
+        return _pick(front, [order[i] for i in _records(np.array([front.bytes_[i] for i in order]))])
+
+    def _extend(self, kept: _Kept, batch: Batch, results: EstimateTable, rows: Index | Ints) -> None:
+        for row in rows:
+            kept.layouts.append(batch.table.row(int(row)))
+            kept.seconds.append(float(results.iteration_s[row]))
+            kept.bytes_.append(float(results.memory_bytes[row]))
+            kept.meshes.append(int(batch.mesh[row]))
+
+    def ranked(self) -> tuple[Estimate, ...]:
+        return self._estimates(self.best.layouts)
+
+    def frontier(self) -> tuple[Estimate, ...]:
+        return self._estimates(self.front.layouts)
+
+    def _estimates(self, layouts: list[Layout]) -> tuple[Estimate, ...]:
+        if not layouts:
+            return ()
+        results = self.estimator.evaluate(LayoutTable.of(layouts))
+        return tuple(estimate_of(self.estimator, one, results, i) for i, one in enumerate(layouts))
+
+    def advice(self) -> Advice | None:
+        """What would let a faster layout fit: of those that lack memory the one that lacks least.
+
+        Where layouts fit already, only gains of more than ``WORTHWHILE`` count.
+        """
+        limit = WORTHWHILE * self.best.seconds[0] if self.best.seconds else np.inf
+        faster = [i for i, seconds in enumerate(self.misfits.seconds) if seconds < limit]
+        if not faster:
+            return None
+        layout = self.misfits.layouts[faster[-1]]
+        rejected = self._estimates([layout])[0]
+        job, count = self.estimator.job, self.estimator.cluster.count
+        changes = [pair for pair in single_changes(layout) if explain(job, count, pair[1]) is None]
+        fitting = [
+            (change, estimate)
+            for (change, _), estimate in zip(changes, self._estimates([c for _, c in changes]), strict=True)
+            if estimate.memory_bytes <= self.capacity and estimate.iteration_s < limit
+        ]
+        if fitting:
+            change, accepted = min(fitting, key=lambda pair: (pair[1].iteration_s, pair[0]))
+            return Advice(rejected=rejected, change=change, accepted=accepted)
+        missing = f"{format_bytes(rejected.memory_bytes - self.capacity)} more memory per accelerator"
+        return Advice(rejected=rejected, change=missing, accepted=None)
+
+
+def single_changes(layout: Layout) -> list[tuple[str, Layout]]:
+    """Layouts that differ in one switch or one halved micro-batch and may need less memory."""
+    changes: list[tuple[str, Layout]] = []
+    for recompute in ("selective", "full"):
+        if layout.recompute != recompute:
+            changed = replace(layout, recompute=recompute, recompute_layers=0)
+            changes.append((f"recompute = {recompute}", changed))
+    changes += [(f"zero = {zero}", replace(layout, zero=zero)) for zero in range(layout.zero + 1, 3)]
+    if layout.micro_batch % 2 == 0:
+        halved = layout.micro_batch // 2
+        changes.append((f"micro_batch = {halved}", replace(layout, micro_batch=halved)))
+    if not layout.sequence_parallel:
+        changes.append(("sequence_parallel = true", replace(layout, sequence_parallel=True)))
+    if not layout.offload_optimizer:
+        changes.append(("offload_optimizer = true", replace(layout, offload_optimizer=True)))
+    if not layout.offload_activations:
+        changes.append(("offload_activations = true", replace(layout, offload_activations=True)))
+    return changes
+
+
+def _pick(kept: _Kept, rows: list[int]) -> _Kept:
+    return _Kept(
+        [kept.layouts[i] for i in rows],
+        [kept.seconds[i] for i in rows],
+        [kept.bytes_[i] for i in rows],
+        [kept.meshes[i] for i in rows],
+    )
+
+
+def _records(values: Floats) -> Index:
+    """Positions whose value is below all before it."""
+    least = np.minimum.accumulate(np.concatenate(([np.inf], values[:-1])))
+    return np.flatnonzero(values < least)

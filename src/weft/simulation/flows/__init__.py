@@ -1,0 +1,1 @@
+"""Flows in time over the links of a fabric."""

@@ -1,0 +1,166 @@
+"""Reader of plain flow scenarios.
+
+Line 1 is ``nhosts nlinks nflows bytes_per_second``.  Then comes a line a flow, ``src dst bytes n l1 .. ln``
+with directed link numbers, then a line a link, ``from to``.  All links have the same capacity, all flows
+start at 0.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from weft.errors import BadInput
+from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import Routes, Traffic, at_once
+
+LARGEST_BYTES = 2**30
+"""Size of the largest file that is read."""
+LARGEST_COUNT = 10**8
+"""Most hosts, links or flows of a scenario."""
+PROBLEMS = 4
+"""Problems named before the rest is counted."""
+_NUMERIC = b"0123456789.eE+- \t\r\n"
+_LAYOUT = 'line 1 "nhosts nlinks nflows bytes_per_second", "src dst bytes n l1 .. ln" a flow, "from to" a link'
+
+
+def read_scenario(path: str | Path) -> tuple[Floats, Traffic, Routes]:
+    """Capacities in bytes/s, traffic and routes of a scenario file.
+
+    Raises:
+        BadInput: no such file, or the first problems in it with their line numbers.
+    """
+    lines = _lines(Path(path))
+    rows = [line.split() for line in lines]
+    counts = np.array([len(row) for row in rows], dtype=np.int64)
+    numbers = _numbers(rows, path)
+    hosts, links, flows, bandwidth = _header(numbers, counts, len(rows), path)
+    begin = np.cumsum(counts) - counts
+    first, shape = begin[1 : flows + 1], counts[1 : flows + 1]
+    problems = _shape_problems(counts, numbers, begin, flows)
+    if not problems:
+        problems = _value_problems(numbers, first, shape, hosts, links)
+    if not problems:
+        problems = _link_problems(numbers[begin[flows + 1] :] if links else numbers[:0], flows)
+    _refuse(problems, path)
+    lengths = shape - 4
+    indptr = np.zeros(flows + 1, dtype=np.int64)
+    np.cumsum(lengths, out=indptr[1:])
+    inside = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
+    route = numbers[np.repeat(first + 4, lengths) + inside].astype(np.int64)
+    traffic = at_once(numbers[first].astype(np.int64), numbers[first + 1].astype(np.int64), numbers[first + 2].copy())
+    routes = Routes(indptr=indptr, links=route, usage=np.ones(len(route)), latency_s=np.zeros(flows))
+    return np.full(links, bandwidth), traffic, routes
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Lines of a file of numbers, without blank ones at the end."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(
+            f"cannot be read: {reason}", where=str(path).replace("\0", "?"), remedy="give the path of a scenario file"
+        ) from error
+    if len(data) > LARGEST_BYTES:
+        raise BadInput("is too long", where=str(path), remedy=f"give at most {LARGEST_BYTES:,} bytes")
+    if data.translate(None, _NUMERIC):
+        for number, line in enumerate(data.split(b"\n"), start=1):
+            strange = line.translate(None, _NUMERIC)
+            if strange:
+                shown = strange[:20].decode("ascii", "backslashreplace")
+                raise BadInput(f"line {number} holds {shown!r}", where=str(path), remedy=f"write numbers: {_LAYOUT}")
+    return data.rstrip().split(b"\n") if data.strip() else []
+
+
+def _numbers(rows: list[list[bytes]], path: str | Path) -> Floats:
+    """All numbers of the file in one array."""
+    try:
+        return np.array(list(chain.from_iterable(rows)), dtype=np.float64)
+    except ValueError:
+        pass
+    for line, row in enumerate(rows, start=1):
+        for word in row:
+            try:
+                float(word)
+            except ValueError:
+                shown = word[:20].decode("ascii")
+                raise BadInput(
+                    f"line {line}: {shown!r} is no number", where=str(path), remedy=f"write numbers: {_LAYOUT}"
+                ) from None
+    raise BadInput("cannot be read as numbers", where=str(path), remedy=f"write numbers: {_LAYOUT}")
+
+
+def _header(numbers: Floats, counts: Ints, lines: int, path: str | Path) -> tuple[int, int, int, float]:
+    if lines == 0:
+        raise BadInput("holds nothing", where=str(path), remedy=_LAYOUT)
+    if counts[0] != 4:
+        raise BadInput(f"line 1 has {counts[0]} numbers, not 4", where=str(path), remedy=_LAYOUT)
+    head = numbers[:4].tolist()
+    whole = all(value == value // 1 and 0 <= value <= LARGEST_COUNT for value in head[:3])
+    if not (whole and 0 < head[3] < np.inf):
+        raise BadInput(
+            f"line 1 has {head[0]:g} hosts, {head[1]:g} links, {head[2]:g} flows, {head[3]:g} bytes/s",
+            where=str(path),
+            remedy=f"give counts of at most {LARGEST_COUNT:,} and a positive bandwidth",
+        )
+    hosts, links, flows = (int(value) for value in head[:3])
+    if lines != 1 + flows + links:
+        raise BadInput(
+            f"has {lines:,} lines, but line 1 announces {flows:,} flows and {links:,} links",
+            where=str(path),
+            remedy=f"give {1 + flows + links:,} lines: {_LAYOUT}",
+        )
+    return hosts, links, flows, head[3]
+
+
+def _shape_problems(counts: Ints, numbers: Floats, begin: Ints, flows: int) -> list[tuple[int, str]]:
+    """Lines with too few or too many numbers."""
+    flow, link = counts[1 : flows + 1], counts[flows + 1 :]
+    short = flow < 4
+    announced = np.zeros(flows)
+    announced[~short] = numbers[begin[1 : flows + 1][~short] + 3]
+    wrong = np.flatnonzero(short | (announced != flow - 4))
+    problems = [
+        (2 + int(at), f"has {flow[at]} numbers, not " + ("4 or more" if short[at] else f"4 + {announced[at]:g}"))
+        for at in wrong[:PROBLEMS]
+    ]
+    bad = np.flatnonzero(link != 2)
+    problems += [(flows + 2 + int(at), f"has {link[at]} numbers, not 2") for at in bad[:PROBLEMS]]
+    return problems + [(0, "")] * (len(wrong) + len(bad) - len(problems))
+
+
+def _value_problems(numbers: Floats, first: Ints, shape: Ints, hosts: int, links: int) -> list[tuple[int, str]]:
+    """Flows with hosts, sizes or links that do not exist."""
+    problems = []
+    for offset, name in ((0, "source"), (1, "destination")):
+        value = numbers[first + offset]
+        bad = np.flatnonzero(~((value >= 0) & (value < hosts) & (value == np.floor(value))))
+        problems += [(2 + int(at), f"{name} {value[at]:g} is none of {hosts} hosts") for at in bad]
+    size = numbers[first + 2]
+    bad = np.flatnonzero(~((size >= 0) & (size < np.inf)))
+    problems += [(2 + int(at), f"{size[at]:g} bytes") for at in bad]
+    line = np.repeat(np.arange(len(first)), shape - 4)
+    inside = np.arange(len(line)) - np.repeat(np.cumsum(shape - 4) - (shape - 4), shape - 4)
+    link = numbers[first[line] + 4 + inside]
+    bad = np.flatnonzero(~((link >= 0) & (link < links) & (link == np.floor(link))))
+    problems += [(2 + int(line[at]), f"link {link[at]:g} is none of {links} links") for at in bad]
+    return problems
+
+
+def _link_problems(ends: Floats, flows: int) -> list[tuple[int, str]]:
+    """Links whose ends are no node numbers."""
+    bad = np.flatnonzero(~((ends >= 0) & (ends < np.inf) & (ends == np.floor(ends))))
+    return [(flows + 2 + int(at) // 2, f"node {ends[at]:g}") for at in bad]
+
+
+def _refuse(problems: list[tuple[int, str]], path: str | Path) -> None:
+    if not problems:
+        return
+    named = sorted(problem for problem in problems if problem[1])[:PROBLEMS]
+    words = "; ".join(f"line {line}: {text}" for line, text in named)
+    more = f"; and {len(problems) - len(named)} more" if len(problems) > len(named) else ""
+    raise BadInput(f"{words}{more}", where=str(path), remedy=_LAYOUT)

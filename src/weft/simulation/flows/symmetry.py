@@ -1,0 +1,105 @@
+"""Flows that start together, solved once for every set of equal ones that share no link.
+
+Flows belong together when a chain of shared links joins them.  Two such sets that agree in bytes, in which
+links their flows share, and in what those links can carry complete at the same times, whatever they are
+called: only one of each is simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import Routes, at_once
+from weft.simulation.flows.engine import run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transfer:
+    """When each of some flows that start at 0 ends, the link that limited it last (-1: none), and how many
+    flows were simulated for it."""
+
+    end_s: Floats
+    bottleneck: Ints
+    simulated: int
+
+
+def transfer(
+    capacity_Bps: Floats, source: Ints, target: Ints, bytes_: Floats, routes: Routes, *, symmetry: bool = True
+) -> Transfer:
+    """Completion of flows that start together, without latency.
+
+    ``symmetry`` False simulates every flow.
+    """
+    still = Routes(
+        indptr=routes.indptr, links=routes.links, usage=routes.usage, latency_s=np.zeros_like(routes.latency_s)
+    )
+    twin = _twins(capacity_Bps, bytes_, still) if symmetry else np.arange(len(source))
+    chosen = np.unique(twin)
+    few = take(still, chosen)
+    result = run(capacity_Bps, at_once(source[chosen], target[chosen], bytes_[chosen]), few)
+    place = np.searchsorted(chosen, twin)
+    bottleneck = _counterparts(still, twin, result.bottleneck[place])
+    return Transfer(end_s=result.completion_s[place], bottleneck=bottleneck, simulated=len(chosen))
+
+
+def take(routes: Routes, flows: Ints) -> Routes:
+    """The routes of some flows."""
+    lengths = np.diff(routes.indptr)[flows]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    inside = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
+    entries = np.repeat(routes.indptr[flows], lengths) + inside
+    return Routes(
+        indptr=indptr, links=routes.links[entries], usage=routes.usage[entries], latency_s=routes.latency_s[flows]
+    )
+
+
+def components(routes: Routes, links: int) -> Ints:
+    """Number of the first flow that a chain of shared links joins to each flow."""
+    lengths = np.diff(routes.indptr)
+    label = np.arange(len(lengths))
+    flow = np.repeat(label, lengths)
+    while True:
+        lowest = np.full(links, len(lengths))
+        np.minimum.at(lowest, routes.links, label[flow])
+        found = label.copy()
+        np.minimum.at(found, flow, lowest[routes.links])
+        found = found[found]
+        if (found == label).all():
+            return label
+        label = found
+
+
+def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
+    """For each flow the one in the first equal set that stands in its place."""
+    label = components(routes, len(capacity_Bps))
+    order = np.argsort(label, kind="stable")
+    bounds = np.flatnonzero(np.diff(label[order])) + 1
+    twin = np.empty(len(label), dtype=np.int64)
+    first: dict[tuple[bytes, ...], Ints] = {}
+    for flows in np.split(order, bounds):
+        twin[flows] = first.setdefault(_signature(capacity_Bps, bytes_, take(routes, flows), flows), flows)
+    return twin
+
+
+def _signature(capacity_Bps: Floats, bytes_: Floats, routes: Routes, flows: Ints) -> tuple[bytes, ...]:
+    """What decides the times of a set of flows: links by order of appearance, not by number."""
+    links, appears, inverse = np.unique(routes.links, return_index=True, return_inverse=True)
+    order = np.argsort(appears)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    parts = (routes.indptr, rank[inverse], capacity_Bps[links[order]], routes.usage, bytes_[flows])
+    return tuple(part.tobytes() for part in parts)
+
+
+def _counterparts(routes: Routes, twin: Ints, bottleneck: Ints) -> Ints:
+    """The link of each flow at the place where its twin's bottleneck stands on the twin's path."""
+    lengths = np.diff(routes.indptr)
+    flow = np.repeat(np.arange(len(twin)), lengths)
+    place = np.arange(len(flow)) - np.repeat(routes.indptr[:-1], lengths)
+    found = routes.links[routes.indptr[twin[flow]] + place] == bottleneck[flow]
+    own = np.full(len(twin), -1)
+    own[flow[found]] = routes.links[found]
+    return own

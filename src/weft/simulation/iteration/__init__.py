@@ -1,0 +1,1 @@
+"""One training iteration on a fabric, flow by flow."""

@@ -1,0 +1,257 @@
+"""Every distinct collective of a layout on a fabric: alone, and while all groups of its axes run it.
+
+A collective is simulated with every message of its algorithm flowing at once: the steady state of a pipeline
+of small pieces.  Max-min times are proportional to bytes, so one run of one size serves all sizes; what the
+fabric adds is then a number of seconds per byte, which the closed form takes up
+(``weft.collectives.cost.Network.contention``) under its own launch, latency, protocol and overlap rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster
+from weft.collectives.cost import Pattern, link_share
+from weft.collectives.messages.flows import by_domain, expand
+from weft.errors import BadInput, UnknownName
+from weft.fabric.paths import MODES, Mode, Paths
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
+from weft.fabric.traffic import Routes
+from weft.layout.spec import Layout
+from weft.simulation.flows.symmetry import Transfer, take, transfer
+from weft.simulation.iteration.demand import Key, rank_groups
+
+UNIT_BYTES = 1e9
+"""Size at which messages are simulated; times are proportional to it."""
+NAMED = 3
+"""Limiting links that are named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wave:
+    """Messages between accelerators that flow at once, per byte of a call, with the group of each."""
+
+    source: Ints
+    target: Ints
+    bytes: Floats
+    group: Ints
+    routes: Routes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Messages:
+    """One collective in all its groups: waves that follow each other.
+
+    ``calls`` is how many calls the waves stand for: a send has one there and one back.
+    """
+
+    key: Key
+    algorithm: str
+    groups: Ints
+    waves: tuple[Wave, ...]
+    calls: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contended:
+    """Seconds per byte of one call over ports alone, in the slowest group alone, and with all groups."""
+
+    ideal: float
+    alone: float
+    everybody: float
+    bottlenecks: tuple[str, ...]
+    simulated: int
+
+    @property
+    def extra(self) -> float:
+        """What the fabric adds to the closed form, in seconds per byte."""
+        return self.everybody - self.ideal
+
+
+class Wires:
+    """The messages of a layout's collectives on a fabric.
+
+    Args:
+        fabric: at least as many accelerators as ranks.
+        cluster: what the closed form takes for ideal.
+        placement: the accelerator of each rank; rank r on accelerator r by default.
+        routing: a mode of ``weft.fabric.paths.routes``, with ``seed``.
+
+    Raises:
+        BadInput: too few accelerators, or a placement that is none.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        cluster: Cluster,
+        fabric: Fabric,
+        constants: Calibration,
+        *,
+        placement: Ints | None = None,
+        routing: str = "ecmp",
+        seed: int = 0,
+        symmetry: bool = True,
+    ) -> None:
+        self.layout, self.cluster, self.fabric, self.constants = layout, cluster, fabric, constants
+        if routing not in MODES:
+            raise UnknownName("mode of routing", routing, MODES, where="routing")
+        self.routing: Mode = routing
+        self.seed, self.symmetry, self.paths = seed, symmetry, Paths(fabric)
+        self.placement = np.arange(layout.world) if placement is None else np.asarray(placement)
+        _check_placement(self.placement, layout, fabric)
+
+    @cached_property
+    def capacity_Bps(self) -> Floats:
+        """What links reach: their capacity times the calibrated efficiency of their tier."""
+        scale = np.where(
+            self.fabric.tier == SCALE_UP, self.constants.scale_up_efficiency, self.constants.scale_out_efficiency
+        )
+        return np.asarray(self.fabric.capacity_Bps * scale, dtype=np.float64)
+
+    def messages(self, key: Key, *, algorithm: str | None = None) -> Messages:
+        """The messages of a collective, by the algorithm that suits where its groups lie."""
+        kind, axes = key
+        groups = self.placement[rank_groups(self.layout, axes)]
+        if kind == "send":
+            return self._sends(key, groups)
+        chosen = algorithm or self._algorithm(kind, groups)
+        size, domains = groups.shape[1], 1
+        if chosen in ("rings", "hierarchical"):
+            groups, domains = by_domain(groups, self.fabric.domain)
+        steps = expand(kind, chosen, np.arange(size), 1.0, domain=np.arange(size) * domains // size)
+        hop_after_hop = (kind, chosen) == ("all-to-all", "hierarchical")
+        waves = steps.one_by_one() if hop_after_hop else (steps.pipelined(),)
+        return Messages(
+            key=key,
+            algorithm=chosen,
+            groups=groups,
+            waves=tuple(self._wave(groups[:, one.source], groups[:, one.target], one.bytes) for one in waves),
+        )
+
+    def contended(self, messages: Messages) -> Contended:
+        """How long a call takes over ports alone, alone, and with everybody."""
+        ideal = alone = everybody = 0.0
+        slowest, simulated = -1, 0
+        named: list[int] = []
+        for wave in messages.waves:
+            all_of_it = self._transfer(wave)
+            last = int(np.argmax(all_of_it.end_s))
+            everybody += float(all_of_it.end_s[last])
+            simulated += all_of_it.simulated
+            slowest = int(wave.group[last]) if slowest < 0 else slowest
+            late = all_of_it.end_s >= all_of_it.end_s[last] * (1 - 1e-9)
+            named += np.unique(all_of_it.bottleneck[late & (all_of_it.bottleneck >= 0)]).tolist()
+            alone += float(self._transfer(wave, np.flatnonzero(wave.group == slowest)).end_s.max(initial=0.0))
+            ideal += UNIT_BYTES * self._over_ports(messages, wave)
+        per_byte = 1.0 / (UNIT_BYTES * messages.calls)
+        return Contended(
+            ideal=ideal * per_byte,
+            alone=alone * per_byte,
+            everybody=everybody * per_byte,
+            bottlenecks=tuple(self.link_name(link) for link in named[:NAMED]),
+            simulated=simulated,
+        )
+
+    def link_name(self, link: int) -> str:
+        """Source and target of a link."""
+        ends = (self.fabric.source[link], self.fabric.target[link])
+        return " -> ".join(self.fabric.names[node] for node in ends)
+
+    def spans_domains(self, groups: Ints) -> bool:
+        """Whether a group has several ranks in a domain, and ranks in several domains."""
+        domains = self.fabric.domain[groups[0]]
+        return 1 < len(np.unique(domains)) < len(domains)
+
+    def _algorithm(self, kind: str, groups: Ints) -> str:
+        if kind == "all-to-all":
+            return "direct"
+        if kind == "exchange":
+            return "ring"
+        try:
+            _, domains = by_domain(groups, self.fabric.domain)
+        except BadInput:
+            return "ring"
+        if domains == 1 and self.cluster.tiers[0].kind == "fully-connected":
+            return "direct"
+        return "rings" if 1 < domains < groups.shape[1] else "ring"
+
+    def _sends(self, key: Key, groups: Ints) -> Messages:
+        """Activations to the next stage, then gradients back; interleaving also joins the last to the
+        first."""
+        size = groups.shape[1]
+        joins = size if self.layout.schedule == "interleaved" and size > 2 else size - 1
+        pairs = np.stack([groups[:, :joins], np.roll(groups, -1, axis=1)[:, :joins]], axis=-1).reshape(-1, 2)
+        there, back = pairs[:, :1], pairs[:, 1:]
+        one = np.ones(1)
+        waves = (self._wave(there, back, one), self._wave(back, there, one))
+        return Messages(key=key, algorithm="direct", groups=pairs, waves=waves, calls=2)
+
+    def _wave(self, source: Ints, target: Ints, bytes_: Floats) -> Wave:
+        """Messages of all groups, one group a row."""
+        ends = source.ravel(), target.ravel()
+        found = self.paths.routes(*ends, mode=self.routing, seed=self.seed)
+        return Wave(
+            source=ends[0],
+            target=ends[1],
+            bytes=np.tile(bytes_, len(source)),
+            group=np.repeat(np.arange(len(source)), source.shape[1]),
+            routes=found,
+        )
+
+    def _transfer(self, wave: Wave, flows: Ints | None = None) -> Transfer:
+        chosen = np.arange(len(wave.source)) if flows is None else flows
+        return transfer(
+            self.capacity_Bps,
+            wave.source[chosen],
+            wave.target[chosen],
+            wave.bytes[chosen] * UNIT_BYTES,
+            wave.routes if flows is None else take(wave.routes, chosen),
+            symmetry=self.symmetry,
+        )
+
+    def _over_ports(self, messages: Messages, wave: Wave) -> float:
+        """Seconds per byte over the ports of the cluster's tiers, which the closed form takes for ideal.
+
+        Inside the domain and on the NIC the busiest accelerator counts; further out the busiest unit, whose
+        accelerators share what its tier lets through.
+        """
+        seconds = 0.0
+        pattern = _PATTERNS.get(messages.key[0], "ring")
+        below = 1
+        for k, (tier, span) in enumerate(zip(self.cluster.tiers, self.cluster.spans, strict=True)):
+            leaves = wave.source // below != wave.target // below
+            if k == 0:
+                leaves &= wave.source // span == wave.target // span
+            unit = below if k > 1 else 1
+            units = len(np.unique(messages.groups[0] // below % (span // below)))
+            share = link_share(tier.kind, tier.size, np.full(1, max(units, 2.0)), pattern)
+            efficiency = self.constants.scale_out_efficiency if k else self.constants.scale_up_efficiency
+            Bps = tier.effective_Bps * efficiency * float(np.max(share)) * unit
+            for ends in (wave.source, wave.target):
+                crossing = np.bincount(ends[leaves] // unit, weights=wave.bytes[leaves], minlength=1)
+                seconds = max(seconds, float(crossing.max()) / Bps)
+            below = span
+        return seconds
+
+
+_PATTERNS: dict[str, Pattern] = {"all-to-all": "pairs", "send": "neighbour", "exchange": "neighbour"}
+"""Who talks to whom, where it is not around a ring."""
+
+
+def _check_placement(placement: Ints, layout: Layout, fabric: Fabric) -> None:
+    if layout.world > fabric.accelerators:
+        raise BadInput(
+            f"{layout.world} ranks do not fit on the {fabric.accelerators} accelerators of {fabric.name}",
+            where="placement",
+            remedy="use a larger fabric or a smaller layout",
+        )
+    inside = (placement >= 0) & (placement < fabric.accelerators)
+    if placement.shape != (layout.world,) or not inside.all() or len(np.unique(placement)) != layout.world:
+        raise BadInput(
+            f"a placement names {layout.world} different accelerators below {fabric.accelerators}", where="placement"
+        )

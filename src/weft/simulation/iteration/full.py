@@ -1,0 +1,174 @@
+"""Every flow of one iteration in time, for worlds small enough.
+
+Ranks that exchange data within a micro-batch move together (a column of a stage); columns, stages and axes
+meet on links as they do.  Each pass is a computation beside which the hidden part of its collectives flows,
+followed by the exposed part, one axis after the other.  The computation lasts what the closed form's pass
+does beyond the ideal transfers, so that without contention both agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import Routes, Traffic
+from weft.layout.spec import Layout
+from weft.simulation.flows.engine import run
+from weft.simulation.flows.graph import Load
+from weft.simulation.iteration.contention import Messages, Wires
+from weft.simulation.iteration.demand import Amounts, Demand, Key
+from weft.simulation.iteration.pipeline import Clock, Pipeline, Placed
+from weft.simulation.iteration.result import Span
+from weft.simulation.iteration.schedule import Op
+from weft.simulation.iteration.usage import rank_stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FullTraffic:
+    """An iteration's flows and phases, their routes, and the phase that ends it."""
+
+    traffic: Traffic
+    routes: Routes
+    pipeline: Pipeline
+    last: int
+
+
+def run_full(
+    layout: Layout,
+    clock: Clock,
+    wanted: Demand,
+    wires: Wires,
+    messages: Mapping[Key, Messages],
+    ideal: Mapping[Key, float],
+) -> tuple[float, tuple[Span, ...]]:
+    """Seconds of the iteration, and its timeline."""
+    full = full_traffic(layout, clock, wanted, wires, messages, ideal)
+    result = run(wires.capacity_Bps, full.traffic, full.routes)
+    begin = result.phase_begin_s.tolist()
+    spans = full.pipeline.spans(begin, result.phase_end_s.tolist())
+    return float(result.phase_end_s[full.last]), spans
+
+
+def full_traffic(
+    layout: Layout,
+    clock: Clock,
+    wanted: Demand,
+    wires: Wires,
+    messages: Mapping[Key, Messages],
+    ideal: Mapping[Key, float],
+) -> FullTraffic:
+    """One iteration as traffic.  ``ideal`` are seconds per byte over ports alone."""
+    pipeline = FullPipeline(layout, clock, wanted, wires, messages, ideal)
+    last = pipeline.build()
+    traffic = pipeline.graph.traffic()
+    routes = wires.paths.routes(traffic.source, traffic.target, mode=wires.routing, seed=wires.seed)
+    still = Routes(indptr=routes.indptr, links=routes.links, usage=routes.usage, latency_s=np.zeros(len(traffic)))
+    return FullTraffic(traffic=traffic, routes=still, pipeline=pipeline, last=last)
+
+
+class FullPipeline(Pipeline):
+    """The phases of every column, with flows.
+
+    A column's share of the gradients flows as soon as that column is ready.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        clock: Clock,
+        wanted: Demand,
+        wires: Wires,
+        messages: Mapping[Key, Messages],
+        ideal: Mapping[Key, float],
+    ) -> None:
+        super().__init__(layout, clock)
+        self.wanted, self.messages, self.ideal = wanted, messages, ideal
+        self.stage = np.zeros(wires.fabric.accelerators, dtype=np.int64)
+        self.stage[wires.placement] = rank_stages(layout)
+        self.column = self._columns()
+        self.flows: dict[tuple[Key, int, int, int], tuple[Ints, Ints, Floats]] = {}
+        for key, one in messages.items():
+            for wave in one.waves:
+                self._index(key, wave.source, wave.target, wave.bytes)
+
+    def columns(self, stage: int) -> range:
+        return range(int(self.column[self.stage == stage].max()) + 1)
+
+    def receivers(self, stage: int, column: int, other: int) -> list[int]:
+        found = self.flows.get((_SEND, stage, column, other))
+        return [] if found is None else np.unique(self.column[found[1]]).tolist()
+
+    def work(self, stage: int, column: int, op: Op, seconds: float) -> Placed:
+        chunk = self.wanted.chunks[op.chunk]
+        amounts = {"forward": chunk.forward, "backward": chunk.backward}.get(op.what, {})
+        transfer = sum(amount.bytes * self.ideal[key] for key, amount in amounts.items())
+        if transfer <= 0:
+            return super().work(stage, column, op, seconds)
+        exposed = self.clock.exposed[op.chunk][op.what == "backward"]
+        share = min(max(exposed / transfer, 0.0), 1.0)
+        begin = before = self.graph.add(op.what, seconds - share * transfer)
+        for key in amounts:
+            before = self.graph.add(f"{op.what} {key[0]}", 0.0, [before])
+            self._carry(before, {key: amounts[key]}, stage, column, share)
+        hidden = self.graph.add(f"{op.what} hidden", 0.0)
+        self.graph.waits[hidden] = self.graph.waits[begin]
+        self._carry(hidden, amounts, stage, column, 1.0 - share)
+        return Placed(begin, self.graph.add(f"{op.what} end", 0.0, [before, hidden]))
+
+    def send(self, stage: int, column: int, op: Op, other: int, waits: int) -> int:
+        amount = self.wanted.boundary[_SEND]
+        phase = self.graph.add("send", self.clock.hop_s - amount.bytes * self.ideal[_SEND], [waits])
+        source, target, bytes_ = self.flows[_SEND, stage, column, other]
+        self.graph.carry(phase, Load(source=source, target=target, bytes=bytes_ * amount.bytes))
+        return phase
+
+    def synchronise(self, stage: int, column: int, what: str, share: float, waits: list[int]) -> int:
+        reducing = what == "gradients"
+        amounts = self.wanted.reduce if reducing else self.wanted.gather
+        rounds = self.clock.micro_batches if reducing and self.layout.zero == 2 else 1
+        seconds = self.clock.step.reduce_s if reducing else self.clock.step.gather_s
+        transfer = sum(amount.bytes * self.ideal[key] for key, amount in amounts.items()) / rounds
+        phase = self.graph.add(what, share * (seconds - transfer), waits)
+        self._carry(phase, amounts, stage, column, share / rounds)
+        return phase
+
+    def _carry(self, phase: int, amounts: Amounts, stage: int, column: int, share: float) -> None:
+        for key, amount in amounts.items():
+            found = self.flows.get((key, stage, column, stage))
+            if found is not None and amount.bytes * share > 0:
+                source, target, bytes_ = found
+                load = Load(source=source, target=target, bytes=bytes_ * amount.bytes * share)
+                self.graph.carry(phase, load)
+
+    def _columns(self) -> Ints:
+        """Which accelerators of a stage exchange data within a micro-batch, numbered in each stage."""
+        asked = {key for chunk in self.wanted.chunks for key in (*chunk.forward, *chunk.backward)}
+        label = np.arange(len(self.stage))
+        before = np.zeros_like(label)
+        while (before != label).any():
+            before = label.copy()
+            for key in asked:
+                members = self.messages[key].groups
+                label[members] = label[members].min(axis=1, keepdims=True)
+        column = np.zeros_like(label)
+        for stage in range(self.layout.pipeline):
+            here = self.stage == stage
+            column[here] = np.unique(label[here], return_inverse=True)[1]
+        return column
+
+    def _index(self, key: Key, source: Ints, target: Ints, bytes_: Floats) -> None:
+        """Flows by collective, stage and column of the sender, and stage of the receiver."""
+        if not len(source):
+            return
+        place = np.stack([self.stage[source], self.column[source], self.stage[target]])
+        order = np.lexsort(place[::-1])
+        bounds = np.flatnonzero((np.diff(place[:, order]) != 0).any(axis=0)) + 1
+        for flows in np.split(order, bounds):
+            stage, column, other = place[:, flows[0]].tolist()
+            self.flows[key, stage, column, other] = (source[flows], target[flows], bytes_[flows])
+
+
+_SEND: Key = ("send", ("pipeline",))

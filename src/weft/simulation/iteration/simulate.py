@@ -1,0 +1,184 @@
+"""One training iteration on a fabric, beside the closed form.
+
+Exact: the routes and the max-min sharing of all groups of an axis that run a collective at the same time, and
+who waits for whom in the pipeline.  Not exact: collectives of different axes never meet on a link, every
+message of a collective flows at once (no steps), all stages of a pipeline communicate at the same moment, and
+time within a chunk is the closed form's with the simulated transfer in its place.  ``full`` instead simulates
+every flow of a small world in time, where axes and stages meet as they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster
+from weft.collectives.cost import Network, collective_s
+from weft.errors import BadInput
+from weft.estimation.iteration import Estimator
+from weft.fabric.spec import Fabric, Ints
+from weft.layout.check import REMEDIES, explain
+from weft.layout.mesh import Spread, spread, spread_of, strides
+from weft.layout.spec import Layout
+from weft.layout.table import LayoutTable
+from weft.model.job import Job
+from weft.simulation.iteration.contention import Contended, Messages, Wires
+from weft.simulation.iteration.demand import Demand, Key, demand
+from weft.simulation.iteration.full import run_full
+from weft.simulation.iteration.pipeline import Clock, clock, timed
+from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, Span
+from weft.simulation.iteration.usage import StageTotals, busiest, tiers, totals, usage
+
+
+def simulate_iteration(
+    job: Job,
+    cluster: Cluster,
+    layout: Layout,
+    fabric: Fabric,
+    *,
+    routing: str = "ecmp",
+    seed: int = 0,
+    constants: Calibration | None = None,
+    placement: Ints | None = None,
+    full: bool = False,
+    symmetry: bool = True,
+) -> IterationSimulation:
+    """Simulate one iteration of a layout.
+
+    Args:
+        job: model and recipe.
+        cluster: accelerators and tiers, which the closed form takes for the network.
+        layout: how the job is cut.
+        fabric: the network, with at least as many accelerators as ranks.
+        routing: "ecmp", "spray" or "random" (``weft.fabric.paths``).
+        seed: of hashed and random routes.
+        constants: calibration; the shipped one of the accelerator by default.
+        placement: the accelerator of each rank; rank r on accelerator r by default.
+        full: every flow in time (small worlds), not each distinct collective once.
+        symmetry: equal groups whose routes share no link are solved once.
+
+    Raises:
+        BadInput: the layout breaks a rule of ``weft.layout.check``, the ranks do not fit on the fabric, or a
+            flow has no path.
+        UnknownName: there is no such routing.
+    """
+    if (broken := explain(job, layout.world, layout)) is not None:
+        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
+    closed = Estimator(job, cluster, constants)
+    wires = Wires(
+        layout, cluster, fabric, closed.constants, placement=placement, routing=routing, seed=seed, symmetry=symmetry
+    )
+    return _Run(closed, layout, wires).result(full=full)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scheduled:
+    """The schedule under one network: seconds, timeline, and what the phases last."""
+
+    seconds: float
+    timeline: tuple[Span, ...]
+    clock: Clock
+
+
+class _Run:
+    """Everything about one layout on one fabric."""
+
+    def __init__(self, closed: Estimator, layout: Layout, wires: Wires) -> None:
+        self.closed, self.layout, self.wires = closed, layout, wires
+        self.table = LayoutTable.of([layout])
+        self.frame = next(iter(closed.frames(self.table)))
+        self.demand: Demand = demand(layout, self.frame)
+        self.totals = totals(layout, self.demand)
+        self.messages: dict[Key, Messages] = {key: wires.messages(key) for key in self.totals}
+        self.contended: dict[Key, Contended] = {key: wires.contended(one) for key, one in self.messages.items()}
+
+    def result(self, *, full: bool) -> IterationSimulation:
+        estimates = self.closed.evaluate(self.table)
+        plain = self._schedule(self.closed.network)
+        contention = {key: one.extra for key, one in self.contended.items()}
+        network = replace(self.closed.network, contention=contention)
+        simulated = self._schedule(network)
+        seconds, timeline = simulated.seconds, simulated.timeline
+        if full:
+            seconds, timeline = run_full(
+                self.layout, plain.clock, self.demand, self.wires, self.messages, self._ideal_s()
+            )
+        used = usage(self.layout, self.wires.fabric, self.wires.placement, self.messages, self.totals)
+        return IterationSimulation(
+            iteration_s=seconds,
+            closed_form_s=float(estimates.iteration_s[0]),
+            lower_bound_s=float(estimates.lower_bound_s[0]),
+            scheduled_s=plain.seconds,
+            routing=self.wires.routing,
+            exact=full,
+            collectives=tuple(self._rows()),
+            busiest=busiest(self.wires.fabric, self.wires.capacity_Bps, used.link_bytes, seconds),
+            tiers=tiers(self.wires.fabric, used.link_bytes),
+            cross_rail_bytes=used.cross_rail_bytes,
+            link_bytes=used.link_bytes,
+            timeline=timeline,
+        )
+
+    def _schedule(self, network: Network) -> _Scheduled:
+        """The pipeline of one data-parallel column with the durations that a network gives."""
+        estimator = Estimator(self.closed.job, self.closed.cluster, self.closed.constants)
+        estimator.network = network
+        frame = next(iter(estimator.frames(self.table)))
+        found = clock(self.layout, frame, float(estimator.evaluate(self.table).time.offload_s[0]))
+        seconds, timeline = timed(self.layout, found)
+        return _Scheduled(seconds=seconds, timeline=timeline, clock=found)
+
+    def _ideal_s(self) -> dict[Key, float]:
+        return {key: one.ideal for key, one in self.contended.items()}
+
+    def _rows(self) -> list[CollectiveRow]:
+        """The table of collectives, all-to-alls also hop after hop."""
+        rows = []
+        for key, one in self.messages.items():
+            rows.append(self._row(one, self.contended[key], self.totals[key], used=True))
+            if key[0] == "all-to-all" and self.wires.spans_domains(one.groups):
+                hops = self.wires.messages(key, algorithm="hierarchical")
+                slower = replace(self.wires.contended(hops), ideal=self.contended[key].ideal)
+                rows.append(self._row(hops, slower, self.totals[key], used=False))
+        return sorted(rows, key=lambda row: (not row.used, -row.calls * row.simulated_s))
+
+    def _row(self, messages: Messages, contended: Contended, total: StageTotals, *, used: bool) -> CollectiveRow:
+        kind, axes = messages.key
+        stage = int(np.argmax(total.bytes))
+        calls = float(total.calls[stage])
+        bytes_ = float(total.bytes[stage]) / calls
+        call = np.full(1, bytes_)
+        closed = float(collective_s(kind, call, self._spread(axes), self.closed.network)[0])
+        return CollectiveRow(
+            axes=self._axes_name(axes),
+            kind=kind,
+            algorithm=messages.algorithm,
+            used=used,
+            bytes=bytes_,
+            calls=calls,
+            groups=len(messages.groups),
+            size=messages.groups.shape[1],
+            ideal_s=bytes_ * contended.ideal,
+            alone_s=bytes_ * contended.alone,
+            everybody_s=bytes_ * contended.everybody,
+            closed_form_s=closed,
+            simulated_s=max(closed + bytes_ * contended.extra, 0.0),
+            bottlenecks=contended.bottlenecks,
+        )
+
+    def _axes_name(self, axes: tuple[str, ...]) -> str:
+        """The axes that count, as people write them."""
+        long = [axis for axis in axes if getattr(self.layout, axis, 2) > 1]
+        return "+".join(long or axes).replace("_", " ")
+
+    def _spread(self, axes: tuple[str, ...]) -> Spread:
+        """How groups lie on the tiers, as the closed form takes it."""
+        spans, found = self.closed.network.spans, self.frame.sizes.groups
+        if axes == ("tied",):
+            pair = np.full(1, 2)
+            return spread_of([pair], [strides(self.table, "pipeline") * (self.layout.pipeline - 1)], spans)
+        if axes in (("expert_shard",), ("expert_replica",)):
+            return found.expert_shard if axes == ("expert_shard",) else found.expert_replica
+        return spread(self.table, axes, spans)

@@ -1,0 +1,1 @@
+"""Jobs replayed under routers."""

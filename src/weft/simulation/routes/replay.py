@@ -1,0 +1,285 @@
+"""Jobs replayed over epochs on routes that are held, or that a controller changes while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.errors import BadInput, UnknownName
+from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.traffic import Phases, Traffic
+from weft.routing.events import Event
+from weft.routing.plan import plan
+from weft.routing.traffic import JobTraffic
+from weft.simulation.flows.engine import run
+from weft.simulation.flows.halt import rest_of, run_until
+from weft.simulation.routes.decisions import Decisions, routes_of_flows
+
+CONTROLLERS = ("held", "paper")
+LINK_KINDS = ("link-down", "link-up", "switch-down", "switch-up")
+MOST_EPOCHS = 10_000
+INSTANT = 1e-12
+"""Relative difference of two times that is rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replay:
+    """What jobs and flows took.
+
+    ``all_reduce_s`` has a row a job and a column an epoch: from the begin of its first round to the end of
+    its last.  ``alone_s`` is the same without any collision.  ``fct_s`` and ``throughput_Bps`` are of every
+    flow in every round: seconds from the begin of the round to its last byte (of the last part, where it was
+    split), and bytes over these.  ``decision_s`` is the wall time of each decision of a controller,
+    ``moved_flows`` counts flows of running jobs that were given another path.
+    """
+
+    router: str
+    controller: str
+    jobs: tuple[str, ...]
+    alone_s: Floats
+    all_reduce_s: Floats
+    fct_s: Floats
+    throughput_Bps: Floats
+    makespan_s: float
+    decision_s: tuple[float, ...]
+    moved_flows: int
+
+    @property
+    def mean_s(self) -> Floats:
+        """Mean all-reduce of every job."""
+        return np.asarray(self.all_reduce_s.mean(axis=1))
+
+    @property
+    def ratio(self) -> Floats:
+        """Mean all-reduce of every job over that without collisions."""
+        return self.mean_s / self.alone_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Times:
+    """Of the phases and flows of all epochs."""
+
+    begin_s: Floats
+    end_s: Floats
+    completion_s: Floats
+
+    def without(self, ends: Ints, pauses: Ints) -> _Times:
+        """Of phases as they were before ``_with_ends``."""
+        count = len(self.begin_s) - len(pauses)
+        begin, end = self.begin_s[:count].copy(), self.end_s[:count].copy()
+        begin[ends], end[ends] = self.begin_s[pauses], self.end_s[pauses]
+        return _Times(begin_s=begin, end_s=end, completion_s=self.completion_s)
+
+
+def replay(
+    fabric: Fabric,
+    traffic: JobTraffic,
+    router: str,
+    *,
+    epochs: int = 10,
+    seed: int = 0,
+    split: int = 2,
+    controller: str = "held",
+    events: Sequence[Event] = (),
+) -> Replay:
+    """Run every job for some epochs: rounds of its collectives, compute pause, and again.
+
+    Args:
+        router: one of ``weft.routing.routers.ROUTERS``.
+        epochs: of every job.
+        seed: of hashes, draws and searches.
+        split: into how many parts "split" cuts each flow.
+        controller: "held": one plan over all pairs of all jobs, made once; "paper": as the routing paper's
+            code, a new plan over the pairs of the running jobs whenever an all-reduce begins, or ends while
+            others run, and flows under way move.  Hashed, drawn and sprayed routes are held in both.
+        events: links and switches that go down and come up; see ``Decisions.change``.
+
+    Raises:
+        UnknownName: there is no such router or controller.
+        BadInput: flows that cannot be routed, or have no path left; epochs or events out of range.
+        Unsupported: a router that does not apply.
+    """
+    if controller not in CONTROLLERS:
+        raise UnknownName("controller", controller, CONTROLLERS, where="--controller")
+    if not 1 <= epochs <= MOST_EPOCHS:
+        raise BadInput(f"{epochs} epochs", where="--epochs", remedy=f"give 1 to {MOST_EPOCHS:,}")
+    _check_jobs(traffic)
+    _check_events(fabric, events)
+    first = plan(fabric, traffic, router=router, seed=seed, split=split, bound="cuts")
+    decisions = Decisions(first, replans=controller == "paper")
+    flow_of = _flow_of(first.traffic, epochs)
+    every = first.traffic.epochs(epochs)
+    if decisions.replans or events:
+        times = _stepped(decisions, every, flow_of, epochs, events)
+    else:
+        simulated = run(_capacity(fabric), every, routes_of_flows(first.routes, flow_of))
+        times = _Times(
+            begin_s=simulated.phase_begin_s, end_s=simulated.phase_end_s, completion_s=simulated.completion_s
+        )
+    took, sent = _whole_flows(every, times, flow_of, len(first.traffic) // len(traffic))
+    return Replay(
+        router=router,
+        controller=controller,
+        jobs=first.traffic.jobs,
+        alone_s=np.array([job.alone_s for job in first.jobs]),
+        all_reduce_s=_all_reduce_s(every.phases, times, epochs),
+        fct_s=took,
+        throughput_Bps=sent / took,
+        makespan_s=float(times.end_s.max(initial=0.0)),
+        decision_s=tuple(decisions.seconds),
+        moved_flows=decisions.moved,
+    )
+
+
+def _check_jobs(traffic: JobTraffic) -> None:
+    rounds = np.bincount(traffic.job, traffic.rounds, len(traffic.jobs))
+    empty = np.bincount(traffic.job, traffic.rounds < 1, len(traffic.jobs))
+    idle = np.flatnonzero((rounds == 0) | (empty > 0))
+    if len(idle):
+        raise BadInput(
+            f"job {traffic.jobs[idle[0]]} has no collective, or one without rounds",
+            where="traffic",
+            remedy="leave it out",
+        )
+
+
+def _check_events(fabric: Fabric, events: Sequence[Event]) -> None:
+    names = set(fabric.names)
+    for number, event in enumerate(events):
+        where = f"events[{number}]"
+        if event.kind not in LINK_KINDS:
+            raise BadInput(f"{event.kind} is not replayed", where=where, remedy=f"one of {', '.join(LINK_KINDS)}")
+        if not 0 <= event.time_s < np.inf:
+            raise BadInput(f"time {event.time_s:g} s", where=where, remedy="give a time of 0 or later")
+        for name in event.nodes:
+            if name not in names:
+                raise BadInput(
+                    f"{name!r} is no node of {fabric.name}", where=where, remedy=f"use names like {fabric.names[-1]}"
+                )
+
+
+def _flow_of(traffic: JobTraffic, epochs: int) -> Ints:
+    """Which flow of the jobs each flow of ``traffic.epochs(epochs)`` is."""
+    order = np.argsort(traffic.collective, kind="stable")
+    return np.tile(np.repeat(order, traffic.rounds[traffic.collective[order]]), epochs)
+
+
+def _whole_flows(every: Traffic, times: _Times, flow_of: Ints, parts: int) -> tuple[Floats, Floats]:
+    """Seconds and bytes of every flow in every round, up to the last byte of its last part."""
+    together = np.lexsort((flow_of // parts, every.phase))
+    took = (times.completion_s - times.begin_s[every.phase])[together].reshape(-1, parts)
+    return took.max(axis=1), every.bytes[together].reshape(-1, parts).sum(axis=1)
+
+
+def _capacity(fabric: Fabric) -> Floats:
+    return np.where(fabric.up, fabric.capacity_Bps, 0.0)
+
+
+def _all_reduce_s(phases: Phases, times: _Times, epochs: int) -> Floats:
+    """Of every job (row) and epoch."""
+    jobs = int(phases.job.max(initial=-1)) + 1
+    rounds = np.flatnonzero(phases.label == phases.labels.index("round"))
+    at = (phases.job[rounds], rounds // (len(phases) // epochs))
+    begin, end = np.full((jobs, epochs), np.inf), np.full((jobs, epochs), -np.inf)
+    np.minimum.at(begin, at, times.begin_s[rounds])
+    np.maximum.at(end, at, times.end_s[rounds])
+    return np.asarray(end - begin)
+
+
+def _with_ends(every: Traffic) -> tuple[Traffic, Ints, Ints]:
+    """A phase of its own for the end of each all-reduce: that of the pause; pauses come behind.
+
+    Returns the phases that are ends, and those whose ends let the next epoch begin.
+    """
+    given = every.phases
+    ends = np.flatnonzero(given.label == given.labels.index("pause"))
+    pauses = len(given) + np.arange(len(ends))
+    now = np.arange(len(given))
+    now[ends] = pauses
+    delay = given.delay_s.copy()
+    delay[ends] = 0.0
+    phases = Phases(
+        delay_s=np.concatenate([delay, given.delay_s[ends]]),
+        start_s=np.concatenate([given.start_s, np.zeros(len(ends))]),
+        indptr=np.concatenate([given.indptr, given.indptr[-1] + 1 + np.arange(len(ends))]),
+        waits=np.concatenate([now[given.waits], ends]),
+        label=np.concatenate([given.label, given.label[ends]]),
+        labels=given.labels,
+        job=np.concatenate([given.job, given.job[ends]]),
+    )
+    return replace(every, phases=phases), ends, pauses
+
+
+def _stepped(decisions: Decisions, given: Traffic, flow_of: Ints, epochs: int, events: Sequence[Event]) -> _Times:
+    """Simulate from one decision to the next."""
+    every, ends, pauses = _with_ends(given)
+    watch = _Watch(every, ends, epochs)
+    waiting = sorted(events, key=lambda event: event.time_s)
+    moments = {event.time_s for event in events}
+    stops = np.zeros(len(every.phases), dtype=bool)
+    if decisions.replans:
+        stops[ends] = stops[pauses] = True
+        moments |= set(decisions.plan.traffic.start_s.tolist())
+    times = _Times(
+        begin_s=np.full(len(every.phases), np.nan),
+        end_s=np.full(len(every.phases), np.nan),
+        completion_s=np.full(len(every), np.nan),
+    )
+    part, flows, phases = every, np.arange(len(every)), np.arange(len(every.phases))
+    routes = routes_of_flows(decisions.routes, flow_of)
+    while True:
+        until = min(moments, default=np.inf)
+        halt = run_until(
+            _capacity(decisions.fabric), part, routes, until_s=until, stop_phases=np.flatnonzero(stops[phases])
+        )
+        fresh = np.isnan(times.begin_s[phases])
+        times.begin_s[phases[fresh]] = halt.phase_begin_s[fresh]
+        times.end_s[phases], times.completion_s[flows] = halt.phase_end_s, halt.completion_s
+        if halt.done:
+            return times.without(ends, pauses)
+        moments = {moment for moment in moments if moment > halt.time_s}
+        due = [event for event in waiting if event.time_s <= halt.time_s]
+        watch.decide(decisions, times, due, halt.time_s)
+        waiting = [event for event in waiting if event.time_s > halt.time_s]
+        rest = rest_of(part, routes, halt)
+        part, flows, phases = rest.traffic, flows[rest.flows], phases[rest.phases]
+        routes = rest.routes(routes_of_flows(decisions.routes, flow_of[flows]))
+
+
+class _Watch:
+    """Which jobs are in an all-reduce, and what that means for the controller."""
+
+    def __init__(self, every: Traffic, ends: Ints, epochs: int) -> None:
+        self.ends = ends.reshape(epochs, -1)
+        self.jobs = self.ends.shape[1]
+        rounds = np.flatnonzero(every.phases.label == every.phases.labels.index("round"))
+        per_epoch = int(ends[self.jobs]) - int(ends[0]) if epochs > 1 else int(ends[-1]) + 1
+        _, first = np.unique(np.stack([rounds // per_epoch, every.phases.job[rounds]]), axis=1, return_index=True)
+        self.first = rounds[first].reshape(epochs, -1)
+        self.started = np.zeros(self.jobs, dtype=np.int64)
+        self.ended = np.zeros(self.jobs, dtype=np.int64)
+
+    def decide(self, decisions: Decisions, times: _Times, events: Sequence[Event], now_s: float) -> None:
+        """Let links change, and the controller plan again where its rule says so."""
+        begin_s = times.begin_s[self.first]
+        started = np.count_nonzero(~np.isnan(begin_s), axis=0)
+        ended = np.count_nonzero(~np.isnan(times.end_s[self.ends]), axis=0)
+        running = started > ended
+        under_way = running & (np.fmax.reduce(begin_s, axis=0) < now_s * (1 - INSTANT))
+        staying = np.flatnonzero(under_way).tolist()
+        for event in events:
+            decisions.change(_changed(decisions.fabric, event), staying)
+        changed = bool((started > self.started).any() or (ended > self.ended).any())
+        if decisions.replans and changed and running.any():
+            decisions.replan(np.flatnonzero(running).tolist(), staying)
+        self.started, self.ended = started, ended
+
+
+def _changed(fabric: Fabric, event: Event) -> Fabric:
+    """The fabric after an event."""
+    nodes = np.array([fabric.names.index(name) for name in event.nodes], dtype=np.int64)
+    ends = np.stack([fabric.source, fabric.target])
+    hit = np.isin(ends, nodes).all(axis=0) if len(nodes) > 1 else np.isin(ends, nodes).any(axis=0)
+    return replace(fabric, up=fabric.up | hit if event.kind.endswith("up") else fabric.up & ~hit)

@@ -1,0 +1,1 @@
+"""One training step of weft.runtime, operation by operation."""

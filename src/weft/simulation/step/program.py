@@ -1,0 +1,489 @@
+"""What one rank does in a training step of ``weft.runtime``, in order: compute, issue a collective, wait.
+
+The order is that of the runtime's ``linear``, ``vocabulary``, ``overlap`` and ``flat``, with its overlaps;
+sizes are those of ``weft.layout.operations`` and ``weft.layout.iteration``.  Sources: arXiv 2305.13525,
+algorithm 1 and section 4; arXiv 2205.05198, section 4.2.2.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from weft.errors import Unsupported
+from weft.layout.iteration import (
+    SCALAR_BYTES,
+    SCATTERS_IN_FLIGHT,
+    Issue,
+    Matrix,
+    StepOptions,
+    buckets,
+    stage_weights,
+    wide_axes,
+)
+from weft.layout.operations import (
+    CollectiveKind,
+    Computation,
+    FlashAttention,
+    Gemm,
+    Operations,
+    Phase,
+    Sizes,
+    block_operations,
+    embedding_operations,
+    head_operations,
+)
+from weft.layout.spec import AXES, Layout
+from weft.layout.table import LayoutTable
+from weft.model.job import Job
+from weft.model.spec import Block, Linear
+
+FORWARD: Phase = "forward"
+INPUT: Phase = "input-gradient"
+WEIGHT: Phase = "weight-gradient"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compute:
+    """The device computes."""
+
+    computation: Computation
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A collective is issued."""
+
+    issue: Issue
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The device waits for the ``number``-th ``Start`` of the program, from 0."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The optimizer changes what the rank owns."""
+
+
+Instruction = Compute | Start | Wait | Update
+
+
+@dataclass(slots=True)
+class Program:
+    """The instructions of one rank's step, in order."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+    _started: int = 0
+
+    @property
+    def issued(self) -> list[Issue]:
+        """The collectives in the order of their issue."""
+        return [one.issue for one in self.instructions if isinstance(one, Start)]
+
+    def compute(self, computation: Computation) -> None:
+        """Append a computation."""
+        self.instructions.append(Compute(computation))
+
+    def start(self, issue: Issue | None) -> int | None:
+        """Append the issue of a collective (None: nothing is communicated); its number."""
+        if issue is None:
+            return None
+        self.instructions.append(Start(issue))
+        self._started += 1
+        return self._started - 1
+
+    def wait(self, number: int | None) -> None:
+        """Append a wait for a collective."""
+        if number is not None:
+            self.instructions.append(Wait(number))
+
+    def exchange(self, issue: Issue | None) -> None:
+        """Append a collective and the wait for it."""
+        self.wait(self.start(issue))
+
+
+def step_program(job: Job, layout: Layout, options: StepOptions | None = None) -> Program:
+    """A step of ``layout`` with its overlaps, after a first one from which the order of weights is known.
+
+    Raises:
+        Unsupported: pipeline stages, or what the runtime does not train.
+        BadInput: the layout breaks a rule of ``weft.layout.check``, or a size does not divide.
+    """
+    if layout.pipeline > 1:
+        raise Unsupported(
+            "steps are predicted operation by operation without pipeline stages only",
+            where="layout.pipeline",
+            remedy="take the estimate of weft estimate, or pipeline=1",
+        )
+    plan = _Plan(job, layout, options or StepOptions())
+    first = _Step(plan, ())
+    first.run()
+    steady = _Step(plan, first.weights.asked)
+    steady.run()
+    return steady.program
+
+
+# What a step is made of --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Weight:
+    """A matrix: how it is gathered and scattered over z (None: z = 1), its elements at rest, and the
+    gradients that a micro-batch gives."""
+
+    gather: Issue | None
+    scatter: Issue | None
+    at_rest: int
+    uses: int
+
+
+class _Part:
+    """A block, the embedding or the head: its operations by name and phase, and its weights by name."""
+
+    def __init__(self, layout: Layout, operations: Operations, weights: dict[str, _Weight]) -> None:
+        self.weights = weights
+        self.computations: dict[tuple[str, Phase], Computation] = {}
+        self.core: dict[Phase, list[Computation]] = {FORWARD: [], INPUT: [], WEIGHT: []}
+        for computation in operations.computations:
+            if _of_core(computation):
+                self.core[computation.phase].append(computation)
+            elif not isinstance(computation, FlashAttention):
+                self.computations[computation.name, computation.phase] = computation
+        self.collectives: dict[tuple[str, Phase], Issue] = {}
+        for one in operations.collectives:
+            elements, axes = int(np.max(one.elements)), wide_axes(layout, one.axes)
+            if elements and axes:
+                issue = Issue(one.kind, axes, elements, int(one.element_bytes))
+                self.collectives[one.name, one.phase] = issue
+
+
+def _of_core(computation: Computation) -> bool:
+    """Whether it belongs to the attention core."""
+    if isinstance(computation, FlashAttention):
+        return True
+    if isinstance(computation, Gemm):
+        return computation.role == "core"
+    return computation.replay == "core"
+
+
+class _Plan:
+    """What all micro-batches of a step repeat."""
+
+    def __init__(self, job: Job, layout: Layout, options: StepOptions) -> None:
+        self.layout, self.options, model = layout, options, job.model
+        self.gradient_bytes, self.element_bytes = job.recipe.gradient_bytes, int(job.recipe.element_bytes)
+        held = stage_weights(model, job.recipe, layout)
+        self.micro_batches = job.recipe.global_batch // (layout.micro_batch * layout.data_parallel)
+        sizes = Sizes.of(LayoutTable.of([layout]), job.recipe)
+        matrices = iter([self._weight(matrix) for matrix in held.matrices])
+        self.blocks: list[tuple[Block, _Part]] = []
+        kinds = [(kind, block_operations(kind, job.recipe, sizes)) for kind in model.kinds]
+        for index in model.block_sequence():
+            block, operations = kinds[index]
+            weights = {linear.name: next(matrices) for linear in block.linears()}
+            self.blocks.append((block, _Part(layout, operations, weights)))
+        table = next(matrices)
+        logits = table if model.tied_embeddings else next(matrices)
+        found = embedding_operations(model, job.recipe, sizes)
+        self.embedding = _Part(layout, found, {"embedding": table})
+        self.head = _Part(layout, head_operations(model, job.recipe, sizes), {"logits": logits})
+        parts = [self.embedding, *(part for _, part in self.blocks), self.head]
+        self.weights = list(dict.fromkeys(weight for part in parts for weight in part.weights.values()))
+        """In the order of the runtime's buffer of gradients."""
+        self.vectors = held.vectors
+
+    def _weight(self, matrix: Matrix) -> _Weight:
+        return _Weight(
+            gather=self.issue("all-gather", ("z",), matrix.elements, self.element_bytes),
+            scatter=self.issue("reduce-scatter", ("z",), matrix.elements, self.gradient_bytes),
+            at_rest=matrix.elements // self.layout.z,
+            uses=matrix.scatters,
+        )
+
+    def issue(self, kind: CollectiveKind, axes: Iterable[str], elements: int, element_bytes: int) -> Issue | None:
+        """A collective, None where a rank is alone or has nothing to tell."""
+        wide = wide_axes(self.layout, axes)
+        return Issue(kind, wide, elements, element_bytes) if wide and elements else None
+
+
+# Weights and gradients ---------------------------------------------------------------------------
+
+
+class _Weights:
+    """Gathers and scatters over z, as ``weft.runtime.core.overlap.Overlap`` schedules them."""
+
+    def __init__(
+        self, plan: _Plan, program: Program, order: Sequence[_Weight], accumulate: Callable[[_Weight], None]
+    ) -> None:
+        self.plan, self.program, self.order, self.accumulate = plan, program, order, accumulate
+        self.asked: list[_Weight] = []
+        self._ahead: dict[_Weight, int | None] = {}
+        self._kept: set[_Weight] = set()
+        self._scattering: deque[tuple[_Weight, int | None]] = deque()
+
+    def gather(self, weight: _Weight) -> None:
+        """Begin to gather the matrix unless that was done ahead, then the next one; wait for the first."""
+        if weight in self._kept:
+            return
+        number = self._ahead.pop(weight) if weight in self._ahead else self.program.start(weight.gather)
+        self._prefetch(weight)
+        self.program.wait(number)
+        if self.plan.options.weight_cache:
+            self._kept.add(weight)
+
+    def _prefetch(self, weight: _Weight) -> None:
+        self.asked.append(weight)
+        place = len(self.asked)
+        if self.plan.layout.overlap_gather and place < len(self.order):
+            following = self.order[place]
+            if following not in self._ahead and following not in self._kept:
+                self._ahead[following] = self.program.start(following.gather)
+
+    def scatter(self, weight: _Weight) -> None:
+        """Sum a gradient; with overlap, wait for it when too many are under way or at the step's end."""
+        if not self.plan.layout.overlap_reduce or self.plan.layout.z == 1:
+            self.program.exchange(weight.scatter)
+            self.accumulate(weight)
+            return
+        while any(other is weight for other, _ in self._scattering):
+            self._finish()
+        self._scattering.append((weight, self.program.start(weight.scatter)))
+        if len(self._scattering) > SCATTERS_IN_FLIGHT:
+            self._finish()
+
+    def finish(self) -> None:
+        """Wait for all that is under way."""
+        while self._scattering:
+            self._finish()
+
+    def _finish(self) -> None:
+        weight, number = self._scattering.popleft()
+        self.program.wait(number)
+        self.accumulate(weight)
+
+
+class _Sums:
+    """The reduction over copies and what follows the update, as ``weft.runtime.run.flat.Flat`` does them."""
+
+    def __init__(self, plan: _Plan, program: Program) -> None:
+        self.plan, self.program = plan, program
+        self.sizes = buckets(sum(weight.at_rest for weight in plan.weights), plan.layout)
+        self._buckets_of = _buckets_of(plan.weights, self.sizes)
+        self._missing = [0 for _ in self.sizes]
+        for weight, members in self._buckets_of.items():
+            for index in members:
+                self._missing[index] += plan.micro_batches * weight.uses
+        self._summing: dict[int, int | None] = {}
+
+    def accumulate(self, weight: _Weight) -> None:
+        """A gradient is in place; sum the buckets that are now complete."""
+        for index in self._buckets_of[weight]:
+            self._missing[index] -= 1
+            if self._missing[index] == 0 and self.plan.layout.overlap_reduce:
+                self._sum(index)
+
+    def _sum(self, index: int) -> None:
+        kind: CollectiveKind = "reduce-scatter" if self.plan.layout.zero else "all-reduce"
+        bucket = self.plan.issue(kind, ("data",), self.sizes[index], self.plan.gradient_bytes)
+        self._summing[index] = self.program.start(bucket)
+
+    def finish(self) -> None:
+        """Sum the vectors and what is left, wait for all."""
+        vectors = [
+            self.program.start(self.plan.issue("all-reduce", axes, elements, self.plan.gradient_bytes))
+            for axes, elements in self.plan.vectors.items()
+        ]
+        every = range(len(self.sizes))
+        for index in every:
+            if index not in self._summing:
+                self._sum(index)
+        for number in (*(self._summing[index] for index in every), *vectors):
+            self.program.wait(number)
+
+    def publish(self) -> None:
+        """With ZeRO-1, gather the updated values."""
+        if not self.plan.layout.zero:
+            return
+        gathers = [
+            self.program.start(self.plan.issue("all-gather", ("data",), size, self.plan.element_bytes))
+            for size in self.sizes
+        ]
+        for number in gathers:
+            self.program.wait(number)
+
+
+def _buckets_of(weights: Sequence[_Weight], sizes: Sequence[int]) -> dict[_Weight, list[int]]:
+    """The buckets, one after the other, that each of the weights, one after the other, lies in."""
+    ends = np.cumsum(sizes)
+    found, start = {}, 0
+    for weight in weights:
+        stop = start + weight.at_rest
+        first, last = np.searchsorted(ends, (start, stop - 1), side="right")
+        found[weight] = list(range(int(first), int(last) + 1))
+        start = stop
+    return found
+
+
+# The step ----------------------------------------------------------------------------------------
+
+
+class _Step:
+    """Writes the program; ``order`` is that in which the step before asked for weights."""
+
+    def __init__(self, plan: _Plan, order: Sequence[_Weight]) -> None:
+        self.plan, self.program = plan, Program()
+        self.sums = _Sums(plan, self.program)
+        self.weights = _Weights(plan, self.program, order, self.sums.accumulate)
+
+    def run(self) -> None:
+        """As ``weft.runtime.run.session.Session.step``."""
+        for _ in range(self.plan.micro_batches):
+            self._micro_batch()
+        self.weights.finish()
+        self.sums.finish()
+        issue = partial(self.plan.issue, "all-reduce", elements=1, element_bytes=SCALAR_BYTES)
+        self.program.exchange(issue(("z", "data")))
+        if self.plan.options.clip:
+            self.program.exchange(issue(AXES))
+        self.program.instructions.append(Update())
+        self.sums.publish()
+
+    def _micro_batch(self) -> None:
+        layout, blocks = self.plan.layout, self.plan.blocks
+        again = (layout.recompute_layers or len(blocks)) if layout.recompute == "full" else 0
+        self._embed()
+        for block, part in blocks:
+            self._block(block, part)
+        self._head()
+        for index, (block, part) in reversed(list(enumerate(blocks))):
+            if index < again:
+                self._block(block, part)
+            self._block_backward(block, part)
+        self._embed_backward()
+
+    # Embedding and head --------------------------------------------------------------------------
+
+    def _embed(self) -> None:
+        part = self.plan.embedding
+        self.weights.gather(part.weights["embedding"])
+        self._compute(part, "embedding", FORWARD)
+        self._exchange(part, "embedding", FORWARD)
+
+    def _embed_backward(self) -> None:
+        part = self.plan.embedding
+        self._exchange(part, "stack", INPUT)
+        self._exchange(part, "embedding", INPUT)
+        self._compute(part, "embedding", INPUT)
+        self.weights.scatter(part.weights["embedding"])
+
+    def _head(self) -> None:
+        """Forward, loss and backward."""
+        part = self.plan.head
+        self._compute(part, "final-norm", FORWARD)
+        self._exchange(part, "final-norm.statistics", FORWARD)
+        self._exchange(part, "stack", FORWARD)
+        self._exchange(part, "logits.input", FORWARD)
+        self._product(part, "logits")
+        self._compute(part, "cross-entropy", FORWARD)
+        for what in ("max", "target", "sum"):
+            self._exchange(part, f"cross-entropy.{what}", FORWARD)
+        self._compute(part, "cross-entropy", INPUT)
+        self._product_backward(part, "logits", weight_first=False)
+        self._exchange(part, "final-norm.statistics", INPUT)
+        self._compute(part, "final-norm", INPUT)
+
+    # Blocks --------------------------------------------------------------------------------------
+
+    def _block(self, block: Block, part: _Part) -> None:
+        """Forward.  The traffic of both norms, and that of both residuals, is moved at the first of them."""
+        for linear in block.linears():
+            if linear.name == "qkv":
+                self._compute(part, "norms", FORWARD)
+                self._exchange(part, "norm1.statistics", FORWARD)
+            elif linear.name == "fc1":
+                self._compute(part, "residuals", FORWARD)
+                self._exchange(part, "norm2.statistics", FORWARD)
+            elif linear.name == "proj":
+                self._compute(part, "rotary", FORWARD)
+                self._core(part, FORWARD)
+            else:
+                self._compute(part, "activation", FORWARD)
+            self._exchange(part, f"{linear.name}.input", FORWARD)
+            self._product(part, linear.name)
+            self._exchange(part, f"{linear.name}.output", FORWARD)
+
+    def _block_backward(self, block: Block, part: _Part) -> None:
+        for linear in reversed(block.linears()):
+            self._exchange(part, f"{linear.name}.output-gradient", INPUT)
+            self._product_backward(part, linear.name, weight_first=self._weight_first(linear))
+            if linear.name == "qkv":
+                self._exchange(part, "norm1.statistics", INPUT)
+                self._compute(part, "norms", INPUT)
+            elif linear.name == "fc1":
+                self._exchange(part, "norm2.statistics", INPUT)
+                self._compute(part, "residuals", INPUT)
+            elif linear.name == "proj":
+                if self.plan.layout.recompute == "selective":
+                    self._core(part, FORWARD)
+                self._core(part, INPUT)
+                self._core(part, WEIGHT)
+                self._compute(part, "rotary", INPUT)
+            else:
+                self._compute(part, "activation", INPUT)
+
+    def _weight_first(self, linear: Linear) -> bool:
+        """The weight's gradient comes first where nothing sums the input's, so that its scatter starts."""
+        layout = self.plan.layout
+        outputs = layout.x if linear.kind == "normal" else layout.y
+        return outputs == 1 and layout.z > 1 and layout.overlap_reduce
+
+    # Products ------------------------------------------------------------------------------------
+
+    def _product(self, part: _Part, name: str) -> None:
+        self.weights.gather(part.weights[name])
+        self._compute(part, name, FORWARD)
+
+    def _product_backward(self, part: _Part, name: str, *, weight_first: bool) -> None:
+        behind = self.plan.layout.overlap_tensor != "none"
+        again = self._start(part, f"{name}.input-again", WEIGHT)
+        if not behind:
+            self.program.wait(again)
+        if weight_first:
+            self._weight_gradient(part, name, again)
+        self.weights.gather(part.weights[name])
+        self._compute(part, name, INPUT)
+        summed = self._start(part, f"{name}.input-gradient", INPUT)
+        if not behind:
+            self.program.wait(summed)
+        if not weight_first:
+            self._weight_gradient(part, name, again)
+        self.program.wait(summed)
+
+    def _weight_gradient(self, part: _Part, name: str, again: int | None) -> None:
+        self.program.wait(again)
+        self._compute(part, name, WEIGHT)
+        self.weights.scatter(part.weights[name])
+
+    # Instructions --------------------------------------------------------------------------------
+
+    def _core(self, part: _Part, phase: Phase) -> None:
+        for computation in part.core[phase]:
+            self.program.compute(computation)
+
+    def _compute(self, part: _Part, name: str, phase: Phase) -> None:
+        if (computation := part.computations.get((name, phase))) is not None:
+            self.program.compute(computation)
+
+    def _start(self, part: _Part, name: str, phase: Phase) -> int | None:
+        return self.program.start(part.collectives.get((name, phase)))
+
+    def _exchange(self, part: _Part, name: str, phase: Phase) -> None:
+        self.program.exchange(part.collectives.get((name, phase)))

@@ -1,0 +1,1 @@
+"""A workload in time over the dimensions of a network."""

@@ -1,0 +1,259 @@
+"""A workload in time: one rank computes, and its collectives queue at the dimensions of the network.
+
+Every collective is scheduled by a policy of ``collectives/schedules`` when it is first seen; what is
+pending at a dimension at the same time, of whatever collective, shares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.collectives.groups import part_dimensions, path_dimensions, rank_dimensions, whole_dimensions
+from weft.collectives.schedules.bound import ideal_s
+from weft.collectives.schedules.chunks import Request, request
+from weft.collectives.schedules.policies import ALIASES, schedule
+from weft.collectives.schedules.queues import Passages, QueueRule, play
+from weft.collectives.schedules.timing import Active, machine
+from weft.collectives.stages import Algorithm
+from weft.errors import BadInput, Unsupported
+from weft.fabric.dimension import Dimension
+from weft.fabric.spec import Floats, Ints
+from weft.model.workload import Communication, Task, Workload
+
+IDEAL, WEFT = "ideal", "weft"
+POLICIES = ("baseline", "themis", WEFT, IDEAL)
+MOST_PASSAGES = 20_000_000
+ALONE_CHUNKS = 8
+"""Chunks at most of a collective over one dimension, where they only let others in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Iteration:
+    """A workload's iteration.
+
+    ``compute_s`` is when a computation runs, ``exposed_s`` the rest: waiting for communication alone.
+    ``busy_s`` is of each dimension, at full bandwidth; ``begin_s`` and ``end_s`` are of each task.
+    """
+
+    workload: Workload
+    policy: str
+    iteration_s: float
+    compute_s: float
+    busy_s: Floats
+    begin_s: Floats
+    end_s: Floats
+    active: int | None
+
+    @property
+    def exposed_s(self) -> float:
+        return self.iteration_s - self.compute_s
+
+
+class _Planned(NamedTuple):
+    """Passages of one collective in the network's dimensions."""
+
+    dimension: Ints
+    work_s: Floats
+    latency_s: Floats
+    key: Floats
+    chunk: Ints
+
+
+def run_workload(
+    workload: Workload,
+    dimensions: Sequence[Dimension],
+    policy: str = "weft",
+    *,
+    order: QueueRule | None = None,
+    chunks: int = 64,
+    active: Active = "auto",
+    algorithms: Sequence[Algorithm | None] | None = None,
+) -> Iteration:
+    """Simulate one iteration of a workload on dimensions, inner to outer.
+
+    Args:
+        policy, order, chunks, active: as ``policies.schedule`` takes them ("auto" is judged
+            by the largest collective, for all); "weft" keeps the fastest of its own schedules (earlier
+            tasks first, or first in, first out), Themis' and the baseline's; "ideal" gives every collective
+            all bandwidth of its dimensions for itself, without latency.
+        algorithms: of each dimension, for collectives that span all of it; the usual ones by default.
+
+    Raises:
+        BadInput, UnknownName, Unsupported: as ``schedule``; a group does not fit on the dimensions; or there
+            are more or fewer algorithms than dimensions.
+    """
+    tried = (policy,) if policy != WEFT else (WEFT, "themis", "baseline")
+    runs = [_run(workload, _Planner(dimensions, one, order, chunks, algorithms), active) for one in tried]
+    return replace(min(runs, key=lambda one: one.iteration_s), policy=policy)
+
+
+def run_policies(
+    workload: Workload,
+    dimensions: Sequence[Dimension],
+    *,
+    order: QueueRule | None = None,
+    chunks: int = 64,
+    active: Active = "auto",
+    algorithms: Sequence[Algorithm | None] | None = None,
+) -> dict[str, Iteration]:
+    """One iteration under every policy of ``POLICIES``; arguments and errors as for ``run_workload``, the
+    order being that of themis."""
+    runs = {
+        name: _run(
+            workload, _Planner(dimensions, name, order if name == "themis" else None, chunks, algorithms), active
+        )
+        for name in POLICIES
+    }
+    best = min((runs[name] for name in (WEFT, "themis", "baseline")), key=lambda one: one.iteration_s)
+    return runs | {WEFT: replace(best, policy=WEFT)}
+
+
+def _run(workload: Workload, planner: _Planner, active: Active) -> Iteration:
+    planner.settle(workload, active)
+    parts = [planner.planned(number, task) for number, task in enumerate(workload.tasks)]
+    passages = _joined(parts)
+    charts = [
+        play(
+            passages,
+            len(planner.dimensions),
+            rule=rule,
+            active=planner.active,
+            seconds=[task.seconds for task in workload.tasks],
+            waits=[task.waits for task in workload.tasks],
+        )
+        for rule in planner.rules
+    ]
+    chart = min(charts, key=lambda one: one.time_s)
+    return Iteration(
+        workload=workload,
+        policy=planner.policy,
+        iteration_s=chart.time_s,
+        compute_s=workload.compute_s,
+        busy_s=np.bincount(passages.dimension, passages.work_s, len(planner.dimensions)).astype(np.float64),
+        begin_s=chart.task_begin_s,
+        end_s=chart.task_end_s,
+        active=planner.active,
+    )
+
+
+class _Planner:
+    """Schedules each distinct collective once."""
+
+    def __init__(
+        self,
+        dimensions: Sequence[Dimension],
+        policy: str,
+        order: QueueRule | None,
+        chunks: int,
+        algorithms: Sequence[Algorithm | None] | None,
+    ) -> None:
+        self.dimensions, self.policy, self.order, self.chunks = dimensions, policy, order, chunks
+        self.algorithms = [None] * len(dimensions) if algorithms is None else list(algorithms)
+        if len(self.algorithms) != len(dimensions):
+            problem = f"{len(self.algorithms)} algorithms for {len(dimensions)} dimensions"
+            raise BadInput(problem, where="algorithms", remedy="give one for each, inner to outer")
+        self.active: int | None = 1
+        self.known: dict[Request, _Planned] = {}
+        self.asked: dict[Communication, tuple[Request | None, Ints]] = {}
+        usual: QueueRule = "fifo" if policy in (IDEAL, "baseline", *ALIASES) else "scf"
+        self.rules: tuple[QueueRule, ...] = ("scf", "fifo") if policy == WEFT else (order or usual,)
+
+    def settle(self, workload: Workload, active: Active) -> None:
+        """Decide how many chunks are active in a dimension."""
+        found = [self._asked(task.communication)[0] for task in workload.tasks if task.communication]
+        asked = [one for one in found if one is not None]
+        if self.policy == IDEAL:
+            self.active = None
+        elif active != "auto":
+            self.active = active
+        elif asked:
+            self.active = machine(max(asked, key=lambda one: one.bytes), self.chunks, active)
+
+    def planned(self, number: int, task: Task) -> _Planned | None:
+        """The passages of a task's collective, if it has any; with Weft's policy those of earlier tasks go
+        first."""
+        if task.communication is None:
+            return None
+        asked, places = self._asked(task.communication)
+        if asked is None:
+            return None
+        if asked not in self.known:
+            self.known[asked] = self._plan(asked, task.communication.kind)
+        found = self.known[asked]
+        key = found.key + number if self.policy == WEFT else found.key
+        return found._replace(dimension=places[found.dimension], key=key)
+
+    def _asked(self, wanted: Communication) -> tuple[Request | None, Ints]:
+        """The collective over the dimensions of its group, and which these are."""
+        if wanted not in self.asked:
+            self.asked[wanted] = self._understood(wanted)
+        return self.asked[wanted]
+
+    def _understood(self, wanted: Communication) -> tuple[Request | None, Ints]:
+        parts = [part for part in self._parts(wanted) if part[1].size > 1]
+        places = np.array([number for number, _ in parts], dtype=np.int64)
+        if not parts or wanted.bytes <= 0 or wanted.kind == "barrier":
+            return None, places
+        kind = "broadcast" if wanted.kind == "send" else wanted.kind
+        whole = [one == self.dimensions[number] for number, one in parts]
+        names = [self.algorithms[number] if all(whole) else None for number, _ in parts]
+        return request(kind, wanted.bytes, [one for _, one in parts], algorithms=names), places
+
+    def _parts(self, wanted: Communication) -> list[tuple[int, Dimension]]:
+        if wanted.factors is not None:
+            return part_dimensions(self.dimensions, wanted.factors)
+        if wanted.dimensions is not None or wanted.ranks is None:
+            every = range(len(self.dimensions))
+            return whole_dimensions(self.dimensions, wanted.dimensions if wanted.dimensions is not None else every)
+        if wanted.kind == "send" and len(wanted.ranks) == 2:
+            return path_dimensions(self.dimensions, *wanted.ranks)
+        return rank_dimensions(self.dimensions, wanted.ranks)
+
+    def _plan(self, asked: Request, kind: str) -> _Planned:
+        last = len(asked.dimensions) - 1
+        if kind == "send":
+            one = asked.dimensions[last]
+            seconds = asked.bytes / one.link_Bps
+            if self.policy == IDEAL:
+                return _single(last, 0.0, seconds)
+            return _single(last, seconds, one.latency_s)
+        if self.policy == IDEAL:
+            return _single(last, 0.0, ideal_s(asked))
+        most = ALONE_CHUNKS if len(asked.dimensions) == 1 else self.chunks
+        chunks = min(self.chunks, most, max(1, int(asked.bytes)))
+        timed = schedule(asked, self.policy, order=self.order, chunks=chunks, active=self.active)
+        passages = timed.stages.passages()
+        key = passages.key_bytes
+        if self.policy == WEFT:
+            key = timed.ranks / (timed.ranks.max() + 1.0)
+        return _Planned(passages.dimension, passages.work_s, passages.latency_s, key, passages.chunk)
+
+
+def _single(dimension: int, work_s: float, latency_s: float) -> _Planned:
+    """One message."""
+    place = np.array([dimension], dtype=np.int64)
+    return _Planned(place, np.array([work_s]), np.array([latency_s]), np.zeros(1), np.zeros(1, dtype=np.int64))
+
+
+def _joined(parts: Sequence[_Planned | None]) -> Passages:
+    """All collectives' passages, with tasks and chunks numbered."""
+    kept = [(number, one) for number, one in enumerate(parts) if one is not None]
+    lengths = np.array([len(one.dimension) for _, one in kept], dtype=np.int64)
+    if lengths.sum() > MOST_PASSAGES:
+        problem = f"{lengths.sum():,} stages of chunks"
+        raise Unsupported(problem, where="workload", remedy="give fewer chunks with --chunks")
+    chunks = np.array([one.chunk[-1] + 1 for _, one in kept], dtype=np.int64)
+    before = np.cumsum(chunks) - chunks
+    none = np.zeros(0, dtype=np.int64)
+    return Passages(
+        dimension=np.concatenate([none, *(one.dimension for _, one in kept)]),
+        work_s=np.concatenate([np.zeros(0), *(one.work_s for _, one in kept)]),
+        latency_s=np.concatenate([np.zeros(0), *(one.latency_s for _, one in kept)]),
+        key_bytes=np.concatenate([np.zeros(0), *(one.key for _, one in kept)]),
+        chunk=np.concatenate([none, *(one.chunk for _, one in kept)]) + np.repeat(before, lengths),
+        task=np.repeat(np.array([number for number, _ in kept], dtype=np.int64), lengths),
+    )

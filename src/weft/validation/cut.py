@@ -1,0 +1,261 @@
+"""The layout of a run: how its columns and its software cut the job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import gcd
+
+from weft.cluster.spec import Cluster
+from weft.errors import BadInput
+from weft.estimation.iteration import Estimator
+from weft.layout.check import explain
+from weft.layout.spec import Layout, Recompute, Schedule
+from weft.layout.table import LayoutTable
+from weft.model.job import Job
+from weft.model.spec import Model
+from weft.validation.divide import divisors, largest_divisor
+from weft.validation.runs import Run
+from weft.validation.stack import Stack
+
+LARGEST_MICRO_BATCH = 4
+MOST_VIRTUAL_STAGES = 3
+"""Chunks a stage of interleaved pipelines where their number is not stated, as in arXiv 2205.05198."""
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+_ASYNC_TP = re.compile(r"async[ -]?tp|tp[ -]?(comm)?[ -]?overlap|userbuffers|TP/PP overlap on", re.I)
+_KEPT = re.compile(r"without reshard|no reshard|SHARD_GRAD_OP|zero[ -]?2\b", re.I)
+_HYBRID = re.compile(r"\bHSDP\b|HYBRID_SHARD", re.I)
+_WAVE = re.compile(r"dualpipe|zb-?v\b", re.I)
+_ZERO_BUBBLE = re.compile(r"zero[ -]?bubble|zb-?(1p|h1)\b", re.I)
+_INTERLEAVED = re.compile(r"interleaved|PP overlap on", re.I)
+"""Megatron-LM overlaps pipeline sends in interleaved schedules only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """The mesh of a run: tensor, pipeline, context and data parallelism."""
+
+    tensor: int
+    pipeline: int
+    context: int
+    data: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A layout and what was assumed of it."""
+
+    layout: Layout
+    assumptions: tuple[str, ...]
+
+
+def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Degrees:
+    """The mesh that the columns state, or a documented choice where they do not.
+
+    Without tensor or pipeline parallelism: the first of tensor parallelism up to a node of 8, then pipelines
+    whose stages divide the layers, that leaves at most 70 % of the memory to weights, gradients and states.
+
+    Raises:
+        BadInput: the degrees do not divide the accelerators.
+    """
+    context = run.cp or 1
+    if run.tp is None and run.pp is None and run.dp is not None:
+        model_ranks = max(cluster.count // (run.dp * context), 1)
+        tensor = gcd(model_ranks, cluster.tiers[0].size)
+        pipeline = model_ranks // tensor
+        assumed.append(f"tensor parallelism {tensor} and {pipeline} stages (from the data parallelism)")
+    elif run.tp is None and run.pp is None and run.zero != 3:
+        tensor, pipeline = _smallest(model, cluster, context)
+        assumed.append(f"tensor parallelism {tensor} and {pipeline} stages, the least that fits (not stated)")
+    else:
+        tensor, pipeline = run.tp or 1, run.pp or 1
+        if run.tp is not None and run.pp is None and run.dp is not None:
+            pipeline = max(cluster.count // (run.dp * tensor * context), 1)
+            if model.layers < pipeline:
+                pipeline = 1
+    ranks = tensor * pipeline * context
+    data, rest = divmod(cluster.count, ranks)
+    if rest:
+        raise BadInput(f"{tensor} x {pipeline} x {context} ranks do not divide {cluster.count} accelerators")
+    if run.dp not in (None, data):
+        assumed.append(f"data parallelism {data} = GPUs / (TP PP CP), not the {run.dp} stated")
+    return Degrees(tensor=tensor, pipeline=pipeline, context=context, data=data)
+
+
+def _smallest(model: Model, cluster: Cluster, context: int) -> tuple[int, int]:
+    room = 0.7 * cluster.accelerator.memory_bytes
+    choices = list(_model_parallel(model, cluster, context))
+    fitting = (one for one in choices if 18.0 * model.parameters / (one[0] * one[1]) <= room)
+    return next(fitting, choices[-1])
+
+
+def _model_parallel(model: Model, cluster: Cluster, context: int) -> Iterator[tuple[int, int]]:
+    """Tensor and pipeline degrees by their product."""
+    heads = gcd(*(gcd(kind.attention.heads, kind.attention.kv_heads) for kind in model.kinds))
+    ranks = cluster.count // context
+    node = gcd(cluster.tiers[0].size, 8)
+    tensors = [n for n in (1, 2, 4, 8) if node % n == 0 and heads % n == 0 and ranks % n == 0]
+    yield from ((n, 1) for n in tensors)
+    widest = tensors[-1]
+    yield from ((widest, n) for n in divisors(model.layers)[1:] if ranks // widest % n == 0)
+
+
+def cut(run: Run, stack: Stack, job: Job, cluster: Cluster, mesh: Degrees) -> Cut:
+    """The layout of a run.
+
+    Raises:
+        BadInput: the layout breaks a rule of ``weft.layout.check``.
+    """
+    assumed: list[str] = []
+    layout = Layout(
+        x=mesh.tensor,
+        data=mesh.data,
+        pipeline=mesh.pipeline,
+        context=mesh.context,
+        overlap_tensor="full" if _ASYNC_TP.search(run.remarks) else stack.overlap_tensor,
+        overlap_reduce=stack.overlap_reduce,
+        overlap_gather=stack.overlap_gather,
+    )
+    layout = _sequence_parallel(run, stack, job.model, layout, assumed)
+    layout = _experts(run, stack, job.model, layout, assumed)
+    layout = _sharded(run, stack, layout, assumed)
+    layout = _scheduled(run, stack, job.model, layout, assumed)
+    layout = _micro_batched(run, stack, job, layout, assumed)
+    layout = _rounds(job, layout, assumed)
+    layout = _recomputing(run, stack, job, cluster, layout, assumed)
+    rejection = explain(job, cluster.count, layout)
+    if rejection is not None:
+        raise BadInput(f"{rejection.code}: {rejection.reason}")
+    return Cut(layout=layout, assumptions=tuple(assumed))
+
+
+def _sequence_parallel(run: Run, stack: Stack, model: Model, layout: Layout, assumed: list[str]) -> Layout:
+    if layout.x == 1:
+        return layout
+    on = run.sequence_parallel
+    if on is None:
+        on = stack.sequence_parallel
+        assumed.append(f"{'with' if on else 'without'} sequence parallelism (not stated)")
+    if not on and any(kind.moe for kind in model.kinds):
+        on = True
+        assumed.append("sequence parallelism, which experts need")
+    return replace(layout, sequence_parallel=on)
+
+
+def _experts(run: Run, stack: Stack, model: Model, layout: Layout, assumed: list[str]) -> Layout:
+    counts = [kind.moe.experts for kind in model.kinds if kind.moe]
+    if not counts:
+        return layout
+    experts, ranks = gcd(*counts), layout.stage_ranks
+    tensor = layout.x if stack.expert_tensor else 1
+    if run.ep is not None:
+        return replace(layout, expert=run.ep, expert_tensor=tensor if ranks % (run.ep * tensor) == 0 else 1)
+    expert = gcd(experts, ranks // tensor)
+    assumed.append(f"expert parallelism {expert} (not stated)")
+    return replace(layout, expert=expert, expert_tensor=tensor)
+
+
+def _sharded(run: Run, stack: Stack, layout: Layout, assumed: list[str]) -> Layout:
+    zero = run.zero
+    if _KEPT.search(run.remarks):
+        zero = 2
+    if zero is None:
+        zero = stack.zero
+        assumed.append(f"ZeRO {zero} ({stack.title}; not stated)")
+    kept = zero == 3 and not stack.reshard
+    if layout.pipeline > 1 and (kept or zero == 2):
+        assumed.append("weights are gathered and gradients scattered once a step, since stages keep them")
+        return replace(layout, zero=1)
+    if zero < 3:
+        return replace(layout, zero=zero)
+    if _HYBRID.search(run.remarks) and run.nodes_gpus:
+        shard = gcd(layout.data, run.nodes_gpus)
+        assumed.append(f"sharded over {shard} ranks, replicated over the others")
+        return replace(layout, z=shard, data=layout.data // shard)
+    return replace(layout, z=layout.data, data=1)
+
+
+def _scheduled(run: Run, stack: Stack, model: Model, layout: Layout, assumed: list[str]) -> Layout:
+    if layout.pipeline == 1:
+        return layout
+    if _WAVE.search(run.remarks) and 2 * layout.pipeline <= model.layers:
+        assumed.append("schedule ZB-V, for DualPipe or its like")
+        return replace(layout, schedule="zbv", virtual_stages=2)
+    if _ZERO_BUBBLE.search(run.remarks):
+        return replace(layout, schedule="zb1p")
+    virtual = run.vpp or _virtual_stages(run, stack, model, layout, assumed)
+    if virtual * layout.pipeline > model.layers:
+        most = model.layers // layout.pipeline
+        fewer = largest_divisor(virtual, max(most, 1))
+        assumed.append(f"{fewer} chunks a stage, not {virtual}, which would be more than layers")
+        virtual = fewer
+    schedule: Schedule = "interleaved" if virtual > 1 else "1f1b"
+    return replace(layout, virtual_stages=virtual, schedule=schedule)
+
+
+def _virtual_stages(run: Run, stack: Stack, model: Model, layout: Layout, assumed: list[str]) -> int:
+    """Chunks a stage where they are not stated: those of plain 1F1B, or the most that divide the layers."""
+    if run.vpp == 0 or not (stack.interleaved or _INTERLEAVED.search(run.notes)):
+        return 1
+    layers = -(-model.layers // layout.pipeline)
+    virtual = largest_divisor(layers, MOST_VIRTUAL_STAGES)
+    assumed.append(f"{virtual} chunks a stage, interleaved ({stack.title}; not stated)")
+    return virtual
+
+
+def _micro_batched(run: Run, stack: Stack, job: Job, layout: Layout, assumed: list[str]) -> Layout:
+    """The stated micro-batch; else 1 in pipelines, and else the largest power of two up to 4 that divides."""
+    share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
+    if rest or not share:
+        problem = f"global batch {job.recipe.global_batch} on {layout.data_parallel} data-parallel ranks"
+        raise BadInput(f"{problem} leaves a remainder")
+    wanted = run.micro_batch
+    if wanted is None:
+        wanted = 1 if layout.pipeline > 1 else gcd(share, LARGEST_MICRO_BATCH)
+        assumed.append(f"micro-batch {wanted} (not stated)")
+    if stack.micro_batch == "stages" and layout.pipeline > 1 and wanted == share:
+        wanted = max(share // (layout.pipeline * layout.virtual_stages), 1)
+        assumed.append(f"a rank's batch in micro-batches of {wanted}, as many as chunks ({stack.title})")
+    size = largest_divisor(share, wanted)
+    if size != wanted:
+        assumed.append(f"micro-batch {size}, since {wanted} does not divide a rank's {share} sequences")
+    return replace(layout, micro_batch=size)
+
+
+def _rounds(job: Job, layout: Layout, assumed: list[str]) -> Layout:
+    """Plain 1F1B where micro-batches do not come in rounds of the stages."""
+    steps = job.recipe.global_batch // (layout.micro_batch * layout.data_parallel)
+    if layout.schedule == "interleaved" and steps % layout.pipeline:
+        assumed.append(f"plain 1F1B, since {steps} micro-batches are no multiple of {layout.pipeline} stages")
+        return replace(layout, schedule="1f1b", virtual_stages=1)
+    if layout.schedule in ("zbv", "zb1p") and steps < layout.pipeline:
+        assumed.append(f"plain 1F1B, since there are fewer micro-batches than {layout.pipeline} stages")
+        return replace(layout, schedule="1f1b", virtual_stages=1)
+    return layout
+
+
+def _recomputing(run: Run, stack: Stack, job: Job, cluster: Cluster, layout: Layout, assumed: list[str]) -> Layout:
+    stated = run.recompute.lower()
+    for choice in ("selective", "full", "none"):
+        if choice in stated:
+            return _recompute(stack, job, layout, choice, assumed)
+    if stack.recompute != "fit":
+        assumed.append(f"recomputation {stack.recompute} ({stack.title}; not stated)")
+        return _recompute(stack, job, layout, stack.recompute, assumed)
+    if explain(job, cluster.count, layout) is not None:
+        return layout
+    choices = [replace(layout, recompute=choice) for choice in RECOMPUTES]
+    needed = Estimator(job, cluster).memory_bytes(LayoutTable.of(choices))
+    fits = [choice for choice, held in zip(choices, needed, strict=True) if held <= cluster.accelerator.memory_bytes]
+    chosen = (fits or choices[-1:])[0]
+    assumed.append(f"recomputation {chosen.recompute}, the least that fits (not stated)")
+    return chosen
+
+
+def _recompute(stack: Stack, job: Job, layout: Layout, choice: str, assumed: list[str]) -> Layout:
+    if choice == "selective" and stack.selective == "half":
+        layers = -(-job.model.layers // layout.pipeline)
+        assumed.append(f"selective recomputation as that of every second layer ({stack.title})")
+        return replace(layout, recompute="full", recompute_layers=max(layers // 2, 1))
+    return replace(layout, recompute=next(one for one in RECOMPUTES if one == choice))

@@ -1,0 +1,244 @@
+"""Constants fitted to measured runs: one set for all, held near what was known before.
+
+Least squares of logarithmic errors, in which every family weighs the same and outliers less (Huber), with a
+pull of every constant towards its prior value.  What the fit is worth is told by leaving models, and families
+of runs, out: one Gauss-Newton step from the fitted constants without their runs, and the full prediction of
+them with the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration, Tables, calibration_from, constants, parse_tables
+from weft.estimation.iteration import Estimator
+from weft.layout.table import Floats
+from weft.validation.predict import Group, Predictor
+
+STEP = 0.04
+"""Relative change of a constant for its derivative."""
+LONGEST = 0.5
+"""Most that the logarithm of a constant changes in one round."""
+OUTLIER = 0.25
+"""Logarithmic error from which a run counts less."""
+PULL = 0.1
+"""Weight of a constant's distance from its prior, in its spreads, beside a weight of 10 of all errors."""
+SPREADS = {
+    "gemm_efficiency": 0.1,
+    "gemm_share": 0.08,
+    "low_precision_efficiency": 0.15,
+    "attention_efficiency": 0.25,
+    "attention_softmax": 0.7,
+    "memory_efficiency": 0.05,
+    "scale_up_efficiency": 0.08,
+    "scale_out_efficiency": 0.08,
+    "gemm_depth": 0.5,
+    "kernel_s": 0.2,
+    "collective_s": 0.5,
+    "pass_overhead": 0.5,
+    "routing_overhead": 0.5,
+    "launches_per_step": 0.7,
+    "attention_share": 0.3,
+    "recompute_share": 0.1,
+    "expert_share": 0.2,
+    "expert_overlap": 0.7,
+    "shard_collectives": 0.5,
+}
+"""How far a constant may well be from its prior: a standard deviation of its logarithm."""
+ROUNDS = 8
+ENOUGH = 0.003
+"""A round that lowers the cost by a smaller share is the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Parameter:
+    """A constant of a table of the calibration: of accelerators by the beginning of their name, or of a stack
+    (``stack.NAME``)."""
+
+    table: str
+    constant: str
+
+
+Values = Mapping[Parameter, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Fitted constants, with what cross-validation needs.
+
+    Attributes:
+        values: of each parameter.
+        seconds: predicted with them, by run.
+        without_model: predicted by run with constants that had not seen its model.
+        without_family: the same of its family.
+    """
+
+    values: Values
+    seconds: Floats
+    without_model: Floats
+    without_family: Floats
+
+    def entries(self) -> list[tuple[str, str, float]]:
+        """Table, constant and value of each."""
+        return [(one.table, one.constant, value) for one, value in self.values.items()]
+
+
+def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], progress: Callable[[str], None]) -> Fit:
+    """Fit parameters to the runs of a predictor.
+
+    Args:
+        prior: the calibration to begin with, to which parameters are pulled.
+        progress: told each round.
+    """
+    problem = _Problem(predictor, prior, tuple(parameters))
+    log_values, seconds = problem.solve(progress)
+    progress("cross-validating")
+    models = np.array([run.run.model.lower() for run in predictor.runs])
+    families = np.array([run.run.family for run in predictor.runs])
+    slopes = problem.slopes(log_values, seconds)
+    return Fit(
+        values=problem.values(log_values),
+        seconds=seconds,
+        without_model=problem.held_out(log_values, seconds, slopes, models),
+        without_family=problem.held_out(log_values, seconds, slopes, families),
+    )
+
+
+class _Problem:
+    def __init__(self, predictor: Predictor, prior: Tables, parameters: tuple[Parameter, ...]) -> None:
+        self.predictor, self.prior = predictor, prior
+        self.groups = predictor.groups
+        known = {name: (low, high) for name, _, low, high, _ in constants()}
+        self.parameters = tuple(one for one in parameters if any(self._meets(one, g) for g in self.groups))
+        self.measured = np.array([run.measured_s for run in predictor.runs])
+        start = [max(self._now(one), 1e-12) for one in self.parameters]
+        self.start = np.log(np.array(start))
+        ranges = np.array([known[one.constant] for one in self.parameters])
+        self.low, self.high = np.log(np.maximum(ranges, 1e-12)).T
+        self.pull = (PULL / np.array([SPREADS[one.constant] for one in self.parameters])) ** 2
+        families = [run.run.family for run in predictor.runs]
+        share = [1.0 / (families.count(name) * len(set(families))) for name in families]
+        self.weights = 10.0 * np.sqrt(np.array(share))
+
+    def _meets(self, parameter: Parameter, group: Group) -> bool:
+        return parameter.table in self.prior.used(group.cluster.accelerator.name, group.stack)
+
+    def _now(self, parameter: Parameter) -> float:
+        group = next(g for g in self.groups if self._meets(parameter, g))
+        found = calibration_from(self.prior, group.cluster.accelerator.name, group.stack)
+        return float(getattr(found, parameter.constant))
+
+    def values(self, log_values: Floats) -> dict[Parameter, float]:
+        return {one: float(np.exp(x)) for one, x in zip(self.parameters, log_values, strict=True)}
+
+    def solve(self, progress: Callable[[str], None]) -> tuple[Floats, Floats]:
+        """Levenberg-Marquardt from the prior; the logarithms of the constants, and seconds of the runs."""
+        log_values, seconds = self.start, self.seconds(self.start)
+        cost, damping = self._cost(log_values, seconds), 1e-2
+        for turn in range(ROUNDS):
+            progress(f"round {turn + 1}: cost {cost:.4f}")
+            slopes = self.slopes(log_values, seconds)
+            found = self._better(log_values, seconds, slopes, cost, damping)
+            if found is None:
+                break
+            log_values, seconds, better, damping = found
+            gained, cost = 1.0 - better / cost, better
+            if gained < ENOUGH:
+                break
+        return log_values, seconds
+
+    def _better(
+        self, log_values: Floats, seconds: Floats, slopes: Floats, cost: float, damping: float
+    ) -> tuple[Floats, Floats, float, float] | None:
+        matrix, vector = self._normal(log_values, seconds, slopes, np.ones(len(seconds), dtype=bool))
+        for tried in (damping, 10 * damping, 100 * damping, 1000 * damping):
+            step = np.linalg.solve(matrix + tried * np.diag(np.diag(matrix)), vector)
+            candidate = self._bounded(log_values + np.clip(step, -LONGEST, LONGEST))
+            reached = self.seconds(candidate)
+            lower = self._cost(candidate, reached)
+            if lower < cost:
+                return candidate, reached, lower, max(tried / 10.0, 1e-4)
+        return None
+
+    def held_out(self, log_values: Floats, seconds: Floats, slopes: Floats, labels: np.ndarray) -> Floats:
+        """The runs of each label predicted by constants that were fitted to the others'."""
+        found = np.zeros(len(seconds))
+        for label in sorted(set(labels)):
+            out = labels == label
+            matrix, vector = self._normal(log_values, seconds, slopes, ~out)
+            step = np.clip(np.linalg.solve(matrix, vector), -LONGEST, LONGEST)
+            found += np.where(out, self.seconds(self._bounded(log_values + step), out), 0.0)
+        return found
+
+    def _bounded(self, log_values: Floats) -> Floats:
+        bounded: Floats = np.clip(log_values, self.low, self.high)
+        return bounded
+
+    def _errors(self, seconds: Floats) -> Floats:
+        errors: Floats = np.log(seconds / self.measured)
+        return errors
+
+    def _importance(self, errors: Floats) -> Floats:
+        less: Floats = np.minimum(1.0, OUTLIER / np.maximum(np.abs(errors), 1e-12))
+        importance: Floats = self.weights**2 * less
+        return importance
+
+    def _cost(self, log_values: Floats, seconds: Floats) -> float:
+        """Huber's cost of the errors, and the pull to the prior."""
+        size = np.abs(self._errors(seconds))
+        huber = np.where(size < OUTLIER, size**2, OUTLIER * (2.0 * size - OUTLIER))
+        pulled = self.pull * (log_values - self.start) ** 2
+        return float(np.sum(self.weights**2 * huber) + np.sum(pulled))
+
+    def _normal(self, log_values: Floats, seconds: Floats, slopes: Floats, kept: np.ndarray) -> tuple[Floats, Floats]:
+        errors = self._errors(seconds)
+        importance = self._importance(errors) * kept
+        matrix = slopes.T @ (slopes * importance[:, None]) + np.diag(self.pull)
+        vector: Floats = -slopes.T @ (importance * errors) - self.pull * (log_values - self.start)
+        return matrix, vector
+
+    def slopes(self, log_values: Floats, seconds: Floats) -> Floats:
+        """Derivatives of the logarithms of times by those of constants, shape (runs, parameters)."""
+        found = np.zeros((len(seconds), len(self.parameters)))
+        for column, parameter in enumerate(self.parameters):
+            sign = 1.0 if log_values[column] + np.log1p(STEP) <= self.high[column] else -1.0
+            moved = log_values.copy()
+            moved[column] += sign * np.log1p(STEP)
+            met = [group for group in self.groups if self._meets(parameter, group)]
+            changed = self._evaluate(moved, met, seconds)
+            found[:, column] = sign * np.log(changed / seconds) / np.log1p(STEP)
+        return found
+
+    def seconds(self, log_values: Floats, rows: np.ndarray | None = None) -> Floats:
+        """Times of all runs, or of those groups that have some of ``rows``."""
+        groups = [g for g in self.groups if rows is None or rows[g.rows].any()]
+        return self._evaluate(log_values, groups, np.ones(len(self.measured)))
+
+    def _evaluate(self, log_values: Floats, groups: Sequence[Group], other: Floats) -> Floats:
+        seconds = other.copy()
+        values = self.values(log_values).items()
+        tables = self.prior.replaced((one.table, one.constant, value) for one, value in values)
+        known: dict[tuple[str, str], Calibration] = {}
+        for group in groups:
+            key = (group.cluster.accelerator.name, group.stack)
+            if key not in known:
+                known[key] = calibration_from(tables, *key)
+            table = Estimator(group.job, group.cluster, known[key]).evaluate(group.table)
+            seconds[group.rows] = table.iteration_s
+        return seconds
+
+
+def prior_tables() -> Tables:
+    """What was known before, with the constants to fit under ``fitted``."""
+    return parse_tables(files("weft.validation").joinpath("data", "prior.toml").read_text(encoding="utf-8"))
+
+
+def fitted_parameters(prior: Tables) -> Iterator[Parameter]:
+    """The constants that tables list under ``fitted``."""
+    for name, table in prior.tables.items():
+        for constant in table.get("fitted", ()):
+            yield Parameter(table=name, constant=constant)

@@ -1,0 +1,85 @@
+"""Predicted time and memory of prepared runs: inputs grouped once, estimated as often as constants change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration, calibration
+from weft.cluster.spec import Cluster
+from weft.estimation.iteration import Estimator
+from weft.estimation.result import EstimateTable
+from weft.layout.table import Floats, Index, LayoutTable
+from weft.model.job import Job
+from weft.validation.inputs import Prepared
+
+Constants = Callable[[str, str], Calibration]
+"""The constants for an accelerator and a software stack, by their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """Seconds of an iteration and bytes of the peak, in the order of the runs; bytes are of the kind that the
+    run's software reports (allocated or reserved)."""
+
+    seconds: Floats
+    memory_bytes: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Runs of one job, cluster and stack: ``rows`` are their places, ``table`` their layouts."""
+
+    job: Job
+    cluster: Cluster
+    stack: str
+    rows: Index
+    table: LayoutTable
+
+
+class Predictor:
+    """Predicts a fixed set of runs with any constants.
+
+    Args:
+        runs: the prepared runs.
+    """
+
+    def __init__(self, runs: Iterable[Prepared]) -> None:
+        self.runs = tuple(runs)
+        self.groups = _groups(self.runs)
+        self.reserved = np.array([run.stack.memory == "reserved" for run in self.runs], dtype=bool)
+
+    def predict(self, constants: Constants = calibration) -> Predictions:
+        """Time and memory of every run with the constants of its accelerator and stack."""
+        seconds, held = np.zeros(len(self.runs)), np.zeros(len(self.runs))
+        for group in self.groups:
+            chosen = constants(group.cluster.accelerator.name, group.stack)
+            found = Estimator(group.job, group.cluster, chosen).evaluate(group.table)
+            seconds[group.rows] = found.iteration_s
+            held[group.rows] = _framework_bytes(found, chosen, self.reserved[group.rows])
+        return Predictions(seconds=seconds, memory_bytes=held)
+
+
+def _framework_bytes(found: EstimateTable, constants: Calibration, reserved: np.ndarray) -> Floats:
+    """Memory as the framework counts it: allocated by tensors, or reserved, with fragmentation."""
+    allocated = found.memory_bytes - found.memory.reserve_bytes
+    kept: Floats = np.where(reserved, found.memory_bytes - constants.reserved_bytes, allocated)
+    return kept
+
+
+def _groups(runs: tuple[Prepared, ...]) -> tuple[Group, ...]:
+    places: dict[tuple[Job, Cluster, str], list[int]] = {}
+    for place, run in enumerate(runs):
+        places.setdefault((run.job, run.cluster, run.stack.name), []).append(place)
+    return tuple(
+        Group(
+            job=job,
+            cluster=cluster,
+            stack=stack,
+            rows=np.array(rows, dtype=np.intp),
+            table=LayoutTable.of([runs[row].layout for row in rows]),
+        )
+        for (job, cluster, stack), rows in places.items()
+    )

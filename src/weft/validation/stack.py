@@ -1,0 +1,82 @@
+"""The software that ran a training run: recognised from words, with what it does where a table is silent."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from weft.layout.spec import TensorOverlap
+from weft.model.job import AttentionKernel, Precision
+from weft.validation.runs import Run
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Training software and its documented defaults; ``data/stacks.toml`` says what each field means.
+
+    ``source`` says where the defaults are from; ``gradient_bytes`` is keyed by precision, other precisions
+    have 4.
+    """
+
+    name: str
+    title: str
+    source: str
+    precision: Precision
+    attention: AttentionKernel
+    dropout: bool
+    recompute: Literal["none", "selective", "full", "fit"]
+    selective: Literal["norms", "half"]
+    zero: int
+    sequence_parallel: bool
+    overlap_tensor: TensorOverlap
+    overlap_reduce: bool
+    overlap_gather: bool
+    gradient_bytes: Mapping[str, int]
+    interleaved: bool
+    expert_tensor: bool
+    prediction: bool
+    micro_batch: Literal["of", "stages"]
+    reshard: bool
+    flops: Literal["full", "causal"]
+    memory: Literal["allocated", "reserved"]
+    pattern: str = ""
+    sharded_by: str = ""
+
+
+@cache
+def stacks() -> Mapping[str, Stack]:
+    """All stacks by name, in the order in which they are recognised."""
+    text = files("weft.validation").joinpath("data", "stacks.toml").read_text(encoding="utf-8")
+    raw = tomllib.loads(text)
+    return {name: Stack(name=name, **_whole(raw, name)) for name in raw}
+
+
+def _whole(raw: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """The table of a stack with what it takes from others; patterns are its own."""
+    own = raw[name]
+    base = _whole(raw, own["like"]) if "like" in own else {}
+    merged = {key: value for key, value in base.items() if key != "pattern"} | own
+    return {key: value for key, value in merged.items() if key != "like"}
+
+
+def recognise(run: Run) -> Stack:
+    """The stack that the words of a run name; ``unknown`` where none does."""
+    known = stacks()
+    places = (f"{run.source}; {run.family}", run.notes, f"{run.source_url} {run.model}")
+    stack = next((found for place in places if (found := _named(place))), known[UNKNOWN])
+    return known[stack.sharded_by] if run.zero == 3 and stack.sharded_by else stack
+
+
+def _named(text: str) -> Stack | None:
+    return next((one for one in stacks().values() if one.pattern and _found(one.pattern, text)), None)
+
+
+def _found(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.IGNORECASE) is not None

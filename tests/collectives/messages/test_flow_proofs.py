@@ -1,0 +1,244 @@
+"""More collectives executed symbolically: what a rank holds of a block is a set of contributions, as bits.
+
+Adding sets that meet would count a contribution twice, so every end state proves "exactly once".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.collectives.messages.flows import expand, plan
+from weft.collectives.messages.scheduled import equal, schedule_plan
+from weft.collectives.schedules.balanced import balanced
+from weft.collectives.schedules.chunks import Schedule, mirrored, request
+from weft.collectives.schedules.hierarchical import baseline
+from weft.collectives.schedules.themis import themis
+from weft.collectives.schedules.timing import per_dimension, time_schedule
+from weft.errors import Unsupported
+from weft.fabric.dimension import KINDS, Dimension
+
+SIZES = range(1, 65)
+REDUCING = ("all-reduce", "reduce-scatter", "all-gather")
+
+
+def execute(messages, state):
+    """Play the messages; all of a step see what was held when it began."""
+    columns = [messages.step, messages.source, messages.target, messages.first, messages.blocks, messages.adds]
+    rows = sorted(zip(*(column.tolist() for column in columns), strict=True), key=lambda row: row[0])
+    at = 0
+    while at < len(rows):
+        step, landed = rows[at][0], []
+        while at < len(rows) and rows[at][0] == step:
+            _, source, target, first, blocks, adds = rows[at]
+            assert source != target
+            for block in range(first, first + blocks):
+                assert state[source][block], "a rank sends what it does not hold"
+                landed.append((target, block, state[source][block], adds))
+            at += 1
+        for target, block, bits, adds in landed:
+            if adds:
+                assert not state[target][block] & bits, "a contribution counts twice"
+                state[target][block] |= bits
+            else:
+                assert not state[target][block] & ~bits, "a rank loses what it held"
+                state[target][block] = bits
+    return state
+
+
+def start_of(kind, messages, ranks):
+    """Everybody holds its own contribution to each block, or each block is with its owner."""
+    owner = messages.owner.tolist()
+    if kind == "all-gather":
+        return [[1 << rank if owner[block] == rank else 0 for block in range(len(owner))] for rank in range(ranks)]
+    return [[1 << rank] * len(owner) for rank in range(ranks)]
+
+
+def prove(kind, messages, ranks):
+    owner = messages.owner.tolist()
+    assert (np.bincount(messages.owner, minlength=ranks) == len(owner) // ranks).all()
+    end = execute(messages, start_of(kind, messages, ranks))
+    everybody = (1 << ranks) - 1
+    for rank in range(ranks):
+        for block, bits in enumerate(end[rank]):
+            if kind == "all-reduce" or (kind == "reduce-scatter" and owner[block] == rank):
+                assert bits == everybody
+            elif kind == "all-gather":
+                assert bits == 1 << owner[block]
+
+
+# One dimension -----------------------------------------------------------------------------------
+
+
+def test_direct_all_to_all_delivers_every_block():
+    for size in SIZES:
+        messages = plan("all-to-all", "direct", size)
+        state = [[1 if block // size == rank else 0 for block in range(size * size)] for rank in range(size)]
+        end = execute(messages, state)
+        for rank in range(size):
+            assert all(end[rank][source * size + rank] for source in range(size)), (size, rank)
+        assert messages.steps == min(size - 1, 1)
+        assert len(messages.step) == size * (size - 1)
+
+
+@pytest.mark.parametrize("kind", REDUCING)
+def test_line(kind):
+    for size in SIZES:
+        prove(kind, plan(kind, "line", size), size)
+
+
+@pytest.mark.parametrize("kind", ["reduce-scatter", "all-gather"])
+def test_a_line_talks_to_neighbours_and_each_block_crosses_each_link_once(kind):
+    for size in range(2, 65):
+        messages = plan(kind, "line", size)
+        assert (np.abs(messages.source - messages.target) == 1).all()
+        assert (messages.blocks == 1).all()
+        crossings = np.stack([messages.source, messages.target, messages.first])
+        assert len(np.unique(crossings, axis=1).T) == len(messages.step) == size * (size - 1)
+        assert messages.steps == size - 1
+
+
+def test_a_line_uses_a_link_once_a_step():
+    for size in range(2, 65):
+        steps = expand("all-reduce", "line", np.arange(size), 1.0)
+        pairs = np.stack([steps.step, steps.source, steps.target])
+        assert len(np.unique(pairs, axis=1).T) == len(steps)
+        assert steps.bytes == pytest.approx(1 / size)
+
+
+@pytest.mark.parametrize("kind", REDUCING)
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "halving-doubling"])
+def test_every_contribution_counts_once(kind, algorithm):
+    for size in [*range(1, 18), 31, 32, 33, 48]:
+        prove(kind, plan(kind, algorithm, size), size)
+
+
+# Schedules over several dimensions ---------------------------------------------------------------
+
+
+def some_dimensions(rng, most_ranks):
+    found, ranks = [], 1
+    for _ in range(int(rng.integers(1, 5))):
+        size = int(rng.integers(1, 7))
+        if ranks * size <= most_ranks:
+            ranks *= size
+            found.append(
+                Dimension(
+                    size=size,
+                    kind=str(rng.choice(KINDS)),
+                    bandwidth_Bps=float(10 ** rng.uniform(9, 11)),
+                    latency_s=float(rng.choice([0.0, 1e-6])),
+                )
+            )
+    if ranks == 1:
+        found.append(Dimension(size=2, kind="ring", bandwidth_Bps=1e9))
+    return found
+
+
+def some_schedule(rng, asked):
+    chunks = int(rng.integers(1, 6))
+    which = rng.random()
+    if which < 0.25:
+        return baseline(asked, chunks=chunks, fused=bool(rng.random() < 0.5))
+    if which < 0.5:
+        return themis(asked, chunks=chunks)
+    used = np.array(asked.used)
+    orders = np.array([rng.permutation(used) for _ in range(chunks)], dtype=np.int64)
+    return Schedule(
+        request=asked,
+        policy="random",
+        chunk_bytes=np.full(chunks, asked.bytes / chunks),
+        orders=orders,
+        gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
+        fused=bool(rng.random() < 0.3),
+    )
+
+
+def some_timed(seed, kind, most_ranks):
+    rng = np.random.default_rng(seed)
+    asked = request(kind, 1e6, some_dimensions(rng, most_ranks))
+    return time_schedule(
+        some_schedule(rng, asked), rule=str(rng.choice(["fifo", "scf"])), active=[1, None][rng.integers(2)]
+    )
+
+
+@pytest.mark.parametrize("kind", REDUCING)
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_schedules_reduce_and_gather_everything_once(kind, seed):
+    """Any order of the dimensions, chunk by chunk, all messages in the steps that they are put in."""
+    timed = some_timed(seed, kind, 36)
+    prove(kind, schedule_plan(timed), timed.schedule.request.accelerators)
+
+
+@pytest.mark.parametrize("kind", REDUCING)
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_messages_of_a_schedule_send_the_bytes_of_its_stages(kind, seed):
+    """Between ranks that differ in one coordinate alone; ranks on a line send different amounts."""
+    timed = some_timed(seed, kind, 60)
+    asked, messages = timed.schedule.request, schedule_plan(timed)
+    bytes_ = messages.blocks * (asked.bytes / messages.parts)
+    sizes = asked.sizes
+    ranks = np.arange(asked.accelerators)
+    digits = np.array(np.unravel_index(ranks, sizes[::-1]))[::-1]
+    differs = digits[:, messages.source] != digits[:, messages.target]
+    assert (differs.sum(axis=0) == 1).all()
+    expected = per_dimension(timed.stages, timed.stages.sent_bytes, len(sizes))
+    for i, one in enumerate(asked.dimensions):
+        here = differs[i]
+        if one.kind != "line":
+            sent = np.bincount(messages.source[here], weights=bytes_[here], minlength=len(ranks))
+            np.testing.assert_allclose(sent, expected[i], rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", REDUCING)
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_stages_of_a_dimension_follow_each_other_in_the_order_of_the_schedule(kind, seed):
+    timed = some_timed(seed, kind, 36)
+    asked, messages = timed.schedule.request, schedule_plan(timed)
+    digits = np.array(np.unravel_index(np.arange(asked.accelerators), asked.sizes[::-1]))[::-1]
+    chunk = messages.first // asked.accelerators
+    assert (chunk == (messages.first + messages.blocks - 1) // asked.accelerators).all()
+    for i in asked.used:
+        here = digits[i, messages.source] != digits[i, messages.target]
+        at_work = sorted(set(zip(messages.step[here].tolist(), chunk[here].tolist(), strict=True)))
+        assert len({step for step, _ in at_work}) == len(at_work), "two chunks at once"
+        stages = np.flatnonzero(timed.stages.dimension == i)
+        order = timed.stages.chunk[stages[np.argsort(timed.ranks[stages])]].tolist()
+        assert [one for one, _ in groupby(c for _, c in at_work)] == [one for one, _ in groupby(order)]
+
+
+@pytest.mark.parametrize("kind", REDUCING)
+def test_balanced_schedules_are_exact(kind):
+    dimensions = [
+        Dimension(size=4, kind="switch", bandwidth_Bps=4e11, latency_s=1e-7),
+        Dimension(size=3, kind="ring", bandwidth_Bps=1e11, latency_s=1e-7),
+        Dimension(size=3, kind="line", bandwidth_Bps=5e10, latency_s=1e-6),
+    ]
+    asked = request(kind, 1e8, dimensions)
+    timed = equal(time_schedule(balanced(asked, chunks=8)), 16)
+    assert np.ptp(timed.schedule.chunk_bytes) <= 1e-9 * timed.schedule.chunk_bytes.max()
+    assert timed.schedule.chunk_bytes.sum() == pytest.approx(asked.bytes)
+    prove(kind, schedule_plan(timed), 36)
+
+
+def test_schedules_whose_messages_are_not_known():
+    switch = Dimension(size=4, kind="switch", bandwidth_Bps=1e9, reduces=True)
+    for algorithm in ("in-switch", "double-tree"):
+        asked = request("all-reduce", 1e6, [switch, switch], algorithms=[algorithm, "ring"])
+        with pytest.raises(Unsupported, match="in the switch or over trees"):
+            schedule_plan(time_schedule(baseline(asked)))
+    asked = request("all-to-all", 1e6, [switch, switch])
+    with pytest.raises(Unsupported, match="all-to-all"):
+        schedule_plan(time_schedule(baseline(asked)))
+    asked = request("all-reduce", 1e6, [switch, switch], algorithms=["ring", "ring"])
+    once = baseline(asked)
+    with pytest.raises(Unsupported, match="orders of their own"):
+        schedule_plan(time_schedule(replace(once, gathers=once.orders)))

@@ -1,0 +1,219 @@
+"""Collectives executed symbolically: every rank must end with every contribution exactly once."""
+
+import numpy as np
+import pytest
+
+from weft.collectives.messages.flows import ALGORITHMS, expand, plan
+from weft.collectives.messages.ring import ring_order
+from weft.collectives.messages.tree import in_order_tree
+from weft.errors import BadInput, Unsupported
+
+SIZES = range(1, 65)
+FLAT = ("ring", "line", "direct", "halving-doubling")
+SPREAD = ("rings", "hierarchical")
+SHAPES = [(d, m) for d in (1, 2, 3, 4, 5, 7, 8) for m in (1, 2, 3, 4, 5, 8)]
+
+
+def held(plan, ranks):
+    """Which ranks' contributions each rank holds of each block at the start, as counts."""
+    return np.zeros((ranks, len(plan.owner), ranks), dtype=np.int16)
+
+
+def run(plan, state):
+    """Play the messages of each step on the state at its beginning."""
+    for step in range(plan.steps):
+        chosen = np.flatnonzero(plan.step == step)
+        before = state.copy()
+        blocks = plan.blocks[chosen]
+        message = np.repeat(chosen, blocks)
+        offset = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+        block = plan.first[message] + offset
+        source, target, adds = plan.source[message], plan.target[message], plan.adds[message]
+        payload = before[source, block]
+        assert payload.any(axis=1).all(), "a rank sends what it does not hold"
+        np.add.at(state, (target[adds], block[adds]), payload[adds])
+        kept = ~adds
+        landing = target[kept] * state.shape[1] + block[kept]
+        assert len(np.unique(landing)) == len(landing), "a block arrives twice"
+        state[target[kept], block[kept]] = payload[kept]
+    return state
+
+
+def everybody(plan, ranks):
+    state = held(plan, ranks)
+    for rank in range(ranks):
+        state[rank, :, rank] = 1
+    return state
+
+
+def owners(plan, ranks):
+    state = held(plan, ranks)
+    state[plan.owner, np.arange(len(plan.owner)), plan.owner] = 1
+    return state
+
+
+def prove(kind, plan, ranks):
+    if kind == "all-reduce":
+        assert (run(plan, everybody(plan, ranks)) == 1).all()
+    elif kind == "reduce-scatter":
+        end = run(plan, everybody(plan, ranks))
+        assert (end[plan.owner, np.arange(len(plan.owner))] == 1).all()
+        assert (np.bincount(plan.owner, minlength=ranks) == len(plan.owner) // ranks).all()
+    elif kind == "all-gather":
+        start = owners(plan, ranks)
+        whole = start.sum(axis=0)
+        assert (run(plan, start) == whole).all()
+        assert (whole.sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("algorithm", FLAT)
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "reduce-scatter"])
+def test_flat_algorithms_are_exact(kind, algorithm):
+    for size in SIZES:
+        prove(kind, plan(kind, algorithm, size), size)
+
+
+@pytest.mark.parametrize("algorithm", SPREAD)
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "reduce-scatter"])
+def test_domain_algorithms_are_exact(kind, algorithm):
+    for domains, members in SHAPES:
+        size = domains * members
+        prove(kind, plan(kind, algorithm, size, domains=domains), size)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "tree", "double-tree"])
+def test_one_rank_to_all_and_back(algorithm):
+    for size in range(1, 65):
+        down = plan("broadcast", algorithm, size)
+        state = held(down, size)
+        state[0, :, 0] = 1
+        end = run(down, state)
+        assert (end[:, :, 0] == 1).all()
+        assert end.sum() == size * len(down.owner)
+        up = plan("reduce", algorithm, size)
+        assert (run(up, everybody(up, size))[0] == 1).all()
+
+
+@pytest.mark.parametrize("algorithm", ["tree", "double-tree"])
+def test_tree_all_reduce_is_exact(algorithm):
+    for size in range(1, 65):
+        prove("all-reduce", plan("all-reduce", algorithm, size), size)
+
+
+def moved(plan, size):
+    """Play an all-to-all: who holds which block in the end."""
+    state = np.zeros((size, size * size, 1), dtype=np.int16)
+    block = np.arange(size * size)
+    state[block // size, block] = 1
+    return run(plan, state)[:, :, 0]
+
+
+@pytest.mark.parametrize(("domains", "members"), [(1, 1), (1, 8), (2, 4), (3, 3), (4, 2), (5, 1), (8, 8)])
+def test_all_to_all_delivers_every_block(domains, members):
+    size = domains * members
+    block = np.arange(size * size)
+    for algorithm in ("direct", "hierarchical"):
+        end = moved(plan("all-to-all", algorithm, size, domains=domains), size)
+        assert (end[block % size, block] == 1).all()
+
+
+def test_forwarding_stays_on_rails():
+    steps = expand("all-to-all", "hierarchical", np.arange(32), 1.0, domain=np.arange(32) // 8)
+    crosses = steps.source // 8 != steps.target // 8
+    assert (steps.step[crosses] == 1).all()
+    assert (steps.source[crosses] % 8 == steps.target[crosses] % 8).all()
+    first = steps.bytes[steps.step == 0].sum() / 32
+    assert first == pytest.approx(7 / 8 * 3 / 4)
+    assert steps.bytes[crosses].sum() / 32 == pytest.approx(3 / 4)
+
+
+@pytest.mark.parametrize(
+    ("domains", "members"), [(d, m) for d in range(2, 9) for m in range(1, 9) if d % 2 == 0 or m != 2]
+)
+def test_rings_change_domain_on_one_rail(domains, members):
+    ports = np.zeros((2, domains * members), dtype=int)
+    for ring in range(members):
+        order = ring_order(domains, members, ring)
+        assert sorted(order) == list(range(domains * members))
+        after = np.roll(order, -1)
+        crosses = order // members != after // members
+        assert crosses.sum() == domains
+        assert (order[crosses] % members == after[crosses] % members).all()
+        ports[0, order[crosses]] += 1
+        ports[1, after[crosses]] += 1
+    assert (ports == 1).all()
+
+
+def test_inner_ranks_of_one_tree_are_leaves_of_the_other():
+    for size in range(2, 65):
+        inside = set(in_order_tree(size).tolist()) - {-1}
+        shifted = {(rank - 1) % size for rank in inside}
+        assert not inside & shifted
+        children = np.bincount(in_order_tree(size)[in_order_tree(size) >= 0], minlength=size)
+        assert children.max(initial=0) <= 2
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 8, 13, 16, 32])
+def test_bytes_per_rank_are_the_closed_form(size):
+    share = (size - 1) / size
+    for algorithm in ("ring", "direct"):
+        for kind, rounds in (("all-reduce", 2), ("all-gather", 1), ("reduce-scatter", 1)):
+            sent = expand(kind, algorithm, np.arange(size), 1e6).sent(size)
+            assert sent == pytest.approx(rounds * share * 1e6)
+    sent = expand("all-to-all", "direct", np.arange(size), 1e6).sent(size)
+    assert sent == pytest.approx(share * 1e6)
+    if size & (size - 1) == 0:
+        sent = expand("all-reduce", "halving-doubling", np.arange(size), 1e6).sent(size)
+        assert sent == pytest.approx(2 * share * 1e6)
+    for algorithm in ("tree", "double-tree"):
+        steps = expand("all-reduce", algorithm, np.arange(size), 1e6)
+        assert steps.bytes.sum() == pytest.approx(2 * (size - 1) * 1e6)
+    assert expand("all-reduce", "double-tree", np.arange(size), 1e6).sent(size).max() <= 2e6
+
+
+def test_steps():
+    assert expand("all-reduce", "ring", np.arange(8), 1.0).count == 14
+    assert expand("all-gather", "ring", np.arange(8), 1.0).count == 7
+    assert expand("all-reduce", "halving-doubling", np.arange(8), 1.0).count == 6
+    assert expand("all-reduce", "halving-doubling", np.arange(9), 1.0).count == 8
+    assert expand("all-to-all", "direct", np.arange(8), 1.0).count == 1
+    assert expand("all-reduce", "ring", np.arange(1), 1.0).count == 0
+
+
+def test_rings_and_hierarchy_share_the_nics():
+    domain = np.arange(32) // 8
+    for algorithm, crossing in (("rings", 2 * 31 / 32 / 8), ("hierarchical", 2 * 3 / 4 / 8)):
+        steps = expand("all-reduce", algorithm, np.arange(32), 1.0, domain=domain).pipelined()
+        crosses = domain[steps.source] != domain[steps.target]
+        sent = np.bincount(steps.source[crosses], weights=steps.bytes[crosses], minlength=32)
+        assert sent == pytest.approx(crossing)
+
+
+def test_many_groups_at_once_are_the_groups_one_by_one():
+    groups = np.arange(24).reshape(4, 6)
+    together = expand("all-reduce", "ring", groups, 6.0)
+    alone = expand("all-reduce", "ring", groups[2], 6.0)
+    of_it = np.isin(together.source, groups[2])
+    assert (together.target[of_it] == alone.target).all()
+    assert (together.step[of_it] == alone.step).all()
+    assert len(together) == 4 * len(alone)
+
+
+def test_pipelining_keeps_the_bytes():
+    steps = expand("all-reduce", "ring", np.arange(8), 8.0)
+    merged = steps.pipelined()
+    assert merged.count == 1
+    assert len(merged) == 8
+    assert merged.bytes == pytest.approx(14.0)
+
+
+def test_sizes_that_cannot_be():
+    with pytest.raises(BadInput, match="bytes"):
+        expand("all-reduce", "ring", np.arange(4), float("nan"))
+    with pytest.raises(BadInput, match="twice"):
+        expand("all-reduce", "ring", np.array([0, 1, 1]), 1.0)
+    with pytest.raises(BadInput, match="evenly"):
+        expand("all-reduce", "rings", np.arange(3), 1.0, domain=np.array([0, 0, 1]))
+    with pytest.raises(Unsupported, match="tree"):
+        expand("all-to-all", "tree", np.arange(4), 1.0)
+    assert "rings" in ALGORITHMS

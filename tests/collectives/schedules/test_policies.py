@@ -1,0 +1,196 @@
+"""Policies by name: aliases, defaults, refusals, and the same answer every time."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.collectives.schedules.bound import best_shares, ideal_s
+from weft.collectives.schedules.chunks import request
+from weft.collectives.schedules.policies import ALIASES, ORDERS, POLICIES, compare, schedule
+from weft.collectives.schedules.provision import provision
+from weft.errors import BadInput, UnknownName
+from weft.fabric.dimension import Dimension
+from weft.report.tables.collective import Outcome, schedule_to_json
+
+
+def network(latency_s=1e-6):
+    return [
+        Dimension(kind="switch", size=8, bandwidth_Bps=150e9, latency_s=latency_s),
+        Dimension(kind="ring", size=4, bandwidth_Bps=50e9, latency_s=latency_s),
+    ]
+
+
+def asked(kind="all-reduce", bytes_=64e6, latency_s=1e-6):
+    return request(kind, bytes_, network(latency_s))
+
+
+def as_json(timed):
+    one = timed.schedule.request
+    return schedule_to_json(
+        Outcome(timed=timed, shares=best_shares(one), ideal_s=ideal_s(one), provision=provision(one))
+    )
+
+
+def test_aliases_are_the_baseline():
+    for alias, name in ALIASES.items():
+        assert as_json(schedule(asked(), alias)) == as_json(schedule(asked(), name))
+    assert ALIASES["blueconnect"] == "baseline"
+
+
+@pytest.mark.parametrize(
+    ("policy", "order", "rule", "name"),
+    [
+        ("baseline", None, "fifo", "baseline"),
+        ("baseline", "scf", "scf", "baseline"),
+        ("baseline", "astra-fifo", "astra-fifo", "baseline"),
+        ("themis", None, "scf", "themis"),
+        ("themis", "fifo", "fifo", "themis"),
+        ("themis", "astra-fifo", "astra-fifo", "themis (astra-sim)"),
+        ("themis", "astra-scf", "astra-scf", "themis (astra-sim)"),
+        ("weft", None, "fixed", "weft"),
+    ],
+)
+def test_orders(policy, order, rule, name):
+    found = schedule(asked(), policy, order=order, chunks=8)
+    assert (found.rule, found.schedule.policy) == (rule, name)
+
+
+def test_defaults():
+    assert len(schedule(asked(), "themis").schedule) == 64
+    assert len(schedule(asked(), "baseline").schedule) == 64
+    assert len(schedule(asked(bytes_=5.5), "themis").schedule) == 5
+    assert len(schedule(asked(), "themis", chunks=3).schedule) == 3
+    assert schedule(asked()).schedule.policy == "weft"
+
+
+def test_only_astra_sims_baseline_is_fused():
+    assert not schedule(asked(), "baseline").schedule.fused
+    assert schedule(asked(), "baseline", order="astra-fifo").schedule.fused
+
+
+@pytest.mark.parametrize("policy", ["tacos", "", "Baseline", "themis scf"])
+def test_unknown_policies(policy):
+    with pytest.raises(UnknownName, match="unknown policy"):
+        schedule(asked(), policy)
+
+
+@pytest.mark.parametrize("policy", ["baseline", "themis"])
+@pytest.mark.parametrize("order", ["lifo", "", "SCF"])
+def test_unknown_orders(policy, order):
+    if not order:
+        assert schedule(asked(), policy, order=order).rule in ("fifo", "scf")
+        return
+    with pytest.raises(UnknownName, match="order"):
+        schedule(asked(), policy, order=order)
+
+
+def test_no_order_is_fixed_that_nobody_found():
+    with pytest.raises(BadInput, match="fixes none"):
+        schedule(asked(), "themis", order="fixed")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_weft_takes_no_order(order):
+    with pytest.raises(BadInput, match="drop it"):
+        schedule(asked(), "weft", order=order)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("chunks", [0, -1, 65_537, 10**9])
+def test_chunks_that_cannot_be(policy, chunks):
+    with pytest.raises(BadInput, match="chunks"):
+        schedule(asked(), policy, chunks=chunks)
+    with pytest.raises(BadInput, match="chunks"):
+        compare(asked(), chunks=chunks)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_chunks_below_a_byte(policy):
+    with pytest.raises(BadInput, match="give fewer"):
+        schedule(asked(bytes_=10.0), policy, chunks=11)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("active", [0, -1, 4097])
+def test_active_chunks_that_cannot_be(policy, active):
+    with pytest.raises(BadInput, match="active"):
+        schedule(asked(), policy, active=active, chunks=4)
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather"])
+def test_compare_has_every_policy(kind):
+    found = compare(asked(kind))
+    assert list(found) == ["baseline", *(f"themis {order}" for order in ORDERS), "weft"]
+    assert len({one.active for one in found.values()}) == 1
+    assert found["weft"].time_s == min(one.time_s for one in found.values())
+    for name, one in found.items():
+        if name.startswith("themis"):
+            assert one.rule == name.split()[1]
+
+
+@pytest.mark.parametrize("kind", ["all-to-all", "broadcast", "reduce"])
+def test_compare_without_themis(kind):
+    """Any order loads the dimensions alike: Themis leaves these alone."""
+    assert list(compare(asked(kind))) == ["baseline", "weft"]
+
+
+def test_compare_hears_chunks_and_active():
+    found = compare(asked(), chunks=5, active=3)
+    assert {one.active for one in found.values()} == {3}
+    assert {len(one.schedule) for name, one in found.items() if name != "weft"} == {5}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "all-to-all"])
+def test_the_same_bytes_again(policy, kind):
+    once = as_json(schedule(asked(kind), policy))
+    assert as_json(schedule(asked(kind), policy)) == once
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_auto_is_one_without_latency_and_overlap_where_it_costs(policy):
+    assert schedule(asked(latency_s=0.0), policy).active == 1
+    assert schedule(asked(latency_s=1e-12), policy).active == 1
+    assert schedule(asked(latency_s=1e-4), policy).active is None
+
+
+@given(
+    st.floats(-9, -3),
+    st.sampled_from(["baseline", "themis"]),
+    st.integers(1, 64),
+    st.sampled_from(["all-reduce", "reduce-scatter", "all-gather"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_auto_is_one_where_latencies_in_a_row_cost_half_a_percent(power, policy, chunks, kind):
+    """Steps of a chunk on the switch of 8 and the ring of 4: 3 each way, for every one of the chunks."""
+    one = asked(kind, latency_s=10**power)
+    both = 2 if kind == "all-reduce" else 1
+    found = schedule(one, policy, chunks=chunks)
+    longest_s = both * 3 * chunks * 10**power
+    work_s = schedule(one, "themis", chunks=chunks, active=1).busy_s.mean()
+    if abs(longest_s / work_s - 0.005) > 1e-6:
+        assert found.active == (1 if longest_s < 0.005 * work_s else None)
+
+
+def test_every_policy_runs_on_the_same_machine():
+    """Fewer chunks pay less latency: auto is decided once, by the chunks asked for."""
+    one = asked(latency_s=2e-6)
+    assert {found.active for found in compare(one).values()} == {schedule(one, "themis").active}
+    assert schedule(one, "weft").active == schedule(one, "themis").active
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather"])
+def test_independent_is_never_slower(kind):
+    usual, free = schedule(asked(kind), "weft"), schedule(asked(kind), "weft", independent=True)
+    assert free.time_s <= usual.time_s * (1 + 1e-12)
+
+
+@given(st.sampled_from(POLICIES), st.floats(1.0, 1e12), st.sampled_from(["all-reduce", "all-gather"]))
+@settings(max_examples=40, deadline=None)
+def test_chunks_add_up(policy, bytes_, kind):
+    found = schedule(asked(kind, bytes_), policy)
+    assert found.schedule.chunk_bytes.sum() == pytest.approx(bytes_)
+    assert (found.schedule.chunk_bytes > 0).all()
+    assert (np.sort(found.schedule.orders, axis=1) == [0, 1]).all()
+    assert found.time_s >= best_shares(found.schedule.request).bound_s * (1 - 1e-9)

@@ -1,0 +1,416 @@
+"""Properties of the closed-form clock over random layouts of dense, grouped-query, expert, latent and
+windowed models."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from weft.cluster.calibration import Calibration, calibration
+from weft.cluster.catalogue import load as load_cluster
+from weft.cluster.spec import Cluster
+from weft.collectives.cost import Network, collective_s
+from weft.errors import Unsupported
+from weft.estimation.iteration import Estimator
+from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, EstimateTable
+from weft.estimation.single import estimate
+from weft.layout.check import explain
+from weft.layout.mesh import Spread
+from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.table import LayoutTable
+from weft.model import Job, Recipe
+from weft.model.catalogue import load as load_model
+from weft.model.flops import model_flops
+
+RECIPE = Recipe(global_batch=64, sequence=4096)
+WORKS = {
+    "gpt-unfused": ("gpt-7.5b-sc21", replace(RECIPE, attention="unfused", dropout=True, precision="fp16")),
+    "llama": ("llama-3-8b", RECIPE),
+    "llama-fp8": ("llama-3-8b", replace(RECIPE, precision="fp8", gradient_bytes=2)),
+    "mixtral": ("mixtral-8x7b", RECIPE),
+    "deepseek": ("deepseek-v2-lite", RECIPE),
+    "gemma": ("gemma-2-9b", RECIPE),
+}
+COUNT = 64
+
+
+def job(name: str) -> Job:
+    model, recipe = WORKS[name]
+    return Job(model=load_model(model).model, recipe=recipe)
+
+
+def cluster() -> Cluster:
+    return load_cluster(f"h100-{COUNT}")
+
+
+def random_layout(rng: np.random.Generator) -> Layout:
+    """Any combination of fields whose degrees multiply to COUNT."""
+    degrees = dict.fromkeys(("x", "y", "context", "z", "data", "pipeline"), 1)
+    for _ in range(COUNT.bit_length() - 1):
+        degrees[str(rng.choice(list(degrees)))] *= 2
+    schedule = str(rng.choice(SCHEDULES)) if degrees["pipeline"] > 1 else "1f1b"
+    virtual = {"zbv": 2, "interleaved": int(rng.choice([2, 4]))}.get(schedule, 1)
+    recompute = str(rng.choice(RECOMPUTES))
+    return Layout(
+        **degrees,
+        schedule=schedule,  # type: ignore[arg-type]
+        virtual_stages=virtual,
+        micro_batch=int(rng.choice([1, 2, 4])),
+        zero=int(rng.integers(3)),
+        recompute=recompute,  # type: ignore[arg-type]
+        recompute_layers=int(rng.choice([0, 1])) if recompute == "full" else 0,
+        expert=int(rng.choice([1, 2, 4, 8])),
+        sequence_parallel=bool(rng.integers(2)),
+        context_method=str(rng.choice(CONTEXT_METHODS)),  # type: ignore[arg-type]
+        overlap_tensor=str(rng.choice(TENSOR_OVERLAPS)),  # type: ignore[arg-type]
+        overlap_reduce=bool(rng.integers(2)),
+        overlap_gather=bool(rng.integers(2)),
+        offload_optimizer=bool(rng.integers(2)),
+        offload_activations=bool(rng.integers(2)),
+    )
+
+
+@cache
+def layouts(name: str) -> tuple[Layout, ...]:
+    """Valid random layouts."""
+    rng, work, found = np.random.default_rng(7), job(name), []
+    while len(found) < 250:
+        layout = random_layout(rng)
+        if work.model.kinds[-1].moe is None:
+            layout = replace(layout, expert=1)
+        else:
+            layout = replace(layout, y=1, data=layout.data * layout.y)
+        if layout.x == 1 or layout.y > 1:
+            layout = replace(layout, sequence_parallel=False)
+        if explain(work, COUNT, layout) is None:
+            found.append(layout)
+    return tuple(found)
+
+
+@cache
+def results(name: str) -> EstimateTable:
+    return Estimator(job(name), cluster()).evaluate(LayoutTable.of(layouts(name)))
+
+
+def flat(table: EstimateTable) -> dict[str, np.ndarray]:
+    """Every column by name."""
+    columns = {f.name: getattr(table, f.name) for f in fields(table) if f.name not in ("time", "memory")}
+    columns |= {f"time.{name}": getattr(table.time, name) for name in TIME_PARTS}
+    columns |= {f"memory.{name}": getattr(table.memory, name) for name in (*MEMORY_PARTS, "stage")}
+    return columns
+
+
+works = pytest.mark.parametrize("name", WORKS)
+
+
+@works
+def test_random_layouts_cover_every_switch(name: str) -> None:
+    sample = layouts(name)
+    for field in ("x", "z", "data", "pipeline", "context", "schedule", "recompute", "overlap_tensor"):
+        assert len({getattr(layout, field) for layout in sample}) > 1, field
+
+
+@works
+def test_parts_add_up(name: str) -> None:
+    found = results(name)
+    time = sum(getattr(found.time, part) for part in TIME_PARTS)
+    memory = sum(getattr(found.memory, part) for part in MEMORY_PARTS)
+    assert np.allclose(time, found.iteration_s, rtol=1e-12)
+    assert np.allclose(memory, found.memory_bytes, rtol=1e-12)
+
+
+@works
+def test_everything_is_finite_and_not_negative(name: str) -> None:
+    for column, values in flat(results(name)).items():
+        assert np.isfinite(values).all(), column
+        assert (values >= 0).all(), column
+    assert (results(name).iteration_s > 0).all()
+    assert (results(name).memory_bytes > 0).all()
+
+
+@works
+def test_never_faster_than_the_lower_bound(name: str) -> None:
+    found = results(name)
+    assert (found.lower_bound_s > 0).all()
+    assert (found.iteration_s >= found.lower_bound_s).all()
+
+
+@works
+def test_a_table_equals_single_layouts_bit_for_bit(name: str) -> None:
+    estimator, together = Estimator(job(name), cluster()), flat(results(name))
+    for i in range(0, len(layouts(name)), 5):
+        alone = flat(estimator.evaluate(LayoutTable.of([layouts(name)[i]])))
+        for column, values in alone.items():
+            assert values[0] == together[column][i], (column, layouts(name)[i])
+
+
+@works
+def test_order_and_batches_do_not_matter(name: str) -> None:
+    estimator, together = Estimator(job(name), cluster()), flat(results(name))
+    table = LayoutTable.of(layouts(name))
+    order = np.random.default_rng(3).permutation(len(table))
+    for part in np.array_split(order, 3):
+        for column, values in flat(estimator.evaluate(table.take(part))).items():
+            assert np.array_equal(values, together[column][part]), column
+
+
+def test_large_tables_are_pieces_of_the_same_rows() -> None:
+    """Tables longer than one pass of the arithmetic."""
+    estimator, name = Estimator(job("llama"), cluster()), "llama"
+    times = 60
+    repeated = np.tile(np.arange(len(layouts(name))), times)
+    found = flat(estimator.evaluate(LayoutTable.of(layouts(name)).take(repeated)))
+    for column, values in flat(results(name)).items():
+        assert np.array_equal(found[column], np.tile(values, times)), column
+
+
+@works
+def test_model_flops_are_executed(name: str) -> None:
+    """Without y (whose ranks repeat attention) and with sequence parallelism (or the latent projections
+    repeat over x) exactly the model's FLOPs run, plus the replayed part."""
+    work, found = job(name), results(name)
+    causal = work.recipe.attention == "flash"
+    expected = model_flops(work.model, work.recipe, causal=causal)
+    plain = np.array([one.y == 1 and (one.x == 1 or one.sequence_parallel) for one in layouts(name)])
+    useful = found.executed_flops - found.replayed_flops
+    assert plain.any()
+    assert np.allclose(useful[plain], expected, rtol=1e-9)
+    assert (useful >= expected * (1 - 1e-9)).all()
+
+
+@works
+def test_full_recomputation_repeats_the_blocks(name: str) -> None:
+    work, found = job(name), results(name)
+    head = 2.0 * work.recipe.tokens * work.model.hidden * work.model.vocab
+    useful = found.executed_flops - found.replayed_flops
+    forward = useful / 3 - head
+    share = found.replayed_flops / forward
+    whole = np.array([one.recompute == "full" and one.recompute_layers == 0 for one in layouts(name)])
+    none = np.array([one.recompute == "none" for one in layouts(name)])
+    assert np.allclose(share[whole], 1.0)
+    assert (share[none] == 0).all()
+    assert (share < 1 + 1e-9).all()
+
+
+@works
+def test_rates_follow_from_the_time(name: str) -> None:
+    work = job(name)
+    for one in estimate(work, cluster(), layouts(name)[:5]):
+        peak = cluster().accelerator.peak_flops(work.recipe.precision)
+        assert one.tokens_per_s == pytest.approx(work.recipe.tokens / one.iteration_s)
+        assert one.mfu == pytest.approx(model_flops(work.model, work.recipe) / one.iteration_s / peak / COUNT)
+        assert one.hfu >= one.mfu
+        assert one.model_tflops == pytest.approx(one.mfu * peak / 1e12)
+        assert one.fits == (one.memory_bytes <= cluster().accelerator.memory_bytes)
+
+
+# Directions -------------------------------------------------------------------------------------
+
+
+def variants(name: str, field: str, values: tuple[object, ...]) -> list[EstimateTable]:
+    """The same layouts with one field set to each value, where all are valid.
+
+    Activations stay on board unless they are the question: their transfers hide behind whatever is exposed.
+    """
+    work = job(name)
+    base = [replace(one, offload_activations=False) for one in layouts(name)]
+    rows = [[replace(one, **{field: value}) for value in values] for one in base]  # type: ignore[arg-type]
+    sound = [row for row in rows if all(explain(work, COUNT, one) is None for one in row)]
+    assert sound
+    estimator = Estimator(work, cluster())
+    return [estimator.evaluate(LayoutTable.of(list(column))) for column in zip(*sound, strict=True)]
+
+
+@works
+@pytest.mark.parametrize("field", ["overlap_reduce", "overlap_gather"])
+def test_overlap_never_loses(name: str, field: str) -> None:
+    without, with_ = variants(name, field, (False, True))
+    assert (with_.iteration_s <= without.iteration_s * (1 + 1e-12)).all()
+    assert np.array_equal(with_.memory_bytes, without.memory_bytes)
+
+
+@works
+def test_tensor_overlap_never_loses(name: str) -> None:
+    found = variants(name, "overlap_tensor", TENSOR_OVERLAPS)
+    for slower, faster in pairwise(found):
+        assert (faster.iteration_s <= slower.iteration_s * (1 + 1e-12)).all()
+
+
+@works
+def test_zero_stages_save_memory(name: str) -> None:
+    for more, less in pairwise(variants(name, "zero", (0, 1, 2))):
+        assert (less.memory_bytes <= more.memory_bytes * (1 + 1e-12)).all()
+
+
+@works
+def test_recomputation_saves_memory_and_costs_time(name: str) -> None:
+    """Selective against none; full needs a block's working space, which stages of one layer do not save."""
+    found = variants(name, "recompute", ("none", "selective"))
+    assert (found[1].memory_bytes <= found[0].memory_bytes * (1 + 1e-12)).all()
+    assert (found[1].iteration_s >= found[0].iteration_s * (1 - 1e-12)).all()
+
+
+@works
+def test_offloading_saves_memory(name: str) -> None:
+    for field in ("offload_optimizer", "offload_activations"):
+        on_board, offloaded = variants(name, field, (False, True))
+        assert (offloaded.memory_bytes <= on_board.memory_bytes * (1 + 1e-12)).all()
+
+
+@works
+def test_sequence_parallelism_saves_memory(name: str) -> None:
+    if job(name).model.kinds[-1].moe is not None:
+        pytest.skip("experts need it")
+    without, with_ = variants(name, "sequence_parallel", (False, True))
+    assert (with_.memory_bytes <= without.memory_bytes * (1 + 1e-12)).all()
+
+
+def doubled(base: Cluster) -> Cluster:
+    """Twice every peak and bandwidth."""
+    chip = base.accelerator
+    names = [f.name for f in fields(chip) if f.name.endswith(("_flops", "_Bps"))]
+    tiers = tuple(replace(tier, bandwidth_Bps=2 * tier.bandwidth_Bps) for tier in base.tiers)
+    faster = replace(chip, **{name: 2 * getattr(chip, name) for name in names})
+    return replace(base, accelerator=faster, tiers=tiers)
+
+
+@works
+def test_doubling_all_hardware_never_slows(name: str) -> None:
+    faster = Estimator(job(name), doubled(cluster())).evaluate(LayoutTable.of(layouts(name)))
+    assert (faster.iteration_s <= results(name).iteration_s * (1 + 1e-12)).all()
+    assert (faster.lower_bound_s < results(name).lower_bound_s).all()
+
+
+@works
+def test_ideal_constants_never_slow(name: str) -> None:
+    """Efficiencies of one and no fixed costs: still above the bound."""
+    ideal = Calibration(
+        gemm_efficiency=1.0,
+        low_precision_efficiency=1.0,
+        attention_efficiency=1.0,
+        gemm_depth=0.0,
+        memory_efficiency=1.0,
+        kernel_s=0.0,
+        launch_s=0.0,
+        scale_up_efficiency=1.0,
+        scale_up_reduction_efficiency=1.0,
+        scale_out_efficiency=1.0,
+        collective_s=0.0,
+        overlap_cost=0.0,
+        iteration_s=0.0,
+        optimizer_efficiency=1.0,
+        host_efficiency=1.0,
+        host_update_Bps=1e15,
+    )
+    found = Estimator(job(name), cluster(), ideal).evaluate(LayoutTable.of(layouts(name)))
+    assert (found.iteration_s <= results(name).iteration_s).all()
+    assert (found.iteration_s >= found.lower_bound_s * (1 - 1e-12)).all()
+
+
+# Schedules --------------------------------------------------------------------------------------
+
+
+def schedules(micro_batches: int) -> dict[str, EstimateTable]:
+    """One pipeline of 8 stages of 4 equal blocks under every schedule, with element-wise steps fused: what
+    they take leaves weight gradients, which zero-bubble schedules defer, a smaller share."""
+    work = Job(model=load_model("llama-2-7b").model, recipe=replace(RECIPE, global_batch=micro_batches))
+    estimator = Estimator(work, load_cluster("h100-8"), calibration("h100", stack=None))
+    pairs = {"1f1b": 1, "interleaved": 2, "zb1p": 1, "zbv": 2}
+    return {
+        name: estimator.evaluate(
+            LayoutTable.of([Layout(pipeline=8, schedule=name, virtual_stages=virtual)])  # type: ignore[arg-type]
+        )
+        for name, virtual in pairs.items()
+    }
+
+
+def test_bubbles_of_the_schedules() -> None:
+    """(p - 1) / m of the work for 1F1B, half of it with two chunks, half or less for zero-bubble."""
+    found = {name: float(table.time.bubble_s[0]) for name, table in schedules(32).items()}
+    plain = schedules(32)["1f1b"]
+    busy = float(plain.time.forward_s[0] + plain.time.backward_s[0])
+    assert found["1f1b"] == pytest.approx(busy * 7 / 32, rel=0.15)
+    assert found["interleaved"] == pytest.approx(found["1f1b"] / 2, rel=0.2)
+    assert found["zbv"] <= found["zb1p"] <= 0.5 * found["1f1b"]
+
+
+def test_bubble_is_paid_once_per_iteration() -> None:
+    short, long = (schedules(batch)["1f1b"].time for batch in (16, 64))
+    assert short.bubble_s[0] == pytest.approx(long.bubble_s[0])
+    assert short.forward_s[0] * 4 == pytest.approx(long.forward_s[0])
+
+
+def test_twice_the_batch_is_at_most_twice_the_time() -> None:
+    work = job("llama")
+    layout = Layout(x=8, data=8, sequence_parallel=True)
+    one = estimate(work, cluster(), [layout])[0].iteration_s
+    twice = Job(model=work.model, recipe=replace(RECIPE, global_batch=128))
+    two = estimate(twice, cluster(), [layout])[0].iteration_s
+    assert one < two < 2 * one
+
+
+def test_missing_precision_is_refused() -> None:
+    work = Job(model=load_model("llama-3-8b").model, recipe=replace(RECIPE, precision="fp8"))
+    with pytest.raises(Unsupported, match="fp8"):
+        Estimator(work, load_cluster("a100-8"))
+
+
+# Hand-worked parts ------------------------------------------------------------------------------
+
+
+def one(layout: Layout, batch: int, cluster_name: str = "h100-64") -> EstimateTable:
+    work = Job(model=load_model("llama-2-7b").model, recipe=replace(RECIPE, global_batch=batch))
+    return Estimator(work, load_cluster(cluster_name)).evaluate(LayoutTable.of([layout]))
+
+
+def test_plain_pipelines_wait_for_every_boundary() -> None:
+    """Two messages a micro-batch, and two per boundary to fill and drain."""
+    cluster_ = load_cluster("h100-8")
+    network = Network.of(cluster_, calibration("h100"))
+    pair = Spread(np.array([8.0]), (np.array([8.0]),))
+    hop = float(collective_s("send", np.array([2.0 * 4096 * 4096]), pair, network)[0])
+    for batch in (8, 32):
+        found = one(Layout(pipeline=8), batch, "h100-8").time.stage_send_s[0]
+        assert found == pytest.approx((2 * batch + 2 * 7) * hop)
+
+
+def test_sharded_gradients_are_scattered_every_micro_batch() -> None:
+    """ZeRO-2: m reduce-scatters where ZeRO-1 has one; both gather parameters once."""
+
+    def exposed(zero: int, micro_batches: int) -> float:
+        layout = Layout(data=64, zero=zero, overlap_reduce=False, overlap_gather=False)
+        return float(one(layout, 64 * micro_batches).time.data_s[0])
+
+    scatter = (exposed(2, 5) - exposed(2, 1)) / 4
+    assert scatter > 0
+    assert exposed(1, 1) == pytest.approx(exposed(1, 5))
+    assert exposed(2, 1) == pytest.approx(exposed(1, 1))
+    assert exposed(1, 1) > scatter
+
+
+@pytest.mark.parametrize("field", ["overlap_gather", "overlap_reduce"])
+def test_hidden_collectives_slow_the_work_that_hides_them(field: str) -> None:
+    cost = calibration("h100").overlap_cost
+    base = Layout(z=64, overlap_gather=False, overlap_reduce=False)
+    without, with_ = (one(layout, 64).time for layout in (base, replace(base, **{field: True})))  # type: ignore[arg-type]
+    hidden = without.weights_s[0] - with_.weights_s[0]
+    assert hidden > 0
+    assert with_.backward_s[0] - without.backward_s[0] == pytest.approx(cost * hidden)
+
+
+def test_nothing_hidden_slows_nothing() -> None:
+    """Without overlap the cost of overlap does not matter."""
+    layout = Layout(z=64, overlap_gather=False, overlap_reduce=False, overlap_tensor="none")
+    work = Job(model=load_model("llama-2-7b").model, recipe=RECIPE)
+    free = replace(calibration("h100"), overlap_cost=0.0)
+    found = Estimator(work, cluster(), free).evaluate(LayoutTable.of([layout]))
+    assert found.iteration_s[0] == one(layout, 64).iteration_s[0]
+
+
+def test_optimizer_updates_what_a_rank_keeps() -> None:
+    whole, shared = (one(Layout(data=64, zero=zero), 64).time.optimizer_s[0] for zero in (0, 1))
+    assert whole == pytest.approx(64 * shared)

@@ -1,0 +1,152 @@
+"""The roofline of single kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.catalogue import accelerator
+from weft.errors import Unsupported
+from weft.estimation.kernels import Kernels
+from weft.layout.operations import FlashAttention, Gemm, Pass
+from weft.model import PRECISIONS, Precision
+
+H100 = accelerator("h100")
+CONSTANTS = Calibration()
+
+
+def kernels(precision: Precision = "bf16", constants: Calibration = CONSTANTS) -> Kernels:
+    return Kernels(H100, constants, precision)
+
+
+def gemm(m: float, n: float, k: float, copies: float = 1.0, *, core: bool = False) -> Gemm:
+    arrays = [np.array([float(v)]) for v in (m, n, k)]
+    role = "core" if core else "linear"
+    return Gemm(name="g", phase="forward", m=arrays[0], n=arrays[1], k=arrays[2], copies=copies, role=role)
+
+
+def seconds(operation: Gemm | FlashAttention | Pass, made: Kernels | None = None) -> float:
+    return float((made or kernels()).seconds(operation)[0])
+
+
+sides = st.integers(1, 20_000)
+
+
+@given(sides, sides, sides, st.sampled_from([1, 8, 64]))
+def test_never_above_the_roofline(m: int, n: int, k: int, copies: int) -> None:
+    """No kernel beats peak arithmetic or peak memory."""
+    spent = seconds(gemm(m, n, k, copies))
+    assert spent >= 2.0 * m * n * k * copies / H100.bf16_flops
+    assert spent >= 2.0 * copies * (m * k + n * k + m * n) / H100.memory_Bps
+
+
+@given(sides, sides, sides, st.integers(0, 2), st.integers(1, 500))
+def test_larger_is_not_faster(m: int, n: int, k: int, side: int, more: int) -> None:
+    grown = [m, n, k]
+    grown[side] += more
+    assert seconds(gemm(*grown)) >= seconds(gemm(m, n, k)) * (1 - 1e-12)
+
+
+def test_large_square_products_reach_the_calibrated_share() -> None:
+    spent = seconds(gemm(65536, 65536, 65536))
+    share = 2.0 * 65536**3 / spent / H100.bf16_flops
+    assert share == pytest.approx(CONSTANTS.gemm_efficiency, rel=0.01)
+
+
+def test_small_products_do_not_fill_the_machine() -> None:
+    """One 128 x 128 block is at most four tiles for 132 multiprocessors."""
+    spent = seconds(gemm(128, 128, 8192), kernels(constants=replace(CONSTANTS, kernel_s=0.0)))
+    assert 2.0 * 128 * 128 * 8192 / spent / H100.bf16_flops < 4 / 132
+
+
+def test_copies_fill_the_machine() -> None:
+    one, many = seconds(gemm(512, 128, 512)), seconds(gemm(512, 128, 512, 64))
+    assert many < 64 * one
+
+
+def test_thin_products_are_bound_by_memory() -> None:
+    spent = seconds(gemm(16, 16384, 16384), kernels(constants=replace(CONSTANTS, kernel_s=0.0)))
+    moved = 2.0 * (16 * 16384 + 16384**2 + 16 * 16384)
+    assert spent == pytest.approx(moved / (H100.memory_Bps * CONSTANTS.memory_efficiency))
+
+
+def test_nothing_to_compute_takes_no_time() -> None:
+    assert seconds(gemm(0, 128, 128)) == 0
+    assert seconds(Pass(name="p", phase="forward", bytes=np.zeros(1))) == 0
+
+
+def test_passes_move_bytes() -> None:
+    spent = seconds(Pass(name="p", phase="forward", bytes=np.array([1e10])))
+    assert spent == pytest.approx(1e10 / (H100.memory_Bps * CONSTANTS.memory_efficiency), rel=0.01)
+
+
+def test_attention_is_the_longer_of_arithmetic_and_memory() -> None:
+    assert flash(1e13, 1e3) == pytest.approx(1e13 / (H100.bf16_flops * CONSTANTS.attention_efficiency), rel=0.01)
+    assert flash(1e3, 1e10) == pytest.approx(1e10 / (H100.memory_Bps * CONSTANTS.memory_efficiency), rel=0.01)
+
+
+def flash(flops: float, bytes_: float, *, pairs: float = 1e6, edges: int = 1, features: float = 128.0) -> float:
+    """Seconds of one fused attention."""
+    arrays = [np.array([value]) for value in (flops, bytes_, 1.0)]
+    return seconds(
+        FlashAttention(
+            phase="forward",
+            flops=arrays[0],
+            bytes=arrays[1],
+            calls=arrays[2],
+            pairs=pairs,
+            edges=edges,
+            features=features,
+        )
+    )
+
+
+def test_narrow_heads_and_short_rows_of_pairs_are_slower() -> None:
+    """Exponentials do not shrink with the head; tiles at the mask's edge are computed whole."""
+    assert flash(1e13, 1e3, features=64.0) > 1.1 * flash(1e13, 1e3) > 1.2 * flash(1e13, 1e3, features=256.0)
+    assert flash(1e13, 1e3, pairs=64.0) == pytest.approx(2 * flash(1e13, 1e3), rel=0.01)
+    assert flash(1e13, 1e3, pairs=128.0, edges=2) == pytest.approx(2 * flash(1e13, 1e3), rel=0.01)
+
+
+def test_a_lower_power_limit_slows_products() -> None:
+    constants = replace(CONSTANTS, reference_power_w=700.0, power_exponent=0.5, kernel_s=0.0)
+    capped = Kernels(replace(H100, power_w=350.0), constants, "bf16")
+    usual = Kernels(H100, constants, "bf16")
+    assert seconds(gemm(8192, 8192, 8192), capped) == pytest.approx(2**0.5 * seconds(gemm(8192, 8192, 8192), usual))
+    assert capped.memory_s(np.array([1e9])) == usual.memory_s(np.array([1e9]))
+
+
+def test_unfused_software_moves_more() -> None:
+    plain, routed = (Pass(name=name, phase="forward", bytes=np.array([1e10])) for name in ("p", "expert.p"))
+    constants = replace(CONSTANTS, pass_overhead=2.0, routing_overhead=1.5)
+    slow = kernels(constants=constants)
+    assert seconds(plain, slow) == pytest.approx(2 * seconds(plain), rel=0.01)
+    assert seconds(routed, slow) == pytest.approx(3 * seconds(routed), rel=0.01)
+
+
+def test_eight_bits_gain_more_on_larger_products() -> None:
+    """Quantization passes and fixed costs eat the gain of small products."""
+    gains = [seconds(gemm(n, n, n)) / seconds(gemm(n, n, n), kernels("fp8")) for n in (256, 2048, 16384)]
+    assert gains == sorted(gains)
+    assert 1.4 < gains[-1] < 2.0
+
+
+def test_attention_scores_and_logits_stay_in_16_bits() -> None:
+    core = gemm(8192, 8192, 8192, core=True)
+    assert seconds(core, kernels("fp8")) == seconds(core)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_each_precision_runs_or_is_refused(precision: Precision) -> None:
+    made = kernels(precision)
+    if H100.fp4_flops == 0 and precision == "nvfp4":
+        with pytest.raises(Unsupported, match="nvfp4"):
+            made.peak(core=False)
+    else:
+        assert made.peak(core=False) >= made.peak(core=True) * 0.05
+        assert seconds(gemm(4096, 4096, 4096), made) > 0

@@ -1,0 +1,221 @@
+"""Memory against the formulas of arXiv 2205.05198 and arXiv 1910.02054."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.cluster.catalogue import load as load_cluster
+from weft.cluster.spec import Cluster
+from weft.estimation.iteration import Estimator
+from weft.estimation.memory import block_activations, block_parameters
+from weft.estimation.result import EstimateTable, MemoryParts
+from weft.layout.operations import Sizes
+from weft.layout.spec import Layout
+from weft.layout.table import LayoutTable
+from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
+from weft.model.catalogue import load as load_model
+
+UNFUSED = Recipe(global_batch=64, sequence=512, precision="fp16", attention="unfused", dropout=True)
+FLASH = replace(UNFUSED, attention="flash", dropout=False, precision="bf16")
+
+
+def gpt(heads: int, hidden: int) -> Block:
+    return Block(
+        hidden=hidden,
+        attention=Attention(heads=heads, kv_heads=heads, head_dim=hidden // heads, rotary=False),
+        feed_forward=FeedForward(intermediate=4 * hidden, gated=False),
+    )
+
+
+def model(block: Block, layers: int = 4, *, tied: bool = False, vocab: int = 64) -> Model:
+    return Model(
+        name="m", hidden=block.hidden, vocab=vocab, runs=(BlockRun(block=block, count=layers),), tied_embeddings=tied
+    )
+
+
+def sizes(layout: Layout, recipe: Recipe) -> Sizes:
+    return Sizes.of(LayoutTable.of([layout]), recipe)
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from([128, 256, 1024]))
+@settings(deadline=None)
+def test_unfused_block_keeps_what_the_paper_counts(t: int, b: int, h: int) -> None:
+    """Table 2 of arXiv 2205.05198."""
+    a, s = 8, UNFUSED.sequence
+    sbh = float(s * b * h)
+    plain = block_activations(gpt(a, h), UNFUSED, sizes(Layout(x=t, micro_batch=b), UNFUSED))
+    assert plain.none[0] == pytest.approx(sbh * (10 + 24 / t + 5 * a * s / (h * t)))
+    assert plain.selective[0] == pytest.approx(sbh * (10 + 24 / t))
+    assert plain.full[0] == pytest.approx(2 * sbh)
+    if t == 1:
+        return
+    layout = Layout(x=t, micro_batch=b, sequence_parallel=True)
+    sharded = block_activations(gpt(a, h), UNFUSED, sizes(layout, UNFUSED))
+    assert sharded.none[0] == pytest.approx(sbh / t * (34 + 5 * a * s / h))
+    assert sharded.selective[0] == pytest.approx(34 * sbh / t)
+    assert sharded.full[0] == pytest.approx(2 * sbh / t)
+
+
+@pytest.mark.parametrize("context", [2, 4])
+def test_context_parallelism_divides_activations(context: int) -> None:
+    whole = block_activations(gpt(8, 256), FLASH, sizes(Layout(), FLASH))
+    cut = block_activations(gpt(8, 256), FLASH, sizes(Layout(context=context), FLASH))
+    for name in ("none", "selective", "full"):
+        assert getattr(cut, name) * context == pytest.approx(getattr(whole, name))
+
+
+def test_flash_attention_keeps_no_scores() -> None:
+    long = replace(FLASH, sequence=8 * FLASH.sequence)
+    short_kept = block_activations(gpt(8, 256), FLASH, sizes(Layout(), FLASH)).none
+    long_kept = block_activations(gpt(8, 256), long, sizes(Layout(), long)).none
+    assert long_kept == pytest.approx(8 * short_kept)
+
+
+def test_llama_block_keeps_its_gated_activations() -> None:
+    """Per token and at 2 bytes: inputs of 2 norms (2h), of qkv and fc1 (2h), of the projection (h), queries
+    (h), keys and values (2 kv d), both halves and the product of the gated layer (3f); log-sum-exp (4a)."""
+    block = load_model("llama-3-8b").model.runs[0].block
+    h, f, kv, a = 4096, 14336, 8 * 128, 32
+    per_token = 2 * (2 * h + 2 * h + h + h + 2 * kv + 3 * f) + 4 * a
+    recipe = Recipe(global_batch=1, sequence=8192)
+    kept = block_activations(block, recipe, sizes(Layout(), recipe))
+    assert kept.none[0] == pytest.approx(per_token * 8192)
+
+
+def evaluate(
+    work: Model, layouts: list[Layout], recipe: Recipe = FLASH, cluster: Cluster | None = None
+) -> EstimateTable:
+    made = cluster or load_cluster(f"h100-{layouts[0].world}")
+    return Estimator(Job(model=work, recipe=recipe), made).evaluate(LayoutTable.of(layouts))
+
+
+def states(found: EstimateTable) -> list[tuple[float, float, float]]:
+    parts = (found.memory.weights_bytes, found.memory.gradients_bytes, found.memory.optimizer_bytes)
+    return [tuple(float(part[i]) for part in parts) for i in range(len(found))]  # type: ignore[misc]
+
+
+def test_eighteen_bytes_per_parameter_and_zero_stages() -> None:
+    """16-bit weights, fp32 gradients, fp32 master weights and two moments; ZeRO-1 divides the last three by
+    the replicas, ZeRO-2 the gradients as well (arXiv 1910.02054, figure 1)."""
+    work = model(gpt(8, 256))
+    psi = float(work.parameters)
+    found = evaluate(work, [Layout(data=8, zero=zero) for zero in (0, 1, 2)])
+    assert states(found) == [
+        pytest.approx((2 * psi, 4 * psi, 12 * psi)),
+        pytest.approx((2 * psi, 4 * psi, 12 * psi / 8)),
+        pytest.approx((2 * psi, 4 * psi / 8, 12 * psi / 8)),
+    ]
+
+
+def test_context_ranks_are_replicas_too() -> None:
+    work = model(gpt(8, 256))
+    ddp, mixed = evaluate(work, [Layout(data=8, zero=1), Layout(data=2, context=4, zero=1)]).memory.optimizer_bytes
+    assert ddp == pytest.approx(mixed)
+
+
+def test_fully_sharded_states_are_divided_by_z() -> None:
+    work = model(gpt(8, 256))
+    psi = float(work.parameters)
+    found = evaluate(work, [Layout(z=8), Layout(z=2, data=4, zero=0), Layout(z=2, data=4, zero=1)])
+    assert found.memory.gradients_bytes == pytest.approx(4 * psi / np.array([8.0, 2.0, 2.0]))
+    assert found.memory.optimizer_bytes == pytest.approx(12 * psi / np.array([8.0, 2.0, 8.0]))
+
+
+def test_bf16_gradients_take_half() -> None:
+    work = model(gpt(8, 256))
+    whole = evaluate(work, [Layout(data=8)]).memory.gradients_bytes
+    half = evaluate(work, [Layout(data=8)], replace(FLASH, gradient_bytes=2)).memory.gradients_bytes
+    assert half * 2 == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("name", ["gemma-2-2b", "llama-3.2-1b", "gpt2-xl", "llama-3-8b"])
+def test_one_rank_holds_every_parameter_once(name: str) -> None:
+    """Tied embeddings are one matrix where embedding and head share a stage."""
+    work = load_model(name).model
+    found = evaluate(work, [Layout(data=8, zero=0)])
+    assert found.memory.weights_bytes[0] == pytest.approx(2 * work.parameters, rel=1e-9)
+
+
+def test_tied_embeddings_are_copied_to_the_last_stage() -> None:
+    """Stages of one block: the first holds embedding, the last a copy; both hold V h more than the middle."""
+    work = model(gpt(8, 256), tied=True, vocab=65536)
+    found = evaluate(work, [Layout(pipeline=4, data=2, zero=0)])
+    block = work.runs[0].block.parameters
+    assert found.memory.weights_bytes[0] == pytest.approx(2 * (block + 65536 * 256 + 256), rel=1e-3)
+
+
+def test_tensor_parallelism_divides_all_but_the_norms() -> None:
+    block = gpt(8, 256)
+    whole = block_parameters(block, sizes(Layout(), FLASH)).dense[0]
+    cut = block_parameters(block, sizes(Layout(x=4), FLASH)).dense[0]
+    assert cut == pytest.approx((whole - block.vector_parameters) / 4 + block.vector_parameters)
+    both = block_parameters(block, sizes(Layout(x=4, y=2), FLASH)).dense[0]
+    assert both == pytest.approx((whole - block.vector_parameters) / 8 + block.vector_parameters)
+
+
+def test_expert_parallelism_divides_experts_only() -> None:
+    block = replace(
+        gpt(8, 256), feed_forward=MixtureOfExperts(experts=8, top_k=2, expert=FeedForward(intermediate=512))
+    )
+    work = model(block)
+    experts = 4 * 8 * 3 * 256 * 512
+    psi = float(work.parameters)
+    found = evaluate(work, [Layout(data=8, expert=expert, zero=0) for expert in (1, 2, 8)])
+    expected = [2 * (psi - experts + experts / expert) for expert in (1, 2, 8)]
+    assert found.memory.weights_bytes == pytest.approx(np.array(expected))
+    whole = evaluate(work, [Layout(data=8, expert=expert, zero=1) for expert in (1, 2, 8)])
+    assert whole.memory.optimizer_bytes == pytest.approx(np.full(3, 12 * psi / 8))
+
+
+@pytest.mark.parametrize(
+    ("layout", "in_flight"),
+    [
+        (Layout(pipeline=4), 4.0),
+        (Layout(pipeline=4, virtual_stages=2, schedule="interleaved"), 4 + 3 / 2),
+        (Layout(pipeline=4, schedule="zb1p"), 4.0),
+        (Layout(pipeline=4, virtual_stages=2, schedule="zbv"), 4.0),
+        (Layout(pipeline=4, micro_batch=32), 2.0),
+    ],
+)
+def test_first_stage_holds_the_pipelines_micro_batches(layout: Layout, in_flight: float) -> None:
+    """1F1B p, interleaved p (1 + (p - 1) / (p v)), zero-bubble p, and never more than there are."""
+    work = model(gpt(8, 256), layers=8)
+    kept = block_activations(work.runs[0].block, FLASH, sizes(layout, FLASH)).none[0]
+    found = evaluate(work, [layout], cluster=load_cluster("h100-4"))
+    assert found.memory.activations_bytes[0] == pytest.approx(2 * in_flight * kept)
+
+
+def test_partial_recomputation_lies_between() -> None:
+    work = model(gpt(8, 256), layers=8)
+    rows = [
+        Layout(data=8, recompute="none"),
+        Layout(data=8, recompute="full", recompute_layers=2),
+        Layout(data=8, recompute="full", recompute_layers=6),
+        Layout(data=8, recompute="full"),
+    ]
+    kept = evaluate(work, rows).memory.activations_bytes
+    assert kept[1] == pytest.approx(kept[0] * 0.75 + kept[3] * 0.25)
+    assert kept[2] == pytest.approx(kept[0] * 0.25 + kept[3] * 0.75)
+
+
+def test_offloading_empties_the_accelerator() -> None:
+    work = model(gpt(8, 256), layers=8)
+    rows = [
+        Layout(pipeline=8),
+        Layout(pipeline=8, offload_optimizer=True),
+        Layout(pipeline=8, offload_activations=True),
+    ]
+    found = evaluate(work, rows)
+    assert found.memory.optimizer_bytes[1] == 0
+    assert found.memory.activations_bytes[2] == pytest.approx(found.memory.activations_bytes[0] / 4)
+
+
+def test_memory_parts_add_up() -> None:
+    found = evaluate(model(gpt(8, 256)), [Layout(data=8), Layout(z=8), Layout(x=8, sequence_parallel=True)])
+    parts = [getattr(found.memory, part.name) for part in fields(MemoryParts) if part.name != "stage"]
+    assert found.memory_bytes == pytest.approx(sum(parts))

@@ -1,0 +1,166 @@
+"""Training runs: published operation, brute force and Monte-Carlo as oracles."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.cluster import catalogue as clusters
+from weft.errors import BadInput
+from weft.estimation.result import Estimate
+from weft.estimation.training import daly_interval, expected_seconds, training_run, young_interval
+from weft.layout.spec import Layout
+from weft.model import Job, Recipe
+from weft.model import catalogue as models
+from weft.model.flops import model_flops
+
+JOB = Job(model=models.load("llama-3.1-405b").model, recipe=Recipe(global_batch=2048, sequence=8192))
+CLUSTER = clusters.load("h100-16384")
+HOUR = 3600.0
+
+
+def timed(iteration_s: float, world: int = 16384) -> Estimate:
+    return Estimate(
+        layout=Layout(data=world),
+        iteration_s=iteration_s,
+        lower_bound_s=iteration_s,
+        tokens_per_s=1.0,
+        mfu=0.4,
+        mfu_unmasked=0.38,
+        hfu=0.4,
+        model_tflops=400.0,
+        memory_bytes=1.0,
+        capacity_bytes=2.0,
+        fullest_stage=0,
+        time=(),
+        memory=(),
+        provenance="analytic",
+        error=None,
+    )
+
+
+def test_llama_3_loses_less_than_ten_percent():
+    """419 unexpected interruptions in 54 days on 16,384 GPUs, effective training time above 90 % (arXiv
+    2407.21783, section 3.3.4)."""
+    mtbf_s = 54 * 24 * HOUR / 419 * 16384
+    run = training_run(timed(6.4), JOB, CLUSTER, tokens=15.6e12, mtbf_s=mtbf_s)
+    assert run.failures.job_mtbf_s == pytest.approx(3.09 * HOUR, rel=0.01)
+    assert 0.90 < run.failures.goodput < 0.97
+    assert run.failures.expected_failures / run.expected_days == pytest.approx(419 / 54, rel=1e-9)
+
+
+def test_llama_3_hours():
+    """30.84 million H100-hours by the model card, at 400 TFLOP/s (arXiv 2407.21783, table 4)."""
+    seconds = model_flops(JOB.model, JOB.recipe) / (16384 * 400e12)
+    mtbf_s = 54 * 24 * HOUR / 419 * 16384
+    run = training_run(timed(seconds), JOB, CLUSTER, tokens=15.6e12, mtbf_s=mtbf_s)
+    assert run.accelerator_hours == pytest.approx(30.84e6, rel=0.1)
+
+
+def test_sums():
+    run = training_run(timed(2.0), JOB, CLUSTER, tokens=JOB.recipe.tokens * 900 - 1, pue=1.5)
+    assert run.iterations == 900
+    assert run.training_s == run.expected_s == 1800.0
+    assert run.accelerator_hours == 16384 / 2
+    assert run.energy_mwh == pytest.approx(16384 * 700 * 0.5 * 1.5 / 1e6)
+    assert run.usd == pytest.approx(run.accelerator_hours * CLUSTER.accelerator.usd_per_hour)
+    assert any("price" in default for default in run.defaults)
+
+
+def test_no_price_no_dollars():
+    chip = replace(CLUSTER.accelerator, usd_per_hour=0.0)
+    run = training_run(timed(2.0), JOB, replace(CLUSTER, accelerator=chip), tokens=1e9)
+    assert run.usd is None
+    paid = training_run(timed(2.0), JOB, CLUSTER, tokens=1e9, usd_per_accelerator_hour=1.0)
+    assert paid.usd == paid.accelerator_hours
+    assert not any("price" in default for default in paid.defaults)
+
+
+mtbfs = st.floats(600.0, 1e6)
+checkpoints = st.floats(0.5, 200.0)
+
+
+@given(mtbfs, checkpoints, st.floats(0.0, 1000.0))
+def test_daly_is_within_a_thousandth_of_brute_force(mtbf_s, checkpoint_s, restart_s):
+    def cost(interval_s: float) -> float:
+        return expected_seconds(1e6, interval_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=mtbf_s)
+
+    grid = [math.exp(math.log(1.0) + i / 400 * math.log(1e7)) for i in range(401)]
+    best = min(cost(interval) for interval in grid if interval < 50 * mtbf_s)
+    assert cost(daly_interval(checkpoint_s, mtbf_s)) <= best * 1.001
+
+
+@given(mtbfs)
+def test_daly_tends_to_young_for_short_checkpoints(mtbf_s):
+    assert daly_interval(1e-4, mtbf_s) == pytest.approx(young_interval(1e-4, mtbf_s), rel=1e-3)
+    assert daly_interval(3 * mtbf_s, mtbf_s) == mtbf_s
+
+
+def simulated(interval_s, segments, checkpoint_s, restart_s, mtbf_s, rng) -> float:
+    """Time to pass ``segments`` of work, each with its checkpoint, when failures strike at any time."""
+    clock, failure = 0.0, rng.expovariate(1 / mtbf_s)
+    for _ in range(segments):
+        while clock + interval_s + checkpoint_s > failure:
+            clock, failure = failure, failure + rng.expovariate(1 / mtbf_s)
+            while clock + restart_s > failure:
+                clock, failure = failure, failure + rng.expovariate(1 / mtbf_s)
+            clock += restart_s
+        clock += interval_s + checkpoint_s
+    return clock
+
+
+@pytest.mark.parametrize(("interval_s", "checkpoint_s", "restart_s"), [(100, 5, 60), (400, 40, 300)])
+def test_expected_time_matches_monte_carlo(interval_s, checkpoint_s, restart_s):
+    rng, segments = random.Random(7), 100_000
+    found = simulated(interval_s, segments, checkpoint_s, restart_s, 1000.0, rng)
+    expected = expected_seconds(
+        segments * interval_s, interval_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=1000.0
+    )
+    assert found == pytest.approx(expected, rel=0.01)
+
+
+@given(st.floats(0.1, 100.0), st.floats(1e7, 1e10), st.floats(1e9, 1e14), st.floats(0.0, 3600.0), st.floats(1e9, 1e13))
+def test_shares_add_up_and_the_interval_is_the_best_of_all_whole_ones(
+    iteration_s, mtbf_s, checkpoint_bytes, restart_s, tokens
+):
+    run = training_run(
+        timed(iteration_s),
+        JOB,
+        CLUSTER,
+        tokens=tokens,
+        mtbf_s=mtbf_s,
+        checkpoint_bytes=checkpoint_bytes,
+        restart_s=restart_s,
+    )
+    found = run.failures
+    shares = (found.goodput, found.checkpoint_share, found.rework_share, found.restart_share)
+    assert all(0 <= share <= 1 for share in shares)
+    assert sum(shares) == pytest.approx(1.0, abs=1e-6)
+    assert run.expected_s >= run.training_s
+    for steps in {1, max(1, found.interval_iterations // 2), found.interval_iterations * 2, run.iterations}:
+        interval_s = min(steps, run.iterations) * iteration_s
+        if interval_s < 50 * found.job_mtbf_s:
+            other = expected_seconds(
+                run.training_s,
+                interval_s,
+                checkpoint_s=found.checkpoint_s,
+                restart_s=restart_s,
+                mtbf_s=found.job_mtbf_s,
+            )
+            assert run.expected_s <= other * 1.001
+
+
+@pytest.mark.parametrize("name", ["tokens", "mtbf_s", "usd_per_accelerator_hour", "checkpoint_bytes", "pue"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])
+def test_values_that_cannot_be_used(name, value):
+    values = {"tokens": 1e9, "mtbf_s": 1e8} | {name: value}
+    with pytest.raises(BadInput):
+        training_run(timed(1.0), JOB, CLUSTER, **values)
+
+
+def test_failures_faster_than_progress():
+    with pytest.raises(BadInput, match="leaves no time"):
+        training_run(timed(6.0), JOB, CLUSTER, tokens=1e12, mtbf_s=50_000)

@@ -1,0 +1,135 @@
+"""InfiniBand fabrics from the text of ibnetdiscover."""
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput, WeftError
+from weft.interop.fabrics.ibnetdiscover import read
+
+
+def guid(kind, number):
+    return f"{kind}-{number:016x}"
+
+
+def discovered(hosts=2, leaves=2, spines=2, speed="4xNDR"):
+    """``hosts`` with an adapter per leaf; every leaf joined with every spine by two cables."""
+    lines = ["#", "# Topology file: generated on Mon Dec 18 12:34:08 2023", "#"]
+    for leaf in range(leaves):
+        lines += ["", "vendid=0x2c9", "devid=0xd2f2", f"switchguid=0x{100 + leaf:x}({100 + leaf:x})"]
+        lines.append(f'Switch\t64 "{guid("S", 100 + leaf)}"\t\t# "leaf{leaf}" base port 0 lid {leaf} lmc 0')
+        for host in range(hosts):
+            other = f'"{guid("H", 1000 + 10 * host + leaf)}"[1](3e8)'
+            lines.append(f'[{host + 1}]\t{other} \t\t# "node{host} mlx5_{leaf}" lid 9 {speed}')
+        for spine in range(spines):
+            for k in (0, 1):
+                port = f"[{33 + 2 * spine + k}]"
+                other = f'"{guid("S", 200 + spine)}"[{1 + 2 * leaf + k}]'
+                lines.append(f'{port}\t{other}\t\t# "spine{spine}" lid 5 {speed}')
+    for spine in range(spines):
+        lines += ["", f'Switch\t64 "{guid("S", 200 + spine)}"\t\t# "spine{spine}" base port 0 lid 7 lmc 0']
+        for leaf in range(leaves):
+            for k in (0, 1):
+                other = f'"{guid("S", 100 + leaf)}"[{33 + 2 * spine + k}]'
+                lines.append(f'[{1 + 2 * leaf + k}]\t{other}\t\t# "leaf{leaf}" lid 5 {speed}')
+    for host in range(hosts):
+        for leaf in range(leaves):
+            number = 1000 + 10 * host + leaf
+            lines += ["", f"caguid=0x{number:x}"]
+            lines.append(f'Ca\t1 "{guid("H", number)}"\t\t# "node{host} mlx5_{leaf}"')
+            other = f'"{guid("S", 100 + leaf)}"[{host + 1}]'
+            lines.append(f'[1](3e8) \t{other}\t\t# lid 9 lmc 0 "leaf{leaf}" lid 4 {speed}')
+    return "\n".join(lines) + "\n"
+
+
+def test_two_tiers_of_switches():
+    fabric = read(discovered())
+    assert fabric.names[:4] == ("node0 mlx5_0", "node0 mlx5_1", "node1 mlx5_0", "node1 mlx5_1")
+    assert fabric.domain.tolist() == [0, 0, 1, 1]
+    assert fabric.rail.tolist() == [0, 1, 0, 1]
+    assert len(fabric.nodes_of("leaf")) == len(fabric.nodes_of("spine")) == 2
+    assert fabric.links == 2 * (4 + 8)
+    assert set(fabric.capacity_Bps.tolist()) == {50e9}
+    assert sorted(fabric.tier.tolist()) == [1] * 8 + [2] * 16
+
+
+@pytest.mark.parametrize(
+    ("speed", "Gbps"), [("4xSDR", 8), ("4xQDR", 32), ("4xEDR", 100), ("4xHDR", 200), ("2xHDR", 100)]
+)
+def test_speeds(speed, Gbps):
+    assert set(read(discovered(speed=speed)).capacity_Bps.tolist()) == {Gbps * 1e9 / 8}
+
+
+def test_hosts_joined_inside():
+    fabric = read(discovered(hosts=3), scale_up_Bps=450e9)
+    assert len(fabric.nodes_of("scale-up")) == 3
+    assert sorted(fabric.tier.tolist()).count(0) == 12
+
+
+def test_the_example_of_the_manual_pages_form():
+    text = """
+Non-Chassis Nodes
+vendid=0x8f1
+Switch  24 "S-005442ba00003080"         # "ISR9024" base port 0 lid 6 lmc 0
+[22]    "H-0008f10403961354"[1](8f10403961355)         # "MT23108" lid 4 4xSDR
+[10]    "H-0008f10403960558"[2](8f1040396055a)         # "MT23108" lid 14 4xSDR
+
+Ca      2 "H-0008f10403961354"          # "MT23108"
+[1](8f10403961355)     "S-005442ba00003080"[22]         # lid 4 lmc 1 "ISR9024" lid 6 4xSDR
+
+Ca      2 "H-0008f10403960558"          # "MT23108"
+[2](8f1040396055a)      "S-005442ba00003080"[10]                # lid 14 lmc 1 "ISR9024" lid 6 4xSDR
+"""
+    fabric = read(text)
+    assert fabric.names == ("MT23108 H-0008f10403960558", "MT23108 H-0008f10403961354", "ISR9024")
+    assert set(fabric.capacity_Bps.tolist()) == {1e9}
+
+
+def test_aggregation_nodes_are_left_out():
+    text = discovered() + (
+        f'Ca\t1 "{guid("H", 77)}"\t\t# "Mellanox Technologies Aggregation Node"\n'
+        f'[1](4d) \t"{guid("S", 100)}"[64]\t\t# lid 9 lmc 0 "leaf0" lid 4 4xNDR\n'
+    )
+    assert read(text).accelerators == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("4xNDR", "4xABC", "line 9.*width and speed"),
+        ("4xNDR", "0xNDR", "no lanes"),
+        ('Ca\t1 "H-00000000000003e8"', '"', "port 1 is given twice"),
+        ('[1]\t"H-', '[x]\t"H-', "is no port"),
+        ('[2]\t"H-', '[1]\t"H-', "port 1 is given twice"),
+        ('"S-0000000000000065"\t\t# "leaf1"', '"S-0000000000000064"\t\t# "leaf1"', "given twice"),
+    ],
+)
+def test_output_that_cannot_be_used(old, new, words):
+    text = discovered()
+    assert old in text
+    with pytest.raises(BadInput, match=words):
+        read(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("text", ["", "hello", "[1] x", '[1]\t"S-1"[1] # 4xNDR'])
+def test_what_is_no_output(text):
+    with pytest.raises(BadInput):
+        read(text)
+
+
+def test_parts_without_a_path():
+    text = "\n".join(
+        line for line in discovered(spines=0).splitlines() if "mlx5_1" not in line or not line.startswith("[")
+    )
+    with pytest.raises(BadInput, match="disconnected"):
+        read(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 1500), st.integers(0, 40), st.text(alphabet='[]()"#SHC-01249x \t\nNDR', max_size=20))
+def test_changed_output_gives_a_fabric_or_an_error(at, length, inserted):
+    text = discovered()
+    with contextlib.suppress(WeftError):
+        assert read(text[:at] + inserted + text[at + length :]).accelerators >= 1

@@ -1,0 +1,176 @@
+"""Fabrics from LLDP neighbours."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput, WeftError
+from weft.interop.fabrics.formats import read_fabric
+from weft.interop.fabrics.lldp import read
+
+MAU = "400GbaseCR4 - 400GBASE-R PCS/PMA over 4 lane shielded copper balanced cable"
+
+
+def neighbour(port, other, other_port, *, host=False, mau=MAU, mac=None):
+    """One interface as lldpcli prints it in json0; a host's port has a MAC as its id."""
+    identity = {"type": "mac", "value": mac} if mac else {"type": "ifname", "value": other_port}
+    told = {"supported": False, "enabled": False, "current": [{"value": mau}]}
+    kinds = [("Bridge", not host), ("Router", not host), ("Wlan", False), ("Station", host)]
+    return {
+        "name": port,
+        "via": "LLDP",
+        "rid": "1",
+        "age": "0 day, 00:00:07",
+        "chassis": [
+            {
+                "id": [{"type": "mac", "value": "00:00:00:00:00:02"}],
+                "name": [{"value": other}],
+                "descr": [{"value": "SONiC"}],
+                "capability": [{"type": kind, "enabled": on} for kind, on in kinds],
+            }
+        ],
+        "port": [
+            {
+                "id": [identity],
+                "descr": [{"value": other_port}],
+                "ttl": [{"value": "120"}],
+                **({"auto-negotiation": [told]} if mau else {}),
+            }
+        ],
+    }
+
+
+def site(hosts=True, **options):
+    """Two leaves with a GPU host on both and one on the second, and a spine with two cables to each."""
+    spine = [
+        neighbour(f"swp{2 * i + k}", f"leaf{i}.dc.example", f"swp{10 + k}", **options) for i in (0, 1) for k in (0, 1)
+    ]
+    found = {"spine.json": spine}
+    for i in (0, 1):
+        rows = [neighbour(f"swp{10 + k}", "spine", f"swp{2 * i + k}", **options) for k in (0, 1)]
+        rows.append(neighbour("swp1", "gpu10", f"eth{i}", host=True, mac=f"02:00:00:00:00:0{i}", **options))
+        found[f"leaf{i}"] = rows
+    found["leaf1"].append(neighbour("swp2", "gpu9", "eth0", host=True, mac="02:00:00:00:00:09", **options))
+    if hosts:
+        found["gpu10"] = [neighbour(f"eth{i}", f"leaf{i}", "swp1", **options) for i in (0, 1)]
+    return {node: {"lldp": [{"interface": rows}]} for node, rows in found.items()}
+
+
+@pytest.mark.parametrize("hosts", [True, False])
+def test_a_site(hosts):
+    fabric = read(json.dumps(site(hosts)))
+    assert fabric.names == ("gpu9", "gpu10/eth0", "gpu10/eth1", "leaf0", "leaf1", "spine")
+    assert [fabric.roles[role] for role in fabric.role[3:]] == ["leaf", "leaf", "spine"]
+    assert fabric.domain.tolist() == [0, 1, 1]
+    assert sorted(fabric.cables.tolist()) == [1] * 6 + [2] * 4
+    assert set((fabric.capacity_Bps / fabric.cables).tolist()) == {50e9}
+    assert read(json.dumps(site(hosts)), scale_up_Bps=450e9).roles[-1] in ("scale-up", "spine")
+
+
+@pytest.mark.parametrize(
+    ("mau", "Gbps"),
+    [
+        ("1000BaseTFD - Four-pair Category 5 UTP, full duplex mode", 1),
+        ("2p5GbaseT - Twisted-pair copper", 2.5),
+        ("10GigBaseCX4 - X copper over 8 pair 100-Ohm balanced cable", 10),
+        ("100GbaseKR4 - 100GBASE-R PCS/PMA over an electrical backplane", 100),
+    ],
+)
+def test_speeds(mau, Gbps):
+    fabric = read(json.dumps(site(mau=mau)), capacity_Bps=1.0)
+    assert set((fabric.capacity_Bps / fabric.cables).tolist()) == {Gbps * 1e9 / 8}
+
+
+def test_the_slower_end_counts():
+    table = site()
+    table["spine.json"]["lldp"][0]["interface"][0] = neighbour("swp0", "leaf0", "swp10", mau="100Gbase")
+    fabric = read(json.dumps(table))
+    assert sorted(set(fabric.capacity_Bps.tolist())) == [12.5e9, 50e9, 100e9]
+
+
+@pytest.mark.parametrize("mau", [None, "unknown"])
+def test_speeds_that_nothing_tells(mau):
+    text = json.dumps(site(mau=mau))
+    with pytest.raises(BadInput, match=r"nothing tells the speed of .* -- give capacity_Bps"):
+        read(text)
+    assert set((read(text, capacity_Bps=5e9).capacity_Bps).tolist()) == {5e9, 10e9}
+
+
+def test_hosts_by_name():
+    table = site(False)
+    for row in table["leaf0"]["lldp"][0]["interface"] + table["leaf1"]["lldp"][0]["interface"]:
+        row["chassis"][0]["capability"] = []
+    with pytest.raises(BadInput, match=r"whether '(gpu10|spine)' is a host or a switch"):
+        read(json.dumps(table))
+    assert read(json.dumps(table), hosts=["gpu*"]).accelerators == 3
+    with pytest.raises(BadInput, match="no device is known as a host"):
+        read(json.dumps(table), hosts=["node*"])
+
+
+def test_equal_descriptions_of_ports_are_told_apart():
+    table = site(False)
+    for node in ("leaf0", "leaf1"):
+        table[node]["lldp"][0]["interface"][2]["port"][0]["descr"] = [{"value": "uplink"}]
+    assert read(json.dumps(table)).names[1:3] == ("gpu10/02:00:00:00:00:00", "gpu10/02:00:00:00:00:01")
+
+
+def test_read_by_content(tmp_path):
+    (tmp_path / "lldp.json").write_text(json.dumps(site()))
+    assert read_fabric(tmp_path / "lldp.json").accelerators == 3
+    (tmp_path / "lldp.json").write_text(json.dumps(site(mau=None)))
+    assert read_fabric(tmp_path / "lldp.json", capacity_Bps=1e9, hosts=["gpu*"]).accelerators == 3
+
+
+def changed(change):
+    table = site()
+    change(table, table["leaf0"]["lldp"][0]["interface"])
+    return json.dumps(table)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table, rows: table.clear(), "no object of nodes"),
+        (lambda table, rows: table.update(leaf0={"lldp": {"interface": {}}}), "leaf0: is no output of lldpcli"),
+        (lambda table, rows: table.update(leaf0=[]), "leaf0: is no output of lldpcli"),
+        (lambda table, rows: rows[0].update(chassis={"leaf1": {}}), "is no output of lldpcli in json0"),
+        (lambda table, rows: rows[0].update(chassis=[]), r"interface\[0\]: tells no chassis"),
+        (lambda table, rows: rows[0].pop("name"), "is no name"),
+        (lambda table, rows: rows[0]["port"][0].update(id=[{"type": "ifname", "value": 7}]), "is no name"),
+        (lambda table, rows: rows[0]["port"][0].update({"auto-negotiation": 3}), "is no output"),
+        (lambda table, rows: rows.append(neighbour("swp1", "spine", "swp99")), "leaf0 swp1 has two cables"),
+        (
+            lambda table, rows: table.update(
+                x={"lldp": []}, y={"lldp": [{"interface": [neighbour("a", "z", "b", host=True)]}]}
+            ),
+            "whether 'y' is a host",
+        ),
+    ],
+)
+def test_output_that_cannot_be_used(change, words):
+    with pytest.raises(BadInput, match=words):
+        read(changed(change))
+
+
+def test_parts_without_a_path():
+    table = site()
+    del table["spine.json"]
+    for node in ("leaf0", "leaf1"):
+        del table[node]["lldp"][0]["interface"][:2]
+    with pytest.raises(BadInput, match="disconnected"):
+        read(json.dumps(table))
+    with pytest.raises(BadInput, match="not valid JSON"):
+        read(json.dumps(table)[:500])
+    with pytest.raises(BadInput, match="no node sees a neighbour"):
+        read('{"a": {"lldp": [{}]}}')
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 6000), st.integers(0, 40), st.text(alphabet='[]{}:", 01nul', max_size=20))
+def test_changed_output_gives_a_fabric_or_an_error(at, length, inserted):
+    text = json.dumps(site())
+    with contextlib.suppress(WeftError):
+        assert read(text[:at] + inserted + text[at + length :]).accelerators >= 1

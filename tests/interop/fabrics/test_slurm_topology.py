@@ -1,0 +1,183 @@
+"""SLURM's topology.yaml and topology.conf, read and written."""
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput, Unsupported, WeftError
+from weft.fabric.assemble import Cable, Node, assemble
+from weft.fabric.dimension import Dimension
+from weft.fabric.families import clos, rail
+from weft.interop.fabrics.hostlist import compress, expand
+from weft.interop.fabrics.slurm_export import write
+from weft.interop.fabrics.slurm_topology import read
+from weft.interop.text.yaml_subset import parse_yaml
+
+TREE = """---
+# two leaves
+- topology: main
+  cluster_default: true
+  tree:
+    switches:
+    - switch: spine
+      children: leaf[0-1]
+    - switch: leaf0
+      nodes: node[01-04]
+    - switch: leaf1
+      nodes: "node[05-08]"  # the rest
+- topology: racks
+  cluster_default: False
+  block:
+    block_sizes:
+      - 4
+      - 8
+    blocks:
+      - block: b1
+        nodes: node[01-04]
+      - block: b2
+        nodes: node[05-08]
+- topology: none
+  flat: true
+"""
+CONF = """# comment
+SwitchName=leaf0 Nodes=node[01-04] LinkSpeed=100
+switchname=leaf1 nodes=node[05-08]
+SwitchName=spine Switches=leaf[0-1]
+"""
+
+
+@pytest.mark.parametrize("text", [TREE, CONF])
+def test_a_tree(text):
+    fabric = read(text)
+    assert fabric.names[:8] == tuple(f"node0{i}" for i in range(1, 9))
+    assert [len(fabric.nodes_of(role)) for role in ("leaf", "spine")] == [2, 1]
+    up = fabric.target == fabric.nodes_of("spine")[0]
+    assert fabric.capacity_Bps[up].tolist() == [4 * 50e9] * 2
+    assert fabric.cables[up].tolist() == [4, 4]
+    assert sorted(set(fabric.tier.tolist())) == [1, 2]
+
+
+def test_blocks_and_accelerators_per_node():
+    fabric = read(TREE, topology="racks", per_node=8)
+    assert fabric.accelerators == 64
+    assert len(fabric.nodes_of("scale-up")) == 8
+    assert fabric.domain.tolist() == [i // 8 for i in range(64)]
+    assert fabric.rail.tolist() == [i % 8 for i in range(64)]
+    assert len(fabric.nodes_of("leaf")) == 2
+    assert read("BlockName=b1 Nodes=n[0-3]\nBlockSizes=4\n").accelerators == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("SwitchName=a Nodes=n[0-", "brackets"),
+        ("SwitchName=a Nodes=n[3-1]", "range"),
+        ("SwitchName=a Nodes=n[0-99999999]", "more than"),
+        ("SwitchName=a Nodes=n[0-999][0-999][0-999]", "more than"),
+        ("SwitchName=a Nodes=n0\nSwitchName=a Nodes=n1", "line 2.*two switches"),
+        ("SwitchName=a Switches=b", "no switch 'b'"),
+        ("SwitchName=a Switches=b\nSwitchName=b Switches=a", "above itself"),
+        ("SwitchName=a Nodes=n0\nSwitchName=b Nodes=n1", "disconnected"),
+        ("SwitchName=a Nodes=n0\nnonsense", "line 2.*names no switch"),
+        ("SwitchName=a", "no nodes below"),
+        (TREE.replace("leaf0\n", "leaf1\n", 1), "two switches are named 'leaf1'"),
+        (TREE.replace("leaf[0-1]", "*anchor"), "line 8: an alias"),
+        (TREE.replace("leaf[0-1]", "&a leaf0"), "an anchor"),
+        (TREE.replace("leaf[0-1]", "!!python/object x"), "a tag"),
+        (TREE.replace("    - switch: spine", "\t- switch: spine"), "tabs|indented"),
+        (TREE.replace("switches:", "swiches:"), "no list of switches"),
+        (TREE.replace("- switch: leaf1", "- swich: leaf1"), "no switch"),
+        (TREE.replace("- topology: racks", "- x: racks"), "not a list of topologies"),
+    ],
+)
+def test_topologies_that_cannot_be_used(text, words):
+    with pytest.raises(BadInput, match=words):
+        read(text)
+
+
+def test_what_says_nothing_or_is_not_there():
+    with pytest.raises(Unsupported, match="neither"):
+        read(TREE, topology="none")
+    with pytest.raises(BadInput, match="holds no topology"):
+        read(TREE, topology="other")
+    with pytest.raises(BadInput, match="per node"):
+        read(TREE, per_node=0)
+
+
+def test_host_lists():
+    assert expand("node[01-03,07],gpu[1-2]x[0-1],login", where="x") == [
+        "node01", "node02", "node03", "node07", "gpu1x0", "gpu1x1", "gpu2x0", "gpu2x1", "login",
+    ]  # fmt: skip
+    assert compress(["n08", "n09", "n10", "n12", "a", "b1"]) == "n[08-10,12],a,b1"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.from_regex(r"[a-z]{1,2}[0-9]{0,3}", fullmatch=True), min_size=1, max_size=20))
+def test_compressed_lists_expand_to_the_same(names):
+    assert expand(compress(names), where="x") == names
+
+
+def test_yaml_forms():
+    text = "a:\n- 1\n- 'two'\n-\n  b: [x, \"y\"]\nc:   d # e\nf:\n"
+    assert parse_yaml(text, where="x") == {"a": ["1", "two", {"b": ["x", "y"]}], "c": "d", "f": ""}
+
+
+def test_a_fat_tree_is_written_as_it_is():
+    domain = Dimension(kind="switch", size=2, bandwidth_Bps=450e9)
+    text = write(clos.build(16, radix=8, bandwidth_Bps=50e9, scale_up=domain), topology="mine")
+    assert text == (
+        "- topology: mine\n  cluster_default: true\n  tree:\n    switches:\n"
+        "    - switch: leaf0\n      nodes: node[0-1]\n"
+        "    - switch: leaf1\n      nodes: node[2-3]\n"
+        "    - switch: leaf2\n      nodes: node[4-5]\n"
+        "    - switch: leaf3\n      nodes: node[6-7]\n"
+        "    - switch: spine0\n      children: leaf[0-3]\n"
+    )
+    again = read(text, per_node=2)
+    assert again.accelerators == 16
+    assert write(again, topology="mine") == text
+
+
+def test_rails_become_one_leaf_per_group_of_nodes():
+    domain = Dimension(kind="switch", size=4, bandwidth_Bps=450e9)
+    text = write(rail.only(64, radix=8, bandwidth_Bps=50e9, scale_up=domain))
+    assert "- switch: leaf0\n      nodes: node[00-03]\n" in text
+    assert text.endswith("- switch: spine0\n      children: leaf[0-3]\n")
+    one = write(rail.only(16, radix=8, bandwidth_Bps=50e9, scale_up=domain), hosts=["a", "b", "c", "d"])
+    assert one.endswith("- switch: leaf0\n      nodes: a,b,c,d\n")
+
+
+def test_what_slurm_cannot_hold():
+    nodes = [Node(name=str(i), role="accelerator", place="") for i in range(2)]
+    fabric = assemble("x", nodes, [Cable(source="0", target="1", capacity_Bps=1, place="")], where="x")
+    with pytest.raises(Unsupported):
+        write(fabric)
+    with pytest.raises(BadInput, match="names"):
+        write(read(CONF), hosts=["a"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from([TREE, CONF]),
+    st.integers(0, 600),
+    st.integers(0, 30),
+    st.text(alphabet="-: []\n\t#'\"&*!|{}=,0159abSwitchName", max_size=20),
+)
+def test_changed_topologies_give_a_fabric_or_an_error(text, at, length, inserted):
+    with contextlib.suppress(WeftError):
+        assert read(text[:at] + inserted + text[at + length :]).accelerators >= 1
+
+
+def test_deep_and_long_texts_end_soon():
+    for text in (
+        "- " * 50_000 + "a",
+        "\n".join(" " * i + "a:" for i in range(500)),
+        "SwitchName=" + "[" * 100_000,
+        "SwitchName=a Nodes=" + "[" * 100_000,
+        "[" * 100_000,
+    ):
+        with pytest.raises(BadInput):
+            read(text)

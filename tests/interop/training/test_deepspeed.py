@@ -1,0 +1,150 @@
+"""DeepSpeed: setting names, round trips, and configurations as people write them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput, Unsupported
+from weft.interop.text.settings import flatten
+from weft.interop.training import deepspeed
+from weft.interop.training.launchers import LaunchArguments, NotExpressible
+from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, TENSOR_OVERLAPS, Layout
+
+NAMES = frozenset(Path(__file__).with_name("deepspeed_settings.txt").read_text(encoding="ascii").split())
+"""Names in DeepSpeed (commit edaa7221): docs/_pages/config-json.md, runtime/config.py and zero/config.py."""
+
+layouts = st.builds(
+    Layout,
+    x=st.sampled_from((1, 1, 2, 8)),
+    z=st.sampled_from((1, 1, 4)),
+    data=st.sampled_from((1, 2, 6)),
+    pipeline=st.sampled_from((1, 1, 2, 4)),
+    context=st.sampled_from((1, 1, 2)),
+    micro_batch=st.integers(1, 4),
+    zero=st.integers(0, 2),
+    recompute=st.sampled_from(RECOMPUTES),
+    context_method=st.sampled_from(CONTEXT_METHODS),
+    overlap_tensor=st.sampled_from(TENSOR_OVERLAPS),
+    overlap_reduce=st.booleans(),
+    overlap_gather=st.booleans(),
+    offload_optimizer=st.booleans(),
+    offload_activations=st.booleans(),
+)
+
+
+def canonical(layout):
+    """The layout without switches that have no effect, or that DeepSpeed decides itself."""
+    stage = 3 if layout.z > 1 else layout.zero
+    return replace(
+        layout,
+        zero=0 if layout.z > 1 else layout.zero,
+        context_method="ulysses" if layout.context > 1 else "ring",
+        overlap_tensor="backward" if layout.x > 1 and layout.overlap_tensor != "none" else "none",
+        overlap_reduce=layout.overlap_reduce and stage > 0,
+        overlap_gather=layout.overlap_reduce and stage == 3,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(layout=layouts, precision=st.sampled_from(("bf16", "fp16", "fp32")))
+def test_written_configuration_reads_back_as_the_same_layout(layout, precision, cluster, job_for):
+    job = job_for(layout, precision=precision)
+    written = deepspeed.launch_arguments(job, cluster, layout)
+    if isinstance(written, NotExpressible):
+        assert written.reasons
+        return
+    values = json.loads(written.text)
+    assert set(flatten(values)) <= NAMES
+    share = values["train_micro_batch_size_per_gpu"] * values["gradient_accumulation_steps"]
+    assert values["train_batch_size"] == share * layout.data_parallel
+    for world in (None, layout.world):
+        run = deepspeed.read(written.text, world=world)
+        assert run.layout == canonical(layout)
+        assert (run.world, run.global_batch, run.precision) == (layout.world, job.recipe.global_batch, precision)
+
+
+def test_experts_need_ranks_of_their_own(cluster, job_for):
+    layout = Layout(data=8, zero=1, expert=4)
+    written = deepspeed.launch_arguments(job_for(layout, "deepseek-v2-lite"), cluster, layout)
+    assert isinstance(written, LaunchArguments)
+    assert deepspeed.read(written.text).layout.expert == 4
+    assert written.command.startswith("deepspeed --num_nodes 1 --num_gpus 8 ")
+
+
+@pytest.mark.parametrize(
+    ("layout", "model", "reason"),
+    [
+        (Layout(y=2), "llama-3.1-8b", "no launcher splits"),
+        (Layout(x=2, sequence_parallel=True), "llama-3.1-8b", "no sequence_parallel"),
+        (Layout(context=2), "llama-3.1-8b", "ulysses"),
+        (Layout(pipeline=2, x=2), "llama-3.1-8b", "does not combine with x"),
+        (Layout(pipeline=2, zero=2), "llama-3.1-8b", "zero 2 or z"),
+        (Layout(pipeline=2, schedule="interleaved", virtual_stages=2), "llama-3.1-8b", "1f1b schedule only"),
+        (Layout(recompute="selective"), "llama-3.1-8b", "whole layers"),
+        (Layout(x=2, data=2, expert=2), "deepseek-v2-lite", "AutoEP"),
+        (Layout(x=2, expert_tensor=1), "deepseek-v2-lite", "expert_tensor = x"),
+        (Layout(z=2, data=2, zero=1), "llama-3.1-8b", "zero=0"),
+    ],
+)
+def test_layouts_that_deepspeed_cannot_run(layout, model, reason, cluster, job_for):
+    refused = deepspeed.launch_arguments(job_for(layout, model), cluster, layout)
+    assert isinstance(refused, NotExpressible)
+    assert reason in refused.reason
+
+
+def test_precisions_below_16_bits_are_refused(cluster, job_for):
+    refused = deepspeed.launch_arguments(job_for(precision="fp8"), cluster, Layout())
+    assert "does not train in fp8" in refused.reason
+
+
+def test_stage_3_with_automatic_batch_sizes():
+    """As the Hugging Face trainer's users write it."""
+    text = json.dumps(
+        {
+            "bf16": {"enabled": "auto"},
+            "fp16": {"enabled": True},
+            "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}, "reduce_bucket_size": "auto"},
+            "train_batch_size": 64,
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": 1,
+        }
+    )
+    run = deepspeed.read(text, world=16)
+    assert (run.layout.z, run.layout.data, run.layout.offload_optimizer) == (16, 1, True)
+    assert (run.precision, run.layout.micro_batch, run.global_batch) == ("fp16", 4, 64)
+    assert run.ignored == ("zero_optimization.reduce_bucket_size",)
+    with pytest.raises(BadInput, match="number of accelerators"):
+        deepspeed.read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "malformed JSON"),
+        ("[" * 100_000, "nested too deeply|malformed"),
+        ("[1]", "is an object"),
+        ('{"hidden_size": 4}', "not a DeepSpeed configuration"),
+        ('{"train_batch_size": NaN}', "not a whole number"),
+        ('{"train_batch_size": 1e999}', "not a whole number"),
+        ('{"train_batch_size": -8}', "not between"),
+        ('{"zero_optimization": {"stage": 4}}', "not between 0 and 3"),
+        ('{"zero_optimization": {"stage": true}}', "not a whole number"),
+        ('{"zero_optimization": {"stage": 3, "mics_shard_size": 3}}', "do not divide 8"),
+        ('{"zero_optimization": {"overlap_comm": 1}}', "not true or false"),
+        ('{"train_batch_size": 4}', "data-parallel ranks 8 = 8 does not divide 4 sequences"),
+        ('{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 3}}', "tensor 3 .* does not divide 8"),
+    ],
+)
+def test_bad_configurations_are_named(text, message):
+    with pytest.raises(BadInput, match=message):
+        deepspeed.read(text, where="ds.json", world=8)
+
+
+def test_secondary_partitions_are_unsupported():
+    text = '{"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}'
+    with pytest.raises(Unsupported, match="hpZ"):
+        deepspeed.read(text, world=16)

@@ -1,0 +1,289 @@
+"""Megatron-LM: argument names, splits, round trips and real command lines."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput
+from weft.interop.training import megatron, megatron_run
+from weft.interop.training.launchers import LaunchArguments, NotExpressible
+from weft.layout.spec import AXES, CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.stages import split_layers
+from weft.model import catalogue
+from weft.model.job import PRECISIONS, Job, Recipe
+from weft.model.megatron_args import read_megatron_job
+
+TABLE = Path(__file__).with_name("megatron_arguments.txt")
+"""Argument names of Megatron-LM's main branch (commit d98e8a64), from its parsers and dataclasses."""
+KNOWN = frozenset(TABLE.read_text(encoding="ascii").split())
+TORCHRUN = {"--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
+
+layouts = st.builds(
+    Layout,
+    x=st.sampled_from((1, 2, 8)),
+    z=st.sampled_from((1, 1, 4)),
+    data=st.sampled_from((1, 2, 6)),
+    pipeline=st.sampled_from((1, 2, 4)),
+    context=st.sampled_from((1, 2)),
+    expert=st.sampled_from((1, 2)),
+    expert_tensor=st.sampled_from((1, 2)),
+    micro_batch=st.integers(1, 4),
+    virtual_stages=st.sampled_from((1, 1, 2, 3)),
+    schedule=st.sampled_from(SCHEDULES[:2]),
+    zero=st.integers(0, 2),
+    recompute=st.sampled_from(RECOMPUTES),
+    recompute_layers=st.sampled_from((0, 6)),
+    sequence_parallel=st.booleans(),
+    context_method=st.sampled_from(CONTEXT_METHODS),
+    overlap_tensor=st.sampled_from(TENSOR_OVERLAPS),
+    overlap_reduce=st.booleans(),
+    overlap_gather=st.booleans(),
+    offload_optimizer=st.booleans(),
+    offload_activations=st.booleans(),
+    order=st.sampled_from((AXES, megatron.PIPELINE_BEFORE_DATA)),
+)
+
+
+def canonical(layout, moe):
+    """The layout without switches that have no effect, or that Megatron-LM decides itself."""
+    inner = [axis for axis in layout.order if getattr(layout, axis) > 1]
+    same = [axis for axis in AXES if getattr(layout, axis) > 1] == inner
+    gathers = layout.zero > 0 or layout.z > 1
+    return replace(
+        layout,
+        expert=layout.expert if moe else 1,
+        expert_tensor=layout.expert_tensor if moe else 1,
+        schedule="interleaved" if layout.virtual_stages > 1 else "1f1b",
+        zero=0 if layout.z > 1 and layout.data == 1 else layout.zero,
+        recompute_layers=layout.recompute_layers if layout.recompute == "full" else 0,
+        sequence_parallel=layout.sequence_parallel and layout.x > 1,
+        context_method=layout.context_method if layout.context > 1 else "ring",
+        overlap_tensor="full" if layout.overlap_tensor == "full" and layout.x > 1 else "backward",
+        overlap_gather=layout.overlap_gather if gathers else True,
+        order=AXES if same else megatron.PIPELINE_BEFORE_DATA,
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(layout=layouts, model=st.sampled_from(("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")))
+def test_written_arguments_read_back_as_the_same_layout(layout, model, cluster, job_for):
+    written = megatron.launch_arguments(job_for(layout, model), cluster, layout)
+    if isinstance(written, NotExpressible):
+        assert written.reasons
+        return
+    run = megatron_run.read(written.text)
+    assert run.layout == canonical(layout, moe=model.startswith("deepseek"))
+    assert run.world == layout.world
+    assert (run.global_batch, run.sequence, run.precision) == (
+        4 * layout.micro_batch * layout.data_parallel,
+        8192,
+        "bf16",
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(layout=layouts, precision=st.sampled_from(PRECISIONS), name=st.sampled_from(catalogue.names()))
+def test_every_argument_is_in_megatron(layout, precision, name, cluster):
+    recipe = Recipe(global_batch=4 * layout.micro_batch * layout.data_parallel, sequence=512, precision=precision)
+    written = megatron.launch_arguments(Job(model=catalogue.load(name).model, recipe=recipe), cluster, layout)
+    if isinstance(written, LaunchArguments):
+        flags = set(re.findall(r"--[a-z][\w-]*", written.text))
+        assert flags - TORCHRUN <= KNOWN
+        assert flags & {"--num-layers", "--tensor-model-parallel-size"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["llama-3.1-405b", "mixtral-8x7b", "gpt-3-175b", "deepseek-v3", "deepseek-v2-lite", "qwen3-30b-a3b", "gpt2-xl"],
+)
+def test_model_reads_back_equal(name, cluster):
+    """Up to the vocabulary, which Megatron-LM pads to a multiple of 128."""
+    model = catalogue.load(name).model
+    job = Job(model=model, recipe=Recipe(global_batch=8, sequence=1024))
+    written = megatron.launch_arguments(job, cluster, Layout())
+    read = read_megatron_job(written.text).model
+    assert read.runs == model.runs
+    padded = -(-model.vocab // 128) * 128
+    assert (read.vocab, read.positions, read.tied_embeddings) == (padded, model.positions, model.tied_embeddings)
+
+
+def unrolled(text):
+    """Decoder layers of each chunk of a layout string, by its definition: unroll groups, then symbols."""
+    text = re.sub(r"\(([^)]+)\)\*(\d+)", lambda m: m[1] * int(m[2]), text)
+    text = re.sub(r"(.)\*(\d+)", lambda m: m[1] * int(m[2]), text)
+    return tuple(chunk.count("t") for chunk in text.split("|")), text
+
+
+@given(st.integers(1, 200), st.integers(2, 32))
+def test_stage_layout_unrolls_to_the_planned_split(layers, chunks):
+    counts = split_layers(layers, chunks)
+    text = megatron.stage_layout(counts, prediction_layers=1)
+    found, symbols = unrolled(text)
+    assert found == counts
+    assert symbols.startswith("E")
+    assert symbols.endswith("mL")
+    read = megatron_run.read(
+        f"--pipeline-model-parallel-size {chunks} --pipeline-model-parallel-layout {text}", world=chunks
+    )
+    assert read.layout.virtual_stages == 1
+
+
+@given(
+    st.lists(st.integers(0, 1), min_size=1, max_size=70)
+    | st.builds(lambda u, n: u * n, st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(1, 12))
+)
+def test_layer_patterns_evaluate_to_their_lists(values):
+    text = megatron.pattern(values)
+    assert re.fullmatch(r"[\[\]()01-9*+]+", text)
+    assert eval(text, {"__builtins__": {}}) == values
+
+
+def test_llama_405b_counts_embedding_and_loss_as_layers(cluster, job_for):
+    """126 layers on 16 stages: 7 on the first and the last (The Llama 3 Herd of Models, section 3.3.2)."""
+    layout = Layout(x=8, z=1, data=128, pipeline=16, sequence_parallel=True)
+    text = megatron.launch_arguments(job_for(layout, "llama-3.1-405b"), cluster, layout).text
+    assert "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split" in text
+    assert "torchrun --nnodes 2048 --nproc-per-node 8 " in text
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in text
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        (Layout(y=2), "no launcher splits"),
+        (Layout(pipeline=2, schedule="zb1p"), "no schedule zb1p"),
+        (Layout(pipeline=2, schedule="zbv", virtual_stages=2), "no schedule zbv"),
+        (Layout(x=2, data=2, order=("data", "x", "y", "z", "context", "pipeline")), "data/x/y"),
+        (Layout(z=2, data=2, zero=2), "zero 2 over data"),
+        (Layout(x=2, overlap_tensor="full"), "--tp-comm-overlap needs sequence_parallel"),
+        (Layout(zero=0, offload_optimizer=True), "zero 1"),
+        (Layout(virtual_stages=2, pipeline=2), "interleaved"),
+    ],
+)
+def test_layouts_that_megatron_cannot_run(layout, reason, cluster, job_for):
+    refused = megatron.launch_arguments(job_for(layout), cluster, layout)
+    assert isinstance(refused, NotExpressible)
+    assert reason in refused.reason
+
+
+def test_too_large_or_uneven_for_any_launcher(small_cluster, job_for):
+    refused = megatron.launch_arguments(job_for(Layout(micro_batch=3)), small_cluster(8), Layout(data=16))
+    assert len(refused.reasons) == 2
+    assert "16 accelerators of 8" in refused.reason
+    assert "multiple of micro_batch 1 * z 1 * data 16 = 16" in refused.reason
+
+
+def test_rack_scale_domains_start_four_processes_a_host(small_cluster, job_for):
+    text = megatron.launch_arguments(job_for(Layout(data=72)), small_cluster(72, 72), Layout(data=72)).text
+    assert "--nnodes 18 --nproc-per-node 4" in text
+
+
+SCRIPT = """#!/bin/bash
+# 175B, as in Narayanan et al.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NNODES=${NNODES:-12}
+TP=8
+DISTRIBUTED_ARGS="
+    --nproc_per_node $GPUS_PER_NODE \\
+    --nnodes $NNODES
+"
+MODEL=(
+    --num-layers 96   # layers
+    --hidden-size 12288
+    --num-attention-heads 96
+    --seq-length 2048
+    --max-position-embeddings 2048
+)
+torchrun ${DISTRIBUTED_ARGS} pretrain_gpt.py \\
+    ${MODEL[@]} \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size 12 \\
+    --num-layers-per-virtual-pipeline-stage 2 \\
+    --micro-batch-size 1 --global-batch-size 1536 --vocab-size 51200 \\
+    --sequence-parallel --recompute-activations --fp16 --lr 6.0e-5 --save /checkpoints
+"""
+
+
+def test_a_script_with_variables_and_arrays():
+    run = megatron_run.read(SCRIPT, where="pretrain.sh")
+    assert run.layout == Layout(
+        x=8,
+        pipeline=12,
+        virtual_stages=4,
+        schedule="interleaved",
+        zero=0,
+        sequence_parallel=True,
+        overlap_reduce=False,
+    )
+    assert any("core of flash attention" in note for note in run.notes)
+    assert (run.world, run.global_batch, run.sequence, run.precision) == (96, 1536, 2048, "fp16")
+    assert run.model.layers == 96
+    assert "--lr" in run.ignored
+    assert "--save" in run.ignored
+
+
+@pytest.mark.parametrize(
+    ("flags", "recompute"),
+    [
+        ("--recompute-activations", "none"),
+        ("--recompute-activations --attention-backend unfused", "selective"),
+        ("--recompute-granularity selective --recompute-modules layernorm moe_act", "selective"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "full"),
+    ],
+)
+def test_selective_recomputation_depends_on_the_attention_kernel(flags, recompute):
+    """With flash attention, recomputing its core alone frees nothing."""
+    assert megatron_run.read(flags, world=8).layout.recompute == recompute
+
+
+def test_defaults_of_variables_and_a_tokenizer_vocabulary():
+    text = """torchrun --nnodes ${SLURM_NNODES:-"4"} --nproc_per_node 8 pretrain_gpt.py \\
+    --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --global-batch-size 256 \\
+    --max-position-embeddings 4096 --tokenizer-type Llama2Tokenizer --bf16
+    """
+    run = megatron_run.read(text)
+    assert (run.world, run.precision, run.model) == (32, "bf16", None)
+    assert "--vocab-size is missing" in run.notes[0]
+    assert megatron_run.read(text, vocab=32000).model.vocab == 32000
+    with pytest.raises(BadInput, match="number of accelerators"):
+        megatron_run.read("torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain_gpt.py")
+
+
+def test_expert_tensor_parallelism_follows_tensor_parallelism_by_default():
+    run = megatron_run.read("--tensor-model-parallel-size 4 --num-experts 8 --expert-model-parallel-size 2", world=8)
+    assert (run.layout.expert, run.layout.expert_tensor, run.layout.data) == (2, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "world", "message"),
+    [
+        ("", 8, "no argument"),
+        ("--tensor-model-parallel-size 2", None, "number of accelerators"),
+        ("--tensor-model-parallel-size 3", 8, "tensor 3 .* does not divide 8"),
+        ("--tensor-model-parallel-size $TP", 8, "write the number instead of the variable"),
+        ("--tensor-model-parallel-size 0", 8, "outside 1"),
+        ("--micro-batch-size nan", 8, "not a whole number"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|L", 8, "3 chunks"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|Q", 8, "cannot be read"),
+        ("--num-layers 7 --num-layers-per-virtual-pipeline-stage 2", 8, "do not split"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy all", 8, "not known"),
+        ("--use-megatron-fsdp --num-distributed-optimizer-instances 3", 8, "do not divide 8"),
+        ("--cp-comm-type --context-parallel-size 1x", 8, "not a whole number"),
+    ],
+)
+def test_bad_arguments_are_named(text, world, message):
+    with pytest.raises(BadInput, match=message):
+        megatron_run.read(text, where="run.sh", world=world)
+
+
+@given(st.text(max_size=200), st.none() | st.integers(1, 64))
+def test_any_text_is_read_or_refused(text, world):
+    try:
+        run = megatron_run.read(f"--bf16 {text}", world=world)
+    except BadInput:
+        return
+    assert run.layout.world == run.world

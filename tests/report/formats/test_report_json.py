@@ -1,0 +1,149 @@
+"""Plan and estimate files: complete, deterministic, and readable again."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput
+from weft.estimation.single import estimate, sensitivities
+from weft.estimation.training import training_run
+from weft.report.formats.json_in import read_plan
+from weft.report.formats.json_out import estimate_to_json, plan_to_json
+from weft.search.ranking import plan
+
+
+@pytest.fixture
+def plan_file(small_plan, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(plan_to_json(small_plan), encoding="utf-8")
+    return path
+
+
+def test_every_rank_reads_back_with_job_and_cluster(small_plan, plan_file):
+    for rank, one in enumerate(small_plan.layouts, 1):
+        assert read_plan(plan_file, rank) == (small_plan.job, small_plan.cluster, one.layout)
+
+
+def test_the_file_alone_gives_the_same_plan_again(small_plan, plan_file):
+    job, cluster, _ = read_plan(plan_file)
+    assert plan_to_json(plan(job, cluster, top=6)) == plan_to_json(small_plan)
+
+
+def test_counts_and_parts_add_up(small_plan):
+    document = json.loads(plan_to_json(small_plan))
+    assert document["schema"] == "weft.plan/1"
+    assert document["considered"] == document["feasible"] + sum(document["rejected"].values())
+    assert document["feasible"] <= document["evaluated"] <= document["considered"]
+    for layout in (*document["layouts"], *document["pareto"]):
+        assert sum(layout["time"].values()) == pytest.approx(layout["iteration_s"])
+        assert sum(layout["memory"].values()) == pytest.approx(layout["memory_bytes"])
+        assert layout["lower_bound_s"] <= layout["iteration_s"]
+    assert document["defaults"] == ["batch of 64 sequences"]
+
+
+def test_runs_stand_with_their_layouts(small_plan):
+    runs = [
+        training_run(one, small_plan.job, small_plan.cluster, tokens=1e9, mtbf_s=1e8) for one in small_plan.layouts
+    ]
+    document = json.loads(plan_to_json(small_plan, runs=runs))
+    assert [layout["run"]["expected_s"] for layout in document["layouts"]] == [run.expected_s for run in runs]
+
+
+def test_a_plan_without_layouts_is_written_but_has_no_rank(starved_plan, tmp_path):
+    text = plan_to_json(starved_plan)
+    assert json.loads(text)["layouts"] == []
+    assert json.loads(text)["advice"]["rejected"]["fits"] is False
+    path = tmp_path / "plan.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput, match="holds no layout"):
+        read_plan(path)
+
+
+def test_estimate_with_sensitivities_and_run(small_plan):
+    job, cluster, layout = small_plan.job, small_plan.cluster, small_plan.layouts[0].layout
+    found = estimate(job, cluster, [layout])[0]
+    what_if = sensitivities(job, cluster, layout)
+    run = training_run(found, job, cluster, tokens=1e9)
+    text = estimate_to_json(found, job=job, cluster=cluster, sensitivities=what_if, run=run)
+    document = json.loads(text)
+    assert document["schema"] == "weft.estimate/1"
+    assert document["estimate"]["iteration_s"] == found.iteration_s
+    assert [one["change"] for one in document["sensitivities"]] == [one.change for one in what_if]
+    assert document["run"]["failures"] is None
+    assert text.endswith("}\n")
+    assert text.isascii()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"weft.plan/1"', '"weft.plan/9"', "weft.plan/9"),
+        ('"count": 32,\n  "tiers"', '"count": 33,\n  "tiers"', "cluster"),
+        ('"schema"', '"scheme"', "schema is missing"),
+        ('"considered"', '"schema"', "given twice"),
+        ('"evaluated": ', '"evaluated": NaN, "more": ', "NaN"),
+        ('"rank": 1,\n   "layout": {', '"rank": 1,\n   "layout": {"q": 1,', "layouts[0]"),
+    ],
+)
+def test_changed_files_are_refused(plan_file, old, new, message):
+    text = plan_file.read_text(encoding="utf-8")
+    plan_file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(BadInput) as caught:
+        read_plan(plan_file)
+    assert message in str(caught.value)
+    assert "plan.json" in str(caught.value)
+
+
+def test_layouts_that_cannot_run_are_refused(small_plan, tmp_path):
+    document = json.loads(plan_to_json(small_plan))
+    path = tmp_path / "plan.json"
+    for change, message in (({"data": 1000}, "accelerators"), ({"micro_batch": 1000}, "batch-not-divisible")):
+        document["layouts"][0]["layout"].update(change)
+        path.write_text(json.dumps(document), encoding="utf-8")
+        with pytest.raises(BadInput, match=message):
+            read_plan(path)
+        document = json.loads(plan_to_json(small_plan))
+
+
+@pytest.mark.parametrize("rank", [0, -1, 7])
+def test_ranks_out_of_range(plan_file, rank):
+    with pytest.raises(BadInput, match="choose 1 to 6"):
+        read_plan(plan_file, rank)
+
+
+@pytest.mark.parametrize("junk", [b"", b"\xff\xfe", b"[]", b"3", b"[" * 200_000, b'{"schema": []}', b"null"])
+def test_junk_files_are_refused(tmp_path, junk):
+    path = tmp_path / "junk.json"
+    path.write_bytes(junk)
+    with pytest.raises(BadInput):
+        read_plan(path)
+
+
+def test_folders_and_missing_files_are_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "absent.json", "a\0b"):
+        with pytest.raises(BadInput):
+            read_plan(path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_one_damaged_value_is_read_or_refused(small_plan, tmp_path, data):
+    document = json.loads(plan_to_json(small_plan))
+    table = data.draw(st.sampled_from([document["job"], document["cluster"], document["layouts"][0]]))
+    while True:
+        key = data.draw(st.sampled_from(sorted(table) if isinstance(table, dict) else range(len(table))))
+        if not isinstance(table[key], dict | list) or not table[key] or data.draw(st.booleans()):
+            break
+        table = table[key]
+    table[key] = data.draw(st.sampled_from([None, -1, 0, 1e400, "", "x", [], {}, True, 10**40, "\x1b"]))
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    try:
+        read_plan(path)
+    except BadInput as error:
+        message = str(error)
+    else:
+        message = ""
+    assert len(message) < 500

@@ -1,0 +1,119 @@
+"""Tables for people: within the width, complete, and inert."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
+from weft.estimation.single import sensitivities
+from weft.estimation.training import training_run
+from weft.layout.check import REASONS
+from weft.layout.text import format_layout, parse_layout
+from weft.report.pictures.layouts import MEMORY_COLOURS, TIME_COLOURS
+from weft.report.tables.breakdown import estimate_table
+from weft.report.tables.ranking import plan_table, thinned
+from weft.report.tables.training import training_table
+from weft.report.tables.words import DEGREES, MEANINGS, MEMORY_LABELS, SHORT_TIME_LABELS, TIME_LABELS, layout_words
+
+
+def printed(render, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO())
+    render(console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_plan_keeps_within_the_width(small_plan, width):
+    text = printed(lambda console: plan_table(small_plan, console, pareto=True), width)
+    lines = [line for line in text.splitlines() if "--layout" not in line]
+    assert max(map(len, lines)) <= width
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_plan_says_what_matters(small_plan):
+    text = printed(lambda console: plan_table(small_plan, console))
+    best = small_plan.layouts[0]
+    assert "llama-3.1-8b (8.03B parameters)" in text
+    assert "Assumed: batch of 64 sequences" in text
+    assert f"{best.mfu:.1%}" in text
+    assert "Lower bound" in text
+    for count in small_plan.rejected:
+        assert f"{count.layouts:,}  {count.code}: {REASONS[count.code][:30]}" in text
+
+
+def test_the_layout_to_copy_reads_back(small_plan):
+    text = printed(lambda console: plan_table(small_plan, console), 60)
+    argument = next(line for line in text.splitlines() if "--layout" in line).split("--layout ")[1]
+    best = small_plan.layouts[0].layout
+    assert argument == format_layout(best)
+    assert parse_layout(argument).complete(small_plan.cluster.count) == best
+
+
+def test_degree_words_read_back(small_plan):
+    for one in small_plan.layouts:
+        given = ",".join(
+            f"{short}={getattr(one.layout, name)}" for short, name in DEGREES if getattr(one.layout, name) > 1
+        )
+        again = parse_layout(given or "x=1").complete(small_plan.cluster.count)
+        assert layout_words(again) == layout_words(one.layout)
+
+
+def test_a_plan_without_layouts_explains_itself(starved_plan):
+    text = printed(lambda console: plan_table(starved_plan, console, pareto=True))
+    assert "0 fit in memory" in text
+    assert "does-not-fit" in text
+    assert "more memory per accelerator" in text
+
+
+def test_estimate_lists_parts_and_sensitivities(small_plan):
+    best = small_plan.layouts[0]
+    job, cluster = small_plan.job, small_plan.cluster
+    what_if = sensitivities(job, cluster, best.layout)
+    text = printed(lambda console: estimate_table(best, what_if, console, job=job, cluster=cluster), 80)
+    for part in best.time:
+        assert (TIME_LABELS[part.name] in text) == (part.value > 0)
+    for one in what_if:
+        assert one.change in text
+    assert '"exposed"' in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_training_run_is_within_the_width(small_plan):
+    run = training_run(small_plan.layouts[0], small_plan.job, small_plan.cluster, tokens=15e12, mtbf_s=1.8e8)
+    for width in (60, 80, 100):
+        text = printed(lambda console: training_table(run, console), width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "goodput" in text
+        assert all(f"Assumed: {default}"[:40] in text for default in run.defaults)
+
+
+def test_markup_and_escapes_in_names_are_inert(small_plan):
+    model = replace(small_plan.job.model, name="[bold]x[/bold]\x1b[31m")
+    job = replace(small_plan.job, model=model, defaults=("[red]a\x07",))
+    text = printed(lambda console: plan_table(replace(small_plan, job=job), console))
+    assert "[bold]x[/bold]?[31m" in text
+    assert "[red]a?" in text
+    assert "\x1b" not in text
+
+
+def test_consoles_without_blocks_get_ascii(small_plan):
+    console = Console(width=100, file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    plan_table(small_plan, console)
+    console.file.flush()
+    assert b"###" in console.file.buffer.getvalue()
+
+
+def test_every_part_has_words_and_colours():
+    assert set(TIME_LABELS) == set(SHORT_TIME_LABELS) == set(TIME_COLOURS) == set(TIME_PARTS)
+    assert set(MEMORY_LABELS) == set(MEMORY_COLOURS) == set(MEMORY_PARTS)
+    assert set(MEANINGS) == {short for short, _ in DEGREES}
+    assert len(set(TIME_COLOURS.values())) == len(TIME_PARTS)
+
+
+def test_thinning_keeps_the_ends(small_plan):
+    many = small_plan.layouts * 5
+    assert len(thinned(many, 7)) == 7
+    assert thinned(many, 7)[0] is many[0]
+    assert thinned(many, 7)[-1] is many[-1]

@@ -1,0 +1,93 @@
+"""Decisions as lines: columns that align, and JSON that says what was moved where."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from weft.fabric.families import clos
+from weft.report.tables.route_decisions import decision_line, decision_to_json, heading_line
+from weft.routing.controller import Decision, Move
+from weft.routing.forecast import Forecast
+
+FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
+LINKS = {
+    (FABRIC.names[a], FABRIC.names[b]): link
+    for link, (a, b) in enumerate(zip(FABRIC.source.tolist(), FABRIC.target.tolist(), strict=True))
+}
+NODES = ["accelerator-0", "leaf-0", "spine-1", "leaf-3", "accelerator-6"]
+MOVE = Move(
+    flow=("a", "ring", 0, 6, 2), path=tuple(LINKS[ends] for ends in pairwise(NODES)), new=False, apply_by_s=12.5
+)
+
+
+def decision(**changes) -> Decision:
+    fields = {
+        "number": 3,
+        "time_s": 9.5,
+        "kind": "switch-down",
+        "how": "repaired",
+        "flows": 12345,
+        "alpha": 1.25,
+        "alpha_bound": 1.0,
+        "placed": 4,
+        "moved": 1,
+        "cut": 2,
+        "moves": (MOVE,),
+        "expected": Forecast(next_s=20.0, period_s=10.0, off_s=0.5, bytes=1e9),
+        "solve_s": 0.0123,
+    }
+    return Decision(**fields | changes)
+
+
+@pytest.mark.parametrize("timings", [False, True])
+def test_columns_align(timings: bool) -> None:
+    head = heading_line(timings=timings)
+    line = decision_line(decision(), timings=timings)
+    took = " 12.3 ms" if timings else ""
+    assert " ".join(line.split()) == f"3 9.50 s switch-down repaired 12,345 4 1 2 1.25 1 at 20 s{took}"
+    for title, value in (("flows", "12,345"), ("congestion", "1.25"), ("next expected", "at 20 s")):
+        assert head.index(title) + len(title) - line.index(value) - len(value) in (0, 1)
+    for title, value in (("kind", "switch-down"), ("routes", "repaired")):
+        assert head.index(title) == line.index(value)
+
+
+def test_nothing_expected_and_the_beginning() -> None:
+    line = decision_line(decision(time_s=0.0, expected=None))
+    assert line.endswith(" -")
+    assert line.split()[1:3] == ["0", "s"]
+
+
+def test_json() -> None:
+    found = json.loads(decision_to_json(decision(), FABRIC))
+    assert found == {
+        "schema": "weft.route-decision/1",
+        "number": 3,
+        "time_s": 9.5,
+        "event": "switch-down",
+        "routes": "repaired",
+        "flows": 12345,
+        "placed": 4,
+        "moved": 1,
+        "cut": 2,
+        "alpha": 1.25,
+        "alpha_bound": 1.0,
+        "expected": {"next_s": 20.0, "period_s": 10.0, "off_s": 0.5, "bytes": 1e9},
+    }
+    whole = json.loads(decision_to_json(decision(expected=None), FABRIC, moves=True, timings=True))
+    assert (whole["expected"], whole["solve_s"]) == (None, 0.0123)
+    assert whole["moves"] == [
+        {
+            "job": "a",
+            "collective": "ring",
+            "source": "accelerator-0",
+            "target": "accelerator-6",
+            "queue_pair": 2,
+            "path": NODES,
+            "new": False,
+            "apply_by_s": 12.5,
+        }
+    ]
+    assert "\n" not in decision_to_json(decision(), FABRIC, moves=True)

@@ -1,0 +1,76 @@
+"""States of checkpoints: fields that are wrong are refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from weft.errors import BadInput  # noqa: E402
+from weft.runtime.checkpoints.state import State  # noqa: E402
+
+TABLE = {
+    "step": 3,
+    "seed": -5,
+    "global_batch": 8,
+    "sequence": 32,
+    "model": "m",
+    "data": "00ff",
+    "details": {"activation": None, "norm_epsilon": 1e-5},
+    "precision": {"master": "float32"},
+    "adam": {
+        "rate": 1e-3,
+        "betas": [0.9, 0.95],
+        "epsilon": 1e-8,
+        "weight_decay": 0.1,
+        "warmup": 10,
+        "steps": 100,
+        "clip": None,
+    },
+}
+
+
+def test_what_is_written_is_read():
+    assert State.read(TABLE, "here").model_dump() == TABLE
+    assert State.read(TABLE, "here").settings().betas == (0.9, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ({"step": -1}, "step"),
+        ({"step": "3"}, "step"),
+        ({"step": True}, "step"),
+        ({"step": 3.0}, "step"),
+        ({"step": 2**60}, "step"),
+        ({"seed": None}, "seed"),
+        ({"model": 5}, "model"),
+        ({"details": []}, "details"),
+        ({"precision": {"master": 4}}, r"precision\.master"),
+        ({"adam": TABLE["adam"] | {"betas": [0.9]}}, r"adam\.betas"),
+        ({"adam": {}}, r"adam\.rate"),
+    ],
+)
+def test_fields_that_are_wrong(changed, place):
+    with pytest.raises(BadInput, match=f"weft.json: {place}: "):
+        State.read(TABLE | changed, "weft.json")
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_fields_that_are_missing(name):
+    with pytest.raises(BadInput, match=f"{name}: is missing"):
+        State.read({key: value for key, value in TABLE.items() if key != name}, "weft.json")
+
+
+def test_settings_that_no_run_has():
+    with pytest.raises(BadInput, match="rate = -1"):
+        State.read(TABLE | {"adam": TABLE["adam"] | {"rate": -1.0}}, "weft.json").settings()
+
+
+def test_only_steps_and_the_optimizer_may_change():
+    run = State.read(TABLE, "here")
+    changed = TABLE | {"step": 0, "adam": TABLE["adam"] | {"rate": 1.0}}
+    run.check_goes_on(State.read(changed, "here"), "there")
+    more = TABLE | {"details": {"activation": None, "norm_epsilon": 1e-5, "new": 1.0}}
+    with pytest.raises(BadInput, match=r"details.new = None, this run has 1.0 -- give the same details"):
+        run.check_goes_on(State.read(more, "here"), "there")

@@ -1,0 +1,96 @@
+"""Numbers of a model from its configuration."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from weft.errors import BadInput, Unsupported  # noqa: E402
+from weft.model import resolve_job  # noqa: E402
+from weft.runtime.convert.details import DEFAULTS, in_words, is_config, read_details  # noqa: E402
+from weft.runtime.layers.decoder import Details  # noqa: E402
+
+
+def read(tmp_path, **fields):
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    return read_details(tmp_path)
+
+
+def test_values_that_are_given(tmp_path):
+    llama = {"model_type": "llama", "rms_norm_eps": 1e-5, "rope_theta": 500000, "hidden_act": "gelu"}
+    wanted = Details(activation="gelu", norm_epsilon=1e-5, rotary_theta=500000.0)
+    assert read(tmp_path, **llama) == wanted
+    rope = {"rope_type": "default", "rope_theta": 500000.0}
+    assert read(tmp_path, **(llama | {"rope_theta": None, "rope_parameters": rope})) == wanted
+    gpt = {"model_type": "gpt2", "layer_norm_epsilon": 1e-3, "activation_function": "relu"}
+    assert read(tmp_path, **gpt) == Details(activation="relu", norm_epsilon=1e-3)
+    plain = {"model_type": "llama", "rope_scaling": {"type": "default"}, "partial_rotary_factor": 1}
+    assert read(tmp_path, **plain) == DEFAULTS["llama"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DEFAULTS if kind != "gpt_neox"])
+def test_what_transformers_takes_where_nothing_is_given(tmp_path, kind):
+    """Of version 5.23 when this was written; GPT-NeoX rotates a part of each head."""
+    configurations = pytest.importorskip("transformers.models.auto.configuration_auto")
+    usual = configurations.CONFIG_MAPPING[kind]().to_dict()
+    given = {name: value for name, value in usual.items() if value is not None}
+    assert read(tmp_path, model_type=kind) == read(tmp_path, **given | {"model_type": kind})
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"hidden_act": "relu2"}, "hidden_act: the runtime does not compute hidden_act = 'relu2'"),
+        ({"activation_function": "quick_gelu"}, "activation_function"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"model_type": "gpt_neox"}, "rotary_pct: 0.25 of each head is rotated by default"),
+        ({"model_type": "gpt_neox", "rotary_pct": 0.25}, "rotary_pct"),
+        ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before"),
+        ({"model_type": "gemma"}, "model_type: the runtime does not train models of type 'gemma'"),
+        ({"model_type": None}, "model_type"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_name(tmp_path, fields, place):
+    with pytest.raises(Unsupported, match=f"config.json: {place}"):
+        read(tmp_path, **{"model_type": "llama"} | fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rms_norm_eps": 0},
+        {"rms_norm_eps": "1e-5"},
+        {"rms_norm_eps": 5},
+        {"rope_theta": -1},
+        {"rope_theta": True},
+        {"hidden_act": 5},
+        {"rope_scaling": "llama3"},
+    ],
+)
+def test_values_that_are_none(tmp_path, fields):
+    with pytest.raises(BadInput, match=f"config.json: {next(iter(fields))}: "):
+        read(tmp_path, **{"model_type": "llama"} | fields)
+
+
+def test_files_that_are_no_configuration(tmp_path):
+    with pytest.raises(BadInput, match="no such file"):
+        read_details(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(Unsupported, match="model_type"):
+        read_details(tmp_path / "config.json")
+    assert is_config(str(tmp_path))
+    assert is_config("some/config.json")
+    assert not is_config("tiny-gpt")
+
+
+def test_what_is_assumed_of_a_catalogue_model():
+    llama, gpt = resolve_job("tiny-llama").model, resolve_job("tiny-gpt").model
+    assert in_words(Details(), llama) == "activation silu, norm epsilon 1e-05, rotary theta 10000"
+    assert in_words(Details(), gpt) == "activation gelu, norm epsilon 1e-05"

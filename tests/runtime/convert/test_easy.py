@@ -1,0 +1,281 @@
+"""Easy mode on eight ranks: plain models as on one process, and the bytes that it exchanges."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cases import CASES, EASY, OFF, ON, Case, Part, assert_states, errors, linear  # noqa: E402
+from models import EVERY, FEW, layout_of  # noqa: E402
+from torch import nn  # noqa: E402
+
+from weft.errors import BadInput, Unsupported  # noqa: E402
+from weft.layout.iteration import Issue  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.convert.parallelize import easy_plan, parallelize  # noqa: E402
+from weft.runtime.convert.roles import Easy, Norm, Whole  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.parameters import holdings  # noqa: E402
+from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.run.flat import Flat  # noqa: E402
+from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+
+EXACT = 1e-12
+
+
+class WithParameter(nn.Module):
+    """A parameter of its own beside a norm."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.extra, self.norm = nn.Parameter(torch.zeros(shape)), nn.LayerNorm(8)
+
+
+def all_errors(layout, switches):
+    """Of every model."""
+    return {
+        f"{case}: {name}": error for case in EASY for name, error in errors(layout, case, switches=switches).items()
+    }
+
+
+def assert_exact(found):
+    worst = max(((error, name) for rank in found for name, error in rank.items()), default=None)
+    print(worst)
+    assert worst[0] <= EXACT, worst
+
+
+@pytest.mark.parametrize("grid", FEW, ids=str)
+def test_plain_models(ranks, grid):
+    """Outputs, all gradients, and those clipped at a norm of 1e-3, with all overlaps."""
+    assert_exact(ranks.run(all_errors, layout_of(grid), ON))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switches", [ON, OFF])
+@pytest.mark.parametrize("grid", EVERY, ids=str)
+def test_plain_models_on_every_grid(ranks, grid, switches):
+    assert_exact(ranks.run(all_errors, layout_of(grid), switches))
+
+
+def test_without_overlap(ranks):
+    assert_exact(ranks.run(all_errors, layout_of((2, 2, 2, 1)), OFF))
+
+
+def states(layout):
+    for case in EASY:
+        assert_states(layout, CASES[case])
+
+
+def test_states_are_loaded_and_gathered(ranks):
+    ranks.run(states, layout_of((2, 2, 1, 2)))
+
+
+# What is exchanged ---------------------------------------------------------------------------------
+
+
+def issued(layout, inputs, outputs, rows):
+    part = Part(layout, Case(make=linear(inputs, outputs, bias=False), shape=(rows, inputs)), "fp64", OFF)
+    with part.machine.collectives.logged() as log:
+        part.step()
+    return Counter(issue for issue in log.issued if not {"z", "data"} & {*issue.axes})
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(32, 64), (64, 32)])
+@pytest.mark.parametrize("grid", FEW, ids=str)
+def test_rows_are_exchanged_for_features(ranks, grid, inputs, outputs):
+    """No sizes are exchanged, and no element is sent to a rank that does not need it."""
+    x, y, *_ = grid
+    rows, own = 16, 2
+    normal = inputs * x + outputs * y <= inputs * y + outputs * x
+    over_in, over_out = ("y", "x") if normal else ("x", "y")
+    degrees = {"x": x, "y": y}
+    gathered, scattered = own * inputs * degrees[over_out], own * outputs * degrees[over_in]
+    wanted = Counter()
+    for kind, axis, elements, times in (
+        ("all-to-all", over_in, own * inputs, 2),
+        ("all-gather", over_out, gathered, 2),
+        ("reduce-scatter", over_out, gathered, 1),
+        ("all-to-all", over_out, own * outputs, 2),
+        ("reduce-scatter", over_in, scattered, 1),
+        ("all-gather", over_in, scattered, 1),
+    ):
+        if degrees[axis] > 1:
+            wanted[Issue(kind, (axis,), elements, 8)] += times
+    for found in ranks.run(issued, layout_of(grid), inputs, outputs, rows):
+        assert found == wanted
+
+
+# Plans and refusals --------------------------------------------------------------------------------
+
+
+def means(**degrees):
+    return Machine.of(Grid(Layout(**degrees), torch.device("cpu"), None, 0))
+
+
+def test_plan_cuts_linear_layers_and_keeps_the_rest():
+    model = CASES["tied, easy"].make()
+    plan = easy_plan(model)
+    assert {name for name, role in plan.items() if role == Easy()} == {"qkv", "out", "up", "down"}
+    assert plan["head"] == plan["embedding"] == plan[""] == Whole()
+    parallelize(model, means(), plan)
+    assert model.head.weight is model.embedding.weight
+    named = {name: one for name, one in ((held.name, held) for held in holdings(model)) if not one.matrix}
+    assert named["embedding.weight"].sum_over == ("x", "y", "z", "data")
+    assert "head.weight" not in named
+
+
+def test_a_layer_in_two_places_stays_whole():
+    layer = nn.Linear(8, 8)
+    model = nn.Sequential(layer, nn.Linear(8, 8), layer)
+    assert easy_plan(model) == {"0": Whole(), "1": Easy()}
+    assert parallelize(model, means(), easy_plan(model))[2] is layer
+
+
+def test_dropout_stays():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    assert parallelize(model, means(), easy_plan(model))(torch.ones(4, 8)).eq(0).any()
+
+
+def test_number_formats_between_layers_are_the_models_own():
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+    machine = Machine.of(Grid.of(Layout()), precision=Precision.of("bf16"))
+    plain = model(torch.ones(2, 8)).detach()
+    found = parallelize(model, machine, easy_plan(model))(torch.ones(2, 8))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, plain, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "match"),
+    [
+        (nn.Sequential(nn.Linear(10, 9)), {}, "0: inputs = 10 cannot be divided over y=4|outputs = 9"),
+        (nn.Sequential(nn.Conv2d(8, 8, 3, groups=2)), {}, "0: has groups = 2"),
+        (nn.Sequential(nn.Conv2d(8, 8, 3, padding="same")), {}, "0: has padding = 'same'"),
+        (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), {}, "1: would take the statistics of one rank"),
+        (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), {"1": Norm()}, "0 is in easy mode, 1 is not"),
+        (CASES["tied, easy"].make(), {"head": Easy()}, r"embedding\.weight, head\.weight are one parameter"),
+        (CASES["mlp, easy"].make().requires_grad_(False), {}, "is frozen"),
+        (nn.Sequential(nn.Embedding(9, 8, max_norm=1.0)), {}, "0: has max_norm = 1"),
+        (nn.Sequential(nn.Embedding(9, 8, scale_grad_by_freq=True)), {}, "0: has scale_grad_by_freq on"),
+        (nn.Sequential(nn.EmbeddingBag(9, 8, max_norm=2.0)), {}, "0: has max_norm = 2"),
+        (
+            nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, affine=False)),
+            {},
+            r"1: would take the statistics of one rank's rows alone \(BatchNorm1d\) -- use a LayerNorm",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(8, 8, 3), nn.Sequential(nn.InstanceNorm2d(8, track_running_stats=True))),
+            {},
+            r"1\.0: .* \(InstanceNorm2d\) -- set track_running_stats=False",
+        ),
+        (WithParameter(0), {}, r"extra: is empty: \(0,\)"),
+    ],
+)
+def test_what_is_refused(model, more, match):
+    before = list(model.modules())
+    with pytest.raises(BadInput, match=match):
+        parallelize(model, means(x=2, y=4), easy_plan(model) | more)
+    assert list(model.modules()) == before
+
+
+def on_one_rank(model):
+    return parallelize(model, means(), easy_plan(model))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "match"),
+    [
+        (nn.Linear(8, 4), (2, 6), "0: got 6 features, but it takes 8$"),
+        (nn.Linear(8, 4), (), r"0: got the shape \(\), but it takes \(\.\.\., 8\)$"),
+        (nn.Conv2d(8, 4, 3), (2, 6, 5, 5), "0: got 6 features, but it takes 8$"),
+        (nn.Conv2d(8, 4, 3), (5, 5), r"got the shape \(5, 5\), but it takes \(\.\.\., 8, height, width\)"),
+        (
+            nn.Conv2d(8, 4, (3, 2), padding=(1, 0), dilation=(2, 1)),
+            (1, 8, 2, 5),
+            "0: got images of 2 x 5, but the kernel spans 5, padding is 1",
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit(layer, shape, match):
+    with pytest.raises(BadInput, match=match):
+        on_one_rank(nn.Sequential(layer))(torch.ones(shape))
+
+
+def test_a_model_is_parallelized_once():
+    for model in (on_one_rank(nn.Sequential(nn.Linear(8, 8))), on_one_rank(nn.Sequential(nn.LayerNorm(8)))):
+        with pytest.raises(BadInput, match="Sequential: has been parallelized already"):
+            on_one_rank(model)
+
+
+def test_weights_that_are_cut_are_named():
+    model = on_one_rank(nn.Sequential(nn.Linear(8, 8)))
+    for key in ("weight", "bias"):
+        with pytest.raises(Unsupported, match=rf"0\.{key}: is cut over the grid, .* gather_state_dict"):
+            getattr(model[0], key)
+
+
+def test_encoder_layers_compute_in_eval_as_before():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    plain = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    rows, mask = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad():
+        expected = [plain(rows, src_key_padding_mask=one)[:, :3] for one in (None, mask)]
+        model = on_one_rank(plain)
+        for one, wanted in zip((None, mask), expected, strict=True):
+            found = model(rows, src_key_padding_mask=one)[:, :3]
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_second_derivatives_are_refused():
+    """They would leave out what gradients of weights depend on."""
+    given = torch.ones(2, 8, requires_grad=True)
+    model = on_one_rank(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+    (slope,) = torch.autograd.grad(model(given).sum(), given, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def test_a_model_without_matrices_trains():
+    model = on_one_rank(nn.Sequential(nn.LayerNorm(8)))
+    flat = Flat(means(), model, holdings(model))
+    optimizer = Optimizer(flat, AdamSettings(rate=0.1, clip=None))
+    with flat.step(1):
+        model(torch.arange(8.0).view(1, 8))[0, 0].backward()
+    optimizer.step()
+    assert model[0].bias.tolist() == pytest.approx([-0.1] + [0.0] * 7)
+    assert {piece.name for piece in optimizer.pieces()} >= {"0.weight", "0.bias/exp_avg"}
+
+
+def test_what_stays_whole_is_decayed_from_two_dimensions_on():
+    model = on_one_rank(WithParameter(2, 4))
+    flat = Flat(means(), model, holdings(model))
+    with torch.no_grad():
+        model.extra.fill_(1.0)
+        model.norm.weight.fill_(1.0)
+    with flat.step(1):
+        pass
+    Optimizer(flat, AdamSettings(rate=0.5, weight_decay=0.1)).step()
+    assert model.extra.eq(1.0 - 0.5 * 0.1).all()
+    assert model.norm.weight.eq(1.0).all()
+
+
+def test_a_layer_called_twice_in_a_pass_is_named():
+    model = on_one_rank(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
+    flat = Flat(means(), model, holdings(model))
+    match = r"1\.weight: gave more gradients .* call each module once"
+    with pytest.raises(BadInput, match=match), flat.step(1):
+        model[0](model[1](model[1](torch.ones(2, 8)))).sum().backward()
+
+
+def test_hooks():
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+    model[1].register_forward_hook(lambda *_: None)
+    parallelize(model, means(), easy_plan(model))
+    model = nn.Sequential(nn.Linear(8, 8))
+    model[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(Unsupported, match="0: has a forward hook"):
+        parallelize(model, means(), easy_plan(model))

@@ -1,0 +1,733 @@
+"""Plain models on grids: the same losses, gradients, updates and states; what is refused, by name."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import re
+import warnings
+from importlib import import_module
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import plain  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from compare import pieces, worst  # noqa: E402
+from ranks import WORLD, grid_of  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from weft.errors import BadInput, Unsupported  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.checkpoints import checkpoint  # noqa: E402
+from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, parallelize  # noqa: E402
+from weft.runtime.convert.roles import Head, Heads, Norm, Normal, Positions, Transposed, Vocabulary  # noqa: E402
+from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict, sharded_state_dict  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.parameters import holdings  # noqa: E402
+from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.layers.vocabulary import cross_entropy  # noqa: E402
+from weft.runtime.run.flat import Flat  # noqa: E402
+from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+
+VOCAB, BATCH, SEQUENCE = 53, 16, 6
+TIED = {"lm_head": Head(tied="model.embed_tokens")}
+MODELS = {
+    "llama": (lambda: plain.LlamaForCausalLM(), LLAMA_PLAN),
+    "qwen2, tied": (lambda: plain.LlamaForCausalLM(bias=True, tied=True), LLAMA_PLAN | TIED),
+    "gpt2": (lambda: plain.GPT2LMHeadModel(), GPT2_PLAN),
+}
+GRIDS = (
+    Layout(x=2, y=2, z=2),
+    Layout(y=2, z=2, data=2),
+    Layout(x=2, data=4),
+    Layout(z=8),
+    Layout(x=4, y=2, order=("y", "x", "data", "z", "context", "pipeline")),
+)
+ADAM = AdamSettings(rate=1e-2)
+
+
+def made(which, seed=0, dtype=torch.float64):
+    model = MODELS[which][0]().to(dtype)
+    plain.randomize(model, seed)
+    return model
+
+
+def batch():
+    generator = torch.Generator().manual_seed(5)
+    both = torch.randint(VOCAB, (BATCH, SEQUENCE + 1), generator=generator)
+    return both[:, :-1], both[:, 1:]
+
+
+def assert_equal(found, expected, tolerance=0.0):
+    """State dictionaries of the same names and values."""
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert worst(found[name], values) <= tolerance, name
+
+
+# Eight ranks ---------------------------------------------------------------------------------------
+
+
+def serial_step(model):
+    """Loss, gradients and their norm of the whole batch on one process, and the state after an update."""
+    ids, targets = batch()
+    loss = functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+    loss.backward()
+    parameters = dict(model.named_parameters())
+    gradients = {name: parameter.grad.clone() for name, parameter in parameters.items()}
+    matrices = {name for name, one in parameters.items() if one.ndim == 2 and "wpe" not in name}
+    groups = [
+        {"params": [parameters[name] for name in sorted(matrices)], "weight_decay": ADAM.weight_decay},
+        {"params": [parameters[name] for name in parameters.keys() - matrices], "weight_decay": 0.0},
+    ]
+    norm = nn.utils.clip_grad_norm_(parameters.values(), ADAM.clip)
+    torch.optim.AdamW(groups, lr=ADAM.rate, betas=ADAM.betas, eps=ADAM.epsilon).step()
+    return loss.item(), gradients, norm.item(), model.state_dict()
+
+
+def machine_of(layout, precision="fp64"):
+    return Machine.of(grid_of(layout), precision=Precision.of(precision))
+
+
+def on_grid(which, machine, seed=0):
+    return parallelize(made(which, seed, machine.precision.master), machine, MODELS[which][1])
+
+
+def pass_both_ways(model, flat):
+    """The loss of the whole batch, in two micro-batches; gradients are in ``flat``."""
+    machine, (ids, targets) = flat.machine, batch()
+    grid = machine.grid
+    own = BATCH // grid.size("z", "data")
+    first = (grid.coordinates["data"] * grid.size("z") + grid.coordinates["z"]) * own
+    total = torch.zeros(1, dtype=torch.float64)
+    with flat.step(micro_batches=2):
+        for part in torch.arange(first, first + own).chunk(2):
+            out = model(ids[part])
+            logits = out if isinstance(out, torch.Tensor) else out.logits
+            losses = cross_entropy(machine, logits.flatten(0, 1), targets[part].flatten(), VOCAB)
+            loss = losses.sum() / targets.numel()
+            loss.backward()
+            total += loss.detach()
+    return machine.collectives.all_reduce(total, "z", "data").wait().item()
+
+
+def train(which, folder):
+    """One training step on every grid is the serial one; the first grid saves, another one loads."""
+    loss, gradients, norm, state = serial_step(made(which))
+
+    def plainly(values, name):
+        return values[name].t() if re.search(r"c_\w+\.weight$", name) else values[name]
+
+    for layout in GRIDS:
+        machine = machine_of(layout)
+        model = on_grid(which, machine)
+        flat = Flat(machine, model, holdings(model))
+        optimizer = Optimizer(flat, ADAM)
+        assert abs(pass_both_ways(model, flat) - loss) < 1e-12, layout
+        for name, window, values in pieces(flat, lambda leaf: leaf.grad):
+            assert worst(values, plainly(gradients, name)[window]) < 1e-12, (layout, name)
+        assert abs(optimizer.step().item() - norm) < 1e-11, layout
+        for name, window, values in pieces(flat, lambda leaf: leaf.detach()):
+            assert worst(values, plainly(state, name)[window]) < 1e-9, (layout, name)
+        if layout == GRIDS[0]:
+            after = gather_state_dict(model, flat=flat)
+            assert_equal(after, state, 1e-9)
+            checkpoint.save(f"{folder}/saved", optimizer.pieces(), {"updates": optimizer.updates})
+            if dist.get_rank() == 0:
+                torch.save(after, f"{folder}/whole.pt")
+    machine = machine_of(GRIDS[2])
+    model = on_grid(which, machine, seed=2)
+    flat = Flat(machine, model, holdings(model))
+    optimizer = Optimizer(flat, ADAM)
+    optimizer.restored(checkpoint.load(f"{folder}/saved", optimizer.pieces())["updates"])
+    assert_equal(gather_state_dict(model, flat=flat), torch.load(f"{folder}/whole.pt", weights_only=True))
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_grids_train_as_one_process_does(ranks, tmp_path, which):
+    ranks.run(train, which, str(tmp_path))
+    model = one_rank(made(which, seed=2), MODELS[which][1])
+    flat = Flat(model.lm_head.machine, model, holdings(model))
+    checkpoint.load(tmp_path / "saved", Optimizer(flat, ADAM).pieces())
+    assert_equal(gather_state_dict(model), torch.load(tmp_path / "whole.pt", weights_only=True))
+
+
+def exchange(which):
+    """State dictionaries in and out."""
+    model = on_grid(which, machine_of(GRIDS[1]))
+    first, other = made(which).state_dict(), made(which, seed=1).state_dict()
+    assert_equal(gather_state_dict(model), first)
+    here = copy.deepcopy(sharded_state_dict(model))
+    load_state_dict(model, other)
+    found = gather_state_dict(model, rank=1)
+    assert_equal(found, other if dist.get_rank() == 1 else {})
+    load_state_dict(model, here)
+    assert_equal(gather_state_dict(model), first)
+    everywhere = [None] * WORLD
+    dist.all_gather_object(everywhere, here)
+    with pytest.raises(BadInput, match="piece of another rank"):
+        load_state_dict(model, everywhere[(dist.get_rank() + 1) % WORLD])
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_states_are_loaded_and_gathered(ranks, which):
+    ranks.run(exchange, which)
+
+
+def train_narrow():
+    """Weights are gathered in 16 bits: exact values are those of the owners, with ZeRO-1 as without."""
+    found = []
+    for zero in (0, 1):
+        model = on_grid("gpt2", machine_of(Layout(x=4, data=2, zero=zero), "bf16"))
+        flat = Flat(model.lm_head.machine, model, holdings(model))
+        optimizer = Optimizer(flat, ADAM)
+        pass_both_ways(model, flat)
+        optimizer.step()
+        if zero:
+            with pytest.raises(BadInput, match="give flat="):
+                gather_state_dict(model)
+        found.append(gather_state_dict(model, flat=flat))
+    assert_equal(found[0], found[1])
+
+
+def test_exact_values_are_gathered(ranks):
+    ranks.run(train_narrow)
+
+
+def refuse_different_values():
+    model = made("llama")
+    if dist.get_rank() == 3:
+        with torch.no_grad():
+            model.model.norm.weight[0] += 1
+    with pytest.raises(BadInput, match=r"different values of model\.norm\.weight --"):
+        parallelize(model, machine_of(GRIDS[0]), LLAMA_PLAN)
+    assert type(model.lm_head) is nn.Linear
+
+
+def test_ranks_with_different_values_are_refused(ranks):
+    ranks.run(refuse_different_values)
+
+
+def refuse_different_buffers():
+    model = nn.Sequential(nn.Linear(8, 8))
+    model.register_buffer("phases", torch.ones(3, dtype=torch.complex128))
+    model.register_buffer("mask", torch.tensor(dist.get_rank() == 2))
+    with pytest.raises(BadInput, match="different values of mask --"):
+        parallelize(model, machine_of(GRIDS[0]), {"0": Normal()})
+
+
+def test_ranks_with_different_buffers_are_refused(ranks):
+    ranks.run(refuse_different_buffers)
+
+
+# One rank ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def means(precision="fp64", **degrees):
+    """Of one rank; with degrees the first one of a grid that does not run."""
+    layout = Layout(**degrees)
+    grid = Grid(layout, torch.device("cpu"), None, 0) if degrees else Grid.of(layout)
+    return Machine.of(grid, precision=Precision.of(precision))
+
+
+def one_rank(model, plan, **degrees):
+    return parallelize(model, means(**degrees), plan)
+
+
+@pytest.mark.parametrize("which", MODELS)
+def test_one_rank_computes_what_the_plain_model_does(which):
+    model, ids = made(which), batch()[0]
+    expected = model(ids)
+    assert parallelize(model, means(), MODELS[which][1]) is model
+    torch.testing.assert_close(model(input_ids=ids), expected, rtol=1e-12, atol=1e-12)
+    names = {holding.name for holding in holdings(model)}
+    assert names == {name for name, _ in made(which).named_parameters()}
+
+
+def test_ids_and_rows_of_any_dimensions():
+    model = one_rank(made("gpt2"), GPT2_PLAN)
+    embedded = model.transformer.wte(torch.tensor([[[1, 2]], [[3, 4]]]))
+    assert embedded.shape == (2, 1, 2, 16)
+    assert model.transformer.h[0].attn.c_attn(embedded).shape == (2, 1, 2, 48)
+    assert model.transformer.ln_f(embedded[0, 0, 0]).shape == (16,)
+    assert model.lm_head(input=embedded).shape == (2, 1, 2, VOCAB)
+
+
+@pytest.mark.parametrize("name", ["wte", "wpe"])
+def test_rows_of_padding(name):
+    """Of tokens and of positions: looked up, but not trained."""
+    model = made("gpt2")
+    getattr(model.transformer, name).padding_idx = 2
+    model = one_rank(model, GPT2_PLAN)
+    with torch.no_grad():
+        found = getattr(model.transformer, name)(torch.tensor([2]))
+    assert worst(found[0], made("gpt2").state_dict()[f"transformer.{name}.weight"][2]) == 0.0
+    getattr(model.transformer, name)(torch.tensor([1, 2])).sum().backward()
+    table = getattr(model.transformer, name).layer.table
+    (gradient,) = (one.grad.view(-1, 16) for one in table.parameters())
+    assert gradient[1].eq(1).all()
+    assert gradient[2].eq(0).all()
+
+
+def test_torch_norms_and_fused_parts():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.norm = nn.Embedding(9, 8), nn.RMSNorm(8, eps=1e-3)
+            self.up, self.down = nn.Linear(8, 24, bias=False), nn.Linear(12, 8, bias=False)
+
+        def forward(self, ids):
+            gate, value = self.up(self.norm(self.table(ids))).chunk(2, dim=-1)
+            return self.down(functional.silu(gate) * value)
+
+    for parts in (2, (12, 12)):
+        model, ids = Gated().double(), torch.arange(9)
+        expected = model(ids)
+        plan = {"table": Vocabulary(), "norm": Norm(), "up": Normal(parts=parts), "down": Transposed()}
+        torch.testing.assert_close(one_rank(model, plan)(ids), expected, rtol=1e-12, atol=1e-12)
+        halves = one_rank(Gated(), plan, x=2, y=2).up.layer.weight.placement.rows
+        assert halves == ((0, 6), (12, 18))
+
+
+def test_heads_are_divided():
+    attention = one_rank(made("gpt2"), GPT2_PLAN, x=2).transformer.h[1].attn
+    assert (attention.num_heads, attention.split_size, attention.head_dim) == (2, 8, 4)
+
+
+def test_meta_parameters_are_nan_until_they_are_loaded():
+    with torch.device("meta"):
+        model = plain.LlamaForCausalLM()
+    rotary = plain.LlamaRotaryEmbedding(4)
+    with pytest.raises(BadInput, match=r"rotary_emb\.inv_freq: is a buffer on the meta device"):
+        one_rank(model, LLAMA_PLAN)
+    model.model.rotary_emb = rotary
+    one_rank(model, LLAMA_PLAN)
+    assert model(batch()[0]).isnan().all()
+    load_state_dict(model, made("llama").state_dict())
+    torch.testing.assert_close(model(batch()[0]), made("llama")(batch()[0]))
+
+
+def test_shapes_alone_on_the_meta_device():
+    with torch.device("meta"):
+        model = plain.GPT2LMHeadModel()
+    machine = Machine.of(Grid(Layout(x=2, y=2), torch.device("meta"), None, 1))
+    held = holdings(parallelize(model, machine, GPT2_PLAN))
+    assert all(holding.parameter.is_meta for holding in held)
+    assert sum(holding.parameter.numel() for holding in held if "c_attn.weight" in holding.name) == 2 * 48 * 4
+
+
+def test_a_matrix_used_twice_is_told():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, rows):
+            return self.down(self.up(self.down(self.up(rows))))
+
+    machine = means()
+    model = parallelize(Twice().double(), machine, {"up": Normal(), "down": Transposed()})
+    flat = Flat(machine, model, holdings(model))
+    with pytest.raises(BadInput, match="more gradients"), flat.step(micro_batches=1):
+        model(torch.ones(3, 8, dtype=torch.float64)).sum().backward()
+
+
+# Plans that are refused ----------------------------------------------------------------------------
+
+
+def refused(model, plan, match, error=BadInput, **degrees):
+    """The message, in one line; the model is as before."""
+    before = [(name, type(module)) for name, module in model.named_modules()]
+    with pytest.raises(error, match=match) as caught:
+        one_rank(model, plan, **degrees)
+    assert "\n" not in str(caught.value)
+    assert [(name, type(module)) for name, module in model.named_modules()] == before
+    return str(caught.value)
+
+
+def without(plan, *names):
+    return {name: role for name, role in plan.items() if name not in names}
+
+
+def test_uncovered_modules_are_named():
+    plan = without(LLAMA_PLAN, "model.norm", "model.layers.*.mlp.up_proj")
+    message = refused(made("llama"), plan, "no role for ")
+    assert "model.layers.*.mlp.up_proj (2 Linear)" in message
+    assert "model.norm (RMSNorm)" in message
+    plan = without(LLAMA_PLAN, "model.layers.*.mlp.up_proj") | {"model.layers.0.mlp.up_proj": Normal()}
+    assert "*" not in refused(made("llama"), plan, r"no role for model\.layers\.1\.mlp\.up_proj \(Linear\) --")
+
+
+def test_parameters_of_the_models_own_are_uncovered():
+    model = made("llama")
+    model.scale = nn.Parameter(torch.ones(()))
+    refused(model, LLAMA_PLAN, r"no role for the model itself \(LlamaForCausalLM\)")
+    model = made("gpt2")
+    model.transformer.h[0].attn.sinks = nn.Parameter(torch.ones(4))
+    refused(model, GPT2_PLAN, r"no role for transformer\.h\.0\.attn \(GPT2Attention\)")
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({"model.layers.*.mlp.gate": Normal()}, r"plan: model\.layers\.\*\.mlp\.gate: no module"),
+        ({"model.layers": Heads("num_heads"), "layers.*": Normal()}, "plan: layers"),
+        ({"model.*.0.mlp.up_proj": Normal()}, r"model\.layers\.0\.mlp\.up_proj has two roles"),
+        ({"lm_head": Norm()}, r"lm_head: is of class Linear, which Norm\(\) does not convert"),
+        ({"lm_head": Positions()}, r"lm_head: is of class Linear, which Positions\(\) does not"),
+        ({"model.embed_tokens": Head()}, r"embed_tokens: is of class Embedding, which Head\(\) does not"),
+        ({"model.norm": Transposed()}, r"model\.norm: is of class RMSNorm, which Transposed\(\)"),
+        ({"lm_head": Head}, "is no role"),
+        ({"model.layers.*.self_attn": Heads("num_heads")}, "no integer 'num_heads'"),
+        ({"model.layers.*.self_attn": Heads("attention_dropout")}, "no integer 'attention_dropout'"),
+        ({"model.layers.*.self_attn.q_proj": Normal(unit="width")}, "self_attn: has no integer 'width'"),
+        ({"lm_head": Head(tied="model.embed_tokens")}, "not the same parameter"),
+        ({"lm_head": Normal(parts=3)}, "parts of 53 outputs: 53 / 3 is not whole"),
+        ({"lm_head": Normal(parts=(50, 2))}, r"parts \(50, 2\) do not add up to 53"),
+    ],
+)
+def test_plans_that_do_not_fit(more, match):
+    refused(made("llama"), dict(LLAMA_PLAN) | more, match)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "match"),
+    [
+        ({"x": 8}, r"self_attn\.k_proj: units of head_dim=4 in 16 outputs = 4 cannot be divided over x=8"),
+        ({"x": 3}, "units of head_dim=4 in 32 outputs = 8 cannot be divided over x=3"),
+        ({"y": 3}, "embed_tokens: hidden features = 16 cannot be divided over y=3"),
+        ({"pipeline": 2}, "pipeline = 2 cannot be had"),
+        ({"x": 2, "sequence_parallel": True}, "sequence_parallel cannot be had"),
+        ({"recompute": "full"}, "recompute = full cannot"),
+        ({"zero": 2}, "zero = 2 cannot"),
+        ({"offload_optimizer": True}, "offloading cannot"),
+    ],
+)
+def test_layouts_that_do_not_fit(degrees, match):
+    refused(made("llama"), LLAMA_PLAN, match, **degrees)
+
+
+def test_heads_that_cannot_be_divided():
+    plan = dict(GPT2_PLAN) | {"transformer.h.*.attn": Heads("num_heads", "head_dim")}
+    model = plain.GPT2LMHeadModel(hidden=24, heads=8).double()
+    refused(model, plan, r"transformer\.h\.0\.attn\.head_dim = 3 cannot be divided over x=2", x=2)
+
+
+# Models that are refused ---------------------------------------------------------------------------
+
+
+def test_hooks():
+    for method in (
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+    ):
+        model = made("llama")
+        getattr(model.model.layers[1].mlp, method)(lambda *_: None)
+        refused(model, LLAMA_PLAN, r"model\.layers\.1\.mlp: has a (forward|backward)( pre)? hook", Unsupported)
+    model = made("llama")
+    model.lm_head.weight.register_hook(lambda gradient: gradient)
+    refused(model, LLAMA_PLAN, r"lm_head\.weight: has a hook", Unsupported)
+    model = made("llama")
+    model.lm_head.weight.register_post_accumulate_grad_hook(lambda _: None)
+    refused(model, LLAMA_PLAN, r"lm_head\.weight: has a hook", Unsupported)
+
+
+def test_ties():
+    model = made("qwen2, tied")
+    refused(model, LLAMA_PLAN, r"lm_head\.weight, model\.embed_tokens\.weight are one parameter", Unsupported)
+    model = made("llama")
+    model.model.layers[1].mlp = model.model.layers[0].mlp
+    refused(model, LLAMA_PLAN, r"model\.layers\.0\.mlp\.down_proj\.weight, model\.layers\.1", Unsupported)
+    model = made("qwen2, tied")
+    plan = without(LLAMA_PLAN | TIED, "model.embed_tokens") | {"model.embed_tokens": Positions()}
+    refused(model, plan, r"lm_head: tied to 'model\.embed_tokens', which is no Vocabulary\(\)", Unsupported)
+
+
+def test_changed_layers():
+    model = made("llama")
+    nn.utils.parametrizations.weight_norm(model.model.layers[0].mlp.up_proj)
+    refused(model, LLAMA_PLAN, r"no role for .*up_proj\.parametrizations\.weight")
+    model = made("llama")
+    model.lm_head.mask = nn.Buffer(torch.ones(3))
+    refused(model, LLAMA_PLAN, "lm_head: holds mask", Unsupported)
+    model = made("llama")
+    model.lm_head.more = nn.Parameter(torch.ones(3))
+    refused(model, LLAMA_PLAN, "lm_head: has the parameters more, weight, not weight", Unsupported)
+    model = made("llama")
+    forward = model.lm_head.forward
+    model.lm_head.forward = lambda rows: forward(rows) * 2
+    refused(model, LLAMA_PLAN, "lm_head: has a forward of its own", Unsupported)
+    model = made("llama")
+    model.model.embed_tokens.max_norm = 2.0
+    refused(model, LLAMA_PLAN, "embed_tokens: has max_norm = 2", Unsupported)
+    model = made("llama")
+    model.model.embed_tokens.sparse = True
+    refused(model, LLAMA_PLAN, "embed_tokens: has sparse on", Unsupported)
+
+
+def test_subclasses():
+    class Doubled(nn.Linear):
+        def forward(self, rows):
+            return 2 * super().forward(rows)
+
+    model = made("llama")
+    model.lm_head = Doubled(16, VOCAB, bias=False).double()
+    refused(model, LLAMA_PLAN, "lm_head: is of class Doubled, which Head")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda weight: weight.requires_grad_(False), "is frozen"),
+        (lambda weight: setattr(weight, "grad", torch.ones_like(weight)), "has a gradient"),
+    ],
+)
+def test_parameters_that_are_not_plain(change, match):
+    model = made("llama")
+    change(model.model.norm.weight)
+    refused(model, LLAMA_PLAN, rf"model\.norm\.weight: {match}", Unsupported)
+
+
+def test_parameters_of_another_kind_or_format():
+    class Quantized(nn.Parameter):
+        pass
+
+    model = made("llama")
+    model.lm_head.weight = Quantized(model.lm_head.weight.detach())
+    refused(model, LLAMA_PLAN, r"lm_head\.weight: is of class Quantized", Unsupported)
+    with pytest.raises(Unsupported, match="is float64, parameters at rest are float32"):
+        parallelize(made("llama"), means("bf16"), LLAMA_PLAN)
+
+
+def test_dropout():
+    model = plain.GPT2LMHeadModel(dropout=0.1).double()
+    refused(model, GPT2_PLAN, r"transformer\.drop\.p: is 0\.1: the masks", Unsupported)
+    one_rank(model.eval(), GPT2_PLAN)
+    assert model(batch()[0]).shape == (BATCH, SEQUENCE, VOCAB)
+    model.train()
+    with pytest.raises(Unsupported, match=r"transformer\.drop\.p: was off"):
+        model(batch()[0])
+    model = made("llama")
+    model.model.layers[0].self_attn.attention_dropout = 0.2
+    refused(model, LLAMA_PLAN, r"layers\.0\.self_attn\.attention_dropout: is 0\.2", Unsupported)
+
+
+def test_norms():
+    model = made("gpt2")
+    model.transformer.ln_f = nn.LayerNorm(16, elementwise_affine=False)
+    refused(model, GPT2_PLAN, "ln_f: is a LayerNorm without weight", Unsupported)
+    refused(model, without(GPT2_PLAN, "transformer.ln_f"), "is a LayerNorm without weights", Unsupported)
+    model.transformer.ln_f = nn.LayerNorm(16, bias=False).double()
+    refused(model, GPT2_PLAN, "ln_f: is a LayerNorm without bias", Unsupported)
+    model.transformer.ln_f = nn.LayerNorm((2, 8)).double()
+    refused(model, GPT2_PLAN, "ln_f: is over 2 dimensions", Unsupported)
+    model.transformer.ln_f = nn.RMSNorm(16).double()
+    refused(model, GPT2_PLAN, "ln_f: takes its epsilon from the number format", Unsupported)
+    model.transformer.ln_f = nn.BatchNorm1d(16).double()
+    refused(model, GPT2_PLAN, "ln_f: is of class BatchNorm1d, which Norm")
+
+
+def test_norms_that_only_look_like_rms():
+    class Shifted(plain.RMSNorm):
+        """Gemma's: the gain is 1 + weight."""
+
+        def forward(self, rows):
+            return super().forward(rows) / self.weight * (1 + self.weight)
+
+    class Outside(plain.RMSNorm):
+        """Epsilon beside the root."""
+
+        def forward(self, rows):
+            return self.weight * rows / (rows.square().mean(-1, keepdim=True).sqrt() + self.variance_epsilon)
+
+    class Broken(plain.RMSNorm):
+        def forward(self, rows, gate):
+            return super().forward(rows) * gate
+
+    for kind in (Shifted, Outside, Broken):
+        model = made("llama")
+        model.model.norm = kind(16, eps=1e-4).double()
+        refused(model, LLAMA_PLAN, rf"model\.norm: \({kind.__name__}\) does not compute RMSNorm", Unsupported)
+
+
+def test_norms_of_heads():
+    model = made("llama")
+    for layer in model.model.layers:
+        layer.self_attn.q_norm = plain.RMSNorm(4).double()
+    plan = dict(LLAMA_PLAN) | {"model.layers.*.self_attn.q_norm": Norm()}
+    refused(model, plan, r"q_norm: is over 4 features, but those split over y are 16 or 24 wide|are 16 wide")
+
+
+def test_conv_layers():
+    model = made("llama")
+    model.model.mix = nn.Conv1d(16, 16, 1).double()
+    refused(model, LLAMA_PLAN, r"no role for model\.mix \(Conv1d\)")
+    refused(model, dict(LLAMA_PLAN) | {"model.mix": Normal()}, r"mix: is of class Conv1d, which Normal\(\)")
+
+    class Conv1D(plain.Conv1D):
+        def forward(self, rows):
+            return functional.linear(rows, self.weight, self.bias)
+
+    model = made("gpt2")
+    model.transformer.h[1].attn.c_proj = Conv1D(16, 16).double()
+    refused(model, GPT2_PLAN, r"h\.1\.attn\.c_proj: \(Conv1D\) does not compute x @ weight \+ bias", Unsupported)
+
+
+def test_a_single_layer():
+    refused(nn.Linear(4, 4).double(), {"": Normal()}, "the model itself: a single Linear", Unsupported)
+
+
+# State dictionaries that are refused ----------------------------------------------------------------
+
+
+def test_torchs_state_dictionaries_are_refused():
+    model = one_rank(made("llama"), LLAMA_PLAN)
+    with pytest.raises(Unsupported, match="gather_state_dict"):
+        model.state_dict()
+    with pytest.raises(Unsupported, match="load_state_dict of weft"):
+        model.load_state_dict(made("llama").state_dict(), strict=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda state: state.pop("model.norm.weight"), r"lacks model\.norm\.weight --"),
+        (lambda state: state.clear(), r"lacks lm_head\.weight, .* and \d+ more --"),
+        (lambda state: state.update(head=torch.ones(1)), "has the unknown names head"),
+        (
+            lambda state: state.update({"model.norm.weight": torch.ones(8)}),
+            r"state: model\.norm\.weight: has the shape \(8,\), but the whole is \(16,\)",
+        ),
+        (lambda state: state.update({"model.norm.weight": torch.ones(16, device="meta")}), "is on the meta device"),
+        (
+            lambda state: state.update({"model.norm.weight": torch.ones(16, dtype=torch.complex128)}),
+            "is complex128, but float64 here",
+        ),
+        (lambda state: state.update({"model.norm.weight": [1.0] * 16}), "is a list, no plain tensor"),
+    ],
+)
+def test_states_that_do_not_fit(change, match):
+    model = one_rank(made("llama"), LLAMA_PLAN)
+    state = made("llama", seed=1).state_dict()
+    change(state)
+    with pytest.raises(BadInput, match=match):
+        load_state_dict(model, state)
+    assert_equal(gather_state_dict(model), made("llama").state_dict())
+
+
+def test_pieces_of_another_grid_are_refused():
+    model = one_rank(made("llama"), LLAMA_PLAN)
+    pieces = sharded_state_dict(one_rank(made("llama", seed=1), LLAMA_PLAN))
+    piece = pieces["lm_head.weight"]
+    pieces["lm_head.weight"] = checkpoint.Piece(
+        name=piece.name, values=piece.values[:-1], placement=piece.placement.part(0, len(piece.values) - 1)
+    )
+    with pytest.raises(BadInput, match=r"lm_head\.weight: is the piece of another rank or grid"):
+        load_state_dict(model, pieces)
+
+
+def test_tied_names():
+    model = one_rank(made("qwen2, tied"), LLAMA_PLAN | TIED)
+    other = made("qwen2, tied", seed=1).state_dict()
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        load_state_dict(model, without(other, name))
+        assert_equal(gather_state_dict(model), other)
+    with pytest.raises(BadInput, match=r"lm_head\.weight: differs from model\.embed_tokens\.weight"):
+        load_state_dict(model, other | {"lm_head.weight": other["lm_head.weight"] + 1})
+
+
+def test_the_model_that_was_parallelized_is_asked_for():
+    with pytest.raises(BadInput, match="has not been parallelized"):
+        gather_state_dict(made("llama"))
+    model = one_rank(made("llama"), LLAMA_PLAN)
+    with pytest.raises(BadInput, match=r"embed_tokens was model\.embed_tokens when it was parallelized"):
+        gather_state_dict(model.model)
+
+
+def test_features_that_are_no_share():
+    model = one_rank(made("llama"), LLAMA_PLAN)
+    with pytest.raises(BadInput, match=re.escape("model.norm: got 8 features, but a rank's share is 16")):
+        model.model.norm(torch.ones(2, 8, dtype=torch.float64))
+
+
+# transformers, where it is installed ----------------------------------------------------------------
+
+SMALL = {
+    "vocab_size": VOCAB,
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 16,
+    "attn_implementation": "sdpa",
+    "tie_word_embeddings": False,
+    "attention_dropout": 0.0,
+}
+GPT2_SMALL = {
+    "vocab_size": VOCAB,
+    "n_layer": 2,
+    "n_embd": 16,
+    "n_head": 4,
+    "n_positions": 16,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
+HUGGING_FACE = {
+    "Llama": (SMALL, LLAMA_PLAN),
+    "Mistral": (SMALL, LLAMA_PLAN),
+    "Qwen2": (SMALL | {"tie_word_embeddings": True}, LLAMA_PLAN | TIED),
+    "GPT2": (GPT2_SMALL, GPT2_PLAN),
+}
+
+
+def hugging_face(name):
+    """A model of transformers, and its plan."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers = import_module("transformers")
+        options, plan = HUGGING_FACE[name]
+        kind = f"{name}LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
+        model = getattr(transformers, kind)(getattr(transformers, f"{name}Config")(**options))
+    plain.randomize(model)
+    return model, plan
+
+
+def train_hugging_face(name):
+    model, plan = hugging_face(name)
+    ids, targets = batch()
+    expected = functional.cross_entropy(model(ids).logits.flatten(0, 1), targets.flatten())
+    expected.backward()
+    gradients = {key: one.grad for key, one in model.named_parameters()}
+    state = model.state_dict()
+    for layout in GRIDS[:2]:
+        machine = machine_of(layout, "fp32")
+        model = parallelize(hugging_face(name)[0], machine, plan)
+        flat = Flat(machine, model, holdings(model))
+        assert abs(pass_both_ways(model, flat) - expected.item()) < 1e-5
+        for key, window, values in pieces(flat, lambda leaf: leaf.grad):
+            whole = gradients[key].t() if re.search(r"c_\w+\.weight$", key) else gradients[key]
+            assert worst(values, whole[window]) < 1e-5, (layout, key)
+        assert_equal(gather_state_dict(model), state)
+
+
+@pytest.mark.parametrize("name", HUGGING_FACE)
+def test_models_of_transformers(ranks, name):
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    ranks.run(train_hugging_face, name)

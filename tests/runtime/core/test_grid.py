@@ -1,0 +1,244 @@
+"""The grid: groups of ranks, what is refused and in which words; what the package may not depend on."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import models  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from models import DATA_INSIDE, Z_INSIDE  # noqa: E402
+from ranks import grid_of  # noqa: E402
+
+import weft.runtime  # noqa: E402
+from weft.errors import BadInput, MissingExtra, Unsupported  # noqa: E402
+from weft.layout.mesh import coordinates, groups  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.model.job import Job, Recipe  # noqa: E402
+from weft.runtime.core.grid import AXES, JOINED, Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.matmul import Matmul  # noqa: E402
+from weft.runtime.core.overlap import Overlap, Switches  # noqa: E402
+from weft.runtime.core.parameters import Matrix, Vector  # noqa: E402
+from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.layers.attention import Attention4D, Rotary  # noqa: E402
+from weft.runtime.layers.decoder import Decoder4D, Details, Stage  # noqa: E402
+from weft.runtime.layers.linear import Linear4D  # noqa: E402
+from weft.runtime.layers.norm import Norm4D  # noqa: E402
+from weft.runtime.layers.vocabulary import Embedding4D, Head4D  # noqa: E402
+from weft.runtime.measure.trace import trace  # noqa: E402
+from weft.runtime.run.optimizer import AdamSettings  # noqa: E402
+from weft.runtime.run.session import Session, Settings  # noqa: E402
+
+PACKAGE = Path(weft.runtime.__file__).parent
+
+
+def machine(rank=0, **degrees):
+    """One rank's of a layout, without process groups."""
+    return Machine.of(Grid(Layout(**degrees), torch.device("cpu"), None, rank))
+
+
+# Groups -------------------------------------------------------------------------------------------
+
+ORDERS = [Layout().order, Z_INSIDE, DATA_INSIDE, ("pipeline", "data", "z", "y", "x", "context")]
+
+
+def joined(layout):
+    """Of each group of this rank: its axes, its ranks and this rank's index."""
+    grid = grid_of(layout)
+    found = {}
+    for axes in (*((axis,) for axis in AXES), *JOINED):
+        group = grid.group(*axes)
+        members = dist.get_process_group_ranks(group) if group is not None else [dist.get_rank()]
+        found[axes] = members, grid.index(*axes), grid.size(*axes)
+    return found
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+@pytest.mark.parametrize("degrees", [{"x": 2, "y": 2, "z": 2}, {"x": 2, "z": 2, "pipeline": 2}], ids=str)
+def test_a_group_has_the_ranks_that_differ_in_its_axes(ranks, degrees, order):
+    """In the order of ``index``, in which what they gather lies."""
+    layout = Layout(order=order, **degrees)
+    places = [coordinates(layout, rank) for rank in range(layout.world)]
+    for rank, found in enumerate(ranks.run(joined, layout)):
+        for axes, (members, index, size) in found.items():
+            others = [axis for axis in AXES if axis not in axes]
+            wanted = [
+                other
+                for other in range(layout.world)
+                if all(places[other][axis] == places[rank][axis] for axis in others)
+            ]
+            assert sorted(members) == wanted
+            assert members[index] == rank
+            assert len(members) == size
+        for axis in AXES:
+            assert found[axis,][0] in groups(layout, axis).tolist()
+
+
+def test_a_rank_alone_has_no_group():
+    grid = Grid.of(Layout())
+    assert all(grid.group(*axes) is None for axes in JOINED)
+    assert grid.axes(*AXES) == ()
+    assert grid.index(*AXES) == 0
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+MISMATCH = r"layout: the layout needs x=2 x y=2 x z=3 x data=1 x pipeline=2 = 24 ranks, but {world} run -- "
+
+
+def wrong_world():
+    with pytest.raises(BadInput, match=MISMATCH.format(world=8) + "start 24 ranks"):
+        Grid.of(Layout(x=2, y=2, z=3, pipeline=2))
+
+
+def test_another_number_of_ranks_is_refused(ranks):
+    """With the whole product."""
+    ranks.run(wrong_world)
+    with pytest.raises(BadInput, match=MISMATCH.format(world=1)):
+        Grid.of(Layout(x=2, y=2, z=3, pipeline=2))
+
+
+@pytest.mark.parametrize("axis", ["context", "expert", "expert_tensor"])
+def test_axes_that_the_runtime_lacks_are_refused_by_name(axis):
+    with pytest.raises(Unsupported, match=f"{axis} = 2: the runtime has no {axis} axis -- plan with {axis} = 1"):
+        Grid.of(Layout(data=2, **{axis: 2}))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: Linear4D(machine(y=4), "up", 10, 8), "up: inputs = 10 cannot be divided over y=4 -- choose y"),
+        (lambda: Linear4D(machine(x=4), "up", 8, 10), "up: outputs = 10 cannot be divided over x=4"),
+        (lambda: Linear4D(machine(x=4), "qkv", 8, (8, 8, 6)), "qkv: outputs = 6 cannot be divided over x=4"),
+        (
+            lambda: Linear4D(machine(x=4), "down", 10, 8, kind="transposed"),
+            "down: inputs = 10 cannot be divided over x=4",
+        ),
+        (
+            lambda: Linear4D(machine(y=4), "down", 8, 10, kind="transposed"),
+            "down: outputs = 10 cannot be divided over y=4",
+        ),
+        (lambda: Linear4D(machine(z=5), "up", 6, 6), "up: elements of a block 6 x 6 = 36 .* over z=5"),
+        (lambda: Norm4D(machine(y=4), "norm", 10, centred=True), "norm: features = 10 .* over y=4"),
+        (lambda: Embedding4D(machine(y=4), "table", 64, 10), "table: hidden features = 10 .* over y=4"),
+        (
+            lambda: Embedding4D(machine(x=4, sequence_parallel=True), "table", 64, 8)(torch.zeros(6).long()),
+            "tokens of a micro-batch = 6 cannot be divided over x=4",
+        ),
+        (
+            lambda: machine(x=2, y=3).grid.divided(10, "x", "y", what="size"),
+            "size = 10 cannot be divided over x=2 x y=3 -- choose x and y so that their product divides 10",
+        ),
+    ],
+)
+def test_what_does_not_divide_is_refused_with_axis_and_size(build, words):
+    with pytest.raises(BadInput, match=words):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "words"),
+    [
+        (models.gpt(heads=8), {"x": 16}, "heads = 8|8 key-value heads"),
+        (models.llama(heads=16, kv_heads=4), {"x": 8}, r"4 key-value heads \(kv_heads\) do not divide over x = 8"),
+        (models.gpt(hidden=24), {"y": 16}, "24 cannot be divided over y=16"),
+    ],
+)
+def test_models_that_do_not_divide_are_refused(model, degrees, words):
+    with pytest.raises(BadInput, match=words):
+        Decoder4D(machine(**degrees), model, sequence=8)
+
+
+JOB = Job(model=models.gpt(), recipe=Recipe(global_batch=8, sequence=8))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **more: Grid.of(Layout(), **more),
+        lambda **more: Machine.of(Grid.of(Layout()), **more),
+        lambda **more: Linear4D(machine(), "a", 4, 4, **more),
+        lambda **more: Norm4D(machine(), "a", 4, centred=True, **more),
+        lambda **more: Embedding4D(machine(), "a", 4, 4, **more),
+        lambda **more: Head4D(machine(), "a", 4, 4, **more),
+        lambda **more: Attention4D(machine(), "a", 32, JOB.model.kinds[0].attention, sequence=8, rotary=None, **more),
+        lambda **more: Rotary(machine(), 4, 4, theta=1e4, **more),
+        lambda **more: Decoder4D(machine(), JOB.model, sequence=8, **more),
+        lambda **more: Matrix(machine(), "a", shape=(2, 2), rows=((0, 2),), columns=(0, 2), split_over=(), **more),
+        lambda **more: Vector(
+            machine(), "a", shape=(2,), rows=((0, 2),), local_shape=(2,), split_over=(), own_tokens=True, **more
+        ),
+        lambda **more: Session(JOB, Grid.of(Layout()), Settings(), None, **more),
+        lambda **more: trace(JOB, Layout(), **more),
+        lambda **more: Settings(**more),
+        lambda **more: Switches(**more),
+        lambda **more: Overlap(Switches(), **more),
+        lambda **more: AdamSettings(**more),
+        lambda **more: Precision(**more),
+        lambda **more: Details(**more),
+        lambda **more: Stage(blocks=(), **more),
+        lambda **more: Matmul(**more),
+    ],
+)
+def test_unknown_arguments_are_refused(call):
+    """AxoNN's layers swallow them, its tests pass some that do not exist."""
+    with pytest.raises(TypeError, match="cache_weights"):
+        call(cache_weights=True)
+
+
+# The package --------------------------------------------------------------------------------------
+
+CHOOSES = {"ranks.py", "timing.py"}
+"""Where a device is chosen, or what only a GPU has is asked for."""
+
+
+def is_torch_cuda(node):
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "cuda"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "torch"
+    )
+
+
+def hard_coded(path):
+    """Names of devices and backends in a module, outside its documentation."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        where = f"{path.name}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if re.fullmatch(r"(cuda|nccl|gloo|mps|xpu|hccl)(:\d+)?", node.value):
+                yield f"{where} {node.value!r}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "cuda":
+                yield f"{where} .cuda()"
+        elif isinstance(node, ast.FunctionDef):
+            inside = list(ast.walk(node))
+            asks = any(isinstance(one, ast.Attribute) and one.attr == "is_cuda" for one in inside)
+            if not asks and any(is_torch_cuda(one) for part in node.body for one in ast.walk(part)):
+                yield f"{where} torch.cuda without is_cuda"
+
+
+def test_devices_are_not_hard_coded():
+    """The code runs where the grid says: only the launcher and the measurement name devices or backends."""
+    modules = sorted(PACKAGE.rglob("*.py"))
+    assert {path.name for path in modules} > CHOOSES
+    assert [found for path in modules if path.name not in CHOOSES for found in hard_coded(path)] == []
+    assert all(list(hard_coded(path)) for path in modules if path.name in CHOOSES)
+
+
+def test_without_torch_the_extra_is_named(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch" or "weft.runtime" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(
+        MissingExtra, match=r"weft\.runtime needs the extra 'runtime' -- pip install 'weft\[runtime\]'"
+    ):
+        __import__("weft.runtime.run.session")

@@ -1,0 +1,458 @@
+"""When the scheduler starts and waits, that every mode gives the same bits, and what exceptions leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+import models  # noqa: E402
+from compare import Run, pieces, worst  # noqa: E402
+from models import layout_of  # noqa: E402
+from ranks import grid_of  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from weft.runtime.core.collectives import Collectives  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.overlap import SCATTERS_IN_FLIGHT, Overlap, Switches  # noqa: E402
+from weft.runtime.core.parameters import holdings  # noqa: E402
+from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.layers.linear import Linear4D  # noqa: E402
+from weft.runtime.run.flat import Flat  # noqa: E402
+from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+
+OFF = Switches.off()
+MODES = {
+    "off": OFF,
+    "OAR": replace(OFF, all_reduce=True),
+    "OAR, ORS": replace(OFF, all_reduce=True, reduce_scatter=True),
+    "OAR, ORS, OAG": Switches(),
+    "OAR, ORS, OAG, cache": Switches(weight_cache=True),
+}
+ALL = ("OAR, ORS, OAG", "OAR, ORS, OAG, cache")
+
+
+# The scheduler alone ------------------------------------------------------------------------------
+
+
+class Started:
+    """A collective of a played weight: its result is what was true when it was started."""
+
+    def __init__(self, weight, what, result):
+        self.weight, self.what, self.result, self.waits = weight, what, result, 0
+        self.under_way, self.breaks = not weight.alone, False
+        weight.events.append(f"start {what} {weight.name}")
+        weight.started.append(self)
+
+    def wait(self):
+        self.waits += 1
+        self.weight.events.append(f"wait {self.what} {self.weight.name}")
+        if self.breaks:
+            raise ConnectionError
+        return self.result
+
+
+class Weight:
+    """What the scheduler sees of a weight; ``version`` grows with each update."""
+
+    def __init__(self, name, events, started):
+        self.name, self.events, self.started = name, events, started
+        self.version, self.gradients, self.alone = 0, [], False
+
+    def start_gather(self):
+        return Started(self, "gather", self.version)
+
+    def start_scatter(self, gradient):
+        return Started(self, "scatter", gradient)
+
+    def accumulate(self, shard):
+        self.gradients.append(shard)
+
+
+class Stage:
+    """Some weights under one scheduler."""
+
+    def __init__(self, count, switches):
+        self.events, self.started = [], []
+        self.weights = [Weight(chr(ord("a") + i), self.events, self.started) for i in range(count)]
+        self.overlap = Overlap(switches)
+
+    def forward(self, order):
+        for index in order:
+            self.events.append(f"use {self.overlap.gather(self.weights[index])}{self.weights[index].name}")
+
+    def told(self):
+        told = list(self.events)
+        self.events.clear()
+        return told
+
+
+def test_the_next_weight_is_gathered_while_this_one_computes():
+    stage = Stage(3, replace(OFF, all_gather=True))
+    for step in range(2):
+        with stage.overlap.step():
+            stage.forward([0, 2, 1])
+        alone = [e for name in "acb" for e in (f"start gather {name}", f"wait gather {name}", f"use 0{name}")]
+        if step == 0:
+            assert stage.told() == alone, "the first step learns the order"
+    assert stage.told() == [
+        "start gather a",
+        "start gather c",
+        "wait gather a",
+        "use 0a",
+        "start gather b",
+        "wait gather c",
+        "use 0c",
+        "wait gather b",
+        "use 0b",
+    ]
+
+
+def test_gradients_are_scattered_while_earlier_layers_compute():
+    count = SCATTERS_IN_FLIGHT + 2
+    stage = Stage(count, replace(OFF, reduce_scatter=True))
+    with stage.overlap.step():
+        for weight in stage.weights:
+            stage.overlap.scatter(weight, f"d{weight.name}")
+        early = [weight.gradients for weight in stage.weights]
+        assert sum(map(len, early)) == 2, "no more than so many are under way"
+    starts = [event for event in stage.events[: SCATTERS_IN_FLIGHT + 1] if event.startswith("start")]
+    assert len(starts) == SCATTERS_IN_FLIGHT + 1, "none is waited for before"
+    assert [weight.gradients for weight in stage.weights] == [[f"d{w.name}"] for w in stage.weights]
+
+
+def test_gradients_that_nobody_else_has_are_added_at_once():
+    """z = 1: buckets are summed over data as early as they can be."""
+    stage = Stage(2, Switches())
+    stage.weights[0].alone = True
+    with stage.overlap.step():
+        for weight in (stage.weights[1], stage.weights[0]):
+            stage.overlap.scatter(weight, 1)
+        assert [weight.gradients for weight in stage.weights] == [[1], []]
+    assert [weight.gradients for weight in stage.weights] == [[1], [1]]
+
+
+def test_a_weight_that_was_not_expected_ends_the_gathering_ahead():
+    stage = Stage(3, Switches())
+    with stage.overlap.step():
+        stage.forward([0, 1, 2])
+    stage.told()
+    with stage.overlap.step():
+        stage.forward([0, 2, 1])
+    ahead = ["start gather a", "start gather b", "wait gather a", "use 0a"]
+    missed = ["start gather c", "wait gather c", "use 0c"]
+    assert stage.told() == [*ahead, *missed, "wait gather b", "use 0b"], "what is there already is used"
+    with stage.overlap.step():
+        stage.forward([0])
+    assert stage.told()[-1] == "wait gather c", "what nobody asked for is waited for"
+    with stage.overlap.step():
+        stage.forward([0, 1])
+    assert "start gather c" not in stage.told(), "the order is that of the last step"
+
+
+def test_the_cache_lasts_one_step():
+    stage = Stage(2, Switches(weight_cache=True))
+    for version in range(3):
+        for weight in stage.weights:
+            weight.version = version
+        with stage.overlap.step():
+            stage.forward([0, 1, 1, 0])
+        told = stage.told()
+        assert sum(event.startswith("start") for event in told) == 2
+        assert [event for event in told if event.startswith("use")] == [f"use {version}{name}" for name in "abba"]
+
+
+def test_outside_a_step_all_is_done_at_once():
+    stage = Stage(2, Switches(weight_cache=True))
+    stage.forward([0, 0])
+    stage.overlap.scatter(stage.weights[1], 1)
+    assert stage.weights[1].gradients == [1]
+    assert stage.told() == ["start gather a", "wait gather a", "use 0a"] * 2 + ["start scatter b", "wait scatter b"]
+
+
+def test_a_step_within_a_step_is_a_mistake():
+    overlap = Overlap(Switches())
+    with overlap.step(), pytest.raises(RuntimeError, match="twice"), overlap.step():
+        pass
+    with overlap.step():
+        pass
+
+
+def test_a_collective_that_fails_hides_no_exception_and_no_other_collective():
+    stage = Stage(3, Switches())
+    with stage.overlap.step():
+        stage.forward([0, 1, 2])
+
+    def broken(own):
+        """A step in which every collective under way fails, and what is raised before."""
+        with stage.overlap.step():
+            stage.forward([0])
+            for weight in stage.weights:
+                stage.overlap.scatter(weight, 1)
+            for started in stage.started:
+                started.breaks = not started.waits
+            if own is not None:
+                raise own
+
+    with pytest.raises(ZeroDivisionError):
+        broken(ZeroDivisionError())
+    assert all(started.waits for started in stage.started)
+    with pytest.raises(ConnectionError):
+        broken(None)
+    assert all(started.waits for started in stage.started)
+    with stage.overlap.step():
+        stage.forward([0])
+
+
+ACTIONS = st.lists(st.tuples(st.sampled_from(["gather", "scatter"]), st.integers(0, 4)), max_size=30)
+
+
+@given(
+    st.builds(Switches, reduce_scatter=st.booleans(), all_gather=st.booleans(), weight_cache=st.booleans()),
+    st.lists(st.tuples(ACTIONS, st.booleans()), min_size=1, max_size=4),
+)
+@settings(max_examples=200, deadline=None)
+def test_any_order_gets_what_it_asks_for(switches, steps):
+    """Weights of the present step, every gradient once and in order, and nothing under way after a step,
+    also one that fails."""
+    stage = Stage(5, switches)
+    for number, (actions, fails) in enumerate(steps):
+        for weight in stage.weights:
+            weight.version, weight.gradients = number, []
+        stage.started.clear()
+        given = [[] for _ in stage.weights]
+        try:
+            with stage.overlap.step():
+                for position, (what, index) in enumerate(actions):
+                    weight = stage.weights[index]
+                    if what == "gather":
+                        assert stage.overlap.gather(weight) == number
+                    else:
+                        stage.overlap.scatter(weight, position)
+                        given[index].append(position)
+                    waiting = [one for one in stage.started if one.what == "scatter" and not one.waits]
+                    assert len(waiting) <= SCATTERS_IN_FLIGHT
+                if fails:
+                    raise KeyError
+        except KeyError:
+            assert fails
+        else:
+            assert [weight.gradients for weight in stage.weights] == given
+        assert all(one.waits == 1 for one in stage.started)
+
+
+# Eight ranks --------------------------------------------------------------------------------------
+
+
+def digest(run):
+    """Of all gradients and values that this rank owns."""
+    found = sha256()
+    for values_of in (lambda leaf: leaf.grad, lambda leaf: leaf.detach()):
+        for name, _, values in pieces(run.flat, values_of):
+            found.update(name.encode() + values.contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def trained(layout, model, modes, count):
+    """Losses, and digests of gradients and of what they make of the weights, of some steps in each mode."""
+    found = {}
+    for mode in modes:
+        run = Run(layout, model, switches=MODES[mode])
+        optimizer = Optimizer(run.flat, AdamSettings(rate=1e-2))
+        found[mode] = []
+        for step in range(count):
+            loss = run.step(seed=step)
+            optimizer.step()
+            found[mode].append((loss, digest(run)))
+    return found
+
+
+def assert_same_bits(found):
+    for told in found:
+        assert all(steps == told["off"] for steps in told.values())
+        assert len({loss for loss, _ in told["off"]}) == 3
+        assert len({hashed for _, hashed in told["off"]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("grid", "switches"),
+    [
+        ((2, 2, 2, 1), {"micro_batches": 2}),
+        ((2, 1, 2, 2), {"micro_batches": 1, "sequence_parallel": True, "recompute": "full"}),
+    ],
+)
+def test_every_mode_gives_the_same_bits(ranks, grid, switches):
+    """Weights change between the steps: one that was kept too long would show."""
+    layout = layout_of(grid, **switches)
+    assert_same_bits(ranks.run(trained, layout, models.gpt(layers=1), list(MODES), 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "grid", "switches"),
+    [
+        (models.gpt(tied=True), (1, 1, 4, 2), {"recompute": "selective", "zero": 0}),
+        (models.gpt(), (1, 2, 2, 2), {"recompute": "full", "recompute_layers": 1}),
+        (models.llama(), (4, 1, 2, 1), {"sequence_parallel": True}),
+        (models.gpt(tied=True), (2, 2, 2, 1), {"micro_batches": 1, "recompute": "full"}),
+        (models.llama(), (2, 2, 1, 2), {"micro_batches": 1}),
+        (models.gpt(tied=True), (8, 1, 1, 1), {"micro_batches": 1}),
+        (models.llama(), (1, 1, 8, 1), {"micro_batches": 1}),
+        (models.llama(), (1, 1, 1, 8), {}),
+    ],
+)
+def test_every_mode_gives_the_same_bits_on_more_grids(ranks, model, grid, switches):
+    assert_same_bits(ranks.run(trained, layout_of(grid, **switches), model, list(MODES), 3))
+
+
+class Watched(Collectives):
+    """Remembers what it started."""
+
+    def __init__(self, grid):
+        super().__init__(grid)
+        self.started = []
+
+    def _issued(self, *arguments):
+        self.started.append(super()._issued(*arguments))
+        return self.started[-1]
+
+    def under_way(self):
+        """How many collectives nobody has waited for."""
+        return sum(pending.under_way for pending in self.started)
+
+
+# Modules in another order -------------------------------------------------------------------------
+
+
+class Pairs(nn.Module):
+    """Pairs of a normal and a transposed layer, which run in the order that is asked for."""
+
+    def __init__(self, machine, count, hidden):
+        super().__init__()
+        self.pairs = nn.ModuleList(
+            nn.Sequential(
+                Linear4D(machine, f"{i}.up", hidden, 2 * hidden),
+                nn.Tanh(),
+                Linear4D(machine, f"{i}.down", 2 * hidden, hidden, kind="transposed"),
+            )
+            for i in range(count)
+        )
+
+    def forward(self, rows, order):
+        for index in order:
+            rows = rows + self.pairs[index](rows)
+        return rows
+
+
+def plain_pairs(whole, rows, order):
+    """The same in one piece."""
+    for i in order:
+        up = functional.linear(rows, whole[f"{i}.up.weight"], whole[f"{i}.up.bias"]).tanh()
+        rows = rows + functional.linear(up, whole[f"{i}.down.weight"], whole[f"{i}.down.bias"])
+    return rows
+
+
+def value(name, shape, offsets, sizes):
+    """Any numbers, the same on every grid."""
+    generator = torch.Generator().manual_seed(sum(name.encode()))
+    values = torch.randn(shape, generator=generator, dtype=torch.float64) / shape[-1] ** 0.5
+    return values[tuple(slice(start, start + size) for start, size in zip(offsets, sizes, strict=True))]
+
+
+def wandering(layout, count, orders, switches):
+    """The worst gradient of each step, and how many collectives it left under way."""
+    hidden, tokens = 16, 16
+    grid = grid_of(layout)
+    machine = Machine.of(grid, precision=Precision.of("fp64"), switches=switches)
+    machine = replace(machine, collectives=Watched(grid))
+    model = Pairs(machine, count, hidden)
+    held = holdings(model)
+    whole = {}
+    for holding in held:
+        holding.fill(value)
+        shape = holding.placement.shape
+        whole[holding.name] = value(holding.name, shape, (0,) * len(shape), shape).requires_grad_()
+    flat = Flat(machine, model, held)
+    rows = value("rows", (tokens, hidden), (0, 0), (tokens, hidden))
+    own = rows.chunk(grid.size("z", "data"))[grid.index("z", "data")]
+    own = own.chunk(grid.size("y"), dim=1)[grid.index("y")].contiguous()
+    found = []
+    for order in orders:
+        with flat.step(1):
+            model(own, order).square().sum().backward()
+        for parameter in whole.values():
+            parameter.grad = torch.zeros_like(parameter)
+        plain_pairs(whole, rows, order).square().sum().backward()
+        errors = [worst(part, whole[name].grad[at]) for name, at, part in pieces(flat, lambda leaf: leaf.grad)]
+        found.append((max(errors), machine.collectives.under_way()))
+    return found
+
+
+@pytest.mark.parametrize("mode", ALL)
+@pytest.mark.parametrize("grid", [(2, 2, 2, 1), pytest.param((1, 2, 2, 2), marks=pytest.mark.slow)], ids=str)
+def test_modules_in_any_order(ranks, grid, mode):
+    """As declared, backwards, otherwise in each step, and leaving some out."""
+    orders = [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 2, 1], [2, 0], [1], [0, 1, 2]]
+    found = ranks.run(wandering, layout_of(grid), 3, orders, MODES[mode])
+    print(mode, max(error for rank in found for error, _ in rank))
+    assert all(error <= 1e-12 for rank in found for error, _ in rank)
+    assert not any(left for rank in found for _, left in rank)
+
+
+# Exceptions ---------------------------------------------------------------------------------------
+
+
+class Stumbled(Exception):
+    """Raised within a step."""
+
+
+def hurt(layout, places, switches):
+    """For each place where a step fails: what was under way then and what is left, and whether the next step
+    is bit by bit what it would have been."""
+    model = models.gpt(layers=1)
+    clean = Run(layout, model, switches=switches)
+    wanted = [(clean.step(seed=step), digest(clean)) for step in range(2)]
+    run = Run(layout, model, switches=switches, collectives=Watched)
+    assert (run.step(), digest(run)) == wanted[0]
+    block, busy = run.stages[0].blocks[0], []
+
+    def stumble(*_):
+        busy.append(run.machine.collectives.under_way())
+        raise Stumbled
+
+    found = {}
+    for place in places:
+        if place == "forward":
+            hook = block.feed_forward.register_forward_hook(stumble)
+        else:
+            hook = block.attention.register_forward_hook(lambda *given: given[2].register_hook(stumble) and None)
+        with pytest.raises(Stumbled):
+            run.step(seed=1)
+        left = run.machine.collectives.under_way()
+        hook.remove()
+        found[place] = busy.pop(), left, (run.step(seed=1), digest(run)) == wanted[1]
+    return found
+
+
+@pytest.mark.parametrize("mode", [*ALL, pytest.param("off", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("grid", "switches"),
+    [
+        ((2, 2, 2, 1), {"micro_batches": 1}),
+        ((2, 1, 2, 2), {"micro_batches": 1, "recompute": "full", "zero": 0}),
+        pytest.param((1, 1, 4, 2), {"micro_batches": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_an_exception_leaves_nothing_behind(ranks, grid, switches, mode):
+    """In the forward pass weights are under way, in the backward pass gradients."""
+    for rank in ranks.run(hurt, layout_of(grid, **switches), ["forward", "backward"], MODES[mode]):
+        for busy, left, same in rank.values():
+            assert (busy > 0) == (mode != "off")
+            assert left == 0
+            assert same

@@ -1,0 +1,139 @@
+"""Convolutions over eight ranks against plain ones: outputs, gradients, states, and what is communicated."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cases import CASES, CONVOLUTIONS, OFF, ON, Part, assert_states, compared, errors  # noqa: E402
+from models import EVERY, FEW, layout_of  # noqa: E402
+from torch import nn  # noqa: E402
+
+from weft.errors import BadInput, Unsupported  # noqa: E402
+from weft.layout.iteration import Issue  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.convert.parallelize import parallelize  # noqa: E402
+from weft.runtime.convert.roles import Head, Normal  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.layers.convolution import Conv4D  # noqa: E402
+
+EXACT = 1e-12
+
+
+def all_errors(layout, switches):
+    return {
+        f"{case}: {name}": error
+        for case in CONVOLUTIONS
+        for name, error in errors(layout, case, switches=switches).items()
+    }
+
+
+def assert_exact(found):
+    worst = max((error, name) for rank in found for name, error in rank.items())
+    print(worst)
+    assert worst[0] <= EXACT, worst
+
+
+@pytest.mark.parametrize("grid", FEW, ids=str)
+def test_outputs_and_all_gradients(ranks, grid):
+    """With all overlaps, clipping included."""
+    assert_exact(ranks.run(all_errors, layout_of(grid), ON))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switches", [ON, OFF])
+@pytest.mark.parametrize("grid", EVERY, ids=str)
+def test_every_grid(ranks, grid, switches):
+    assert_exact(ranks.run(all_errors, layout_of(grid), switches))
+
+
+def squares(layout, switches):
+    """Mean squares of errors in fp32, by name."""
+    return {
+        f"{case}: {name}": float((found - want).square().mean() ** 0.5) if found.numel() else 0.0
+        for case in CONVOLUTIONS
+        for name, found, want in compared(layout, CASES[case], "fp32", switches)
+        if "clipped" not in name and name != "norm"
+    }
+
+
+@pytest.mark.parametrize("switches", [ON, OFF])
+def test_single_precision(ranks, switches):
+    """AxoNN's own bound (axonn.md, 2.4)."""
+    for found in ranks.run(squares, layout_of((2, 2, 2, 1)), switches):
+        assert max(found.values()) < 1e-6, max(found.items(), key=lambda item: item[1])
+
+
+def states(layout):
+    for case in CONVOLUTIONS:
+        assert_states(layout, CASES[case])
+
+
+def test_states_are_loaded_and_gathered(ranks):
+    ranks.run(states, layout_of((2, 2, 1, 2)))
+
+
+def issued(layout):
+    part = Part(layout, CASES["chain"], "fp64", OFF)
+    with part.machine.collectives.logged() as log:
+        part.step()
+    return Counter(issue for issue in log.issued if len(issue.axes) == 1 and issue.axes != ("data",))
+
+
+@pytest.mark.parametrize("grid", FEW, ids=str)
+def test_what_a_chain_communicates(ranks, grid):
+    """As linear layers do, with pixels for tokens; nothing comes between."""
+    x, y, z, data = grid
+    images, weights = 8 // (z * data), 8 * 16 * 9 // (x * y)
+    wanted = Counter()
+    for kind, axis, elements, times in (
+        ("all-gather", "z", weights, 4),
+        ("reduce-scatter", "z", weights, 2),
+        ("all-reduce", "y", images * 16 * 25 // x, 2),
+        ("all-reduce", "x", images * 8 * 9 // y, 1),
+        ("all-reduce", "x", images * 8 * 25 // y, 1),
+    ):
+        if {"x": x, "y": y, "z": z}[axis] > 1:
+            wanted[Issue(kind, (axis,), elements, 8)] += times
+    vectors = {Issue("all-reduce", ("z",), size, 8) for size in (16 // x + 8 // y, 1)}
+    for found in ranks.run(issued, layout_of(grid)):
+        assert Counter({issue: n for issue, n in found.items() if issue not in vectors}) == wanted
+
+
+# What is refused -----------------------------------------------------------------------------------
+
+
+def means(**degrees):
+    return Machine.of(Grid(Layout(**degrees), torch.device("cpu"), None, 0))
+
+
+@pytest.mark.parametrize(
+    ("model", "role", "match"),
+    [
+        (nn.Conv2d(8, 8, 3, groups=4), Normal(), "0: has groups = 4"),
+        (nn.Conv2d(8, 8, 3, padding="same"), Normal(), "0: has padding = 'same'"),
+        (nn.Conv2d(8, 8, 3, padding_mode="reflect"), Normal(), "padding_mode = 'reflect'"),
+        (nn.Conv2d(6, 8, 3), Normal(), "0: inputs = 6 cannot be divided over y=4"),
+        (nn.Conv2d(8, 9, 3), Normal(), "0: outputs = 9 cannot be divided over x=2"),
+        (nn.Conv2d(8, 8, 3), Head(), r"is of class Conv2d, which Head\(\) does not convert"),
+    ],
+)
+def test_convolutions_that_do_not_fit(model, role, match):
+    with pytest.raises(BadInput, match=match):
+        parallelize(nn.Sequential(model), means(x=2, y=4), {"0": role})
+
+
+def test_sequence_parallelism_is_refused():
+    with pytest.raises(Unsupported, match="conv: sequence_parallel"):
+        Conv4D(means(x=2, sequence_parallel=True), "conv", 8, 8, (3, 3))
+
+
+def test_a_single_image_and_wrong_channels():
+    model = parallelize(nn.Sequential(nn.Conv2d(8, 4, 3)), means(), {"0": Normal()})
+    assert model(torch.ones(8, 5, 5)).shape == (4, 3, 3)
+    with pytest.raises(BadInput, match="0: got 4 features, but a rank's share is 8"):
+        model(torch.ones(2, 4, 5, 5))

@@ -1,0 +1,288 @@
+"""What a step communicates: as the runtime logs it, as PyTorch is asked for it, and as it is predicted."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import models  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from models import BATCH, DATA_INSIDE, EVERY, SEQUENCE, layout_of  # noqa: E402
+from ranks import grid_of  # noqa: E402
+
+from weft.errors import BadInput, Unsupported  # noqa: E402
+from weft.layout.iteration import StepOptions, step_collectives  # noqa: E402
+from weft.layout.mesh import coordinates  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.model import Attention, Block, BlockRun, FeedForward, Job, Model, Recipe, resolve_job  # noqa: E402
+from weft.runtime.core.overlap import Switches  # noqa: E402
+from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.measure.trace import extrapolate, trace  # noqa: E402
+from weft.runtime.run.data import markov_corpus  # noqa: E402
+from weft.runtime.run.session import Session, Settings  # noqa: E402
+
+CACHED = Switches(weight_cache=True)
+INTERLEAVED = {"virtual_stages": 2, "schedule": "interleaved"}
+MODELS = {
+    "gpt": replace(models.gpt(), head_bias=True),
+    "tied": models.gpt(layers=4, tied=True),
+    "llama": models.llama(),
+    "chunks": models.llama(layers=4),
+}
+
+
+def job_of(model, precision="fp32"):
+    return Job(model=MODELS[model], recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision=precision))
+
+
+def predicted(job, layout, rank=0, switches=None):
+    stage = coordinates(layout, rank)["pipeline"]
+    options = StepOptions(weight_cache=switches is not None and switches.weight_cache)
+    return step_collectives(job.model, job.recipe, layout, stage=stage, options=options)
+
+
+def traced(job, layout, rank=0, switches=None):
+    return trace(job, layout, rank=rank, precision=Precision.of(job.recipe.precision), switches=switches)
+
+
+def logged(layout, model, precision, switches):
+    """What this rank issues in the second step."""
+    job = job_of(model, precision)
+    corpus = markov_corpus(job.model.vocab, tokens=2000, seed=0)
+    settings = Settings(precision=Precision.of(precision), switches=switches)
+    running = Session(job, grid_of(layout), settings, corpus)
+    running.step()
+    with running.machine.collectives.logged() as log:
+        running.step()
+    return Counter(log.issued)
+
+
+CASES = [
+    ("gpt", layout_of((2, 2, 2, 1), micro_batches=1), None),
+    ("gpt", layout_of((2, 1, 2, 2), zero=0, sequence_parallel=True, recompute="full"), None),
+    ("llama", layout_of((4, 1, 2, 1), sequence_parallel=True, recompute="selective"), CACHED),
+    ("gpt", layout_of((1, 2, 2, 2), recompute="full", recompute_layers=1, order=DATA_INSIDE), Switches.off()),
+    ("tied", Layout(pipeline=2, x=2, z=2, micro_batch=2, recompute="full", **INTERLEAVED), None),
+    ("chunks", Layout(pipeline=4, x=2, micro_batch=2, sequence_parallel=True), CACHED),
+]
+
+
+def check(ranks, model, layout, switches, asked, precision="fp32"):
+    job = job_of(model, precision)
+    found = ranks.run(logged, layout, model, precision, switches)
+    for rank, issued in enumerate(found):
+        assert issued == predicted(job, layout, rank, switches)
+    for rank in asked:
+        assert found[rank] == traced(job, layout, rank, switches)
+
+
+@pytest.mark.parametrize(("model", "layout", "switches"), CASES)
+def test_log_trace_and_prediction_agree(ranks, model, layout, switches):
+    check(ranks, model, layout, switches, asked=(2, 7))
+
+
+@pytest.mark.parametrize("precision", ["bf16"])
+def test_they_agree_on_widths(ranks, precision):
+    check(ranks, "llama", layout_of((2, 2, 1, 2), micro_batches=1), None, asked=(5,), precision=precision)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", EVERY, ids=str)
+def test_they_agree_on_every_grid(ranks, grid):
+    sharded = grid[0] > 1 and grid[1] == 1
+    again = layout_of(grid, recompute="full", zero=0, micro_batches=1)
+    check(ranks, "gpt", again, None, asked=(0, 6))
+    check(ranks, "llama", layout_of(grid, sequence_parallel=sharded), CACHED, asked=(3,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["tied", "chunks"])
+@pytest.mark.parametrize("order", [Layout().order, DATA_INSIDE], ids=["inner", "outer"])
+def test_every_rank_of_a_pipeline(model, order):
+    layout = Layout(x=2, z=2, data=2, pipeline=2, micro_batch=1, order=order, **INTERLEAVED)
+    for rank in range(layout.world):
+        job = job_of(model)
+        assert traced(job, layout, rank) == predicted(job, layout, rank)
+
+
+# AxoNN's reference (axonn.md, 5.B) ----------------------------------------------------------------
+
+REFERENCE = Block(
+    hidden=64,
+    attention=Attention(heads=8, kv_heads=8, head_dim=8),
+    feed_forward=FeedForward(intermediate=256, gated=False),
+)
+REFERENCE_COUNTS = {
+    (2, 2, 2, 1): (20, 57_344),
+    (2, 2, 1, 2): (12, 45_056),
+    (4, 1, 2, 1): (16, 40_960),
+    (1, 4, 1, 2): (8, 61_440),
+    (1, 1, 8, 1): (12, 61_440),
+    (8, 1, 1, 1): (4, 32_768),
+    (1, 1, 2, 4): (16, 122_880),
+    (2, 1, 2, 2): (20, 69_632),
+}
+"""Collectives and elements of one block by (x, y, z, data)."""
+LINEARS = 4
+
+
+def of_one_block(layout, switches=None):
+    """What a second block adds to the step of a model of one: collectives of its linear layers, and elements
+    of their gradients that are reduced over data.
+
+    In bf16 what linear layers issue has 2 bytes, sums of norms and the reduction of gradients have 4.
+    """
+    steps, reduced = [], []
+    for count in (1, 2):
+        model = Model(name="m", hidden=64, vocab=64, runs=(BlockRun(block=REFERENCE, count=count),))
+        job = Job(model=model, recipe=Recipe(global_batch=8, sequence=16))
+        step = traced(job, layout, layout.world - 1, switches)
+        kept = {
+            i: n for i, n in step.items() if i.element_bytes == 2 or (i.axes == ("z",) and i.kind == "reduce-scatter")
+        }
+        steps.append(Counter(kept))
+        over_data = [issue.elements for issue in step if issue.axes == ("data",) and issue.kind == "all-reduce"]
+        reduced.append(max(over_data, default=0))
+    return steps[1] - steps[0], reduced[1] - reduced[0]
+
+
+def reference_layout(grid, **switches):
+    x, y, z, data = grid
+    return Layout(x=x, y=y, z=z, data=data, **{"micro_batch": 8 // (z * data), "zero": 0, **switches})
+
+
+@pytest.mark.parametrize("grid", REFERENCE_COUNTS, ids=str)
+def test_reference_counts_are_traced(grid):
+    """The reference counts the input of gathers, and a reduction over data for each linear layer."""
+    found, elements = of_one_block(reference_layout(grid))
+    for issue, times in found.items():
+        elements += times * issue.elements // (grid[2] if issue.kind == "all-gather" else 1)
+    assert (found.total() + (LINEARS if grid[3] > 1 else 0), elements) == REFERENCE_COUNTS[grid]
+
+
+@pytest.mark.parametrize("grid", [(2, 2, 2, 1), (1, 4, 2, 1), (4, 1, 2, 1)], ids=str)
+def test_recomputation_and_the_cache_change_what_the_reference_says(grid):
+    """5.7: recomputation gathers and reduces each linear layer once more; the cache leaves one gather."""
+    x, y, z, _ = grid
+    plain, _ = of_one_block(reference_layout(grid))
+    again, _ = of_one_block(reference_layout(grid, recompute="full"))
+    cached, _ = of_one_block(reference_layout(grid), CACHED)
+    both, _ = of_one_block(reference_layout(grid, recompute="full"), CACHED)
+    rows = 8 // z * 16
+    gathers, reduced = Counter(), Counter()
+    for linear in REFERENCE.linears():
+        gathers["all-gather", ("z",), linear.inputs * linear.outputs // (x * y), 2] += 1
+        axis, cut = ("y", x) if linear.kind == "normal" else ("x", y)
+        if {"x": x, "y": y}[axis] > 1:
+            reduced["all-reduce", (axis,), rows * linear.outputs // cut, 2] += 1
+
+    def of(issues):
+        return Counter({(i.kind, i.axes, i.elements, i.element_bytes): n for i, n in issues.items()})
+
+    assert of(again - plain) == gathers + reduced
+    assert not plain - again
+    assert of(plain - cached) == gathers
+    assert not cached - plain
+    assert of(again - both) == gathers + gathers
+
+
+# Without hardware ---------------------------------------------------------------------------------
+
+
+def peak_bytes(work):
+    """What ``work`` returns, and by how much it raises this process's memory at its highest."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    try:
+        reset.write_text("5")
+    except OSError:
+        pytest.skip("the peak of memory cannot be reset here")
+
+    def kib(field):
+        line = next(line for line in status.read_text().splitlines() if line.startswith(field))
+        return int(line.split()[1])
+
+    before = kib("VmRSS")
+    result = work()
+    return result, 1024 * (kib("VmHWM") - before)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "rank"),
+    [
+        ("axonn-80b", Layout(x=4, y=4, z=16, data=16, micro_batch=4), 0),
+        pytest.param(
+            "axonn-80b",
+            Layout(x=4, y=2, z=64, data=8, micro_batch=16, recompute="full", zero=0),
+            4095,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "llama-3.1-405b",
+            Layout(x=8, z=32, pipeline=16, micro_batch=1, sequence_parallel=True, recompute="full"),
+            1234,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_thousands_of_ranks(name, layout, rank):
+    job = resolve_job(name)
+    start = time.perf_counter()
+    found, taken = peak_bytes(lambda: traced(job, layout, rank))
+    print(f"{layout.world} ranks: {time.perf_counter() - start:.1f} s, {taken / 2**20:.0f} MiB more")
+    assert layout.world == 4096
+    assert found == predicted(job, layout, rank)
+    assert taken < 2**29
+
+
+@pytest.mark.parametrize("switches", [None, CACHED, Switches.off()], ids=["usual", "cached", "off"])
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("gpt", Layout(x=2, y=2, z=2, micro_batch=1)),
+        ("llama", Layout(x=2, z=2, zero=0, micro_batch=1, sequence_parallel=True, recompute="full")),
+        ("tied", Layout(pipeline=2, x=2, z=2, micro_batch=1)),
+        ("tied", Layout(pipeline=2, z=2, data=2, micro_batch=1, recompute="full", recompute_layers=1)),
+        ("chunks", Layout(pipeline=2, z=2, micro_batch=1, **INTERLEAVED)),
+    ],
+)
+def test_two_short_steps_give_a_long_one(model, layout, switches):
+    job = job_of(model)
+    for rank in (0, layout.world - 1):
+        found = extrapolate(job, layout, rank=rank, switches=switches)
+        assert found.micro_batches == BATCH // layout.data_parallel > max(found.traced)
+        assert found.issued == trace(job, layout, rank=rank, switches=switches)
+
+
+def test_a_short_step_is_traced_itself():
+    found = extrapolate(job_of("gpt"), Layout(z=2, micro_batch=4))
+    assert found.traced == (found.micro_batches,) == (2,)
+
+
+def test_a_trace_leaves_nothing_behind():
+    job = job_of("gpt")
+    with pytest.raises(Unsupported):
+        trace(job, Layout(context=2))
+    assert not dist.is_initialized()
+    assert traced(job, layout_of((2, 2, 2, 1))) == traced(job, layout_of((2, 2, 2, 1)))
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize("rank", [-1, 8])
+def test_a_rank_that_is_not_there_is_refused(rank):
+    with pytest.raises(BadInput, match=f"there is no rank {rank} -- choose 0 to 7"):
+        trace(job_of("gpt"), layout_of((2, 2, 2, 1)), rank=rank)
+
+
+def within_a_run():
+    with pytest.raises(BadInput, match="in use -- trace in a process of its own"):
+        trace(job_of("gpt"), layout_of((2, 2, 2, 1)))
+
+
+def test_a_trace_within_a_run_is_refused(ranks):
+    ranks.run(within_a_run)

@@ -1,0 +1,214 @@
+"""Rows of batches: the same on every grid, resumable, and every window once an epoch."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from weft.errors import BadInput, MissingExtra  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.run.data import Batches, Corpus, byte_corpus, markov_corpus, rows_of, shuffled, token_corpus  # noqa: E402
+
+
+def counting(length, vocabulary=2**16):
+    return Corpus(tokens=np.arange(length, dtype=np.uint32), vocabulary=vocabulary, where="numbers")
+
+
+def batches(corpus=None, **changed):
+    values = {"sequence": 8, "rows": 16, "seed": 5, "vocabulary": 2**16} | changed
+    return Batches(corpus=corpus or counting(1003), **values)
+
+
+def grids(**degrees):
+    layout = Layout(**degrees)
+    return [Grid(layout, torch.device("cpu"), None, rank) for rank in range(layout.world)]
+
+
+def test_targets_are_the_next_tokens():
+    inputs, targets = batches().batch(3, range(4, 9))
+    assert inputs.shape == targets.shape == (5, 8)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert torch.equal(targets, inputs + 1)
+    assert (inputs[:, 0] % 8 == 0).all()
+
+
+@given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.integers(0, 5))
+def test_each_epoch_is_a_permutation(size, seed, epoch):
+    found = shuffled(np.arange(size), np.full(size, epoch), size=size, seed=seed)
+    assert sorted(found.tolist()) == list(range(size))
+
+
+def test_orders_differ_by_epoch_and_seed():
+    positions = np.arange(1000)
+    orders = [shuffled(positions, np.full(1000, epoch), size=1000, seed=seed) for epoch in (0, 1) for seed in (0, 1)]
+    for one in range(4):
+        for other in range(one):
+            assert (orders[one] == orders[other]).mean() < 0.02
+        assert abs(np.corrcoef(positions, orders[one])[0, 1]) < 0.1
+
+
+@given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 30), st.integers(0, 11), st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_no_window_repeats_within_an_epoch(rows, sequence, windows, rest, seed):
+    """Batches run on over the ends of epochs; each epoch has every window once."""
+    length = windows * sequence + 1 + rest % sequence
+    data = batches(counting(length), sequence=sequence, rows=rows, seed=seed)
+    assert data.windows == windows
+    steps = -(-2 * data.windows // rows)
+    starts = torch.cat([data.batch(step, range(rows))[0][:, 0] for step in range(steps)])
+    for epoch in range(2):
+        seen = starts[epoch * data.windows : (epoch + 1) * data.windows].tolist()
+        assert sorted(seen) == [window * sequence for window in range(data.windows)]
+
+
+def test_a_row_is_a_function_of_seed_step_and_row():
+    """Neither what was asked before nor with what matters."""
+    first, again = batches(), batches()
+    for step in range(20):
+        first.batch(step, range(16))
+    for step, row in ((17, 3), (2, 15), (40, 0)):
+        alone = again.batch(step, [row])[0]
+        assert torch.equal(alone[0], first.batch(step, range(16))[0][row])
+        assert not torch.equal(alone, batches(seed=6).batch(step, [row])[0])
+
+
+def test_known_rows():
+    """The order never changes: a run resumes under another version."""
+    inputs, _ = batches().batch(2, range(4))
+    assert (inputs[:, 0] // 8).tolist() == [50, 43, 103, 118]
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {},
+        {"x": 2, "y": 2, "z": 2, "data": 2, "pipeline": 2},
+        {"z": 4},
+        {"data": 4, "x": 3},
+        {"z": 2, "data": 2, "order": ("data", "z", "y", "x", "context", "pipeline")},
+    ],
+)
+@pytest.mark.parametrize("micro_batch", [1, 2])
+def test_every_grid_takes_the_same_global_batch(degrees, micro_batch):
+    data = batches()
+    whole = data.batch(7, range(16))[0]
+    taken = {}
+    for grid in grids(**degrees):
+        micro_batches = 16 // (grid.size("z", "data") * micro_batch)
+        own = [rows_of(grid, micro_batch, micro_batches, index) for index in range(micro_batches)]
+        for rows in own:
+            assert torch.equal(data.batch(7, rows)[0], whole[rows.start : rows.stop])
+        replica = (grid.coordinates["data"], grid.coordinates["z"])
+        assert taken.setdefault(replica, own) == own
+    assert [row for replica in sorted(taken) for rows in taken[replica] for row in rows] == list(range(16))
+
+
+def test_rows_beyond_the_batch_are_refused():
+    data = batches()
+    for step, rows in ((0, range(10, 17)), (0, [-1]), (-1, [0])):
+        with pytest.raises(IndexError):
+            data.batch(step, rows)
+
+
+def test_bytes_of_a_text(tmp_path):
+    text = "héllo wörld, again".encode()
+    (tmp_path / "text").write_bytes(text)
+    corpus = byte_corpus(tmp_path / "text")
+    assert corpus.vocabulary == 256
+    inputs, targets = batches(corpus, sequence=4, rows=4).batch(0, range(4))
+    windows = {bytes([*row, last]) for row, last in zip(inputs.tolist(), targets[:, -1].tolist(), strict=True)}
+    assert windows == {text[start : start + 5] for start in (0, 4, 8, 12)}
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+
+
+@pytest.mark.parametrize("reader", [byte_corpus, lambda path: token_corpus(path, path)])
+def test_files_that_are_no_text(tmp_path, reader, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", json)
+    (tmp_path / "empty").touch()
+    for name, problem in (("absent", "no such file"), ("empty", "is empty"), ("", "is not a file")):
+        with pytest.raises(BadInput, match=problem):
+            reader(tmp_path / name)
+    with pytest.raises(BadInput, match=r"cannot be read|no such file"):
+        reader(tmp_path / ("n" * 5000))
+
+
+def test_texts_that_are_too_short(tmp_path):
+    (tmp_path / "text").write_bytes(b"12345678")
+    with pytest.raises(BadInput, match="8 tokens are too few for a sequence of 8"):
+        batches(byte_corpus(tmp_path / "text"))
+    assert batches(counting(9)).windows == 1
+
+
+def test_vocabularies_that_the_model_lacks():
+    with pytest.raises(BadInput, match="has a vocabulary of 65536, but the model's is 256"):
+        batches(vocabulary=256)
+
+
+def test_sizes_that_are_no_batch():
+    for changed in ({"sequence": 0}, {"rows": 0}):
+        with pytest.raises(BadInput, match="no batch"):
+            batches(**changed)
+    for vocabulary, tokens in ((1, 10), (10, 0)):
+        with pytest.raises(BadInput, match="synthetic"):
+            markov_corpus(vocabulary, tokens=tokens, seed=0)
+
+
+@pytest.mark.parametrize("vocabulary", [16, 256, 5000])
+def test_synthetic_text_can_be_learned(vocabulary):
+    """Counted pairs predict what follows at about the chain's entropy, far below a uniform guess."""
+    tokens = markov_corpus(vocabulary, tokens=2**18, seed=1).tokens.astype(np.int64)
+    assert tokens.shape == (2**18,)
+    assert tokens.max() < vocabulary
+    pairs, counts = np.unique(tokens[:-1] * vocabulary + tokens[1:], return_counts=True)
+    before = np.bincount(pairs // vocabulary, weights=counts, minlength=vocabulary)
+    entropy = -(counts * np.log(counts / before[pairs // vocabulary])).sum() / counts.sum()
+    assert entropy < 1.75 * math.log(2) + 0.02
+    if vocabulary >= 256:
+        assert entropy > 0.9
+        assert len(np.unique(tokens)) > 0.9 * vocabulary
+
+
+def test_synthetic_text_is_that_of_its_seed():
+    one, same, other = (markov_corpus(64, tokens=1000, seed=seed).tokens for seed in (1, 1, 2))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert len(markov_corpus(64, tokens=3, seed=1).tokens) == 3
+
+
+def test_tokenizers_are_an_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(MissingExtra, match=r"weft\[tokenizers\]"):
+        token_corpus(tmp_path / "text", tmp_path / "tokenizer.json")
+
+
+def test_tokens_of_a_tokenizer(tmp_path):
+    pytest.importorskip("tokenizers")
+    words = {"to": 0, "be": 1, "or": 2, "not": 3, "?": 9}
+    rules = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "truncation": None,
+        "padding": None,
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "?"},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
+    (tmp_path / "text").write_text("to be or not to be said")
+    corpus = token_corpus(tmp_path / "text", tmp_path / "tokenizer.json")
+    assert corpus.tokens.tolist() == [0, 1, 2, 3, 0, 1, 9]
+    assert corpus.vocabulary == 10
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(BadInput, match="is not a tokenizer"):
+        token_corpus(tmp_path / "text", tmp_path / "tokenizer.json")

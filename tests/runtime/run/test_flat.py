@@ -1,0 +1,181 @@
+"""Flat buffers: the norm of the whole model's gradient, clipping, buckets, and the shares of ZeRO-1."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import models  # noqa: E402
+import serial  # noqa: E402
+from compare import Run, pieces, worst  # noqa: E402
+from models import layout_of  # noqa: E402
+from torch import nn  # noqa: E402
+
+from weft.errors import BadInput  # noqa: E402
+from weft.layout import iteration  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.parameters import holdings  # noqa: E402
+from weft.runtime.layers.linear import Linear4D  # noqa: E402
+from weft.runtime.run.flat import Flat  # noqa: E402
+from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+
+MODEL = replace(models.gpt(), head_bias=True)
+
+
+def clipped(layout, maximum):
+    """Relative errors of the norm and of each clipped gradient on this rank."""
+    run = Run(layout, MODEL)
+    run.step()
+    norm = float(run.flat.clip(maximum))
+    parameters = {name: values.clone().requires_grad_() for name, values in run.serial.gradients.items()}
+    for values in parameters.values():
+        values.grad = values.detach().clone()
+    wanted = float(nn.utils.clip_grad_norm_(parameters.values(), maximum))
+    errors = {"norm": abs(norm / wanted - 1.0)}
+    for name, window, values in run.gradients():
+        want = parameters[name].grad
+        errors[name] = max(errors.get(name, 0.0), worst(values, want[window]) / float(want.abs().max()))
+    return errors, float(run.flat.norm())
+
+
+@pytest.mark.parametrize(
+    ("layout", "maximum"),
+    [
+        (layout_of((2, 2, 2, 1), micro_batches=1), 1e-3),
+        (layout_of((2, 1, 2, 2), micro_batches=1, sequence_parallel=True), 1e-3),
+        (layout_of((1, 2, 2, 2), micro_batches=1, zero=0), 1e-3),
+        (layout_of((1, 1, 1, 8)), 1e-3),
+        (layout_of((2, 1, 1, 4), micro_batches=1), 1e3),
+    ],
+    ids=["(2, 2, 2, 1)", "tokens cut", "zero 0", "(1, 1, 1, 8)", "unclipped"],
+)
+def test_clipping_is_that_of_the_whole_model(ranks, layout, maximum):
+    """Every parameter counts once, whatever ranks have copies of it."""
+    found = ranks.run(clipped, layout, maximum)
+    errors = {name: max(rank.get(name, 0.0) for rank, _ in found) for name in set().union(*(e for e, _ in found))}
+    print(max(errors.values()))
+    assert max(errors.values()) <= 1e-6, errors
+    assert errors["norm"] <= 1e-12
+    assert any(name.endswith("bias") for name in errors)
+    if maximum < 1.0:
+        assert [norm for _, norm in found] == pytest.approx([maximum] * len(found), rel=1e-5)
+
+
+def in_buckets(layout, elements):
+    """Gradient errors, and the buckets, when each has ``elements`` at least."""
+    kept = iteration.BUCKET_ELEMENTS, iteration.BUCKET_ELEMENTS_PER_RANK
+    iteration.BUCKET_ELEMENTS, iteration.BUCKET_ELEMENTS_PER_RANK = elements, 1
+    try:
+        run = Run(layout, MODEL)
+    finally:
+        iteration.BUCKET_ELEMENTS, iteration.BUCKET_ELEMENTS_PER_RANK = kept
+    with run.machine.collectives.logged() as log:
+        run.step()
+    norm = float(run.flat.norm())
+    run.flat.publish()
+    reduced = [issue.elements for issue in log.issued if issue.axes == ("data",)]
+    return run.gradient_error(), run.uncovered(), abs(norm - run.serial.norm), reduced
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("grid", [(1, 2, 2, 2), (1, 1, 1, 8)], ids=str)
+def test_buckets_cut_through_parameters(ranks, grid, zero):
+    """Gradients of many small buckets are those of one."""
+    found = ranks.run(in_buckets, layout_of(grid, zero=zero), 700)
+    assert max(error for error, *_ in found) <= 1e-12
+    assert max(error for _, _, error, _ in found) <= 1e-12
+    assert not any(uncovered for _, uncovered, *_ in found)
+    assert all(len(reduced) > 8 for *_, reduced in found)
+
+
+def updated(layout):
+    """Elements of each parameter that this rank updates."""
+    found = Counter()
+    for name, _, values in pieces(Run(layout, MODEL).flat, lambda leaf: leaf):
+        found[name] += values.numel()
+    return found
+
+
+@pytest.mark.parametrize(("zero", "copies"), [(0, 2), (1, 1)])
+def test_zero_1_cuts_the_updates_of_matrices(ranks, zero, copies):
+    """Each element of a matrix is updated once, without it by each of the two ranks of data; a vector by all
+    ranks that have it."""
+    found = sum(ranks.run(updated, layout_of((2, 1, 2, 2), zero=zero)), Counter())
+    for name, shape in serial.shapes(MODEL).items():
+        if len(shape) == 2 and name != "positions":
+            assert found[name] == copies * prod(shape)
+        else:
+            cut = 2 if name.endswith(("qkv.bias", "fc1.bias", "head.bias")) else 1
+            assert found[name] == 8 // cut * prod(shape)
+
+
+def in_bf16(layout, count):
+    """Losses of some steps, and a digest of the values that this rank updates."""
+    run = Run(layout, MODEL, precision="bf16")
+    optimizer = Optimizer(run.flat, AdamSettings(rate=1e-2, clip=None))
+    losses = []
+    for seed in range(count):
+        losses.append(run.step(seed))
+        optimizer.step()
+    masters = {name: values for name, _, values in pieces(run.flat, lambda leaf: leaf.detach())}
+    rounded = all(torch.equal(values, values.bfloat16().float()) for values in masters.values())
+    return losses, rounded
+
+
+def test_zero_1_changes_no_bit_in_bf16(ranks):
+    """Others' updates arrive in bf16, in which weights are gathered anyhow; a rank's own stay in fp32."""
+    copied, shared = (ranks.run(in_bf16, layout_of((2, 2, 1, 2), zero=zero, micro_batches=1), 4) for zero in (0, 1))
+    assert copied == shared
+    assert len(set(copied[0][0])) == 4
+    assert not any(rounded for _, rounded in shared)
+
+
+# One rank -----------------------------------------------------------------------------------------
+
+
+def one_rank(**layout):
+    return Machine.of(Grid.of(Layout(**layout)))
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = Linear4D(one_rank(), "first", 4, 4)
+        self.second = nn.Linear(4, 4)
+
+
+def test_parameters_of_other_modules_are_refused():
+    """They would be neither summed nor saved."""
+    with pytest.raises(BadInput, match=r"Mixed: parameter second\.weight is in no layer"):
+        holdings(Mixed())
+
+
+def test_parameters_become_views_of_the_buffers():
+    layer = Linear4D(one_rank(), "layer", 4, 6)
+    held = holdings(layer)
+    for holding in held:
+        holding.fill(lambda name, shape, offsets, sizes: torch.arange(24.0)[: prod(sizes)].view(sizes))
+    before = layer(torch.ones(2, 4)).detach()
+    flat = Flat(layer.machine, layer, held)
+    assert torch.equal(layer(torch.ones(2, 4)), before)
+    with torch.no_grad():
+        for owned in flat.owned:
+            owned.leaf.mul_(2.0)
+    assert torch.equal(layer(torch.ones(2, 4)), 2.0 * before)
+
+
+def test_a_stage_without_parameters_steps():
+    machine = one_rank()
+    stage = nn.Sequential(nn.Identity())
+    optimizer = Optimizer(Flat(machine, stage, holdings(stage)), AdamSettings())
+    with optimizer.flat.step(1):
+        pass
+    assert float(optimizer.step()) == 0.0
+    assert (optimizer.updates, optimizer.pieces()) == (1, [])

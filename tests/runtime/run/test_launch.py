@@ -1,0 +1,219 @@
+"""Ranks started here or by torchrun: what they get, and how they end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError  # noqa: E402
+from weft.runtime.run.ranks import cores, default_device, run_ranks  # noqa: E402
+
+HERE = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch):
+    """The workers, importable by started processes too; no launcher around the test."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.syspath_prepend(str(HERE))
+    import ranks_at_work
+
+    return ranks_at_work
+
+
+def test_every_rank_runs_in_its_group(work, tmp_path: Path) -> None:
+    run_ranks(work.add_up, (str(tmp_path),), 2)
+    lines = [(tmp_path / str(rank)).read_text().split() for rank in range(2)]
+    threads = str(max(1, cores() // 2))
+    assert [line[:2] for line in lines] == [["2", threads]] * 2
+    assert len({str(os.getpid()), *(line[2] for line in lines)}) == 3
+
+
+def test_one_rank_runs_here_without_a_group(work, tmp_path: Path) -> None:
+    run_ranks(work.add_up, (str(tmp_path),), 1)
+    assert (tmp_path / "0").read_text().split()[::2] == ["1", str(os.getpid())]
+
+
+def test_the_errors_of_ranks_are_for_people(work) -> None:
+    with pytest.raises(BadInput) as refused:
+        run_ranks(work.refuse, (1,), 2)
+    assert str(refused.value) == "step 3: the loss is negative -- look at the data"
+
+
+@pytest.mark.slow
+def test_an_empty_search_keeps_its_exit_code(work) -> None:
+    with pytest.raises(NothingFeasible, match="nothing fits"):
+        run_ranks(work.find_nothing, (), 2)
+
+
+def test_other_exit_codes_are_kept(work) -> None:
+    with pytest.raises(WeftError, match="not equal") as raised:
+        run_ranks(work.differ, (), 2)
+    assert raised.value.exit_code == 1
+
+
+def test_nobody_reads_what_a_rank_prints(work) -> None:
+    with pytest.raises(BrokenPipeError) as raised:
+        run_ranks(work.print_to_nobody, (1,), 2)
+    assert raised.value.errno == errno.EPIPE
+
+
+def test_bugs_keep_their_traceback(work) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)rank 1 failed:.*in stumble.*ZeroDivisionError: a bug"):
+        run_ranks(work.stumble, (1,), 2)
+
+
+def test_a_killed_rank_ends_the_others(work) -> None:
+    with pytest.raises(BadInput, match="rank 0 was killed"):
+        run_ranks(work.run_out_of_memory, (), 2)
+
+
+def test_what_the_machine_has_not_is_refused(work) -> None:
+    with pytest.raises(BadInput, match="ranks are too many for"):
+        run_ranks(work.find_nothing, (), 100_000)
+    with pytest.raises(UnknownName, match="device"):
+        run_ranks(work.find_nothing, (), 2, "gpu")
+    if not torch.cuda.is_available():
+        assert default_device(1) == "cpu"
+        with pytest.raises(BadInput, match="PyTorch sees 0"):
+            run_ranks(work.find_nothing, (), 2, "cuda")
+
+
+def test_a_launcher_with_another_number_of_ranks_is_refused(work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(BadInput, match="4 ranks were launched, but 2 are needed"):
+        run_ranks(work.find_nothing, (), 2)
+    monkeypatch.setenv("WORLD_SIZE", "four")
+    with pytest.raises(BadInput, match="'four' is no number"):
+        run_ranks(work.find_nothing, (), 2)
+
+
+def test_launched_ranks_run_in_their_own_processes(work, tmp_path: Path) -> None:
+    ends = _launched("run_ranks(w.add_up, (sys.argv[1],), 2)", tmp_path)
+    assert [end[:2] for end in ends] == [("", 0)] * 2
+    for rank, end in enumerate(ends):
+        assert (tmp_path / str(rank)).read_text() == f"2 1 {end[2]}"
+
+
+def test_one_launched_rank_says_what_all_meet(work, tmp_path: Path) -> None:
+    ends = _launched("run_ranks(w.find_nothing, (), 2)", tmp_path)
+    assert sorted("nothing fits" in end[0] for end in ends) == [False, True]
+    assert sorted(end[1] for end in ends) == [1, 3]
+
+
+def _launched(call: str, folder: Path) -> list[tuple[str, int, int]]:
+    """What each of two launched ranks says on stderr, its exit code and its process."""
+    code = f"import sys, ranks_at_work as w; from weft.runtime.run.ranks import run_ranks; {call}"
+    base = os.environ | {"PYTHONPATH": str(HERE), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    base |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", code, str(folder)],
+            env=base | {"RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    return [(one.communicate(timeout=60)[1], one.returncode, one.pid) for one in started]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("how", ["Ctrl-C", "ended", pytest.param("killed", marks=pytest.mark.slow)])
+def test_no_rank_outlives_the_start(work, tmp_path: Path, how: str) -> None:
+    """Ctrl-C reaches the whole group as from a terminal; a parent that is killed cannot tell its ranks."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    parent = _parent(tmp_path, temporary)
+    try:
+        ranks = [_number_in(tmp_path / str(rank)) for rank in range(2)]
+        assert len(list(temporary.glob("weft-*"))) == 1
+        if how == "Ctrl-C":
+            os.killpg(parent.pid, signal.SIGINT)
+        else:
+            parent.send_signal(signal.SIGTERM if how == "ended" else signal.SIGKILL)
+        _, said = parent.communicate(timeout=60)
+        _wait_until(lambda: not any(_runs(rank) for rank in ranks))
+        assert said.count("Traceback") == (1 if how == "Ctrl-C" else 0)
+        if how == "ended":
+            assert parent.returncode == 128 + signal.SIGTERM
+        assert how == "killed" or not list(temporary.glob("weft-*"))
+    finally:
+        parent.kill()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_while_ranks_are_started_is_not_lost(work, tmp_path: Path) -> None:
+    parent = _parent(tmp_path, tmp_path, before="os.kill(os.getpid(), signal.SIGINT)")
+    try:
+        _, said = parent.communicate(timeout=60)
+        assert said.count("Traceback") == 1
+        assert "KeyboardInterrupt" in said
+        assert not (tmp_path / "0").exists()
+    finally:
+        parent.kill()
+
+
+def _parent(folder: Path, temporary: Path, before: str = "pass") -> subprocess.Popen[str]:
+    """A process that starts two ranks which wait, and runs ``before`` as it starts each."""
+    script = folder / "start.py"
+    script.write_text(
+        "import os, signal\nimport ranks_at_work as w\nfrom weft.runtime import launch\n"
+        "if __name__ == '__main__':\n"
+        "    begin = launch._process\n"
+        "    def begin_after(*more):\n"
+        f"        {before}\n"
+        "        return begin(*more)\n"
+        "    launch._process = begin_after\n"
+        f"    launch.run_ranks(w.wait_long, ({str(folder)!r},), 2)\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(HERE), "TMPDIR": str(temporary)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _number_in(path: Path) -> int:
+    _wait_until(lambda: path.exists() and path.read_text() != "")
+    return int(path.read_text())
+
+
+def _runs(process: int) -> bool:
+    """Whether a process is there and has not ended (one that nobody waits for stays as a zombie)."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{process}/stat")
+    return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def _wait_until(true) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)

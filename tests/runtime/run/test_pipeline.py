@@ -1,0 +1,169 @@
+"""Pipeline stages on eight ranks: losses and gradients of the serial model, and the predicted sends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import models  # noqa: E402
+from compare import Run  # noqa: E402
+from models import BATCH, SEQUENCE  # noqa: E402
+
+from weft.errors import BadInput  # noqa: E402
+from weft.layout.iteration import step_collectives  # noqa: E402
+from weft.layout.mesh import coordinates  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.model.job import Recipe  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.run.pipeline import Passes, build_stages, stages_of  # noqa: E402
+
+EXACT = 1e-12
+MODELS = {
+    "gpt": replace(models.gpt(layers=4), head_bias=True),
+    "tied": models.gpt(layers=4, tied=True),
+    "llama": models.llama(layers=5),
+}
+RECIPE = Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32")
+INTERLEAVED = {"virtual_stages": 2, "schedule": "interleaved"}
+LAYOUTS = {
+    "2 stages, z, data": Layout(pipeline=2, z=2, data=2, micro_batch=2),
+    "2 stages, x, y": Layout(pipeline=2, x=2, y=2, micro_batch=4),
+    "4 stages, tokens cut": Layout(pipeline=4, x=2, micro_batch=4, sequence_parallel=True),
+    "2 stages, 2 chunks, x": Layout(pipeline=2, x=2, z=2, micro_batch=2, **INTERLEAVED),
+    "2 stages, 2 chunks, recomputed": Layout(pipeline=2, z=2, data=2, micro_batch=1, recompute="full", **INTERLEAVED),
+    "4 stages, 2 micro-batches": Layout(pipeline=4, x=2, micro_batch=8),
+    "2 stages, 1 micro-batch": Layout(pipeline=2, y=2, data=2, micro_batch=8, zero=0),
+    "4 stages outside in": Layout(
+        pipeline=4, z=2, micro_batch=2, order=("pipeline", "z", "x", "y", "data", "context")
+    ),
+}
+
+
+def step(layout, model):
+    """This rank's errors, what it communicated, and parameters that no rank has a gradient of."""
+    run = Run(layout, MODELS[model])
+    with run.machine.collectives.logged() as log:
+        loss = run.step()
+        run.flat.clip(1e9)
+        run.flat.publish()
+    errors = {"gradients": run.gradient_error(), "norm": abs(float(run.flat.norm()) - run.serial.norm)}
+    if loss is not None:
+        errors["loss"] = abs(loss - run.serial.loss)
+    return errors, Counter(log.issued), run.uncovered()
+
+
+def without_widths(issues):
+    found = Counter()
+    for issue, times in issues.items():
+        found[issue.kind, issue.axes, issue.elements] += times
+    return found
+
+
+def check(ranks, layout, model):
+    found = ranks.run(step, layout, model)
+    errors = {name: max(rank.get(name, 0.0) for rank, *_ in found) for name in ("loss", "gradients", "norm")}
+    print(errors)
+    assert max(errors.values()) <= EXACT, errors
+    assert sum("loss" in rank for rank, *_ in found) == layout.stage_ranks, "the ranks of one stage know it"
+    assert not any(uncovered for *_, uncovered in found)
+    for rank, (_, issued, _) in enumerate(found):
+        stage = coordinates(layout, rank)["pipeline"]
+        wanted = step_collectives(MODELS[model], RECIPE, layout, stage=stage)
+        assert without_widths(issued) == without_widths(wanted)
+
+
+@pytest.mark.parametrize(
+    ("layout", "model"),
+    [
+        ("2 stages, z, data", "gpt"),
+        ("2 stages, x, y", "llama"),
+        ("4 stages, tokens cut", "gpt"),
+        ("2 stages, 2 chunks, x", "llama"),
+        ("4 stages, 2 micro-batches", "gpt"),
+        ("4 stages outside in", "llama"),
+        ("2 stages, 2 chunks, recomputed", "tied"),
+        ("4 stages, tokens cut", "tied"),
+    ],
+)
+def test_stages_compute_and_send_what_is_expected(ranks, layout, model):
+    check(ranks, LAYOUTS[layout], model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stages_of_both_models(ranks, layout, model):
+    check(ranks, LAYOUTS[layout], model)
+
+
+def sent(layout, count):
+    """Sends of this rank in one step, by elements."""
+    run = Run(layout, MODELS["gpt"])
+    with run.machine.collectives.logged() as log:
+        for _ in range(count):
+            run.step()
+    return Counter(issue.elements for issue in log.issued if issue.kind == "send")
+
+
+@pytest.mark.parametrize(
+    ("layout", "ends", "inner"), [("4 stages, tokens cut", 1, 2), ("2 stages, 2 chunks, x", 3, 0)]
+)
+def test_each_boundary_is_crossed_once_a_micro_batch_and_direction(ranks, layout, ends, inner):
+    """Each x rank sends its part of the tokens; shapes are never asked for, nor votes sent."""
+    layout = LAYOUTS[layout]
+    micro_batches = BATCH // (layout.data_parallel * layout.micro_batch)
+    elements = layout.micro_batch * SEQUENCE * 32 // (layout.x * layout.y)
+    for rank, found in enumerate(ranks.run(sent, layout, 2)):
+        stage = coordinates(layout, rank)["pipeline"]
+        crossed = ends if stage in (0, layout.pipeline - 1) else inner
+        assert found == {elements: 2 * crossed * micro_batches}
+
+
+# What cannot be cut -------------------------------------------------------------------------------
+
+
+def machine(layout, rank=0):
+    """Without process groups: nothing is sent."""
+    return Machine.of(Grid(layout, torch.device("cpu"), None, rank))
+
+
+@pytest.mark.parametrize("virtual", [1, 2])
+def test_every_block_is_on_one_stage_in_order(virtual):
+    layout = Layout(pipeline=2, virtual_stages=virtual)
+    found = [stage for rank in range(2) for stage in stages_of(machine(layout, rank), MODELS["llama"])]
+    chunks = sorted(found, key=lambda stage: stage.blocks)
+    assert [block for stage in chunks for block in stage.blocks] == list(range(5))
+    assert [stage.first for stage in chunks] == [True] + [False] * (2 * virtual - 1)
+    assert [stage.last for stage in chunks] == [False] * (2 * virtual - 1) + [True]
+    assert all(stage in stages_of(machine(layout, i % 2), MODELS["llama"]) for i, stage in enumerate(chunks))
+
+
+def test_chunks_without_a_pipeline_are_refused():
+    with pytest.raises(BadInput, match="virtual_stages = 2 without a pipeline -- set virtual_stages=1"):
+        stages_of(machine(Layout(virtual_stages=2)), MODELS["llama"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "match"),
+    [
+        ((3, SEQUENCE), (4, SEQUENCE), r"inputs of a step: \(3, \d+\) is no tensor of 4 rows"),
+        ((4, SEQUENCE), (6, SEQUENCE), "targets of a step: .* 2 micro-batches together"),
+        ((4, SEQUENCE), (), r"targets of a step: \(\) is no tensor of 4 rows"),
+    ],
+)
+def test_rows_are_those_of_all_micro_batches(inputs, targets, match):
+    one = machine(Layout())
+    stages = build_stages(one, MODELS["llama"], sequence=SEQUENCE)
+    passes = Passes(one, stages, micro_batch=2, micro_batches=2, tokens=4 * SEQUENCE)
+    with pytest.raises(BadInput, match=match):
+        passes.run(*(torch.zeros(shape, dtype=torch.int64) for shape in (inputs, targets)))
+
+
+def test_more_stages_than_blocks_are_refused():
+    with pytest.raises(BadInput, match=r"5 blocks cannot make 6 stages .*pipeline 3 x virtual_stages 2"):
+        build_stages(machine(Layout(pipeline=3, virtual_stages=2)), MODELS["llama"], sequence=SEQUENCE)

@@ -1,0 +1,129 @@
+"""The folder of a run: locked, without leftovers, each step's record once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from weft.errors import BadInput  # noqa: E402
+from weft.runtime.checkpoints.checkpoint import save, step_folder  # noqa: E402
+from weft.runtime.run.folder import check_checkpoint, check_free, last_checkpoint, locked, metrics_file, write_record  # noqa: E402
+
+
+def test_one_run_at_a_time(tmp_path):
+    folder = tmp_path / "deep" / "run"
+    with locked(folder), pytest.raises(BadInput, match="another run writes there"), locked(folder):
+        pass
+    with locked(folder):
+        pass
+
+
+def test_a_lock_ends_with_its_process(tmp_path):
+    script = "import os, sys; from pathlib import Path; from weft.runtime.run.folder import locked\n"
+    script += "with locked(Path(sys.argv[1])): os._exit(1)"
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == 1
+    with locked(tmp_path):
+        pass
+
+
+def test_what_an_ended_run_left_is_removed(tmp_path):
+    (tmp_path / "step-00000004.partial").mkdir()
+    with locked(tmp_path):
+        assert not (tmp_path / "step-00000004.partial").exists()
+
+
+def test_folders_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="cannot be written"), locked(tmp_path / "file" / "run"):
+        pass
+
+
+def test_checkpoints_that_would_be_met_are_refused(tmp_path):
+    check_free(tmp_path, None)
+    for step in (2, 4):
+        save(step_folder(tmp_path, step), [], {})
+    step_folder(tmp_path, 6).mkdir()
+    check_free(tmp_path, 6)
+    with pytest.raises(BadInput, match="holds checkpoints already -- give --resume"):
+        check_free(tmp_path, None)
+    with pytest.raises(BadInput, match=r"holds step-00000004, step-00000006, later than step 2 -- .*--out"):
+        check_free(tmp_path, 2)
+    assert last_checkpoint(tmp_path) == step_folder(tmp_path, 4)
+
+
+def test_checkpoints_that_are_none(tmp_path):
+    with pytest.raises(BadInput, match="holds no checkpoint"):
+        last_checkpoint(tmp_path)
+    save(step_folder(tmp_path, 2), [], {})
+    check_checkpoint(step_folder(tmp_path, 2))
+    for folder in (step_folder(tmp_path, 3), tmp_path):
+        with pytest.raises(BadInput, match=r"is not a checkpoint -- there are .*step-00000002"):
+            check_checkpoint(folder)
+    with pytest.raises(BadInput, match="is not a checkpoint -- check the path"):
+        check_checkpoint(tmp_path / "a" / "b")
+
+
+def steps(path):
+    return [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def record(path, after, *numbers):
+    with metrics_file(path, after) as file:
+        for number in numbers:
+            write_record(file, {"step": number})
+
+
+def test_each_step_has_one_record(tmp_path):
+    path = tmp_path / "run" / "metrics.jsonl"
+    record(path, 0, 1, 2, 3, 4, 5)
+    record(path, 3, 4, 5, 6)
+    assert steps(path) == [1, 2, 3, 4, 5, 6]
+    record(path, 0, 1)
+    assert steps(path) == [1]
+    record(tmp_path / "other.jsonl", 7, 8)
+    assert steps(tmp_path / "other.jsonl") == [8]
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("cut", ['{"step": 3, "lo', '{"step": 3}', '{"step"', "null"])
+def test_a_line_that_a_crash_cut_off_is_dropped(tmp_path, cut):
+    path = tmp_path / "metrics.jsonl"
+    record(path, 0, 1, 2)
+    path.write_text(path.read_text() + cut)
+    record(path, 3, 4)
+    assert steps(path) == [1, 2, 4]
+
+
+def test_files_that_hold_something_else(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\nhello\n{"step": 2}\n')
+    with pytest.raises(BadInput, match="line 2 is no record of a step"):
+        record(path, 2)
+    assert "hello" in path.read_text()
+    with pytest.raises(BadInput, match="cannot be written"):
+        record(tmp_path / "metrics.jsonl" / "deeper", 0)
+
+
+@pytest.mark.parametrize("text", ["hello\n", "hello", '{"step": 1}\n{"loss": 2}\n', "[1, 2]", '{"a": 1}'])
+def test_a_new_run_overwrites_records_alone(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(BadInput, match="is no record of a step"):
+        record(path, 0, 1)
+    assert path.read_text() == text
+
+
+def test_a_full_device_is_named():
+    with pytest.raises(BadInput, match="/dev/full: cannot be written: No space left"):
+        record(Path("/dev/full"), 0, 1)
+
+
+def test_numbers_are_finite(tmp_path):
+    with metrics_file(tmp_path / "m", 0) as file, pytest.raises(ValueError, match="JSON"):
+        write_record(file, {"loss": float("nan")})

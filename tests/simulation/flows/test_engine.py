@@ -1,0 +1,384 @@
+"""The event loop: cases by hand, a plain simulation as oracle, local against full solutions, errors."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput
+from weft.fabric.traffic import Phases, Routes, Traffic, at_once
+from weft.simulation.flows.engine import run
+from weft.simulation.flows.records import LinkEvent
+from weft.solvers.maxmin import check, reference
+
+
+def routes_of(paths, usage=None, latency=None):
+    indptr = np.concatenate([[0], np.cumsum([len(path) for path in paths])]).astype(np.int64)
+    links = np.array([link for path in paths for link in path], dtype=np.int64)
+    return Routes(
+        indptr=indptr,
+        links=links,
+        usage=np.ones(len(links)) if usage is None else np.array(usage, dtype=float),
+        latency_s=np.zeros(len(paths)) if latency is None else np.array(latency, dtype=float),
+    )
+
+
+def flows_of(sizes):
+    ends = np.zeros(len(sizes), dtype=np.int64)
+    return at_once(ends, ends + 1, np.array(sizes, dtype=float))
+
+
+def phases_of(waits, delay=None, start=None):
+    count = len(waits)
+    return Phases(
+        delay_s=np.zeros(count) if delay is None else np.array(delay, dtype=float),
+        start_s=np.zeros(count) if start is None else np.array(start, dtype=float),
+        indptr=np.concatenate([[0], np.cumsum([len(wait) for wait in waits])]).astype(np.int64),
+        waits=np.array([other for wait in waits for other in wait], dtype=np.int64),
+        label=np.arange(count),
+        labels=tuple(f"step {number}" for number in range(count)),
+        job=np.zeros(count, dtype=np.int64),
+    )
+
+
+def test_the_rest_speeds_up_when_a_flow_ends():
+    """Link of 10: both at 5 until the 10 bytes end at 2; the other has 20 left at 10: ends at 4."""
+    result = run(np.array([10.0]), flows_of([10, 30]), routes_of([[0], [0]]))
+    assert result.completion_s.tolist() == [2.0, 4.0]
+    assert result.makespan_s == 4.0
+    assert result.link_bytes.tolist() == [40.0]
+    assert result.bottleneck.tolist() == [0, 0]
+
+
+def test_shortest_remaining_first():
+    """Link of 10: 10 bytes alone until 1, then 20 until 3, then 30 until 6."""
+    result = run(np.array([10.0]), flows_of([30, 10, 20]), routes_of([[0]] * 3), mode="shortest-remaining")
+    assert result.completion_s.tolist() == [6.0, 1.0, 3.0]
+
+
+def test_shortest_remaining_preempts():
+    """40 bytes run alone for 2 s and have 20 left when 10 bytes arrive, which take the link for 1 s."""
+    traffic = replace(flows_of([40, 10]), phase=np.array([0, 1]), phases=phases_of([[], []], start=[0, 2]))
+    result = run(np.array([10.0]), traffic, routes_of([[0], [0]]), mode="shortest-remaining")
+    assert result.completion_s.tolist() == [5.0, 3.0]
+
+
+def test_equals_in_bytes_left_share():
+    result = run(np.array([10.0]), flows_of([10, 10]), routes_of([[0], [0]]), mode="shortest-remaining")
+    assert result.completion_s.tolist() == [2.0, 2.0]
+
+
+def test_latency_delay_start_and_computation():
+    """Phase 0 ends at 0.5 + 1; phase 1 computes for 2; phase 2 begins no sooner than 5."""
+    traffic = replace(
+        flows_of([10, 10]), phase=np.array([0, 2]), phases=phases_of([[], [0], [1]], delay=[0, 2, 1], start=[0, 0, 5])
+    )
+    result = run(np.array([10.0]), traffic, routes_of([[0], [0]], latency=[0.5, 0.25]))
+    assert result.begin_s.tolist() == [0.5, 5.25]
+    assert result.completion_s.tolist() == [1.5, 6.25]
+    assert result.phase_begin_s.tolist() == [0.0, 3.5, 5.0]
+    assert result.phase_end_s.tolist() == [1.5, 3.5, 6.25]
+
+
+def test_flows_without_bytes_or_links():
+    """No bytes: over at once.  No links: at the cap's rate, or over at once without one."""
+    traffic = replace(flows_of([0, 10, 10]), cap_Bps=np.array([np.inf, 5.0, np.inf]))
+    result = run(np.array([10.0]), traffic, routes_of([[0], [], []], latency=[1, 0, 0]))
+    assert result.completion_s.tolist() == [1.0, 2.0, 0.0]
+    assert result.bottleneck.tolist() == [-1, -1, -1]
+
+
+def test_nothing_at_all():
+    result = run(np.zeros(0), flows_of([]), routes_of([]))
+    assert result.makespan_s == 0.0
+    assert len(result.completion_s) == 0
+
+
+def test_split_paths_load_links_by_their_share():
+    """Half of the flow on each of two links of 10: 20 bytes/s."""
+    result = run(np.array([10.0, 10.0]), flows_of([40]), routes_of([[0, 1]], usage=[0.5, 0.5]))
+    assert result.completion_s.tolist() == [2.0]
+    assert result.link_bytes.tolist() == [20.0, 20.0]
+
+
+def test_capacity_changes_in_time():
+    """10 bytes/s until 1, none until 3, then 5: of 20 bytes 10 are left at 3, so 5 s."""
+    events = [
+        LinkEvent(time_s=3.0, link=0, capacity_Bps=5.0),
+        LinkEvent(time_s=1.0, link=0, capacity_Bps=0.0),
+        LinkEvent(time_s=99.0, link=0, capacity_Bps=1.0),
+    ]
+    result = run(np.array([10.0]), flows_of([20]), routes_of([[0]]), events=events)
+    assert result.completion_s.tolist() == [5.0]
+    assert result.makespan_s == 5.0
+
+
+def test_link_rates_in_time():
+    result = run(np.array([10.0]), flows_of([10, 30]), routes_of([[0], [0]]), sample=True)
+    assert result.rates.time_s.tolist() == [0.0, 4.0]
+    assert result.rates.rate_Bps.tolist() == [10.0, 0.0]
+
+
+def random_case(seed, *, plain=False, flows=60, links=15, phases=8):
+    """Flows with many coinciding times, in phases that wait for earlier ones."""
+    rng = np.random.default_rng(seed)
+    paths = [rng.choice(links, int(rng.integers(1, 5)), replace=False) for _ in range(flows)]
+    places = sum(map(len, paths))
+    waits = [np.unique(rng.integers(0, max(p, 1), rng.integers(0, 3))) if p else [] for p in range(phases)]
+    even = plain or seed % 3 == 0
+    traffic = Traffic(
+        source=np.arange(flows),
+        target=np.arange(flows) + 1,
+        bytes=rng.choice([0.0, 1e9, 2e9, 5e8], flows, p=[0.05, 0.55, 0.2, 0.2]),
+        phase=rng.integers(0, phases, flows),
+        weight=np.ones(flows) if even else rng.choice([1.0, 2.0, 0.5], flows),
+        cap_Bps=np.full(flows, np.inf) if even else np.where(rng.random(flows) < 0.3, 4e9, np.inf),
+        phases=phases_of(waits, rng.choice([0.0, 0.1], phases), rng.choice([0.0, 0.3], phases)),
+    )
+    usage = None if even else rng.choice([1.0, 0.5, 0.25], places)
+    routes = routes_of(paths, usage, None if even else rng.choice([0.0, 1e-3], flows))
+    events = [LinkEvent(time_s=0.2, link=0, capacity_Bps=0.0), LinkEvent(time_s=0.9, link=0, capacity_Bps=8e9)]
+    return rng.choice([1e10, 5e9], links), traffic, routes, [] if seed % 2 else events
+
+
+def plain_simulation(capacity, traffic, routes, events):
+    """Completion times by the definition: all rates by the reference at every event."""
+    capacity, now = capacity.copy(), 0.0
+    count, phases = len(traffic), traffic.phases
+    left, begin, completion = traffic.bytes.copy(), np.full(count, np.inf), np.full(count, np.nan)
+    end, ready = np.full(len(phases), np.nan), np.full(len(phases), np.nan)
+    waits = np.split(phases.waits, phases.indptr[1:-1])
+    while True:
+        for phase in range(len(phases)):
+            if np.isnan(ready[phase]) and not np.isnan(end[waits[phase]]).any():
+                ready[phase] = max(max(end[waits[phase]], default=0.0) + phases.delay_s[phase], phases.start_s[phase])
+                mine = traffic.phase == phase
+                begin[mine] = ready[phase] + routes.latency_s[mine]
+        done = np.isnan(completion) & (begin <= now + 1e-12) & (left <= 1e-11 * traffic.bytes)
+        completion[done] = now
+        over = [
+            phase
+            for phase in range(len(phases))
+            if np.isnan(end[phase])
+            and ready[phase] <= now + 1e-12
+            and not np.isnan(completion[traffic.phase == phase]).any()
+        ]
+        end[over] = now
+        if over:
+            continue
+        if not np.isnan(end).any():
+            return completion
+        for event in events:
+            if abs(event.time_s - now) <= 1e-12:
+                capacity[event.link] = event.capacity_Bps
+        active = np.flatnonzero(np.isnan(completion) & (begin <= now + 1e-12))
+        rates = np.zeros(count)
+        rates[active] = rates_of(capacity, traffic, routes, active)
+        times = [event.time_s for event in events] + ready.tolist() + begin.tolist()
+        later = [time for time in times if time > now + 1e-12 and np.isfinite(time)]
+        with np.errstate(divide="ignore"):
+            ends = now + left[active] / rates[active]
+        step = min([*later, *ends.tolist()]) - now
+        left = left - rates * step
+        now += step
+
+
+def rates_of(capacity, traffic, routes, active):
+    lengths = np.diff(routes.indptr)[active]
+    places = np.concatenate([np.arange(routes.indptr[flow], routes.indptr[flow + 1]) for flow in [*active, 0]])
+    places = places[: int(lengths.sum())]
+    problem = (
+        capacity,
+        np.concatenate([[0], np.cumsum(lengths)]),
+        routes.links[places],
+        routes.usage[places],
+        traffic.weight[active],
+        traffic.cap_Bps[active],
+    )
+    rates = reference(*problem)
+    assert check(rates, *problem) is None
+    return rates
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_equals_a_plain_simulation(seed):
+    capacity, traffic, routes, events = random_case(seed)
+    expected = plain_simulation(capacity, traffic, routes, events)
+    for local_share in (0.0, 0.25, 1.0):
+        result = run(capacity, traffic, routes, events=events, local_share=local_share)
+        np.testing.assert_allclose(result.completion_s, expected, rtol=1e-9)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 120), st.integers(5, 40), st.integers(1, 30))
+@settings(max_examples=150, deadline=None)
+def test_local_solutions_equal_full_ones(seed, flows, links, phases):
+    capacity, traffic, routes, events = random_case(seed, flows=flows, links=links, phases=phases)
+    full = run(capacity, traffic, routes, events=events, local_share=0.0)
+    local = run(capacity, traffic, routes, events=events, local_share=1.0)
+    assert full.local_solutions == 0
+    assert local.local_solutions == local.solutions
+    np.testing.assert_allclose(local.completion_s, full.completion_s, rtol=1e-9)
+
+
+@given(st.integers(0, 2**31), st.sampled_from(["fair", "shortest-remaining"]))
+@settings(max_examples=60, deadline=None)
+def test_links_never_carry_more_than_they_can(seed, mode):
+    capacity, traffic, routes, _ = random_case(2 * (seed // 2) + 1)
+    result = run(capacity, traffic, routes, mode=mode, sample=True)
+    assert np.all(result.rates.rate_Bps <= capacity[result.rates.link] * (1 + 1e-9))
+    for link in range(len(capacity)):
+        mine = result.rates.link == link
+        times, rates = result.rates.time_s[mine], result.rates.rate_Bps[mine]
+        carried = np.sum(rates[:-1] * np.diff(times)) if len(times) else 0.0
+        assert carried == pytest.approx(result.link_bytes[link], rel=1e-9, abs=1.0)
+    busiest = np.max(result.link_bytes / capacity)
+    assert result.makespan_s >= busiest * (1 - 1e-9)
+
+
+def test_relabelling_changes_nothing():
+    capacity, traffic, routes, _ = random_case(7)
+    rng = np.random.default_rng(1)
+    order, number = rng.permutation(len(traffic)), rng.permutation(len(capacity))
+    paths = [number[routes.links[routes.indptr[flow] : routes.indptr[flow + 1]]] for flow in order]
+    usage = [routes.usage[routes.indptr[flow] : routes.indptr[flow + 1]] for flow in order]
+    renamed = np.empty(len(capacity))
+    renamed[number] = capacity
+    other = replace(
+        traffic,
+        bytes=traffic.bytes[order],
+        phase=traffic.phase[order],
+        weight=traffic.weight[order],
+        cap_Bps=traffic.cap_Bps[order],
+    )
+    ours = run(capacity, traffic, routes)
+    theirs = run(renamed, other, routes_of(paths, np.concatenate(usage), routes.latency_s[order]))
+    np.testing.assert_allclose(theirs.completion_s, ours.completion_s[order], rtol=1e-9)
+
+
+def test_other_processes_find_the_same_bits():
+    code = (
+        "import numpy as np; from weft.simulation.flows.engine import run;"
+        "from weft.fabric.traffic import Routes, at_once; r = np.random.default_rng(7); n = 300;"
+        "t = at_once(np.arange(n), np.arange(n), r.uniform(1, 9, n));"
+        "p = Routes(indptr=np.arange(n + 1) * 4, links=r.integers(0, 50, 4 * n), latency_s=np.zeros(n),"
+        " usage=r.uniform(.1, 1, 4 * n));"
+        "print(run(r.uniform(1, 9, 50), t, p).completion_s.tobytes().hex())"
+    )
+    runs = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(runs) == 1
+    assert len(runs.pop()) > 4000
+
+
+def ring(rounds, members=6, seed=0):
+    """Rounds of one ring over random links, one after the other."""
+    rng = np.random.default_rng(seed)
+    paths = [[int(link) for link in rng.choice(10, 3, replace=False)] for _ in range(members)] * rounds
+    traffic = replace(
+        flows_of(np.tile(rng.choice([1e9, 2e9], members), rounds)),
+        phase=np.repeat(np.arange(rounds), members),
+        phases=phases_of([[number - 1] if number else [] for number in range(rounds)], delay=[0.5] * rounds),
+    )
+    return np.full(10, 1e10), traffic, routes_of(paths, latency=[1e-6] * len(paths))
+
+
+def test_equal_phases_are_simulated_once():
+    case = ring(9)
+    once, always = run(*case), run(*case, reuse=False)
+    assert once.solutions * 9 == always.solutions
+    for name in ("completion_s", "begin_s", "phase_begin_s", "phase_end_s", "link_bytes"):
+        np.testing.assert_allclose(getattr(once, name), getattr(always, name), rtol=1e-12)
+    assert once.bottleneck.tolist() == always.bottleneck.tolist()
+
+
+def test_a_phase_that_differs_is_no_equal():
+    capacity, traffic, routes = ring(9)
+    traffic.bytes[20] *= 2
+    once, always = run(capacity, traffic, routes), run(capacity, traffic, routes, reuse=False)
+    assert once.solutions < always.solutions
+    np.testing.assert_allclose(once.completion_s, always.completion_s, rtol=1e-12)
+
+
+def test_many_arrivals_on_one_link():
+    """Flow k arrives at k; the link moves its bytes without a pause, so the last one ends at their sum."""
+    count = 200
+    traffic = replace(
+        flows_of([20.0] * count), phase=np.arange(count), phases=phases_of([[]] * count, start=np.arange(count))
+    )
+    result = run(np.array([10.0]), traffic, routes_of([[0]] * count))
+    assert result.makespan_s == pytest.approx(2 * count, rel=1e-12)
+
+
+def test_phases_in_a_circle_are_named():
+    traffic = replace(flows_of([1]), phases=phases_of([[2], [0], [1], [0]]))
+    with pytest.raises(BadInput, match=r"circle: 0 \(step 0\) <- 2 \(step 2\) <- 1 \(step 1\) <- 0 \(step 0\)"):
+        run(np.array([1.0]), traffic, routes_of([[0]]))
+
+
+def test_stalled_flows_and_links_are_named():
+    routes, traffic = routes_of([[0], [0, 1]]), flows_of([10, 10])
+    with pytest.raises(BadInput, match=r"flows 1 \(0 -> 1\) can never end: links 1 let nothing pass"):
+        run(np.array([1.0, 0.0]), traffic, routes)
+    failure = [LinkEvent(time_s=1.0, link=0, capacity_Bps=0.0)]
+    with pytest.raises(BadInput, match=r"flows 0 .*, 1 .* links 0"):
+        run(np.array([1.0, 1.0]), traffic, routes, events=failure)
+
+
+def test_a_stall_in_an_equal_phase_is_counted_from_its_flows():
+    capacity, traffic, routes = ring(3)
+    capacity[:] = 0.0
+    with pytest.raises(BadInput, match=r"flows 0 .* and 1 more can never end"):
+        run(capacity, traffic, routes)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bytes": np.array([np.nan])}, "bytes"),
+        ({"bytes": np.array([-1.0])}, "bytes"),
+        ({"bytes": np.array([1.0, 2.0])}, "bytes"),
+        ({"weight": np.array([0.0])}, "weight"),
+        ({"cap_Bps": np.array([0.0])}, "cap_Bps"),
+        ({"phase": np.array([3])}, "phase"),
+        ({"phases": phases_of([[]], delay=[-1.0])}, "delay_s"),
+        ({"phases": phases_of([[]], start=[np.inf])}, "start_s"),
+        ({"phases": phases_of([[5]])}, "waits"),
+    ],
+)
+def test_bad_traffic_is_named(change, words):
+    with pytest.raises(BadInput, match=words):
+        run(np.array([1.0]), replace(flows_of([1]), **change), routes_of([[0]]))
+
+
+@pytest.mark.parametrize(
+    ("routes", "words"),
+    [
+        (routes_of([[7]]), "links"),
+        (routes_of([[-1]]), "links"),
+        (routes_of([[0]], usage=[0.0]), "usage"),
+        (routes_of([[0]], latency=[-1.0]), "latency_s"),
+        (replace(routes_of([[0]]), indptr=np.array([0, 2])), "indptr"),
+        (replace(routes_of([[0]]), indptr=np.array([0])), "indptr"),
+    ],
+)
+def test_bad_routes_are_named(routes, words):
+    with pytest.raises(BadInput, match=words):
+        run(np.array([1.0]), flows_of([1]), routes)
+
+
+def test_bad_capacity_mode_and_events_are_named():
+    case = flows_of([1]), routes_of([[0]])
+    with pytest.raises(BadInput, match="capacity_Bps"):
+        run(np.array([-1.0]), *case)
+    with pytest.raises(BadInput, match="fair"):
+        run(np.array([1.0]), *case, mode="fairest")
+    for event in (
+        LinkEvent(time_s=np.nan, link=0, capacity_Bps=1.0),
+        LinkEvent(time_s=1.0, link=4, capacity_Bps=1.0),
+        LinkEvent(time_s=1.0, link=0, capacity_Bps=-1.0),
+    ):
+        with pytest.raises(BadInput, match=r"events\[0\]"):
+            run(np.array([1.0]), *case, events=[event])

@@ -1,0 +1,489 @@
+"""The flow engine against a plain event loop, bounds and symmetries."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from weft.errors import BadInput
+from weft.fabric.traffic import Phases, Routes, Traffic, at_once
+from weft.simulation.flows.engine import run
+from weft.simulation.flows.records import MODES, LinkEvent, Mode, Simulation
+from weft.solvers.maxmin import reference
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+INSTANT, EQUAL = 1e-13, 1e-12
+
+
+class Case(NamedTuple):
+    capacity: Floats
+    traffic: Traffic
+    routes: Routes
+    events: tuple[LinkEvent, ...] = ()
+
+    def run(
+        self, mode: Mode = "fair", *, local_share: float = 0.25, reuse: bool = True, sample: bool = False
+    ) -> Simulation:
+        return run(
+            self.capacity,
+            self.traffic,
+            self.routes,
+            mode=mode,
+            events=self.events,
+            local_share=local_share,
+            reuse=reuse,
+            sample=sample,
+        )
+
+
+class Plain:
+    """Event loop in plain Python: rates by definition whenever a link has another flow or capacity."""
+
+    def __init__(self, case: Case, mode: str) -> None:
+        self.capacity, self.traffic, self.routes, self.mode = case.capacity.copy(), *case[1:3], mode
+        phases, flows = case.traffic.phases, len(case.traffic)
+        bounds = zip(phases.indptr[:-1].tolist(), phases.indptr[1:].tolist(), strict=True)
+        self.waits = [phases.waits[low:high].tolist() for low, high in bounds]
+        self.left, self.rate = case.traffic.bytes.copy(), dict[int, float]()
+        self.begin_s, self.completion_s = np.full(flows, np.nan), np.full(flows, np.nan)
+        self.phase_begin_s, self.phase_end_s = np.full(len(phases), np.nan), np.full(len(phases), np.nan)
+        self.queue = [(event.time_s, 0, at) for at, event in enumerate(case.events)]
+        self.events, self.now, self.changed = case.events, 0.0, False
+        self.last: dict[int, tuple[Floats, dict[int, float]]] = {}
+        for phase, waits in enumerate(self.waits):
+            if not waits:
+                self.queue.append((max(phases.delay_s[phase], phases.start_s[phase]), 1, phase))
+        heapq.heapify(self.queue)
+        while np.isnan(self.phase_end_s).any():
+            self.step()
+
+    def step(self) -> None:
+        """Go to the next instant, do all that falls on it, and share the links anew."""
+        ends = {f: self.now + self.left[f] / rate for f, rate in self.rate.items() if rate > 0}
+        soonest = min([*ends.values(), *(when for when, _, _ in self.queue[:1])])
+        latest = soonest * (1 + INSTANT)
+        for flow, rate in self.rate.items():
+            if flow not in ends or ends[flow] > latest:
+                self.left[flow] -= rate * (soonest - self.now)
+        self.now, self.changed = soonest, False
+        for flow in sorted(flow for flow, end in ends.items() if end <= latest):
+            del self.rate[flow]
+            self.changed |= not self.bare(flow)
+            self.complete(flow)
+        while self.queue and self.queue[0][0] <= latest:
+            self.happen(*heapq.heappop(self.queue)[1:])
+        if self.changed:
+            self.rate = dict(zip(self.rate, self.share(list(self.rate)), strict=True))
+            self.last.update(dict.fromkeys(self.rate, (self.capacity.copy(), self.rate.copy())))
+
+    def happen(self, kind: int, number: int) -> None:
+        if kind == 0:
+            event = self.events[number]
+            self.capacity[event.link], self.changed = event.capacity_Bps, True
+        elif kind == 1:
+            self.phase_begin_s[number] = self.now
+            flows = np.flatnonzero(self.traffic.phase == number)
+            for flow in flows:
+                heapq.heappush(self.queue, (self.now + self.routes.latency_s[flow], 2, int(flow)))
+            if not len(flows):
+                self.end(number)
+        else:
+            self.begin_s[number] = self.now
+            if self.left[number] == 0 or (self.bare(number) and self.traffic.cap_Bps[number] == np.inf):
+                self.complete(number)
+            elif self.bare(number):
+                self.rate[number] = float(self.traffic.cap_Bps[number])
+            else:
+                self.rate[number], self.changed = 0.0, True
+
+    def bare(self, flow: int) -> bool:
+        return bool(self.routes.indptr[flow] == self.routes.indptr[flow + 1])
+
+    def complete(self, flow: int) -> None:
+        self.completion_s[flow], phase = self.now, self.traffic.phase[flow]
+        if not np.isnan(self.completion_s[self.traffic.phase == phase]).any():
+            self.end(int(phase))
+
+    def end(self, phase: int) -> None:
+        self.phase_end_s[phase], phases = self.now, self.traffic.phases
+        for later, waits in enumerate(self.waits):
+            if phase in waits and not np.isnan(self.phase_end_s[waits]).any():
+                begin = max(self.now + phases.delay_s[later], phases.start_s[later])
+                heapq.heappush(self.queue, (begin, 1, later))
+
+    def share(self, flows: list[int]) -> list[float]:
+        if self.mode == "fair":
+            return self.fair(flows, self.capacity)
+        rate, room, waiting = dict[int, float](), self.capacity.copy(), sorted(flows, key=self.left.item)
+        while waiting:
+            group = [flow for flow in waiting if self.left[flow] <= self.left[waiting[0]] * (1 + EQUAL)]
+            for flow, speed in zip(group, self.fair(group, room), strict=True):
+                rate[flow] = speed
+                np.subtract.at(room, *self.load(flow, speed))
+            room[room <= EQUAL * self.capacity] = 0.0
+            waiting = waiting[len(group) :]
+        return [rate[flow] for flow in flows]
+
+    def fair(self, flows: list[int], room: Floats) -> list[float]:
+        paths = [slice(*self.routes.indptr[flow : flow + 2]) for flow in flows]
+        places = np.concatenate([np.zeros(0, np.int64), *(np.arange(p.start, p.stop) for p in paths)])
+        rates = reference(
+            room,
+            np.cumsum([0, *(path.stop - path.start for path in paths)]),
+            self.routes.links[places.astype(np.int64)],
+            self.routes.usage[places.astype(np.int64)],
+            self.traffic.weight[flows],
+            self.traffic.cap_Bps[flows],
+        )
+        return [float(rate) for rate in rates]
+
+    def load(self, flow: int, rate: float) -> tuple[Ints, Floats]:
+        path = slice(*self.routes.indptr[flow : flow + 2])
+        return self.routes.links[path], self.routes.usage[path] * rate
+
+
+def phases_of(rng: np.random.Generator, count: int, whole: bool) -> Phases:
+    """Phases in random order that wait for up to three others."""
+    number = rng.permutation(count)
+    waits: list[list[int]] = [[] for _ in range(count)]
+    for later in range(1, count):
+        chosen = rng.choice(later, int(rng.integers(0, min(later, 3) + 1)), replace=False)
+        waits[number[later]] = number[chosen].tolist()
+    delay, start = rng.uniform(0, 5, count), rng.uniform(0, 10, count)
+    delay[rng.random(count) < 0.4] = 0.0
+    start[rng.random(count) < 0.6] = 0.0
+    return Phases(
+        delay_s=np.round(delay) if whole else delay,
+        start_s=np.round(start) if whole else start,
+        indptr=np.cumsum([0, *map(len, waits)]).astype(np.int64),
+        waits=np.array([other for row in waits for other in row], dtype=np.int64),
+        label=np.arange(count),
+        labels=tuple(f"phase {i}" for i in range(count)),
+        job=np.zeros(count, dtype=np.int64),
+    )
+
+
+def routes_of(rng: np.random.Generator, flows: int, links: int) -> Routes:
+    """Single or split paths, some flows without links, with or without latency."""
+    counts = rng.integers(1, min(links, 4) + 1, flows)
+    counts[rng.random(flows) < 0.05] = 0
+    latency = rng.choice([0.0, 0.25, 0.7], flows) * (rng.random() < 0.5)
+    paths = [rng.choice(links, count, replace=False) for count in counts]
+    split = rng.random() < 0.4
+    return Routes(
+        indptr=np.cumsum([0, *counts]).astype(np.int64),
+        links=np.concatenate([np.zeros(0, np.int64), *paths]).astype(np.int64),
+        usage=rng.choice([0.25, 1 / 3, 1.0], counts.sum()) if split else np.ones(counts.sum()),
+        latency_s=latency,
+    )
+
+
+def events_of(rng: np.random.Generator, links: int) -> tuple[LinkEvent, ...]:
+    """Links fail, slow down and come back; all are up in the end."""
+    events = [
+        LinkEvent(
+            time_s=float(rng.integers(0, 30) if rng.random() < 0.5 else rng.uniform(0, 30)),
+            link=int(rng.integers(links)),
+            capacity_Bps=float(rng.choice([0.0, 2.0, 5.0, rng.uniform(1, 9)])),
+        )
+        for _ in range(rng.integers(1, 6))
+    ]
+    last = [LinkEvent(time_s=40.0 + link, link=link, capacity_Bps=3.0) for link in range(links)]
+    return (*events, *last)
+
+
+def case_of(seed: int, *, plain: bool = False) -> Case:
+    """A small case, often with ties; ``plain``: no link events."""
+    rng = np.random.default_rng([5, seed])
+    flows, links, count = int(rng.integers(0, 16)), int(rng.integers(1, 9)), int(rng.integers(1, 7))
+    whole = rng.random() < 0.4
+    bytes_ = rng.integers(0, 8, flows).astype(float) if whole else rng.uniform(1, 60, flows)
+    capacity = rng.choice([1.0, 2.0, 4.0], links) if whole else rng.uniform(1, 10, links)
+    cap = np.full(flows, np.inf)
+    capped = rng.random(flows) < rng.choice([0.0, 0.4])
+    cap[capped] = rng.choice([0.5, 1.0, 3.3], int(capped.sum()))
+    traffic = Traffic(
+        source=np.arange(flows) % 4,
+        target=np.arange(flows) % 5,
+        bytes=bytes_,
+        phase=rng.integers(0, count, flows),
+        weight=np.ones(flows) if rng.random() < 0.5 else rng.choice([0.5, 1.0, 3.0], flows),
+        cap_Bps=cap,
+        phases=phases_of(rng, count, whole),
+    )
+    events = () if plain or rng.random() < 0.6 else events_of(rng, links)
+    if events and rng.random() < 0.5:
+        capacity[rng.integers(links)] = 0.0
+    return Case(capacity, traffic, routes_of(rng, flows, links), events)
+
+
+def cases(count: int, first: int = 0, *, plain: bool = False) -> Iterator[tuple[int, Case]]:
+    for seed in range(first, first + count):
+        yield seed, case_of(seed, plain=plain)
+
+
+def assert_same(found: Simulation, other: Simulation | Plain, name: str) -> None:
+    for field in ("completion_s", "begin_s", "phase_begin_s", "phase_end_s"):
+        one, two = getattr(found, field), getattr(other, field)
+        np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9, err_msg=f"{name}: {field}")
+
+
+def assert_as_plain(seed: int, case: Case, mode: Mode) -> None:
+    found, plain = case.run(mode), Plain(case, mode)
+    assert_same(found, plain, f"seed {seed}, {mode}")
+    np.testing.assert_allclose(found.makespan_s, plain.phase_end_s.max(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_plain_event_loop(mode: Mode) -> None:
+    for seed, case in cases(250):
+        assert_as_plain(seed, case, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_links_of_infinite_capacity_are_refused(mode: Mode) -> None:
+    """A link that never fills is left out of the paths instead."""
+    case = case_of(500)
+    with pytest.raises(BadInput, match="finite"):
+        case._replace(capacity=np.full(len(case.capacity), np.inf)).run(mode)
+
+
+def test_a_link_listed_twice_counts_twice_or_is_refused() -> None:
+    traffic = at_once(np.array([0, 0]), np.array([1, 2]), np.array([4.0, 4.0]))
+    routes = Routes(indptr=np.array([0, 2, 3]), links=np.array([0, 0, 0]), usage=np.ones(3), latency_s=np.zeros(2))
+    fair = run(np.array([3.0]), traffic, routes)
+    assert fair.completion_s == pytest.approx([4.0, 4.0])
+    with pytest.raises(BadInput, match="flow 0 lists link 0 more than once"):
+        run(np.array([3.0]), traffic, routes, mode="shortest-remaining")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_plain_event_loop_many_times(mode: Mode, request: pytest.FixtureRequest) -> None:
+    if "slow" not in request.config.getoption("markexpr"):
+        pytest.skip("takes long: run with -m slow")
+    for seed, case in cases(5_000, first=1_000):
+        assert_as_plain(seed, case, mode)
+
+
+def test_what_limited_a_flow_last_was_full_and_gave_none_more() -> None:
+    for seed, case in cases(150, first=7_000):
+        found, plain, weight = case.run(), Plain(case, "fair"), case.traffic.weight
+        for flow, link in enumerate(found.bottleneck.tolist()):
+            capacity, rate = plain.last.get(flow, (case.capacity, {}))
+            if link < 0:
+                assert rate.get(flow, np.inf) >= case.traffic.cap_Bps[flow] * (1 - 1e-9), f"seed {seed}"
+                continue
+            sharing = {other: plain.load(other, speed) for other, speed in rate.items()}
+            loads = {other: load[links == link].sum() for other, (links, load) in sharing.items()}
+            assert loads[flow] > 0, f"seed {seed}: flow {flow} does not cross {link}"
+            assert sum(loads.values()) >= capacity[link] * (1 - 1e-9)
+            levels = [rate[other] / weight[other] for other, load in loads.items() if load > 0]
+            assert rate[flow] / weight[flow] >= max(levels) * (1 - 1e-9), f"seed {seed}: flow {flow}, {link}"
+
+
+def crowd_of(seed: int) -> Case:
+    """Many flows that come one by one into a sparse network, some with weights, caps, splits, events."""
+    rng = np.random.default_rng([6, seed])
+    flows, links = int(rng.integers(40, 120)), int(rng.integers(30, 90))
+    routes = routes_of(rng, flows, links)
+    case = case_of(seed)
+    traffic = at_once(np.arange(flows), np.arange(flows) + 1, rng.uniform(1, 60, flows))
+    cap = np.where(rng.random(flows) < rng.choice([0.0, 0.3]), rng.choice([0.3, 1.0, 2.5], flows), np.inf)
+    cap[np.diff(routes.indptr) == 0] = 2.0
+    weight = np.ones(flows) if rng.random() < 0.5 else rng.choice([0.25, 0.5, 1.0, 4.0], flows)
+    capacity = np.full(links, 4.0) if rng.random() < 0.4 else rng.uniform(1, 10, links)
+    return Case(
+        capacity,
+        replace(traffic, weight=weight, cap_Bps=cap),
+        replace(routes, latency_s=rng.uniform(0, 30, flows) * rng.integers(2)),
+        events_of(rng, links) if case.events else (),
+    )
+
+
+def test_rates_solved_around_a_change_are_the_same() -> None:
+    local, total = 0, 0
+    for seed in range(80):
+        case = crowd_of(seed) if seed % 2 else case_of(8_000 + seed)
+        full, whole, some = (case.run(local_share=share) for share in (0.0, 1.0, 0.25))
+        assert full.local_solutions == 0
+        local, total = local + whole.local_solutions, total + whole.solutions
+        assert_same(whole, full, f"seed {seed}, all local")
+        assert_same(some, full, f"seed {seed}, some local")
+        np.testing.assert_array_equal(whole.link_bytes, full.link_bytes)
+    assert local > total / 2
+
+
+def test_crowds_as_plain() -> None:
+    for seed in (3, 4, 5):
+        assert_same(crowd_of(seed).run(local_share=1.0), Plain(crowd_of(seed), "fair"), f"seed {seed}")
+
+
+@pytest.mark.slow
+def test_rates_solved_around_a_change_are_the_same_many_times(request: pytest.FixtureRequest) -> None:
+    if "slow" not in request.config.getoption("markexpr"):
+        pytest.skip("takes long: run with -m slow")
+    for seed in range(1_000, 4_000):
+        case = crowd_of(seed)
+        assert_same(case.run(local_share=1.0), case.run(local_share=0.0), f"seed {seed}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_links_carry_the_bytes_of_their_flows_and_never_too_much(mode: Mode) -> None:
+    for seed, case in cases(100, first=9_000):
+        found = case.run(mode, sample=True)
+        amounts = np.repeat(case.traffic.bytes, np.diff(case.routes.indptr)) * case.routes.usage
+        expected = np.bincount(case.routes.links, amounts, len(case.capacity))
+        np.testing.assert_allclose(found.link_bytes, expected, rtol=1e-12)
+        assert found.rates is not None
+        for link in range(len(case.capacity)):
+            mine = found.rates.link == link
+            times, rates = found.rates.time_s[mine], found.rates.rate_Bps[mine]
+            assert (np.diff(times) > 0).all()
+            assert not len(rates) or rates[-1] <= 1e-9
+            moved = (rates * np.diff(times, append=found.makespan_s)).sum()
+            np.testing.assert_allclose(moved, expected[link], rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}")
+            for time, rate in zip(times.tolist(), rates.tolist(), strict=True):
+                changes = [event for event in case.events if event.link == link and event.time_s <= time]
+                last = max(changes, key=lambda event: event.time_s, default=None)
+                top = case.capacity[link] if last is None else last.capacity_Bps
+                assert rate <= top * (1 + 1e-9) + 1e-12, f"seed {seed}: link {link} at {time}"
+
+
+def alone(case: Case) -> Floats:
+    """Seconds of each flow in an empty network."""
+    traffic, routes, seconds = case.traffic, case.routes, case.routes.latency_s.copy()
+    for flow, (low, high) in enumerate(zip(routes.indptr[:-1], routes.indptr[1:], strict=True)):
+        rates = case.capacity[routes.links[low:high]] / routes.usage[low:high]
+        seconds[flow] += traffic.bytes[flow] / min([traffic.cap_Bps[flow], *rates])
+    return seconds
+
+
+def longest_chain(case: Case) -> float:
+    """When the last phase ends if every flow has the network for itself."""
+    phases, seconds, end = case.traffic.phases, alone(case), dict[int, float]()
+    while len(end) < len(phases):
+        for phase in range(len(phases)):
+            waits = phases.waits[phases.indptr[phase] : phases.indptr[phase + 1]].tolist()
+            if phase not in end and all(other in end for other in waits):
+                ready = max((end[other] for other in waits), default=0.0)
+                begin = max(ready + phases.delay_s[phase], phases.start_s[phase])
+                end[phase] = begin + seconds[case.traffic.phase == phase].max(initial=0.0)
+    return max(end.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_makespan_is_between_its_bounds(mode: Mode) -> None:
+    for seed, case in cases(150, first=10_000, plain=True):
+        found, phases = case.run(mode), case.traffic.phases
+        low = max(longest_chain(case), float((found.link_bytes / case.capacity).max()))
+        high = phases.start_s.max() + phases.delay_s.sum() + alone(case).sum()
+        assert low * (1 - 1e-12) <= found.makespan_s <= high * (1 + 1e-12), f"seed {seed}"
+        assert found.makespan_s == found.phase_end_s.max()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("local_share", [0.0, 1.0])
+def test_twice_the_bandwidth_takes_exactly_half(mode: Mode, local_share: float) -> None:
+    for _, case in cases(80, first=11_000):
+        still = replace(case.routes, latency_s=np.zeros(len(case.traffic)))
+        phases = case.traffic.phases
+        sooner = replace(phases, delay_s=phases.delay_s / 2, start_s=phases.start_s / 2)
+        fast = Case(
+            2 * case.capacity,
+            replace(case.traffic, cap_Bps=2 * case.traffic.cap_Bps, phases=sooner),
+            still,
+            tuple(replace(e, time_s=e.time_s / 2, capacity_Bps=2 * e.capacity_Bps) for e in case.events),
+        )
+        found = fast.run(mode, local_share=local_share)
+        slow = case._replace(routes=still).run(mode, local_share=local_share)
+        assert 2 * found.makespan_s == slow.makespan_s
+        np.testing.assert_array_equal(2 * found.completion_s, slow.completion_s)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_order_of_flows_and_names_of_links_do_not_matter(mode: Mode) -> None:
+    rng = np.random.default_rng(12)
+    for seed, case in cases(120, first=12_000):
+        order, names = rng.permutation(len(case.traffic)), rng.permutation(len(case.capacity))
+        traffic, routes = case.traffic, case.routes
+        parts = [np.arange(routes.indptr[old], routes.indptr[old + 1]) for old in order]
+        places = np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
+        columns = ("source", "target", "bytes", "phase", "weight", "cap_Bps")
+        other = Case(
+            case.capacity[np.argsort(names)],
+            replace(traffic, **{name: getattr(traffic, name)[order] for name in columns}),
+            Routes(
+                indptr=np.cumsum([0, *map(len, parts)]).astype(np.int64),
+                links=names[routes.links[places]],
+                usage=routes.usage[places],
+                latency_s=routes.latency_s[order],
+            ),
+            tuple(replace(event, link=int(names[event.link])) for event in case.events),
+        )
+        found, first = other.run(mode), case.run(mode)
+        np.testing.assert_allclose(found.completion_s, first.completion_s[order], rtol=1e-9, err_msg=f"seed {seed}")
+        np.testing.assert_allclose(found.link_bytes[names], first.link_bytes, rtol=1e-12)
+
+
+def rounds(case: Case, times: int, field: str) -> Case:
+    """The flows of a case, all in one phase, again and again, each time when the last have ended.
+
+    Every third time a field of every other flow is doubled (links: all are others).
+    """
+    traffic, routes, count = case.traffic, case.routes, len(case.traffic)
+    special = np.arange(times)[:, None] % 3 == 1
+
+    def repeated(name: str, values: Floats) -> Floats:
+        odd = np.arange(len(values)) % 2 == 1
+        return np.tile(values, times) * np.where(special & odd & (name == field), 2.0, 1.0).ravel()
+
+    mirrored = (special & (field == "links")).repeat(len(routes.links), axis=1).ravel()
+    links = np.tile(routes.links, times)
+    phases = Phases(
+        delay_s=np.linspace(0, 1, times),
+        start_s=np.linspace(5, 50, times),
+        indptr=np.maximum(np.arange(-1, times), 0),
+        waits=np.arange(times - 1),
+        label=np.zeros(times, dtype=np.int64),
+        labels=("round",),
+        job=np.zeros(times, dtype=np.int64),
+    )
+    return Case(
+        case.capacity,
+        Traffic(
+            source=np.tile(traffic.source, times),
+            target=np.tile(traffic.target, times),
+            phase=np.repeat(np.arange(times), count),
+            phases=phases,
+            bytes=repeated("bytes", traffic.bytes),
+            weight=repeated("weight", traffic.weight),
+            cap_Bps=repeated("cap_Bps", traffic.cap_Bps),
+        ),
+        Routes(
+            indptr=np.append(0, np.cumsum(np.tile(np.diff(routes.indptr), times))),
+            links=np.where(mirrored, len(case.capacity) - 1 - links, links),
+            usage=repeated("usage", routes.usage),
+            latency_s=repeated("latency_s", routes.latency_s),
+        ),
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("field", ["none", "bytes", "weight", "cap_Bps", "latency_s", "links", "usage"])
+def test_equal_rounds_simulated_once_are_the_same(mode: Mode, field: str) -> None:
+    saved = 0
+    for seed, case in cases(40, first=13_000, plain=True):
+        chain = rounds(case, 6, field)
+        once, each = chain.run(mode, reuse=True), chain.run(mode, reuse=False)
+        assert_same(once, each, f"seed {seed}")
+        np.testing.assert_allclose(once.link_bytes, each.link_bytes, rtol=1e-12)
+        saved += each.solutions > once.solutions
+    assert saved > 20

@@ -1,0 +1,105 @@
+"""Plain scenarios: golden makespans, and files that cannot be used."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weft.errors import BadInput
+from weft.simulation.flows.engine import run
+from weft.simulation.flows.scenario import read_scenario
+
+ROOT = Path(__file__).parents[2]
+GENERATOR = Path(os.environ.get("WEFT_SHARED", ROOT / ".." / "shared")) / "bench" / "simgrid" / "gen_scenario.py"
+GOLDEN = {
+    (8, "ring"): 0.08,
+    (8, "ringshuf"): 0.4,
+    (8, "perm"): 0.24,
+    (8, "permmix"): 0.344262,
+    (8, "perm8"): 1.12,
+    (16, "ring"): 0.08,
+    (16, "ringshuf"): 0.4,
+    (16, "perm"): 0.48,
+    (16, "permmix"): 0.549085,
+    (16, "perm8"): 1.44,
+}
+"""Makespans in s that three other simulators agree on, for seed 1."""
+
+
+@pytest.mark.skipif(not GENERATOR.exists(), reason="the scenario generator is not here (WEFT_SHARED)")
+@pytest.mark.parametrize(("radix", "kind"), GOLDEN)
+def test_golden_makespans(radix, kind, tmp_path):
+    path = tmp_path / "scenario.txt"
+    subprocess.run([sys.executable, GENERATOR, str(radix), kind, "1", path], check=True)
+    case = read_scenario(path)
+    assert run(*case).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
+    if radix == 8:
+        assert run(*case, local_share=0.0).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
+
+
+def test_reads_flows_and_links(tmp_path):
+    path = tmp_path / "scenario.txt"
+    path.write_text("3 2 2 1e9\n0 1 500 1 0\n0 2 1e3 2 0 1\n0 1\n1 2\n\n")
+    capacity, traffic, routes = read_scenario(path)
+    assert capacity.tolist() == [1e9, 1e9]
+    assert traffic.source.tolist() == [0, 0]
+    assert traffic.target.tolist() == [1, 2]
+    assert traffic.bytes.tolist() == [500.0, 1000.0]
+    assert routes.indptr.tolist() == [0, 1, 3]
+    assert routes.links.tolist() == [0, 0, 1]
+    assert run(capacity, traffic, routes).completion_s.tolist() == [1e-6, 1.5e-6]
+
+
+def test_flows_without_links_are_local(tmp_path):
+    path = tmp_path / "scenario.txt"
+    path.write_text("1 0 1 1e9\n0 0 500 0\n")
+    assert run(*read_scenario(path)).makespan_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds nothing"),
+        ("\n \n", "holds nothing"),
+        ("1 2\n", "line 1 has 2 numbers"),
+        ("-1 1 1 1e9\n", "line 1 has -1 hosts"),
+        ("1.5 1 1 1e9\n", r"line 1 has 1\.5 hosts"),
+        ("1e400 1 1 1\n", "line 1 has inf hosts"),
+        ("2 1 1 0\n0 1 5 1 0\n0 1\n", "0 bytes/s"),
+        ("2 1 1 nan\n0 1 5 1 0\n0 1\n", "line 1 holds 'nan'"),
+        ("2 1 1 1e9\n0 1 5 1 x\n0 1\n", "line 2 holds 'x'"),
+        ("2 1 1 1e9\n0 1 1-1 1 0\n0 1\n", "line 2: '1-1' is no number"),
+        ("2 1 2 1e9\n0 1 5 1 0\n0 1\n", "has 3 lines, but line 1 announces 2 flows and 1 links"),
+        ("2 1 1 1e9\n0 1 5\n0 1\n", "line 2: has 3 numbers, not 4 or more"),
+        ("2 1 1 1e9\n0 1 5 2 0\n0 1\n", r"line 2: has 5 numbers, not 4 \+ 2"),
+        ("2 1 1 1e9\n0 1 5 1 0\n0 1 2\n", "line 3: has 3 numbers, not 2"),
+        ("2 1 1 1e9\n0 7 5 1 0\n0 1\n", "line 2: destination 7 is none of 2 hosts"),
+        ("2 1 1 1e9\n-1 1 5 1 0\n0 1\n", "line 2: source -1"),
+        ("2 1 1 1e9\n0 1 -5 1 0\n0 1\n", "line 2: -5 bytes"),
+        ("2 1 1 1e9\n0 1 1e999 1 0\n0 1\n", "line 2: inf bytes"),
+        ("2 1 1 1e9\n0 1 5 1 0.5\n0 1\n", r"line 2: link 0\.5 is none"),
+        ("2 1 1 1e9\n0 1 5 1 1\n0 1\n", "line 2: link 1 is none of 1 links"),
+        ("2 1 1 1e9\n0 1 5 1 0\n0 -1\n", "line 3: node -1"),
+        ("2 1 6 1e9\n" + "0 1 5 1 9\n" * 6 + "0 1\n", "line 2: .*line 3: .*line 4: .*line 5: .*and 2 more"),
+    ],
+)
+def test_bad_files_are_named_by_line(text, words, tmp_path):
+    path = tmp_path / "scenario.txt"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=words):
+        read_scenario(path)
+
+
+def test_bad_paths_and_binary_files(tmp_path):
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_scenario(tmp_path / "none.txt")
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_scenario(tmp_path)
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_scenario("a\0b")
+    path = tmp_path / "binary"
+    path.write_bytes(bytes(range(256)) * 100)
+    with pytest.raises(BadInput, match="line 1 holds"):
+        read_scenario(path)

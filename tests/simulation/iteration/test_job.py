@@ -1,0 +1,239 @@
+"""One iteration on a fabric: the published claims on rail-only networks, and the closed form's own terms."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from weft.cluster.calibration import calibration
+from weft.cluster.catalogue import load as load_cluster
+from weft.collectives.messages.flows import expand
+from weft.errors import BadInput, UnknownName
+from weft.estimation.single import estimate
+from weft.fabric.catalogue import for_cluster
+from weft.fabric.paths import Paths
+from weft.layout.check import explain
+from weft.layout.spec import Layout
+from weft.model import Job, Recipe
+from weft.model.catalogue import load as load_model
+from weft.simulation.flows.symmetry import components, transfer
+from weft.simulation.iteration.simulate import simulate_iteration
+
+RADIX = 8
+"""Small switches, so that 128 accelerators need a spine."""
+DENSE = Layout(x=8, data=8, pipeline=2, sequence_parallel=True)
+RANDOM = np.random.default_rng(7)
+
+
+@cache
+def cluster_of(name):
+    return load_cluster(name)
+
+
+@cache
+def fabric_of(kind, name="h100-128"):
+    return for_cluster(kind, cluster_of(name), radix=RADIX)
+
+
+@cache
+def job_of(model, batch=64):
+    found = load_model(model)
+    return Job(model=getattr(found, "model", found), recipe=Recipe(global_batch=batch, sequence=4096))
+
+
+@cache
+def dense(kind, **changes):
+    options = dict(changes)
+    job = job_of("llama-3-8b")
+    assert explain(job, 128, DENSE) is None
+    return simulate_iteration(job, cluster_of("h100-128"), DENSE, fabric_of(kind), **options)
+
+
+def test_dense_training_is_as_fast_on_rail_only_as_on_a_clos():
+    """arXiv 2307.12169: rail-aligned training sends nothing between rails."""
+    runs = [dense(kind, routing="spray") for kind in ("rail-only", "rail-optimized", "fat-tree")]
+    assert [run.cross_rail_bytes for run in runs] == [0.0, 0.0, 0.0]
+    assert runs[1].iteration_s == pytest.approx(runs[0].iteration_s, rel=1e-9)
+    assert runs[2].iteration_s == pytest.approx(runs[0].iteration_s, rel=1e-9)
+    assert runs[0].iteration_s == pytest.approx(runs[0].scheduled_s, rel=1e-9)
+    names = {tier.tier for tier in runs[2].tiers if tier.bytes > 0}
+    assert {0, 1, 2} <= names
+
+
+def test_hashed_routes_slow_the_clos():
+    hashed = dense("fat-tree", routing="ecmp")
+    assert hashed.iteration_s > dense("fat-tree", routing="spray").iteration_s * 1.0001
+    slow = [row for row in hashed.collectives if row.slowdown > 1.5]
+    assert slow
+    assert all(row.bottlenecks for row in slow)
+
+
+def test_never_below_the_bound_and_near_the_closed_form():
+    for kind in ("rail-only", "fat-tree"):
+        run = dense(kind)
+        assert run.lower_bound_s <= run.iteration_s
+        assert run.scheduled_s == pytest.approx(run.closed_form_s, rel=0.05)
+
+
+def test_ring_bandwidth_is_the_closed_form_term():
+    run = dense("rail-only")
+    cluster = cluster_of("h100-128")
+    constants = calibration(cluster.accelerator.name)
+    inside = cluster.tiers[0].effective_Bps * constants.scale_up_efficiency
+    outside = cluster.tiers[1].effective_Bps * constants.scale_out_efficiency
+    checked = 0
+    for row in run.collectives:
+        if row.kind in ("all-gather", "reduce-scatter", "all-reduce") and row.algorithm == "ring":
+            rounds = 2 if row.kind == "all-reduce" else 1
+            Bps = inside if row.axes == "x" else outside
+            term = rounds * row.bytes * (row.size - 1) / row.size / Bps
+            assert row.everybody_s == pytest.approx(term, rel=1e-9)
+            assert row.alone_s == pytest.approx(term, rel=1e-9)
+            assert row.ideal_s == pytest.approx(term, rel=1e-9)
+            assert row.simulated_s == pytest.approx(row.closed_form_s, rel=1e-9)
+            assert row.closed_form_s >= 0.8 * term
+            checked += 1
+    assert checked >= 3
+
+
+@pytest.mark.parametrize(("name", "published"), [("a100-64", 0.0833), ("h100-64", 0.1111)])
+def test_forwarding_overhead_of_experts(name, published):
+    """v5's abstract: 8.2 and 11.2 % in the closed form; hop after hop only (K - 1) / K changes rail."""
+    cluster = cluster_of(name)
+    nic, domain = cluster.tiers[1].bandwidth_Bps, cluster.tiers[0].bandwidth_Bps
+    assert nic / domain == pytest.approx(published, abs=1e-3)
+    rails, clos = (for_cluster(kind, cluster) for kind in ("rail-only", "rail-optimized"))
+
+    def seconds(fabric, steps):
+        total = 0.0
+        for one in steps:
+            routes = Paths(fabric).routes(one.source, one.target, mode="spray")
+            moved = transfer(fabric.capacity_Bps, one.source, one.target, one.bytes, routes)
+            total += moved.end_s.max()
+        return total
+
+    ranks = np.arange(64)
+    direct = expand("all-to-all", "direct", ranks, 1e9)
+    hops = expand("all-to-all", "hierarchical", ranks, 1e9, domain=rails.domain)
+    free = seconds(clos, [direct])
+    assert seconds(rails, hops.one_by_one()) / free - 1 == pytest.approx(published * 7 / 8, abs=5e-4)
+    assert seconds(rails, [hops.pipelined()]) == pytest.approx(free, rel=1e-9)
+    assert seconds(rails, [direct]) == pytest.approx(free, rel=0.02)
+
+
+def test_experts_across_domains_are_reported_both_ways():
+    job = job_of("mixtral-8x7b")
+    layout = Layout(x=2, data=32, pipeline=2, expert=8, expert_tensor=2, sequence_parallel=True)
+    assert explain(job, 128, layout) is None
+    run = simulate_iteration(job, cluster_of("h100-128"), layout, fabric_of("rail-only"))
+    rows = {row.algorithm: row for row in run.collectives if row.kind == "all-to-all"}
+    assert set(rows) == {"direct", "hierarchical"}
+    assert rows["direct"].used
+    assert not rows["hierarchical"].used
+    assert run.cross_rail_bytes > 0
+    clos = simulate_iteration(job, cluster_of("h100-128"), layout, fabric_of("rail-optimized"), routing="spray")
+    assert clos.iteration_s <= run.iteration_s * 1.000001
+
+
+@pytest.mark.parametrize("routing", ["ecmp", "spray"])
+@pytest.mark.parametrize("kind", ["fat-tree", "rail-only"])
+def test_equal_groups_solved_once_are_all_groups_solved(kind, routing):
+    once = dense(kind, routing=routing)
+    every = dense(kind, routing=routing, symmetry=False)
+    assert once.iteration_s == pytest.approx(every.iteration_s, rel=1e-9)
+    for a, b in zip(once.collectives, every.collectives, strict=True):
+        assert a.everybody_s == pytest.approx(b.everybody_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb1p"])
+def test_every_flow_in_time_agrees_without_contention(schedule):
+    virtual = 2 if schedule == "interleaved" else 1
+    layout = Layout(x=4, data=2, pipeline=2, schedule=schedule, virtual_stages=virtual, sequence_parallel=True)
+    job, cluster = job_of("llama-3-8b", 16), cluster_of("h100-16")
+    assert explain(job, 16, layout) is None
+    fabric = for_cluster("rail-only", cluster)
+    quick = simulate_iteration(job, cluster, layout, fabric)
+    exact = simulate_iteration(job, cluster, layout, fabric, full=True)
+    assert exact.exact
+    assert not quick.exact
+    assert exact.iteration_s == pytest.approx(quick.iteration_s, rel=0.02)
+
+
+def test_a_scattered_placement_crosses_rails_and_takes_longer():
+    placement = RANDOM.permutation(128)
+    job, cluster = job_of("llama-3-8b"), cluster_of("h100-128")
+    run = simulate_iteration(job, cluster, DENSE, fabric_of("fat-tree"), placement=placement)
+    assert run.cross_rail_bytes > 0
+    assert run.iteration_s > dense("fat-tree").iteration_s
+
+
+def test_bytes_on_links_add_up():
+    run = dense("rail-only")
+    assert run.link_bytes.sum() == pytest.approx(sum(tier.bytes for tier in run.tiers))
+    send = next(row for row in run.collectives if row.kind == "send")
+    assert send.calls == 8
+    nics = sum(row.calls * row.bytes * 2 * 7 / 8 for row in run.collectives if row.axes == "data")
+    up_and_down = 2 * 128 * (nics / 2 + send.calls * send.bytes)
+    assert sum(tier.bytes for tier in run.tiers if tier.tier > 0) >= up_and_down * (1 - 1e-9)
+    assert run.busiest[0].utilization <= 1.0
+    assert {span.stage for span in run.timeline} == {0, 1}
+    assert max(span.end_s for span in run.timeline) <= run.iteration_s + 1e-9
+
+
+def test_flows_that_share_a_link_belong_together():
+    fabric = fabric_of("rail-only")
+    source, target = np.array([0, 1, 8, 16]), np.array([1, 2, 9, 24])
+    routes = Paths(fabric).routes(source, target)
+    found = components(routes, fabric.links)
+    assert found.tolist() == [0, 1, 2, 3]
+    both = Paths(fabric).routes(np.array([0, 1, 8]), np.array([2, 2, 9]))
+    assert components(both, fabric.links).tolist() == [0, 0, 2]
+
+
+def test_bad_input():
+    job, cluster, fabric = job_of("llama-3-8b"), cluster_of("h100-128"), fabric_of("rail-only")
+    with pytest.raises(UnknownName, match="routing"):
+        simulate_iteration(job, cluster, DENSE, fabric, routing="magic")
+    with pytest.raises(BadInput, match="no multiple"):
+        simulate_iteration(job, cluster, Layout(data=128), fabric)
+    with pytest.raises(BadInput, match="do not fit"):
+        simulate_iteration(job, cluster, DENSE, fabric_of("rail-only", "h100-64"))
+    with pytest.raises(BadInput, match="different accelerators"):
+        simulate_iteration(job, cluster, DENSE, fabric, placement=np.zeros(128, dtype=np.int64))
+    with pytest.raises(BadInput, match="different accelerators"):
+        simulate_iteration(job, cluster, DENSE, fabric, placement=np.arange(127))
+
+
+def test_calls_add_up_to_the_closed_form():
+    """Calls times closed-form seconds of the tensor axis are what the estimate charges without overlap."""
+    job, cluster = job_of("llama-3-8b"), cluster_of("h100-128")
+    layout = Layout(x=8, data=16, sequence_parallel=True, overlap_tensor="none", recompute="full")
+    run = simulate_iteration(job, cluster, layout, fabric_of("rail-only"))
+    charged = {part.name: part.value for part in estimate(job, cluster, [layout])[0].time}
+    tensor = sum(row.calls * row.closed_form_s for row in run.collectives if row.axes == "x")
+    assert tensor == pytest.approx(charged["tensor_s"], rel=0.01)
+
+
+def test_sharded_weights_are_counted():
+    job, cluster = job_of("llama-3-8b", 256), cluster_of("h100-128")
+    layout = Layout(z=16, data=8, overlap_gather=False, overlap_reduce=False)
+    run = simulate_iteration(job, cluster, layout, fabric_of("rail-only"), routing="spray")
+    charged = {part.name: part.value for part in estimate(job, cluster, [layout])[0].time}
+    weights = sum(row.calls * row.closed_form_s for row in run.collectives if row.axes == "z")
+    assert weights == pytest.approx(charged["weights_s"], rel=0.05)
+    assert {row.algorithm for row in run.collectives if row.axes == "z"} == {"rings"}
+    assert run.iteration_s == pytest.approx(run.scheduled_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("routing", ["ecmp", "spray"])
+def test_every_flow_in_time_is_near_with_contention(routing):
+    """Axes and stages that meet, or miss each other, on links move the time by a few per cent."""
+    job, cluster = job_of("llama-3-8b"), cluster_of("h100-64")
+    layout = Layout(x=4, z=2, data=4, pipeline=2, sequence_parallel=True)
+    fabric = fabric_of("fat-tree", "h100-64")
+    quick = simulate_iteration(job, cluster, layout, fabric, routing=routing)
+    exact = simulate_iteration(job, cluster, layout, fabric, routing=routing, full=True)
+    assert exact.iteration_s == pytest.approx(quick.iteration_s, rel=0.05)
+    assert (exact.iteration_s > exact.scheduled_s * 1.05) == (routing == "ecmp")

@@ -1,0 +1,84 @@
+"""Constants are found again in runs that they made, and stay at their prior where runs say nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from weft.cluster.calibration import calibration_from, constants
+from weft.validation.fit import SPREADS, Parameter, fit, fitted_parameters, prior_tables
+from weft.validation.inputs import prepare
+from weft.validation.predict import Predictor
+
+SHAPES = ((2048, 16, 8), (4096, 32, 16), (6144, 64, 24))
+GEMM = Parameter(table="a100", constant="gemm_efficiency")
+PASSES = Parameter(table="stack.megatron-lm-2022", constant="pass_overhead")
+ATTENTION = Parameter(table="a100", constant="attention_efficiency")
+
+
+@pytest.fixture
+def runs(make):
+    return [
+        prepare(
+            make(model=f"GPT {hidden}", hidden=hidden, heads=heads, layers=layers, tp=tp, micro_batch=batch,
+                 global_batch=8 * batch // tp, family=f"of {tp}")
+        )
+        for hidden, heads, layers in SHAPES
+        for tp in (1, 8)
+        for batch in (1, 4)
+    ]  # fmt: skip
+
+
+def made_with(runs, **values):
+    """The same runs, measured as constants of the prior and some others predict."""
+    prior = prior_tables()
+    truth = prior.replaced((one.table, one.constant, value) for one, value in values.values())
+    seconds = Predictor(runs).predict(lambda *names: calibration_from(truth, *names)).seconds
+    return [replace(run, measured_s=float(s)) for run, s in zip(runs, seconds, strict=True)]
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def test_finds_the_constants_that_made_the_runs(runs) -> None:
+    measured = made_with(runs, gemm=(GEMM, 0.70), passes=(PASSES, 1.6))
+    found = fit(Predictor(measured), prior_tables(), (GEMM, PASSES), quiet)
+    assert found.values[GEMM] == pytest.approx(0.70, rel=0.02)
+    assert found.values[PASSES] == pytest.approx(1.6, rel=0.05)
+    exact = np.array([run.measured_s for run in measured])
+    assert np.abs(found.seconds / exact - 1).max() < 0.01
+    assert np.abs(found.without_model / exact - 1).max() < 0.02
+    assert np.abs(found.without_family / exact - 1).max() < 0.03
+
+
+def test_what_runs_do_not_tell_stays(runs) -> None:
+    """Megatron-LM's attention is unfused."""
+    measured = made_with(runs, gemm=(GEMM, 0.70))
+    found = fit(Predictor(measured), prior_tables(), (GEMM, ATTENTION), quiet)
+    before = prior_tables().value("a100", "attention_efficiency")
+    assert found.values[ATTENTION] == pytest.approx(before, rel=1e-6)
+
+
+def test_an_outlier_does_not_bend_the_fit(runs) -> None:
+    measured = made_with(runs, gemm=(GEMM, 0.70))
+    wrong = [replace(measured[0], measured_s=10 * measured[0].measured_s), *measured[1:]]
+    found = fit(Predictor(wrong), prior_tables(), (GEMM,), quiet)
+    assert found.values[GEMM] == pytest.approx(0.70, rel=0.05)
+
+
+def test_parameters_without_runs_are_left_out(runs) -> None:
+    found = fit(Predictor(runs[:4]), prior_tables(), tuple(fitted_parameters(prior_tables())), quiet)
+    tables = {one.table for one in found.values}
+    assert tables == {"a100", "stack.megatron-lm-2021", "stack.megatron-lm-2022"}
+
+
+def test_every_fitted_constant_has_a_spread_and_lies_in_its_range() -> None:
+    prior = prior_tables()
+    ranges = {name: (low, high) for name, _, low, high, _ in constants()}
+    for one in fitted_parameters(prior):
+        low, high = ranges[one.constant]
+        assert SPREADS[one.constant] > 0
+        assert low <= prior.value(one.table, one.constant) <= high

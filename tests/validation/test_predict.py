@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from weft.cluster.calibration import calibration
+from weft.estimation import estimate
+from weft.validation.inputs import prepare
+from weft.validation.predict import Predictor
+
+
+@pytest.fixture
+def several(make):
+    return [
+        prepare(make(**changes))
+        for changes in (
+            {},
+            {"recompute": "selective", "sequence_parallel": True},
+            {"gpus": 16, "tp": 8, "global_batch": 8},
+            {"source": "torchtitan", "tp": 1, "zero": 3, "global_batch": 32},
+        )
+    ]
+
+
+def test_as_single_estimates(several) -> None:
+    found = Predictor(several).predict()
+    for run, seconds in zip(several, found.seconds, strict=True):
+        own = calibration(run.cluster.accelerator.name, run.stack.name)
+        alone = estimate(run.job, run.cluster, [run.layout], own)[0]
+        assert seconds == pytest.approx(alone.iteration_s)
+
+
+def test_order_does_not_matter(several) -> None:
+    forward, backward = Predictor(several).predict(), Predictor(several[::-1]).predict()
+    assert np.array_equal(forward.seconds, backward.seconds[::-1])
+    assert np.array_equal(forward.memory_bytes, backward.memory_bytes[::-1])
+
+
+def test_constants_by_accelerator_and_stack(several) -> None:
+    asked = set()
+
+    def slower(accelerator: str, stack: str):
+        asked.add((accelerator, stack))
+        return replace(calibration(accelerator, stack), gemm_efficiency=0.4)
+
+    predictor = Predictor(several)
+    assert (predictor.predict(slower).seconds > predictor.predict().seconds).all()
+    assert asked == {("a100-80gb", "megatron-lm-2022"), ("a100-80gb", "torchtitan")}
+
+
+def test_memory_as_the_framework_counts_it(several) -> None:
+    found = Predictor(several).predict()
+    allocated, reserved = (estimate(run.job, run.cluster, [run.layout])[0] for run in (several[0], several[3]))
+    parts = {part.name: part.value for part in allocated.memory}
+    assert found.memory_bytes[0] == pytest.approx(allocated.memory_bytes - parts["reserve_bytes"])
+    constants = calibration("a100-80gb")
+    assert found.memory_bytes[3] == pytest.approx(reserved.memory_bytes - constants.reserved_bytes)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from weft.cluster.calibration import stack_names
+from weft.validation.stack import recognise, stacks
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"source": "Korthikanti et al. 2022, Table 5"}, "megatron-lm-2022"),
+        ({"source": "Narayanan et al., SC21, Table 1"}, "megatron-lm-2021"),
+        ({"source": "Narayanan et al., SC21, Table 2", "zero": 3}, "deepspeed-2021"),
+        ({"source": "Megatron-LM README weak scaling (Megatron-Core r0.8.0)"}, "megatron-core"),
+        ({"source": "NVIDIA NeMo / Megatron Bridge performance summary"}, "nemo"),
+        ({"source": "vTrain", "notes": "Megatron-DeepSpeed; NVLink nodes"}, "megatron-deepspeed"),
+        ({"source": "MosaicML llm-foundry benchmarks"}, "llm-foundry"),
+        ({"source": "torchtitan benchmarks", "notes": "FSDP, eager"}, "torchtitan"),
+        ({"source": "a blog", "notes": "PyTorch FSDP2"}, "fsdp"),
+        ({"source": "Hugging Face Accelerate examples"}, "fsdp"),
+        ({"source": "DeepSpeed blog, ZeRO-3"}, "deepspeed"),
+        ({"source": "SimuMax, measured Megatron-LM", "notes": "ZeRO-1 and SP"}, "megatron-core"),
+        ({"source": "MaxText README"}, "maxtext"),
+        ({"source": "Colossal-AI benchmarks"}, "colossal-ai"),
+        ({"source": "Nanotron, the ultra-scale playbook"}, "nanotron"),
+        ({"source": "AxoNN, SC24"}, "axonn"),
+        ({"source": "somebody", "family": "other"}, "unknown"),
+        ({"source": "", "family": "x", "source_url": "https://github.com/pytorch/torchtitan"}, "torchtitan"),
+    ],
+)
+def test_recognised_from_words(make, changes: dict[str, object], name: str) -> None:
+    blank = {"source": "", "family": "", "notes": "", "zero": None, "model": ""}
+    assert recognise(make(**(blank | changes))).name == name
+
+
+def test_every_stack_is_whole() -> None:
+    for name, stack in stacks().items():
+        assert stack.name == name
+        assert stack.source
+        assert not stack.sharded_by or stack.sharded_by in stacks()
+        assert 0 <= stack.zero <= 3
+
+
+def test_every_stack_has_constants() -> None:
+    assert set(stacks()) <= set(stack_names())
