@@ -327,7 +327,7 @@ def test_relayed_flows_to_one_target_equal_flow_by_flow(mode):
 
 def test_routes_are_equal_across_processes():
     code = (
-        "import numpy as np; from weft.fabric import clos; from weft.fabric.paths import routes;"
+        "import numpy as np; from weft.fabric.families import clos; from weft.fabric.paths import routes;"
         "f = clos.build(54, radix=6, bandwidth_Bps=1e9); n = np.arange(54);"
         "print(routes(f, n, (n + 20) % 54, seed=3).links.tolist())"
     )

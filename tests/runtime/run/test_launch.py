@@ -170,7 +170,7 @@ def _parent(folder: Path, temporary: Path, before: str = "pass") -> subprocess.P
     """A process that starts two ranks which wait, and runs ``before`` as it starts each."""
     script = folder / "start.py"
     script.write_text(
-        "import os, signal\nimport ranks_at_work as w\nfrom weft.runtime import launch\n"
+        "import os, signal\nimport ranks_at_work as w\nfrom weft.runtime.run import ranks as launch\n"
         "if __name__ == '__main__':\n"
         "    begin = launch._process\n"
         "    def begin_after(*more):\n"
