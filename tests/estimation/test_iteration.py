@@ -20,7 +20,7 @@ from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, EstimateTable
 from weft.estimation.single import estimate
 from weft.layout.check import explain
 from weft.layout.mesh import Spread
-from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.table import LayoutTable
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
@@ -52,9 +52,9 @@ def random_layout(rng: np.random.Generator) -> Layout:
     degrees = dict.fromkeys(("x", "y", "context", "z", "data", "pipeline"), 1)
     for _ in range(COUNT.bit_length() - 1):
         degrees[str(rng.choice(list(degrees)))] *= 2
-    schedule = str(rng.choice(SCHEDULES)) if degrees["pipeline"] > 1 else "1f1b"
+    schedule = str(rng.choice(list(PipelineSchedule))) if degrees["pipeline"] > 1 else "1f1b"
     virtual = {"zbv": 2, "interleaved": int(rng.choice([2, 4]))}.get(schedule, 1)
-    recompute = str(rng.choice(RECOMPUTES))
+    recompute = str(rng.choice(list(Recompute)))
     return Layout(
         **degrees,
         schedule=schedule,  # type: ignore[arg-type]
@@ -65,8 +65,8 @@ def random_layout(rng: np.random.Generator) -> Layout:
         recompute_layers=int(rng.choice([0, 1])) if recompute == "full" else 0,
         expert=int(rng.choice([1, 2, 4, 8])),
         sequence_parallel=bool(rng.integers(2)),
-        context_method=str(rng.choice(CONTEXT_METHODS)),  # type: ignore[arg-type]
-        overlap_tensor=str(rng.choice(TENSOR_OVERLAPS)),  # type: ignore[arg-type]
+        context_method=str(rng.choice(list(ContextMethod))),  # type: ignore[arg-type]
+        overlap_tensor=str(rng.choice(list(TensorOverlap))),  # type: ignore[arg-type]
         overlap_reduce=bool(rng.integers(2)),
         overlap_gather=bool(rng.integers(2)),
         offload_optimizer=bool(rng.integers(2)),
@@ -235,7 +235,7 @@ def test_overlap_never_loses(name: str, field: str) -> None:
 
 @works
 def test_tensor_overlap_never_loses(name: str) -> None:
-    found = variants(name, "overlap_tensor", TENSOR_OVERLAPS)
+    found = variants(name, "overlap_tensor", TensorOverlap)
     for slower, faster in pairwise(found):
         assert (faster.iteration_s <= slower.iteration_s * (1 + 1e-12)).all()
 

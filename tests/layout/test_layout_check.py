@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.layout.check import CODES, REASONS, explain, reject, reject_mesh
-from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, SCHEDULES, Layout
+from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute
 from weft.layout.table import LayoutTable
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 
@@ -116,10 +116,10 @@ layouts = st.builds(
     expert=st.sampled_from([1, 2, 4]),
     micro_batch=degree,
     virtual_stages=st.sampled_from([1, 2, 3]),
-    schedule=st.sampled_from(SCHEDULES),
-    recompute=st.sampled_from(RECOMPUTES),
+    schedule=st.sampled_from(PipelineSchedule),
+    recompute=st.sampled_from(Recompute),
     sequence_parallel=st.booleans(),
-    context_method=st.sampled_from(CONTEXT_METHODS),
+    context_method=st.sampled_from(ContextMethod),
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.table import COLUMNS, LayoutTable, collapse
 
 degree = st.integers(1, 64)
@@ -23,13 +23,13 @@ layouts = st.builds(
     expert_tensor=degree,
     micro_batch=degree,
     virtual_stages=degree,
-    schedule=st.sampled_from(SCHEDULES),
+    schedule=st.sampled_from(PipelineSchedule),
     zero=st.integers(0, 2),
-    recompute=st.sampled_from(RECOMPUTES),
+    recompute=st.sampled_from(Recompute),
     recompute_layers=st.integers(0, 9),
     sequence_parallel=st.booleans(),
-    context_method=st.sampled_from(CONTEXT_METHODS),
-    overlap_tensor=st.sampled_from(TENSOR_OVERLAPS),
+    context_method=st.sampled_from(ContextMethod),
+    overlap_tensor=st.sampled_from(TensorOverlap),
     overlap_reduce=st.booleans(),
     overlap_gather=st.booleans(),
     offload_optimizer=st.booleans(),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName
-from weft.layout.spec import ALIASES, AXES, CONTEXT_METHODS, FIELDS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import ALIASES, AXES, FIELDS, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.text import format_layout, layout_from_dict, layout_to_dict, parse_layout
 
 degrees = st.integers(1, 64)
@@ -18,13 +18,13 @@ layouts = st.builds(
     **dict.fromkeys(("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor"), degrees),
     micro_batch=degrees,
     virtual_stages=st.integers(1, 8),
-    schedule=st.sampled_from(SCHEDULES),
+    schedule=st.sampled_from(PipelineSchedule),
     zero=st.integers(0, 2),
-    recompute=st.sampled_from(RECOMPUTES),
+    recompute=st.sampled_from(Recompute),
     recompute_layers=st.integers(0, 40),
     sequence_parallel=st.booleans(),
-    context_method=st.sampled_from(CONTEXT_METHODS),
-    overlap_tensor=st.sampled_from(TENSOR_OVERLAPS),
+    context_method=st.sampled_from(ContextMethod),
+    overlap_tensor=st.sampled_from(TensorOverlap),
     overlap_reduce=st.booleans(),
     overlap_gather=st.booleans(),
     offload_optimizer=st.booleans(),

@@ -231,9 +231,11 @@ def _overlapped(layout: Layout, values: dict[str, Any]) -> Layout:
     """The layout, with --no-overlap without its overlaps."""
     from dataclasses import replace
 
+    from weft.layout.spec import TensorOverlap
+
     if not values["no_overlap"]:
         return layout
-    return replace(layout, overlap_tensor="none", overlap_reduce=False, overlap_gather=False)
+    return replace(layout, overlap_tensor=TensorOverlap.NONE, overlap_reduce=False, overlap_gather=False)
 
 
 def _check_planned(job: Job, layout: Layout, plan: str) -> None:

@@ -24,11 +24,11 @@ from weft.layout.operations import (
     head_operations,
     prediction_operations,
 )
-from weft.layout.spec import TENSOR_OVERLAPS
+from weft.layout.spec import TensorOverlap
 from weft.layout.table import Floats, LayoutTable
 from weft.model.job import Job
 
-MODES = len(TENSOR_OVERLAPS)
+MODES = len(TensorOverlap)
 TENSOR, CONTEXT, EXPERT = "tensor", "context", "expert"
 
 
@@ -36,7 +36,7 @@ TENSOR, CONTEXT, EXPERT = "tensor", "context", "expert"
 class PartCosts:
     """Seconds (and FLOPs) of one block, or of the embedding or head, for one micro-batch on one rank.
 
-    Arrays hold one value per distinct mesh; ``tensor_*`` have a leading axis over ``TENSOR_OVERLAPS``.
+    Arrays hold one value per distinct mesh; ``tensor_*`` have a leading axis over ``TensorOverlap``.
     ``*_exposed_s`` is not hidden by overlap inside the block, ``tensor_hidden_s`` is.  ``core_s`` and
     ``cheap_s`` are what selective
     recomputation runs again.  ``*_bound_s`` (tensor: x; contract: y) are lower bounds at peak figures.

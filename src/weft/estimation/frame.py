@@ -21,7 +21,7 @@ from weft.estimation.memory import (
 )
 from weft.estimation.weights import GradientCosts, ShardCosts, WeightGroups, weight_groups
 from weft.layout.operations import Sizes
-from weft.layout.spec import RECOMPUTES
+from weft.layout.spec import Recompute
 from weft.layout.stages import StageTable
 from weft.layout.table import Floats, Index, LayoutTable
 from weft.model.job import Job
@@ -99,7 +99,7 @@ class Frame:
         self.pipeline = table.pipeline.astype(np.float64)
         self.virtual = table.virtual_stages.astype(np.float64)
         self.micro_batches = job.recipe.global_batch / (table.micro_batch * table.z * table.data)
-        self.selective = (table.recompute == RECOMPUTES.index("selective")).astype(np.float64)
+        self.selective = (table.recompute == Recompute.SELECTIVE.code).astype(np.float64)
         self.replayed = self._replayed_share()
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ class Frame:
 
     def _replayed_share(self) -> Floats:
         """Share of a stage's blocks that are recomputed whole."""
-        full = self.table.recompute == RECOMPUTES.index("full")
+        full = self.table.recompute == Recompute.FULL.code
         layers = np.ceil(self.job.model.layers / self.pipeline)
         share = np.minimum(self.table.recompute_layers / layers, 1.0)
         return np.where(full, np.where(self.table.recompute_layers > 0, share, 1.0), 0.0)

@@ -23,7 +23,7 @@ from weft.estimation.pace import Slowest, slowest_stage
 from weft.estimation.result import EstimateTable, TimeParts
 from weft.estimation.stage_memory import StageMemory
 from weft.estimation.synchronisation import StepSynchronisation
-from weft.layout.spec import SCHEDULES
+from weft.layout.spec import PipelineSchedule
 from weft.layout.stages import stage_table
 from weft.layout.table import Floats, Index, LayoutTable, collapse
 from weft.model.job import Job
@@ -97,7 +97,7 @@ class Estimator:
         """What the rows share, each row's mesh and stage line, and a row of each distinct mesh."""
         meshes = collapse([table.column(name) for name in MESH_COLUMNS])
         sizes = MeshSizes.of(self.job, table.take(meshes.first), self.network.spans)
-        wraps = (table.schedule == SCHEDULES.index("zbv")).astype(np.int64)
+        wraps = table.scheduled(lambda one: one.wraps).astype(np.int64)
         stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps)
         return Shared(self.job, self.constants, sizes, stages), meshes.group, line, meshes.first
 
@@ -165,16 +165,18 @@ class Iteration:
         others = slowest.all_s - slowest.total
         deferred = slowest.all_weight_gradient - slowest.weight_gradient
         schedule = self.frame.table.schedule
-        zero_bubble = np.where(schedule == SCHEDULES.index("zbv"), 3.0, 2.0) * deferred
+        zero_bubble = np.where(schedule == PipelineSchedule.ZBV.code, 3.0, 2.0) * deferred
         filled = np.maximum(others - zero_bubble, 0.0)
-        return np.where(schedule >= SCHEDULES.index("zb1p"), filled, others / self.frame.virtual)
+        return np.where(
+            self.frame.table.scheduled(lambda one: one.splits_backward), filled, others / self.frame.virtual
+        )
 
     def _sends(self, slowest: Slowest) -> Floats:
         """Stage boundaries: blocking in plain 1F1B, else hidden behind the next chunk, which they slow; and
         once per stage to fill and drain."""
         hop = self.frame.at(self.frame.costs.send_s)
         chunk = slowest.forward / self.frame.virtual
-        hidden = np.where(self.frame.table.schedule == SCHEDULES.index("1f1b"), 0.0, np.minimum(hop, chunk))
+        hidden = np.where(self.frame.table.scheduled(lambda one: one.blocks), 0.0, np.minimum(hop, chunk))
         steady = hop - hidden + self.frame.constants.overlap_cost * hidden
         passes = 2.0 * self.frame.micro_batches * self.frame.virtual
         return np.where(self.frame.pipeline > 1, passes * steady + 2.0 * (self.frame.pipeline - 1) * hop, 0.0)

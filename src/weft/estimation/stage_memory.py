@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.estimation.frame import Frame, weighted
 from weft.estimation.result import MEMORY_PARTS, MemoryParts
-from weft.layout.spec import SCHEDULES
+from weft.layout.spec import PipelineSchedule
 from weft.layout.table import Floats
 
 
@@ -36,8 +36,8 @@ class StageMemory:
         behind = self.frame.pipeline - stage
         schedule = self.frame.table.schedule
         chunks = (2.0 * behind - 1.0 + (self.frame.virtual - 1.0) * self.frame.pipeline) / self.frame.virtual
-        held = np.where(schedule == SCHEDULES.index("interleaved"), chunks, behind)
-        held = np.where(schedule >= SCHEDULES.index("zb1p"), self.frame.pipeline, held)
+        held = np.where(schedule == PipelineSchedule.INTERLEAVED.code, chunks, behind)
+        held = np.where(self.frame.table.scheduled(lambda one: one.splits_backward), self.frame.pipeline, held)
         return np.minimum(held, self.frame.micro_batches)
 
     def fullest(self) -> tuple[MemoryParts, Floats]:

@@ -8,11 +8,8 @@ import numpy as np
 
 from weft.estimation.frame import TimedFrame
 from weft.estimation.pace import Slowest
-from weft.layout.spec import SCHEDULES
 from weft.layout.table import Floats
 
-ZBV = SCHEDULES.index("zbv")
-"""The schedule whose first stage also holds the last chunk, and so a tied head."""
 UPDATE_BYTES = 34.0
 """Memory traffic of the optimizer per parameter: state read and written, gradient read twice (norm,
 update), weight written."""
@@ -68,7 +65,9 @@ class StepSynchronisation:
         ahead = np.minimum(gather_s * (1 - last), slowest.forward) * self.frame.table.overlap_gather
         hidden = constants.overlap_cost * (rounds * early + ahead)
         exposed = rounds * (reduce_s - early) + gather_s - ahead + hidden
-        exposed += np.where(self.frame.table.schedule == ZBV, 0.0, self.frame.at(self.frame.costs.tied_s))
+        exposed += np.where(
+            self.frame.table.scheduled(lambda one: one.wraps), 0.0, self.frame.at(self.frame.costs.tied_s)
+        )
         memory_Bps = accelerator.memory_Bps * constants.optimizer_efficiency
         host_Bps = accelerator.host_Bps * constants.host_efficiency
         offloaded = self.frame.table.offload_optimizer.astype(np.float64)

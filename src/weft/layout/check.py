@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from weft.layout.spec import CONTEXT_METHODS, SCHEDULES, Layout
+from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute
 from weft.layout.table import Ints, LayoutTable, Mask
 from weft.model.job import Job
 
@@ -119,7 +119,7 @@ def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
     ranks = table.micro_batch * table.z * table.data
     yield "batch-not-divisible", recipe.global_batch % ranks != 0
     micro_batches = recipe.global_batch // ranks
-    ulysses = (table.context_method == CONTEXT_METHODS.index("ulysses")) & (table.context > 1)
+    ulysses = (table.context_method == ContextMethod.ULYSSES.code) & (table.context > 1)
     starved = np.zeros(len(table), dtype=bool)
     for kind in model.kinds:
         heads = np.gcd(kind.attention.heads, kind.attention.kv_heads)
@@ -132,20 +132,18 @@ def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
     yield from _schedule_rules(table, micro_batches)
     yield from _expert_rules(job, table)
     layers = -(-model.layers // table.pipeline)
-    misused = (table.recompute_layers > 0) & (table.recompute != 2)
+    misused = (table.recompute_layers > 0) & (table.recompute != Recompute.FULL.code)
     yield "recompute-layers", misused | (table.recompute_layers > layers)
 
 
 def _schedule_rules(table: LayoutTable, micro_batches: Ints) -> Iterator[tuple[str, Mask]]:
-    code = {name: table.schedule == i for i, name in enumerate(SCHEDULES)}
-    virtual, pipelined = table.virtual_stages, table.pipeline > 1
-    wrong = code["interleaved"] & ((virtual < 2) | ~pipelined)
-    wrong |= (code["1f1b"] | code["zb1p"]) & (virtual != 1)
-    wrong |= code["zbv"] & (virtual != 2)
-    wrong |= (code["zb1p"] | code["zbv"]) & ~pipelined
+    virtual = table.virtual_stages
+    wrong = (table.schedule != PipelineSchedule.PLAIN.code) & (table.pipeline == 1)
+    for one in PipelineSchedule:
+        wrong |= (table.schedule == one.code) & (virtual < 2 if one.chunks is None else virtual != one.chunks)
     yield "schedule-mismatch", wrong
-    yield "interleaving-rounds", code["interleaved"] & (micro_batches % table.pipeline != 0)
-    yield "pipeline-starved", (code["zb1p"] | code["zbv"]) & (micro_batches < table.pipeline)
+    yield "interleaving-rounds", table.scheduled(lambda one: one.rounds) & (micro_batches % table.pipeline != 0)
+    yield "pipeline-starved", table.scheduled(lambda one: one.splits_backward) & (micro_batches < table.pipeline)
 
 
 def _expert_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:

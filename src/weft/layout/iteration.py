@@ -397,6 +397,5 @@ def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
     yield layout.zero > 1, "layout.zero", f"zero = {layout.zero}", "set zero=1, or shard over z"
     for name in ("offload_optimizer", "offload_activations"):
         yield getattr(layout, name), f"layout.{name}", "offloading", f"set {name}=false"
-    bubbles = layout.schedule in ("zb1p", "zbv")
     schedule = f"schedule = {layout.schedule}"
-    yield bubbles, "layout.schedule", schedule, "set schedule=1f1b or interleaved"
+    yield layout.schedule.splits_backward, "layout.schedule", schedule, "set schedule=1f1b or interleaved"

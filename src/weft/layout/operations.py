@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from weft.layout.spec import CONTEXT_METHODS
+from weft.layout.spec import ContextMethod
 from weft.layout.table import Floats, LayoutTable
 from weft.model.job import Recipe
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, Model
@@ -149,7 +149,7 @@ class Sizes:
         columns = {name: table.column(name).astype(np.float64) for name in names}
         tokens = columns["micro_batch"] * recipe.sequence / columns["context"]
         shard = 1 + columns["sequence_parallel"] * (columns["x"] - 1)
-        ulysses = (table.context_method == CONTEXT_METHODS.index("ulysses")).astype(np.float64)
+        ulysses = (table.context_method == ContextMethod.ULYSSES.code).astype(np.float64)
         return cls(**columns, ulysses=ulysses, tokens=tokens, own_tokens=tokens / shard, sequence=recipe.sequence)
 
 

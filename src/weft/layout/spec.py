@@ -11,30 +11,101 @@ weights (FSDP / ZeRO-3), ``data`` splits batch rows and replicates weights, ``co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from enum import StrEnum
+
+from weft.errors import UnknownName
 
 AXES = ("x", "y", "context", "z", "data", "pipeline")
 """The axes of the mesh in the default placement, inner to outer."""
 
-Schedule = Literal["1f1b", "interleaved", "zb1p", "zbv"]
-"""Pipeline schedule: plain and interleaved 1F1B; ZB-1P (one third of the bubble, activation memory of 1F1B)
-and ZB-V (no bubble, two chunks a rank),
-both of arXiv 2401.10241 and its follow-up 2405.15362."""
-SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zb1p", "zbv")
 
-Recompute = Literal["none", "selective", "full"]
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+class Choice(StrEnum):
+    """A word of a vocabulary.  Tables of layouts hold its ``code``."""
 
-ContextMethod = Literal["ring", "ulysses"]
-CONTEXT_METHODS: tuple[ContextMethod, ...] = ("ring", "ulysses")
+    @property
+    def code(self) -> int:
+        """The word's place in its vocabulary."""
+        return list(type(self)).index(self)
 
-TensorOverlap = Literal["none", "backward", "full"]
-"""``backward``: the input-gradient collective runs behind the weight-gradient GEMM (AxoNN's OAR, Megatron's
-default);
-``full``: forward and backward collectives are also pipelined with their GEMM in chunks (Megatron's
-userbuffers, torchtitan's async TP)."""
-TENSOR_OVERLAPS: tuple[TensorOverlap, ...] = ("none", "backward", "full")
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    @classmethod
+    def _missing_(cls, value: object) -> Choice:
+        raise UnknownName(next(name for name, one in VOCABULARIES.items() if one is cls), str(value)[:40], cls)
+
+
+class PipelineSchedule(Choice):
+    """The order in which a pipeline's stages run (``weft.layout.schedule``): plain 1F1B (arXiv 1806.03377),
+    interleaved 1F1B (2104.04473), ZB-H1 as ``zb1p`` and ZB-V as ``zbv`` (2401.10241)."""
+
+    PLAIN = "1f1b"
+    INTERLEAVED = "interleaved"
+    ZB1P = "zb1p"
+    ZBV = "zbv"
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether weight gradients run apart from input gradients."""
+        return self in (PipelineSchedule.ZB1P, PipelineSchedule.ZBV)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the second chunk runs back through the stages, so that the first stage also has the last
+        chunk."""
+        return self is PipelineSchedule.ZBV
+
+    @property
+    def rounds(self) -> bool:
+        """Whether chunks go round the stages, for which micro-batches come in multiples of the stages."""
+        return self is PipelineSchedule.INTERLEAVED
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a stage waits for its sends."""
+        return self is PipelineSchedule.PLAIN
+
+    @property
+    def chunks(self) -> int | None:
+        """Chunks of a stage; None: any number above one."""
+        return {PipelineSchedule.INTERLEAVED: None, PipelineSchedule.ZBV: 2}.get(self, 1)
+
+
+class Recompute(Choice):
+    """What backward computes again: nothing, what is cheap for its size (the attention core, norms), or whole
+    blocks."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class ContextMethod(Choice):
+    """How attention sees the whole sequence: keys and values go round, or heads are exchanged for tokens."""
+
+    RING = "ring"
+    ULYSSES = "ulysses"
+
+
+class TensorOverlap(Choice):
+    """``backward``: the input-gradient collective runs behind the weight-gradient GEMM (AxoNN's OAR,
+    Megatron's default); ``full``: forward and backward collectives are also pipelined with their GEMM in
+    chunks (Megatron's userbuffers, torchtitan's async TP)."""
+
+    NONE = "none"
+    BACKWARD = "backward"
+    FULL = "full"
+
+
+VOCABULARIES: Mapping[str, type[Choice]] = {
+    "schedule": PipelineSchedule,
+    "recompute": Recompute,
+    "context_method": ContextMethod,
+    "overlap_tensor": TensorOverlap,
+}
+"""The fields of ``Layout`` that are words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +135,23 @@ class Layout:
     expert_tensor: int = 1
     micro_batch: int = 1
     virtual_stages: int = 1
-    schedule: Schedule = "1f1b"
+    schedule: PipelineSchedule = PipelineSchedule.PLAIN
     zero: int = 1
-    recompute: Recompute = "none"
+    recompute: Recompute = Recompute.NONE
     recompute_layers: int = 0
     sequence_parallel: bool = False
-    context_method: ContextMethod = "ring"
-    overlap_tensor: TensorOverlap = "backward"
+    context_method: ContextMethod = ContextMethod.RING
+    overlap_tensor: TensorOverlap = TensorOverlap.BACKWARD
     overlap_reduce: bool = True
     overlap_gather: bool = True
     offload_optimizer: bool = False
     offload_activations: bool = False
     order: tuple[str, ...] = AXES
+
+    def __post_init__(self) -> None:
+        """Words may be given as strings."""
+        for name, vocabulary in VOCABULARIES.items():
+            object.__setattr__(self, name, vocabulary(getattr(self, name)))
 
     @property
     def world(self) -> int:

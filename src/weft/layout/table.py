@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.layout.spec import AXES, CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import AXES, VOCABULARIES, Layout, PipelineSchedule
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
-
-CODES: dict[str, tuple[str, ...]] = {
-    "schedule": SCHEDULES,
-    "recompute": RECOMPUTES,
-    "context_method": CONTEXT_METHODS,
-    "overlap_tensor": TENSOR_OVERLAPS,
-}
-"""Fields stored as an index into their vocabulary."""
 
 FLAGS = ("sequence_parallel", "overlap_reduce", "overlap_gather", "offload_optimizer", "offload_activations")
 
@@ -30,7 +22,7 @@ FLAGS = ("sequence_parallel", "overlap_reduce", "overlap_gather", "offload_optim
 class LayoutTable:
     """Columns of equal length, named as the fields of ``Layout``; ``order`` is shared by all rows.
 
-    Vocabulary fields hold codes (``CODES``), flags hold 0 or 1.
+    Fields of ``VOCABULARIES`` hold codes, flags hold 0 or 1.
     """
 
     x: Ints
@@ -83,8 +75,13 @@ class LayoutTable:
 
     def row(self, index: int) -> Layout:
         """One row as a ``Layout``."""
-        values = {name: _decode(name, int(self.column(name)[index])) for name in COLUMNS}
+        values = {name: decode(name, int(self.column(name)[index])) for name in COLUMNS}
         return Layout(**values, order=self.order)  # type: ignore[arg-type]
+
+    def scheduled(self, trait: Callable[[PipelineSchedule], bool]) -> Mask:
+        """The rows whose schedule has a trait."""
+        found: Mask = np.array([trait(one) for one in PipelineSchedule])[self.schedule]
+        return found
 
     @property
     def world(self) -> Ints:
@@ -100,14 +97,15 @@ COLUMNS = tuple(field.name for field in fields(LayoutTable) if field.name != "or
 
 def encode(name: str, value: object) -> int:
     """A field's value as a table holds it."""
-    if name in CODES:
-        return CODES[name].index(str(value))
+    if name in VOCABULARIES:
+        return VOCABULARIES[name](str(value)).code
     return int(value)  # type: ignore[call-overload,no-any-return]
 
 
-def _decode(name: str, value: int) -> object:
-    if name in CODES:
-        return CODES[name][value]
+def decode(name: str, value: int) -> object:
+    """The value that a table holds so."""
+    if name in VOCABULARIES:
+        return list(VOCABULARIES[name])[value]
     return bool(value) if name in FLAGS else value
 
 

@@ -12,15 +12,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from weft.errors import BadInput, UnknownName
-from weft.layout.spec import ALIASES, AXES, CONTEXT_METHODS, FIELDS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import ALIASES, AXES, FIELDS, VOCABULARIES, Layout, PipelineSchedule
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Layout)}
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "schedule": SCHEDULES,
-    "recompute": RECOMPUTES,
-    "context_method": CONTEXT_METHODS,
-    "overlap_tensor": TENSOR_OVERLAPS,
-}
 _SWITCHES = tuple(name for name, default in _DEFAULTS.items() if isinstance(default, bool))
 _MAY_BE_ZERO = ("zero", "recompute_layers")
 _LARGEST = 10**9
@@ -57,7 +51,7 @@ class PartialLayout:
             values["data"] = self._remaining(world)
         if values.get("virtual_stages", 1) > 1:
             values.setdefault("schedule", "interleaved")
-        if values.get("schedule") == "zbv":
+        if values.get("schedule") == PipelineSchedule.ZBV:
             values.setdefault("virtual_stages", 2)
         if values.get("z", 1) > 1:
             values.setdefault("zero", 0)
@@ -143,7 +137,7 @@ def format_layout(layout: Layout) -> str:
     for name in FIELDS:
         value = getattr(layout, name)
         wanted = name == "data" or (name == "schedule" and layout.virtual_stages > 1)
-        wanted |= (name == "zero" and layout.z > 1) or (name == "virtual_stages" and layout.schedule == "zbv")
+        wanted |= (name == "zero" and layout.z > 1) or (name == "virtual_stages" and layout.schedule.wraps)
         if wanted or value != _DEFAULTS[name]:
             shown.append(f"{name}={_to_text(value)}")
     return ",".join(shown)
@@ -181,13 +175,13 @@ def _from_text(given: str, value: str, where: str) -> Any:
         return _TRUTH.get(value.lower(), value)
     if name == "order":
         return value.split("/")
-    if name not in _CHOICES and re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII):
+    if name not in VOCABULARIES and re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII):
         return int(value)
     return value
 
 
 def _checked(name: str, value: Any, where: str) -> Any:
-    if name in _CHOICES:
+    if name in VOCABULARIES:
         return _choice(name, value, where)
     if name == "order":
         return _order(value, where)
@@ -198,9 +192,9 @@ def _checked(name: str, value: Any, where: str) -> Any:
 
 def _choice(name: str, value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise BadInput(f"{_shown(value)} is not a name", where=where, remedy=f"use {', '.join(_CHOICES[name])}")
-    if value.lower() not in _CHOICES[name]:
-        raise UnknownName(name, value[:40], _CHOICES[name], where=where)
+        raise BadInput(f"{_shown(value)} is not a name", where=where, remedy=f"use {', '.join(VOCABULARIES[name])}")
+    if value.lower() not in set(VOCABULARIES[name]):
+        raise UnknownName(name, value[:40], VOCABULARIES[name], where=where)
     return value.lower()
 
 

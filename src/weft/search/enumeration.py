@@ -9,12 +9,11 @@ import numpy as np
 
 from weft.layout.check import CODES, reject, reject_mesh
 from weft.layout.mesh import degrees
-from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS
-from weft.layout.table import COLUMNS, Index, Ints, LayoutTable, Mask, collapse
+from weft.layout.spec import ContextMethod, PipelineSchedule, Recompute
+from weft.layout.table import COLUMNS, Index, Ints, LayoutTable, Mask, collapse, encode
 from weft.model.job import Job
 from weft.search.space import RECOMPUTE_SHARES, Space, divisors
 
-FULL = RECOMPUTES.index("full")
 MESH_AXES = ("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor")
 FRAME_RULES = (
     "batch-not-divisible",
@@ -153,7 +152,7 @@ class Enumeration:
         return self._grids[key]
 
     def _made_grid(self, share: int, pipeline: int, in_context: bool) -> Ints:
-        methods = self._options("context_method", list(range(len(CONTEXT_METHODS))))
+        methods = self._options("context_method", list(range(len(ContextMethod))))
         rows = [
             (micro_batch, schedule, virtual, method)
             for micro_batch in self._options("micro_batch", divisors(share))
@@ -171,16 +170,14 @@ class Enumeration:
 
     def _schedules(self, pipeline: int) -> list[tuple[int, int]]:
         """Schedules with their virtual stages for a pipeline."""
-        if pipeline == 1:
-            pairs = [("1f1b", 1)]
-        else:
-            layers = -(-self.job.model.layers // pipeline)
-            pairs = [("1f1b", 1), *(("interleaved", v) for v in divisors(layers) if v > 1), ("zb1p", 1), ("zbv", 2)]
+        layers = -(-self.job.model.layers // pipeline)
+        several = [virtual for virtual in divisors(layers) if virtual > 1]
         return [
-            (SCHEDULES.index(schedule), virtual)
-            for schedule, virtual in pairs
+            (schedule.code, virtual)
+            for schedule in (PipelineSchedule if pipeline > 1 else (PipelineSchedule.PLAIN,))
+            for virtual in (several if schedule.chunks is None else (schedule.chunks,))
             if (schedule in self.space.schedules or "schedule" in self.space.fixed)
-            and self.space.allows("schedule", SCHEDULES.index(schedule))
+            and self.space.allows("schedule", schedule.code)
             and self.space.allows("virtual_stages", virtual)
         ]
 
@@ -276,10 +273,10 @@ class Switches:
         space = self.space
         options = {
             "zero": list(space.zero),
-            "recompute": [RECOMPUTES.index(name) for name in space.recompute],
+            "recompute": [encode("recompute", one) for one in space.recompute],
             "share": list(range(1 + len(RECOMPUTE_SHARES) * space.partial_recompute)),
             "sequence_parallel": [int(flag) for flag in space.sequence_parallel],
-            "overlap_tensor": [TENSOR_OVERLAPS.index(name) for name in space.overlap_tensor],
+            "overlap_tensor": [encode("overlap_tensor", one) for one in space.overlap_tensor],
             "overlap_reduce": [int(flag) for flag in space.overlap_reduce],
             "overlap_gather": [int(flag) for flag in space.overlap_gather],
             "offload_optimizer": [int(flag) for flag in space.offload_optimizer],
@@ -288,11 +285,11 @@ class Switches:
         if "recompute_layers" in space.fixed:
             options |= {"share": [0]}
         if space.fixed.get("recompute_layers", (0,)) != (0,):
-            options["recompute"] = [FULL]
+            options["recompute"] = [Recompute.FULL.code]
         options |= {name: list(space.fixed[name]) for name in options if name in space.fixed}
         grid = np.meshgrid(*(np.array(values, dtype=np.int64) for values in options.values()), indexing="ij")
         flat = {name: values.ravel() for name, values in zip(options, grid, strict=True)}
-        partial = (flat["recompute"] == FULL) | (flat["share"] == 0)
+        partial = (flat["recompute"] == Recompute.FULL.code) | (flat["share"] == 0)
         return {name: values[partial] for name, values in flat.items()}
 
     def _idle(self, frames: LayoutTable) -> dict[str, Mask]:

@@ -13,7 +13,7 @@ from weft.estimation.iteration import Estimator
 from weft.estimation.result import Estimate, EstimateTable
 from weft.estimation.single import estimate_of
 from weft.layout.check import CODES, explain
-from weft.layout.spec import Layout
+from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Floats, Index, Ints, LayoutTable, Mask
 from weft.model.job import Job
 from weft.search.enumeration import Batch, Enumeration, Frames
@@ -298,7 +298,7 @@ class _Search:
 def single_changes(layout: Layout) -> list[tuple[str, Layout]]:
     """Layouts that differ in one switch or one halved micro-batch and may need less memory."""
     changes: list[tuple[str, Layout]] = []
-    for recompute in ("selective", "full"):
+    for recompute in (Recompute.SELECTIVE, Recompute.FULL):
         if layout.recompute != recompute:
             changed = replace(layout, recompute=recompute, recompute_layers=0)
             changes.append((f"recompute = {recompute}", changed))

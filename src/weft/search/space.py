@@ -8,8 +8,8 @@ from math import gcd
 
 from weft.errors import BadInput
 from weft.layout.iteration import check_runnable
-from weft.layout.spec import AXES, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
-from weft.layout.table import CODES, encode
+from weft.layout.spec import AXES, Layout, PipelineSchedule, Recompute, TensorOverlap
+from weft.layout.table import decode, encode
 from weft.model.spec import Model
 
 BOUNDED = (
@@ -32,14 +32,14 @@ class Space:
 
     name: str
     y: bool = False
-    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    schedules: tuple[PipelineSchedule, ...] = (PipelineSchedule.PLAIN, PipelineSchedule.INTERLEAVED)
     zero: tuple[int, ...] = (0, 1, 2)
     zero_with_z: bool = False
     any_expert_tensor: bool = False
-    recompute: tuple[str, ...] = RECOMPUTES
+    recompute: tuple[Recompute, ...] = tuple(Recompute)
     partial_recompute: bool = True
     sequence_parallel: tuple[bool, ...] = (False, True)
-    overlap_tensor: tuple[str, ...] = ("backward",)
+    overlap_tensor: tuple[TensorOverlap, ...] = (TensorOverlap.BACKWARD,)
     overlap_reduce: tuple[bool, ...] = (True,)
     overlap_gather: tuple[bool, ...] = (True,)
     offload_optimizer: tuple[bool, ...] = (False,)
@@ -60,7 +60,7 @@ class Space:
         for name in maximum:
             if name not in BOUNDED:
                 raise BadInput(f"{name} has no maximum", where="maximum", remedy=f"bound one of {', '.join(BOUNDED)}")
-        if fixed.get("recompute_layers") and fixed.get("recompute", "full") != "full":
+        if fixed.get("recompute_layers") and fixed.get("recompute", Recompute.FULL) != Recompute.FULL:
             raise BadInput("recompute_layers needs recompute = full", where="fixed", remedy="fix recompute = full too")
         pinned = {name: (encode(name, value),) for name, value in fixed.items()}
         return replace(
@@ -83,10 +83,10 @@ def runnable(space: Space, model: Model) -> Space:
     trained: dict[str, tuple[int, ...]] = dict.fromkeys(("context", "expert", "expert_tensor"), (1,))
     trained |= dict.fromkeys(("offload_optimizer", "offload_activations"), (0,))
     trained |= {"x": tuple(divisors(heads)), "zero": (0, 1)}
-    trained["schedule"] = tuple(encode("schedule", name) for name in ("1f1b", "interleaved"))
+    trained["schedule"] = tuple(one.code for one in PipelineSchedule if not one.splits_backward)
     tried = {
         "zero": space.zero,
-        "schedule": tuple(encode("schedule", name) for name in space.schedules),
+        "schedule": tuple(encode("schedule", one) for one in space.schedules),
         "offload_optimizer": tuple(map(int, space.offload_optimizer)),
         "offload_activations": tuple(map(int, space.offload_activations)),
     } | space.fixed
@@ -97,7 +97,7 @@ def runnable(space: Space, model: Model) -> Space:
             raise BadInput(
                 f"no value of {name} that is tried can be trained",
                 where="runnable",
-                remedy=f"choose {' or '.join(CODES[name][v] if name in CODES else str(v) for v in values)}",
+                remedy=f"choose {' or '.join(str(decode(name, value)) for value in values)}",
             )
     return replace(space, fixed=space.fixed | pinned)
 
@@ -111,8 +111,8 @@ FOUR_D = replace(STANDARD, name="4d", y=True)
 WIDE = replace(
     FOUR_D,
     name="wide",
-    schedules=SCHEDULES,
-    overlap_tensor=TENSOR_OVERLAPS,
+    schedules=tuple(PipelineSchedule),
+    overlap_tensor=tuple(TensorOverlap),
     overlap_reduce=(False, True),
     overlap_gather=(False, True),
     offload_optimizer=(False, True),

@@ -11,7 +11,7 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.estimation.iteration import Estimator
 from weft.layout.check import explain
-from weft.layout.spec import Layout, Recompute, Schedule
+from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.model.spec import Model
@@ -22,7 +22,6 @@ from weft.validation.stack import Stack
 LARGEST_MICRO_BATCH = 4
 MOST_VIRTUAL_STAGES = 3
 """Chunks a stage of interleaved pipelines where their number is not stated, as in arXiv 2205.05198."""
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 _ASYNC_TP = re.compile(r"async[ -]?tp|tp[ -]?(comm)?[ -]?overlap|userbuffers|TP/PP overlap on", re.I)
 _KEPT = re.compile(r"without reshard|no reshard|SHARD_GRAD_OP|zero[ -]?2\b", re.I)
 _HYBRID = re.compile(r"\bHSDP\b|HYBRID_SHARD", re.I)
@@ -113,7 +112,7 @@ def cut(run: Run, stack: Stack, job: Job, cluster: Cluster, mesh: Degrees) -> Cu
         data=mesh.data,
         pipeline=mesh.pipeline,
         context=mesh.context,
-        overlap_tensor="full" if _ASYNC_TP.search(run.remarks) else stack.overlap_tensor,
+        overlap_tensor=TensorOverlap.FULL if _ASYNC_TP.search(run.remarks) else stack.overlap_tensor,
         overlap_reduce=stack.overlap_reduce,
         overlap_gather=stack.overlap_gather,
     )
@@ -181,16 +180,16 @@ def _scheduled(run: Run, stack: Stack, model: Model, layout: Layout, assumed: li
         return layout
     if _WAVE.search(run.remarks) and 2 * layout.pipeline <= model.layers:
         assumed.append("schedule ZB-V, for DualPipe or its like")
-        return replace(layout, schedule="zbv", virtual_stages=2)
+        return replace(layout, schedule=PipelineSchedule.ZBV, virtual_stages=2)
     if _ZERO_BUBBLE.search(run.remarks):
-        return replace(layout, schedule="zb1p")
+        return replace(layout, schedule=PipelineSchedule.ZB1P)
     virtual = run.vpp or _virtual_stages(run, stack, model, layout, assumed)
     if virtual * layout.pipeline > model.layers:
         most = model.layers // layout.pipeline
         fewer = largest_divisor(virtual, max(most, 1))
         assumed.append(f"{fewer} chunks a stage, not {virtual}, which would be more than layers")
         virtual = fewer
-    schedule: Schedule = "interleaved" if virtual > 1 else "1f1b"
+    schedule = PipelineSchedule.INTERLEAVED if virtual > 1 else PipelineSchedule.PLAIN
     return replace(layout, virtual_stages=virtual, schedule=schedule)
 
 
@@ -226,26 +225,26 @@ def _micro_batched(run: Run, stack: Stack, job: Job, layout: Layout, assumed: li
 def _rounds(job: Job, layout: Layout, assumed: list[str]) -> Layout:
     """Plain 1F1B where micro-batches do not come in rounds of the stages."""
     steps = job.recipe.global_batch // (layout.micro_batch * layout.data_parallel)
-    if layout.schedule == "interleaved" and steps % layout.pipeline:
+    if layout.schedule.rounds and steps % layout.pipeline:
         assumed.append(f"plain 1F1B, since {steps} micro-batches are no multiple of {layout.pipeline} stages")
-        return replace(layout, schedule="1f1b", virtual_stages=1)
-    if layout.schedule in ("zbv", "zb1p") and steps < layout.pipeline:
+        return replace(layout, schedule=PipelineSchedule.PLAIN, virtual_stages=1)
+    if layout.schedule.splits_backward and steps < layout.pipeline:
         assumed.append(f"plain 1F1B, since there are fewer micro-batches than {layout.pipeline} stages")
-        return replace(layout, schedule="1f1b", virtual_stages=1)
+        return replace(layout, schedule=PipelineSchedule.PLAIN, virtual_stages=1)
     return layout
 
 
 def _recomputing(run: Run, stack: Stack, job: Job, cluster: Cluster, layout: Layout, assumed: list[str]) -> Layout:
     stated = run.recompute.lower()
-    for choice in ("selective", "full", "none"):
+    for choice in (Recompute.SELECTIVE, Recompute.FULL, Recompute.NONE):
         if choice in stated:
             return _recompute(stack, job, layout, choice, assumed)
     if stack.recompute != "fit":
         assumed.append(f"recomputation {stack.recompute} ({stack.title}; not stated)")
-        return _recompute(stack, job, layout, stack.recompute, assumed)
+        return _recompute(stack, job, layout, Recompute(stack.recompute), assumed)
     if explain(job, cluster.count, layout) is not None:
         return layout
-    choices = [replace(layout, recompute=choice) for choice in RECOMPUTES]
+    choices = [replace(layout, recompute=choice) for choice in Recompute]
     needed = Estimator(job, cluster).memory_bytes(LayoutTable.of(choices))
     fits = [choice for choice, held in zip(choices, needed, strict=True) if held <= cluster.accelerator.memory_bytes]
     chosen = (fits or choices[-1:])[0]
@@ -253,9 +252,9 @@ def _recomputing(run: Run, stack: Stack, job: Job, cluster: Cluster, layout: Lay
     return chosen
 
 
-def _recompute(stack: Stack, job: Job, layout: Layout, choice: str, assumed: list[str]) -> Layout:
-    if choice == "selective" and stack.selective == "half":
+def _recompute(stack: Stack, job: Job, layout: Layout, choice: Recompute, assumed: list[str]) -> Layout:
+    if choice is Recompute.SELECTIVE and stack.selective == "half":
         layers = -(-job.model.layers // layout.pipeline)
         assumed.append(f"selective recomputation as that of every second layer ({stack.title})")
-        return replace(layout, recompute="full", recompute_layers=max(layers // 2, 1))
-    return replace(layout, recompute=next(one for one in RECOMPUTES if one == choice))
+        return replace(layout, recompute=Recompute.FULL, recompute_layers=max(layers // 2, 1))
+    return replace(layout, recompute=choice)

@@ -12,7 +12,7 @@ from weft.errors import BadInput, Unsupported
 from weft.interop.text.settings import flatten
 from weft.interop.training import deepspeed
 from weft.interop.training.launchers import LaunchArguments, NotExpressible
-from weft.layout.spec import CONTEXT_METHODS, RECOMPUTES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import ContextMethod, Layout, Recompute, TensorOverlap
 
 NAMES = frozenset(Path(__file__).with_name("deepspeed_settings.txt").read_text(encoding="ascii").split())
 """Names in DeepSpeed (commit edaa7221): docs/_pages/config-json.md, runtime/config.py and zero/config.py."""
@@ -26,9 +26,9 @@ layouts = st.builds(
     context=st.sampled_from((1, 1, 2)),
     micro_batch=st.integers(1, 4),
     zero=st.integers(0, 2),
-    recompute=st.sampled_from(RECOMPUTES),
-    context_method=st.sampled_from(CONTEXT_METHODS),
-    overlap_tensor=st.sampled_from(TENSOR_OVERLAPS),
+    recompute=st.sampled_from(Recompute),
+    context_method=st.sampled_from(ContextMethod),
+    overlap_tensor=st.sampled_from(TensorOverlap),
     overlap_reduce=st.booleans(),
     overlap_gather=st.booleans(),
     offload_optimizer=st.booleans(),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft.errors import BadInput
 from weft.interop.training import megatron, megatron_run
 from weft.interop.training.launchers import LaunchArguments, NotExpressible
-from weft.layout.spec import AXES, CONTEXT_METHODS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.stages import split_layers
 from weft.model import catalogue
 from weft.model.job import PRECISIONS, Job, Recipe
@@ -33,13 +33,13 @@ layouts = st.builds(
     expert_tensor=st.sampled_from((1, 2)),
     micro_batch=st.integers(1, 4),
     virtual_stages=st.sampled_from((1, 1, 2, 3)),
-    schedule=st.sampled_from(SCHEDULES[:2]),
+    schedule=st.sampled_from(list(PipelineSchedule)[:2]),
     zero=st.integers(0, 2),
-    recompute=st.sampled_from(RECOMPUTES),
+    recompute=st.sampled_from(Recompute),
     recompute_layers=st.sampled_from((0, 6)),
     sequence_parallel=st.booleans(),
-    context_method=st.sampled_from(CONTEXT_METHODS),
-    overlap_tensor=st.sampled_from(TENSOR_OVERLAPS),
+    context_method=st.sampled_from(ContextMethod),
+    overlap_tensor=st.sampled_from(TensorOverlap),
     overlap_reduce=st.booleans(),
     overlap_gather=st.booleans(),
     offload_optimizer=st.booleans(),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from weft.interop.training import nanotron
 from weft.interop.training.launchers import LaunchArguments, NotExpressible
-from weft.layout.spec import RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 
 NAMES = frozenset(Path(__file__).with_name("nanotron_settings.txt").read_text(encoding="ascii").split())
 """Names in nanotron (commit 2411b022): src/nanotron/config."""
@@ -21,11 +21,11 @@ layouts = st.builds(
     pipeline=st.sampled_from((1, 2, 4)),
     context=st.sampled_from((1, 2)),
     micro_batch=st.integers(1, 4),
-    schedule=st.sampled_from(SCHEDULES),
+    schedule=st.sampled_from(PipelineSchedule),
     zero=st.integers(0, 2),
-    recompute=st.sampled_from(RECOMPUTES),
+    recompute=st.sampled_from(Recompute),
     sequence_parallel=st.booleans(),
-    overlap_tensor=st.sampled_from(TENSOR_OVERLAPS),
+    overlap_tensor=st.sampled_from(TensorOverlap),
 )
 
 

@@ -13,7 +13,7 @@ from weft.errors import BadInput
 from weft.interop.text.settings import flatten
 from weft.interop.training import torchtitan, torchtitan_run
 from weft.interop.training.launchers import LaunchArguments, NotExpressible
-from weft.layout.spec import RECOMPUTES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import Layout, Recompute, TensorOverlap
 from weft.layout.stages import split_layers
 from weft.model import catalogue
 
@@ -40,9 +40,9 @@ layouts = st.builds(
     virtual_stages=st.sampled_from((1, 1, 2, 4)),
     schedule=st.sampled_from(("1f1b", "1f1b", "interleaved", "zbv")),
     zero=st.integers(0, 2),
-    recompute=st.sampled_from(RECOMPUTES),
+    recompute=st.sampled_from(Recompute),
     sequence_parallel=st.booleans(),
-    overlap_tensor=st.sampled_from(TENSOR_OVERLAPS),
+    overlap_tensor=st.sampled_from(TensorOverlap),
     offload_optimizer=st.booleans(),
 )
 

@@ -21,7 +21,7 @@ from weft.interop.training.launchers import (
     placed_like,
     process_grid,
 )
-from weft.layout.spec import AXES, Layout
+from weft.layout.spec import AXES, ContextMethod, Layout, Recompute, TensorOverlap
 from weft.model.job import Job, Precision
 
 TOOL = "DeepSpeed"
@@ -240,6 +240,7 @@ def _layout(s: Settings, degrees: dict[str, int], ranks: int, micro: int) -> Lay
     expert = s.integer("expert_parallel.autoep_size") if s.flag("expert_parallel.enabled") else 1
     recompute = any(name.startswith("activation_checkpointing.") for name in s)
     x = degrees["tensor"]
+    overlaps_tensor = x > 1 and s.flag("tensor_parallel.tp_overlap_comm")
     return Layout(
         x=x,
         z=z,
@@ -247,11 +248,11 @@ def _layout(s: Settings, degrees: dict[str, int], ranks: int, micro: int) -> Lay
         zero=0 if stage == 3 else stage,
         pipeline=degrees["pipeline"],
         context=degrees["sequence"],
-        context_method="ulysses" if degrees["sequence"] > 1 else "ring",
+        context_method=ContextMethod.ULYSSES if degrees["sequence"] > 1 else ContextMethod.RING,
         expert=expert,
         micro_batch=micro,
-        recompute="full" if recompute else "none",
-        overlap_tensor="backward" if x > 1 and s.flag("tensor_parallel.tp_overlap_comm") else "none",
+        recompute=Recompute.FULL if recompute else Recompute.NONE,
+        overlap_tensor=TensorOverlap.BACKWARD if overlaps_tensor else TensorOverlap.NONE,
         overlap_reduce=overlap and stage > 0,
         overlap_gather=overlap and stage == 3,
         offload_optimizer=s.word("zero_optimization.offload_optimizer.device", "none") in ("cpu", "nvme"),

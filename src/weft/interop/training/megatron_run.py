@@ -11,7 +11,7 @@ from weft.errors import BadInput
 from weft.interop.text.settings import Settings, share_of
 from weft.interop.training.launchers import RunConfiguration
 from weft.interop.training.megatron import PIPELINE_BEFORE_DATA, TOOL
-from weft.layout.spec import AXES, ContextMethod, Layout, Recompute
+from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model.megatron_args import (
     Arguments,
     attention_kernel,
@@ -107,12 +107,12 @@ def _layout(flags: Arguments, world: int, notes: list[str]) -> Layout:
         expert_tensor=flags.integer("--expert-tensor-parallel-size", x) if moe else 1,
         micro_batch=flags.integer("--micro-batch-size", 1),
         virtual_stages=virtual,
-        schedule="interleaved" if virtual > 1 else "1f1b",
+        schedule=PipelineSchedule.INTERLEAVED if virtual > 1 else PipelineSchedule.PLAIN,
         recompute=recompute,
         recompute_layers=layers,
         sequence_parallel=x > 1 and flags.has("--sequence-parallel"),
         context_method=_context_method(flags, notes),
-        overlap_tensor="full" if x > 1 and flags.has("--tp-comm-overlap") else "backward",
+        overlap_tensor=TensorOverlap.FULL if x > 1 and flags.has("--tp-comm-overlap") else TensorOverlap.BACKWARD,
         overlap_reduce=flags.has("--overlap-grad-reduce"),
         offload_optimizer=flags.has("--optimizer-cpu-offload"),
         offload_activations=flags.has("--fine-grained-activation-offloading"),
@@ -155,13 +155,13 @@ def _recompute(flags: Arguments, virtual: int, notes: list[str]) -> tuple[Recomp
     if flags.has("--recompute-activations") or granularity == "selective":
         return _selective(flags, notes), 0
     if granularity != "full" and not flags.has("--checkpoint-activations"):
-        return "none", 0
+        return Recompute.NONE, 0
     layers = flags.integer("--recompute-num-layers", 1)
     if flags.text("--recompute-method") == "block":
-        return "full", layers * virtual
+        return Recompute.FULL, layers * virtual
     if layers > 1:
         notes.append(f"recomputing {layers} layers at a time is taken as one at a time")
-    return "full", 0
+    return Recompute.FULL, 0
 
 
 def _selective(flags: Arguments, notes: list[str]) -> Recompute:
@@ -171,20 +171,20 @@ def _selective(flags: Arguments, notes: list[str]) -> Recompute:
     if attention_kernel(flags) == "unfused":
         if modules != {"core_attn"}:
             notes.append(f"recomputing {' '.join(sorted(modules))} is taken as the attention core")
-        return "selective"
+        return Recompute.SELECTIVE
     if not modules & {"layernorm", "moe_act", "mlp", "moe"}:
         notes.append("recomputing the core of flash attention saves no memory; its small cost is left out")
-        return "none"
+        return Recompute.NONE
     if modules - {"layernorm", "moe_act"}:
         notes.append(f"recomputing {' '.join(sorted(modules))} is taken as layernorm and moe_act")
-    return "selective"
+    return Recompute.SELECTIVE
 
 
 def _context_method(flags: Arguments, notes: list[str]) -> ContextMethod:
     kind = flags.text("--cp-comm-type", "p2p").split()[0]
     if kind not in ("p2p", "a2a"):
         notes.append(f"context parallelism by {kind} is taken as ring attention")
-    return "ulysses" if kind == "a2a" else "ring"
+    return ContextMethod.ULYSSES if kind == "a2a" else ContextMethod.RING
 
 
 def _sharded(flags: Arguments, layout: Layout) -> Layout:

@@ -19,7 +19,7 @@ from weft.interop.training.launchers import (
     placed_like,
     torchrun,
 )
-from weft.layout.spec import AXES, Layout, Schedule
+from weft.layout.spec import AXES, Layout, PipelineSchedule
 from weft.layout.stages import split_layers
 from weft.model import catalogue
 from weft.model.job import Job, Precision
@@ -30,7 +30,11 @@ Form = Literal["recipe", "toml"]
 Value = bool | int | str | list[str]
 Settings = dict[str, Value]
 
-SCHEDULES: dict[Schedule, str] = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zbv": "ZBVZeroBubble"}
+SCHEDULES = {
+    PipelineSchedule.PLAIN: "1F1B",
+    PipelineSchedule.INTERLEAVED: "Interleaved1F1B",
+    PipelineSchedule.ZBV: "ZBVZeroBubble",
+}
 
 
 _CONVERTERS: dict[Precision, str] = {

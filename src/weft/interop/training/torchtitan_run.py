@@ -8,7 +8,7 @@ from weft.errors import BadInput
 from weft.interop.text.settings import Settings, flatten, share_of
 from weft.interop.training.launchers import RunConfiguration
 from weft.interop.training.torchtitan import CONVERTERS, FLAVORS, SCHEDULES
-from weft.layout.spec import Layout, Recompute, Schedule, TensorOverlap
+from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model import catalogue
 from weft.model.job import Precision
 from weft.model.spec import Model
@@ -121,16 +121,17 @@ def _reshards(s: Settings, pipeline: int) -> bool:
 
 
 def _overlap_tensor(s: Settings, x: int) -> TensorOverlap:
-    return "full" if x > 1 and s.flag("parallelism.enable_async_tensor_parallel") else "none"
+    chunked = x > 1 and s.flag("parallelism.enable_async_tensor_parallel")
+    return TensorOverlap.FULL if chunked else TensorOverlap.NONE
 
 
-def _pipeline(s: Settings, model: Model | None, pipeline: int, notes: list[str]) -> tuple[Schedule, int]:
+def _pipeline(s: Settings, model: Model | None, pipeline: int, notes: list[str]) -> tuple[PipelineSchedule, int]:
     """The schedule and the virtual stages of a rank."""
     if pipeline == 1:
-        return "1f1b", 1
+        return PipelineSchedule.PLAIN, 1
     given = s.word("parallelism.pipeline_parallel_schedule", "1F1B", *SCHEDULES.values())
     schedule = next(name for name, theirs in SCHEDULES.items() if theirs == given)
-    if schedule == "1f1b":
+    if schedule.chunks == 1:
         return schedule, 1
     if "parallelism.pipeline_parallel_layers_per_stage" not in s:
         return schedule, 2
@@ -151,8 +152,8 @@ def _recompute(s: Settings, notes: list[str]) -> Recompute:
     mode = s.word("activation_checkpoint.mode", "selective", "selective", "full", "none", "memory_budget")
     if mode in ("selective", "memory_budget"):
         notes.append(f"{mode} recomputation is taken as recomputing the attention core")
-        return "selective"
-    return "full" if mode == "full" else "none"
+        return Recompute.SELECTIVE
+    return Recompute.FULL if mode == "full" else Recompute.NONE
 
 
 def _precision(s: Settings) -> Precision:

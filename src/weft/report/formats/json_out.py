@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from weft.cluster.files import cluster_to_dict
-from weft.layout.table import CODES
+from weft.layout.table import decode
 from weft.layout.text import format_layout, layout_to_dict
 from weft.model.text import job_to_dict
 
@@ -55,10 +55,7 @@ def plan_to_json(plan: Plan, *, runs: Sequence[TrainingRun] | None = None) -> st
 
 def _search(plan: Plan) -> dict[str, Any]:
     """What bounded the search; vocabulary fields by name."""
-    fixed = {
-        name: [CODES[name][value] if name in CODES else value for value in values]
-        for name, values in plan.space.fixed.items()
-    }
+    fixed = {name: [decode(name, value) for value in values] for name, values in plan.space.fixed.items()}
     return {
         "fixed": fixed,
         "maximum": dict(plan.space.maximum),

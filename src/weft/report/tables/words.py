@@ -138,7 +138,7 @@ def schedule_words(layout: Layout) -> str:
     """Pipeline schedule with its virtual stages: "1f1b", "int x4" (interleaved), "-" without a pipeline."""
     if layout.pipeline == 1:
         return "-"
-    if layout.schedule == "interleaved":
+    if layout.schedule.rounds:
         return f"int x{layout.virtual_stages}"
     return layout.schedule
 

@@ -184,7 +184,7 @@ class Wires:
         """Activations to the next stage, then gradients back; interleaving also joins the last to the
         first."""
         size = groups.shape[1]
-        joins = size if self.layout.schedule == "interleaved" and size > 2 else size - 1
+        joins = size if self.layout.schedule.rounds and size > 2 else size - 1
         pairs = np.stack([groups[:, :joins], np.roll(groups, -1, axis=1)[:, :joins]], axis=-1).reshape(-1, 2)
         there, back = pairs[:, :1], pairs[:, 1:]
         one = np.ones(1)

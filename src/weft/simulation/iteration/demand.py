@@ -82,7 +82,7 @@ def demand(layout: Layout, frame: TimedFrame) -> Demand:
     reduce, gather = _step(layout, frame)
     tied: Amounts = defaultdict(Amount)
     held = float(frame.at(frame.sizes.tied_parameters)[0])
-    if layout.pipeline > 1 and layout.schedule != "zbv" and held > 0:
+    if layout.pipeline > 1 and not layout.schedule.wraps and held > 0:
         tied["all-reduce", ("tied",)].add(held * frame.job.recipe.gradient_bytes, 1.0)
     return Demand(
         chunks=tuple(_chunk(stage, counts, parts) for stage, counts in chunk_counts(layout, frame)),
@@ -101,7 +101,7 @@ def chunk_counts(layout: Layout, frame: TimedFrame) -> list[tuple[int, tuple[flo
         model.block_sequence(),
         layout.pipeline,
         layout.virtual_stages,
-        wraps=layout.schedule == "zbv",
+        wraps=layout.schedule.wraps,
         behind=model.prediction_layers,
     ):
         blocks = np.bincount(np.array(chunk.blocks, dtype=np.int64), minlength=len(model.kinds))
@@ -113,7 +113,7 @@ def chunk_counts(layout: Layout, frame: TimedFrame) -> list[tuple[int, tuple[flo
 def stage_of(layout: Layout, chunk: int) -> int:
     """The stage that holds a chunk: round and round, or there and back for ZB-V."""
     turn, stage = divmod(chunk, layout.pipeline)
-    return layout.pipeline - 1 - stage if layout.schedule == "zbv" and turn % 2 else stage
+    return layout.pipeline - 1 - stage if layout.schedule.wraps and turn % 2 else stage
 
 
 def rank_groups(layout: Layout, axes: tuple[str, ...]) -> Ints:

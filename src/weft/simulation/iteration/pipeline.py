@@ -51,7 +51,7 @@ def clock(layout: Layout, frame: TimedFrame, offload_s: float) -> Clock:
     counts = [counts for _, counts in chunk_counts(layout, frame)]
     synchronisation = StepSynchronisation(frame)
     totals, costs = synchronisation.totals(), synchronisation.costs(slowest_stage(frame, rows))
-    tied = frame.at(frame.costs.tied_s)[0] if layout.pipeline > 1 and layout.schedule != "zbv" else 0.0
+    tied = frame.at(frame.costs.tied_s)[0] if layout.pipeline > 1 and not layout.schedule.wraps else 0.0
     return Clock(
         chunks=tuple(_durations(rows, one) for one in counts),
         exposed=tuple(_exposed(rows, one) for one in counts),
@@ -108,7 +108,7 @@ class Pipeline:
         every = [op for order in self.orders for op in order]
         self.first_forward = set({op.chunk: op for op in reversed(every) if op.what == "forward"}.values())
         self.last_backward = set({op.chunk: op for op in every if op.what == "backward"}.values())
-        self.blocking = layout.schedule == "1f1b"
+        self.blocking = layout.schedule.blocks
         self.bars: list[tuple[int, SpanKind, str, int, int]] = []
         self.placed: dict[tuple[int, int, Op], Placed] = {}
 
@@ -177,7 +177,7 @@ class Pipeline:
             return chunk.forward + slowed + cost * self._ahead(op)
         if op.what == "weight-gradient":
             return chunk.weight_gradient
-        split = self.layout.schedule in ("zb1p", "zbv")
+        split = self.layout.schedule.splits_backward
         return chunk.backward - split * chunk.weight_gradient + slowed + cost * self._behind(op)
 
     def _behind(self, op: Op) -> float:
