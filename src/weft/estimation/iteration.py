@@ -23,7 +23,7 @@ from weft.estimation.pace import Slowest, slowest_stage
 from weft.estimation.result import EstimateTable, TimeParts
 from weft.estimation.stage_memory import StageMemory
 from weft.estimation.synchronisation import StepSynchronisation
-from weft.layout.spec import PipelineSchedule
+from weft.layout.schedule import bubble_s
 from weft.layout.stages import stage_table
 from weft.layout.table import Floats, Index, LayoutTable, collapse
 from weft.model.job import Job
@@ -156,19 +156,14 @@ class Iteration:
         )
 
     def _bubble(self, slowest: Slowest) -> Floats:
-        """Fill and drain: the other stages' time once, less what the schedule fills.
-
-        1F1B (p-1)(F+B); interleaved 1/v of it; ZB-1P defers weight gradients, (p-1)(F+B-2W); ZB-V
-        (p-1)(F+B-3W),
-        with B including W (arXiv 2401.10241, table 1).
-        """
-        others = slowest.all_s - slowest.total
-        deferred = slowest.all_weight_gradient - slowest.weight_gradient
-        schedule = self.frame.table.schedule
-        zero_bubble = np.where(schedule == PipelineSchedule.ZBV.code, 3.0, 2.0) * deferred
-        filled = np.maximum(others - zero_bubble, 0.0)
-        return np.where(
-            self.frame.table.scheduled(lambda one: one.splits_backward), filled, others / self.frame.virtual
+        """Fill and drain, for which the slowest stage waits."""
+        weight_gradient = slowest.all_weight_gradient - slowest.weight_gradient
+        return bubble_s(
+            self.frame.table,
+            self.frame.micro_batches,
+            forward_s=slowest.all_forward - slowest.forward,
+            input_gradient_s=slowest.all_backward - slowest.backward - weight_gradient,
+            weight_gradient_s=weight_gradient,
         )
 
     def _sends(self, slowest: Slowest) -> Floats:

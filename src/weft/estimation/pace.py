@@ -22,7 +22,8 @@ class Slowest:
     backward: Floats
     weight_gradient: Floats
     bound: Floats
-    all_s: Floats
+    all_forward: Floats
+    all_backward: Floats
     all_weight_gradient: Floats
 
     @property
@@ -42,7 +43,8 @@ class Slowest:
             np.maximum(
                 weighted([row.math_bound for row in rows], counts), weighted([row.wire_bound for row in rows], counts)
             ),
-            repeats * (forward + backward),
+            repeats * forward,
+            repeats * backward,
             repeats * weight_gradient,
         )
 
@@ -54,7 +56,8 @@ class Slowest:
             np.where(later, other.backward, self.backward),
             np.where(later, other.weight_gradient, self.weight_gradient),
             np.maximum(self.bound, other.bound),
-            self.all_s + other.all_s,
+            self.all_forward + other.all_forward,
+            self.all_backward + other.all_backward,
             self.all_weight_gradient + other.all_weight_gradient,
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.estimation.frame import Frame, weighted
 from weft.estimation.result import MEMORY_PARTS, MemoryParts
-from weft.layout.spec import PipelineSchedule
+from weft.layout.schedule import most_held
 from weft.layout.table import Floats
 
 
@@ -29,16 +29,6 @@ class StageMemory:
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-
-    def _in_flight(self, stage: Floats) -> Floats:
-        """Micro-batches whose activations a stage holds at once, in whole stages' worth (arXiv 2205.05198,
-        section 4.2.3)."""
-        behind = self.frame.pipeline - stage
-        schedule = self.frame.table.schedule
-        chunks = (2.0 * behind - 1.0 + (self.frame.virtual - 1.0) * self.frame.pipeline) / self.frame.virtual
-        held = np.where(schedule == PipelineSchedule.INTERLEAVED.code, chunks, behind)
-        held = np.where(self.frame.table.scheduled(lambda one: one.splits_backward), self.frame.pipeline, held)
-        return np.minimum(held, self.frame.micro_batches)
 
     def fullest(self) -> tuple[MemoryParts, Floats]:
         """Memory of the fullest stage."""
@@ -83,7 +73,8 @@ class StageMemory:
         optimizer = recipe.optimizer_bytes * (1 - self.frame.table.offload_optimizer)
         held = weighted(kept, counts[:kinds]) + head * self.frame.job.model.prediction_layers * kept[-1]
         flight = np.where(self.frame.table.offload_activations > 0, np.minimum(2.0, self.frame.micro_batches), 1.0)
-        in_flight = self._in_flight(self.frame.stages.stage[self.frame.line, stage])
+        place = self.frame.stages.stage[self.frame.line, stage]
+        in_flight = most_held(self.frame.table, self.frame.micro_batches, place)
         flight = np.where(self.frame.table.offload_activations > 0, np.minimum(flight, in_flight), in_flight)
         weights = self._weights(dense, shared.weights) + self._weights(expert, shared.expert_weights)
         gradients = recipe.gradient_bytes * (dense / shared.gradients + expert / shared.expert_gradients)
@@ -98,7 +89,7 @@ class StageMemory:
             activations_bytes=held * flight,
             buffers_bytes=buffers,
             reserve_bytes=reserve,
-            stage=self.frame.stages.stage[self.frame.line, stage],
+            stage=place,
         )
 
     def _weights(self, elements: Floats, cut: Floats) -> Floats:

@@ -83,6 +83,12 @@ class Chunk:
     head: bool
 
 
+def chunk_stage(chunk: int, pipeline: int, *, wraps: bool) -> int:
+    """The stage that holds a chunk: round and round, or there and back."""
+    turn, stage = divmod(chunk, pipeline)
+    return pipeline - 1 - stage if wraps and turn % 2 else stage
+
+
 def model_chunks(
     sequence: Sequence[int], pipeline: int, virtual: int = 1, *, wraps: bool = False, behind: int = 0
 ) -> Iterator[Chunk]:
@@ -93,11 +99,8 @@ def model_chunks(
     last = pipeline * virtual - 1
     start = 0
     for i, count in enumerate(chunk_sizes(len(sequence), last + 1, behind)):
-        turn, stage = divmod(i, pipeline)
-        if wraps and turn % 2:
-            stage = pipeline - 1 - stage
         blocks = tuple(sequence[start : start + count])
-        yield Chunk(stage=stage, blocks=blocks, embedding=i == 0, head=i == last)
+        yield Chunk(stage=chunk_stage(i, pipeline, wraps=wraps), blocks=blocks, embedding=i == 0, head=i == last)
         start += count
 
 

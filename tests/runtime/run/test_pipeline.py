@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -12,10 +14,17 @@ torch = pytest.importorskip("torch")
 import models  # noqa: E402
 from compare import Run  # noqa: E402
 from models import BATCH, SEQUENCE  # noqa: E402
+from torch.distributed.pipelining import PipelineStage  # noqa: E402
+from torch.distributed.pipelining.schedules import (  # noqa: E402
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
 
 from weft.errors import BadInput  # noqa: E402
 from weft.layout.iteration import step_collectives  # noqa: E402
 from weft.layout.mesh import coordinates  # noqa: E402
+from weft.layout.schedule import Op, orders  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
@@ -122,6 +131,61 @@ def test_each_boundary_is_crossed_once_a_micro_batch_and_direction(ranks, layout
         stage = coordinates(layout, rank)["pipeline"]
         crossed = ends if stage in (0, layout.pipeline - 1) else inner
         assert found == {elements: 2 * crossed * micro_batches}
+
+
+# Orders -------------------------------------------------------------------------------------------
+
+
+def ran(layout):
+    """The passes of this rank, in the order in which it runs them."""
+    found = []
+
+    def noted(what, method):
+        def run(stage, number, *given, **more):
+            found.append(Op(what, stage.stage_index, number))
+            return method(stage, number, *given, **more)
+
+        return run
+
+    forward = noted("forward", PipelineStage.forward_one_chunk)
+    backward = noted("backward", PipelineStage.backward_one_chunk)
+    with patch.multiple(PipelineStage, forward_one_chunk=forward, backward_one_chunk=backward):
+        Run(layout, MODELS["gpt"]).step()
+    return found
+
+
+@pytest.mark.parametrize("layout", ["2 stages, z, data", "4 stages, tokens cut", "2 stages, 2 chunks, x"])
+def test_stages_run_in_the_order_that_is_predicted(ranks, layout):
+    layout = replace(LAYOUTS[layout], micro_batch=1)
+    wanted = orders(layout, BATCH // layout.data_parallel)
+    for rank, found in enumerate(ranks.run(ran, layout)):
+        assert found == wanted[coordinates(layout, rank)["pipeline"]]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual", "theirs"),
+    [
+        ("interleaved", 2, ScheduleInterleaved1F1B),
+        ("interleaved", 3, ScheduleInterleaved1F1B),
+        ("zb1p", 1, ScheduleInterleavedZeroBubble),
+        ("zbv", 2, ScheduleZBVZeroBubble),
+    ],
+)
+@pytest.mark.parametrize(("stages", "count"), [(2, 2), (2, 6), (4, 4), (4, 8), (4, 12), (8, 16)])
+def test_orders_are_those_of_torch(schedule, virtual, theirs, stages, count):
+    names = {"F": "forward", "B": "backward", "I": "backward", "W": "weight-gradient"}
+    of = SimpleNamespace(
+        pp_group_size=stages,
+        n_local_stages=virtual,
+        num_stages=stages * virtual,
+        microbatches_per_round=stages,
+        _n_microbatches=count,
+    )
+    layout = Layout(pipeline=stages, virtual_stages=virtual, schedule=schedule)
+    for rank, order in enumerate(orders(layout, count)):
+        actions = [one for one in theirs._calculate_single_rank_operations(of, rank) if one]
+        known = [one for one in actions if one.computation_type.value in names]
+        assert order == [Op(names[o.computation_type.value], o.stage_index, o.microbatch_index) for o in known]
 
 
 # What cannot be cut -------------------------------------------------------------------------------

@@ -237,3 +237,18 @@ def test_every_flow_in_time_is_near_with_contention(routing):
     exact = simulate_iteration(job, cluster, layout, fabric, routing=routing, full=True)
     assert exact.iteration_s == pytest.approx(quick.iteration_s, rel=0.05)
     assert (exact.iteration_s > exact.scheduled_s * 1.05) == (routing == "ecmp")
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb1p", "zbv"])
+def test_stages_hold_no_more_micro_batches_than_memory_is_charged_for(schedule):
+    virtual = {"interleaved": 2, "zbv": 2}.get(schedule, 1)
+    layout = Layout(pipeline=8, schedule=schedule, virtual_stages=virtual)
+    job, cluster = job_of("llama-2-7b", 64), cluster_of("h100-8")
+    run = simulate_iteration(job, cluster, layout, for_cluster("rail-only", cluster))
+    last = "weight-gradient" if schedule in ("zb1p", "zbv") else "backward"
+    for stage in range(8):
+        charged = {"1f1b": 8 - stage, "interleaved": (2 * (8 - stage) - 1 + 8) / 2}.get(schedule, 8)
+        spans = [span for span in run.timeline if span.stage == stage and span.kind in ("forward", last)]
+        steps = sorted((span.end_s if span.kind == last else span.begin_s, span.kind == "forward") for span in spans)
+        held = np.cumsum([1 if forward else -1 for _, forward in steps]) / virtual
+        assert held.max() == charged

@@ -139,3 +139,13 @@ def test_errors():
     job, cluster, layout = made("sharded", global_batch=64 * 5000)
     with pytest.raises(Unsupported, match="micro-batches"):
         job_workload(job, cluster, layout)
+
+
+@pytest.mark.parametrize("schedule", ["", ",schedule=zb1p", ",schedule=zbv", ",vpp=2"])
+def test_the_bubble_is_the_estimates(schedule):
+    job = resolve_job("llama-2-7b", RecipeChanges(global_batch=64, sequence=4096))
+    cluster = resolve("h100-8")
+    layout = parse_layout(f"pp=8{schedule}").complete(cluster.count)
+    (bubble,) = [task for task in job_workload(job, cluster, layout).tasks if task.name == "bubble"]
+    parts = {part.name: part.value for part in estimate(job, cluster, [layout])[0].time}
+    assert bubble.seconds == pytest.approx(parts["bubble_s"])

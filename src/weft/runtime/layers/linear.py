@@ -14,6 +14,7 @@ from torch import Size, Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from weft.layout.schedule import weight_gradient_first
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
@@ -181,11 +182,8 @@ class _Product(Function):
         again = layer.gather_rows(rows)
         if not machine.overlap.switches.all_reduce:
             again.wait()
-        scatter_first = (
-            machine.grid.size(layer.over_out) == 1
-            and machine.grid.size("z") > 1
-            and machine.overlap.switches.reduce_scatter
-        )
+        outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
+        scatter_first = weight_gradient_first(outputs, machine.grid.size("z"), overlap_reduce=behind)
         if scatter_first:
             layer.scatter_weight(gradient, again.wait())
         summed = None

@@ -110,12 +110,6 @@ def chunk_counts(layout: Layout, frame: TimedFrame) -> list[tuple[int, tuple[flo
     return found
 
 
-def stage_of(layout: Layout, chunk: int) -> int:
-    """The stage that holds a chunk: round and round, or there and back for ZB-V."""
-    turn, stage = divmod(chunk, layout.pipeline)
-    return layout.pipeline - 1 - stage if layout.schedule.wraps and turn % 2 else stage
-
-
 def rank_groups(layout: Layout, axes: tuple[str, ...]) -> Ints:
     """Ranks of every group over ``axes`` in order, one group a row."""
     if axes == ("tied",):

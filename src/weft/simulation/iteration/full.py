@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, Traffic
+from weft.layout.schedule import Op
 from weft.layout.spec import Layout
 from weft.simulation.flows.engine import run
 from weft.simulation.flows.graph import Load
@@ -22,7 +23,6 @@ from weft.simulation.iteration.contention import Messages, Wires
 from weft.simulation.iteration.demand import Amounts, Demand, Key
 from weft.simulation.iteration.pipeline import Clock, Pipeline, Placed
 from weft.simulation.iteration.result import Span
-from weft.simulation.iteration.schedule import Op
 from weft.simulation.iteration.usage import rank_stages
 
 

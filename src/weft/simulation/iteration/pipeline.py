@@ -12,11 +12,11 @@ from weft.estimation.blocks import BlockRow, BlockRows
 from weft.estimation.frame import TimedFrame
 from weft.estimation.pace import slowest_stage
 from weft.estimation.synchronisation import StepSynchronisation
+from weft.layout.schedule import Durations, Op, following, orders, stage_of
 from weft.layout.spec import Layout
 from weft.simulation.flows.graph import Graph
-from weft.simulation.iteration.demand import chunk_counts, stage_of
+from weft.simulation.iteration.demand import chunk_counts
 from weft.simulation.iteration.result import Span, SpanKind, Track
-from weft.simulation.iteration.schedule import Durations, Op, orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +74,11 @@ def _sum(rows: list[BlockRow], counts: tuple[float, ...], name: str) -> float:
 
 
 def _durations(rows: list[BlockRow], counts: tuple[float, ...]) -> Durations:
+    weight_gradient_s = _sum(rows, counts, "weight_gradient")
     return Durations(
-        forward=_sum(rows, counts, "forward_total"),
-        backward=_sum(rows, counts, "backward_total"),
-        weight_gradient=_sum(rows, counts, "weight_gradient"),
+        forward_s=_sum(rows, counts, "forward_total"),
+        input_gradient_s=_sum(rows, counts, "backward_total") - weight_gradient_s,
+        weight_gradient_s=weight_gradient_s,
     )
 
 
@@ -103,7 +104,7 @@ class Pipeline:
 
     def __init__(self, layout: Layout, clock: Clock) -> None:
         self.layout, self.clock, self.graph = layout, clock, Graph()
-        self.orders = orders(layout, clock.micro_batches, clock.chunks, clock.hop_s)
+        self.orders = orders(layout, clock.micro_batches)
         self.share = 1.0 / layout.virtual_stages
         every = [op for order in self.orders for op in order]
         self.first_forward = set({op.chunk: op for op in reversed(every) if op.what == "forward"}.values())
@@ -172,27 +173,25 @@ class Pipeline:
 
     def _seconds(self, op: Op) -> float:
         chunk, cost = self.clock.chunks[op.chunk], self.clock.overlap_cost
-        slowed = 0.0 if self.blocking else cost * min(self.clock.hop_s, chunk.forward)
-        if op.what == "forward":
-            return chunk.forward + slowed + cost * self._ahead(op)
+        seconds = chunk.of(op, self.layout)
         if op.what == "weight-gradient":
-            return chunk.weight_gradient
-        split = self.layout.schedule.splits_backward
-        return chunk.backward - split * chunk.weight_gradient + slowed + cost * self._behind(op)
+            return seconds
+        slowed = 0.0 if self.blocking else cost * min(self.clock.hop_s, chunk.forward_s)
+        return seconds + slowed + cost * (self._ahead(op) if op.what == "forward" else self._behind(op))
 
     def _behind(self, op: Op) -> float:
         """Gradient reduction hidden behind one backward pass of a chunk."""
         if not self.layout.overlap_reduce or not (self.layout.zero == 2 or op in self.last_backward):
             return 0.0
         step = self.clock.step
-        return min(self.share * step.reduce_s * (1 - step.last), self.clock.chunks[op.chunk].backward)
+        return min(self.share * step.reduce_s * (1 - step.last), self.clock.chunks[op.chunk].backward_s)
 
     def _ahead(self, op: Op) -> float:
         """Gathering of parameters hidden behind the first forward pass of a chunk."""
         if not self.layout.overlap_gather or op not in self.first_forward:
             return 0.0
         step = self.clock.step
-        return min(self.share * step.gather_s * (1 - step.last), self.clock.chunks[op.chunk].forward)
+        return min(self.share * step.gather_s * (1 - step.last), self.clock.chunks[op.chunk].forward_s)
 
     def _column(self, stage: int, column: int) -> int:
         """Wire one column from its first op to its reduced gradients; returns the phase that ends it."""
@@ -253,7 +252,7 @@ class Pipeline:
 
     def _sent(self, stage: int, column: int, op: Op, placed: Placed) -> list[int]:
         """Send an op's result to the stage that needs it; returns the phases of the sends."""
-        after = self._after(op)
+        after = following(self.layout, op)
         if after is None:
             return []
         other = stage_of(self.layout, after.chunk)
@@ -266,17 +265,6 @@ class Pipeline:
         if column == 0:
             self._bar(stage, "send", f"{op.what} {op.micro_batch}.{op.chunk}", phase, phase)
         return [phase]
-
-    def _after(self, op: Op) -> Op | None:
-        """The op that needs the result of another, on whatever stage."""
-        chunks = len(self.clock.chunks)
-        if op.what == "weight-gradient":
-            return None
-        if op.what == "forward":
-            if op.chunk + 1 == chunks:
-                return Op("backward", op.chunk, op.micro_batch)
-            return Op("forward", op.chunk + 1, op.micro_batch)
-        return Op("backward", op.chunk - 1, op.micro_batch) if op.chunk else None
 
 
 def timed(layout: Layout, clock: Clock) -> tuple[float, tuple[Span, ...]]:

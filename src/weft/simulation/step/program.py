@@ -37,10 +37,11 @@ from weft.layout.operations import (
     embedding_operations,
     head_operations,
 )
+from weft.layout.schedule import weight_gradient_first
 from weft.layout.spec import AXES, Layout
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
-from weft.model.spec import Block, Linear
+from weft.model.spec import Block
 
 FORWARD: Phase = "forward"
 INPUT: Phase = "input-gradient"
@@ -421,9 +422,12 @@ class _Step:
             self._exchange(part, f"{linear.name}.output", FORWARD)
 
     def _block_backward(self, block: Block, part: _Part) -> None:
+        layout = self.plan.layout
         for linear in reversed(block.linears()):
             self._exchange(part, f"{linear.name}.output-gradient", INPUT)
-            self._product_backward(part, linear.name, weight_first=self._weight_first(linear))
+            outputs = layout.x if linear.kind == "normal" else layout.y
+            first = weight_gradient_first(outputs, layout.z, overlap_reduce=layout.overlap_reduce)
+            self._product_backward(part, linear.name, weight_first=first)
             if linear.name == "qkv":
                 self._exchange(part, "norm1.statistics", INPUT)
                 self._compute(part, "norms", INPUT)
@@ -431,19 +435,13 @@ class _Step:
                 self._exchange(part, "norm2.statistics", INPUT)
                 self._compute(part, "residuals", INPUT)
             elif linear.name == "proj":
-                if self.plan.layout.recompute == "selective":
+                if layout.recompute == "selective":
                     self._core(part, FORWARD)
                 self._core(part, INPUT)
                 self._core(part, WEIGHT)
                 self._compute(part, "rotary", INPUT)
             else:
                 self._compute(part, "activation", INPUT)
-
-    def _weight_first(self, linear: Linear) -> bool:
-        """The weight's gradient comes first where nothing sums the input's, so that its scatter starts."""
-        layout = self.plan.layout
-        outputs = layout.x if linear.kind == "normal" else layout.y
-        return outputs == 1 and layout.z > 1 and layout.overlap_reduce
 
     # Products ------------------------------------------------------------------------------------
 

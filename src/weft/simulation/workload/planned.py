@@ -19,13 +19,13 @@ from weft.collectives.groups import factors_of
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
 from weft.layout.check import REMEDIES, explain
+from weft.layout.schedule import Durations
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
 from weft.simulation.iteration.demand import Amount, Amounts, ChunkDemand, Demand, Key, demand, rank_groups, shard_axes
 from weft.simulation.iteration.pipeline import clock
-from weft.simulation.iteration.schedule import Durations
 
 MOST_TASKS = 500_000
 _KINDS: dict[str, CommunicationKind] = {
@@ -50,11 +50,12 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
     estimator = Estimator(job, cluster, constants)
     table = LayoutTable.of([layout])
     frame = next(iter(estimator.frames(table)))
-    times = clock(layout, frame, float(estimator.evaluate(table).time.offload_s[0]))
+    estimated = estimator.evaluate(table).time
+    times = clock(layout, frame, float(estimated.offload_s[0]))
     asked = demand(layout, frame)
     stages = [chunk.stage for chunk in asked.chunks]
     every = [_Pass(*one) for one in zip(asked.chunks, times.chunks, times.exposed, strict=True)]
-    seconds = np.bincount(stages, [one.times.forward + one.times.backward for one in every])
+    seconds = np.bincount(stages, [one.times.forward_s + one.times.backward_s for one in every])
     passes = [one for one, stage in zip(every, stages, strict=True) if stage == np.argmax(seconds)]
     _check_length(asked, passes)
     made = _Tasks(layout)
@@ -67,8 +68,7 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
             made.layers("backward", one.chunk.backward, one.layers, one.backward_s)
         if layout.zero == 2 or number == asked.micro_batches - 1:
             made.beside(asked.reduce, share=1.0 / asked.micro_batches if layout.zero == 2 else 1.0)
-    bubble_s = (layout.pipeline - 1) * (passes[0].times.forward + passes[0].times.backward)
-    made.end(bubble_s, times.step.update_s + times.step.host_s)
+    made.end(float(estimated.bubble_s[0]), times.step.update_s + times.step.host_s)
     return Workload(
         name=f"{job.model.name} on {cluster.name}", tasks=tuple(made.tasks), assumptions=tuple(_assumptions(layout))
     )
@@ -88,11 +88,11 @@ class _Pass(NamedTuple):
     @property
     def forward_s(self) -> float:
         """Seconds of computation."""
-        return self.times.forward - self.exposed[0]
+        return self.times.forward_s - self.exposed[0]
 
     @property
     def backward_s(self) -> float:
-        return self.times.backward - self.exposed[1]
+        return self.times.backward_s - self.exposed[1]
 
 
 def _check_length(asked: Demand, passes: Sequence[_Pass]) -> None:
