@@ -29,6 +29,8 @@ class StageMemory:
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
+        stages = frame.stages.stage.T[:, frame.line]
+        self.in_flight = most_held(frame.table, frame.micro_batches, stages)
 
     def fullest(self) -> tuple[MemoryParts, Floats]:
         """Memory of the fullest stage."""
@@ -73,8 +75,7 @@ class StageMemory:
         optimizer = recipe.optimizer_bytes * (1 - self.frame.table.offload_optimizer)
         held = weighted(kept, counts[:kinds]) + head * self.frame.job.model.prediction_layers * kept[-1]
         flight = np.where(self.frame.table.offload_activations > 0, np.minimum(2.0, self.frame.micro_batches), 1.0)
-        place = self.frame.stages.stage[self.frame.line, stage]
-        in_flight = most_held(self.frame.table, self.frame.micro_batches, place)
+        in_flight = self.in_flight[stage]
         flight = np.where(self.frame.table.offload_activations > 0, np.minimum(flight, in_flight), in_flight)
         weights = self._weights(dense, shared.weights) + self._weights(expert, shared.expert_weights)
         gradients = recipe.gradient_bytes * (dense / shared.gradients + expert / shared.expert_gradients)
@@ -89,7 +90,7 @@ class StageMemory:
             activations_bytes=held * flight,
             buffers_bytes=buffers,
             reserve_bytes=reserve,
-            stage=place,
+            stage=self.frame.stages.stage[self.frame.line, stage],
         )
 
     def _weights(self, elements: Floats, cut: Floats) -> Floats:

@@ -164,18 +164,17 @@ def held(layout: Layout, order: Sequence[Op]) -> Ints:
     return np.cumsum([(op.what == "forward") - (op.what == last) for op in order], dtype=np.int64)
 
 
-def most_held(table: LayoutTable, micro_batches: Floats, stage: Floats) -> Floats:
-    """The most that ``held`` comes to on a stage, in whole stages' worth of chunks, shape (rows,).
+def most_held(table: LayoutTable, micro_batches: Floats, stages: Floats) -> Floats:
+    """The most that ``held`` comes to on stages, shape (..., rows), in whole stages' worth of chunks, likewise.
 
-    1F1B keeps one micro-batch for each stage from here on, interleaved a round more in its warm-up
-    (arXiv 2205.05198, section 4.2.3), ZB-H1 and ZB-V on every stage what 1F1B keeps on the first.
+    1F1B keeps one micro-batch for each stage from here on; interleaved, whose warm-up is longer, keeps
+    (2 (p-i) - 1 + (v-1) p) / v on stage i (arXiv 2205.05198, section 4.2.3); ZB-H1 and ZB-V keep on every
+    stage what 1F1B keeps on the first.
     """
-    pipeline, virtual = table.pipeline.astype(np.float64), table.virtual_stages.astype(np.float64)
-    behind = pipeline - stage
-    rounds = (2.0 * behind - 1.0 + (virtual - 1.0) * pipeline) / virtual
-    most = np.where(table.scheduled(lambda one: one.rounds), rounds, behind)
-    most = np.where(table.scheduled(lambda one: one.splits_backward), pipeline, most)
-    return np.minimum(most, micro_batches)
+    rounds, split = table.scheduled(lambda one: one.rounds), table.scheduled(lambda one: one.splits_backward)
+    first = table.pipeline + rounds * (table.pipeline - 1.0) / table.virtual_stages
+    fewer = np.where(split, 0.0, (1.0 + rounds) / table.virtual_stages)
+    return np.minimum(first - fewer * stages, micro_batches)
 
 
 # Time --------------------------------------------------------------------------------------------

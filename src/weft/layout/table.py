@@ -80,7 +80,10 @@ class LayoutTable:
 
     def scheduled(self, trait: Callable[[PipelineSchedule], bool]) -> Mask:
         """The rows whose schedule has a trait."""
-        found: Mask = np.array([trait(one) for one in PipelineSchedule])[self.schedule]
+        found = np.zeros(len(self), dtype=bool)
+        for code, one in enumerate(PipelineSchedule):
+            if trait(one):
+                found |= self.schedule == code
         return found
 
     @property
