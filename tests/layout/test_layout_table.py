@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.errors import UnknownName
 from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.table import COLUMNS, LayoutTable, collapse
 
@@ -84,3 +87,20 @@ def test_collapse_of_almost_nothing(length: int) -> None:
     found = collapse([np.ones(length, dtype=np.int64)])
     assert len(found.first) <= 1
     assert len(found.group) == length
+
+
+def test_words_may_be_strings() -> None:
+    layout = Layout(schedule="zbv", recompute="full")  # type: ignore[arg-type]
+    assert layout.schedule is PipelineSchedule.ZBV
+    assert layout == Layout(schedule=PipelineSchedule.ZBV, recompute=Recompute.FULL)
+    assert "schedule='zbv', " in repr(layout)
+    assert pickle.loads(pickle.dumps(layout)) == layout
+    with pytest.raises(UnknownName, match="unknown schedule 'zbw' -- did you mean zbv"):
+        Layout(schedule="zbw")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("trait", ["splits_backward", "wraps", "rounds", "blocks"])
+def test_traits_of_rows_are_those_of_their_schedules(trait: str) -> None:
+    rows = [Layout(schedule=one) for one in (*PipelineSchedule, *reversed(PipelineSchedule))]
+    found = LayoutTable.of(rows).scheduled(lambda one: getattr(one, trait))
+    assert found.tolist() == [getattr(row.schedule, trait) for row in rows]
