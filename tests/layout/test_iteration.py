@@ -14,19 +14,12 @@ from hypothesis import strategies as st
 from weft.cluster.catalogue import load as load_cluster
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
-from weft.layout import iteration
-from weft.layout.iteration import (
-    BUCKET_ELEMENTS,
-    BUCKET_ELEMENTS_PER_RANK,
-    Issue,
-    StepOptions,
-    buckets,
-    check_runnable,
-    padded_rows,
-    step_collectives,
-)
+from weft.layout import trainable
 from weft.layout.spec import Layout
+from weft.layout.step import BUCKET_ELEMENTS, BUCKET_ELEMENTS_PER_RANK, Issue, StepOptions, buckets, step_collectives
 from weft.layout.table import LayoutTable
+from weft.layout.trainable import check_runnable
+from weft.layout.weights import padded_rows
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, LatentAttention, MixtureOfExperts, Model, Recipe
 from weft.simulation.iteration.demand import demand
 from weft.simulation.iteration.usage import totals
@@ -90,7 +83,7 @@ PLAIN = StepOptions()
 @pytest.fixture
 def bare_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let blocks without norms through, which the reference leaves out and the estimator cuts over z."""
-    monkeypatch.setattr(iteration, "NORMS", 0)
+    monkeypatch.setattr(trainable, "NORMS", 0)
 
 
 def of_one_block(layout: Layout, options: StepOptions = PLAIN) -> tuple[Counter[Issue], int]:
@@ -438,7 +431,7 @@ def test_buckets_are_near_equal_and_hold_everything(elements: int, data: int, ze
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4), *(st.integers(1, 64) for _ in range(3)))
 def test_padded_rows_are_the_fewest_that_divide(vocab: int, hidden: int, x: int, y: int, z: int) -> None:
-    rows = padded_rows(vocab, hidden, Layout(x=x, y=y, z=z))
+    rows = padded_rows(vocab, hidden, x, y, z)
     assert rows * x * y >= vocab
     assert rows * hidden % z == 0
     fewer = rows - z // gcd(hidden, z)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.estimation.costs import PartCosts
-from weft.estimation.frame import TimedFrame
+from weft.estimation.frame import TimedFrame, weighted
 from weft.estimation.weights import ShardCosts
 from weft.layout.table import Floats
 
@@ -39,21 +39,54 @@ class BlockRows:
         self.frame = frame
 
     def all(self) -> list[BlockRow]:
-        """Each kind of block, then the embedding and the head."""
-        costs = self.frame.costs
-        rows = [
-            self.block(part, shards, repeats=True) for part, shards in zip(costs.blocks, costs.shards, strict=True)
-        ]
-        edges = ((costs.embedding, costs.embedding_shards), (costs.head, costs.head_shards))
-        return [*rows, *(self.block(part, shards, repeats=False) for part, shards in edges)]
+        """Each kind of block, where only some are recomputed also as it is without, the embedding and the
+        head; as often as ``counts`` says."""
+        parts = list(zip(self.frame.costs.parts, self.frame.costs.shards, strict=True))
+        blocks, edges = parts[:-2], parts[-2:]
+        never = self.frame.zeros()
+        rows = [self.block(*one, replay=self.frame.replays, repeats=True) for one in blocks]
+        if self.frame.partial:
+            rows += [self.block(*one, replay=never, repeats=True) for one in blocks]
+        return [*rows, *(self.block(*one, replay=never, repeats=False) for one in edges)]
 
-    def block(self, part: PartCosts, shards: ShardCosts, *, repeats: bool) -> BlockRow:
-        """One block (or the embedding or head, which recomputation never repeats) per micro-batch, with what
-        overlap leaves exposed."""
+    def counts(self, stage: int) -> list[Floats]:
+        """How often a stage has what each row of ``all`` is."""
+        counts = self.frame.counts(stage)
+        if not self.frame.partial:
+            return counts
+        again = self.frame.replayed(stage)
+        without = [count - few for count, few in zip(counts, again, strict=False)]
+        return [*again, *without, *counts[-2:]]
+
+    def model_counts(self) -> list[Floats]:
+        """How often the whole model has what each row of ``all`` is."""
+        if self.frame.partial:
+            stages = self.frame.stages
+            every = [(stages.repeats[self.frame.line, i], self.counts(i)) for i in self.frame.stage_kinds]
+            return [
+                weighted(list(some), [times for times, _ in every])
+                for some in zip(*(c for _, c in every), strict=True)
+            ]
+        kinds = len(self.frame.costs.parts) - 2
+        sequence = np.bincount(self.frame.job.model.block_sequence(), minlength=kinds)
+        return [np.full(1, float(count)) for count in (*sequence, 1, 1)]
+
+    def kept_bytes(self) -> list[Floats]:
+        """Activation bytes per micro-batch of each row of ``all`` but embedding and head."""
+        activations = self.frame.sizes.activations
+        plain = [self.frame.kept(one) for one in activations]
+        again = [
+            kept + self.frame.replays * (self.frame.at(one.full) - kept)
+            for kept, one in zip(plain, activations, strict=True)
+        ]
+        return [*again, *plain] if self.frame.partial else again
+
+    def block(self, part: PartCosts, shards: ShardCosts, *, replay: Floats, repeats: bool) -> BlockRow:
+        """One block (or the embedding or head, which recomputation never ``repeats``) per micro-batch, with
+        what overlap leaves exposed; ``replay`` is 1 where it is recomputed whole."""
         forward = self.frame.at(part.forward_s)
         weight_gradient = self.frame.at(part.weight_gradient_s)
         backward = self.frame.at(part.input_gradient_s) + weight_gradient
-        replay = self.frame.replayed if repeats else np.zeros_like(self.frame.replayed)
         recompute = replay * forward * self.frame.constants.recompute_share
         if repeats:
             cheap = part.core_s if self.frame.job.recipe.attention == "unfused" else part.cheap_s
@@ -65,7 +98,7 @@ class BlockRows:
         across_backward = tensor_backward + context_backward + expert_backward + replay * across_forward
         forward_total = forward + across_forward
         backward_total = backward + recompute + across_backward
-        weights_forward, weights_backward, weights_hidden = self._shards(shards, forward_total, backward_total)
+        weights_forward, weights_backward, weights_hidden = self._shards(shards, replay, forward_total, backward_total)
         slowed = self.frame.constants.overlap_cost * (hidden + weights_hidden)
         return BlockRow(
             forward=forward,
@@ -96,20 +129,25 @@ class BlockRows:
             return zero, zero
         return self.frame.at(forward), self.frame.at(backward)
 
-    def _shards(self, shards: ShardCosts, forward: Floats, backward: Floats) -> tuple[Floats, Floats, Floats]:
+    def _shards(
+        self, shards: ShardCosts, replay: Floats, forward: Floats, backward: Floats
+    ) -> tuple[Floats, Floats, Floats]:
         """Gathering and scattering over z: exposed forward, exposed backward, hidden."""
-        if not shards.gather_s.any():
+        if not shards.forward_s.any():
             zero = np.zeros_like(forward)
             return zero, zero, zero
-        gather, scatter = self.frame.at(shards.gather_s), self.frame.at(shards.scatter_s)
-        prefetched = gather * self.frame.table.overlap_gather
-        behind = prefetched + scatter * self.frame.table.overlap_reduce
-        exposed_forward = gather - np.minimum(prefetched, forward)
-        exposed_backward = gather + scatter - np.minimum(behind, backward)
-        return exposed_forward, exposed_backward, 2 * gather + scatter - exposed_forward - exposed_backward
+        ahead, scatter = self.frame.at(shards.forward_s), self.frame.at(shards.scatter_s)
+        again = self.frame.at(shards.backward_s)
+        if shards.replay_s.any():
+            again = again + replay * self.frame.at(shards.replay_s)
+        prefetch = self.frame.table.overlap_gather
+        behind = again * prefetch + scatter * self.frame.table.overlap_reduce
+        exposed_forward = ahead - np.minimum(ahead * prefetch, forward)
+        exposed_backward = again + scatter - np.minimum(behind, backward)
+        return exposed_forward, exposed_backward, ahead + again + scatter - exposed_forward - exposed_backward
 
     def _wire_bound(self, part: PartCosts, shards: ShardCosts) -> Floats:
         """The busiest single axis; axes may run at once."""
         axes = (part.tensor_bound_s, part.contract_bound_s, part.context_bound_s, part.expert_bound_s)
         bound = np.maximum.reduce(axes)
-        return self.frame.at(np.maximum(bound, 3.0 * shards.bound_s))
+        return self.frame.at(np.maximum(bound, shards.bound_s))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.estimation.blocks import BlockRow
+from weft.estimation.blocks import BlockRow, BlockRows
 from weft.estimation.frame import TimedFrame, weighted
 from weft.layout.table import Floats
 
@@ -60,9 +60,10 @@ class Slowest:
 
 
 def slowest_stage(frame: TimedFrame, rows: list[BlockRow]) -> Slowest:
-    """The slowest stage of every row."""
+    """The slowest stage of every row; ``rows`` are ``BlockRows.all``."""
+    blocks = BlockRows(frame)
     stages = [
-        Slowest.of(rows, frame.counts(stage), frame.stages.repeats[frame.line, stage]) for stage in frame.stage_kinds
+        Slowest.of(rows, blocks.counts(stage), frame.stages.repeats[frame.line, stage]) for stage in frame.stage_kinds
     ]
     found = stages[0]
     for stage in stages[1:]:

@@ -46,11 +46,12 @@ class StepSynchronisation:
 
     def totals(self) -> StepTotals:
         """Dense and expert gradients together."""
-        pair, sharded = self.frame.pair, self.frame.table.zero > 0
+        pair = self.frame.pair
         reduce_s, gather_s, updated = self.frame.zeros(), self.frame.zeros(), self.frame.zeros()
         last = np.ones(len(self.frame))
         for gradients in self.frame.gradients:
             step = gradients.step
+            sharded = (self.frame.table.zero > 0) & (gradients.by_zero[pair] > 0)
             reduce_s += np.where(sharded, step.scatter_s[pair], step.all_reduce_s[pair])
             gather_s += np.where(sharded, step.gather_s[pair], 0.0)
             last = np.minimum(last, 1.0 / step.buckets[pair])
@@ -67,7 +68,7 @@ class StepSynchronisation:
         early = np.minimum(reduce_s * (1 - last), slowest.backward) * self.frame.table.overlap_reduce
         ahead = np.minimum(gather_s * (1 - last), slowest.forward) * self.frame.table.overlap_gather
         hidden = constants.overlap_cost * (rounds * early + ahead)
-        exposed = rounds * (reduce_s - early) + gather_s - ahead + hidden
+        exposed = rounds * (reduce_s - early) + gather_s - ahead + hidden + self.frame.at(self.frame.costs.scalars_s)
         exposed += np.where(self.frame.table.schedule == ZBV, 0.0, self.frame.at(self.frame.costs.tied_s))
         memory_Bps = accelerator.memory_Bps * constants.optimizer_efficiency
         host_Bps = accelerator.host_Bps * constants.host_efficiency
