@@ -21,8 +21,7 @@ from weft.estimation.kernels import Kernels
 from weft.estimation.weights import GradientCosts, ShardCosts, gradient_costs, shard_costs
 from weft.layout.mesh import Spread, spread
 from weft.layout.spec import AXES
-from weft.layout.stages import StageTable
-from weft.layout.step import SCALAR_BYTES, Software, Step
+from weft.layout.step import SCALAR_BYTES, Reduction, Software, Step
 from weft.layout.table import Floats, Index, Ints, LayoutTable, collapse
 from weft.model.job import Job
 
@@ -130,15 +129,10 @@ class MeshCostModel:
 
     def _gradients(self, shared: Shared, mesh: LayoutTable, row: Index, line: Index) -> tuple[GradientCosts, ...]:
         step = shared.sizes.step
-        held = largest_stage(step, shared.stages, row, line)
-        pairs = mesh.take(row)
-        return tuple(gradient_costs(one, self.job.recipe, pairs, self.network) for one in step.reductions(held, row))
-
-
-def largest_stage(step: Step, stages: StageTable, row: Index, line: Index) -> tuple[Floats, ...]:
-    """The most of each kind of ``Step.held`` that a stage holds, for pairs of mesh and stage split."""
-    every = [
-        step.stage_held([array[line, stage] for array in (*stages.counts, stages.embedding, stages.head)], row)
-        for stage in range(stages.repeats.shape[1])
-    ]
-    return tuple(np.maximum.reduce(some) for some in zip(*every, strict=True))
+        pairs, stages = mesh.take(row), shared.stages
+        every = []
+        for stage in range(stages.repeats.shape[1]):
+            counts = [array[line, stage] for array in (*stages.counts, stages.embedding, stages.head)]
+            every.append(step.reductions(step.stage_held(counts, row), row))
+        largest = [Reduction.largest(some) for some in zip(*every, strict=True)]
+        return tuple(gradient_costs(one, self.job.recipe, pairs, self.network) for one in largest)

@@ -109,6 +109,15 @@ class Reduction:
     buckets: Floats
     by_zero: bool = True
 
+    @classmethod
+    def largest(cls, stages: Sequence[Reduction]) -> Reduction:
+        """The most that one of the stages reduces."""
+        first = stages[0]
+        elements, padded, buckets = (
+            np.maximum.reduce([getattr(one, name) for one in stages]) for name in ("elements", "padded", "buckets")
+        )
+        return cls(axes=first.axes, elements=elements, padded=padded, buckets=buckets, by_zero=first.by_zero)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:

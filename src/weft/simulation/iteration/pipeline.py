@@ -23,7 +23,7 @@ from weft.simulation.iteration.schedule import Durations, Op, orders
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
     """Seconds once per step, in every stage: reduction of gradients and gathering of parameters with the
-    share of their last bucket, update (with offloading), tied embedding, host."""
+    share of their last bucket, update (with offloading, and what is summed right before it), tied embedding, host."""
 
     reduce_s: float
     gather_s: float
@@ -63,7 +63,7 @@ def clock(layout: Layout, frame: TimedFrame, offload_s: float) -> Clock:
             reduce_s=float(totals.reduce_s[0]),
             gather_s=float(totals.gather_s[0]),
             last=float(totals.last[0]),
-            update_s=float(costs.update_s[0]) + offload_s,
+            update_s=float(costs.update_s[0] + totals.single_s[0]) + offload_s,
             tied_s=float(tied),
             host_s=frame.constants.iteration_s,
         ),
