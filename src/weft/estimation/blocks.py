@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,82 +41,71 @@ class BlockRows:
 
     def all(self) -> list[BlockRow]:
         """Each kind of block, where only some are recomputed also as it is without, the embedding and the
-        head; as often as ``counts`` says."""
+        head; as ``Frame.row_counts`` counts them."""
         parts = list(zip(self.frame.costs.parts, self.frame.costs.shards, strict=True))
-        blocks, edges = parts[:-2], parts[-2:]
         never = self.frame.zeros()
-        rows = [self.block(*one, replay=self.frame.replays, repeats=True) for one in blocks]
-        if self.frame.partial:
-            rows += [self.block(*one, replay=never, repeats=True) for one in blocks]
-        return [*rows, *(self.block(*one, replay=never, repeats=False) for one in edges)]
-
-    def counts(self, stage: int) -> list[Floats]:
-        """How often a stage has what each row of ``all`` is."""
-        counts = self.frame.counts(stage)
-        if not self.frame.partial:
-            return counts
-        again = self.frame.replayed(stage)
-        without = [count - few for count, few in zip(counts, again, strict=False)]
-        return [*again, *without, *counts[-2:]]
+        replays = [self.frame.replays, never] if self.frame.partial else [self.frame.replays]
+        blocks = [self.block(*one, replays=replays, repeats=True) for one in parts[:-2]]
+        edges = [self.block(*one, replays=[never], repeats=False) for one in parts[-2:]]
+        return [row for some in (*zip(*blocks, strict=True), *edges) for row in some]
 
     def model_counts(self) -> list[Floats]:
         """How often the whole model has what each row of ``all`` is."""
         if self.frame.partial:
-            stages = self.frame.stages
-            every = [(stages.repeats[self.frame.line, i], self.counts(i)) for i in self.frame.stage_kinds]
-            return [
-                weighted(list(some), [times for times, _ in every])
-                for some in zip(*(c for _, c in every), strict=True)
-            ]
+            repeats = [self.frame.stages.repeats[self.frame.line, stage] for stage in self.frame.stage_kinds]
+            every = [self.frame.row_counts(stage) for stage in self.frame.stage_kinds]
+            return [weighted(list(some), repeats) for some in zip(*every, strict=True)]
         kinds = len(self.frame.costs.parts) - 2
         sequence = np.bincount(self.frame.job.model.block_sequence(), minlength=kinds)
         return [np.full(1, float(count)) for count in (*sequence, 1, 1)]
 
-    def kept_bytes(self) -> list[Floats]:
-        """Activation bytes per micro-batch of each row of ``all`` but embedding and head."""
-        activations = self.frame.sizes.activations
-        plain = [self.frame.kept(one) for one in activations]
-        again = [
-            kept + self.frame.replays * (self.frame.at(one.full) - kept)
-            for kept, one in zip(plain, activations, strict=True)
-        ]
-        return [*again, *plain] if self.frame.partial else again
-
-    def block(self, part: PartCosts, shards: ShardCosts, *, replay: Floats, repeats: bool) -> BlockRow:
+    def block(
+        self, part: PartCosts, shards: ShardCosts, *, replays: Sequence[Floats], repeats: bool
+    ) -> list[BlockRow]:
         """One block (or the embedding or head, which recomputation never ``repeats``) per micro-batch, with
-        what overlap leaves exposed; ``replay`` is 1 where it is recomputed whole."""
+        what overlap leaves exposed, for each of ``replays``: 1 where it is recomputed whole."""
         forward = self.frame.at(part.forward_s)
         weight_gradient = self.frame.at(part.weight_gradient_s)
         backward = self.frame.at(part.input_gradient_s) + weight_gradient
-        recompute = replay * forward * self.frame.constants.recompute_share
-        if repeats:
-            cheap = part.core_s if self.frame.job.recipe.attention == "unfused" else part.cheap_s
-            recompute = recompute + self.frame.selective * self.frame.at(cheap)
+        cheap = self.frame.zeros()
+        if repeats and self.frame.selective.any():
+            wanted = part.core_s if self.frame.job.recipe.attention == "unfused" else part.cheap_s
+            cheap = self.frame.selective * self.frame.at(wanted)
         tensor_forward, tensor_backward, hidden = self._tensor(part)
         context_forward, context_backward = self._exposed(part.context_forward_s, part.context_backward_s)
         expert_forward, expert_backward = self._exposed(part.expert_forward_s, part.expert_backward_s)
         across_forward = tensor_forward + context_forward + expert_forward
-        across_backward = tensor_backward + context_backward + expert_backward + replay * across_forward
+        across_backward = tensor_backward + context_backward + expert_backward
         forward_total = forward + across_forward
-        backward_total = backward + recompute + across_backward
-        weights_forward, weights_backward, weights_hidden = self._shards(shards, replay, forward_total, backward_total)
-        slowed = self.frame.constants.overlap_cost * (hidden + weights_hidden)
-        return BlockRow(
-            forward=forward,
-            backward=backward + slowed,
-            recompute=recompute,
-            weight_gradient=weight_gradient,
-            tensor=tensor_forward * (1 + replay) + tensor_backward,
-            context=context_forward * (1 + replay) + context_backward,
-            expert=expert_forward * (1 + replay) + expert_backward,
-            weights=weights_forward + weights_backward,
-            forward_total=forward_total + weights_forward,
-            backward_total=backward_total + slowed + weights_backward,
-            flops=self.frame.at(part.flops),
-            replayed_flops=replay * self.frame.at(part.flops) + self.frame.selective * self.frame.at(part.core_flops),
-            math_bound=self.frame.at(part.math_bound_s),
-            wire_bound=self._wire_bound(part, shards),
-        )
+        flops, core_flops = self.frame.at(part.flops), self.frame.selective * self.frame.at(part.core_flops)
+        math_bound, wire_bound = self.frame.at(part.math_bound_s), self._wire_bound(part, shards)
+        found = []
+        for replay in replays:
+            recompute = replay * forward * self.frame.constants.recompute_share + cheap
+            backward_total = backward + recompute + across_backward + replay * across_forward
+            weights_forward, weights_backward, weights_hidden = self._shards(
+                shards, replay, forward_total, backward_total
+            )
+            slowed = self.frame.constants.overlap_cost * (hidden + weights_hidden)
+            found.append(
+                BlockRow(
+                    forward=forward,
+                    backward=backward + slowed,
+                    recompute=recompute,
+                    weight_gradient=weight_gradient,
+                    tensor=tensor_forward * (1 + replay) + tensor_backward,
+                    context=context_forward * (1 + replay) + context_backward,
+                    expert=expert_forward * (1 + replay) + expert_backward,
+                    weights=weights_forward + weights_backward,
+                    forward_total=forward_total + weights_forward,
+                    backward_total=backward_total + slowed + weights_backward,
+                    flops=flops,
+                    replayed_flops=replay * flops + core_flops,
+                    math_bound=math_bound,
+                    wire_bound=wire_bound,
+                )
+            )
+        return found
 
     def _tensor(self, part: PartCosts) -> tuple[Floats, Floats, Floats]:
         mode = self.frame.table.overlap_tensor

@@ -88,6 +88,7 @@ class Frame:
         self.micro_batches = job.recipe.global_batch / (table.micro_batch * table.z * table.data)
         self.selective = (table.recompute == RECOMPUTES.index("selective")).astype(np.float64)
         self.replays = (table.recompute == RECOMPUTES.index("full")).astype(np.float64)
+        self._row_counts: dict[int, list[Floats]] = {}
         self.partial = bool(np.any((self.replays > 0) & (table.recompute_layers > 0)))
 
     def __len__(self) -> int:
@@ -120,19 +121,32 @@ class Frame:
             kinds = [np.where(first > 0, few, every) for few, every in zip(some, kinds, strict=True)]
         return [self.replays * count for count in kinds]
 
+    def row_counts(self, stage: int) -> list[Floats]:
+        """Blocks of each kind that the given stage replays, those that it does not, embedding and head; without
+        ``partial`` all or none are replayed, and the first are all."""
+        if stage not in self._row_counts:
+            counts = self.counts(stage)
+            if self.partial:
+                again = self.replayed(stage)
+                without = [count - few for count, few in zip(counts, again, strict=False)]
+                counts = [*again, *without, *counts[-2:]]
+            self._row_counts[stage] = counts
+        return self._row_counts[stage]
+
+    def kept_rows(self) -> list[Floats]:
+        """Activation bytes that a block of each of ``row_counts`` keeps per micro-batch."""
+        plain = [self.kept(one) for one in self.sizes.activations]
+        again = [
+            kept + self.replays * (self.at(one.full) - kept)
+            for kept, one in zip(plain, self.sizes.activations, strict=True)
+        ]
+        return [*again, *plain] if self.partial else again
+
     def kept(self, activations: Activations) -> Floats:
         """Activation bytes that one block keeps per micro-batch, where it is not recomputed whole."""
         none = self.at(activations.none)
         kept: Floats = none + self.selective * (self.at(activations.selective) - none)
         return kept
-
-    def kept_blocks(self, stage: int, counts: list[Floats]) -> Floats:
-        """Activation bytes that the blocks of a stage keep per micro-batch, after recomputation; ``counts`` are
-        its blocks of each kind."""
-        total = self.zeros()
-        for one, count, again in zip(self.sizes.activations, counts, self.replayed(stage), strict=True):
-            total = total + self.kept(one) * (count - again) + self.at(one.full) * again
-        return total
 
 
 class TimedFrame(Frame):

@@ -74,7 +74,7 @@ class Estimator:
 
     def evaluate(self, table: LayoutTable) -> EstimateTable:
         """Time and memory of every row."""
-        return EstimateTable.concatenate([Iteration(frame).estimate() for frame in self.frames(table)])
+        return EstimateTable.joined([Iteration(frame).estimate() for frame in self.frames(table)], _slices(table))
 
     def frames(self, table: LayoutTable) -> Iterator[TimedFrame]:
         """The rows with what their parts cost, in slices."""
@@ -85,18 +85,16 @@ class Estimator:
         pairs = collapse((mesh, line))
         gradients = model.gradients(shared, distinct, mesh[pairs.first], line[pairs.first])
         timed = Timed(shared, self.cluster, costs, gradients)
-        for rows in _slices(len(table)):
+        for rows in _slices(table):
             yield TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
 
     def memory_bytes(self, table: LayoutTable) -> Floats:
         """Memory of the fullest stage of every row, without timing it."""
         shared, mesh, line, _ = self._shared(table)
-        return np.concatenate(
-            [
-                StageMemory(Frame(shared, table.take(rows), mesh[rows], line[rows])).fullest()[1]
-                for rows in _slices(len(table))
-            ]
-        )
+        held = np.empty(len(table))
+        for rows in _slices(table):
+            held[rows] = StageMemory(Frame(shared, table.take(rows), mesh[rows], line[rows])).fullest()[1]
+        return held
 
     def _shared(self, table: LayoutTable) -> tuple[Shared, Index, Index, Index]:
         """What the rows share, each row's mesh and stage line, and a row of each distinct mesh."""
@@ -108,10 +106,12 @@ class Estimator:
         return Shared(self.job, self.constants, self.software, sizes, stages), meshes.group, line, meshes.first
 
 
-def _slices(rows: int) -> list[Index]:
-    """Row numbers in pieces of ``SLICE``; one empty piece of an empty table."""
-    numbers = np.arange(rows)
-    return [numbers[start : start + SLICE] for start in range(0, max(rows, 1), SLICE)]
+def _slices(table: LayoutTable) -> list[Index]:
+    """Row numbers in pieces of ``SLICE``, at least one; rows that replay some blocks of a stage, which take
+    longer, by themselves."""
+    partial = table.recompute_layers > 0
+    groups = [rows for rows in (np.flatnonzero(~partial), np.flatnonzero(partial)) if len(rows)]
+    return [rows[i : i + SLICE] for rows in groups or [np.arange(0)] for i in range(0, max(len(rows), 1), SLICE)]
 
 
 class Iteration:
@@ -191,7 +191,7 @@ class Iteration:
         if not self.frame.table.offload_activations.any():
             return self.frame.zeros()
         host = self.frame.cluster.accelerator.host_Bps * self.frame.constants.host_efficiency
-        kept = BlockRows(self.frame).kept_bytes()
+        kept = self.frame.kept_rows()
         moved = weighted(kept, slowest.counts[: len(kept)]) / host
         exposed = np.maximum(moved - slowest.forward, 0.0) + np.maximum(moved - slowest.backward, 0.0)
         total: Floats = self.frame.micro_batches * exposed * self.frame.table.offload_activations

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
-from weft.estimation.blocks import BlockRow, BlockRows
+from weft.estimation.blocks import BlockRow
 from weft.estimation.frame import TimedFrame, weighted
 from weft.layout.table import Floats
 
@@ -61,11 +62,8 @@ class Slowest:
 
 def slowest_stage(frame: TimedFrame, rows: list[BlockRow]) -> Slowest:
     """The slowest stage of every row; ``rows`` are ``BlockRows.all``."""
-    blocks = BlockRows(frame)
-    stages = [
-        Slowest.of(rows, blocks.counts(stage), frame.stages.repeats[frame.line, stage]) for stage in frame.stage_kinds
-    ]
-    found = stages[0]
-    for stage in stages[1:]:
-        found = found.merge(stage)
-    return found
+
+    def of_stage(stage: int) -> Slowest:
+        return Slowest.of(rows, frame.row_counts(stage), frame.stages.repeats[frame.line, stage])
+
+    return reduce(Slowest.merge, map(of_stage, frame.stage_kinds))

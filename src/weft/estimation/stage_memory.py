@@ -44,17 +44,17 @@ class StageMemory:
         """Memory of the fullest stage."""
         working = np.max([self.frame.at(a.none) for a in self.frame.sizes.activations], axis=0)
         working = np.where(self.frame.replays > 0, working, 0.0)
-        shared = self._sharding()
-        best, most = self._stage(0, working, shared)
+        shared, kept = self._sharding(), self.frame.kept_rows()
+        best, most = self._stage(0, kept, working, shared)
         for stage in self.frame.stage_kinds[1:]:
-            parts, total = self._stage(stage, working, shared)
+            parts, total = self._stage(stage, kept, working, shared)
             fuller = (total > most) & (self.frame.stages.repeats[self.frame.line, stage] > 0)
             best = _choose(fuller, parts, best)
             most = np.where(fuller, total, most)
         return best, most
 
-    def _stage(self, stage: int, working: Floats, shared: Sharding) -> tuple[MemoryParts, Floats]:
-        parts = self._stage_memory(stage, working, shared)
+    def _stage(self, stage: int, kept: list[Floats], working: Floats, shared: Sharding) -> tuple[MemoryParts, Floats]:
+        parts = self._stage_memory(stage, kept, working, shared)
         return parts, sum((getattr(parts, name) for name in MEMORY_PARTS), self.frame.zeros())
 
     def _sharding(self) -> Sharding:
@@ -68,7 +68,7 @@ class StageMemory:
             cuts.append((cut, gradients, cut * np.where(zero >= 1, copies, 1.0)))
         return Sharding(*cuts[0], *cuts[1])
 
-    def _stage_memory(self, stage: int, working: Floats, shared: Sharding) -> MemoryParts:
+    def _stage_memory(self, stage: int, kept: list[Floats], working: Floats, shared: Sharding) -> MemoryParts:
         counts = self.frame.counts(stage)
         step, (embedding, head) = self.frame.sizes.step, counts[-2:]
         dense = weighted([self.frame.at(p.dense) for p in step.parameters], counts)
@@ -76,7 +76,7 @@ class StageMemory:
         expert = weighted([self.frame.at(p.expert) for p in step.parameters], counts)
         recipe = self.frame.job.recipe
         optimizer = recipe.optimizer_bytes * (1 - self.frame.table.offload_optimizer)
-        held = self.frame.kept_blocks(stage, counts[:-2])
+        held = weighted(kept, self.frame.row_counts(stage)[:-2])
         if ahead := self.frame.job.model.prediction_layers:
             held = held + head * ahead * self.frame.kept(self.frame.sizes.activations[-1])
         flight = np.where(self.frame.table.offload_activations > 0, np.minimum(2.0, self.frame.micro_batches), 1.0)

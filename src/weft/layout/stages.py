@@ -44,22 +44,23 @@ class StageTable:
     """Distinct stages of each pipeline of a search, padded to the same number per pipeline.
 
     Arrays have shape (pipelines, stages): ``counts[kind]`` blocks of each kind, ``embedding`` and ``head``
-    0 or 1, ``order`` the kind of the block at each place (-1: none; a further axis, empty unless ``ordered``),
-    ``stage`` the first stage index that looks so, ``repeats`` how many stages do (0 for padding).
+    0 or 1, ``first[kind]`` blocks of each kind among the first 0, 1, 2, ... of a stage (a further axis, of 0 alone
+    unless ``ordered``), ``stage`` the first stage index that looks so, ``repeats`` how many stages do (0 for padding).
     """
 
     counts: tuple[Floats, ...]
     embedding: Floats
     head: Floats
-    order: Ints
+    first: tuple[Floats, ...]
     stage: Floats
     repeats: Floats
 
     def first_blocks(self, line: Index, stage: int, first: Ints) -> list[Floats]:
         """Blocks of each kind among so many first ones of a stage, on lines of an ``ordered`` table."""
-        blocks = self.order[line, stage]
-        wanted = np.arange(blocks.shape[-1]) < first[:, None]
-        return [((blocks == kind) & wanted).sum(axis=-1).astype(np.float64) for kind in range(len(self.counts))]
+        if len(self.counts) == 1:
+            return [np.minimum(self.counts[0][line, stage], first)]
+        until = np.minimum(first, self.first.shape[-1] - 1)
+        return [counted[line, stage, until] for counted in self.first]
 
 
 def stage_table(
@@ -73,7 +74,7 @@ def stage_table(
     """
     groups = collapse((pipeline, virtual, wraps))
     kinds = len(model.kinds)
-    places = model.layers if ordered else 0
+    places = model.layers if ordered and kinds > 1 else 0
     lines = [
         _distinct(_compositions(model, int(pipeline[i]), int(virtual[i]), bool(wraps[i]), places))
         for i in groups.first
@@ -84,8 +85,10 @@ def stage_table(
         packed[i, : len(line)] = line
     counts = tuple(np.ascontiguousarray(packed[:, :, k]) for k in range(kinds))
     embedding, head, stage, repeats = (np.ascontiguousarray(packed[:, :, j]) for j in (kinds, kinds + 1, -2, -1))
-    order = packed[:, :, kinds + 2 : -2].astype(np.int64)
-    return StageTable(counts, embedding, head, order, stage, repeats), groups.group
+    order = packed[:, :, kinds + 2 : -2]
+    none = np.zeros((*order.shape[:2], 1))
+    first = tuple(np.concatenate([none, np.cumsum(order == kind, axis=-1)], axis=-1) for kind in range(kinds))
+    return StageTable(counts, embedding, head, first, stage, repeats), groups.group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
