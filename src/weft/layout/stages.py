@@ -59,7 +59,7 @@ class StageTable:
         """Blocks of each kind among so many first ones of a stage, on lines of an ``ordered`` table."""
         if len(self.counts) == 1:
             return [np.minimum(self.counts[0][line, stage], first)]
-        until = np.minimum(first, self.first.shape[-1] - 1)
+        until = np.minimum(first, self.first[0].shape[-1] - 1)
         return [counted[line, stage, until] for counted in self.first]
 
 
