@@ -313,7 +313,7 @@ def test_going_on_from_an_earlier_checkpoint(tmp_path):
 
 
 def one_more(*arguments, **more):
-    from weft.layout.iteration import Issue
+    from weft.layout.step import Issue
 
     return Counter([Issue("all-reduce", ("x",), 1, 4)])
 
@@ -323,7 +323,7 @@ def test_other_collectives_than_predicted_are_a_failure(monkeypatch):
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--steps", "1", "--compare"])
     assert "NOT equal to the prediction on 1 of 1 rank" in result.output.replace("\n", " ")
     assert result.exception.exit_code == 1
-    monkeypatch.setattr("weft.layout.iteration.step_collectives", one_more)
+    monkeypatch.setattr("weft.layout.step.step_collectives", one_more)
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", "--dry-run"])
     assert "NOT equal to the prediction" in result.output
     assert result.exception.exit_code == 1
@@ -335,7 +335,7 @@ def test_a_dry_run_says_what_was_traced():
 
 
 def test_a_plan_names_what_can_be_trained(tmp_path):
-    from weft.layout.iteration import check_runnable
+    from weft.layout.trainable import check_runnable
     from weft.report.formats.json_in import read_plan
 
     plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"

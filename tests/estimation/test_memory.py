@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
 from weft.estimation.iteration import Estimator
-from weft.estimation.memory import block_activations, block_parameters
+from weft.estimation.memory import block_activations
 from weft.estimation.result import EstimateTable, MemoryParts
 from weft.layout.operations import Sizes
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
+from weft.layout.weights import block_parameters
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.model.catalogue import load as load_model
 

@@ -13,8 +13,8 @@ from models import EVERY, FEW, layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.iteration import Issue  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.step import Issue  # noqa: E402
 from weft.runtime.convert.parallelize import parallelize  # noqa: E402
 from weft.runtime.convert.roles import Head, Normal  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402

@@ -15,7 +15,7 @@ from models import EVERY, FEW, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from weft.layout.iteration import Issue  # noqa: E402
+from weft.layout.step import Issue  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.placement import fused, share  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402

@@ -20,11 +20,11 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from models import EVERY, gpt, layout_of, llama  # noqa: E402
 
-import weft.layout.iteration  # noqa: E402
+import weft.layout.step  # noqa: E402
 from weft.collectives.stages import stage  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.iteration import StepOptions  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.step import StepOptions  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.collectives import Collectives  # noqa: E402
 from weft.runtime.core.overlap import Switches  # noqa: E402
@@ -113,8 +113,8 @@ def test_sequence_parallelism_and_recomputation_as_predicted(grid, switches):
 @pytest.mark.parametrize("zero", [0, 1])
 def test_buckets_as_predicted(monkeypatch, zero):
     """Of a few thousand gradients, while at most eight matrices are scattered."""
-    monkeypatch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS", 5000.0)
-    monkeypatch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS_PER_RANK", 1.0)
+    monkeypatch.setattr(weft.layout.step, "BUCKET_ELEMENTS", 5000.0)
+    monkeypatch.setattr(weft.layout.step, "BUCKET_ELEMENTS_PER_RANK", 1.0)
     for grid in ((1, 1, 2, 4), (1, 1, 1, 8), (2, 2, 1, 2)):
         layout = layout_of(grid, zero=zero)
         check(job_of(gpt(vocab=64, layers=4)), layout, steps=4)

@@ -17,9 +17,9 @@ from models import BATCH, DATA_INSIDE, EVERY, SEQUENCE, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.iteration import StepOptions, step_collectives  # noqa: E402
 from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.step import StepOptions, step_collectives  # noqa: E402
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, Model, Recipe, resolve_job  # noqa: E402
 from weft.runtime.core.overlap import Switches  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402

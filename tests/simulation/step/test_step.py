@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import weft.layout.iteration
+import weft.layout.step
 from weft.cluster.calibration import Calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.errors import BadInput, Unsupported
 from weft.estimation.single import estimate
-from weft.layout.iteration import Issue, StepOptions, step_collectives
 from weft.layout.operations import Gemm
 from weft.layout.spec import Layout
+from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import resolve_job
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
@@ -157,8 +157,8 @@ def test_data_parallelism_by_hand():
 def test_buckets_that_are_complete_hide_behind_the_rest(monkeypatch):
     """Three buckets of four blocks, 51 products: of one second each, only that of the first matrices, which
     the backward pass reaches last, is waited for."""
-    monkeypatch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS", 20_000.0)
-    monkeypatch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS_PER_RANK", 1.0)
+    monkeypatch.setattr(weft.layout.step, "BUCKET_ELEMENTS", 20_000.0)
+    monkeypatch.setattr(weft.layout.step, "BUCKET_ELEMENTS_PER_RANK", 1.0)
     layout = Layout(data=8, micro_batch=2, zero=0)
     late = constant(replace(layout, overlap_reduce=False), collective=1.0, model=gpt(layers=4))
     assert late == pytest.approx(51 + 3 + 3)
@@ -236,8 +236,8 @@ def test_overlaps_and_bandwidth_only_help(job, layout, options, speeds):
 @given(JOBS, layouts(), OPTIONS, st.integers(500, 40_000))
 def test_the_collectives_of_many_buckets(job, layout, options, elements):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS", float(elements))
-        patch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS_PER_RANK", 1.0)
+        patch.setattr(weft.layout.step, "BUCKET_ELEMENTS", float(elements))
+        patch.setattr(weft.layout.step, "BUCKET_ELEMENTS_PER_RANK", 1.0)
         found = Counter(step_program(job, layout, options).issued)
         assert found == step_collectives(job.model, job.recipe, layout, options=options)
 
