@@ -65,7 +65,9 @@ def design_chart(study: DesignStudy) -> Chart:
         alt.Tooltip("money:N", title="cost"),
         alt.Tooltip("time:N", title="time"),
     ]
-    marks = alt.Chart(data(points)).mark_circle(size=80, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    marks = (
+        alt.Chart(data(points[::-1])).mark_circle(size=80, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    )
     labels = point_labels(
         points,
         [(row["cost"] / highest * _WIDTH, (high - row["seconds"]) / (high - low) * _HEIGHT) for row in points],
@@ -77,6 +79,6 @@ def design_chart(study: DesignStudy) -> Chart:
     chart = alt.layer(marks, *labels).properties(width=_WIDTH, height=_HEIGHT)
     title = f"{study.job.model.name} on {study.cluster.count:,} {study.cluster.accelerator.name}"
     simulated = all(one.simulated_s is not None for one in study.designs)
-    source = "simulated times" if simulated else "times of the closed form, or simulated"
+    source = "simulated times" if simulated else "times of the closed form where none was simulated"
     subtitle = f"network and size of its scale-up domain; {source}"
     return finished(chart, f"{title}: cost of the network against time", subtitle)

@@ -126,7 +126,7 @@ def _bars(panel: _Panel) -> Chart:
         for name, value in parts:
             begin, end = end, end + value
             share = f"{value / totals[i]:.0%}"
-            wide = value / limit * panel.width > 8 * len(share)
+            wide = value / limit * panel.width > 9 * len(share)
             if value > 0:
                 rows.append(
                     {

@@ -34,7 +34,7 @@ def evaluation_chart(evaluation: Evaluation) -> Chart:
     failed = list(dict.fromkeys(row.failed_spines for row in rows))
     width = len(failed) * (len(routers) * _BAR + _GAP)
     highest = max(float(row.replay.mean_s.mean()) for row in rows)
-    scale = linear(0, 1.06 * highest)
+    scale = linear(0, 1.12 * highest)
     colours = [_GREY, *COLOURS[:-1]]
     colour = alt.Color(
         "router:N",
