@@ -82,6 +82,40 @@ def test_a_lab_of_other_tools():
         read(LAB)
 
 
+BLOCKS = """
+name: blocks
+topology:
+  defaults: {kind: nokia_srlinux}
+  kinds:
+    linux: {image: "ghcr.io/hellt/network-multitool"}
+  nodes:
+    leaf:
+      startup-config: |
+        set / interface ethernet-1/1 admin-state enable
+        set / interface ethernet-1/1 subinterface 0 description "to: h1"
+    h1:
+      kind: linux
+      exec:
+        - >-
+          bash -c "ip address add 10.0.0.1/24 dev eth1;
+          ip route add default via 10.0.0.254"
+    h2: {kind: linux, exec: ["ip address add 10.0.0.2/24 dev eth1"]}
+  links:
+    - {endpoints: ["h1:eth1", "leaf:e1-1"], labels: {speed: 100 Gb/s}}
+    - endpoints: [
+        "h2:eth1",
+        "leaf:e1-2"
+      ]
+"""
+
+
+def test_labs_with_block_texts_and_braces():
+    fabric = read(BLOCKS, capacity_Bps=1e9)
+    assert fabric.names[:2] == ("h1", "h2")
+    assert fabric.accelerators == 2
+    assert fabric.capacity_Bps.tolist() == [12.5e9, 12.5e9, 1e9, 1e9]
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 40), st.sampled_from([4, 6, 8]))
 def test_round_trips(count, radix):
@@ -136,7 +170,7 @@ def test_what_cannot_be_written():
         ("speed: 100 Gb/s", "weft-capacity-Bps: fast", "is not a finite number"),
         ("speed: 100 Gb/s", "weft-cables: 0", "weft-cables is 0"),
         ("speed: 100 Gb/s", "weft-up: maybe", "weft-up is 'maybe'"),
-        ("    leaf2:\n", "    leaf2: {}\n", "braces is not read.*keep to plain lists"),
+        ("    leaf2:\n", "    leaf2: {\n", "not valid YAML.*write lists and tables out"),
         ("    leaf2:\n", "    leaf2: &x\n", "an anchor"),
         ("      labels:\n        speed: 100 Gb/s", "      labels: [fast]", "labels are no table"),
         ("    leaf2:\n", "    leaf2: text\n", "nodes.leaf2 is no table"),

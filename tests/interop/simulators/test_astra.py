@@ -105,7 +105,7 @@ def test_lists_in_lines_and_comments(reading):
         (NETWORK.replace("100.0", "-1"), r"bandwidth\[1\]: '-1' is not a number"),
         (NETWORK.replace("100.0", "nan"), r"bandwidth\[1\]: 'nan' is not a number"),
         (NETWORK.replace("850.0", "2us"), r"latency\[2\]: '2us' is not a number"),
-        (NETWORK.replace("[ Full", "{ Full"), "braces.*write each key in one line"),
+        (NETWORK.replace("[ Full", "{ Full"), "line 1: not valid YAML.*write each key in one line"),
         (NETWORK + NETWORK, "topology is given twice"),
         ("topology: Ring\nnpus_count: 4\nbandwidth: 1\nlatency: 1\n", "topology: is not a list"),
         (b"\xff\xfe", "not a text file"),
