@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster.catalogue import load as load_cluster
@@ -376,7 +376,6 @@ def steps(draw: st.DrawFn) -> tuple[Model, Layout, int, StepOptions]:
 
 
 @given(steps())
-@settings(max_examples=150, deadline=None)
 def test_steps_are_those_of_a_walk_over_the_layers(step: tuple[Model, Layout, int, StepOptions]) -> None:
     model, layout, stage, options = step
     found = step_collectives(model, RECIPE, layout, stage=stage, options=options)
@@ -409,7 +408,6 @@ def test_precision_sets_the_widths() -> None:
 
 
 @given(steps())
-@settings(max_examples=60, deadline=None)
 def test_sharding_the_optimizer_changes_the_reduction_over_data_alone(
     step: tuple[Model, Layout, int, StepOptions],
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -217,7 +217,6 @@ ACTIONS = st.lists(st.tuples(st.sampled_from(["gather", "scatter"]), st.integers
     st.builds(Switches, reduce_scatter=st.booleans(), all_gather=st.booleans(), weight_cache=st.booleans()),
     st.lists(st.tuples(ACTIONS, st.booleans()), min_size=1, max_size=4),
 )
-@settings(max_examples=200, deadline=None)
 def test_any_order_gets_what_it_asks_for(switches, steps):
     """Weights of the present step, every gradient once and in order, and nothing under way after a step,
     also one that fails."""
