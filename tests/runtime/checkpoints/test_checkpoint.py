@@ -463,6 +463,7 @@ def test_pickles_are_not_executed(saved, tmp_path, name, writer):
 # On four ranks
 
 
+@pytest.mark.slow
 def test_four_ranks_save_and_another_grid_loads(tmp_path):
     """Also: a rank's refusal is every rank's."""
     ranks = [

@@ -293,6 +293,7 @@ def test_weights_are_gathered_one_by_one():
     assert whole.iteration_s < found.seconds < 1.1 * whole.iteration_s
 
 
+@pytest.mark.slow
 def test_hidden_collectives_slow_computation_down():
     job = resolve_job("llama-3.1-8b")
     cluster = load_cluster("h100-64")
