@@ -234,7 +234,10 @@ def figures_table() -> str:
         (row["what"].format_map(figures), row["result"].format_map(figures), f"`{row['command']}`")
         for row in tomllib.loads((ROOT / "benchmarks" / "figures.toml").read_text(encoding="utf-8"))["row"]
     ]
-    return rows(("what", "result", "command"), lines)
+    loads = sorted(record["machine"]["load_at_start"] for record in records.values())
+    cores = {record["machine"]["cores"] for record in records.values()}
+    busy = f"\nLoad of the machine as these records began: {loads[0]} to {loads[-1]} on {max(cores)} cores.\n"
+    return rows(("what", "result", "command"), lines) + busy
 
 
 def listed(items: tuple[str, ...]) -> str:
