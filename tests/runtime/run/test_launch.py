@@ -136,7 +136,9 @@ def _launched(call: str, folder: Path) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize("how", ["Ctrl-C", "ended", pytest.param("killed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "how", ["Ctrl-C", *(pytest.param(how, marks=pytest.mark.slow) for how in ("ended", "killed"))]
+)
 def test_no_rank_outlives_the_start(work, tmp_path: Path, how: str) -> None:
     """Ctrl-C reaches the whole group as from a terminal; a parent that is killed cannot tell its ranks."""
     temporary = tmp_path / "temporary"
