@@ -23,7 +23,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.large_base_example],
 )
-settings.register_profile("thorough", settings.get_profile("repeatable"), max_examples=300)
+settings.register_profile("thorough", settings.get_profile("repeatable"), max_examples=200)
 settings.register_profile("explore", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

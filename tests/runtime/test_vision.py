@@ -157,7 +157,12 @@ def attended(layout):
 
 
 @pytest.mark.parametrize(
-    "degrees", [{"x": 2, "y": 2, "z": 2}, {"y": 2, "data": 4}, pytest.param({"x": 8}, marks=pytest.mark.slow)], ids=str
+    "degrees",
+    [
+        {"x": 2, "y": 2, "z": 2},
+        *(pytest.param(degrees, marks=pytest.mark.slow) for degrees in ({"x": 8}, {"y": 2, "data": 4})),
+    ],
+    ids=str,
 )
 def test_attention_that_is_not_causal(ranks, degrees):
     assert max(max(errors) for errors in ranks.run(attended, Layout(**degrees))) <= 1e-13
