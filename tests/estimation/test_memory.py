@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster.catalogue import load as load_cluster
@@ -44,7 +44,6 @@ def sizes(layout: Layout, recipe: Recipe) -> Sizes:
 
 
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from([128, 256, 1024]))
-@settings(deadline=None)
 def test_unfused_block_keeps_what_the_paper_counts(t: int, b: int, h: int) -> None:
     """Table 2 of arXiv 2205.05198."""
     a, s = 8, UNFUSED.sequence

@@ -400,7 +400,6 @@ def steps(draw: st.DrawFn) -> tuple[Model, Layout, int, StepOptions]:
 
 
 @given(steps())
-@settings(max_examples=150, deadline=None)
 def test_steps_are_those_of_a_walk_over_the_layers(step: tuple[Model, Layout, int, StepOptions]) -> None:
     model, layout, stage, options = step
     found = step_collectives(model, RECIPE, layout, stage=stage, options=options)
@@ -433,7 +432,6 @@ def test_precision_sets_the_widths() -> None:
 
 
 @given(steps())
-@settings(max_examples=60, deadline=None)
 def test_sharding_the_optimizer_changes_the_reduction_over_data_alone(
     step: tuple[Model, Layout, int, StepOptions],
 ) -> None:
@@ -574,7 +572,7 @@ def close(found: Sums, wanted: Sums) -> bool:
     "software", [BLOCKWISE, replace(BLOCKWISE, pieces=3.0), RUNTIME], ids=["block", "pieces", "weft"]
 )
 @given(cut=cut_jobs())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
 def test_estimator_simulator_and_step_are_one_list(software: Software, cut: tuple[Job, Layout]) -> None:
     """Bytes and calls of every group that the simulator draws, and the seconds that the estimator prices, are
     the sum over the step: the estimator's with kernels of no time and no overlap, in which the slowest stage is
@@ -618,7 +616,7 @@ def sent(call: Call) -> bool:
 
 @pytest.mark.parametrize("model", [GPT, UNTIED, LLAMA], ids=lambda model: model.name)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 def test_the_runtime_issues_what_the_simulator_draws(model: Model, data: st.DataObject) -> None:
     """``step_collectives``, which traces of the runtime equal (tests/runtime/measure/test_trace.py), adds up to
     the bytes and calls that the simulator draws of the same software."""

@@ -116,7 +116,7 @@ def test_labs_with_block_texts_and_braces():
     assert fabric.capacity_Bps.tolist() == [12.5e9, 12.5e9, 1e9, 1e9]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 40), st.sampled_from([4, 6, 8]))
 def test_round_trips(count, radix):
     fabric = clos.build(count, radix=radix, bandwidth_Bps=50e9 / 3)
@@ -190,7 +190,6 @@ def test_interfaces_with_long_names():
     assert "no name of an interface" in " ".join(lint(text))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1200), st.integers(0, 40), st.text(alphabet='[]:"- \nlinkes01', max_size=20))
 def test_changed_labs_give_a_fabric_or_an_error(at, length, inserted):
     with contextlib.suppress(WeftError):

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported, WeftError
@@ -113,7 +113,6 @@ def test_host_lists():
     assert compress(["n08", "n09", "n10", "n12", "a", "b1"]) == "n[08-10,12],a,b1"
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.from_regex(r"[a-z]{1,2}[0-9]{0,3}", fullmatch=True), min_size=1, max_size=20))
 def test_compressed_lists_expand_to_the_same(names):
     assert expand(compress(names), where="x") == names
@@ -153,7 +152,6 @@ def test_what_slurm_cannot_hold():
         write(read(CONF), hosts=["a"])
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from([TREE, CONF]),
     st.integers(0, 600),

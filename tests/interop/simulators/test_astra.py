@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName, Unsupported, WeftError
@@ -153,13 +153,11 @@ DIMENSIONS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(DIMENSIONS, min_size=1, max_size=6))
 def test_networks_are_read_back_exactly(reading, dimensions):
     assert reading(read_network, write_network(dimensions)) == tuple(dimensions)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 2**22), min_size=1, max_size=8))
 def test_logical_topologies_are_read_back(reading, sizes):
     text = write_logical_topology(sizes)
@@ -297,7 +295,6 @@ def systems(draw):
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(systems(), st.none() | st.integers(1, 5000), st.none() | st.integers(1, 5000))
 def test_systems_are_read_back(reading, given_system, tera, giga):
     assert reading(read_system, write_system(given_system, version="1")) == given_system
@@ -324,7 +321,6 @@ def test_what_version_two_cannot_hold():
         write_system(replace(plain, algorithms={"all-reduce": ("in-switch",)}))
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.sampled_from([0, 1, 2, 3]), st.integers(0, 700), st.integers(0, 40), st.binary(max_size=12))
 def test_changed_files_give_a_result_or_an_error(reading, which, at, length, inserted):
     reader, text = (

@@ -208,7 +208,6 @@ def predicted(job, layout, options, speeds, faster=1.0):
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(JOBS, layouts(), OPTIONS, SPEEDS)
 def test_the_parts_of_a_step(job, layout, options, speeds):
     found = predicted(job, layout, options, speeds)
@@ -222,7 +221,6 @@ def test_the_parts_of_a_step(job, layout, options, speeds):
         assert seconds <= found.seconds * (1 + 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(JOBS, layouts(), OPTIONS, SPEEDS)
 def test_overlaps_and_bandwidth_only_help(job, layout, options, speeds):
     found = predicted(job, layout, options, speeds).seconds
@@ -232,7 +230,7 @@ def test_overlaps_and_bandwidth_only_help(job, layout, options, speeds):
     assert found <= predicted(job, replayed, options, speeds).seconds * (1 + 1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(JOBS, layouts(), OPTIONS, st.integers(500, 40_000))
 def test_the_collectives_of_many_buckets(job, layout, options, elements):
     with pytest.MonkeyPatch.context() as patch:
@@ -242,7 +240,7 @@ def test_the_collectives_of_many_buckets(job, layout, options, elements):
         assert found == step_collectives(job.model, job.recipe, layout, options=options)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(JOBS, layouts(), OPTIONS)
 def test_every_collective_is_waited_for_once_it_was_issued(job, layout, options):
     started, waited = 0, set()
@@ -295,6 +293,7 @@ def test_weights_are_gathered_one_by_one():
     assert whole.iteration_s < found.seconds < 1.1 * whole.iteration_s
 
 
+@pytest.mark.slow
 def test_hidden_collectives_slow_computation_down():
     job = resolve_job("llama-3.1-8b")
     cluster = load_cluster("h100-64")
