@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from weft.errors import BadInput
-from weft.layout.iteration import check_trainable
 from weft.layout.spec import Layout
+from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
 from weft.runtime.checkpoints.state import State
