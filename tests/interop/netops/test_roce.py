@@ -15,6 +15,9 @@ from weft.errors import BadInput, UnknownName
 from weft.interop.netops.addressing import addressing
 from weft.interop.netops.plan_paths import planned_paths
 from weft.interop.netops.roce import (
+    NextHops,
+    Packet,
+    crc32,
     flow_label_of_queue_pairs,
     lint_csv,
     lint_json,
@@ -23,7 +26,6 @@ from weft.interop.netops.roce import (
     write_csv,
     write_json,
 )
-from weft.interop.netops.switch_hash import NextHops, Packet, crc32
 
 
 @pytest.mark.parametrize(("label", "port"), [(0x12345, 0xE341), (0xFFFFF, 0xFFC0), (0, 0xC000)])
