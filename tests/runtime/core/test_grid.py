@@ -27,8 +27,7 @@ from weft.runtime.core.matmul import Matmul  # noqa: E402
 from weft.runtime.core.overlap import Overlap, Switches  # noqa: E402
 from weft.runtime.core.parameters import Matrix, Vector  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.layers.attention import Attention4D, Rotary  # noqa: E402
-from weft.runtime.layers.decoder import Decoder4D, Details, Stage  # noqa: E402
+from weft.runtime.layers.decoder import Attention4D, Decoder4D, Details, Rotary, Stage  # noqa: E402  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
 from weft.runtime.layers.norm import Norm4D  # noqa: E402
 from weft.runtime.layers.vocabulary import Embedding4D, Head4D  # noqa: E402

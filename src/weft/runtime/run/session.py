@@ -21,10 +21,9 @@ from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.initial import initialize
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.parameters import holdings
+from weft.runtime.core.parameters import holdings, initialize
 from weft.runtime.core.precision import Precision
 from weft.runtime.layers.decoder import Details
 from weft.runtime.run.data import Batches, Corpus, rows_of
