@@ -87,8 +87,3 @@ def near_cube(nodes: int, dimensions: int) -> tuple[int, ...]:
         sizes.append(best)
         nodes //= best
     return tuple(sorted(sizes, reverse=True))
-
-
-def _divisors(value: int) -> list[int]:
-    small = [d for d in range(1, int(value**0.5) + 1) if value % d == 0]
-    return [*small, *(value // d for d in small)]
