@@ -3,6 +3,11 @@
 The *level* is the rate per weight.  A link that is not full yet can only fill later when a flow elsewhere
 stops, so a heap of links by the level at which they fill may hold old, too low keys: a link whose key has
 risen goes back.
+
+This is the problem stated once: flows by path, in arrays of equal length.  ``simulation.flows._fill`` fills the
+links of a network whose flows come and go, over slots that each link keeps from event to event, and tells which
+links stopped which flows; to list the flows anew for this kernel at every event would cost more than the
+filling.  Tests hold both against ``maxmin.reference``.
 """
 
 from __future__ import annotations
@@ -68,6 +73,7 @@ def share_of(problem: Problem, flow: int, place: int) -> float:
 def seat(problem: Problem) -> None:
     """List the flows of each link, in order."""
     links, total = problem.links, 0
+    # Counting sort of places by link: counts first, then where each link begins, then the places in flow order.
     for place in range(len(problem.path)):
         links[problem.path[place]].end += 1
     for link in range(len(links)):
@@ -142,6 +148,9 @@ def fill(problem: Problem) -> None:
     """Raise all flows until a link or the cap stops each; what nothing stops gets infinity."""
     seat(problem)
     size, now, nlinks, heap = first_keys(problem), 0.0, len(problem.links), problem.heap
+    # All open flows have the level `now`, which never falls.  A key of the heap is never above the level at which
+    # its link fills or its cap binds, so a top whose key is right comes next.  A stop takes `level` x share from
+    # the link, no more than its open flows had: no link is ever overfull.
     while size > 0:
         at, item = heap[0].key, heap[0].item
         if item < nlinks and problem.links[item].open > 0:

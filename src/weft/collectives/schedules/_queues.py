@@ -120,6 +120,7 @@ def join(ops: Operations, times: Times, room: Room, op: int, now: float) -> None
 @jit
 def serve(ops: Operations, times: Times, room: Room, dimension: int, now: float, machine: Machine) -> None:
     """Give free slots to the operations at the head of the queue."""
+    # The queue is in the order of the rule; under FIXED the operation whose turn it is may not have come yet.
     while room.used[dimension] < machine.slots and room.first[dimension] >= 0:
         op = room.first[dimension]
         if machine.rule == FIXED and ops.rank[op] != room.turn[dimension]:
@@ -246,6 +247,7 @@ def leave(
     advance(room, dimension, now)
     count = room.sharing[dimension] - 1
     room.sharing[dimension] = count
+    # Places keep the order of joining, so that equal ends leave in that order.
     for place in range(at, count):
         room.moving[dimension, place] = room.moving[dimension, place + 1]
         room.target[dimension, place] = room.target[dimension, place + 1]
@@ -267,6 +269,7 @@ def play(ops: Operations, tasks: Tasks, times: Times, room: Room, machine: Machi
     for task in range(len(tasks.seconds)):
         if tasks.waits[task] == 0:
             begin(ops, tasks, times, room, wide(task), now, machine)
+    # `now` never falls; every dimension that has a free slot and a queue was served when either changed.
     while room.state[LIVE] > 0.0:
         dimension, at, time = soonest(room)
         size = int(room.state[EVENTS])
