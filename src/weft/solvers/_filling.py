@@ -27,7 +27,7 @@ LINK = np.dtype(
 )
 
 
-class Problem(NamedTuple):
+class Filling(NamedTuple):
     """The arrays of ``maxmin.solve``, and room to work."""
 
     capacity: Floats
@@ -45,9 +45,9 @@ class Problem(NamedTuple):
     even: bool
 
 
-def new_problem(capacity: Floats, indptr: Ints, path: Ints, usage: Floats, weight: Floats, cap: Floats) -> Problem:
+def new_problem(capacity: Floats, indptr: Ints, path: Ints, usage: Floats, weight: Floats, cap: Floats) -> Filling:
     """Room for a problem."""
-    return Problem(
+    return Filling(
         capacity=np.ascontiguousarray(capacity, dtype=np.float64),
         indptr=np.ascontiguousarray(indptr, dtype=np.int64),
         path=np.ascontiguousarray(path, dtype=np.int32),
@@ -64,13 +64,13 @@ def new_problem(capacity: Floats, indptr: Ints, path: Ints, usage: Floats, weigh
 
 
 @jit
-def share_of(problem: Problem, flow: int, place: int) -> float:
+def share_of(problem: Filling, flow: int, place: int) -> float:
     """What a flow loads a link of its path with at level 1."""
     return 1.0 if problem.even else float(problem.usage[place] * problem.weight[flow])
 
 
 @jit
-def seat(problem: Problem) -> None:
+def seat(problem: Filling) -> None:
     """List the flows of each link, in order."""
     links, total = problem.links, 0
     # Counting sort of places by link: counts first, then where each link begins, then the places in flow order.
@@ -89,7 +89,7 @@ def seat(problem: Problem) -> None:
 
 
 @jit
-def add_up(problem: Problem, link: int) -> None:
+def add_up(problem: Filling, link: int) -> None:
     """Sum afresh what flows with a level leave of a link, and the shares of its open flows."""
     this = problem.links[link]
     left, rising = problem.capacity[link], 0.0
@@ -104,7 +104,7 @@ def add_up(problem: Problem, link: int) -> None:
 
 
 @jit
-def first_keys(problem: Problem) -> int:
+def first_keys(problem: Filling) -> int:
     """Fill the heap with links, by the level at which they would fill, and caps; returns its size."""
     size, heap, nlinks = 0, problem.heap, len(problem.links)
     for number in range(nlinks):
@@ -122,7 +122,7 @@ def first_keys(problem: Problem) -> int:
 
 
 @jit
-def stop(problem: Problem, flow: int, level: float) -> None:
+def stop(problem: Filling, flow: int, level: float) -> None:
     """Give a flow its level and take it off its links."""
     problem.level[flow], problem.stopped[flow] = level, 1
     for place in range(problem.indptr[flow], problem.indptr[flow + 1]):
@@ -133,7 +133,7 @@ def stop(problem: Problem, flow: int, level: float) -> None:
 
 
 @jit
-def fills_at(problem: Problem, link: int, known: float, now: float) -> float:
+def fills_at(problem: Filling, link: int, known: float, now: float) -> float:
     """Level at which a link fills, which was known to be at least some level."""
     this = problem.links[link]
     level = max(this.left / this.rising, now)
@@ -144,7 +144,7 @@ def fills_at(problem: Problem, link: int, known: float, now: float) -> float:
 
 
 @jit
-def fill(problem: Problem) -> None:
+def fill(problem: Filling) -> None:
     """Raise all flows until a link or the cap stops each; what nothing stops gets infinity."""
     seat(problem)
     size, now, nlinks, heap = first_keys(problem), 0.0, len(problem.links), problem.heap

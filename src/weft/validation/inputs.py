@@ -129,14 +129,14 @@ SAME = 0.08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class FoundCluster:
     """A cluster and what was assumed of it."""
 
     cluster: Cluster
     assumptions: tuple[str, ...]
 
 
-def machine(run: Run) -> Machine:
+def machine(run: Run) -> FoundCluster:
     """The cluster of a run.
 
     Raises:
@@ -147,7 +147,7 @@ def machine(run: Run) -> Machine:
     for site, (preset, node) in SITES.items():
         if re.search(rf"\b{site}\b", words) and count % node == 0:
             cluster = catalogue.load(f"{preset}-{count}")
-            return Machine(cluster=cluster, assumptions=(f"network of {preset}",))
+            return FoundCluster(cluster=cluster, assumptions=(f"network of {preset}",))
     assumed: list[str] = []
     chip = _stated(run, named_accelerator(run.gpu), assumed)
     domain = _domain(run, chip, count, assumed)
@@ -155,7 +155,9 @@ def machine(run: Run) -> Machine:
     kind: TierKind | None = "switch" if "dgx-2" in run.gpu.lower() else None
     tiers = catalogue.default_tiers(chip, count, kind=kind)
     name = f"{chip.name} x {count}"
-    return Machine(cluster=Cluster(name=name, accelerator=chip, count=count, tiers=tiers), assumptions=tuple(assumed))
+    return FoundCluster(
+        cluster=Cluster(name=name, accelerator=chip, count=count, tiers=tiers), assumptions=tuple(assumed)
+    )
 
 
 def named_accelerator(text: str) -> Accelerator:

@@ -22,7 +22,7 @@ class Course(NamedTuple):
     sent_bytes: Floats
 
 
-class Grid(NamedTuple):
+class Dimensions(NamedTuple):
     """The dimensions: size, distance of neighbours in ranks, latency of a step; and of each dimension and
     rank the seconds that a byte costs."""
 
@@ -96,7 +96,14 @@ def together(now: Floats, cost: Floats, size: int, sent: float, latency: float) 
 
 @jit
 def walk(
-    course: Course, grid: Grid, ready: Floats, free: Floats, held: Flags, now: Floats, then: Floats, cost: Floats
+    course: Course,
+    network: Dimensions,
+    ready: Floats,
+    free: Floats,
+    held: Flags,
+    now: Floats,
+    then: Floats,
+    cost: Floats,
 ) -> None:
     """Go through all stages.
 
@@ -107,7 +114,7 @@ def walk(
     # Stages come after all they wait for, so that `ready` and `free` are final when they are read.
     for op in range(len(course.chunk)):
         chunk, dimension = course.chunk[op], course.dimension[op]
-        size, stride, latency = grid.size[dimension], grid.stride[dimension], grid.latency[dimension]
+        size, stride, latency = network.size[dimension], network.stride[dimension], network.latency[dimension]
         pattern, sent, steps = course.pattern[op], course.sent_bytes[op], course.steps[op]
         for first in range(ranks):
             if first // stride % size != 0:
@@ -115,7 +122,7 @@ def walk(
             for here in range(size):
                 rank = first + here * stride
                 now[here] = max(ready[chunk, rank], free[dimension, rank])
-                cost[here] = grid.cost[dimension, rank]
+                cost[here] = network.cost[dimension, rank]
                 free[dimension, rank] = now[here] + sent * cost[here]
             if pattern == RING:
                 by_ring(now, then, cost, size, sent, steps, latency)

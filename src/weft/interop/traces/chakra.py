@@ -61,7 +61,7 @@ def read_trace(
         Unsupported: a gather or a scatter.
     """
     rank = _RANK.search(os.fspath(path))
-    context = Context(
+    context = TraceContext(
         where=os.fspath(path),
         peak_flops=None if peak_flops is None else checks.positive(peak_flops, "peak_flops"),
         memory_Bps=None if memory_Bps is None else checks.positive(memory_Bps, "memory_Bps"),
@@ -150,7 +150,7 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
 class _Reader:
     """Tasks of one trace, and counts of what its reading assumes."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: TraceContext) -> None:
         self.context, self.where = context, context.where
         self.assumed: Counter[str] = Counter()
         self.at: dict[int, int] = {}
@@ -161,7 +161,7 @@ class _Reader:
 
     def read(self, raw: bytes) -> Workload:
         for message in chakra_schema.decode(raw, self.where):
-            self._add(Node(message, self.context))
+            self._add(TraceNode(message, self.context))
         if not self.work:
             raise BadInput("holds no nodes", where=self.where, remedy="give a trace with nodes")
         waits = [self._tasks_before(number) for number in range(len(self.work))]
@@ -184,7 +184,7 @@ class _Reader:
             TopologicalSorter(dict(enumerate(waits))).prepare()
             raise
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: TraceNode) -> None:
         if node.id in self.at:
             raise node.bad("has the id of an earlier node", "give every node its own id")
         self.dependencies += len(node.message.data_deps) + len(node.message.ctrl_deps)
@@ -196,7 +196,7 @@ class _Reader:
         self.waits.append(list(dict.fromkeys([*node.message.data_deps, *node.message.ctrl_deps])))
         self.work.append(self._work(node))
 
-    def _work(self, node: Node) -> tuple[float, Communication | None]:
+    def _work(self, node: TraceNode) -> tuple[float, Communication | None]:
         self.assumed["host"] += node.on_host
         if node.communicates:
             self.assumed["recorded"] += node.message.duration_micros > 0
@@ -251,7 +251,7 @@ LONGEST_S, MOST = 1e9, 1e18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class TraceContext:
     """What a trace leaves to others: the accelerator, the network's dimensions, the groups, its own rank."""
 
     where: str
@@ -280,7 +280,7 @@ def wire_size(kind: CommunicationKind, bytes_: float, members: int) -> int:
     return round(bytes_ / members) if kind == "all-gather" else round(bytes_)
 
 
-class Node:
+class TraceNode:
     """One node's message, with its attributes by name.
 
     Raises:
@@ -289,7 +289,7 @@ class Node:
 
     __slots__ = ("attributes", "context", "id", "kind", "message", "name")
 
-    def __init__(self, message: Any, context: Context) -> None:
+    def __init__(self, message: Any, context: TraceContext) -> None:
         self.message, self.context = message, context
         self.id, self.name, self.kind = int(message.id), str(message.name), int(message.type)
         self.attributes: dict[str, tuple[str | None, Any]] = {}

@@ -23,7 +23,7 @@ from weft.layout.iteration import Issue, check_trainable
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import Layout
 from weft.model.job import Job
-from weft.runtime.core.grid import AXES, JOINED, Grid
+from weft.runtime.core.grid import GRID_AXES, JOINED, Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
@@ -152,7 +152,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert grid is not None
         if grid.ends is not None and group.group_name == grid.ends.group_name:
             return ("pipeline",)
-        for axes in (*((axis,) for axis in AXES), *JOINED):
+        for axes in (*((axis,) for axis in GRID_AXES), *JOINED):
             known = grid.group(*axes)
             if known is not None and known.group_name == group.group_name:
                 return grid.axes(*axes)

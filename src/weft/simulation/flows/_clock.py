@@ -23,8 +23,8 @@ from weft.simulation.flows._state import (
     SEEDS,
     SOLVES,
     TAKEN,
-    Clock,
     Net,
+    Timeline,
 )
 from weft.solvers._arrays import Records, wide
 from weft.solvers._heap import pop, push
@@ -32,7 +32,7 @@ from weft.solvers._jit import jit
 
 
 @jit
-def touch(clock: Clock, flow: int) -> None:
+def touch(clock: Timeline, flow: int) -> None:
     """Note that a flow's completion time has changed."""
     node = flow >> 4
     if clock.nodes[node].dirty == 0:
@@ -42,7 +42,7 @@ def touch(clock: Clock, flow: int) -> None:
 
 
 @jit
-def least(clock: Clock, level: int, node: int) -> float:
+def least(clock: Timeline, level: int, node: int) -> float:
     """The soonest completion below a node."""
     best, begin = np.inf, node << 4
     if level == 0:
@@ -56,7 +56,7 @@ def least(clock: Clock, level: int, node: int) -> float:
 
 
 @jit
-def refresh(clock: Clock) -> float:
+def refresh(clock: Timeline) -> float:
     """Repair the tree; returns the soonest completion."""
     nodes, last = clock.nodes, len(clock.levels) - 2
     # Nodes below this level hold the least of their children; the queue of a level lists those that may not.
@@ -76,7 +76,7 @@ def refresh(clock: Clock) -> float:
 
 
 @jit
-def collect(clock: Clock, flow_list: Records, latest: float) -> int:
+def collect(clock: Timeline, flow_list: Records, latest: float) -> int:
     """List the flows that complete by a time as ``due``, in order; returns how many."""
     nodes, levels, last = clock.nodes, clock.levels, len(clock.levels) - 2
     found, node, level = 0, 0, last
@@ -167,7 +167,7 @@ def leave(net: Net, flow: int) -> None:
 
 
 @jit
-def complete(net: Net, clock: Clock, flow: int, now: float) -> None:
+def complete(net: Net, clock: Timeline, flow: int, now: float) -> None:
     """A flow has ended, and with the last one of its phase the phase."""
     trip = net.trips[flow]
     trip.completion = now
@@ -177,7 +177,7 @@ def complete(net: Net, clock: Clock, flow: int, now: float) -> None:
 
 
 @jit
-def end_phase(net: Net, clock: Clock, phase: int, now: float) -> None:
+def end_phase(net: Net, clock: Timeline, phase: int, now: float) -> None:
     """Let the phases that waited for this one last begin after their delay."""
     this = clock.phases[phase]
     this.end = now
@@ -192,7 +192,7 @@ def end_phase(net: Net, clock: Clock, phase: int, now: float) -> None:
 
 
 @jit
-def arrive(net: Net, clock: Clock, flow: int, now: float) -> None:
+def arrive(net: Net, clock: Timeline, flow: int, now: float) -> None:
     """The first byte of a flow moves."""
     this, trip = net.flows[flow], net.trips[flow]
     bare = this.first == this.end
@@ -209,7 +209,7 @@ def arrive(net: Net, clock: Clock, flow: int, now: float) -> None:
 
 
 @jit
-def begin_phase(net: Net, clock: Clock, phase: int, now: float) -> None:
+def begin_phase(net: Net, clock: Timeline, phase: int, now: float) -> None:
     """Start a phase's flows, each after its latency."""
     this = clock.phases[phase]
     this.begin = now
@@ -226,7 +226,7 @@ def begin_phase(net: Net, clock: Clock, phase: int, now: float) -> None:
 
 
 @jit
-def finish_flows(net: Net, clock: Clock, now: float, latest: float) -> None:
+def finish_flows(net: Net, clock: Timeline, now: float, latest: float) -> None:
     """All completions of one instant."""
     for at in range(collect(clock, net.flow_list, latest)):
         flow = net.flow_list[at].due
@@ -237,7 +237,7 @@ def finish_flows(net: Net, clock: Clock, now: float, latest: float) -> None:
 
 
 @jit
-def happen(net: Net, clock: Clock, now: float) -> None:
+def happen(net: Net, clock: Timeline, now: float) -> None:
     """Everything of one instant except new rates."""
     latest, counter = now * (1.0 + INSTANT), net.counter
     finish_flows(net, clock, now, latest)
@@ -261,7 +261,7 @@ def happen(net: Net, clock: Clock, now: float) -> None:
 
 
 @jit
-def apply_changes(net: Net, clock: Clock, now: float) -> None:
+def apply_changes(net: Net, clock: Timeline, now: float) -> None:
     """Let the flows whose level changed go on at their new rates."""
     # Only here bytes are taken off: since `since` the rate was constant.
     for at in range(net.counter[CHANGED]):
@@ -275,7 +275,7 @@ def apply_changes(net: Net, clock: Clock, now: float) -> None:
 
 
 @jit
-def sample(net: Net, clock: Clock, link: int, now: float) -> None:
+def sample(net: Net, clock: Timeline, link: int, now: float) -> None:
     """Note a link's rate if it is another one now."""
     this, load = net.links[link], 0.0
     for slot in range(this.first, this.first + this.count):
@@ -288,7 +288,7 @@ def sample(net: Net, clock: Clock, link: int, now: float) -> None:
 
 
 @jit
-def sample_changes(net: Net, clock: Clock, now: float) -> None:
+def sample_changes(net: Net, clock: Timeline, now: float) -> None:
     """Sample the links that flows came to or left, and those of flows with another rate."""
     for at in range(net.counter[SEEDS]):
         sample(net, clock, net.link_list[at].seed, now)
@@ -299,7 +299,7 @@ def sample_changes(net: Net, clock: Clock, now: float) -> None:
 
 
 @jit
-def share(net: Net, clock: Clock, mode: int, local: float, now: float) -> None:
+def share(net: Net, clock: Timeline, mode: int, local: float, now: float) -> None:
     """New rates and completion times, where they change."""
     counter = net.counter
     counter[SOLVES] += 1
@@ -319,7 +319,7 @@ def share(net: Net, clock: Clock, mode: int, local: float, now: float) -> None:
 
 
 @jit
-def soonest_of(net: Net, clock: Clock) -> float:
+def soonest_of(net: Net, clock: Timeline) -> float:
     """When something happens next; infinity if nothing does."""
     counter, soonest = net.counter, refresh(clock)
     if counter[READY] > 0:
@@ -332,7 +332,7 @@ def soonest_of(net: Net, clock: Clock) -> float:
 
 
 @jit
-def advance(net: Net, clock: Clock, mode: int, local: float, until: float) -> bool:
+def advance(net: Net, clock: Timeline, mode: int, local: float, until: float) -> bool:
     """Run on; True when nothing more happens up to a time, or a phase that halts has ended; False when the
     samples have to be taken away first."""
     # No event lies before `now`, rates are those of all active flows, and samples have room for one instant.

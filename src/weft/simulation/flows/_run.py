@@ -19,7 +19,7 @@ from weft.simulation.flows._state import (
     RIPPLES,
     SAMPLE,
     SOLVES,
-    Clock,
+    Timeline,
     blank,
     new_net,
     new_tree,
@@ -101,7 +101,7 @@ def grouped(group: Ints, groups: int) -> tuple[Ints, Ints]:
     return first, np.argsort(group, kind="stable").astype(np.int64)
 
 
-def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], samples: int) -> tuple[Clock, int]:
+def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], samples: int) -> tuple[Timeline, int]:
     """Nothing done, with room for some samples of links; also the number of phases that are ready.
 
     Raises:
@@ -115,7 +115,7 @@ def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], sam
     heap["key"][: len(ready)], heap["item"][: len(ready)] = begin[order], ready[order]
     timed = sorted(events, key=lambda event: (event.time_s, event.link))
     nodes, levels = new_tree(len(traffic))
-    clock = Clock(
+    clock = Timeline(
         finish=np.full(len(traffic), np.inf),
         nodes=nodes,
         levels=levels,
