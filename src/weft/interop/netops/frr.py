@@ -22,7 +22,7 @@ from typing import Literal
 from weft.errors import Unsupported
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.netops.addressing import Addressing, addressing
+from weft.interop.netops.addressing import Addressing, addressing, first_links
 from weft.interop.netops.plan_paths import PlannedPath, network_paths
 from weft.routing.traffic import JobTraffic
 
@@ -139,13 +139,9 @@ def _base(fabric: Fabric, plan: Addressing, node: int, links: list[int]) -> list
 
 def _labels(fabric: Fabric, plan: Addressing, links: list[int]) -> list[str]:
     """One label-switched path to every neighbour: over the first live link that leads there."""
-    first: dict[int, int] = {}
-    for link in links:
-        if fabric.up[link]:
-            first.setdefault(int(fabric.target[link]), link)
     return [
         f"mpls lsp {plan.label(other)} {plan.gateway_ipv4(link)} implicit-null"
-        for other, link in sorted(first.items())
+        for other, link in first_links(fabric, links)
     ]
 
 

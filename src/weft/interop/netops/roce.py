@@ -55,31 +55,6 @@ COLUMNS = ("src_ip", "dst_ip", "queue_pair", "udp_sport", "expected_path", "stat
 _BETWEEN = "|"
 
 
-def udp_source_port(flow_label: int) -> int:
-    """The UDP source port of a 20-bit flow label, as the verbs library computes it.
-
-    Raises:
-        BadInput: more than 20 bits.
-    """
-    if not 0 <= flow_label < 2**20:
-        raise BadInput(f"flow label {flow_label} is not of 20 bits", where="flow label")
-    return FIRST_PORT | ((flow_label & 0x3FFF) ^ ((flow_label & 0xFC000) >> 14))
-
-
-def flow_label_of_queue_pairs(lqpn: int, rqpn: int) -> int:
-    """The flow label that the kernel takes for a local and a remote 24-bit queue pair if none is asked for.
-
-    Raises:
-        BadInput: a number of more than 24 bits.
-    """
-    if not (0 <= lqpn < 2**24 and 0 <= rqpn < 2**24):
-        raise BadInput(f"{lqpn} and {rqpn} are not queue pairs of 24 bits", where="queue pairs")
-    value = lqpn * rqpn
-    value ^= value >> 20
-    value ^= value >> 40
-    return value & 0xFFFFF
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePort:
     """A row of the table; ``path`` are names of nodes from source to destination, ``udp_sport`` None where

@@ -19,7 +19,7 @@ from ipaddress import IPv6Address, IPv6Network
 
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.netops.addressing import BLOCK, DECAPSULATE, Addressing, addressing
+from weft.interop.netops.addressing import BLOCK, DECAPSULATE, Addressing, addressing, first_links
 from weft.interop.netops.frr import check_parallel
 from weft.interop.netops.plan_paths import PlannedPath, network_paths, path_to_destination
 from weft.routing.traffic import JobTraffic
@@ -72,13 +72,9 @@ def _interfaces(fabric: Fabric, plan: Addressing, node: int, links: list[int]) -
 
 
 def _neighbours(fabric: Fabric, plan: Addressing, links: list[int]) -> list[str]:
-    first: dict[int, int] = {}
-    for link in links:
-        if fabric.up[link]:
-            first.setdefault(int(fabric.target[link]), link)
     return [
         f"ipv6 route {plan.locator(other)} {plan.gateway_ipv6(link)} {plan.interfaces[link]}"
-        for other, link in sorted(first.items())
+        for other, link in first_links(fabric, links)
     ]
 
 
