@@ -20,7 +20,7 @@ from ipaddress import IPv6Address, IPv6Network
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
 from weft.interop.netops.addressing import BLOCK, DECAPSULATE, Addressing, addressing, first_links
-from weft.interop.netops.frr import check_parallel
+from weft.interop.netops.frr import Grammar, check_parallel, known_lines
 from weft.interop.netops.plan_paths import PlannedPath, network_paths, path_to_destination
 from weft.routing.traffic import JobTraffic
 
@@ -96,7 +96,7 @@ def _segments(plan: Addressing, node: int, *, host: bool) -> list[str]:
 
 
 _NAME, _IF, _ADDRESS = r"[a-z][a-z0-9-]*", r"(?:eth\d+|lo)", r"[0-9a-f:]+"
-_GRAMMAR: dict[str, list[tuple[str, str]]] = {
+_GRAMMAR: Grammar = {
     "": [
         (rf"!|end|hostname {_NAME}", ""),
         (rf"interface {_IF}", "interface"),
@@ -137,17 +137,10 @@ _GRAMMAR: dict[str, list[tuple[str, str]]] = {
 def lint(text: str) -> tuple[str, ...]:
     """What is wrong with a configuration: unknown lines, addresses, and segments outside the locator."""
     found: list[str] = []
-    state, locator = "", ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        step = next(((match, after) for form, after in _GRAMMAR[state] if (match := re.fullmatch(form, line))), None)
-        if step is None:
-            found.append(f"line {number}: {line[:60]!r} is not known here")
-            continue
-        fields, state = step[0].groupdict(), step[1]
+    locator = ""
+    for number, _, fields in known_lines(_GRAMMAR, text, found):
         locator = fields.get("locator") or locator
         found += [f"line {number}: {problem}" for problem in _problems(fields, locator)]
-    if state or not text.endswith("end\n"):
-        found.append("does not come to its end")
     return tuple(found)
 
 
