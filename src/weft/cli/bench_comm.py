@@ -13,7 +13,7 @@ from weft.cli.outcome import show
 from weft.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
-    from weft.calibration.fit import Described
+    from weft.calibration.describe import Described
     from weft.layout import Layout
     from weft.runtime.measure.measured import MeasuredPrecision
 
@@ -61,7 +61,7 @@ def bench_comm(**values: Any) -> None:
     precisions = _precisions(values["precision"])
     sizes = None if values["sizes"] is None else parse_sizes(values["sizes"])
 
-    from weft.calibration.fit import describe
+    from weft.calibration.describe import describe
     from weft.runtime.measure.timing import Measurement, measure
     from weft.runtime.run.ranks import default_device, launched
 

@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from weft.calibration.fit import bounded_least_squares, describe, fit_kernels, fit_line, fit_network  # noqa: E402
+from weft.calibration.describe import describe  # noqa: E402
+from weft.calibration.fit import bounded_least_squares, fit_kernels, fit_line, fit_network  # noqa: E402
 from weft.cluster import Calibration, Cluster, Tier, accelerator, calibration, read_calibration  # noqa: E402
 from weft.cluster.calibration import constants, write_calibration  # noqa: E402
 from weft.cluster.files import read_cluster  # noqa: E402

@@ -16,7 +16,7 @@ from weft.runtime.measure.measured import measured_to_dict
 from weft.units import format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
-    from weft.calibration.fit import Described
+    from weft.calibration.describe import Described
     from weft.runtime.measure.measured import Sample
 
 SCHEMA = "weft.bench-comm/1"
