@@ -24,8 +24,8 @@ import numpy as np
 
 from weft.fabric.spec import Floats
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
-from weft.simulation.flows._arrays import new_clock
 from weft.simulation.flows._clock import FAIR, advance
+from weft.simulation.flows._run import new_clock
 from weft.simulation.flows._state import READY, new_net
 from weft.simulation.flows.engine import run
 from weft.solvers._filling import fill, new_problem

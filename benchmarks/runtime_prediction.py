@@ -31,7 +31,7 @@ from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.measure.emulate import bare_step
 from weft.runtime.measure.measured import KINDS, Sample
-from weft.runtime.measure.timing import WARM_UP, Clock
+from weft.runtime.measure.timing import WARM_UP, Stopwatch
 from weft.runtime.run.ranks import run_ranks
 from weft.simulation.step.clock import StepTime, predict_step
 
@@ -81,7 +81,7 @@ def measure_machine(path: str, world: int) -> None:
     """Times of collectives by ranks, kind and bytes, and seconds of a product of the block's size."""
     samples = []
     for ranks in degrees(world)[1:]:
-        clock = Clock(Grid.of(Layout(x=ranks, data=world // ranks)), 7)
+        clock = Stopwatch(Grid.of(Layout(x=ranks, data=world // ranks)), 7)
         calls = Collectives(clock.grid)
         for kind, elements in product(KINDS, ELEMENTS):
             values = torch.zeros(elements // (ranks if kind == "all-gather" else 1))
@@ -104,7 +104,7 @@ def measure_grids(path: str, world: int, setting: str) -> None:
         machine = Machine.of(place)
         step = bare_step(job(), machine)
         with machine.collectives.logged() as log:
-            steps.append(Clock(place, STEPS).together(step))
+            steps.append(Stopwatch(place, STEPS).together(step))
         waits.append(sum(log.exposed_s().values()) / (WARM_UP + STEPS))
     if place.rank == 0:
         Path(path).write_text(json.dumps([steps, waits]), encoding="utf-8")

@@ -21,10 +21,9 @@ import numpy as np
 
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import Request, request
-from weft.collectives.schedules.hierarchical import baseline
 from weft.collectives.schedules.per_rank import play_ranks
 from weft.collectives.schedules.policies import compare, schedule
-from weft.collectives.schedules.themis import themis
+from weft.collectives.schedules.themis import baseline, themis
 from weft.collectives.schedules.timing import Timed, time_schedule
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload

@@ -1,6 +1,8 @@
-"""Imports go down only, as docs/architecture.md draws the layers."""
+"""Imports go down only, as docs/architecture.md draws the layers, and never in a circle."""
 
 import ast
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import weft
@@ -28,39 +30,132 @@ LAYERS = {
     "interop": 4.5,
 }
 SIBLINGS = {("collectives", "routing"), ("routing", "collectives")}
+STRANGERS = [
+    {f"interop/{room}" for room in ("collectives", "fabrics", "simulators", "traces", "traffic", "training")},
+    {f"interop/{room}" for room in ("collectives", "netops", "simulators", "traces", "traffic", "training")},
+    {"runtime/layers", "runtime/checkpoints"},
+    {"simulation/flows", "simulation/step", "simulation/workload"},
+]
+"""Rooms that must not import each other."""
+KNOWN_CIRCLES = [{"report/pictures", "report/tables"}]
 
 
-def package_of(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+def module_of(path: Path) -> str:
+    """``fabric.paths``; a package by its own name."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported_packages(path: Path) -> set[str]:
+def room_of(module: str) -> str:
+    """The folder that holds a module: ``interop/text``, ``layout``, or ``.``."""
+    path = MODULES[module]
+    return path.parent.relative_to(ROOT).as_posix()
+
+
+MODULES = {module_of(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def package_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """Modules of the library that one imports, at its top or within functions; not for types alone."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("weft."):
-            found.add(node.module.split(".")[1])
-        elif isinstance(node, ast.ImportFrom) and node.module == "weft":
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("weft.")}
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.startswith("weft.")}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "weft":
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name.removeprefix("weft.") in MODULES else str(node.module) for name in full}
+    names = {name.removeprefix("weft.") for name in found} - {"weft"}
+    assert names <= set(MODULES), f"{module} imports {names - set(MODULES)}"
+    return frozenset(names - {module})
+
+
+def circles(edges: Mapping[str, Iterable[str]]) -> list[set[str]]:
+    """Sets of nodes that reach each other."""
+    reach: dict[str, set[str]] = {}
+    for start in edges:
+        seen: set[str] = set()
+        stack = list(edges[start])
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack += edges.get(node, ())
+        reach[start] = seen
+    found: list[set[str]] = []
+    for node, seen in reach.items():
+        circle = {other for other in seen if node in reach.get(other, ())}
+        if circle and circle not in found:
+            found.append(circle)
     return found
+
+
+def rooms() -> dict[str, set[str]]:
+    """Rooms that each room imports, but for its own package's top and the rooms below that."""
+    edges: dict[str, set[str]] = {}
+    for module in MODULES:
+        here = room_of(module)
+        for other in map(room_of, imported(module)):
+            if other != here and not here.startswith(f"{other}/") and not other.startswith(f"{here}/"):
+                edges.setdefault(here, set()).add(other)
+    return edges
 
 
 def test_imports_go_down_only():
     broken = []
-    for path in sorted(ROOT.rglob("*.py")):
-        package = package_of(path)
+    for module in MODULES:
+        package = package_of(module)
         if package in ("__init__", "__main__"):
             continue
-        for other in imported_packages(path):
+        for other in {package_of(name) for name in imported(module)} | types_only(module):
             upward = LAYERS[other] > LAYERS[package] or (package, other) in SIBLINGS
             if other != package and upward:
-                broken.append(f"{path.relative_to(ROOT)} imports weft.{other}")
+                broken.append(f"{module} imports weft.{other}")
     assert not broken
 
 
+def types_only(module: str) -> set[str]:
+    """Packages whose types a module names: these count for layers, not for circles."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {node.module.split(".")[1] for node in nodes if node.module and node.module.startswith("weft.")}
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    assert circles({module: imported(module) for module in MODULES}) == []
+
+
+def test_rooms_import_in_one_direction():
+    assert [circle for circle in circles(rooms()) if circle not in KNOWN_CIRCLES] == []
+
+
+def test_strangers_do_not_meet():
+    edges = rooms()
+    for strangers in STRANGERS:
+        assert strangers <= {room_of(module) for module in MODULES}
+        for room in strangers:
+            assert not edges.get(room, set()) & strangers, room
+
+
+def test_a_circle_is_found():
+    assert circles({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]}) == [{"a", "b", "c"}]
+    assert circles({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+
+
 def test_every_package_has_a_layer():
-    assert {package_of(path) for path in ROOT.rglob("*.py")} - {"__init__", "__main__"} <= set(LAYERS)
+    assert {package_of(module) for module in MODULES} - {"__init__", "__main__"} <= set(LAYERS)
 
 
 def attributes_of(path: Path, name: str) -> set[str]:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.collectives.dimensions import parse_algorithms, parse_dimensions, parse_late, parse_slow
 from weft.collectives.schedules.chunks import request
 from weft.collectives.stages import ALGORITHMS
-from weft.collectives.text import parse_algorithms, parse_dimensions, parse_late, parse_slow
 from weft.errors import BadInput, UnknownName, WeftError
 from weft.fabric.dimension import KINDS, Dimension
 

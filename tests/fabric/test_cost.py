@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.assemble import Cable, Node, assemble
-from weft.fabric.cost import bill, clos_counts, rail_only_counts
+from weft.fabric.cost import bill, clos_counts, preset, presets, prices_from_toml, rail_only_counts, read_prices
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
-from weft.fabric.prices import preset, presets, prices_from_toml, read_prices
 
 DOMAIN = 256
 TABLE = [

@@ -3,8 +3,8 @@
 import pytest
 
 from weft.errors import BadInput
-from weft.model.layers import Layer, training_iteration
 from weft.model.workload import Communication
+from weft.model.workloads import Layer, training_iteration
 
 
 def reduce(bytes_):

@@ -80,14 +80,16 @@ def test_worked_layer_sizes_of_80b() -> None:
 
 
 @pytest.mark.parametrize("machine", [axonn.PERLMUTTER, axonn.FRONTIER], ids=lambda machine: machine.name)
-def test_bandwidth_within_a_node_is_the_measured_table(machine: axonn.Machine) -> None:
+def test_bandwidth_within_a_node_is_the_measured_table(machine: axonn.Supercomputer) -> None:
     for (inner, size), expected in machine.intra_GiBps.items():
         found = machine.bandwidth_Bps(np.array([inner]), np.array([size]))
         assert found.item() == expected * 2**30
 
 
 @given(st.sampled_from([axonn.PERLMUTTER, axonn.FRONTIER]), st.integers(0, 12), st.integers(1, 12))
-def test_bandwidth_across_nodes_never_grows_with_the_inner_axes(machine: axonn.Machine, inner: int, size: int) -> None:
+def test_bandwidth_across_nodes_never_grows_with_the_inner_axes(
+    machine: axonn.Supercomputer, inner: int, size: int
+) -> None:
     inners, sizes = 2 ** np.arange(inner, inner + 3), np.full(3, 2**size)
     across = inners * sizes > machine.node
     assert np.all(np.diff(machine.bandwidth_Bps(inners, sizes)[across]) <= 0)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from weft.fabric.families import clos
-from weft.routing.anneal import _energy, _place, anneal
 from weft.routing.ecmp import picked
 from weft.routing.plan import plan
 from weft.routing.problem import problem
+from weft.routing.routers import _energy, _place, anneal
 from weft.routing.traffic import job_traffic
 
 

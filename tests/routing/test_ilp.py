@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from weft.errors import Unsupported
-from weft.routing.ilp import solve_ilp
 from weft.routing.plan import plan
 from weft.routing.problem import problem
-from weft.routing.routers import route_exact, route_greedy, route_repaired
+from weft.routing.routers import route_exact, route_greedy, route_repaired, solve_ilp
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import UnknownName
-from weft.routing.objective import OBJECTIVES, Efficiency, by_collective, by_flow, by_job, efficiency
-from weft.routing.plan import plan
+from weft.routing.plan import OBJECTIVES, Efficiency, by_collective, by_flow, by_job, efficiency, plan
 from weft.routing.traffic import job_traffic
 from weft.simulation.flows import engine
 from weft.solvers import maxmin

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from weft.model.spec import Model
-from weft.runtime.core.initial import Initial
+from weft.runtime.core.parameters import Initial
 from weft.runtime.layers.decoder import Details
 from weft.runtime.run.data import Batches
 from weft.runtime.run.optimizer import AdamSettings

@@ -8,8 +8,7 @@ import pytest
 from weft.cluster import load as load_cluster
 from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
-from weft.fabric.cost import bill
-from weft.fabric.prices import preset
+from weft.fabric.cost import bill, preset
 from weft.layout import Layout
 from weft.model import RecipeChanges, resolve_job
 from weft.search.design import Options, design, nic_links, stranded_accelerators, with_domain

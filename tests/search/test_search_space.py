@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
@@ -21,15 +19,10 @@ from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
 from weft.search.enumeration import Batch, Enumeration
 from weft.search.ranking import Plan, plan, single_changes
-from weft.search.space import FOUR_D, STANDARD, WIDE, Space, divisors
+from weft.search.space import FOUR_D, STANDARD, WIDE, Space
 
 JOB = Job(model=load_model("llama-3-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
 MIXTRAL = Job(model=load_model("mixtral-8x7b").model, recipe=Recipe(global_batch=64, sequence=4096))
-
-
-@given(st.integers(1, 10_000))
-def test_divisors(number: int) -> None:
-    assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
 
 
 def everything(enumeration: Enumeration, rows: int = 10**9) -> Iterator[Batch]:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.validation.inputs import Prepared, Skipped, prepare
-from weft.validation.machine import machine, named_accelerator
+from weft.validation.inputs import Prepared, Skipped, machine, named_accelerator, prepare
 from weft.validation.shape import shape
 
 

@@ -62,11 +62,11 @@ def bench_comm(**values: Any) -> None:
     sizes = None if values["sizes"] is None else parse_sizes(values["sizes"])
 
     from weft.calibration.describe import describe
-    from weft.runtime.measure.timing import Request, measure
+    from weft.runtime.measure.timing import Measurement, measure
     from weft.runtime.run.ranks import default_device, launched
 
     device = default_device(layout.world) if values["device"] == "auto" else values["device"]
-    request = Request(
+    request = Measurement(
         layout=layout,
         device=device,
         sizes=sizes or parse_sizes(SIZES[device]),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from weft.cluster import Calibration, Cluster
     from weft.fabric import Fabric
-    from weft.fabric.prices import Prices
+    from weft.fabric.cost import Prices
     from weft.model import RecipeChanges
     from weft.report.pictures.charts import Chart
 
@@ -227,6 +227,6 @@ def load_prices(name: str) -> Prices:
     """Prices of a preset, or of a TOML file."""
     from pathlib import Path
 
-    from weft.fabric.prices import preset, read_prices
+    from weft.fabric.cost import preset, read_prices
 
     return read_prices(name) if Path(name).suffix == ".toml" or Path(name).exists() else preset(name)

@@ -84,10 +84,10 @@ def events(time_s: float, **values: Any) -> None:
 
 
 def _files(kind: str, found: RoutePlan, values: dict[str, Any]) -> dict[str, str]:
-    from weft.interop.netops import exports as route_exports
+    from weft.interop import route_formats
 
     if values["switch_hash"] is None and values["probes"] is None:
-        return route_exports.export(kind, found.fabric, found.traffic, found.routes)
+        return route_formats.export(kind, found.fabric, found.traffic, found.routes)
     if not kind.startswith("roce"):
         raise BadInput(f"says nothing about {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
     from weft.fabric.edge import read_text
@@ -100,7 +100,7 @@ def _files(kind: str, found: RoutePlan, values: dict[str, Any]) -> dict[str, str
     )
     form = kind.removeprefix("roce-")
     text = roce.write_csv(ports) if form == "csv" else roce.write_json(ports)
-    return route_exports.checked(kind, {f"roce-ports.{form}": text})
+    return route_formats.checked(kind, {f"roce-ports.{form}": text})
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:

@@ -171,7 +171,7 @@ def _dimensions(values: dict[str, Any]) -> tuple[tuple[Dimension, ...], Cluster 
         from weft.interop.simulators.astra_network import read_network
 
         return read_network(values["network"]), None, ()
-    from weft.collectives.text import parse_dimensions
+    from weft.collectives.dimensions import parse_dimensions
 
     return parse_dimensions(values["dims"]), None, ()
 
@@ -179,7 +179,7 @@ def _dimensions(values: dict[str, Any]) -> tuple[tuple[Dimension, ...], Cluster 
 def _algorithms(text: str | None) -> list[Any] | None:
     if text is None:
         return None
-    from weft.collectives.text import parse_algorithms
+    from weft.collectives.dimensions import parse_algorithms
 
     return parse_algorithms(text)
 
@@ -210,8 +210,8 @@ def _active(text: str | None) -> Active:
 def _per_rank(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> Any:
     if values["late"] is None and values["slow"] is None and values["fabric"] is None:
         return None
+    from weft.collectives.dimensions import parse_late, parse_slow
     from weft.collectives.schedules.per_rank import play_ranks
-    from weft.collectives.text import parse_late, parse_slow
 
     asked = timed.schedule.request
     speeds = _rates(timed, cluster, values)

@@ -32,8 +32,8 @@ def run(
     given = [f"--{name}" for name in ONLY_COLLECTIVE if values[name]]
     if given:
         raise BadInput(f"{', '.join(given)} goes with one collective", where="--workload", remedy="drop it")
+    from weft.collectives.dimensions import parse_algorithms
     from weft.collectives.schedules.chunks import check_accelerators
-    from weft.collectives.text import parse_algorithms
     from weft.report.tables.workload import workload_table, workload_to_json, write_workload_timeline
     from weft.simulation.workload.run import run_policies
 

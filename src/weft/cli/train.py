@@ -269,12 +269,12 @@ def _first_runnable(job: Job, plan: str) -> int | None:
 
 def _check_world(layout: Layout) -> None:
     """Refuse ranks of torchrun that are not those of the layout."""
-    from weft.runtime.core.grid import AXES
+    from weft.runtime.core.grid import GRID_AXES
     from weft.runtime.run.ranks import launched_world
 
     world = launched_world()
     if world not in (None, layout.world):
-        sizes = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in AXES)
+        sizes = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in GRID_AXES)
         raise BadInput(
             f"the layout needs {sizes} = {layout.world} ranks, but {world} were launched",
             where="train",

@@ -39,6 +39,8 @@ def spread(
     not followed further.
     """
     ahead, behind, size = 0, tail, len(waiting)
+    # Bellman and Ford with a queue: nodes that may still lower a neighbour are `waiting`, each once, so that the
+    # ring of as many places as nodes never overflows.
     while ahead < behind:
         node = queue[ahead % size]
         ahead += 1
@@ -199,6 +201,7 @@ def hashed(net: Any, work: Any, node: int, target: int, kind: int, salt: Any, li
     Returns the entries used, or -1 where ``links`` is full.
     """
     hop = 0
+    # Distances fall with every hop, so the walk ends; the draw is by hop, so that equal switches draw apart.
     while node != target:
         stop = onward(net, work, node, target, kind, links, used)
         if stop < 0:
@@ -227,6 +230,7 @@ def sprayed(net: Any, work: Any, node: int, target: int, kind: int, links: Any, 
     queue, share = work.queue, work.share
     front, back = 0, 1
     queue[0], share[node] = node, 1.0
+    # Nodes come in order of links from the source: when one is taken out, all its share has arrived.
     while front < back and used >= 0:
         node = queue[front]
         front += 1
@@ -279,6 +283,8 @@ def assign(
     that only relays can join have none.
     """
     used, current = 0, -1
+    # `base` is that of the present group; `dist` differs from it only in the domains of one flow, which `restore`
+    # undoes.
     for flow in range(begin, len(flows.source)):
         here, there = flows.source[flow], flows.target[flow]
         kind = RELAYED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from weft.cluster.catalogue import RAIL_LATENCY_S
 from weft.cluster.spec import Cluster
@@ -15,15 +16,28 @@ from weft.fabric.families.clos import Oversubscription
 from weft.fabric.spec import Fabric
 
 
+class _Network(TypedDict):
+    """What every family that hangs accelerators from switches takes."""
+
+    bandwidth_Bps: float
+    scale_up: Dimension
+    nic_latency_s: float
+    switch_latency_s: float
+
+
+class _Tree(_Network):
+    """What families of tiers of switches take besides."""
+
+    radix: int
+    oversubscription: Oversubscription
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Site:
     """What a cluster fixes, and what the caller chose."""
 
     cluster: Cluster
-    scale_up: Dimension
-    bandwidth_Bps: float
-    nic_latency_s: float
-    switch_latency_s: float
+    network: _Network
     radix: int
     oversubscription: Oversubscription
     unit: int | None
@@ -33,8 +47,20 @@ class _Site:
         return self.cluster.count
 
     @property
+    def scale_up(self) -> Dimension:
+        return self.network["scale_up"]
+
+    @property
+    def bandwidth_Bps(self) -> float:
+        return self.network["bandwidth_Bps"]
+
+    @property
     def domains(self) -> int:
-        return self.cluster.count // self.scale_up.size
+        return self.count // self.scale_up.size
+
+    def tree(self, *, ports: int = 1) -> _Tree:
+        """``ports`` are those that a switch's port breaks out into."""
+        return {**self.network, "radix": self.radix * ports, "oversubscription": self.oversubscription}
 
 
 def kinds() -> tuple[str, ...]:
@@ -82,16 +108,13 @@ def for_cluster(
     nic_latency_s, switch_latency_s = _latencies(cluster)
     if oversubscription is None:
         oversubscription = max(tier.oversubscription for tier in cluster.tiers[1:])
-    site = _Site(
-        cluster=cluster,
-        scale_up=from_tier(cluster.tiers[0]),
-        bandwidth_Bps=cluster.tiers[1].bandwidth_Bps,
-        nic_latency_s=nic_latency_s,
-        switch_latency_s=switch_latency_s,
-        radix=radix,
-        oversubscription=oversubscription,
-        unit=unit,
-    )
+    network: _Network = {
+        "bandwidth_Bps": cluster.tiers[1].bandwidth_Bps,
+        "scale_up": from_tier(cluster.tiers[0]),
+        "nic_latency_s": nic_latency_s,
+        "switch_latency_s": switch_latency_s,
+    }
+    site = _Site(cluster=cluster, network=network, radix=radix, oversubscription=oversubscription, unit=unit)
     return _KINDS[kind](site)
 
 
@@ -109,58 +132,6 @@ def _latencies(cluster: Cluster) -> tuple[float, float]:
     return max(first - beyond, min(first, 2 * NIC_LATENCY_S)) / 2, SWITCH_LATENCY_S
 
 
-def _fat_tree(site: _Site) -> Fabric:
-    return clos.build(
-        site.count,
-        radix=site.radix,
-        bandwidth_Bps=site.bandwidth_Bps,
-        oversubscription=site.oversubscription,
-        scale_up=site.scale_up,
-        nic_latency_s=site.nic_latency_s,
-        switch_latency_s=site.switch_latency_s,
-    )
-
-
-def _rail_optimized(site: _Site) -> Fabric:
-    return rail.optimized(
-        site.count,
-        radix=site.radix,
-        bandwidth_Bps=site.bandwidth_Bps,
-        unit=site.unit,
-        oversubscription=site.oversubscription,
-        scale_up=site.scale_up,
-        nic_latency_s=site.nic_latency_s,
-        switch_latency_s=site.switch_latency_s,
-    )
-
-
-def _rail_only(site: _Site) -> Fabric:
-    return rail.only(
-        site.count,
-        radix=site.radix,
-        bandwidth_Bps=site.bandwidth_Bps,
-        oversubscription=site.oversubscription,
-        scale_up=site.scale_up,
-        nic_latency_s=site.nic_latency_s,
-        switch_latency_s=site.switch_latency_s,
-    )
-
-
-def _multi_plane(site: _Site) -> Fabric:
-    """Two planes; a port of a switch breaks out into two of half a NIC."""
-    return planes.build(
-        site.count,
-        radix=site.radix * 2,
-        planes=2,
-        bandwidth_Bps=site.bandwidth_Bps,
-        unit=site.unit,
-        oversubscription=site.oversubscription,
-        scale_up=site.scale_up,
-        nic_latency_s=site.nic_latency_s,
-        switch_latency_s=site.switch_latency_s,
-    )
-
-
 def _bcube(site: _Site) -> Fabric:
     """The fewest levels; a NIC's bandwidth is divided over them."""
     levels, ports = bcube.levels_for(site.count, site.radix)
@@ -170,7 +141,7 @@ def _bcube(site: _Site) -> Fabric:
         accelerators=site.count,
         bandwidth_Bps=site.bandwidth_Bps,
         scale_up=site.scale_up,
-        nic_latency_s=site.nic_latency_s,
+        nic_latency_s=site.network["nic_latency_s"],
     )
 
 
@@ -187,14 +158,6 @@ def _grid(site: _Site, name: str, dims: tuple[int, ...], *, wrap: bool) -> Fabri
     )
 
 
-def _torus(site: _Site) -> Fabric:
-    return _grid(site, "torus", torus.near_cube(site.domains, 3), wrap=True)
-
-
-def _mesh(site: _Site) -> Fabric:
-    return _grid(site, "mesh", torus.near_cube(site.domains, 3), wrap=False)
-
-
 def _hypercube(site: _Site) -> Fabric:
     dimensions = site.domains.bit_length() - 1
     if site.domains != 2**dimensions:
@@ -206,30 +169,6 @@ def _hypercube(site: _Site) -> Fabric:
     return _grid(site, "hypercube", (2,) * dimensions, wrap=True)
 
 
-def _dragonfly(site: _Site) -> Fabric:
-    a, p, h, g = dragonfly.balanced(site.count, site.radix)
-    return dragonfly.build(
-        a,
-        p,
-        h,
-        g,
-        accelerators=site.count,
-        bandwidth_Bps=site.bandwidth_Bps,
-        scale_up=site.scale_up,
-        nic_latency_s=site.nic_latency_s,
-        switch_latency_s=site.switch_latency_s,
-    )
-
-
-def _fully_connected(site: _Site) -> Fabric:
-    return direct.build(
-        site.domains,
-        bandwidth_Bps=site.bandwidth_Bps,
-        scale_up=site.scale_up,
-        latency_s=site.cluster.tiers[1].latency_s,
-    )
-
-
 def _hierarchical(site: _Site) -> Fabric:
     """The cluster's tiers as they are; oversubscription narrows the links of a tier."""
     tiers = [replace(tier, bandwidth_Bps=tier.effective_Bps) for tier in site.cluster.tiers]
@@ -237,15 +176,24 @@ def _hierarchical(site: _Site) -> Fabric:
 
 
 _KINDS: dict[str, Callable[[_Site], Fabric]] = {
-    "fat-tree": _fat_tree,
-    "rail-optimized": _rail_optimized,
-    "rail-only": _rail_only,
-    "multi-plane": _multi_plane,
+    "fat-tree": lambda site: clos.build(site.count, **site.tree()),
+    "rail-optimized": lambda site: rail.optimized(site.count, unit=site.unit, **site.tree()),
+    "rail-only": lambda site: rail.only(site.count, **site.tree()),
+    # Two planes: a port of a switch breaks out into two of half a NIC.
+    "multi-plane": lambda site: planes.build(site.count, planes=2, unit=site.unit, **site.tree(ports=2)),
     "bcube": _bcube,
-    "torus": _torus,
-    "mesh": _mesh,
+    "torus": lambda site: _grid(site, "torus", torus.near_cube(site.domains, 3), wrap=True),
+    "mesh": lambda site: _grid(site, "mesh", torus.near_cube(site.domains, 3), wrap=False),
     "hypercube": _hypercube,
-    "dragonfly": _dragonfly,
-    "fully-connected": _fully_connected,
+    "dragonfly": lambda site: dragonfly.build(
+        *dragonfly.balanced(site.count, site.radix), accelerators=site.count, **site.network
+    ),
+    "fully-connected": lambda site: direct.build(
+        site.domains,
+        bandwidth_Bps=site.bandwidth_Bps,
+        scale_up=site.scale_up,
+        latency_s=site.cluster.tiers[1].latency_s,
+    ),
     "hierarchical": _hierarchical,
 }
+"""Every kind of fabric, and how a cluster's is built."""

@@ -25,7 +25,7 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
     Raises:
         BadInput: the file cannot be read, is in no known format, or holds a value that cannot be used.
     """
-    from weft.interop.training import deepspeed, megatron_run, torchtitan_run
+    from weft.interop.training import deepspeed, megatron, torchtitan
 
     where = str(path)
     if world is not None and world < 1:
@@ -35,14 +35,14 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
     if suffix == ".json" or text.lstrip().startswith("{"):
         return deepspeed.read(text, where=where, world=world)
     if suffix == ".toml" or (suffix not in (".sh", ".bash") and _looks_like_toml(text)):
-        return torchtitan_run.read(text, where=where, world=world)
+        return torchtitan.read(text, where=where, world=world)
     if suffix in (".yaml", ".yml", ".py"):
         raise BadInput(
             f"run configurations in {suffix} files are not read",
             where=where,
             remedy="give a Megatron-LM script, a torchtitan TOML or a DeepSpeed JSON, or use --layout",
         )
-    return megatron_run.read(text, where=where, world=world, vocab=vocab)
+    return megatron.read(text, where=where, world=world, vocab=vocab)
 
 
 def _looks_like_toml(text: str) -> bool:

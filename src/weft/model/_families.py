@@ -1,12 +1,17 @@
-"""Parts that the model families share: attention, windows, and the stack of blocks."""
+"""Model families from Hugging Face configurations, and the parts that they share: attention, windows, blocks.
+
+GPT-2 and its relatives have LayerNorm and ungated feed-forward layers; Llama and its relatives have RMSNorm,
+rotary positions and gated feed-forward layers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from weft.model._fields import Fields
-from weft.model.spec import Attention, Block, BlockRun, Model
+from weft.model.spec import Attention, Block, BlockRun, FeedForward, LatentAttention, MixtureOfExperts, Model
 
 
 def head_counts(f: Fields, *, default: int | None, kv_default: int | None) -> tuple[int, int]:
@@ -100,3 +105,417 @@ def stack(
         tied_embeddings=f.flag("tie_word_embeddings", tied),
         norm_bias=norm_bias,
     )
+
+
+def _plain_attention(f: Fields, hidden: int, heads: int, *, bias: bool, rotary: bool = False) -> Attention:
+    """Multi-head attention whose heads share the hidden features evenly."""
+    return Attention(
+        heads=heads, kv_heads=heads, head_dim=even_split(f, hidden, heads), qkv_bias=bias, out_bias=bias, rotary=rotary
+    )
+
+
+def gpt2(f: Fields, name: str) -> Model:
+    """GPT-2, and any GPT of Megatron-LM's plain shape: learned positions, biases, tied embeddings."""
+    f.only("add_cross_attention", False)
+    hidden = f.integer("n_embd", "hidden_size")
+    heads = f.integer("n_head", "num_attention_heads")
+    inner = f.integer("n_inner", default=4 * hidden)
+    block = Block(
+        hidden=hidden,
+        attention=_plain_attention(f, hidden, heads, bias=True),
+        feed_forward=FeedForward(intermediate=inner, gated=False, bias=True),
+        norm_bias=True,
+    )
+    layers = f.layers("n_layer", "num_hidden_layers")
+    model = stack(f, name, [block] * layers, tied=True, norm_bias=True)
+    return replace(model, positions=f.integer("n_positions", "max_position_embeddings"))
+
+
+def gpt_neox(f: Fields, name: str) -> Model:
+    """GPT-NeoX and Pythia: parallel residual, two norms, rotary positions."""
+    hidden = f.integer("hidden_size")
+    heads = f.integer("num_attention_heads")
+    bias = f.flag("attention_bias", True)
+    block = Block(
+        hidden=hidden,
+        attention=_plain_attention(f, hidden, heads, bias=bias, rotary=True),
+        feed_forward=FeedForward(intermediate=f.integer("intermediate_size"), gated=False, bias=True),
+        norm_bias=True,
+        parallel=f.flag("use_parallel_residual", True),
+    )
+    return stack(f, name, [block] * f.layers("num_hidden_layers"), tied=False, norm_bias=True)
+
+
+def opt(f: Fields, name: str) -> Model:
+    """OPT: two spare rows of positions; the 350M model has narrow embeddings and no final norm."""
+    f.only("layer_norm_elementwise_affine", True)
+    hidden = f.integer("hidden_size")
+    bias = f.flag("enable_bias", True)
+    attention = _plain_attention(f, hidden, f.integer("num_attention_heads"), bias=bias)
+    feed = FeedForward(intermediate=f.integer("ffn_dim"), gated=False, bias=bias)
+    block = Block(hidden=hidden, attention=attention, feed_forward=feed, norm_bias=True)
+    model = stack(f, name, [block] * f.layers("num_hidden_layers"), tied=True, norm_bias=True)
+    width = f.integer("word_embed_proj_dim", default=hidden)
+    removed = f.flag("_remove_final_layer_norm", False)
+    return replace(
+        model,
+        positions=f.integer("max_position_embeddings") + 2,
+        embedding_features=None if width == hidden else width,
+        final_norm=f.flag("do_layer_norm_before", True) and not removed,
+    )
+
+
+def _mpt_attention(f: Fields, hidden: int, bias: bool) -> Attention:
+    options = f.inner("attn_config")
+    for name in ("prefix_lm", "qk_ln", "qk_gn"):
+        options.only(name, False)
+    options.only("attn_type", "multihead_attention", "multiquery_attention", "grouped_query_attention")
+    heads = f.integer("n_heads")
+    attention = _plain_attention(f, hidden, heads, bias=bias, rotary=options.flag("rope", False))
+    kind = options.word("attn_type", "multihead_attention")
+    if kind == "multihead_attention":
+        return attention
+    kv_heads = 1 if kind == "multiquery_attention" else options.integer("kv_n_heads")
+    check_groups(f, heads, kv_heads)
+    return replace(attention, kv_heads=kv_heads)
+
+
+def _mpt_positions(f: Fields) -> int:
+    """Rows of the learned position table: none with ALiBi or rotary positions."""
+    options = f.inner("attn_config")
+    elsewhere = options.flag("alibi", True) or options.flag("rope", False)
+    return 0 if elsewhere or not f.flag("learned_pos_emb", True) else f.integer("max_seq_len")
+
+
+def mpt(f: Fields, name: str) -> Model:
+    """MPT."""
+    f.inner("ffn_config").only("ffn_type", "mptmlp")
+    hidden = f.integer("d_model")
+    bias = not f.flag("no_bias", True)
+    inner = hidden * f.integer("expansion_ratio", default=4, most=1024)
+    block = Block(
+        hidden=hidden,
+        attention=_mpt_attention(f, hidden, bias),
+        feed_forward=FeedForward(intermediate=inner, gated=False, bias=bias),
+        norm_bias=bias,
+    )
+    model = stack(f, name, [block] * f.layers("n_layers"), tied=True, norm_bias=bias)
+    return replace(model, positions=_mpt_positions(f))
+
+
+def _falcon_attention(f: Fields, hidden: int, grouped: bool) -> Attention:
+    heads = f.integer("num_attention_heads", "n_head")
+    kv_heads = 1
+    if grouped or not f.flag("multi_query", True):
+        kv_heads = f.integer("num_kv_heads", "n_head_kv", default=heads)
+    check_groups(f, heads, kv_heads)
+    bias = f.flag("bias", False)
+    attention = _plain_attention(f, hidden, heads, bias=bias, rotary=not f.flag("alibi", False))
+    return replace(attention, kv_heads=kv_heads)
+
+
+def _falcon_norms(f: Fields, grouped: bool) -> int:
+    if grouped:
+        return f.integer("num_ln_in_parallel_attn", default=2, most=2)
+    return 1 if f.flag("parallel_attn", True) else 2
+
+
+def falcon(f: Fields, name: str) -> Model:
+    """Falcon: multi-query with one norm (7B), or grouped queries with two (40B, 180B)."""
+    hidden = f.integer("hidden_size")
+    grouped = f.flag("new_decoder_architecture", False)
+    inner = f.integer("ffn_hidden_size", default=4 * hidden)
+    block = Block(
+        hidden=hidden,
+        attention=_falcon_attention(f, hidden, grouped),
+        feed_forward=FeedForward(intermediate=inner, gated=False, bias=f.flag("bias", False)),
+        norms=_falcon_norms(f, grouped),
+        norm_bias=True,
+        parallel=grouped or f.flag("parallel_attn", True),
+    )
+    layers = f.layers("num_hidden_layers", "n_layer")
+    return stack(f, name, [block] * layers, tied=True, norm_bias=True)
+
+
+def bloom(f: Fields, name: str) -> Model:
+    """BLOOM: ALiBi, and a norm after the embedding."""
+    hidden = f.integer("hidden_size", "n_embed")
+    heads = f.integer("n_head", "num_attention_heads")
+    block = Block(
+        hidden=hidden,
+        attention=_plain_attention(f, hidden, heads, bias=True),
+        feed_forward=FeedForward(intermediate=4 * hidden, gated=False, bias=True),
+        norm_bias=True,
+    )
+    layers = f.layers("n_layer", "num_hidden_layers")
+    model = stack(f, name, [block] * layers, tied=True, norm_bias=True)
+    return replace(model, embedding_norm=True)
+
+
+def nemotron(f: Fields, name: str) -> Model:
+    """Nemotron-3 (8B, 22B) and Nemotron-4: LayerNorm, squared ReLU, rotary positions, no biases, untied."""
+    hidden = f.integer("hidden_size")
+    bias = f.flag("attention_bias", False)
+    attention = grouped_attention(f, hidden, qkv_bias=bias, out_bias=bias)
+    feed = FeedForward(intermediate=f.integer("intermediate_size"), gated=False, bias=f.flag("mlp_bias", False))
+    block = Block(hidden=hidden, attention=attention, feed_forward=feed, norm_bias=True)
+    layers = f.layers("num_hidden_layers")
+    return stack(f, name, [block] * layers, tied=False, norm_bias=True)
+
+
+def _uniform(f: Fields, attention: Attention, feed_forward: FeedForward | MixtureOfExperts) -> list[Block]:
+    hidden = f.integer("hidden_size")
+    block = Block(hidden=hidden, attention=attention, feed_forward=feed_forward)
+    return [block] * f.layers("num_hidden_layers")
+
+
+def _windowed(block: Block, window: int, sliding: Sequence[bool]) -> list[Block]:
+    """The block for each layer, with the window where it slides."""
+    narrow = replace(block, attention=replace(block.attention, window=window))
+    return [narrow if slides else block for slides in sliding]
+
+
+def llama(f: Fields, name: str) -> Model:
+    """Llama 1 to 3.3."""
+    bias = f.flag("attention_bias", False)
+    attention = grouped_attention(f, f.integer("hidden_size"), qkv_bias=bias, out_bias=bias)
+    feed = FeedForward(intermediate=f.integer("intermediate_size"), bias=f.flag("mlp_bias", False))
+    return stack(f, name, _uniform(f, attention, feed), tied=False)
+
+
+def _mistral_attention(f: Fields, window_default: int | None) -> Attention:
+    attention = grouped_attention(f, f.integer("hidden_size"), kv_default=8)
+    absent = window_default if "sliding_window" not in f.data else None
+    return replace(attention, window=f.optional_integer("sliding_window") or absent)
+
+
+def mistral(f: Fields, name: str) -> Model:
+    """Mistral; an absent ``sliding_window`` means 4096, null means none."""
+    feed = FeedForward(intermediate=f.integer("intermediate_size"))
+    return stack(f, name, _uniform(f, _mistral_attention(f, 4096), feed), tied=False)
+
+
+def mixtral(f: Fields, name: str) -> Model:
+    """Mixtral: every layer routed."""
+    experts, top_k = routing(f, "num_local_experts")
+    expert = FeedForward(intermediate=f.integer("intermediate_size"))
+    feed = MixtureOfExperts(experts=experts, top_k=top_k, expert=expert)
+    return stack(f, name, _uniform(f, _mistral_attention(f, None), feed), tied=False)
+
+
+def phi3(f: Fields, name: str) -> Model:
+    """Phi-3 and Phi-4 (fused projections, the same shapes as Llama)."""
+    attention = grouped_attention(f, f.integer("hidden_size"))
+    attention = replace(attention, window=f.optional_integer("sliding_window"))
+    feed = FeedForward(intermediate=f.integer("intermediate_size"))
+    return stack(f, name, _uniform(f, attention, feed), tied=False)
+
+
+def _qwen_sliding(f: Fields, layers: int) -> list[bool]:
+    """Qwen slides from layer ``max_window_layers`` on, and only where ``use_sliding_window`` is true."""
+    if not f.flag("use_sliding_window", False):
+        return [False] * layers
+    first = f.integer("max_window_layers", default=28, least=0)
+    return sliding_layers(f, layers, (layer >= first for layer in range(layers)))
+
+
+def _qwen(f: Fields, name: str, blocks: list[Block]) -> Model:
+    window = f.integer("sliding_window", default=4096)
+    pairs = zip(blocks, _qwen_sliding(f, len(blocks)), strict=True)
+    return stack(f, name, [_windowed(block, window, [slides])[0] for block, slides in pairs], tied=False)
+
+
+def qwen2(f: Fields, name: str) -> Model:
+    """Qwen2 and Qwen2.5: biases on queries, keys and values only."""
+    attention = grouped_attention(f, f.integer("hidden_size"), kv_default=32, qkv_bias=True)
+    return _qwen(f, name, _uniform(f, attention, FeedForward(intermediate=f.integer("intermediate_size"))))
+
+
+def _qwen3_attention(f: Fields, kv_default: int, head_default: int | None) -> Attention:
+    bias = f.flag("attention_bias", False)
+    return grouped_attention(
+        f,
+        f.integer("hidden_size"),
+        kv_default=kv_default,
+        head_default=head_default,
+        qkv_bias=bias,
+        out_bias=bias,
+        head_norms=True,
+    )
+
+
+def qwen3(f: Fields, name: str) -> Model:
+    """Qwen3 dense: norms on the queries and keys of each head."""
+    attention = _qwen3_attention(f, 32, 128)
+    return _qwen(f, name, _uniform(f, attention, FeedForward(intermediate=f.integer("intermediate_size"))))
+
+
+def _qwen_moe(f: Fields, name: str, attention: Attention, moe: MixtureOfExperts) -> Model:
+    """Routed every ``decoder_sparse_step`` layers, dense in ``mlp_only_layers``."""
+    routed = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=moe)
+    step = f.integer("decoder_sparse_step", default=1)
+    dense_layers = set(f.integers("mlp_only_layers"))
+    numbers = range(f.layers("num_hidden_layers"))
+    sparse = [layer not in dense_layers and (layer + 1) % step == 0 for layer in numbers]
+    if all(sparse):
+        return _qwen(f, name, [routed] * len(sparse))
+    dense = replace(routed, feed_forward=FeedForward(intermediate=f.integer("intermediate_size")))
+    return _qwen(f, name, [routed if is_routed else dense for is_routed in sparse])
+
+
+def qwen2_moe(f: Fields, name: str) -> Model:
+    """Qwen2 mixture: a shared expert behind a one-feature gate."""
+    hidden = f.integer("hidden_size")
+    attention = grouped_attention(f, hidden, kv_default=16, qkv_bias=f.flag("qkv_bias", True))
+    experts, top_k = routing(f, "num_experts")
+    moe = MixtureOfExperts(
+        experts=experts,
+        top_k=top_k,
+        expert=FeedForward(intermediate=f.integer("moe_intermediate_size")),
+        shared=FeedForward(intermediate=f.integer("shared_expert_intermediate_size")),
+        extra_parameters=hidden,
+    )
+    return _qwen_moe(f, name, attention, moe)
+
+
+def qwen3_moe(f: Fields, name: str) -> Model:
+    """Qwen3 mixture, without shared expert."""
+    experts, top_k = routing(f, "num_experts")
+    expert = FeedForward(intermediate=f.integer("moe_intermediate_size"))
+    moe = MixtureOfExperts(experts=experts, top_k=top_k, expert=expert)
+    return _qwen_moe(f, name, _qwen3_attention(f, 4, None), moe)
+
+
+def gemma(f: Fields, name: str) -> Model:
+    """Gemma 1."""
+    bias = f.flag("attention_bias", False)
+    attention = grouped_attention(
+        f, f.integer("hidden_size"), kv_default=16, head_default=256, qkv_bias=bias, out_bias=bias
+    )
+    feed = FeedForward(intermediate=f.integer("intermediate_size"))
+    return stack(f, name, _uniform(f, attention, feed), tied=True)
+
+
+def _gemma_windows(f: Fields, attention: Attention, period: int) -> list[Block]:
+    """Norms before and after each part; of ``period`` layers all but the last slide."""
+    f.only("use_bidirectional_attention", False)
+    feed = FeedForward(intermediate=f.integer("intermediate_size"))
+    block = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=feed, norms=4)
+    layers = f.layers("num_hidden_layers")
+    pattern = sliding_layers(f, layers, ((layer + 1) % period != 0 for layer in range(layers)))
+    return _windowed(block, f.integer("sliding_window", default=4096), pattern)
+
+
+def gemma2(f: Fields, name: str) -> Model:
+    """Gemma 2: windows in every other layer, the first included."""
+    bias = f.flag("attention_bias", False)
+    attention = grouped_attention(
+        f, f.integer("hidden_size"), kv_default=4, head_default=256, qkv_bias=bias, out_bias=bias
+    )
+    return stack(f, name, _gemma_windows(f, attention, 2), tied=True)
+
+
+def gemma3(f: Fields, name: str) -> Model:
+    """Gemma 3 (its text part): five layers with windows, then one without.
+
+    Published configurations leave out heads and vocabulary where they are the defaults.
+    """
+    text = f.inner("text_config") if f.has("text_config") else f
+    bias = text.flag("attention_bias", False)
+    attention = grouped_attention(
+        text,
+        text.integer("hidden_size"),
+        heads_default=8,
+        kv_default=4,
+        head_default=256,
+        qkv_bias=bias,
+        out_bias=bias,
+        head_norms=True,
+    )
+    period = text.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    blocks = _gemma_windows(text, attention, period)
+    return stack(text, name, blocks, tied=True, vocab_default=262_208)
+
+
+def gpt_oss(f: Fields, name: str) -> Model:
+    """GPT-OSS: sinks, biases everywhere, windows in every other layer from the first on."""
+    hidden = f.integer("hidden_size")
+    bias = f.flag("attention_bias", True)
+    attention = grouped_attention(f, hidden, kv_default=8, head_default=64, qkv_bias=bias, out_bias=bias, sinks=True)
+    experts, top_k = routing(f, "num_local_experts")
+    expert = FeedForward(intermediate=f.integer("intermediate_size"), bias=True)
+    feed = MixtureOfExperts(experts=experts, top_k=top_k, expert=expert, router_bias=True)
+    layers = f.layers("num_hidden_layers")
+    block = Block(hidden=hidden, attention=attention, feed_forward=feed)
+    pattern = sliding_layers(f, layers, (layer % 2 == 0 for layer in range(layers)))
+    blocks = _windowed(block, f.integer("sliding_window", default=128), pattern)
+    return stack(f, name, blocks, tied=False)
+
+
+def _latent_attention(f: Fields) -> LatentAttention:
+    f.only("attention_bias", False)
+    q_rank = f.optional_integer("q_lora_rank")
+    kv_rank = f.integer("kv_lora_rank")
+    return LatentAttention(
+        heads=f.integer("num_attention_heads"),
+        q_rank=q_rank,
+        kv_rank=kv_rank,
+        nope_dim=f.integer("qk_nope_head_dim"),
+        rope_dim=f.integer("qk_rope_head_dim"),
+        value_dim=f.integer("v_head_dim"),
+        extra_parameters=(q_rank or 0) + kv_rank,
+    )
+
+
+def _deepseek_moe(f: Fields, *, balance_bias: bool) -> MixtureOfExperts:
+    experts, top_k = routing(f, "n_routed_experts")
+    width = f.integer("moe_intermediate_size")
+    shared = f.integer("n_shared_experts", default=0, least=0) * width
+    return MixtureOfExperts(
+        experts=experts,
+        top_k=top_k,
+        expert=FeedForward(intermediate=width),
+        shared=FeedForward(intermediate=shared) if shared else None,
+        extra_parameters=experts if balance_bias else 0,
+    )
+
+
+def _deepseek(f: Fields, name: str, *, balance_bias: bool) -> Model:
+    """Dense in the first ``first_k_dense_replace`` layers, then routed every ``moe_layer_freq`` layers."""
+    dense = Block(
+        hidden=f.integer("hidden_size"),
+        attention=_latent_attention(f),
+        feed_forward=FeedForward(intermediate=f.integer("intermediate_size")),
+    )
+    first = f.integer("first_k_dense_replace", default=0, least=0)
+    step = f.integer("moe_layer_freq", default=1)
+    layers = f.layers("num_hidden_layers")
+    routed = dense
+    if f.has("n_routed_experts"):
+        routed = replace(dense, feed_forward=_deepseek_moe(f, balance_bias=balance_bias))
+    blocks = [routed if layer >= first and layer % step == 0 else dense for layer in range(layers)]
+    model = stack(f, name, blocks, tied=False)
+    return replace(model, prediction_layers=f.integer("num_nextn_predict_layers", default=0, least=0, most=64))
+
+
+def deepseek_v2(f: Fields, name: str) -> Model:
+    """DeepSeek-V2 and V2-Lite."""
+    return _deepseek(f, name, balance_bias=False)
+
+
+def deepseek_v3(f: Fields, name: str) -> Model:
+    """DeepSeek-V3 and R1: routing with a balancing bias per expert."""
+    return _deepseek(f, name, balance_bias=True)
+
+
+def palm(f: Fields, name: str) -> Model:
+    """PaLM (arXiv 2204.02311, section 2): parallel blocks of one norm, multi-query, no biases, tied."""
+    attention = grouped_attention(f, f.integer("hidden_size"), kv_default=1)
+    block = Block(
+        hidden=f.integer("hidden_size"),
+        attention=attention,
+        feed_forward=FeedForward(intermediate=f.integer("intermediate_size")),
+        norms=1,
+        parallel=True,
+    )
+    return stack(f, name, [block] * f.layers("num_hidden_layers"), tied=True)

@@ -13,36 +13,36 @@ from os import PathLike
 from pathlib import Path
 
 from weft.errors import BadInput, UnknownName, Unsupported
-from weft.model import _classic, _gated
+from weft.model import _families
 from weft.model._fields import Fields
 from weft.model.spec import Model
 
 LARGEST_FILE_BYTES = 4_000_000
 
 _BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
-    "bloom": _classic.bloom,
-    "deepseek_v2": _gated.deepseek_v2,
-    "deepseek_v3": _gated.deepseek_v3,
-    "falcon": _classic.falcon,
-    "gemma": _gated.gemma,
-    "gemma2": _gated.gemma2,
-    "gemma3": _gated.gemma3,
-    "gemma3_text": _gated.gemma3,
-    "gpt2": _classic.gpt2,
-    "gpt_neox": _classic.gpt_neox,
-    "gpt_oss": _gated.gpt_oss,
-    "llama": _gated.llama,
-    "mistral": _gated.mistral,
-    "mixtral": _gated.mixtral,
-    "mpt": _classic.mpt,
-    "nemotron": _classic.nemotron,
-    "opt": _classic.opt,
-    "palm": _gated.palm,
-    "phi3": _gated.phi3,
-    "qwen2": _gated.qwen2,
-    "qwen2_moe": _gated.qwen2_moe,
-    "qwen3": _gated.qwen3,
-    "qwen3_moe": _gated.qwen3_moe,
+    "bloom": _families.bloom,
+    "deepseek_v2": _families.deepseek_v2,
+    "deepseek_v3": _families.deepseek_v3,
+    "falcon": _families.falcon,
+    "gemma": _families.gemma,
+    "gemma2": _families.gemma2,
+    "gemma3": _families.gemma3,
+    "gemma3_text": _families.gemma3,
+    "gpt2": _families.gpt2,
+    "gpt_neox": _families.gpt_neox,
+    "gpt_oss": _families.gpt_oss,
+    "llama": _families.llama,
+    "mistral": _families.mistral,
+    "mixtral": _families.mixtral,
+    "mpt": _families.mpt,
+    "nemotron": _families.nemotron,
+    "opt": _families.opt,
+    "palm": _families.palm,
+    "phi3": _families.phi3,
+    "qwen2": _families.qwen2,
+    "qwen2_moe": _families.qwen2_moe,
+    "qwen3": _families.qwen3,
+    "qwen3_moe": _families.qwen3_moe,
 }
 
 MODEL_TYPES = tuple(sorted(_BUILDERS))

@@ -34,7 +34,7 @@ PLACEMENT = (Y, X, Z, DATA)
 
 
 @dataclass(frozen=True)
-class Machine:
+class Supercomputer:
     """A machine of the paper: nodes of ``node`` accelerators and the bandwidths that its authors measured.
 
     The script divides bytes by 2**30 and by a figure in "GB/s"; the figures here are therefore GiB/s.
@@ -74,13 +74,13 @@ class Machine:
         return np.where(inside, measured, np.where(size == 1, np.inf, shared)) * 2.0**30
 
 
-PERLMUTTER = Machine(
+PERLMUTTER = Supercomputer(
     name="Perlmutter",
     node=4,
     inter_GiBps=80.0,
     intra_GiBps=MappingProxyType({(1, 2): 76.0, (1, 4): 225.0, (2, 2): 76.0}),
 )
-FRONTIER = Machine(
+FRONTIER = Supercomputer(
     name="Frontier",
     node=8,
     inter_GiBps=40.0,
@@ -205,7 +205,7 @@ def ring_bytes(
     return total
 
 
-def axis_bandwidths(machine: Machine, layouts: Layouts) -> Values:
+def axis_bandwidths(machine: Supercomputer, layouts: Layouts) -> Values:
     """Effective bytes/s of every axis, as an (n, 4) array: measured within a node, the shared NICs beyond."""
     result = np.empty(layouts.shape)
     inner = np.ones(len(layouts), np.int64)
@@ -217,7 +217,7 @@ def axis_bandwidths(machine: Machine, layouts: Layouts) -> Values:
 
 def communication_time(
     shape: Shape,
-    machine: Machine,
+    machine: Supercomputer,
     layouts: Layouts,
     *,
     batch: int,
@@ -264,7 +264,13 @@ def candidates(accelerators: int, batch: int, min_tensor: int) -> Layouts:
 
 
 def rank(
-    shape: Shape, machine: Machine, *, accelerators: int, batch: int, sequence: int = 2048, script_form: bool = False
+    shape: Shape,
+    machine: Supercomputer,
+    *,
+    accelerators: int,
+    batch: int,
+    sequence: int = 2048,
+    script_form: bool = False,
 ) -> tuple[Layouts, Values]:
     """The candidates and their seconds of communication, the fastest first."""
     layouts = candidates(accelerators, batch, shape.min_tensor)

@@ -21,6 +21,7 @@ def meet(top: Any, limits: Any, met: Any) -> None:
     """Whether the tops of two sorted lists of ways have one in common."""
     for pair in range(limits.shape[1]):
         a, b = limits[0, pair], limits[2, pair]
+        # Sorted lists: what lies before `a` and before `b` has no partner.
         while a < limits[1, pair] and b < limits[3, pair]:
             if top[a] == top[b]:
                 met[pair] = True
@@ -73,6 +74,7 @@ def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: b
     a, b = ways.up_first[flow], ways.down_first[flow]
     a_end, b_end = ways.up_end[flow], ways.down_end[flow]
     a, b = skip(ways.top, a, a_end, b, b_end)
+    # Ways are sorted by top: `b` is the first way down from the top of `a`, or from a later one.
     while a < a_end and b < b_end:
         top = ways.top[a]
         up = peak(load, inverse, ways.up, a, demand, 0.0)
@@ -102,6 +104,7 @@ def pick(ways: Any, turn: Any, up: Any, down: Any) -> None:
     """Give each flow its path number ``turn`` modulo the number of its paths."""
     for flow in range(len(up)):
         count = 0
+        # The first round counts the paths, the second takes number `turn` modulo that.
         for wanted in range(2):
             seen = 0
             a, b = ways.up_first[flow], ways.down_first[flow]
@@ -149,6 +152,7 @@ def lift(net: Any, ways: Any, flow: int) -> None:
             continue
         place = flow * 2 * width + column
         net.load[link] -= net.demand[flow] * net.inverse[link]
+        # A link without flows has load 0 exactly (or what is fixed): sums and differences round.
         if net.head[link] == place:
             net.head[link] = net.after[place]
             net.load[link] = 0.0 if net.after[place] < 0 and net.fixed[link] == 0.0 else net.load[link]
@@ -223,6 +227,7 @@ def displace(net: Any, ways: Any, links: Any, way: int, keep: int, target: float
         link = links[way, column]
         if link < 0:
             continue
+        # What is lifted here waits in the queue; `keep` stays.
         while net.load[link] > target * (1 + TIE):
             guest = victim(net, ways, link, keep, net.load[link] - target)
             if guest < 0:
@@ -287,6 +292,8 @@ def chain(net: Any, ways: Any, flow: int, target: float, steps: int) -> bool:
         lift(net, ways, flow)
     net.queue[0] = flow
     waiting = 1
+    # Flows without a path are those in the queue; links outside of paths just filled are within `target` or were
+    # above it before the chain began.
     for _ in range(steps):
         waiting -= 1
         this = net.queue[waiting]
@@ -311,6 +318,7 @@ def relax(net: Any, ways: Any, target: float) -> int:
     moves, width = 0, 2 * ways.up.shape[1]
     for link in range(len(net.load)):
         place = net.head[link]
+        # A move lists the flows anew; each lowers the flow's own peak, so that the loop ends.
         while place >= 0 and net.load[link] > target * (1 + TIE):
             following, flow = net.after[place], place // width
             here = peak(net.load, net.inverse, ways.up, net.up[flow], 0.0, 0.0)

@@ -28,6 +28,7 @@ def open_path(graph: Any, edge: int, a: int, b: int) -> bool:
     place.
     """
     right, at = True, graph.right[edge]
+    # The path alternates sides and meets no edge twice: no more steps than vertices.
     for _ in range(2 * len(graph.left) + 2):
         following = graph.into[at, a] if right else graph.out[at, b]
         if following < 0:
@@ -44,6 +45,7 @@ def flip(graph: Any, edge: int, a: int, b: int) -> int:
     changed, right = 0, graph.right[edge]
     displaced = graph.into[right, a]
     put(graph, edge, a)
+    # Every edge but `displaced` has one colour, and no vertex has two edges of one.
     while displaced >= 0:
         left = graph.left[displaced]
         if graph.out[left, a] == displaced:
@@ -74,6 +76,8 @@ def insert(graph: Any, edge: int, first: int) -> int:
         if graph.out[left, colour] == FREE and graph.into[right, colour] == FREE:
             put(graph, edge, colour)
             return 0
+    # Koenig: colour a is free at the left end, b at the right one.  The path of colours a and b from the right
+    # end cannot reach the left one, so that swapping the two along it leaves a free at both ends.
     for a in range(colours):
         if graph.out[left, a] != FREE or graph.into[right, a] == CLOSED:
             continue

@@ -14,6 +14,7 @@ def walk(ways: Any, flow: int, up: Any, down: Any, begin: int) -> int:
     a, b = ways.up_first[flow], ways.down_first[flow]
     a_end, b_end = ways.up_end[flow], ways.down_end[flow]
     a, b = skip(ways.top, a, a_end, b, b_end)
+    # As in `_choose.best`: `b` is the first way down from the top of `a`, or from a later one.
     while a < a_end and b < b_end:
         top, other = ways.top[a], b
         while other < b_end and ways.top[other] == top:
@@ -47,6 +48,7 @@ def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, found: Any) ->
     """The way to a top with given links, of those from ``first`` to ``end``; -1 where there is none."""
     for at in range(len(first)):
         low, high = first[at], end[at]
+        # Ways before `low` have a lower top, those from `high` on the same or a higher one.
         while low < high:
             middle = (low + high) // 2
             if ways.top[middle] < top[at]:

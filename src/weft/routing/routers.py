@@ -1,24 +1,28 @@
 """Routers: each gives every flow of some traffic its links on a fabric, under one contract.
 
-``route(problem, seed) -> Found``: the same problem and seed give the same routes.
+``route(problem, seed) -> Found``: the same problem and seed give the same routes.  Two of them are found by
+search: simulated annealing over one path number per destination host, as Hedera does (NSDI 2010), and the
+least congestion of unsplit flows by an integer program (HiGHS).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
 from weft.errors import Unsupported
-from weft.fabric.spec import SCALE_UP, Ints
+from weft.fabric.spec import SCALE_UP, Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.routing import ecmp
-from weft.routing.anneal import anneal
-from weft.routing.bound import closed_bound
+from weft.routing.bound import MOST_COLUMNS, Paths, closed_bound, linear, paths_of
 from weft.routing.choice import ENOUGH, Choice, ordered
 from weft.routing.colouring import coloured
-from weft.routing.ilp import solve_ilp
+from weft.routing.ecmp import picked
 from weft.routing.problem import Problem
 
 PASSES = 40
@@ -202,3 +206,128 @@ def _grouped(label: Ints) -> list[tuple[int, Ints]]:
 
 def _found(asked: Problem, up: Ints, down: Ints, bound: float = 0.0) -> Found:
     return Found(routes=asked.routes(up, down), ways=(up.copy(), down.copy()), bound=bound)
+
+
+HOTTEST, COLDEST, COOLING = 1000.0, 0.1, 0.99
+"""Temperatures of the routing paper's code: about 917 steps."""
+
+
+def anneal(asked: Problem, *, seed: int) -> tuple[Ints, Ints]:
+    """Swap the path numbers of two destinations as long as it is hot, less and less for the worse.
+
+    A host begins with its place below its switch; the energy is the highest load times the number of links
+    that have it.  The best choice met is returned.
+    """
+    draw = np.random.default_rng(seed)
+    hosts, at = np.unique(asked.traffic.target, return_inverse=True)
+    number = _place(asked)[hosts]
+    state = _energy(asked, number[at])
+    found, best = number.copy(), state
+    heat = HOTTEST
+    while heat > COLDEST and len(hosts) > 1:
+        a, b = draw.choice(len(hosts), 2, replace=False)
+        number[a], number[b] = number[b], number[a]
+        now = _energy(asked, number[at])
+        if now <= state or draw.random() < math.exp((state - now) / heat):
+            state = now
+            if state < best:
+                found, best = number.copy(), state
+        else:
+            number[a], number[b] = number[b], number[a]
+        heat *= COOLING
+    return picked(asked, found[at])
+
+
+def _energy(asked: Problem, turn: Ints) -> float:
+    load = _loads(asked, *picked(asked, turn))
+    highest = float(load.max(initial=0.0))
+    return highest * int(np.count_nonzero(load >= highest * (1 - 1e-9)))
+
+
+def _loads(asked: Problem, up: Ints, down: Ints) -> Floats:
+    """Load of the links that are a choice."""
+    load = np.zeros(asked.fabric.links + 1)
+    for links in (asked.ways.up[up], asked.ways.down[down]):
+        for column in range(links.shape[1]):
+            link = np.where(links[:, column] < 0, asked.fabric.links, links[:, column])
+            load += np.bincount(link, asked.demand_Bps, len(load))
+    return np.asarray(load[:-1] * np.where(np.isfinite(asked.inverse), asked.inverse, 0.0))
+
+
+def _place(asked: Problem) -> Ints:
+    """The place of every accelerator below its first switch."""
+    fabric = asked.fabric
+    nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < fabric.accelerators))
+    order = nics[np.lexsort((fabric.source[nics], fabric.target[nics]))]
+    switch = fabric.target[order]
+    begin = np.searchsorted(switch, switch)
+    place = np.zeros(fabric.accelerators, dtype=np.int64)
+    place[fabric.source[order]] = np.arange(len(order)) - begin
+    return place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Solved:
+    """Ways of every flow, and the bound that the solver proved (0 where it had not all paths)."""
+
+    up: Ints
+    down: Ints
+    bound: float
+
+
+def solve_ilp(
+    asked: Problem, up: Ints, down: Ints, *, seconds: float = 60.0, seed: int = 0, most: int = MOST_COLUMNS
+) -> Solved:
+    """Choose paths with the least congestion, from a first choice on.
+
+    Flows with the same ends and demand are one integer variable per path: how many of them take it.
+
+    Args:
+        up, down: the first choice.
+        seconds: limit; the best choice until then is returned.
+
+    Raises:
+        Unsupported: more than ``most`` variables.
+    """
+    paths = paths_of(asked, most=most)
+    if paths is None:
+        raise Unsupported(
+            f"more than {most:,} flows times paths", where="--router ilp", remedy="use repair, which has a bound too"
+        )
+    highspy: Any = import_module("highspy")
+    _, highs = linear(asked, paths, integer=True)
+    highs.setOptionValue("time_limit", float(seconds))
+    highs.setOptionValue("random_seed", seed)
+    highs.setOptionValue("mip_rel_gap", 0.0)
+    start = highspy.HighsSolution()
+    start.col_value = _taken(asked, paths, up, down)
+    highs.setSolution(start)
+    highs.run()
+    info = highs.getInfo()
+    found = np.array(highs.getSolution().col_value)
+    if len(found) != len(paths.owner) + 1 or not np.isfinite(info.objective_function_value):
+        return Solved(up=up, down=down, bound=0.0)
+    chosen_up, chosen_down = _dealt(paths, np.round(found[:-1]).astype(np.int64))
+    proved = 0.0 if asked.limited else float(info.mip_dual_bound)
+    return Solved(up=chosen_up, down=chosen_down, bound=proved)
+
+
+def _taken(asked: Problem, paths: Paths, up: Ints, down: Ints) -> list[float]:
+    """How many flows of each commodity take each path in a choice, and its congestion."""
+    column = {
+        key: i for i, key in enumerate(zip(paths.owner.tolist(), paths.up.tolist(), paths.down.tolist(), strict=True))
+    }
+    values = np.zeros(len(paths.owner) + 1)
+    for key in zip(paths.commodity.tolist(), up.tolist(), down.tolist(), strict=True):
+        values[column[key]] += 1
+    values[-1] = float(asked.loads(asked.routes(up, down)).max(initial=0.0))
+    return [float(value) for value in values]
+
+
+def _dealt(paths: Paths, many: Ints) -> tuple[Ints, Ints]:
+    """Paths of the flows of each commodity, in order."""
+    column = np.repeat(np.arange(len(many)), many)
+    order = np.argsort(paths.commodity, kind="stable")
+    up, down = np.zeros(len(order), dtype=np.int64), np.zeros(len(order), dtype=np.int64)
+    up[order], down[order] = paths.up[column], paths.down[column]
+    return up, down

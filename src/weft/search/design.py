@@ -12,8 +12,7 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
 from weft.fabric.catalogue import for_cluster
-from weft.fabric.cost import Bill, bill_of_kind
-from weft.fabric.prices import Prices
+from weft.fabric.cost import Bill, Prices, bill_of_kind
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.layout.spec import Layout
 from weft.model.job import Job

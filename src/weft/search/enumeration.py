@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,8 @@ from weft.layout.mesh import degrees
 from weft.layout.spec import ContextMethod, PipelineSchedule, Recompute
 from weft.layout.table import COLUMNS, Index, Ints, LayoutTable, Mask, collapse, encode
 from weft.model.job import Job
-from weft.search.space import RECOMPUTE_SHARES, Space, divisors
+from weft.search.space import RECOMPUTE_SHARES, Space
+from weft.solvers.divisors import divisors
 
 MESH_AXES = ("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor")
 FRAME_RULES = (
@@ -78,7 +79,7 @@ class Enumeration:
 
     # Meshes ------------------------------------------------------------------------------------
 
-    def _options(self, name: str, values: list[int]) -> list[int]:
+    def _options(self, name: str, values: Sequence[int]) -> list[int]:
         return [value for value in values if self.space.allows(name, value)]
 
     def _meshes(self) -> LayoutTable:

@@ -11,6 +11,7 @@ from weft.layout.spec import AXES, Layout, PipelineSchedule, Recompute, TensorOv
 from weft.layout.table import decode, encode
 from weft.layout.trainable import check_runnable
 from weft.model.spec import Model
+from weft.solvers.divisors import divisors
 
 BOUNDED = (
     *("x", "y", "z", "data", "data_parallel", "pipeline", "context", "expert", "expert_tensor"),
@@ -123,9 +124,3 @@ WIDE = replace(
 """Every switch that Weft models."""
 
 SPACES = {space.name: space for space in (STANDARD, FOUR_D, WIDE)}
-
-
-def divisors(number: int) -> list[int]:
-    """Divisors in increasing order."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return small + [number // d for d in reversed(small) if d * d != number]

@@ -3,6 +3,11 @@
 The *level* is the rate per weight.  A link that is not full yet can only fill later when a flow elsewhere
 stops, so a heap of links by the level at which they fill may hold old, too low keys: a link whose key has
 risen goes back.
+
+This is the problem stated once: flows by path, in arrays of equal length.  ``simulation.flows._fill`` fills the
+links of a network whose flows come and go, over slots that each link keeps from event to event, and tells which
+links stopped which flows; to list the flows anew for this kernel at every event would cost more than the
+filling.  Tests hold both against ``maxmin.reference``.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ LINK = np.dtype(
 )
 
 
-class Problem(NamedTuple):
+class Filling(NamedTuple):
     """The arrays of ``maxmin.solve``, and room to work."""
 
     capacity: Floats
@@ -40,9 +45,9 @@ class Problem(NamedTuple):
     even: bool
 
 
-def new_problem(capacity: Floats, indptr: Ints, path: Ints, usage: Floats, weight: Floats, cap: Floats) -> Problem:
+def new_problem(capacity: Floats, indptr: Ints, path: Ints, usage: Floats, weight: Floats, cap: Floats) -> Filling:
     """Room for a problem."""
-    return Problem(
+    return Filling(
         capacity=np.ascontiguousarray(capacity, dtype=np.float64),
         indptr=np.ascontiguousarray(indptr, dtype=np.int64),
         path=np.ascontiguousarray(path, dtype=np.int32),
@@ -59,15 +64,16 @@ def new_problem(capacity: Floats, indptr: Ints, path: Ints, usage: Floats, weigh
 
 
 @jit
-def share_of(problem: Problem, flow: int, place: int) -> float:
+def share_of(problem: Filling, flow: int, place: int) -> float:
     """What a flow loads a link of its path with at level 1."""
     return 1.0 if problem.even else float(problem.usage[place] * problem.weight[flow])
 
 
 @jit
-def seat(problem: Problem) -> None:
+def seat(problem: Filling) -> None:
     """List the flows of each link, in order."""
     links, total = problem.links, 0
+    # Counting sort of places by link: counts first, then where each link begins, then the places in flow order.
     for place in range(len(problem.path)):
         links[problem.path[place]].end += 1
     for link in range(len(links)):
@@ -83,7 +89,7 @@ def seat(problem: Problem) -> None:
 
 
 @jit
-def add_up(problem: Problem, link: int) -> None:
+def add_up(problem: Filling, link: int) -> None:
     """Sum afresh what flows with a level leave of a link, and the shares of its open flows."""
     this = problem.links[link]
     left, rising = problem.capacity[link], 0.0
@@ -98,7 +104,7 @@ def add_up(problem: Problem, link: int) -> None:
 
 
 @jit
-def first_keys(problem: Problem) -> int:
+def first_keys(problem: Filling) -> int:
     """Fill the heap with links, by the level at which they would fill, and caps; returns its size."""
     size, heap, nlinks = 0, problem.heap, len(problem.links)
     for number in range(nlinks):
@@ -116,7 +122,7 @@ def first_keys(problem: Problem) -> int:
 
 
 @jit
-def stop(problem: Problem, flow: int, level: float) -> None:
+def stop(problem: Filling, flow: int, level: float) -> None:
     """Give a flow its level and take it off its links."""
     problem.level[flow], problem.stopped[flow] = level, 1
     for place in range(problem.indptr[flow], problem.indptr[flow + 1]):
@@ -127,7 +133,7 @@ def stop(problem: Problem, flow: int, level: float) -> None:
 
 
 @jit
-def fills_at(problem: Problem, link: int, known: float, now: float) -> float:
+def fills_at(problem: Filling, link: int, known: float, now: float) -> float:
     """Level at which a link fills, which was known to be at least some level."""
     this = problem.links[link]
     level = max(this.left / this.rising, now)
@@ -138,10 +144,13 @@ def fills_at(problem: Problem, link: int, known: float, now: float) -> float:
 
 
 @jit
-def fill(problem: Problem) -> None:
+def fill(problem: Filling) -> None:
     """Raise all flows until a link or the cap stops each; what nothing stops gets infinity."""
     seat(problem)
     size, now, nlinks, heap = first_keys(problem), 0.0, len(problem.links), problem.heap
+    # All open flows have the level `now`, which never falls.  A key of the heap is never above the level at which
+    # its link fills or its cap binds, so a top whose key is right comes next.  A stop takes `level` x share from
+    # the link, no more than its open flows had: no link is ever overfull.
     while size > 0:
         at, item = heap[0].key, heap[0].item
         if item < nlinks and problem.links[item].open > 0:

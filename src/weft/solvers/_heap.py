@@ -13,6 +13,7 @@ from weft.solvers._jit import jit
 def push(heap: Records, size: int, key: float, item: int) -> int:
     """Add a pair; returns the new size."""
     at = size
+    # The hole at `at` is the only place out of order; what lies on its way to the top moves down.
     while at > 0:
         above = (at - 1) >> 1
         if heap[above].key < key or (heap[above].key == key and heap[above].item <= item):
@@ -27,6 +28,7 @@ def push(heap: Records, size: int, key: float, item: int) -> int:
 def sink(heap: Records, size: int, at: int) -> None:
     """Let the pair at a place sink to where it belongs."""
     key, item = heap[at].key, heap[at].item
+    # Below `at` both subtrees are heaps; the smaller child moves up until the pair fits.
     while True:
         below = 2 * at + 1
         if below >= size:
@@ -55,5 +57,6 @@ def pop(heap: Records, size: int) -> int:
 @jit
 def heapify(heap: Records, size: int) -> None:
     """Order pairs that lie in any order."""
+    # Everything behind `at` is the top of a heap already: leaves first, then their parents.
     for at in range(size // 2 - 1, -1, -1):
         sink(heap, size, at)

@@ -15,7 +15,7 @@ from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.model.spec import Model
-from weft.validation.divide import divisors, largest_divisor
+from weft.solvers.divisors import divisors, largest_divisor
 from weft.validation.runs import Run
 from weft.validation.stack import Stack
 

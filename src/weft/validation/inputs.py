@@ -1,18 +1,26 @@
-"""From a measured run to what an estimate needs, with every assumption; or why that cannot be."""
+"""From a measured run to what an estimate needs, with every assumption; or why that cannot be.
+
+The cluster is the accelerator that its name means, the scale-up domain and the network; the recipe is batch,
+sequence, precision, attention kernel and dropout; the seconds of an iteration are stated by the source, or
+follow from the rate that it states.  ``shape.py`` finds the model and ``cut.py`` the layout.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from weft.cluster.spec import Cluster
+from weft.cluster import catalogue
+from weft.cluster.spec import Accelerator, Cluster, TierKind
 from weft.errors import BadInput
+from weft.estimation.single import CORE_REPLAY
 from weft.layout.spec import Layout
-from weft.model.job import Job
+from weft.model.flops import attention_forward_flops, block_forward_flops, model_flops
+from weft.model.job import AttentionKernel, Job, Precision, Recipe
+from weft.model.spec import Model
+from weft.solvers.divisors import largest_divisor
 from weft.validation.cut import cut, degrees
-from weft.validation.machine import machine
-from weft.validation.measured import seconds_from_rate, stated_seconds
-from weft.validation.recipe import training
 from weft.validation.runs import Run, Unparsed
 from weft.validation.shape import shape
 from weft.validation.stack import Stack, recognise
@@ -93,3 +101,243 @@ def _prepared(run: Run) -> Prepared:
         measured_bytes=None if run.peak_memory_gib is None else run.peak_memory_gib * GIB,
         assumptions=(*words, note) if note else words,
     )
+
+
+SITES = {"perlmutter": ("perlmutter-80gb", 4), "frontier": ("frontier", 8), "alps": ("alps", 4)}
+"""Machines of the catalogue that a table may name, and the accelerators of their nodes."""
+
+_JOINED = (
+    (re.compile(r"\b\d+\s*x\s*"), ""),
+    (re.compile(r"(\d+)\s*(gi?b)\b"), r"\1gb"),
+    (re.compile(r"\b(tpu|gaudi|rtx|dgx|hgx)[\s_-]*(v?\d)"), r"\1-\2"),
+    (re.compile(r"\bgaudi-(\d)"), r"gaudi\1"),
+    (re.compile(r"v5[\s_-]*lite(pod)?"), "v5e"),
+    (re.compile(r"\btrillium\b"), "tpu-v6e"),
+)
+_GIGABYTES = re.compile(r"(?<![\d.])(\d{2,3})\s*gi?b\b(?!/s)", re.I)
+_MEMORY_SPEED = re.compile(r"(\d+(?:\.\d+)?)\s*TB/s", re.I)
+_POWER = re.compile(r"(\d{2,4})\s*W\b")
+_NETWORK = re.compile(
+    r"(?:(\d+)\s*[x×]\s*)?(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)[^;,.)]{0,20}?"  # noqa: RUF001
+    r"(?:per|/|a)\s*(node|server|host|gpu|accelerator|gcd|chip)",
+    re.I,
+)
+USABLE = 0.98
+"""Share of the memory on the label that an application sees, where only that is known."""
+SAME = 0.08
+"""Relative difference up to which a stated memory is the catalogue's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCluster:
+    """A cluster and what was assumed of it."""
+
+    cluster: Cluster
+    assumptions: tuple[str, ...]
+
+
+def machine(run: Run) -> FoundCluster:
+    """The cluster of a run.
+
+    Raises:
+        BadInput: no accelerator of the catalogue is named.
+    """
+    count = run.gpus or 1
+    words = f"{run.gpu} {run.source}".lower()
+    for site, (preset, node) in SITES.items():
+        if re.search(rf"\b{site}\b", words) and count % node == 0:
+            cluster = catalogue.load(f"{preset}-{count}")
+            return FoundCluster(cluster=cluster, assumptions=(f"network of {preset}",))
+    assumed: list[str] = []
+    chip = _stated(run, named_accelerator(run.gpu), assumed)
+    domain = _domain(run, chip, count, assumed)
+    chip = replace(chip, scale_up_size=domain, nic_Bps=_nic(run, chip, assumed))
+    kind: TierKind | None = "switch" if "dgx-2" in run.gpu.lower() else None
+    tiers = catalogue.default_tiers(chip, count, kind=kind)
+    name = f"{chip.name} x {count}"
+    return FoundCluster(
+        cluster=Cluster(name=name, accelerator=chip, count=count, tiers=tiers), assumptions=tuple(assumed)
+    )
+
+
+def named_accelerator(text: str) -> Accelerator:
+    """The accelerator of the catalogue whose name has most words in common with ``text``, all of them in it.
+
+    Raises:
+        BadInput: there is none.
+    """
+    words = _words(text)
+    fitting = [name for name in catalogue.accelerator_names() if set(name.split("-")) <= words]
+    if not fitting:
+        raise BadInput(f"accelerator {text!r} is not in the catalogue")
+    return catalogue.accelerator(max(fitting, key=lambda name: (len(name.split("-")), len(name), name)))
+
+
+def _words(text: str) -> set[str]:
+    plain = text.lower()
+    for pattern, put in _JOINED:
+        plain = pattern.sub(put, plain)
+    return set(re.split(r"[^a-z0-9]+", plain))
+
+
+def _stated(run: Run, chip: Accelerator, assumed: list[str]) -> Accelerator:
+    """The accelerator with the memory, its bandwidth and the power that the name states."""
+    stated = chip
+    if found := _GIGABYTES.search(run.gpu):
+        memory = float(found[1]) * 1e9
+        if abs(memory / chip.memory_bytes - 1) > SAME:
+            stated = replace(stated, memory_bytes=USABLE * memory)
+    if found := _MEMORY_SPEED.search(run.gpu):
+        stated = replace(stated, memory_Bps=float(found[1]) * 1e12)
+    if found := _POWER.search(run.gpu):
+        stated = replace(stated, power_w=float(found[1]))
+    if stated != chip:
+        assumed.append(f"{chip.name} but for the memory and power that the accelerator's name states")
+    return stated
+
+
+def _domain(run: Run, chip: Accelerator, count: int, assumed: list[str]) -> int:
+    """Accelerators of a scale-up domain: the most that fill domains evenly, up to the stated size."""
+    size = run.nodes_gpus or chip.scale_up_size
+    if run.nodes_gpus is None:
+        assumed.append(f"scale-up domains of {size} (not stated)")
+    domain = largest_divisor(count, size)
+    if domain < min(size, count):
+        assumed.append(f"{domain} accelerators used of each scale-up domain of {size}")
+    return domain
+
+
+def _nic(run: Run, chip: Accelerator, assumed: list[str]) -> float:
+    """Bytes/s per accelerator and direction between domains."""
+    node = run.nodes_gpus or chip.scale_up_size
+    if (run.gpus or 1) <= node:
+        return chip.nic_Bps
+    found = _NETWORK.search(f"{run.notes}; {run.gpu}")
+    if found is None:
+        assumed.append(f"network of {chip.nic_Bps * 8e-9:g} Gb/s an accelerator (as {chip.name}; not stated)")
+        return chip.nic_Bps
+    links, speed, unit, owner = found.groups()
+    Bps = float(links or 1) * float(speed) * (1e9 if unit[1] == "B" else 1.25e8)
+    return Bps / (node if owner.lower() in ("node", "server", "host") else 1)
+
+
+def stated_seconds(run: Run, job: Job) -> tuple[float | None, str]:
+    """The time that a source states, directly or as tokens/s, and what was assumed."""
+    seconds = run.measured_iter_s or run.iter_s
+    if seconds is not None:
+        return seconds, ""
+    if run.tokens_s_gpu is None:
+        return None, ""
+    return job.recipe.tokens / (run.tokens_s_gpu * (run.gpus or 1)), "time from tokens/s"
+
+
+def seconds_from_rate(run: Run, stack: Stack, job: Job, layout: Layout, chip: Accelerator) -> tuple[float | None, str]:
+    """The time that follows from stated TFLOP/s or MFU, and how FLOPs were counted."""
+    rate = run.tflops_per_gpu and 1e12 * run.tflops_per_gpu
+    unit = "TFLOP/s"
+    if rate is None and run.mfu is not None:
+        rate, unit = run.mfu * chip.peak_flops(job.recipe.precision), "MFU"
+    if rate is None:
+        return None, ""
+    counted, how = counted_flops(run, stack, job, layout)
+    return counted / (rate * layout.world), f"time from stated {unit}, {how}"
+
+
+def counted_flops(run: Run, stack: Stack, job: Job, layout: Layout) -> tuple[float, str]:
+    """FLOPs of an iteration as the source counts them, and how that is.
+
+    With recomputation (arXiv 2104.04473, eq. 3; 2205.05198, appendix A): the blocks' forward pass once more,
+    or, selective, their attention as often as the core itself.
+    """
+    flops = model_flops(job.model, job.recipe, causal=stack.flops == "causal")
+    attention = f"attention counted {stack.flops}"
+    if not run.counts_recompute or layout.recompute == "none":
+        return flops, f"model FLOPs, {attention}"
+    replayed = 0.0
+    for kind in job.model.runs:
+        if layout.recompute == "full":
+            replayed += kind.count * block_forward_flops(kind.block, job.recipe)
+        else:
+            replayed += CORE_REPLAY * kind.count * attention_forward_flops(kind.block, job.recipe)
+    return flops + replayed, f"FLOPs with recomputation, {attention}"
+
+
+PRECISIONS: tuple[tuple[str, Precision], ...] = (
+    (r"^(nv|mx)?fp4", "nvfp4"),
+    (r"^mx", "mxfp8"),
+    (r"^(fp|float)8", "fp8"),
+    (r"^b(f|float)16", "bf16"),
+    (r"^(fp|float)16|^half|^amp", "fp16"),
+    (r"^(fp|float)32$|^full$|^single$", "fp32"),
+)
+"""What tables call precisions, by how the name begins."""
+SEQUENCE = 2048
+"""Tokens of a sequence where none is stated."""
+_PURE = re.compile(r"mp_mode PURE|reduc\w* in (bf16|fp16)|(bf16|fp16) (gradient )?reduc", re.I)
+_ACCUMULATION = re.compile(r"grad(?:ient)?[ _-]?acc\w*(?:[ _-]steps)?\s*[=:]?\s*(\d+)", re.I)
+_FLASH = re.compile(r"flash[ -]?att|\bsdpa\b|cudnn attention", re.I)
+_UNFUSED = re.compile(r"unfused|(no|without) flash|naive attention|eager attention", re.I)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A recipe and what was assumed of it."""
+
+    recipe: Recipe
+    assumptions: tuple[str, ...]
+
+
+def training(run: Run, stack: Stack, model: Model, chip: Accelerator, replicas: int) -> Training:
+    """The recipe of a run; ``replicas`` see different sequences.
+
+    Raises:
+        BadInput: a precision that Weft does not know, or that the accelerator lacks.
+    """
+    assumed: list[str] = []
+    sequence = run.seq or SEQUENCE
+    if run.seq is None:
+        assumed.append(f"sequences of {sequence} tokens")
+    precision = _precision(run, stack, chip, assumed)
+    attention: AttentionKernel = stack.attention
+    if _UNFUSED.search(run.remarks):
+        attention = "unfused"
+    elif _FLASH.search(run.remarks):
+        attention = "flash"
+    dropped = "with" if stack.dropout else "without"
+    assumed.append(f"{attention} attention, {dropped} dropout ({stack.title})")
+    recipe = Recipe(
+        global_batch=run.global_batch or _batch(run, replicas, sequence, assumed),
+        sequence=sequence,
+        precision=precision,
+        attention=attention,
+        dropout=stack.dropout,
+        gradient_bytes=2 if _PURE.search(run.notes) else stack.gradient_bytes.get(precision, 4),
+    )
+    chip.peak_flops(precision)
+    return Training(recipe=recipe, assumptions=tuple(assumed))
+
+
+def _precision(run: Run, stack: Stack, chip: Accelerator, assumed: list[str]) -> Precision:
+    if not run.precision:
+        precision: Precision = stack.precision if chip.bf16_flops else "fp16"
+        assumed.append(f"precision {precision} (not stated)")
+        return precision
+    for pattern, precision in PRECISIONS:
+        if re.search(pattern, run.precision, re.I):
+            return precision
+    raise BadInput(f"precision {run.precision!r} is not modelled")
+
+
+def _batch(run: Run, replicas: int, sequence: int, assumed: list[str]) -> int:
+    """Sequences of a global batch: from its time and rate, else from the micro-batches that are stated."""
+    seconds = run.measured_iter_s or run.iter_s
+    if seconds and run.tokens_s_gpu and run.gpus:
+        batch = max(round(seconds * run.tokens_s_gpu * run.gpus / sequence / replicas), 1) * replicas
+        assumed.append(f"global batch {batch} (from time and tokens/s)")
+        return batch
+    found = _ACCUMULATION.search(run.notes)
+    steps = int(found[1]) if found else 4 * (run.pp or 1) if (run.pp or 1) > 1 else 1
+    batch = (run.micro_batch or 1) * replicas * steps
+    why = "stated" if found else "assumed"
+    assumed.append(f"global batch {batch} ({steps} micro-batches a rank, {why})")
+    return batch

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from weft.collectives.messages.flows import expand, plan
 from weft.collectives.messages.scheduled import equal, schedule_plan
-from weft.collectives.schedules.balanced import balanced
 from weft.collectives.schedules.chunks import Schedule, mirrored, request
-from weft.collectives.schedules.hierarchical import baseline
-from weft.collectives.schedules.themis import themis
+from weft.collectives.schedules.policies import balanced
+from weft.collectives.schedules.themis import baseline, themis
 from weft.collectives.schedules.timing import per_dimension, time_schedule
 from weft.errors import Unsupported
 from weft.fabric.dimension import KINDS, Dimension

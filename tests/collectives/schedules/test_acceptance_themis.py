@@ -13,10 +13,9 @@ import pytest
 
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import request, stages_of
-from weft.collectives.schedules.hierarchical import baseline
 from weft.collectives.schedules.per_rank import play_ranks
 from weft.collectives.schedules.queues import play
-from weft.collectives.schedules.themis import themis
+from weft.collectives.schedules.themis import baseline, themis
 from weft.collectives.schedules.timing import per_dimension, time_schedule
 from weft.fabric.dimension import Dimension
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from weft.collectives.schedules.activity import activity, busy_intervals
 from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.policies import schedule
+from weft.collectives.schedules.timing import activity, busy_intervals
 from weft.fabric.dimension import Dimension
 
 networks = st.lists(

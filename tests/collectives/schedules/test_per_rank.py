@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from weft.collectives.messages.flows import expand
 from weft.collectives.schedules.chunks import Schedule, request
-from weft.collectives.schedules.hierarchical import baseline
 from weft.collectives.schedules.per_rank import play_ranks, rank_bandwidths
-from weft.collectives.schedules.themis import themis
+from weft.collectives.schedules.themis import baseline, themis
 from weft.collectives.schedules.timing import time_schedule
 from weft.collectives.stages import STAGE_KINDS
 from weft.errors import BadInput, Unsupported

@@ -10,9 +10,7 @@ from weft.errors import BadInput, Unsupported, WeftError
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
-from weft.interop.fabrics.hostlist import compress, expand
-from weft.interop.fabrics.slurm_export import write
-from weft.interop.fabrics.slurm_topology import read
+from weft.interop.fabrics.slurm_topology import compress, expand, read, write
 
 TREE = """---
 # two leaves

@@ -14,34 +14,7 @@ from hypothesis import strategies as st
 from weft.errors import BadInput, UnknownName
 from weft.interop.netops.addressing import addressing
 from weft.interop.netops.plan_paths import planned_paths
-from weft.interop.netops.roce import (
-    flow_label_of_queue_pairs,
-    lint_csv,
-    lint_json,
-    source_ports,
-    udp_source_port,
-    write_csv,
-    write_json,
-)
-from weft.interop.netops.switch_hash import NextHops, Packet, crc32
-
-
-@pytest.mark.parametrize(("label", "port"), [(0x12345, 0xE341), (0xFFFFF, 0xFFC0), (0, 0xC000)])
-def test_ports_of_flow_labels(label, port):
-    assert udp_source_port(label) == port
-
-
-@pytest.mark.parametrize(("queue_pairs", "port"), [((0x11, 0x22), 0xC242), ((0xABCDEF, 0x123456), 0xC3C8)])
-def test_ports_of_queue_pairs(queue_pairs, port):
-    assert udp_source_port(flow_label_of_queue_pairs(*queue_pairs)) == port
-
-
-def test_numbers_out_of_range():
-    for call in (lambda: udp_source_port(2**20), lambda: udp_source_port(-1)):
-        with pytest.raises(BadInput, match="20 bits"):
-            call()
-    with pytest.raises(BadInput, match="24 bits"):
-        flow_label_of_queue_pairs(2**24, 1)
+from weft.interop.netops.roce import NextHops, Packet, crc32, lint_csv, lint_json, source_ports, write_csv, write_json
 
 
 def test_the_model_is_crc32_of_the_five_tuple():

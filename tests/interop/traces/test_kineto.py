@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported
-from weft.interop.traces import torch_records
-from weft.interop.traces.kineto import read_kineto
+from weft.interop.traces import torch_traces
+from weft.interop.traces.torch_traces import read_kineto
 from weft.model.workload import Workload
 
 COMMUNICATION = 20
@@ -184,7 +184,7 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         read_kineto(tmp_path / "none.json")
     with pytest.raises(BadInput, match="cannot be read"):
         read_kineto(tmp_path)
-    monkeypatch.setattr(torch_records, "LARGEST_FILE_BYTES", 10_000)
+    monkeypatch.setattr(torch_traces, "LARGEST_FILE_BYTES", 10_000)
     for name, content in (("a.json", b" " * 10_001), ("b.json.gz", gzip.compress(bytes(10**7)))):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(BadInput, match="holds more than"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported
-from weft.interop.traces.pytorch_trace import read_pytorch_trace
+from weft.interop.traces.torch_traces import read_pytorch_trace
 from weft.model.workload import Workload
 
 

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, WeftError
-from weft.interop.traces.kineto import read_kineto
-from weft.interop.traces.pytorch_trace import read_pytorch_trace
-from weft.interop.traces.torch_traces import PEEK_BYTES, read_torch_trace
+from weft.interop.traces.torch_traces import PEEK_BYTES, read_kineto, read_pytorch_trace, read_torch_trace
 from weft.model.workload import Workload
 
 KERNEL = {

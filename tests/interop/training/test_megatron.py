@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.interop.training import megatron, megatron_run
+from weft.interop.training import megatron
 from weft.interop.training.launchers import LaunchArguments, NotExpressible
 from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.stages import split_layers
@@ -74,7 +74,7 @@ def test_written_arguments_read_back_as_the_same_layout(layout, model, cluster, 
     if isinstance(written, NotExpressible):
         assert written.reasons
         return
-    run = megatron_run.read(written.text)
+    run = megatron.read(written.text)
     assert run.layout == canonical(layout, moe=model.startswith("deepseek"))
     assert run.world == layout.world
     assert (run.global_batch, run.sequence, run.precision) == (
@@ -124,7 +124,7 @@ def test_stage_layout_unrolls_to_the_planned_split(layers, chunks):
     assert found == counts
     assert symbols.startswith("E")
     assert symbols.endswith("mL")
-    read = megatron_run.read(
+    read = megatron.read(
         f"--pipeline-model-parallel-size {chunks} --pipeline-model-parallel-layout {text}", world=chunks
     )
     assert read.layout.virtual_stages == 1
@@ -207,7 +207,7 @@ torchrun ${DISTRIBUTED_ARGS} pretrain_gpt.py \\
 
 
 def test_a_script_with_variables_and_arrays():
-    run = megatron_run.read(SCRIPT, where="pretrain.sh")
+    run = megatron.read(SCRIPT, where="pretrain.sh")
     assert run.layout == Layout(
         x=8,
         pipeline=12,
@@ -235,7 +235,7 @@ def test_a_script_with_variables_and_arrays():
 )
 def test_selective_recomputation_depends_on_the_attention_kernel(flags, recompute):
     """With flash attention, recomputing its core alone frees nothing."""
-    assert megatron_run.read(flags, world=8).layout.recompute == recompute
+    assert megatron.read(flags, world=8).layout.recompute == recompute
 
 
 def test_defaults_of_variables_and_a_tokenizer_vocabulary():
@@ -243,16 +243,16 @@ def test_defaults_of_variables_and_a_tokenizer_vocabulary():
     --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --global-batch-size 256 \\
     --max-position-embeddings 4096 --tokenizer-type Llama2Tokenizer --bf16
     """
-    run = megatron_run.read(text)
+    run = megatron.read(text)
     assert (run.world, run.precision, run.model) == (32, "bf16", None)
     assert "--vocab-size is missing" in run.notes[0]
-    assert megatron_run.read(text, vocab=32000).model.vocab == 32000
+    assert megatron.read(text, vocab=32000).model.vocab == 32000
     with pytest.raises(BadInput, match="number of accelerators"):
-        megatron_run.read("torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain_gpt.py")
+        megatron.read("torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain_gpt.py")
 
 
 def test_expert_tensor_parallelism_follows_tensor_parallelism_by_default():
-    run = megatron_run.read("--tensor-model-parallel-size 4 --num-experts 8 --expert-model-parallel-size 2", world=8)
+    run = megatron.read("--tensor-model-parallel-size 4 --num-experts 8 --expert-model-parallel-size 2", world=8)
     assert (run.layout.expert, run.layout.expert_tensor, run.layout.data) == (2, 4, 2)
 
 
@@ -275,13 +275,13 @@ def test_expert_tensor_parallelism_follows_tensor_parallelism_by_default():
 )
 def test_bad_arguments_are_named(text, world, message):
     with pytest.raises(BadInput, match=message):
-        megatron_run.read(text, where="run.sh", world=world)
+        megatron.read(text, where="run.sh", world=world)
 
 
 @given(st.text(max_size=200), st.none() | st.integers(1, 64))
 def test_any_text_is_read_or_refused(text, world):
     try:
-        run = megatron_run.read(f"--bf16 {text}", world=world)
+        run = megatron.read(f"--bf16 {text}", world=world)
     except BadInput:
         return
     assert run.layout.world == run.world

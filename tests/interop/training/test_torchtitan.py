@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.interop.text.settings import flatten
-from weft.interop.training import torchtitan, torchtitan_run
+from weft.interop.training import torchtitan
 from weft.interop.training.launchers import LaunchArguments, NotExpressible
 from weft.layout.spec import Layout, Recompute, TensorOverlap
 from weft.layout.stages import split_layers
@@ -69,7 +69,7 @@ def test_written_job_file_reads_back_as_the_same_layout(layout, model, cluster, 
         assert written.reasons
         return
     assert set(flatten(tomllib.loads(written.text))) <= JOB_FILE_NAMES
-    run = torchtitan_run.read(written.text)
+    run = torchtitan.read(written.text)
     assert run.layout == canonical(layout, moe=model.startswith("deepseek"))
     assert (run.world, run.global_batch, run.sequence) == (layout.world, job.recipe.global_batch, 8192)
     assert run.model.runs == job.model.runs
@@ -210,7 +210,7 @@ lr = 8e-5
 
 
 def test_preset_for_llama_405b_on_128_accelerators():
-    run = torchtitan_run.read(PRESET, world=128)
+    run = torchtitan.read(PRESET, world=128)
     assert run.layout == Layout(
         x=8, z=16, zero=0, micro_batch=2, recompute="full", sequence_parallel=True, overlap_tensor="full"
     )
@@ -239,4 +239,4 @@ def test_preset_for_llama_405b_on_128_accelerators():
 )
 def test_bad_job_files_are_named(text, world, message):
     with pytest.raises(BadInput, match=message):
-        torchtitan_run.read(text, where="job.toml", world=world)
+        torchtitan.read(text, where="job.toml", world=world)

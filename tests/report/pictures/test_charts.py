@@ -14,7 +14,7 @@ pytest.importorskip("altair")
 
 from weft.cluster import catalogue as clusters
 from weft.errors import BadInput
-from weft.fabric.prices import preset
+from weft.fabric.cost import preset
 from weft.model import Job, Recipe
 from weft.model import catalogue as models
 from weft.report.pictures.charts import INK, data, finished, free_labels, ink_on, rendered

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from weft.collectives.schedules.activity import activity
 from weft.collectives.schedules.bound import best_shares, ideal_s
 from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.per_rank import play_ranks
 from weft.collectives.schedules.policies import compare, schedule
 from weft.collectives.schedules.provision import provision
+from weft.collectives.schedules.timing import activity
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload

@@ -21,14 +21,13 @@ from weft.errors import BadInput, MissingExtra, Unsupported  # noqa: E402
 from weft.layout.mesh import coordinates, groups  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
-from weft.runtime.core.grid import AXES, JOINED, Grid  # noqa: E402
+from weft.runtime.core.grid import GRID_AXES, JOINED, Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.matmul import Matmul  # noqa: E402
 from weft.runtime.core.overlap import Overlap, Switches  # noqa: E402
 from weft.runtime.core.parameters import Matrix, Vector  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.layers.attention import Attention4D, Rotary  # noqa: E402
-from weft.runtime.layers.decoder import Decoder4D, Details, Stage  # noqa: E402
+from weft.runtime.layers.decoder import Attention4D, Decoder4D, Details, Rotary, Stage  # noqa: E402  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
 from weft.runtime.layers.norm import Norm4D  # noqa: E402
 from weft.runtime.layers.vocabulary import Embedding4D, Head4D  # noqa: E402
@@ -53,7 +52,7 @@ def joined(layout):
     """Of each group of this rank: its axes, its ranks and this rank's index."""
     grid = grid_of(layout)
     found = {}
-    for axes in (*((axis,) for axis in AXES), *JOINED):
+    for axes in (*((axis,) for axis in GRID_AXES), *JOINED):
         group = grid.group(*axes)
         members = dist.get_process_group_ranks(group) if group is not None else [dist.get_rank()]
         found[axes] = members, grid.index(*axes), grid.size(*axes)
@@ -68,7 +67,7 @@ def test_a_group_has_the_ranks_that_differ_in_its_axes(ranks, degrees, order):
     places = [coordinates(layout, rank) for rank in range(layout.world)]
     for rank, found in enumerate(ranks.run(joined, layout)):
         for axes, (members, index, size) in found.items():
-            others = [axis for axis in AXES if axis not in axes]
+            others = [axis for axis in GRID_AXES if axis not in axes]
             wanted = [
                 other
                 for other in range(layout.world)
@@ -77,15 +76,15 @@ def test_a_group_has_the_ranks_that_differ_in_its_axes(ranks, degrees, order):
             assert sorted(members) == wanted
             assert members[index] == rank
             assert len(members) == size
-        for axis in AXES:
+        for axis in GRID_AXES:
             assert found[axis,][0] in groups(layout, axis).tolist()
 
 
 def test_a_rank_alone_has_no_group():
     grid = Grid.of(Layout())
     assert all(grid.group(*axes) is None for axes in JOINED)
-    assert grid.axes(*AXES) == ()
-    assert grid.index(*AXES) == 0
+    assert grid.axes(*GRID_AXES) == ()
+    assert grid.index(*GRID_AXES) == 0
 
 
 # Refusals -----------------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ from models import DATA_INSIDE, EVERY, layout_of  # noqa: E402
 
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.initial import TILE, Initial, initialize  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
+from weft.runtime.core.parameters import TILE, Initial, holdings, initialize  # noqa: E402
 from weft.runtime.run.pipeline import build_stages  # noqa: E402
 
 MODEL = models.gpt(layers=4)

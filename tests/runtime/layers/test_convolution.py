@@ -19,7 +19,7 @@ from weft.runtime.convert.parallelize import parallelize  # noqa: E402
 from weft.runtime.convert.roles import Head, Normal  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.layers.convolution import Conv4D  # noqa: E402
+from weft.runtime.layers.linear import Conv4D  # noqa: E402
 
 EXACT = 1e-12
 

@@ -14,8 +14,7 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.layers.attention import Rotary  # noqa: E402
-from weft.runtime.layers.decoder import Details  # noqa: E402
+from weft.runtime.layers.decoder import Details, Rotary  # noqa: E402
 from weft.runtime.layers.fused import gated_silu, split_heads  # noqa: E402
 
 

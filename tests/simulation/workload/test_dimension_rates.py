@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from weft.cluster import catalogue as clusters
 from weft.collectives.schedules.chunks import request
-from weft.collectives.schedules.hierarchical import baseline
 from weft.collectives.schedules.per_rank import play_ranks, rank_bandwidths
+from weft.collectives.schedules.themis import baseline
 from weft.collectives.schedules.timing import time_schedule
 from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster

@@ -12,10 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.collectives.messages import hierarchy as expand_hierarchy
-from weft.collectives.messages import pairs as expand_pairs
-from weft.collectives.messages import ring as expand_ring
-from weft.collectives.messages import tree as expand_tree
+from weft.collectives.messages import hierarchy, pairs, ring, tree
 from weft.collectives.messages.blocks import Plan
 from weft.errors import BadInput, Unsupported
 from weft.fabric.spec import Floats, Ints
@@ -25,38 +22,38 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"
 rank."""
 
 _FLAT: dict[tuple[str, str], Callable[[int], Plan]] = {
-    ("all-reduce", "ring"): expand_ring.all_reduce,
-    ("all-gather", "ring"): expand_ring.all_gather,
-    ("reduce-scatter", "ring"): expand_ring.reduce_scatter,
-    ("all-reduce", "line"): expand_ring.line_all_reduce,
-    ("all-gather", "line"): expand_ring.line_all_gather,
-    ("reduce-scatter", "line"): expand_ring.line_reduce_scatter,
-    ("exchange", "ring"): expand_ring.exchange,
-    ("all-reduce", "direct"): expand_pairs.all_reduce,
-    ("all-gather", "direct"): expand_pairs.all_gather,
-    ("reduce-scatter", "direct"): expand_pairs.reduce_scatter,
-    ("all-to-all", "direct"): expand_pairs.all_to_all,
-    ("broadcast", "direct"): expand_pairs.broadcast,
-    ("reduce", "direct"): expand_pairs.reduce,
-    ("send", "direct"): expand_pairs.send,
-    ("all-reduce", "halving-doubling"): expand_tree.halving_doubling,
-    ("all-gather", "halving-doubling"): expand_tree.doubling,
-    ("reduce-scatter", "halving-doubling"): expand_tree.halving,
-    ("all-reduce", "tree"): expand_tree.tree_all_reduce,
-    ("broadcast", "tree"): expand_tree.tree_broadcast,
-    ("reduce", "tree"): expand_tree.tree_reduce,
-    ("all-reduce", "double-tree"): expand_tree.double_tree_all_reduce,
-    ("broadcast", "double-tree"): expand_tree.double_tree_broadcast,
-    ("reduce", "double-tree"): expand_tree.double_tree_reduce,
+    ("all-reduce", "ring"): ring.all_reduce,
+    ("all-gather", "ring"): ring.all_gather,
+    ("reduce-scatter", "ring"): ring.reduce_scatter,
+    ("all-reduce", "line"): ring.line_all_reduce,
+    ("all-gather", "line"): ring.line_all_gather,
+    ("reduce-scatter", "line"): ring.line_reduce_scatter,
+    ("exchange", "ring"): ring.exchange,
+    ("all-reduce", "direct"): pairs.all_reduce,
+    ("all-gather", "direct"): pairs.all_gather,
+    ("reduce-scatter", "direct"): pairs.reduce_scatter,
+    ("all-to-all", "direct"): pairs.all_to_all,
+    ("broadcast", "direct"): pairs.broadcast,
+    ("reduce", "direct"): pairs.reduce,
+    ("send", "direct"): pairs.send,
+    ("all-reduce", "halving-doubling"): tree.halving_doubling,
+    ("all-gather", "halving-doubling"): tree.doubling,
+    ("reduce-scatter", "halving-doubling"): tree.halving,
+    ("all-reduce", "tree"): tree.tree_all_reduce,
+    ("broadcast", "tree"): tree.tree_broadcast,
+    ("reduce", "tree"): tree.tree_reduce,
+    ("all-reduce", "double-tree"): tree.double_tree_all_reduce,
+    ("broadcast", "double-tree"): tree.double_tree_broadcast,
+    ("reduce", "double-tree"): tree.double_tree_reduce,
 }
 _SPREAD: dict[tuple[str, str], Callable[[int, int], Plan]] = {
-    ("all-reduce", "rings"): expand_ring.rings_all_reduce,
-    ("all-gather", "rings"): expand_ring.rings_all_gather,
-    ("reduce-scatter", "rings"): expand_ring.rings_reduce_scatter,
-    ("all-reduce", "hierarchical"): expand_hierarchy.all_reduce,
-    ("all-gather", "hierarchical"): expand_hierarchy.all_gather,
-    ("reduce-scatter", "hierarchical"): expand_hierarchy.reduce_scatter,
-    ("all-to-all", "hierarchical"): expand_hierarchy.all_to_all,
+    ("all-reduce", "rings"): ring.rings_all_reduce,
+    ("all-gather", "rings"): ring.rings_all_gather,
+    ("reduce-scatter", "rings"): ring.rings_reduce_scatter,
+    ("all-reduce", "hierarchical"): hierarchy.all_reduce,
+    ("all-gather", "hierarchical"): hierarchy.all_gather,
+    ("reduce-scatter", "hierarchical"): hierarchy.reduce_scatter,
+    ("all-to-all", "hierarchical"): hierarchy.all_to_all,
 }
 """Algorithms that know the scale-up domains: of domains and members of each."""
 

@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.collectives.messages import pairs as expand_pairs
-from weft.collectives.messages import ring as expand_ring
+from weft.collectives.messages import pairs, ring
 from weft.collectives.messages.blocks import Plan, after, beside, table
 from weft.fabric.spec import Ints
 
 
 def reduce_scatter(domains: int, members: int) -> Plan:
     """Each member gathers the sums of its share in its domain, then rings scatter the share over domains."""
-    inside = _inside(expand_pairs.reduce_scatter(members), domains, members)
-    return after(inside, _across(expand_ring.reduce_scatter(domains), domains, members))
+    inside = _inside(pairs.reduce_scatter(members), domains, members)
+    return after(inside, _across(ring.reduce_scatter(domains), domains, members))
 
 
 def all_gather(domains: int, members: int) -> Plan:
     """The reverse: rings over domains gather each member's share, then members exchange their shares."""
-    across = _across(expand_ring.all_gather(domains), domains, members)
-    return after(across, _inside(expand_pairs.all_gather(members), domains, members))
+    across = _across(ring.all_gather(domains), domains, members)
+    return after(across, _inside(pairs.all_gather(members), domains, members))
 
 
 def all_reduce(domains: int, members: int) -> Plan:
     """Reduce inside, all-reduce each member's share over domains, gather inside."""
-    inside = _inside(expand_pairs.reduce_scatter(members), domains, members)
-    across = _across(expand_ring.all_reduce(domains), domains, members)
-    return after(inside, across, _inside(expand_pairs.all_gather(members), domains, members))
+    inside = _inside(pairs.reduce_scatter(members), domains, members)
+    across = _across(ring.all_reduce(domains), domains, members)
+    return after(inside, across, _inside(pairs.all_gather(members), domains, members))
 
 
 def all_to_all(domains: int, members: int) -> Plan:
@@ -78,7 +77,7 @@ def _on_rails(domains: int, members: int, size: int) -> Plan:
 
 def _domain_pairs(domains: int, members: int) -> tuple[Ints, Ints, Ints]:
     """All ordered pairs of ranks in the same domain: the domain, one rank, the other."""
-    once = expand_pairs.all_gather(members)
+    once = pairs.all_gather(members)
     home = np.repeat(np.arange(domains), len(once.source))
     source, target = np.tile(once.source, domains), np.tile(once.target, domains)
     return home, home * members + source, home * members + target

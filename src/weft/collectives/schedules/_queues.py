@@ -26,7 +26,7 @@ CLOCK, EVENTS, READY, BUSY, LIVE = range(5)
 whether one is running; tasks left."""
 
 
-class Operations(NamedTuple):
+class Visits(NamedTuple):
     """A chunk's passage through one dimension, each."""
 
     dimension: Ints
@@ -51,7 +51,7 @@ class Tasks(NamedTuple):
     followers: Ints
 
 
-class Machine(NamedTuple):
+class Service(NamedTuple):
     """How dimensions work: slots of each, whether latency is outside them, and the rule of the queues."""
 
     slots: int
@@ -106,7 +106,7 @@ def announce(room: Room, time: float, kind: int, item: int) -> None:
 
 
 @jit
-def join(ops: Operations, times: Times, room: Room, op: int, now: float) -> None:
+def join(ops: Visits, times: Times, room: Room, op: int, now: float) -> None:
     """Begin to move an operation's bytes."""
     dimension = ops.dimension[op]
     advance(room, dimension, now)
@@ -118,11 +118,12 @@ def join(ops: Operations, times: Times, room: Room, op: int, now: float) -> None
 
 
 @jit
-def serve(ops: Operations, times: Times, room: Room, dimension: int, now: float, machine: Machine) -> None:
+def serve(ops: Visits, times: Times, room: Room, dimension: int, now: float, service: Service) -> None:
     """Give free slots to the operations at the head of the queue."""
-    while room.used[dimension] < machine.slots and room.first[dimension] >= 0:
+    # The queue is in the order of the rule; under FIXED the operation whose turn it is may not have come yet.
+    while room.used[dimension] < service.slots and room.first[dimension] >= 0:
         op = room.first[dimension]
-        if machine.rule == FIXED and ops.rank[op] != room.turn[dimension]:
+        if service.rule == FIXED and ops.rank[op] != room.turn[dimension]:
             break
         room.turn[dimension] += 1
         room.first[dimension] = room.behind[op]
@@ -130,14 +131,14 @@ def serve(ops: Operations, times: Times, room: Room, dimension: int, now: float,
             room.final[dimension] = NONE
         room.used[dimension] += 1
         times.admitted[op] = now
-        if machine.outside or ops.latency[op] <= 0.0:
+        if service.outside or ops.latency[op] <= 0.0:
             join(ops, times, room, op, now)
         else:
             announce(room, now + ops.latency[op], JOIN, op)
 
 
 @jit
-def is_before(ops: Operations, rule: int, op: int, other: int) -> bool:
+def is_before(ops: Visits, rule: int, op: int, other: int) -> bool:
     """Whether an operation goes before one that waits already."""
     if rule == SMALLEST:
         return bool(ops.key[op] < ops.key[other])
@@ -147,7 +148,7 @@ def is_before(ops: Operations, rule: int, op: int, other: int) -> bool:
 
 
 @jit
-def enqueue(ops: Operations, room: Room, op: int, rule: int) -> None:
+def enqueue(ops: Visits, room: Room, op: int, rule: int) -> None:
     """Put an operation into the queue of its dimension."""
     dimension = ops.dimension[op]
     before, after = NONE, room.first[dimension]
@@ -180,7 +181,7 @@ def compute(tasks: Tasks, times: Times, room: Room, now: float) -> None:
 
 
 @jit
-def begin(ops: Operations, tasks: Tasks, times: Times, room: Room, task: int, now: float, machine: Machine) -> None:
+def begin(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now: float, service: Service) -> None:
     """Begin a task that nothing holds back any more."""
     times.task_begin[task] = now
     if tasks.seconds[task] > 0.0:
@@ -190,12 +191,12 @@ def begin(ops: Operations, tasks: Tasks, times: Times, room: Room, task: int, no
         announce(room, now, COMPLETE, task)
     for at in range(tasks.head_at[task], tasks.head_at[task + 1]):
         op = tasks.heads[at]
-        enqueue(ops, room, op, machine.rule)
-        serve(ops, times, room, ops.dimension[op], now, machine)
+        enqueue(ops, room, op, service.rule)
+        serve(ops, times, room, ops.dimension[op], now, service)
 
 
 @jit
-def complete(ops: Operations, tasks: Tasks, times: Times, room: Room, task: int, now: float, machine: Machine) -> None:
+def complete(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now: float, service: Service) -> None:
     """End a task and begin those that waited for it alone."""
     times.task_end[task] = now
     room.state[LIVE] -= 1.0
@@ -205,23 +206,23 @@ def complete(ops: Operations, tasks: Tasks, times: Times, room: Room, task: int,
         other = tasks.followers[at]
         tasks.waits[other] -= 1
         if tasks.waits[other] == 0:
-            begin(ops, tasks, times, room, other, now, machine)
+            begin(ops, tasks, times, room, other, now, service)
     compute(tasks, times, room, now)
 
 
 @jit
-def finish(ops: Operations, tasks: Tasks, times: Times, room: Room, op: int, now: float, machine: Machine) -> None:
+def finish(ops: Visits, tasks: Tasks, times: Times, room: Room, op: int, now: float, service: Service) -> None:
     """End an operation: its chunk goes on to the next dimension, or its task may be over."""
     times.end[op] = now
     follower = ops.follower[op]
     if follower >= 0:
-        enqueue(ops, room, follower, machine.rule)
-        serve(ops, times, room, ops.dimension[follower], now, machine)
+        enqueue(ops, room, follower, service.rule)
+        serve(ops, times, room, ops.dimension[follower], now, service)
         return
     task = ops.task[op]
     tasks.chunks[task] -= 1
     if tasks.chunks[task] == 0:
-        complete(ops, tasks, times, room, task, now, machine)
+        complete(ops, tasks, times, room, task, now, service)
 
 
 @jit
@@ -239,40 +240,42 @@ def soonest(room: Room) -> tuple[int, int, float]:
 
 @jit
 def leave(
-    ops: Operations, tasks: Tasks, times: Times, room: Room, dimension: int, at: int, now: float, machine: Machine
+    ops: Visits, tasks: Tasks, times: Times, room: Room, dimension: int, at: int, now: float, service: Service
 ) -> None:
     """An operation has moved its bytes and gives its slot to the next."""
     op = room.moving[dimension, at]
     advance(room, dimension, now)
     count = room.sharing[dimension] - 1
     room.sharing[dimension] = count
+    # Places keep the order of joining, so that equal ends leave in that order.
     for place in range(at, count):
         room.moving[dimension, place] = room.moving[dimension, place + 1]
         room.target[dimension, place] = room.target[dimension, place + 1]
     if count == 0:
         room.virtual[dimension] = 0.0
     room.used[dimension] -= 1
-    if machine.outside and ops.latency[op] > 0.0:
+    if service.outside and ops.latency[op] > 0.0:
         announce(room, now + ops.latency[op], FINISH, op)
     else:
-        finish(ops, tasks, times, room, op, now, machine)
-    serve(ops, times, room, dimension, now, machine)
+        finish(ops, tasks, times, room, op, now, service)
+    serve(ops, times, room, dimension, now, service)
 
 
 @jit
-def play(ops: Operations, tasks: Tasks, times: Times, room: Room, machine: Machine) -> float:
+def play(ops: Visits, tasks: Tasks, times: Times, room: Room, service: Service) -> float:
     """Run all tasks; returns when the last one ended, or -1 where some never began."""
     now = 0.0
     room.state[LIVE] = float(len(tasks.seconds))
     for task in range(len(tasks.seconds)):
         if tasks.waits[task] == 0:
-            begin(ops, tasks, times, room, wide(task), now, machine)
+            begin(ops, tasks, times, room, wide(task), now, service)
+    # `now` never falls; every dimension that has a free slot and a queue was served when either changed.
     while room.state[LIVE] > 0.0:
         dimension, at, time = soonest(room)
         size = int(room.state[EVENTS])
         if dimension >= 0 and (size == 0 or time <= room.events[0].key):
             now = time
-            leave(ops, tasks, times, room, dimension, at, now, machine)
+            leave(ops, tasks, times, room, dimension, at, now, service)
             continue
         if size == 0:
             return -1.0
@@ -282,7 +285,7 @@ def play(ops: Operations, tasks: Tasks, times: Times, room: Room, machine: Machi
         if kind == JOIN:
             join(ops, times, room, item, now)
         elif kind == FINISH:
-            finish(ops, tasks, times, room, item, now, machine)
+            finish(ops, tasks, times, room, item, now, service)
         else:
-            complete(ops, tasks, times, room, item, now, machine)
+            complete(ops, tasks, times, room, item, now, service)
     return now

@@ -22,7 +22,7 @@ class Course(NamedTuple):
     sent_bytes: Floats
 
 
-class Grid(NamedTuple):
+class Dimensions(NamedTuple):
     """The dimensions: size, distance of neighbours in ranks, latency of a step; and of each dimension and
     rank the seconds that a byte costs."""
 
@@ -58,6 +58,7 @@ def by_partners(
     part, distance = sent * size / (size - 1) / 2, size // 2
     if not halving:
         part, distance = sent / (size - 1), 1
+    # `part` is what a rank sends in this step: half of what it still has to reduce, or all that it has gathered.
     while 0 < distance < size:
         for here in range(size):
             partner = here ^ distance
@@ -70,6 +71,8 @@ def by_partners(
 def by_pairs(now: Floats, then: Floats, cost: Floats, size: int, sent: float, latency: float) -> None:
     """Each rank has sent its own, and has what all others sent."""
     last, before, slowest = -1.0, -1.0, wide(-1)
+    # `last` and `before` are the two latest ends: the slowest rank waits for the one before it, all others for
+    # it.
     for here in range(size):
         then[here] = now[here] + sent * cost[here]
         if then[here] > last:
@@ -93,7 +96,14 @@ def together(now: Floats, cost: Floats, size: int, sent: float, latency: float) 
 
 @jit
 def walk(
-    course: Course, grid: Grid, ready: Floats, free: Floats, held: Flags, now: Floats, then: Floats, cost: Floats
+    course: Course,
+    network: Dimensions,
+    ready: Floats,
+    free: Floats,
+    held: Flags,
+    now: Floats,
+    then: Floats,
+    cost: Floats,
 ) -> None:
     """Go through all stages.
 
@@ -101,9 +111,10 @@ def walk(
     stage: at the end of this one (``held``), or once its own bytes are sent.
     """
     ranks = ready.shape[1]
+    # Stages come after all they wait for, so that `ready` and `free` are final when they are read.
     for op in range(len(course.chunk)):
         chunk, dimension = course.chunk[op], course.dimension[op]
-        size, stride, latency = grid.size[dimension], grid.stride[dimension], grid.latency[dimension]
+        size, stride, latency = network.size[dimension], network.stride[dimension], network.latency[dimension]
         pattern, sent, steps = course.pattern[op], course.sent_bytes[op], course.steps[op]
         for first in range(ranks):
             if first // stride % size != 0:
@@ -111,7 +122,7 @@ def walk(
             for here in range(size):
                 rank = first + here * stride
                 now[here] = max(ready[chunk, rank], free[dimension, rank])
-                cost[here] = grid.cost[dimension, rank]
+                cost[here] = network.cost[dimension, rank]
                 free[dimension, rank] = now[here] + sent * cost[here]
             if pattern == RING:
                 by_ring(now, then, cost, size, sent, steps, latency)

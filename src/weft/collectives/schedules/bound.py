@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from weft.collectives.schedules.chunks import Request, Schedule, mirrored, stages_of
-from weft.collectives.schedules.hierarchical import baseline_order
+from weft.collectives.schedules.themis import baseline_order
 from weft.collectives.stages import BALANCED_KINDS
 from weft.fabric.spec import Floats, Ints
 

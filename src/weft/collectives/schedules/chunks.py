@@ -16,7 +16,7 @@ import numpy as np
 from weft.collectives.schedules.queues import NS, Passages
 from weft.collectives.stages import ONE_OPERATION, STAGE_KINDS, Algorithm, Stage, StageKind, choose, stage
 from weft.errors import BadInput, UnknownName, Unsupported
-from weft.fabric.checks import MAX_ACCELERATORS as MOST_ACCELERATORS
+from weft.fabric.checks import MAX_ACCELERATORS
 from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Floats, Ints, Mask
 
@@ -103,9 +103,9 @@ def request(
     count = prod(one.size for one in dimensions)
     if count < 2:
         raise BadInput("one accelerator has nobody to talk to", where="dimensions")
-    if count > MOST_ACCELERATORS:
+    if count > MAX_ACCELERATORS:
         problem = f"{count:.3g} accelerators"
-        raise Unsupported(problem, where="dimensions", remedy=f"give {MOST_ACCELERATORS:,} at most")
+        raise Unsupported(problem, where="dimensions", remedy=f"give {MAX_ACCELERATORS:,} at most")
     check_accelerators(dimensions, accelerators)
     _check_scale(bytes_, dimensions)
     if sum(one.size > 1 for one in dimensions) > MOST_DIMENSIONS:

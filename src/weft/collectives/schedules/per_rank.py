@@ -76,7 +76,7 @@ def play_ranks(timed: Timed, *, start_s: Floats | None = None, bandwidth_Bps: Fl
     ready = np.tile(starts, (chunks, 1))
     _ranks.walk(
         _course(timed),
-        _ranks.Grid(
+        _ranks.Dimensions(
             size=sizes,
             stride=np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64),
             latency=np.array([one.latency_s for one in asked.dimensions]),

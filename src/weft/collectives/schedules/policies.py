@@ -1,15 +1,30 @@
-"""Every policy by name, under one machine model, and all of them side by side."""
+"""Every policy by name, under one machine model, and all of them side by side.
+
+Weft's own schedule has orders in the shares that the bound finds, cut so finely that the pipeline fills.
+
+The LP of ``bound.py`` says which share of the bytes takes which order.  Each order's share is cut into
+equal chunks, the orders interleaved as evenly as they go; the chunks then queue at the dimensions by a few
+rules, in a few chunk counts, and the fastest of these simulations is kept, together with the order
+within the dimensions that it found.  Themis' schedules compete as well, so that none is faster.
+"""
 
 from __future__ import annotations
 
-from weft.collectives.schedules.balanced import balanced
-from weft.collectives.schedules.chunks import Request
-from weft.collectives.schedules.hierarchical import baseline
-from weft.collectives.schedules.queues import QueueRule
-from weft.collectives.schedules.themis import themis
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.collectives.schedules.bound import Shares, best_shares, shares_of
+from weft.collectives.schedules.chunks import Request, Schedule, Stages, mirrored, stages_of
+from weft.collectives.schedules.queues import Chart, QueueRule, order_of, play
+from weft.collectives.schedules.themis import baseline, themis
 from weft.collectives.schedules.timing import Active, Timed, default_chunks, machine, time_schedule
 from weft.collectives.stages import BALANCED_KINDS
 from weft.errors import BadInput, UnknownName
+from weft.fabric.spec import Floats, Ints
 
 POLICIES = ("baseline", "themis", "weft")
 ALIASES = {"blueconnect": "baseline", "multi-rail": "baseline"}
@@ -72,3 +87,154 @@ def compare(
     if asked.kind in BALANCED_KINDS:
         found |= {f"themis {order}": timed("themis", order) for order in ORDERS}
     return found | {"weft": timed("weft", None)}
+
+
+CHUNK_COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024)
+SMALLEST_SHARE = 1e-6
+SMALLEST_PIECE_BYTES = 4.0
+"""What an accelerator holds of a chunk at least when all dimensions have scattered it."""
+FEW = 16
+"""Fewer chunks than this are worth a look only where each one costs latency that others cannot hide."""
+ROTATIONS_COST = 1e-3
+"""By how much the turns of one order may bound worse than all orders."""
+
+
+class _Candidate(NamedTuple):
+    schedule: Schedule
+    stages: Stages
+    rule: QueueRule
+    key: Floats | None
+    ranks: Ints | None = None
+
+
+def balanced(
+    asked: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
+) -> Schedule:
+    """The fastest schedule that Weft knows for a request; its order within the dimensions is fixed.
+
+    Args:
+        chunks: how many (rounded up to one for each order in use); by default the best of several counts.
+        active: as ``weft.collectives.schedules.timing.time_schedule`` takes it.
+        independent: also try all-gather orders that do not mirror the reduce-scatter orders.
+
+    Raises:
+        BadInput: there are too few or too many chunks.
+    """
+    limit = machine(asked, chunks, active)
+    counts = _counts(asked, limit) if chunks is None else [chunks]
+    shares = [best_shares(asked)]
+    if min(counts) <= FEW:
+        shares += _rotations(asked, shares[0].bound_s)
+    found: tuple[_Candidate, Chart] | None = None
+    candidates = chain(
+        _peers(asked, default_chunks(asked) if chunks is None else chunks),
+        _candidates(asked, shares, counts, independent=independent),
+    )
+    if asked.kind == "all-gather":
+        candidates = chain(candidates, [_reversed(asked, chunks, limit)])
+    for candidate in candidates:
+        chart = _timed(candidate, limit)
+        if found is None or chart.time_s < found[1].time_s * (1 - 1e-12):
+            found = candidate, chart
+    assert found is not None
+    candidate, chart = found
+    ranks = candidate.ranks
+    if ranks is None:
+        ranks = order_of(chart, candidate.stages.passages(), len(asked.dimensions))
+    return replace(candidate.schedule, policy="weft", ranks=ranks, active=limit)
+
+
+def _candidates(
+    asked: Request, shares: Sequence[Shares], counts: Sequence[int], *, independent: bool
+) -> Iterator[_Candidate]:
+    for count in counts:
+        for one in shares if count <= FEW else shares[:1]:
+            for schedule in _schedules(asked, one, count, independent=independent):
+                stages = stages_of(schedule)
+                yield _Candidate(schedule, stages, "fifo", None)
+                yield _Candidate(schedule, stages, "scf", None)
+                yield _Candidate(schedule, stages, "scf", _stage_numbers(stages))
+                yield _Candidate(schedule, stages, "scf", stages.chunk.astype(np.float64))
+
+
+def _peers(asked: Request, chunks: int) -> Iterator[_Candidate]:
+    usual = baseline(asked, chunks=chunks)
+    yield _Candidate(usual, stages_of(usual), "fifo", None)
+    if asked.kind in BALANCED_KINDS:
+        published, other = themis(asked, chunks=chunks), themis(asked, chunks=chunks, variant="astra-sim")
+        stages, others = stages_of(published), stages_of(other)
+        yield _Candidate(published, stages, "fifo", None)
+        yield _Candidate(published, stages, "scf", None)
+        yield _Candidate(other, others, "astra-fifo", None)
+        yield _Candidate(other, others, "astra-scf", None)
+
+
+def _counts(asked: Request, limit: int | None) -> list[int]:
+    most = max(asked.bytes / (SMALLEST_PIECE_BYTES * asked.accelerators), 1.0)
+    least = FEW if limit is None else 1
+    return [count for count in CHUNK_COUNTS if count <= most and count >= min(least, most)] or [1]
+
+
+def _rotations(asked: Request, bound_s: float) -> list[Shares]:
+    """Shares of the turns of one order, where they bound no worse: few chunks of these fit each other."""
+    width = len(asked.used)
+    if width < 3 or asked.kind not in BALANCED_KINDS:
+        return []
+    turns = (np.arange(width)[:, None] + np.arange(width)) % width
+    found = shares_of(asked, np.array(asked.used)[turns])
+    return [found] if found.bound_s <= bound_s * (1 + ROTATIONS_COST) else []
+
+
+def _reversed(asked: Request, chunks: int | None, limit: int | None) -> _Candidate:
+    """An all-gather as the best reduce-scatter backwards."""
+    there = balanced(replace(asked, kind="reduce-scatter"), chunks=chunks, active=limit)
+    back = replace(there, request=asked, orders=mirrored(there.orders), ranks=None)
+    stages = stages_of(back)
+    assert there.ranks is not None
+    chunk = np.searchsorted(stages.chunk, stages.chunk)
+    last = np.searchsorted(stages.chunk, stages.chunk, side="right") - 1
+    mirror = chunk + last - np.arange(len(chunk))
+    count = np.bincount(stages.dimension, minlength=len(asked.dimensions))
+    ranks = count[stages.dimension] - 1 - there.ranks[mirror]
+    return _Candidate(back, stages, "fixed", None, ranks)
+
+
+def _schedules(asked: Request, shares: Shares, count: int, *, independent: bool) -> Iterator[Schedule]:
+    """The bound's shares in about ``count`` chunks."""
+    which, part = _interleaved(shares.share, count)
+    orders = shares.orders[which]
+    gathers = mirrored(orders) if asked.kind == "all-reduce" else None
+    once = Schedule(request=asked, policy="weft", chunk_bytes=part * asked.bytes, orders=orders, gathers=gathers)
+    yield once
+    if independent and gathers is not None:
+        yield replace(once, gathers=np.ascontiguousarray(gathers[::-1]))
+
+
+def _interleaved(share: Floats, count: int) -> tuple[Ints, Floats]:
+    """Which order each chunk takes and its part of the bytes, each order's chunks spread evenly."""
+    used = np.flatnonzero(share > SMALLEST_SHARE)
+    kept = share[used] / share[used].sum()
+    pieces = np.maximum(1, np.round(count * kept)).astype(np.int64)
+    place = np.concatenate([(np.arange(number) + 0.5) / number for number in pieces])
+    owner = np.repeat(np.arange(len(used)), pieces)[np.argsort(place, kind="stable")]
+    return used[owner], (kept / pieces)[owner]
+
+
+def _stage_numbers(stages: Stages) -> Floats:
+    """Of each stage, how many the chunk has behind it."""
+    first = np.searchsorted(stages.chunk, stages.chunk)
+    return (np.arange(len(first)) - first).astype(np.float64)
+
+
+def _timed(candidate: _Candidate, limit: int | None) -> Chart:
+    """A run of a candidate; one by ASTRA-sim's rules repeats their order without rounding."""
+    passages, count = candidate.stages.passages(), len(candidate.schedule.request.dimensions)
+    if candidate.rule.startswith("astra"):
+        rounded = stages_of(candidate.schedule, whole_ns=True).passages()
+        ranks = order_of(play(rounded, count, rule=candidate.rule, active=limit), rounded, count)
+        return play(passages, count, rule="fixed", active=limit, ranks=ranks)
+    if candidate.ranks is not None:
+        return play(passages, count, rule="fixed", active=limit, ranks=candidate.ranks)
+    if candidate.key is not None:
+        passages = replace(passages, key_bytes=candidate.key)
+    return play(passages, count, rule=candidate.rule, active=limit)

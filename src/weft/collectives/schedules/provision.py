@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import Request, stages_of
-from weft.collectives.schedules.hierarchical import baseline
+from weft.collectives.schedules.themis import baseline
 from weft.collectives.schedules.timing import per_dimension
 from weft.fabric.spec import Floats
 

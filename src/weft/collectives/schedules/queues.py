@@ -18,7 +18,7 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Floats, Ints
 
 if TYPE_CHECKING:
-    from weft.collectives.schedules._queues import Operations, Room, Tasks
+    from weft.collectives.schedules._queues import Room, Tasks, Visits
 
 QueueRule = Literal["fifo", "scf", "astra-fifo", "astra-scf", "fixed"]
 QUEUE_RULES: tuple[QueueRule, ...] = ("fifo", "scf", "astra-fifo", "astra-scf", "fixed")
@@ -108,7 +108,7 @@ def play(
         "fixed": _queues.FIXED,
     }[rule]
     room = _room(count, len(seconds), dimensions, slots)
-    time = _queues.play(ops, tasks, times, room, _queues.Machine(slots, active is None, code))
+    time = _queues.play(ops, tasks, times, room, _queues.Service(slots, active is None, code))
     if time < 0:
         problem = "cannot be kept: chunks or tasks wait for each other in a circle"
         raise BadInput(problem, where="order")
@@ -132,7 +132,7 @@ def order_of(chart: Chart, passages: Passages, dimensions: int) -> Ints:
     return ranks
 
 
-def _operations(passages: Passages, ranks: Ints | None) -> tuple[Operations, Ints]:
+def _operations(passages: Passages, ranks: Ints | None) -> tuple[Visits, Ints]:
     """The kernel's operations, and which of them are the first of their chunks."""
     from weft.collectives.schedules import _queues
 
@@ -142,7 +142,7 @@ def _operations(passages: Passages, ranks: Ints | None) -> tuple[Operations, Int
     follower = np.where(np.append(~first[1:], False), np.arange(1, count + 1), -1)
     second_to_last = np.zeros(count, dtype=bool)
     second_to_last[:-1] = (follower[:-1] >= 0) & (follower[1:] < 0)
-    ops = _queues.Operations(
+    ops = _queues.Visits(
         dimension=np.ascontiguousarray(passages.dimension, dtype=np.int64),
         work=passages.work_s / NS,
         latency=passages.latency_s / NS,

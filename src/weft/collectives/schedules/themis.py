@@ -1,6 +1,11 @@
-"""Themis: each chunk takes the dimensions in the order of their loads so far (arXiv 2110.04478, algorithm 1).
+"""Themis and its baseline (arXiv 2110.04478).
 
-All-to-all, broadcast and reduce load every dimension alike in any order; Themis leaves them to the baseline.
+Themis: each chunk takes the dimensions in the order of their loads so far (algorithm 1).  All-to-all, broadcast
+and reduce load every dimension alike in any order; Themis leaves them to the baseline.
+
+The baseline is the usual schedule, multi-rail hierarchical collectives, which is BlueConnect's decomposition
+(MLSys 2019): every chunk visits the dimensions in the same order, in a reduce-scatter from the innermost
+dimension out, in an all-gather back.
 """
 
 from __future__ import annotations
@@ -10,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from weft.collectives.schedules.chunks import Request, Schedule, equal_chunks, mirrored
-from weft.collectives.schedules.hierarchical import baseline, baseline_order
 from weft.collectives.stages import BALANCED_KINDS, StageKind
+from weft.fabric.spec import Ints
 
 Variant = Literal["published", "astra-sim"]
 THRESHOLD = 1 / 16
@@ -73,3 +78,34 @@ class _Loads:
             self.loads[dimension] += grown * self.rates_s[dimension]
             held = grown if gather else held / self.sizes[dimension]
         return list(order)
+
+
+OUTER_FIRST = ("all-gather", "broadcast")
+
+
+def baseline_order(asked: Request) -> Ints:
+    """Dimensions in the usual order of the collective's kind."""
+    inner_first = np.array(asked.used, dtype=np.int64)
+    return inner_first[::-1] if asked.kind in OUTER_FIRST else inner_first
+
+
+def baseline(asked: Request, *, chunks: int = 64, fused: bool = False) -> Schedule:
+    """The usual schedule of a request.
+
+    Args:
+        chunks: equal parts that follow each other.
+        fused: the outermost dimension all-reduces in one operation, as in ASTRA-sim.
+
+    Raises:
+        BadInput: there are too few or too many chunks.
+    """
+    parts = equal_chunks(asked, chunks)
+    orders = np.tile(baseline_order(asked), (chunks, 1))
+    return Schedule(
+        request=asked,
+        policy="baseline",
+        chunk_bytes=parts,
+        orders=orders,
+        gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
+        fused=fused,
+    )

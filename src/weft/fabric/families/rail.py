@@ -12,8 +12,7 @@ import numpy as np
 from weft.fabric import checks
 from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, Builder, start
 from weft.fabric.dimension import Dimension
-from weft.fabric.families.clos import Oversubscription, Shape, leaf_split, level_roles, shape
-from weft.fabric.families.clos import wire as wire_clos
+from weft.fabric.families.clos import Oversubscription, Shape, leaf_split, level_roles, shape, wire
 from weft.fabric.spec import Fabric, Ints
 
 RAIL_ROLES = ("rail", "rail-spine", "rail-core")
@@ -82,7 +81,7 @@ def optimized(
     form, leaf = leaves_by_rail(
         accelerators, scale_up.size, radix, unit=unit, tiers=tiers, oversubscription=oversubscription
     )
-    wire_clos(
+    wire(
         builder,
         np.arange(accelerators, dtype=np.int64),
         leaf,
@@ -128,7 +127,7 @@ def only(
         checks.cables(count * (length + sum(form.switches) * radix), "rail-only")
         leaf = np.arange(length, dtype=np.int64) // form.joins[0]
         for rail in rails:
-            wire_clos(
+            wire(
                 builder,
                 rail,
                 leaf,

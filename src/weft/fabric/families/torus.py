@@ -12,6 +12,7 @@ from weft.fabric import checks
 from weft.fabric.build import start
 from weft.fabric.dimension import Dimension, pairs
 from weft.fabric.spec import Fabric, Ints
+from weft.solvers.divisors import divisors
 
 LATENCY_S = 2.7e-6
 """From one accelerator to the next: that of one hop over the network."""
@@ -82,12 +83,7 @@ def near_cube(nodes: int, dimensions: int) -> tuple[int, ...]:
     sizes: list[int] = []
     for left in range(dimensions, 0, -1):
         root = round(nodes ** (1 / left))
-        best = min((d for d in _divisors(nodes)), key=lambda d: (abs(d - root), d))
+        best = min(divisors(nodes), key=lambda d: (abs(d - root), d))
         sizes.append(best)
         nodes //= best
     return tuple(sorted(sizes, reverse=True))
-
-
-def _divisors(value: int) -> list[int]:
-    small = [d for d in range(1, int(value**0.5) + 1) if value % d == 0]
-    return [*small, *(value // d for d in small)]

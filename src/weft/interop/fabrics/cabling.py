@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -70,21 +70,9 @@ def fabric_of_cables(
     nodes += [Node(name=each, role=role_of_level(hops[index[each]]), place=where_switch[each]) for each in switches]
     links = _links(cables, joined, capacity_Bps)
     if scale_up_Bps is not None:
-        for host, number in domain.items():
-            inside = f"scale-up {number} ({host})"
-            nodes.append(Node(name=inside, role=SCALE_UP_SWITCH, place="scale-up"))
-            links += [
-                Cable(
-                    source=names[end],
-                    target=inside,
-                    capacity_Bps=scale_up_Bps,
-                    latency_s=SCALE_UP_LATENCY_S,
-                    tier=SCALE_UP,
-                    place="scale-up",
-                )
-                for end in order
-                if end[0] == host
-            ]
+        members = {host: [names[end] for end in order if end[0] == host] for host in domain}
+        switches_up, links_up = scale_up(members, scale_up_Bps, SCALE_UP_LATENCY_S)
+        nodes, links = nodes + switches_up, links + links_up
     return assemble(name, nodes, links, where=where)
 
 
@@ -132,6 +120,28 @@ def _check(cables: Sequence[PortCable], hosts: set[str], capacity_Bps: float | N
                 )
     if not hosts & {end for end, _ in used}:
         raise BadInput("no device is known as a host", where=where, remedy="name hosts by patterns (hosts), like gpu*")
+
+
+def scale_up(
+    hosts: Mapping[str, Sequence[str]], capacity_Bps: float, latency_s: float
+) -> tuple[list[Node], list[Cable]]:
+    """A scale-up switch for every host, and a link from each of its accelerators to the switch."""
+    nodes, links = [], []
+    for number, (host, accelerators) in enumerate(hosts.items()):
+        inside = f"scale-up {number} ({host})"
+        nodes.append(Node(name=inside, role=SCALE_UP_SWITCH, place="scale-up"))
+        links += [
+            Cable(
+                source=accelerator,
+                target=inside,
+                capacity_Bps=capacity_Bps,
+                latency_s=latency_s,
+                tier=SCALE_UP,
+                place="scale-up",
+            )
+            for accelerator in accelerators
+        ]
+    return nodes, links
 
 
 def _links(cables: Sequence[PortCable], joined: list[tuple[str, str]], capacity_Bps: float | None) -> list[Cable]:

@@ -10,16 +10,7 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.edge import parse_json, read_text
 from weft.fabric.files import SCHEMA, fabric_from_json, fabric_from_toml, fabric_to_json, fabric_to_toml
 from weft.fabric.spec import Fabric
-from weft.interop.fabrics import (
-    containerlab,
-    graph_files,
-    ibnetdiscover,
-    lldp,
-    nccl_topology,
-    netbox,
-    slurm_export,
-    slurm_topology,
-)
+from weft.interop.fabrics import containerlab, graph_files, ibnetdiscover, lldp, nccl_topology, netbox, slurm_topology
 
 FORMATS = ("json", "toml", "node-link", "graphml", "nccl", "ibnetdiscover", "slurm", "lldp", "netbox", "containerlab")
 WRITERS = {
@@ -27,7 +18,7 @@ WRITERS = {
     "toml": fabric_to_toml,
     "node-link": graph_files.write_node_link,
     "graphml": graph_files.write_graphml,
-    "slurm": slurm_export.write,
+    "slurm": slurm_topology.write,
     "containerlab": containerlab.write,
 }
 

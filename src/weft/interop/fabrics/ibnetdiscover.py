@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from weft.errors import BadInput
-from weft.fabric.assemble import ACCELERATOR, SCALE_UP_SWITCH, Cable, Node, assemble, levels, role_of_level
-from weft.fabric.spec import SCALE_UP, Fabric
+from weft.fabric.assemble import ACCELERATOR, Cable, Node, assemble, levels, role_of_level
+from weft.fabric.spec import Fabric
+from weft.interop.fabrics.cabling import scale_up
 from weft.interop.netops.subnet import ADAPTER, AGGREGATION, ROUTER, SWITCH, Device, End, Subnet, Wire
 
 LANE_Gbps = {
@@ -101,21 +102,9 @@ def read(
     ]
     nodes += _switches(kept, names, adapters, cables)
     if scale_up_Bps is not None:
-        for host, number in numbers.items():
-            inside = f"scale-up {number} ({host})"
-            nodes.append(Node(name=inside, role=SCALE_UP_SWITCH, place="scale-up"))
-            cables += [
-                Cable(
-                    source=names[guid],
-                    target=inside,
-                    capacity_Bps=scale_up_Bps,
-                    latency_s=scale_up_latency_s,
-                    tier=SCALE_UP,
-                    place="scale-up",
-                )
-                for guid in adapters
-                if hosts[guid] == host
-            ]
+        members = {host: [names[guid] for guid in adapters if hosts[guid] == host] for host in numbers}
+        switches_up, links_up = scale_up(members, scale_up_Bps, scale_up_latency_s)
+        nodes, cables = nodes + switches_up, cables + links_up
     return assemble("InfiniBand fabric", nodes, cables, where=where)
 
 

@@ -1,19 +1,25 @@
-"""Fabrics from SLURM's network topology, ``topology.yaml`` and ``topology.conf``.
+"""Fabrics from SLURM's network topology, ``topology.yaml`` and ``topology.conf``, and fabrics written as the first.
 
 SLURM tells who hangs below whom, not how fast: every accelerator gets a NIC of the bandwidth asked for, and
 a switch as much bandwidth upwards as comes from below (split evenly where it has several parents), as many
 cables as accelerators below it.
+
+SLURM's tree has one leaf per node.  So where a fabric is written, the switches at which the accelerators of a
+scale-up domain hang count as one leaf, together with all that share a domain with them; and switches that
+share a lower one count as one above.
+
+Host lists are written as SLURM does: ``node[01-04,07],gpu[1-2]x[0-3]``.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from weft.errors import BadInput, Unsupported
 from weft.fabric.assemble import ACCELERATOR, SCALE_UP_SWITCH, Cable, Node, assemble, levels, role_of_level
 from weft.fabric.spec import SCALE_UP, Fabric
-from weft.interop.fabrics.hostlist import MOST_NAMES, expand
 from weft.interop.text.yaml import Value, parse_yaml
 
 MOST_PER_NODE = 4096
@@ -263,3 +269,168 @@ def _nics(name: str, switch: _Switch, sizes: _Sizes) -> list[Cable]:
         for host in switch.nodes
         for accelerator in _names(host, sizes.per_node)
     ]
+
+
+MOST_NAMES = 1_000_000
+_LONGEST = 1_000_000
+_PART = re.compile(r"[^\[\],\s]+|\[[^\[\]]*\]")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})")
+
+
+def expand(text: str, *, where: str, most: int = MOST_NAMES) -> list[str]:
+    """The names of a host list, in its order.
+
+    Raises:
+        BadInput: malformed, or more than ``most`` names.
+    """
+    if len(text) > _LONGEST:
+        raise BadInput("the host list is too long", where=where)
+    found: list[str] = []
+    for item in _items(text, where):
+        names = [""]
+        for part in _parts(item, where):
+            ends = list(_ranged(part[1:-1], where, most)) if part.startswith("[") else [part]
+            if len(names) * len(ends) + len(found) > most:
+                raise BadInput(f"{item[:40]!r} stands for more than {most} names", where=where)
+            names = [name + end for name in names for end in ends]
+        found += names
+    return found
+
+
+def compress(names: Iterable[str]) -> str:
+    """A host list of some names: runs of numbers with the same prefix and width become ranges."""
+    runs: list[tuple[str, int, list[list[int]]]] = []
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
+            runs.append((name, 0, []))
+            continue
+        prefix, width, number = match[1], len(match[2]), int(match[2])
+        if runs and runs[-1][:2] == (prefix, width):
+            ranges = runs[-1][2]
+            if ranges[-1][1] + 1 == number:
+                ranges[-1][1] = number
+            else:
+                ranges.append([number, number])
+        else:
+            runs.append((prefix, width, [[number, number]]))
+    return ",".join(_written(*run) for run in runs)
+
+
+def _written(prefix: str, width: int, ranges: list[list[int]]) -> str:
+    if not ranges:
+        return prefix
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+        return f"{prefix}{ranges[0][0]:0{width}}"
+    shown = (f"{a:0{width}}" if a == b else f"{a:0{width}}-{b:0{width}}" for a, b in ranges)
+    return f"{prefix}[{','.join(shown)}]"
+
+
+def _items(text: str, where: str) -> Iterator[str]:
+    depth, start = 0, 0
+    for i, character in enumerate(text):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            yield text[start:i].strip()
+            start = i + 1
+        if depth not in (0, 1):
+            break
+    if depth:
+        raise BadInput(f"{text[:60]!r} has unbalanced brackets", where=where, remedy="write it like node[01-04]")
+    yield text[start:].strip()
+
+
+def _parts(item: str, where: str) -> list[str]:
+    parts = _PART.findall(item)
+    if not item or "".join(parts) != item or not item.isprintable():
+        raise BadInput(f"{item[:60]!r} is not a host name", where=where, remedy="write it like node[01-04]")
+    return parts
+
+
+def _ranged(text: str, where: str, most: int) -> Iterator[str]:
+    for piece in text.split(","):
+        match = _RANGE.fullmatch(piece.strip())
+        low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if int(high) < int(low):
+            remedy = "write it like [01-04,7]"
+            raise BadInput(f"{piece[:40]!r} is not a range of numbers", where=where, remedy=remedy)
+        if int(high) - int(low) >= most:
+            raise BadInput(f"[{piece[:40]}] stands for more than {most} names", where=where)
+        yield from (f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1))
+
+
+def write(fabric: Fabric, *, topology: str = "weft", hosts: Sequence[str] | None = None) -> str:
+    """A ``topology.yaml`` with one tree over the scale-up domains.
+
+    Args:
+        topology: its name.
+        hosts: names of the domains in order of their numbers; node0, node1, ... by default.
+
+    Raises:
+        BadInput: ``hosts`` does not name every domain once.
+        Unsupported: some domain hangs at no switch.
+    """
+    numbers = sorted(set(fabric.domain.tolist()))
+    width = len(str(len(numbers) - 1))
+    members = list(hosts) if hosts is not None else [f"node{i:0{width}}" for i in range(len(numbers))]
+    if len(members) != len(numbers) or len(set(members)) < len(members):
+        raise BadInput(f"{len(set(members))} names for {len(numbers)} domains", where="hosts")
+    lines = [f"- topology: {topology}", "  cluster_default: true", "  tree:", "    switches:"]
+    item = "nodes"
+    for level, groups in enumerate(_merged(fabric, numbers), start=1):
+        title = role_of_level(level) + (str(level) if level > 3 else "")
+        width = len(str(len(groups) - 1))
+        names = [f"{title}{i:0{width}}" for i in range(len(groups))]
+        for name, group in zip(names, groups, strict=True):
+            lines += [f"    - switch: {name}", f"      {item}: {compress(members[i] for i in group)}"]
+        members, item = names, "children"
+    return "\n".join(lines) + "\n"
+
+
+def _merged(fabric: Fabric, numbers: list[int]) -> Iterator[list[list[int]]]:
+    """Per level of switches, the groups of groups below (of domains, at first) that they join; last, one."""
+    outside = fabric.tier != SCALE_UP
+    pairs = list(zip(fabric.source[outside].tolist(), fabric.target[outside].tolist(), strict=True))
+    hops = levels(range(fabric.accelerators), fabric.nodes, pairs)
+    position = {number: i for i, number in enumerate(numbers)}
+    group_of = {i: position[number] for i, number in enumerate(fabric.domain.tolist())}
+    count, level = len(numbers), 0
+    while count > 1 or level == 0:
+        level += 1
+        touched: dict[int, set[int]] = {}
+        for a, b in pairs:
+            if hops[a] == level - 1 and hops[b] == level and a in group_of:
+                touched.setdefault(b, set()).add(group_of[a])
+        if level == 1 and set().union(*touched.values()) != set(range(count)):
+            raise Unsupported("some accelerators hang at no switch", where=fabric.name)
+        parts = _components(count, list(touched.values())) if touched else [list(range(count))]
+        above = {member: i for i, part in enumerate(parts) for member in part}
+        group_of = {switch: above[min(groups)] for switch, groups in touched.items()}
+        count = len(parts)
+        yield parts
+
+
+def _components(count: int, sets: list[set[int]]) -> list[list[int]]:
+    """Members 0 .. count-1 that some set joins, directly or through others, in order."""
+    root = list(range(count))
+
+    def find(member: int) -> int:
+        while root[member] != member:
+            root[member] = root[root[member]]
+            member = root[member]
+        return member
+
+    for joined in sets:
+        least = find(min(joined))
+        for member in joined:
+            other = find(member)
+            least, other = min(least, other), max(least, other)
+            root[other] = least
+    parts: dict[int, list[int]] = {}
+    for member in range(count):
+        parts.setdefault(find(member), []).append(member)
+    return list(parts.values())

@@ -98,6 +98,15 @@ class Addressing:
         return tuple(str(IPv6Address(f"{BLOCK}:{':'.join(each)}" + _rest(each))) for each in packed)
 
 
+def first_links(fabric: Fabric, links: Sequence[int]) -> list[tuple[int, int]]:
+    """Every neighbour that some of a node's links lead to, in order, and the first live link to it."""
+    first: dict[int, int] = {}
+    for link in links:
+        if fabric.up[link]:
+            first.setdefault(int(fabric.target[link]), link)
+    return sorted(first.items())
+
+
 def addressing(fabric: Fabric) -> Addressing:
     """Names, addresses, labels and segments for a fabric.
 

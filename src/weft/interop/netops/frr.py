@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Literal
@@ -22,10 +22,12 @@ from typing import Literal
 from weft.errors import Unsupported
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.netops.addressing import Addressing, addressing
+from weft.interop.netops.addressing import Addressing, addressing, first_links
 from weft.interop.netops.plan_paths import PlannedPath, network_paths
 from weft.routing.traffic import JobTraffic
 
+Grammar = dict[str, list[tuple[str, str]]]
+"""Per state of a configuration: the forms of its lines, and the state after each."""
 Headend = Literal["host", "leaf"]
 MOST_LABELS = 16
 FIRST_AS = 4_200_000_000
@@ -139,13 +141,9 @@ def _base(fabric: Fabric, plan: Addressing, node: int, links: list[int]) -> list
 
 def _labels(fabric: Fabric, plan: Addressing, links: list[int]) -> list[str]:
     """One label-switched path to every neighbour: over the first live link that leads there."""
-    first: dict[int, int] = {}
-    for link in links:
-        if fabric.up[link]:
-            first.setdefault(int(fabric.target[link]), link)
     return [
         f"mpls lsp {plan.label(other)} {plan.gateway_ipv4(link)} implicit-null"
-        for other, link in sorted(first.items())
+        for other, link in first_links(fabric, links)
     ]
 
 
@@ -172,7 +170,7 @@ def _policies(fabric: Fabric, plan: Addressing, destinations: list[list[_Steer]]
 
 
 _NAME, _IF, _ADDRESS, _NUMBER = r"[a-z][a-z0-9-]*", r"(?:eth\d+|lo)", r"[0-9a-f.:]+", r"\d+"
-_GRAMMAR: dict[str, list[tuple[str, str]]] = {
+_GRAMMAR: Grammar = {
     "": [
         (r"!|end|frr defaults datacenter", ""),
         (rf"hostname {_NAME}", ""),
@@ -215,24 +213,33 @@ _GRAMMAR: dict[str, list[tuple[str, str]]] = {
 }
 
 
-def lint(text: str) -> tuple[str, ...]:
-    """What is wrong with a configuration: unknown lines, addresses, labels, and lists that are missing."""
-    found: list[str] = []
-    state, lists, incoming = "", set[str](), set[str]()
+def known_lines(grammar: Grammar, text: str, found: list[str]) -> Iterator[tuple[int, str, dict[str, str | None]]]:
+    """The number, text and fields of each line that a grammar knows; problems of the others go to ``found``."""
+    state = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        step = next(((match, after) for form, after in _GRAMMAR[state] if (match := re.fullmatch(form, line))), None)
+        step = next(((match, after) for form, after in grammar[state] if (match := re.fullmatch(form, line))), None)
         if step is None:
             found.append(f"line {number}: {line[:60]!r} is not known here")
             continue
-        fields, state = step[0].groupdict(), step[1]
-        found += [f"line {number}: {problem}" for problem in _problems(fields, lists)]
-        lists |= {fields["defines"]} if "defines" in fields else set()
-        if line.startswith("mpls lsp"):
-            if fields["label"] in incoming:
-                found.append(f"line {number}: label {fields['label']} is given twice")
-            incoming.add(fields["label"])
+        state = step[1]
+        yield number, line, step[0].groupdict()
     if state or not text.endswith("end\n"):
         found.append("does not come to its end")
+
+
+def lint(text: str) -> tuple[str, ...]:
+    """What is wrong with a configuration: unknown lines, addresses, labels, and lists that are missing."""
+    found: list[str] = []
+    lists, incoming = set[str](), set[str]()
+    for number, line, fields in known_lines(_GRAMMAR, text, found):
+        found += [f"line {number}: {problem}" for problem in _problems(fields, lists)]
+        if defined := fields.get("defines"):
+            lists.add(defined)
+        if line.startswith("mpls lsp"):
+            label = str(fields["label"])
+            if label in incoming:
+                found.append(f"line {number}: label {label} is given twice")
+            incoming.add(label)
     return tuple(found)
 
 

@@ -12,6 +12,17 @@ planned; ``status`` says what is known of it:
 NCCL asks for flow label 0, so it cannot be steered as it is: a network plugin or an agent has to set the
 ports (mlx5dv_modify_qp_udp_sport changes the one of a live queue pair).  ``queue_pair`` counts the flows of a
 pair of hosts, by collective and then by the plan's queue pair, from 0.
+
+The model of the hash: a switch forwards over its live links that lie on a shortest path to the destination
+(in links, over scale-out links and switches only); it numbers them in the order of the fabric's links,
+computes a hash of the packet and takes the remainder by their number.  A sending NIC's own choice of uplink is
+not modelled.  ``crc32`` is the plain model: CRC-32 (IEEE 802.3) of source address, destination address,
+protocol 17, source port and destination port 4791 in network order, with the same start value in every
+switch.  Real switches differ in polynomial, seed and order of the links; what the model finds holds for
+switches that behave like it.
+
+A file of probes is CSV: columns src_ip, dst_ip and udp_sport, then any columns (spine, or hop1, hop2, ...) with
+the names of the nodes seen, in order; cells may stay empty.
 """
 
 from __future__ import annotations
@@ -19,19 +30,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+import zlib
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from weft.errors import BadInput, Unsupported
+import numpy as np
+
+from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.edge import parse_json
-from weft.fabric.spec import Fabric
+from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.fabric.traffic import Routes
 from weft.interop.netops.addressing import Addressing, addressing
 from weft.interop.netops.plan_paths import PlannedPath, network_paths
-from weft.interop.netops.roce_probes import Probes, read_probes
-from weft.interop.netops.switch_hash import NextHops, Packet, SwitchHash, resolve_hash
 from weft.routing.traffic import JobTraffic
 
 SCHEMA = "weft.roce-ports/1"
@@ -40,31 +53,6 @@ Status = Literal["unverified", "modelled", "probed", "not found"]
 STATUSES: tuple[Status, ...] = ("unverified", "modelled", "probed", "not found")
 COLUMNS = ("src_ip", "dst_ip", "queue_pair", "udp_sport", "expected_path", "status", "job", "collective")
 _BETWEEN = "|"
-
-
-def udp_source_port(flow_label: int) -> int:
-    """The UDP source port of a 20-bit flow label, as the verbs library computes it.
-
-    Raises:
-        BadInput: more than 20 bits.
-    """
-    if not 0 <= flow_label < 2**20:
-        raise BadInput(f"flow label {flow_label} is not of 20 bits", where="flow label")
-    return FIRST_PORT | ((flow_label & 0x3FFF) ^ ((flow_label & 0xFC000) >> 14))
-
-
-def flow_label_of_queue_pairs(lqpn: int, rqpn: int) -> int:
-    """The flow label that the kernel takes for a local and a remote 24-bit queue pair if none is asked for.
-
-    Raises:
-        BadInput: a number of more than 24 bits.
-    """
-    if not (0 <= lqpn < 2**24 and 0 <= rqpn < 2**24):
-        raise BadInput(f"{lqpn} and {rqpn} are not queue pairs of 24 bits", where="queue pairs")
-    value = lqpn * rqpn
-    value ^= value >> 20
-    value ^= value >> 40
-    return value & 0xFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,3 +280,162 @@ def _address(text: object) -> bool:
     except AddressValueError:
         return False
     return True
+
+
+ROCE_PORT = 4791
+UDP = 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packet:
+    """What a switch hashes: ``switch`` by name, IPv4 addresses, and the UDP source port."""
+
+    switch: str
+    src_ip: str
+    dst_ip: str
+    udp_sport: int
+
+
+SwitchHash: TypeAlias = Callable[[Packet], int]
+
+
+def crc32(packet: Packet) -> int:
+    """CRC-32 of the five-tuple; the switch does not matter."""
+    addresses = IPv4Address(packet.src_ip).packed + IPv4Address(packet.dst_ip).packed
+    ports = packet.udp_sport.to_bytes(2, "big") + ROCE_PORT.to_bytes(2, "big")
+    return zlib.crc32(addresses + bytes([UDP]) + ports)
+
+
+HASHES: dict[str, SwitchHash] = {"crc32": crc32}
+
+
+def resolve_hash(given: SwitchHash | str) -> SwitchHash:
+    """A hash by name, or the function given.
+
+    Raises:
+        UnknownName: a name that is not in ``HASHES``.
+    """
+    if not isinstance(given, str):
+        return given
+    if given not in HASHES:
+        raise UnknownName("hash of switches", given, HASHES)
+    return HASHES[given]
+
+
+class NextHops:
+    """The live next hops of every switch towards every destination, found as they are asked for."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        usable = np.flatnonzero(fabric.up & (fabric.tier > SCALE_UP))
+        order = np.argsort(fabric.source[usable], kind="stable")
+        self._links: Ints = usable[order]
+        self._source, self._target = fabric.source[self._links], fabric.target[self._links]
+        self._first = np.searchsorted(self._source, np.arange(fabric.nodes + 1))
+        self._nodes, self._hosts = fabric.nodes, fabric.accelerators
+        self._hops: dict[int, Ints] = {}
+        self._found: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def of(self, node: int, target: int) -> tuple[int, ...]:
+        """Links out of a switch on shortest paths to an accelerator, in order; empty without a path."""
+        found = self._found.get((node, target))
+        if found is None:
+            hops = self._distances(target)
+            out = slice(self._first[node], self._first[node + 1])
+            ahead = hops[self._target[out]]
+            closer = (ahead >= 0) & (ahead == hops[node] - 1)
+            found = self._found[node, target] = tuple(self._links[out][closer].tolist())
+        return found
+
+    def _distances(self, target: int) -> Ints:
+        """Links from every node to the target, through no other accelerator; -1 without a path."""
+        if target not in self._hops:
+            hops = np.full(self._nodes, -1, dtype=np.int64)
+            hops[target] = 0
+            passes = (self._target >= self._hosts) | (self._target == target)
+            for step in range(self._nodes):
+                reached = passes & (hops[self._target] == step)
+                new = self._source[reached & (hops[self._source] < 0)]
+                if not len(new):
+                    break
+                hops[new] = step + 1
+            self._hops[target] = hops
+        return self._hops[target]
+
+
+PROBE_COLUMNS = ["src_ip", "dst_ip", "udp_sport"]
+MOST_ROWS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """Of every (source, destination) address, the nodes seen with each UDP source port."""
+
+    seen: dict[tuple[str, str], dict[int, tuple[str, ...]]]
+
+    def on(self, ends: tuple[str, str], path: list[str], needed: set[str]) -> list[int]:
+        """Ports with which all of ``needed`` were seen, and nothing but nodes of the path in its order."""
+        found = []
+        for port, names in sorted(self.seen.get(ends, {}).items()):
+            rest = iter(path)
+            if needed <= set(names) and all(name in rest for name in names):
+                found.append(port)
+        return found
+
+
+def read_probes(text: str, fabric: Fabric, *, where: str = "probes") -> Probes:
+    """The probes of a file.
+
+    Raises:
+        BadInput: other columns, no address or port, a node that the fabric lacks, or contradictions.
+    """
+    try:
+        rows = csv.reader(io.StringIO(text), strict=True)
+        header = next(rows, [])
+        if header[:3] != PROBE_COLUMNS or len(header) < 4:
+            raise BadInput(
+                f"the columns are not {','.join(PROBE_COLUMNS)} and then nodes",
+                where=f"{where}: line 1",
+                remedy="begin with src_ip,dst_ip,udp_sport,spine",
+            )
+        return _probes(rows, set(fabric.names), where)
+    except csv.Error as error:
+        raise BadInput(f"not valid CSV: {error}", where=where) from None
+
+
+def _probes(rows: Iterable[list[str]], nodes: set[str], where: str) -> Probes:
+    seen: dict[tuple[str, str], dict[int, tuple[str, ...]]] = defaultdict(dict)
+    for number, row in enumerate(rows, start=2):
+        place = f"{where}: row {number}"
+        if not row:
+            continue
+        if number > MOST_ROWS:
+            raise BadInput(f"has more than {MOST_ROWS:,} rows", where=where)
+        if len(row) < 4:
+            raise BadInput(f"has {len(row)} cells", where=place, remedy="give addresses, port and nodes")
+        ends = _canonical(row[0], place), _canonical(row[1], place)
+        names = tuple(cell.strip() for cell in row[3:] if cell.strip())
+        strange = [name for name in names if name not in nodes]
+        if strange:
+            raise BadInput(f"there is no node {strange[0][:60]!r}", where=place, remedy="use the names of the fabric")
+        before = seen[ends].setdefault(_port(row[2], place), names)
+        if before != names:
+            raise BadInput(
+                "contradicts an earlier row",
+                where=place,
+                remedy="probe again while nothing changes, and give each port once",
+            )
+    return Probes(seen=dict(seen))
+
+
+def _canonical(text: str, place: str) -> str:
+    try:
+        return str(IPv4Address(text.strip()))
+    except AddressValueError:
+        raise BadInput(f"{text[:40]!r} is no IPv4 address", where=place) from None
+
+
+def _port(text: str, place: str) -> int:
+    text = text.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 0xC000 <= int(text) <= 0xFFFF):
+        raise BadInput(f"port {text[:20]!r} is not in 49152 to 65535", where=place)
+    return int(text)

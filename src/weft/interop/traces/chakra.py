@@ -1,27 +1,29 @@
-"""Execution traces of MLCommons Chakra: work of one rank as nodes that wait for each other.
+"""Execution traces of MLCommons Chakra, read and written: work of one rank as nodes that wait for each other.
 
-ASTRA-sim reads PREFIX.<rank>.et, one file per rank, and a file of process groups.
+ASTRA-sim reads PREFIX.<rank>.et, one file per rank, and a file of process groups.  A node is seconds of work
+or a communication, with the attributes that ASTRA-sim reads.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from math import prod
 from pathlib import Path
+from typing import Any
 
-from weft.errors import BadInput
+from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric import checks
 from weft.fabric.edge import parse_json, read_text
 from weft.interop.text.settings import LARGEST_FILE_BYTES
 from weft.interop.traces import chakra_schema
-from weft.interop.traces.chakra_nodes import Context, Node, network_sizes
-from weft.interop.traces.chakra_write import write_groups, write_trace, write_traces
-from weft.model.workload import Communication, Task, Workload
-
-__all__ = ["read_groups", "read_trace", "read_traces", "write_groups", "write_trace", "write_traces"]
+from weft.model.workload import Communication, CommunicationKind, Task, Workload
 
 LARGEST_TRACE_BYTES = 256_000_000
 MOST_WAITS = 20_000_000
@@ -59,7 +61,7 @@ def read_trace(
         Unsupported: a gather or a scatter.
     """
     rank = _RANK.search(os.fspath(path))
-    context = Context(
+    context = TraceContext(
         where=os.fspath(path),
         peak_flops=None if peak_flops is None else checks.positive(peak_flops, "peak_flops"),
         memory_Bps=None if memory_Bps is None else checks.positive(memory_Bps, "memory_Bps"),
@@ -148,7 +150,7 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
 class _Reader:
     """Tasks of one trace, and counts of what its reading assumes."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: TraceContext) -> None:
         self.context, self.where = context, context.where
         self.assumed: Counter[str] = Counter()
         self.at: dict[int, int] = {}
@@ -159,7 +161,7 @@ class _Reader:
 
     def read(self, raw: bytes) -> Workload:
         for message in chakra_schema.decode(raw, self.where):
-            self._add(Node(message, self.context))
+            self._add(TraceNode(message, self.context))
         if not self.work:
             raise BadInput("holds no nodes", where=self.where, remedy="give a trace with nodes")
         waits = [self._tasks_before(number) for number in range(len(self.work))]
@@ -182,7 +184,7 @@ class _Reader:
             TopologicalSorter(dict(enumerate(waits))).prepare()
             raise
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: TraceNode) -> None:
         if node.id in self.at:
             raise node.bad("has the id of an earlier node", "give every node its own id")
         self.dependencies += len(node.message.data_deps) + len(node.message.ctrl_deps)
@@ -194,7 +196,7 @@ class _Reader:
         self.waits.append(list(dict.fromkeys([*node.message.data_deps, *node.message.ctrl_deps])))
         self.work.append(self._work(node))
 
-    def _work(self, node: Node) -> tuple[float, Communication | None]:
+    def _work(self, node: TraceNode) -> tuple[float, Communication | None]:
         self.assumed["host"] += node.on_host
         if node.communicates:
             self.assumed["recorded"] += node.message.duration_micros > 0
@@ -220,3 +222,391 @@ class _Reader:
     def _place(self, number: int) -> str:
         ids = list(self.at)
         return f"{self.where}: node {ids[number]} ({self.names[number][:60]})"
+
+
+COLLECTIVES: dict[int, CommunicationKind] = {
+    0: "all-reduce",
+    1: "reduce",
+    2: "all-gather",
+    5: "broadcast",
+    6: "all-to-all",
+    7: "reduce-scatter",
+    8: "reduce-scatter",
+    9: "barrier",
+}
+"""``comm_type`` of the collectives that are modelled."""
+NOT_MODELLED = {3: "gather", 4: "scatter"}
+ALL_RANKS = ("", "0")
+"""Names of the process group of all ranks."""
+EXACT_SECONDS, EXACT_BYTES = "weft_seconds", "weft_bytes"
+"""Attributes of our own: what ``duration_micros`` and ``comm_size`` round."""
+USED = frozenset(
+    {
+        *("is_cpu_op", "num_ops", "tensor_size", "comm_type", "comm_size", "comm_src", "comm_dst"),
+        *("pg_name", "involved_dim", EXACT_SECONDS, EXACT_BYTES),
+    }
+)
+MOST_DIMENSIONS = 64
+LONGEST_S, MOST = 1e9, 1e18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceContext:
+    """What a trace leaves to others: the accelerator, the network's dimensions, the groups, its own rank."""
+
+    where: str
+    peak_flops: float | None = None
+    memory_Bps: float | None = None
+    sizes: tuple[int, ...] | None = None
+    groups: Mapping[str, tuple[int, ...]] | None = None
+    rank: int | None = None
+
+
+def network_sizes(sizes: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Sizes of a network's dimensions, checked.
+
+    Raises:
+        BadInput: one that is no whole number from 1, or too many nodes in all.
+    """
+    if sizes is None:
+        return None
+    found = tuple(checks.whole(size, "sizes") for size in sizes)
+    checks.whole(prod(found), "sizes: nodes in all")
+    return found
+
+
+def wire_size(kind: CommunicationKind, bytes_: float, members: int) -> int:
+    """``comm_size`` of a communication: an all-gather's is one member's share, else it is the buffer."""
+    return round(bytes_ / members) if kind == "all-gather" else round(bytes_)
+
+
+class TraceNode:
+    """One node's message, with its attributes by name.
+
+    Raises:
+        BadInput: a type that is unknown, or an attribute that is given twice.
+    """
+
+    __slots__ = ("attributes", "context", "id", "kind", "message", "name")
+
+    def __init__(self, message: Any, context: TraceContext) -> None:
+        self.message, self.context = message, context
+        self.id, self.name, self.kind = int(message.id), str(message.name), int(message.type)
+        self.attributes: dict[str, tuple[str | None, Any]] = {}
+        if not chakra_schema.METADATA <= self.kind <= chakra_schema.COLLECTIVE:
+            raise self.bad(f"has type {self.kind}, which Chakra does not have", "use types 1 to 7")
+        for attribute in message.attr:
+            if attribute.name in USED:
+                self._add(attribute)
+
+    def _add(self, attribute: Any) -> None:
+        name, kind = str(attribute.name), attribute.WhichOneof("value")
+        if name in self.attributes:
+            raise self.bad(f"has two attributes {name}", "remove one")
+        self.attributes[name] = kind, getattr(attribute, kind) if kind else None
+
+    def bad(self, problem: str, remedy: str) -> BadInput:
+        """A ``BadInput`` about this node."""
+        return BadInput(problem, where=self.where, remedy=remedy)
+
+    @property
+    def where(self) -> str:
+        """The file and the node, for people."""
+        return f"{self.context.where}: node {self.id} ({self.name[:60]})"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it runs on the host's processor."""
+        return bool(self.attributes.get("is_cpu_op", ("", False))[1])
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it communicates itself: the host's call that only launches a collective states neither its
+        kind nor its size."""
+        if self.kind not in (chakra_schema.COLLECTIVE, chakra_schema.SEND):
+            return False
+        return not self.on_host or "comm_type" in self.attributes or "comm_size" in self.attributes
+
+    def number(self, name: str) -> float | None:
+        """A number from 0 to below 1e18, None where the node has no such attribute.
+
+        Raises:
+            BadInput: it is something else.
+        """
+        if name not in self.attributes:
+            return None
+        value = self.attributes[name][1]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST:
+            raise self.bad(f"{name} is {reprlib.repr(value)}", "give a number from 0 to below 1e18")
+        return value
+
+    def whole(self, name: str) -> int | None:
+        """A whole number, None where the node has no such attribute."""
+        value = self.number(name)
+        if value is not None and value != int(value):
+            raise self.bad(f"{name} is {value}", "give a whole number")
+        return None if value is None else int(value)
+
+    def seconds(self) -> float | None:
+        """Seconds of a computation or of a memory access; None where it says nothing of its work.
+
+        Raises:
+            BadInput: they do not follow from the trace alone, or are out of range.
+        """
+        exact, micros = self.number(EXACT_SECONDS), int(self.message.duration_micros)
+        if exact is not None and round(exact * 1e6) == micros:
+            return self._in_range(exact)
+        if micros:
+            return self._in_range(micros / 1e6)
+        operations, moved = self.number("num_ops"), self.number("tensor_size")
+        if not operations and not moved:
+            return None
+        return self._in_range(
+            max(
+                self._share(operations, "peak_flops", self.context.peak_flops),
+                self._share(moved, "memory_Bps", self.context.memory_Bps),
+            )
+        )
+
+    def _share(self, work: float | None, name: str, rate: float | None) -> float:
+        """Seconds of operations or bytes at the accelerator's rate."""
+        if work and rate is None:
+            raise self.bad("has work but no duration", f"pass {name}, or give the trace durations")
+        return work / rate if work and rate else 0.0
+
+    def _in_range(self, seconds: float) -> float:
+        if not seconds < LONGEST_S:
+            raise self.bad(f"takes {seconds:g} s", "give less than 1e9 s")
+        return seconds
+
+    def collective(self) -> Communication:
+        """The collective that the node is.
+
+        Raises:
+            BadInput: its kind or size is missing or unknown, or its group is needed and not known.
+            Unsupported: a gather or a scatter.
+        """
+        number = self.whole("comm_type")
+        if number is None:
+            raise self.bad("has no comm_type", "say which collective it is")
+        if number in NOT_MODELLED:
+            problem = f"a {NOT_MODELLED[number]} is not modelled"
+            raise Unsupported(problem, where=self.where, remedy="send messages instead")
+        if number not in COLLECTIVES:
+            raise self.bad(f"has comm_type {number}, which Chakra does not have", "use 0 to 9")
+        kind, dimensions, ranks = COLLECTIVES[number], self._dimensions(), self._ranks()
+        bytes_ = 0.0 if kind == "barrier" else self._bytes(kind, dimensions, ranks)
+        return Communication(kind=kind, bytes=bytes_, dimensions=dimensions, ranks=ranks)
+
+    def message_sent(self) -> Communication:
+        """The message that a sending node sends; with both ranks where the trace says them."""
+        source, target = self.whole("comm_src"), self.whole("comm_dst")
+        source = self.context.rank if source is None else source
+        ranks = None if source is None or target is None else (source, target)
+        return Communication(kind="send", bytes=self._bytes("send", None, ranks), ranks=ranks)
+
+    def _bytes(
+        self, kind: CommunicationKind, dimensions: tuple[int, ...] | None, ranks: tuple[int, ...] | None
+    ) -> float:
+        size = self.whole("comm_size")
+        if size is None:
+            raise self.bad("has no comm_size", "give its bytes")
+        members = self._members(dimensions, ranks) if kind == "all-gather" else 1
+        exact, whole = self.number(EXACT_BYTES), float(size * members)
+        if exact is not None and wire_size(kind, exact, members) == size:
+            return float(exact)
+        if whole >= MOST:
+            raise self.bad(f"moves {whole:g} bytes", "give less than 1e18")
+        return whole
+
+    def _members(self, dimensions: tuple[int, ...] | None, ranks: tuple[int, ...] | None) -> int:
+        if ranks is not None:
+            return len(ranks)
+        sizes = self.context.sizes
+        if sizes is None:
+            problem = "is an all-gather of a group whose size the trace does not say"
+            raise self.bad(problem, "pass sizes, those of the network's dimensions")
+        return prod(sizes if dimensions is None else (sizes[dimension] for dimension in dimensions))
+
+    def _dimensions(self) -> tuple[int, ...] | None:
+        """Dimensions that ``involved_dim`` names; None for all."""
+        if "involved_dim" not in self.attributes:
+            return None
+        kind, value = self.attributes["involved_dim"]
+        if kind != "bool_list" or not 0 < len(value.values) <= MOST_DIMENSIONS:
+            raise self.bad("involved_dim is no list of 1 to 64 truth values", "give one per dimension")
+        sizes = self.context.sizes
+        flags = list(value.values)[: len(sizes) if sizes is not None else None]
+        if not any(flags):
+            raise self.bad("involves no dimension of the network", "correct involved_dim or sizes")
+        everywhere = all(flags) and (sizes is None or len(flags) == len(sizes))
+        return None if everywhere else tuple(at for at, flag in enumerate(flags) if flag)
+
+    def _ranks(self) -> tuple[int, ...] | None:
+        """Members of the process group; None for the group of all."""
+        kind, name = self.attributes.get("pg_name", ("string_val", ""))
+        if kind != "string_val":
+            raise self.bad("pg_name is not a text", "give the group's name")
+        if name in ALL_RANKS:
+            return None
+        groups = self.context.groups
+        if groups is None:
+            problem = f"is of process group {name[:40]!r}, whose members the trace does not say"
+            raise self.bad(problem, "pass groups, as read_groups reads them")
+        if name not in groups:
+            raise UnknownName("process group", name[:40], groups, where=self.where)
+        return groups[name]
+
+
+DIMENSIONS = 4
+"""Entries of ``involved_dim`` where the network's dimensions are not given: as many as ASTRA-sim assumes."""
+_NUMBERS = {kind: number for number, kind in reversed(COLLECTIVES.items())}
+_VALUES = {
+    "is_cpu_op": "bool_val",
+    "comm_type": "int64_val",
+    "comm_size": "int64_val",
+    "comm_priority": "int32_val",
+    "comm_src": "int32_val",
+    "comm_dst": "int32_val",
+    "comm_tag": "int32_val",
+    "pg_name": "string_val",
+    EXACT_SECONDS: "double_val",
+    EXACT_BYTES: "double_val",
+}
+"""The kind that each attribute has in the traces of Chakra's own tools."""
+
+
+def write_trace(workload: Workload, *, rank: int = 0, sizes: Sequence[int] | None = None) -> bytes:
+    """The trace of one rank: a node per task, with the task's number as its id.
+
+    Durations are whole microseconds, and sizes whole bytes, as Chakra has them; attributes of our own keep
+    what that rounds, for ``read_trace``.  (ASTRA-sim takes 1 ns for a duration of 0, and runs all-reduces,
+    all-gathers, reduce-scatters, all-to-alls and messages only.)  A group whose ranks are named becomes a
+    process group of ``write_groups``; a rank outside it gets a node without work, or its own group where the
+    dimensions are named.  A message becomes a receiving node on the rank it goes to.
+
+    Args:
+        workload: tasks of every rank.
+        rank: whose trace.
+        sizes: of the network's dimensions, inner to outer: for all-gathers without named ranks.
+
+    Raises:
+        MissingExtra: protobuf is not installed.
+        BadInput: an all-gather of a group of unknown size, or a dimension that the network does not have.
+        Unsupported: a message without its two ranks.
+    """
+    return chakra_schema.encode(_Writer(workload, rank, sizes).nodes())
+
+
+def write_traces(
+    workload: Workload, prefix: str | os.PathLike[str], ranks: int, *, sizes: Sequence[int] | None = None
+) -> tuple[Path, ...]:
+    """Write PREFIX.0.et to PREFIX.<ranks - 1>.et and say which; arguments and errors as for ``write_trace``.
+
+    Raises:
+        BadInput: besides, a file cannot be written.
+    """
+    paths = []
+    for rank in range(checks.whole(ranks, "ranks")):
+        path = Path(f"{os.fspath(prefix)}.{rank}.et")
+        trace = write_trace(workload, rank=rank, sizes=sizes)
+        try:
+            path.write_bytes(trace)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise BadInput(f"cannot be written: {reason}", where=str(path), remedy="check the path") from None
+        paths.append(path)
+    return tuple(paths)
+
+
+def write_groups(workload: Workload) -> str:
+    """ASTRA-sim's file of process groups: the named ranks of collectives, numbered from 1 as they appear."""
+    return json.dumps({name: list(ranks) for ranks, name in _groups(workload).items()}) + "\n"
+
+
+def _groups(workload: Workload) -> dict[tuple[int, ...], str]:
+    found: dict[tuple[int, ...], str] = {}
+    for task in workload.tasks:
+        one = task.communication
+        if one is not None and one.kind != "send" and one.ranks is not None:
+            found.setdefault(one.ranks, str(len(found) + 1))
+    return found
+
+
+class _Writer:
+    def __init__(self, workload: Workload, rank: int, sizes: Sequence[int] | None) -> None:
+        self.workload, self.rank = workload, checks.whole(rank, "rank", low=0)
+        self.sizes = network_sizes(sizes)
+        self.groups = _groups(workload)
+        self.make = chakra_schema.schema().node
+
+    def nodes(self) -> list[Any]:
+        return [self.node(number, task) for number, task in enumerate(self.workload.tasks)]
+
+    def node(self, number: int, task: Task) -> Any:
+        one, where = task.communication, f"{self.workload.name}: task {number} ({task.name[:60]})"
+        kind, values = chakra_schema.COMPUTE, dict[str, Any]()
+        name = task.name.encode(errors="replace").decode()
+        node = self.make(id=number, name=name, data_deps=task.waits)
+        if one is None:
+            node.duration_micros = round(task.seconds * 1e6)
+            values[EXACT_SECONDS] = float(task.seconds)
+        elif one.kind == "send":
+            kind, values = self.message(number, one, where)
+        elif one.ranks is not None and self.rank not in one.ranks and one.dimensions is None:
+            kind = chakra_schema.METADATA
+        else:
+            kind, values = chakra_schema.COLLECTIVE, self.collective(one, where)
+        node.type = kind
+        _set(node, {"is_cpu_op": False, **values})
+        return node
+
+    def message(self, number: int, one: Communication, where: str) -> tuple[int, dict[str, Any]]:
+        if one.ranks is None or len(one.ranks) != 2:
+            remedy = "give its ranks: the one that sends and the one that receives"
+            raise Unsupported("a message without its two ranks has no trace", where=where, remedy=remedy)
+        source, target = (checks.whole(rank, where, low=0) for rank in one.ranks)
+        if self.rank not in one.ranks:
+            return chakra_schema.METADATA, {}
+        values = {"comm_src": source, "comm_dst": target, "comm_tag": number, **_sizes(one, 1)}
+        return chakra_schema.SEND if self.rank == source else chakra_schema.RECEIVE, values
+
+    def collective(self, one: Communication, where: str) -> dict[str, Any]:
+        involved = self.involved(one, where)
+        values = {"comm_type": _NUMBERS[one.kind], "comm_priority": 0, "involved_dim": involved}
+        if one.ranks is not None and self.rank in one.ranks:
+            values["pg_name"] = self.groups[one.ranks]
+        members = self.members(one, involved, where) if one.kind == "all-gather" else 1
+        return values | _sizes(one, members)
+
+    def involved(self, one: Communication, where: str) -> list[bool]:
+        count = len(self.sizes) if self.sizes is not None else DIMENSIONS
+        picked = range(count) if one.dimensions is None else one.dimensions
+        if not picked or any(not 0 <= dimension < count for dimension in picked):
+            problem = f"spans the dimensions {tuple(picked)} of {count}"
+            raise BadInput(problem, where=where, remedy="pass sizes, those of the network's dimensions")
+        return [dimension in picked for dimension in range(count)]
+
+    def members(self, one: Communication, involved: list[bool], where: str) -> int:
+        if one.ranks is not None:
+            return len(one.ranks)
+        if self.sizes is None:
+            problem = "is an all-gather of a group of unknown size"
+            raise BadInput(problem, where=where, remedy="pass sizes, those of the network's dimensions")
+        return prod(size for size, inside in zip(self.sizes, involved, strict=True) if inside)
+
+
+def _sizes(one: Communication, members: int) -> dict[str, Any]:
+    """The size in whole bytes, and the exact one where that differs."""
+    size = wire_size(one.kind, one.bytes, members)
+    rounded = size * members != one.bytes
+    return {"comm_size": size} | ({EXACT_BYTES: float(one.bytes)} if rounded else {})
+
+
+def _set(node: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        attribute = node.attr.add(name=name)
+        if isinstance(value, list):
+            attribute.bool_list.values.extend(value)
+        else:
+            setattr(attribute, _VALUES[name], value)

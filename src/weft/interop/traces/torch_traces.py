@@ -1,15 +1,36 @@
-"""PyTorch's two kinds of traces, told apart by their beginning."""
+"""PyTorch's two kinds of traces as workloads, told apart by their beginning.
+
+The profiler (Kineto) writes the GPU's kernels.  Kernels of NCCL are communications; what NCCL's kernels know
+of them stands in their arguments.  The other kernels are computations, joined between the points where one of
+them waits for a communication or is waited for.
+
+``ExecutionTraceObserver`` writes the operators of one rank as nodes.  A collective is a node
+``record_param_comms``; nodes ``## process_group:init ##`` list the groups.  Such a trace says neither how long
+a node computes (unless a tool has added ``dur``) nor what waits for what on the GPU.
+
+Key names are those of ``torch/csrc/distributed/c10d/ParamCommsUtils`` as Kineto's ``output_json.cpp`` and the
+execution trace observer write them.
+"""
 
 from __future__ import annotations
 
 import gzip
+import json
+import math
 import os
+import reprlib
 import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, NoReturn
 
-from weft.interop.traces.kineto import read_kineto
-from weft.interop.traces.pytorch_trace import read_pytorch_trace
-from weft.model.workload import Workload
+import numpy as np
+
+from weft.errors import BadInput, Unsupported
+from weft.fabric.spec import Floats
+from weft.model.workload import Communication, CommunicationKind, Task, Workload
 
 PEEK_BYTES = 1_000_000
 
@@ -35,3 +56,540 @@ def _beginning(path: Path) -> bytes:
             return gzip.GzipFile(fileobj=file).read(PEEK_BYTES) if packed else file.read(PEEK_BYTES)
     except (OSError, EOFError, zlib.error, ValueError):
         return b""
+
+
+LARGEST_FILE_BYTES = 256_000_000
+"""Of a file, and of what a compressed file holds."""
+
+ELEMENT_BYTES = {
+    "float": 4,
+    "double": 8,
+    "half": 2,
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "byte": 1,
+    "char": 1,
+    "bool": 1,
+    "short": 2,
+    "int": 4,
+    "long": 8,
+    "uint8": 1,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "complexfloat": 8,
+    "complexdouble": 16,
+}
+"""Bytes of the types, by their names in PyTorch in lower case."""
+
+_KINDS: tuple[tuple[str, CommunicationKind], ...] = (
+    ("reducescatter", "reduce-scatter"),
+    ("allreduce", "all-reduce"),
+    ("allgather", "all-gather"),
+    ("alltoall", "all-to-all"),
+    ("broadcast", "broadcast"),
+    ("barrier", "barrier"),
+    ("reduce", "reduce"),
+    ("sendrecv", "send"),
+    ("send", "send"),
+    ("recv", "send"),
+)
+MOST_ELEMENTS = 10**15
+
+
+def read_json(path: str | os.PathLike[str], *, where: str) -> Any:
+    """What a JSON file holds, compressed with gzip or not.
+
+    Raises:
+        BadInput: it cannot be read, is larger than ``LARGEST_FILE_BYTES``, or is not JSON.
+    """
+    try:
+        return json.loads(_unpacked(path, where).decode("utf-8-sig"), parse_constant=_refuse)
+    except RecursionError:
+        raise BadInput("not valid JSON: nested too deeply", where=where) from None
+    except ValueError as error:
+        raise BadInput(f"not valid JSON: {error}", where=where, remedy="is the file complete?") from None
+
+
+def _unpacked(path: str | os.PathLike[str], where: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(LARGEST_FILE_BYTES + 1)
+            if raw[:2] == b"\x1f\x8b":
+                file.seek(0)
+                with gzip.GzipFile(fileobj=file) as packed:
+                    raw = packed.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise BadInput("no such file", where=where, remedy="check the path") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadInput(f"not a whole gzip file: {error}", where=where) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInput(f"cannot be read: {reason}", where=where) from None
+    if len(raw) > LARGEST_FILE_BYTES:
+        raise BadInput(
+            f"holds more than {LARGEST_FILE_BYTES // 10**6} MB",
+            where=where,
+            remedy="trace fewer steps, or without stacks and shapes",
+        )
+    return raw
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number")
+
+
+def number(value: object, where: str) -> float:
+    """A finite number.
+
+    Raises:
+        BadInput: anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e18:
+        raise BadInput(f"{reprlib.repr(value)} is not a number", where=where)
+    return float(value)
+
+
+def kind_of(name: str) -> CommunicationKind | None:
+    """The kind of a collective of PyTorch or of a kernel of NCCL, by its name."""
+    plain = name.lower().replace("_", "")
+    return next((kind for part, kind in _KINDS if part in plain), None)
+
+
+def communication(
+    kind: CommunicationKind, record: Mapping[str, Any], keys: Mapping[str, str], where: str
+) -> Communication:
+    """The collective of a record whose fields ``keys`` names: in, out, dtype and ranks.
+
+    Raises:
+        BadInput: a size or type is missing, or cannot be used.
+        Unsupported: the type's size is not known.
+    """
+    ranks = rank_list(record.get(keys["ranks"]))
+    if kind == "barrier":
+        return Communication(kind=kind, bytes=0.0, ranks=ranks)
+    missing = [keys[what] for what in ("in", "out", "dtype") if keys[what] not in record]
+    if missing:
+        raise BadInput(
+            f"the {kind} does not say its size: {', '.join(map(repr, missing))} is missing",
+            where=where,
+            remedy="trace with a PyTorch (2.2 or later) that records collectives",
+        )
+    sent, received = (_elements(record[keys[what]], f"{where}: {keys[what]}") for what in ("in", "out"))
+    elements = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received)}
+    each = _element_bytes(record[keys["dtype"]], where)
+    return Communication(kind=kind, bytes=float(elements.get(kind, sent) * each), ranks=ranks)
+
+
+def rank_list(value: object) -> tuple[int, ...] | None:
+    """The ranks of a list, or of a text like "[0, 1]"; None where they are not all told."""
+    if isinstance(value, str) and len(value) < 10_000_000:
+        parts = [part.strip() for part in value.strip().strip("[]").split(",")]
+        if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+            return None
+        return tuple(map(int, parts))
+    if isinstance(value, list) and value and all(type(rank) is int and 0 <= rank < 10**9 for rank in value):
+        return tuple(value)
+    return None
+
+
+def _elements(value: object, where: str) -> int:
+    count = number(value, where)
+    if not (0 <= count < MOST_ELEMENTS and math.floor(count) == count):
+        raise BadInput(f"{count:g} is not a number of elements", where=where)
+    return int(count)
+
+
+def _element_bytes(value: object, where: str) -> int:
+    name = value.strip().lower() if isinstance(value, str) else ""
+    if name not in ELEMENT_BYTES:
+        raise Unsupported(f"elements of type {reprlib.repr(value)} have no known size", where=where)
+    return ELEMENT_BYTES[name]
+
+
+MOST_STREAMS = 256
+
+_KINETO_KEYS = {"in": "In msg nelems", "out": "Out msg nelems", "dtype": "dtype", "ranks": "Process Group Ranks"}
+_KINETO_ASSUMPTIONS = (
+    "the rank of the trace stands for all ranks; kernels on one stream run in order",
+    "a communication waits for the computations that were launched before it and had ended when it began",
+    "a computation waits for the communications that had ended when it began",
+    "what the host delayed, and copies to and from it, are left out; times of computations are as traced",
+    "a receive counts as a message of its size",
+)
+
+
+def read_kineto(path: str | os.PathLike[str]) -> Workload:
+    """The tasks of a trace (.json or .json.gz) of one rank, in the order in which they began.
+
+    Of several devices in a file only the first counts.
+
+    Raises:
+        BadInput: the file is no trace, has no kernels, or does not say how large its collectives are.
+        Unsupported: a collective that is not modelled.
+    """
+    where = os.fspath(path)
+    events = _events(read_json(path, where=where), where)
+    kernels = _kernels(events, where)
+    if not kernels:
+        raise BadInput("has no kernels of a GPU", where=where, remedy="profile with ProfilerActivity.CUDA")
+    steps = len({event["name"] for event in events if str(event.get("name", "")).startswith("ProfilerStep#")})
+    one = () if steps <= 1 else (f"the {steps} profiled steps count as one iteration",)
+    return Workload(name=where, tasks=_tasks(kernels), assumptions=(*_KINETO_ASSUMPTIONS, *one))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kernel:
+    """Times in microseconds; ``launched`` is when the host launched it (its begin, where unknown)."""
+
+    name: str
+    stream: int
+    begin: float
+    end: float
+    launched: float
+    communication: Communication | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Piece:
+    """A task with the pieces that it waits for; ``begin`` and ``launched`` order the tasks."""
+
+    begin: float
+    launched: float
+    name: str
+    seconds: float = 0.0
+    communication: Communication | None = None
+    waits: list[_Piece]
+
+
+def _events(found: Any, where: str) -> list[dict[str, Any]]:
+    events = found.get("traceEvents") if isinstance(found, dict) else found
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise BadInput(
+            "is no trace: it has no list of traceEvents", where=where, remedy="give a trace of torch.profiler"
+        )
+    return events
+
+
+def _kernels(events: Sequence[dict[str, Any]], where: str) -> list[_Kernel]:
+    """The kernels of the first device, in the order in which they began."""
+    launches = _launches(events, where)
+    found, device = [], None
+    for number_, event in enumerate(events):
+        if event.get("ph") != "X" or str(event.get("cat")).lower() != "kernel":
+            continue
+        place = f"{where}: event {number_}"
+        arguments = event.get("args", {})
+        if not isinstance(arguments, dict):
+            raise BadInput("the arguments are no table", where=place)
+        own = number(arguments.get("device", event.get("pid", 0)), f"{place}: device")
+        device = own if device is None else device
+        if own == device:
+            found.append(_kernel(event, arguments, launches, place))
+    if any(kernel.launched < 0 for kernel in found):
+        found = [replace(kernel, launched=kernel.begin) for kernel in found]
+    return sorted(found, key=lambda kernel: (kernel.begin, kernel.launched))
+
+
+def _launches(events: Sequence[dict[str, Any]], where: str) -> dict[int, float]:
+    """When the host made the calls with a correlation number."""
+    found = {}
+    for number_, event in enumerate(events):
+        arguments = event.get("args")
+        if event.get("cat") in ("cuda_runtime", "cuda_driver") and isinstance(arguments, dict):
+            correlation = arguments.get("correlation")
+            if isinstance(correlation, int) and correlation > 0:
+                found[correlation] = _time(event, "ts", f"{where}: event {number_}")
+    return found
+
+
+def _kernel(event: dict[str, Any], arguments: dict[str, Any], launches: dict[int, float], place: str) -> _Kernel:
+    begin, length = _time(event, "ts", place), _time(event, "dur", place)
+    name, correlation = str(event.get("name", ""))[:200], arguments.get("correlation")
+    stream = number(arguments.get("stream", event.get("tid", 0)), f"{place}: stream")
+    return _Kernel(
+        name=name,
+        stream=int(stream),
+        begin=begin,
+        end=begin + length,
+        launched=launches.get(correlation, -1.0) if isinstance(correlation, int) else -1.0,
+        communication=_of_kernel(name, arguments, place),
+    )
+
+
+def _time(event: dict[str, Any], key: str, place: str) -> float:
+    value = number(event.get(key), f"{place}: {key}")
+    if value < 0:
+        raise BadInput(f"{value:g} us is before the beginning", where=f"{place}: {key}")
+    return value
+
+
+def _of_kernel(name: str, arguments: dict[str, Any], place: str) -> Communication | None:
+    """The collective of a kernel of NCCL; None for other kernels."""
+    if not name.lower().startswith("nccl") and "Collective name" not in arguments:
+        return None
+    stated = arguments.get("Collective name")
+    kind = (kind_of(stated) if isinstance(stated, str) else None) or kind_of(name.split("(")[0])
+    if kind is None:
+        raise Unsupported(f"the collective {str(stated or name)[:80]!r} is not modelled", where=place)
+    return communication(kind, arguments, _KINETO_KEYS, place)
+
+
+def _tasks(kernels: list[_Kernel]) -> tuple[Task, ...]:
+    pieces = _communications([kernel for kernel in kernels if kernel.communication is not None])
+    streams: dict[int, list[_Kernel]] = {}
+    for kernel in kernels:
+        if kernel.communication is None:
+            streams.setdefault(kernel.stream, []).append(kernel)
+    if len(streams) > MOST_STREAMS:
+        raise BadInput(f"has {len(streams)} streams, more than a GPU", where="trace")
+    made = [piece for _, piece in pieces]
+    for stream, own in streams.items():
+        made += _computations(stream, own, pieces)
+    made.sort(key=lambda piece: (piece.begin, piece.launched))
+    place = {id(piece): i for i, piece in enumerate(made)}
+    return tuple(
+        Task(
+            name=piece.name,
+            seconds=piece.seconds,
+            communication=piece.communication,
+            waits=tuple(sorted({place[id(other)] for other in piece.waits})),
+        )
+        for piece in made
+    )
+
+
+def _communications(kernels: list[_Kernel]) -> list[tuple[_Kernel, _Piece]]:
+    last: dict[int, _Piece] = {}
+    found = []
+    for kernel in kernels:
+        piece = _Piece(
+            begin=kernel.begin,
+            launched=kernel.launched,
+            name=kernel.name.split("(")[0],
+            communication=kernel.communication,
+            waits=[last[kernel.stream]] if kernel.stream in last else [],
+        )
+        last[kernel.stream] = piece
+        found.append((kernel, piece))
+    return found
+
+
+def _computations(stream: int, kernels: list[_Kernel], pieces: list[tuple[_Kernel, _Piece]]) -> list[_Piece]:
+    """The kernels of a stream, joined where nothing waits between them; adds what communications wait for.
+
+    Waits that the order of a stream implies are left out.
+    """
+    begins, ends = (np.array([getattr(kernel, name) for kernel in kernels]) for name in ("begin", "end"))
+    before, after = _order(kernels, begins, ends, [kernel for kernel, _ in pieces])
+    found: list[_Piece] = []
+    starting: dict[int, _Piece] = {}
+    ending: dict[int, _Piece] = {}
+    for start, stop in pairwise(sorted({0, len(kernels), *before, *after})):
+        piece = _Piece(
+            begin=kernels[start].begin,
+            launched=kernels[start].launched,
+            name=f"compute on stream {stream}",
+            seconds=_busy(begins[start:stop], ends[start:stop]) * 1e-6,
+            waits=found[-1:],
+        )
+        starting[start] = ending[stop] = piece
+        found.append(piece)
+    waited: dict[int, int] = {}
+    heard: dict[tuple[int, int], _Piece] = {}
+    for (kernel, piece), last, first in zip(pieces, before, after, strict=True):
+        if last > waited.get(kernel.stream, 0):
+            waited[kernel.stream] = last
+            piece.waits.append(ending[last])
+        heard[first, kernel.stream] = piece
+    for (first, _), piece in heard.items():
+        if first in starting:
+            starting[first].waits.append(piece)
+    return found
+
+
+def _order(
+    kernels: list[_Kernel], begins: Floats, ends: Floats, communications: list[_Kernel]
+) -> tuple[list[int], list[int]]:
+    """Of each communication: how many kernels come before it, and the first of those that come behind it."""
+    launched = np.maximum.accumulate(np.array([kernel.launched for kernel in kernels]))
+    started, ended, called = (
+        np.array([getattr(kernel, name) for kernel in communications], dtype=np.float64)
+        for name in ("begin", "end", "launched")
+    )
+    before = np.minimum(
+        np.searchsorted(np.maximum.accumulate(ends), started, side="right"),
+        np.searchsorted(launched, called, side="left"),
+    )
+    after = np.maximum(np.searchsorted(begins, ended, side="left"), before)
+    return before.tolist(), after.tolist()
+
+
+def _busy(begins: Floats, ends: Floats) -> float:
+    """Microseconds in which at least one of the kernels runs."""
+    latest = np.maximum.accumulate(ends)
+    free = np.concatenate([begins[:1], latest[:-1]])
+    return float(np.maximum(ends - np.maximum(begins, free), 0.0).sum())
+
+
+MOST_RANKS = 10**7
+_GROUPS = "## process_group:init ##"
+_COLLECTIVE = "record_param_comms"
+_EXECUTION_KEYS = {"in": "in_msg_nelems", "out": "out_msg_nelems", "dtype": "dtype", "ranks": "ranks"}
+_NO_TRAFFIC = ("wait", "init", "start_coalescing", "end_coalescing")
+_EXECUTION_ASSUMPTIONS = (
+    "the rank of the trace stands for all ranks",
+    "tasks run one after the other: the trace does not say what overlaps",
+    "a receive counts as a message of its size",
+)
+
+
+def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
+    """The collectives of a trace (.json or .json.gz) of one rank in program order, and its computations.
+
+    Computations are the innermost nodes with a ``dur`` (microseconds), joined between collectives.
+
+    Raises:
+        BadInput: the file is no execution trace, has no tasks, or does not say how large a collective is.
+        Unsupported: a collective that is not modelled.
+    """
+    where = os.fspath(path)
+    nodes = _nodes(read_json(path, where=where), where)
+    groups = _groups(nodes, where)
+    seconds = _seconds(nodes, where)
+    unknown = () if seconds else ("the trace has no durations: computations take 0 s",)
+    tasks: list[Task] = []
+    computed = 0.0
+    for number_, node in nodes.items():
+        computed += seconds.get(number_, 0.0)
+        if node["name"] != _COLLECTIVE:
+            continue
+        found = _of_node(node, groups, f"{where}: node {number_}")
+        if found is not None:
+            name, what = found
+            tasks += _computation(computed, tasks)
+            tasks.append(Task(name=name, communication=what, waits=_after(tasks)))
+            computed = 0.0
+    tasks += _computation(computed, tasks)
+    if not tasks:
+        raise BadInput(
+            f"has neither collectives ({_COLLECTIVE}) nor durations",
+            where=where,
+            remedy="give an execution trace of a distributed run",
+        )
+    return Workload(name=where, tasks=tuple(tasks), assumptions=(*_EXECUTION_ASSUMPTIONS, *unknown))
+
+
+def _computation(seconds: float, tasks: list[Task]) -> list[Task]:
+    return [Task(name="compute", seconds=seconds, waits=_after(tasks))] if seconds > 0 else []
+
+
+def _after(tasks: list[Task]) -> tuple[int, ...]:
+    return (len(tasks) - 1,) if tasks else ()
+
+
+def _nodes(found: Any, where: str) -> dict[int, dict[str, Any]]:
+    """Nodes by their numbers, in program order."""
+    listed = found.get("nodes") if isinstance(found, dict) else None
+    if not isinstance(listed, list):
+        raise BadInput(
+            "is no execution trace: it has no list of nodes",
+            where=where,
+            remedy="give a file of torch.profiler's ExecutionTraceObserver",
+        )
+    nodes: dict[int, dict[str, Any]] = {}
+    for place, node in enumerate(listed):
+        if not isinstance(node, dict) or type(node.get("id")) is not int or not isinstance(node.get("name"), str):
+            raise BadInput("has no id and name", where=f"{where}: nodes[{place}]")
+        if node["id"] in nodes:
+            raise BadInput(f"the id {reprlib.repr(node['id'])} is given twice", where=f"{where}: nodes[{place}]")
+        nodes[node["id"]] = node
+    return dict(sorted(nodes.items()))
+
+
+def _seconds(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[int, float]:
+    """Seconds of the innermost nodes that have a duration, apart from collectives and what holds them."""
+    timed, outer = {}, set()
+    for number_, node in nodes.items():
+        if node["name"] == _COLLECTIVE or "dur" in node:
+            parent = node.get("ctrl_deps", node.get("parent"))
+            if type(parent) is int:
+                outer.add(parent)
+        if "dur" in node and node["name"] != _COLLECTIVE:
+            timed[number_] = number(node["dur"], f"{where}: node {number_}: dur") * 1e-6
+            if timed[number_] < 0:
+                raise BadInput("takes less than no time", where=f"{where}: node {number_}: dur")
+    return {number_: seconds for number_, seconds in timed.items() if number_ not in outer}
+
+
+def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[int, ...]]:
+    """Ranks of the process groups that the trace lists."""
+    found = {}
+    for number_, node in nodes.items():
+        if node["name"] != _GROUPS:
+            continue
+        place = f"{where}: node {number_}"
+        inputs = node.get("inputs")
+        values = inputs.get("values") if isinstance(inputs, dict) else inputs
+        text = values[0] if isinstance(values, list) and values else None
+        try:
+            listed = json.loads(text) if isinstance(text, str) else text
+        except (ValueError, RecursionError):
+            listed = None
+        if not isinstance(listed, list) or not all(isinstance(group, dict) for group in listed):
+            raise BadInput("its first input is no list of process groups", where=place)
+        for group in listed:
+            ranks = rank_list(group.get("ranks"))
+            if ranks is not None:
+                found[str(group.get("pg_name"))] = ranks
+    return found
+
+
+def _of_node(
+    node: dict[str, Any], groups: Mapping[str, tuple[int, ...]], place: str
+) -> tuple[str, Communication] | None:
+    """Name and collective of a node; None for one that moves nothing."""
+    record = _attributes(node, place)
+    name = record.get("collective_name")
+    if not isinstance(name, str):
+        raise BadInput(
+            "the collective has no attribute collective_name",
+            where=place,
+            remedy="trace with a PyTorch whose schema is 1.0.3 or later",
+        )
+    if name in _NO_TRAFFIC:
+        return None
+    kind = kind_of(name)
+    if kind is None:
+        raise Unsupported(f"the collective {name[:80]!r} is not modelled", where=place)
+    group = str(record.get("pg_name"))
+    record = {**record, "ranks": list(groups[group])} if group in groups else {**record, "ranks": _strided(record)}
+    return name[:200], communication(kind, record, _EXECUTION_KEYS, place)
+
+
+def _strided(record: Mapping[str, Any]) -> list[int] | None:
+    """The ranks of a group by its first rank and stride, where the trace gives them."""
+    start, stride, size = (record.get(key) for key in ("global_rank_start", "global_rank_stride", "pg_size"))
+    if type(start) is not int or type(stride) is not int or type(size) is not int:
+        return None
+    if start < 0 or stride < 1 or not 0 < size <= MOST_RANKS:
+        return None
+    return list(range(start, start + size * stride, stride))
+
+
+def _attributes(node: dict[str, Any], place: str) -> dict[str, Any]:
+    listed = node.get("attrs", [])
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise BadInput("attrs is no list of attributes", where=place)
+    return {str(one.get("name")): one.get("value") for one in listed}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.collectives.schedules.activity import activity
-from weft.collectives.schedules.timing import Timed
+from weft.collectives.schedules.timing import Timed, activity
 from weft.collectives.stages import STAGE_KINDS
 from weft.report.formats.perfetto import Counter, Slice, write_trace
 from weft.report.tables.collective import bytes_words, policy_words

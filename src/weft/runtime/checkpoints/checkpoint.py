@@ -63,6 +63,8 @@ from weft.runtime.core.placement import Placement
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 
 STATE = "weft.json"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Adam's state per parameter, under PyTorch's names: a piece is called ``NAME`` or ``NAME/MOMENT``."""
 LARGEST_STATE_BYTES = 16_000_000
 
 T = TypeVar("T")

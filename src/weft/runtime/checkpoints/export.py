@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from weft.errors import BadInput
-from weft.runtime.checkpoints.checkpoint import read_state
+from weft.runtime.checkpoints.checkpoint import MOMENTS, read_state
 from weft.runtime.checkpoints.files import Reader, read_metadata
-from weft.runtime.run.optimizer import MOMENTS
 
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 _ALIGNMENT = 8

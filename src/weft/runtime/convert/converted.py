@@ -1,4 +1,7 @@
-"""What takes the place of a plain module, and where."""
+"""What takes the place of a plain module, and where; and how plain modules store their parameters.
+
+Weft holds parameters as matrices of (outputs, inputs) or as vectors.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import BadInput, Unsupported
-from weft.runtime.convert.stored import Stored
 from weft.runtime.core.machine import Machine
 
 
@@ -152,3 +154,19 @@ class Converted(nn.Module):
             where=self.name,
             remedy="call load_state_dict of weft.runtime.convert.state_dict",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A plain parameter's shape; ``flipped``: it is (inputs, outputs)."""
+
+    shape: tuple[int, ...]
+    flipped: bool = False
+
+    def whole(self, plain: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """A plain parameter in the shape in which Weft holds it."""
+        return (plain.t() if self.flipped else plain).reshape(shape)
+
+    def plain(self, whole: Tensor) -> Tensor:
+        """The inverse."""
+        return (whole.t() if self.flipped else whole).reshape(self.shape).contiguous()

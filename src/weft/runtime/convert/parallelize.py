@@ -34,10 +34,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import BadInput, Unsupported
-from weft.runtime.convert.converted import Converted, Site
+from weft.runtime.convert.converted import Converted, Site, Stored
 from weft.runtime.convert.roles import Easy, Head, Heads, Norm, Normal, Positions, Role, Transposed, Vocabulary, Whole
 from weft.runtime.convert.state_dict import fill, stored_of
-from weft.runtime.convert.stored import Stored
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Replicated, holdings
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from weft.errors import BadInput
 from weft.runtime.checkpoints.checkpoint import Piece
-from weft.runtime.convert.converted import Converted
-from weft.runtime.convert.stored import Stored
+from weft.runtime.convert.converted import Converted, Stored
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Replicated, holdings
 from weft.runtime.core.placement import Placement

@@ -13,8 +13,8 @@ from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import coordinates, groups
 from weft.layout.spec import Layout
 
-AXES = ("x", "y", "z", "data", "pipeline")
-JOINED = (("x", "y"), ("z", "data"), ("x", "z", "data"), ("x", "y", "z", "data"), AXES)
+GRID_AXES = ("x", "y", "z", "data", "pipeline")
+JOINED = (("x", "y"), ("z", "data"), ("x", "z", "data"), ("x", "y", "z", "data"), GRID_AXES)
 """Axes over whose product something is reduced or gathered."""
 
 
@@ -48,7 +48,7 @@ class Grid:
         where = torch.device(device)
         world = dist.get_world_size() if dist.is_initialized() else 1
         if world != layout.world:
-            sizes = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in AXES)
+            sizes = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in GRID_AXES)
             raise BadInput(
                 f"the layout needs {sizes} = {layout.world} ranks, but {world} run",
                 where="layout",
@@ -56,7 +56,7 @@ class Grid:
             )
         if world == 1:
             return cls(layout, where, None, 0)
-        names = tuple(axis for axis in reversed(layout.order) if axis in AXES)
+        names = tuple(axis for axis in reversed(layout.order) if axis in GRID_AXES)
         shape = [getattr(layout, axis) for axis in names]
         mesh = DeviceMesh(
             "cpu" if where.type == "meta" else where.type, torch.arange(world).view(shape), mesh_dim_names=names
@@ -65,7 +65,7 @@ class Grid:
 
     def _join(self, mesh: DeviceMesh) -> None:
         """Every rank makes every group, in one order."""
-        for axis in AXES:
+        for axis in GRID_AXES:
             self._groups[axis,] = mesh.get_group(axis)
         for axes in JOINED:
             wide = self._wide(axes)
@@ -88,8 +88,8 @@ class Grid:
         return tuple(axis for axis in reversed(inner_first) if self.size(axis) > 1)
 
     def axes(self, *axes: str) -> tuple[str, ...]:
-        """The given axes without those of size 1, in the order of ``AXES``."""
-        return tuple(axis for axis in AXES if axis in axes and self.size(axis) > 1)
+        """The given axes without those of size 1, in the order of ``GRID_AXES``."""
+        return tuple(axis for axis in GRID_AXES if axis in axes and self.size(axis) > 1)
 
     def size(self, *axes: str) -> int:
         """Ranks of a group over the axes' product."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from weft.layout.spec import Layout
 from weft.layout.text import layout_from_dict, layout_to_dict
-from weft.runtime.core.grid import AXES
+from weft.runtime.core.grid import GRID_AXES
 
 MeasuredKind = Literal["all-reduce", "all-gather", "reduce-scatter"]
 KINDS: tuple[MeasuredKind, ...] = ("all-reduce", "all-gather", "reduce-scatter")
@@ -89,7 +89,7 @@ class Measured:
 
 def measured_axes(layout: Layout) -> tuple[str, ...]:
     """The axes of more than one rank, inner to outer."""
-    return tuple(axis for axis in layout.order if axis in AXES and getattr(layout, axis) > 1)
+    return tuple(axis for axis in layout.order if axis in GRID_AXES and getattr(layout, axis) > 1)
 
 
 def measured_to_dict(measured: Measured) -> dict[str, Any]:

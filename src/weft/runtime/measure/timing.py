@@ -57,7 +57,7 @@ Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Measurement:
     """What to measure.
 
     Attributes:
@@ -75,7 +75,7 @@ class Request:
     precisions: tuple[MeasuredPrecision, ...]
 
 
-def measure(request: Request) -> Measured | None:
+def measure(request: Measurement) -> Measured | None:
     """Measure on all ranks; None in processes of torchrun other than rank 0's.
 
     Raises:
@@ -88,9 +88,9 @@ def measure(request: Request) -> Measured | None:
         return measured_from_json(found.read_text(encoding="utf-8")) if found.exists() else None
 
 
-def measure_rank(request: Request, path: str) -> None:
+def measure_rank(request: Measurement, path: str) -> None:
     """One rank's part; rank 0 writes what was found."""
-    clock = Clock(Grid.of(request.layout, request.device), request.repeats)
+    clock = Stopwatch(Grid.of(request.layout, request.device), request.repeats)
     found = Measured(
         layout=request.layout,
         device=request.device,
@@ -103,7 +103,7 @@ def measure_rank(request: Request, path: str) -> None:
         Path(path).write_text(measured_to_json(found), encoding="utf-8")
 
 
-class Clock:
+class Stopwatch:
     """Times calls on one rank, and agrees with the others on the slowest."""
 
     def __init__(self, grid: Grid, repeats: int) -> None:
@@ -174,7 +174,7 @@ class Clock:
 # Collectives -------------------------------------------------------------------------------------
 
 
-def _samples(clock: Clock, sizes: tuple[int, ...]) -> tuple[Sample, ...]:
+def _samples(clock: Stopwatch, sizes: tuple[int, ...]) -> tuple[Sample, ...]:
     calls = Collectives(clock.grid)
     return tuple(
         _sample(clock, calls, axis, kind, size)
@@ -184,7 +184,7 @@ def _samples(clock: Clock, sizes: tuple[int, ...]) -> tuple[Sample, ...]:
     )
 
 
-def _sample(clock: Clock, calls: Collectives, axis: str, kind: MeasuredKind, size: int) -> Sample:
+def _sample(clock: Stopwatch, calls: Collectives, axis: str, kind: MeasuredKind, size: int) -> Sample:
     ranks = clock.grid.size(axis)
     own = ceil(size / (ELEMENT_BYTES * ranks))
     seconds = clock.together(_collective(calls, axis, kind, own, ranks))
@@ -220,7 +220,7 @@ def _empty(elements: int, kind: torch.dtype, grid: Grid, *, pinned: bool = False
 # Products ----------------------------------------------------------------------------------------
 
 
-def _products(clock: Clock, precisions: tuple[MeasuredPrecision, ...]) -> tuple[Product, ...]:
+def _products(clock: Stopwatch, precisions: tuple[MeasuredPrecision, ...]) -> tuple[Product, ...]:
     found = []
     for precision in precisions:
         rate = 0.0
@@ -242,7 +242,7 @@ def shapes(device: str) -> tuple[Shape, ...]:
     return (*squares, *block)
 
 
-def _product(clock: Clock, precision: MeasuredPrecision, shape: Shape) -> Product:
+def _product(clock: Stopwatch, precision: MeasuredPrecision, shape: Shape) -> Product:
     m, n, k = shape
     kind = Precision.of(precision).compute
     left = _empty(m * k, kind, clock.grid).normal_().view(m, k)
@@ -255,7 +255,7 @@ def _product(clock: Clock, precision: MeasuredPrecision, shape: Shape) -> Produc
 # One rank's machine ------------------------------------------------------------------------------
 
 
-def _rank(clock: Clock) -> Rank:
+def _rank(clock: Stopwatch) -> Rank:
     copied = COPY_BYTES[clock.grid.device.type]
     source, target = (_empty(copied, torch.uint8, clock.grid).zero_() for _ in range(2))
     middle, least = clock.alone(lambda: target.copy_(source))
@@ -285,7 +285,7 @@ def _cpu(world: int) -> tuple[str, float, int]:
     return f"cpu-{threads}-thread{'s' if threads > 1 else ''}", memory, 1
 
 
-def _host_Bps(clock: Clock) -> float:
+def _host_Bps(clock: Stopwatch) -> float:
     source = _empty(HOST_COPY_BYTES, torch.uint8, clock.grid, pinned=True)
     target = _empty(HOST_COPY_BYTES, torch.uint8, clock.grid)
     middle, _ = clock.alone(lambda: target.copy_(source, non_blocking=True))

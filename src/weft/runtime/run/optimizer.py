@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 
 from weft.errors import BadInput
-from weft.runtime.checkpoints.checkpoint import Piece
+from weft.runtime.checkpoints.checkpoint import MOMENTS, Piece
 from weft.runtime.run.flat import Flat
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
-"""Adam's state per parameter, under PyTorch's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

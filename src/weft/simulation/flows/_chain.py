@@ -10,8 +10,7 @@ import numpy as np
 
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, Traffic, at_once
-from weft.simulation.flows._check import check_lengths
-from weft.simulation.flows._run import simulate
+from weft.simulation.flows._run import check_lengths, simulate
 from weft.simulation.flows.records import Simulation
 from weft.solvers._jit import jit
 
@@ -58,6 +57,7 @@ def find_kinds(
     found, last = 0, 0
     for phase in range(len(kind)):
         count, kind[phase] = first[phase + 1] - first[phase], -1
+        # The kind of the phase before comes first: equal phases mostly follow each other.
         for step in range(found):
             candidate = (last + step) % found
             begin = first[example[candidate]]

@@ -1,5 +1,7 @@
-"""The event loop: completions, changes of capacity, phases and arrivals of one instant together, then new
-rates."""
+"""The event loop: all that happens at one instant (completions, capacities, phases, arrivals), then new rates.
+
+The soonest of the many completion times is the top of a wide tree of minima, repaired once per event.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import numpy as np
 
 from weft.simulation.flows._fill import fill_fair, fill_ranked
 from weft.simulation.flows._ripple import LESS, MORE, ripple
-from weft.simulation.flows._soonest import collect, refresh, touch
 from weft.simulation.flows._state import (
     ARRIVALS,
     CHANGED,
@@ -22,12 +23,80 @@ from weft.simulation.flows._state import (
     SEEDS,
     SOLVES,
     TAKEN,
-    Clock,
     Net,
+    Timeline,
 )
-from weft.solvers._arrays import wide
+from weft.solvers._arrays import Records, wide
 from weft.solvers._heap import pop, push
 from weft.solvers._jit import jit
+
+
+@jit
+def touch(clock: Timeline, flow: int) -> None:
+    """Note that a flow's completion time has changed."""
+    node = flow >> 4
+    if clock.nodes[node].dirty == 0:
+        clock.nodes[node].dirty = 1
+        clock.nodes[clock.levels[0].queued].queue = node
+        clock.levels[0].queued += 1
+
+
+@jit
+def least(clock: Timeline, level: int, node: int) -> float:
+    """The soonest completion below a node."""
+    best, begin = np.inf, node << 4
+    if level == 0:
+        for leaf in range(begin, min(begin + 16, len(clock.finish))):
+            best = min(best, clock.finish[leaf])
+        return best
+    below, end = clock.levels[level - 1].first, clock.levels[level].first
+    for child in range(below + begin, min(below + begin + 16, end)):
+        best = min(best, clock.nodes[child].soonest)
+    return best
+
+
+@jit
+def refresh(clock: Timeline) -> float:
+    """Repair the tree; returns the soonest completion."""
+    nodes, last = clock.nodes, len(clock.levels) - 2
+    # Nodes below this level hold the least of their children; the queue of a level lists those that may not.
+    for level in range(last + 1):
+        first, above = clock.levels[level].first, clock.levels[level + 1].first
+        for queued in range(clock.levels[level].queued):
+            node = nodes[first + queued].queue
+            nodes[first + node].soonest = least(clock, level, node)
+            nodes[first + node].dirty = 0
+            parent = node >> 4
+            if level < last and nodes[above + parent].dirty == 0:
+                nodes[above + parent].dirty = 1
+                nodes[above + clock.levels[level + 1].queued].queue = parent
+                clock.levels[level + 1].queued += 1
+        clock.levels[level].queued = 0
+    return float(nodes[len(nodes) - 1].soonest)
+
+
+@jit
+def collect(clock: Timeline, flow_list: Records, latest: float) -> int:
+    """List the flows that complete by a time as ``due``, in order; returns how many."""
+    nodes, levels, last = clock.nodes, clock.levels, len(clock.levels) - 2
+    found, node, level = 0, 0, last
+    # In order from the left: leaves left of `node` at its level are listed; a subtree whose least is later than
+    # `latest` is passed as a whole.
+    while level <= last:
+        if nodes[levels[level].first + node].soonest <= latest:
+            if level > 0:
+                level, node = level - 1, node << 4
+                continue
+            for leaf in range(node << 4, min((node << 4) + 16, len(clock.finish))):
+                if clock.finish[leaf] <= latest:
+                    flow_list[found].due = leaf
+                    found += 1
+        node += 1
+        while level <= last and (node & 15 == 0 or levels[level].first + node >= levels[level + 1].first):
+            node = ((node - 1) >> 4) + 1
+            level += 1
+    return found
+
 
 FAIR, SHORTEST = 0, 1
 INSTANT = 1e-13
@@ -48,6 +117,7 @@ def seed(net: Net, link: int, kind: int) -> None:
 def make_room(net: Net, link: int) -> None:
     """Give a link twice as many slots; all it ever had are fewer than four times its flows, or few."""
     this, first = net.links[link], net.counter[TAKEN]
+    # Old slots are left unused: because rooms double, they are fewer than those of the new room.
     for at in range(this.count):
         old, new = net.slots[this.first + at], net.slots[first + at]
         new.flow, new.place, new.share = old.flow, old.place, old.share
@@ -85,6 +155,7 @@ def leave(net: Net, flow: int) -> None:
     last = net.flow_list[net.counter[LIVE]].live
     seat = net.trips[flow].seat
     net.flow_list[seat].live, net.trips[last].seat = last, seat
+    # The last slot of the link fills the gap, so that active flows lie at the front of its slots.
     for place in range(this.first, this.end):
         number = wide(net.path[place].link)
         link = net.links[number]
@@ -96,7 +167,7 @@ def leave(net: Net, flow: int) -> None:
 
 
 @jit
-def complete(net: Net, clock: Clock, flow: int, now: float) -> None:
+def complete(net: Net, clock: Timeline, flow: int, now: float) -> None:
     """A flow has ended, and with the last one of its phase the phase."""
     trip = net.trips[flow]
     trip.completion = now
@@ -106,7 +177,7 @@ def complete(net: Net, clock: Clock, flow: int, now: float) -> None:
 
 
 @jit
-def end_phase(net: Net, clock: Clock, phase: int, now: float) -> None:
+def end_phase(net: Net, clock: Timeline, phase: int, now: float) -> None:
     """Let the phases that waited for this one last begin after their delay."""
     this = clock.phases[phase]
     this.end = now
@@ -121,7 +192,7 @@ def end_phase(net: Net, clock: Clock, phase: int, now: float) -> None:
 
 
 @jit
-def arrive(net: Net, clock: Clock, flow: int, now: float) -> None:
+def arrive(net: Net, clock: Timeline, flow: int, now: float) -> None:
     """The first byte of a flow moves."""
     this, trip = net.flows[flow], net.trips[flow]
     bare = this.first == this.end
@@ -138,7 +209,7 @@ def arrive(net: Net, clock: Clock, flow: int, now: float) -> None:
 
 
 @jit
-def begin_phase(net: Net, clock: Clock, phase: int, now: float) -> None:
+def begin_phase(net: Net, clock: Timeline, phase: int, now: float) -> None:
     """Start a phase's flows, each after its latency."""
     this = clock.phases[phase]
     this.begin = now
@@ -155,7 +226,7 @@ def begin_phase(net: Net, clock: Clock, phase: int, now: float) -> None:
 
 
 @jit
-def finish_flows(net: Net, clock: Clock, now: float, latest: float) -> None:
+def finish_flows(net: Net, clock: Timeline, now: float, latest: float) -> None:
     """All completions of one instant."""
     for at in range(collect(clock, net.flow_list, latest)):
         flow = net.flow_list[at].due
@@ -166,7 +237,7 @@ def finish_flows(net: Net, clock: Clock, now: float, latest: float) -> None:
 
 
 @jit
-def happen(net: Net, clock: Clock, now: float) -> None:
+def happen(net: Net, clock: Timeline, now: float) -> None:
     """Everything of one instant except new rates."""
     latest, counter = now * (1.0 + INSTANT), net.counter
     finish_flows(net, clock, now, latest)
@@ -175,6 +246,7 @@ def happen(net: Net, clock: Clock, now: float) -> None:
         net.links[event.link].capacity = event.capacity
         seed(net, event.link, MORE)
         counter[EVENT] += 1
+    # A phase may begin and end at once and ready others of this instant: until neither heap has one due.
     while True:
         if counter[READY] > 0 and clock.ready[0].key <= latest:
             phase = clock.ready[0].item
@@ -189,8 +261,9 @@ def happen(net: Net, clock: Clock, now: float) -> None:
 
 
 @jit
-def apply_changes(net: Net, clock: Clock, now: float) -> None:
+def apply_changes(net: Net, clock: Timeline, now: float) -> None:
     """Let the flows whose level changed go on at their new rates."""
+    # Only here bytes are taken off: since `since` the rate was constant.
     for at in range(net.counter[CHANGED]):
         number = net.flow_list[at].changed
         flow, trip = net.flows[number], net.trips[number]
@@ -202,7 +275,7 @@ def apply_changes(net: Net, clock: Clock, now: float) -> None:
 
 
 @jit
-def sample(net: Net, clock: Clock, link: int, now: float) -> None:
+def sample(net: Net, clock: Timeline, link: int, now: float) -> None:
     """Note a link's rate if it is another one now."""
     this, load = net.links[link], 0.0
     for slot in range(this.first, this.first + this.count):
@@ -215,7 +288,7 @@ def sample(net: Net, clock: Clock, link: int, now: float) -> None:
 
 
 @jit
-def sample_changes(net: Net, clock: Clock, now: float) -> None:
+def sample_changes(net: Net, clock: Timeline, now: float) -> None:
     """Sample the links that flows came to or left, and those of flows with another rate."""
     for at in range(net.counter[SEEDS]):
         sample(net, clock, net.link_list[at].seed, now)
@@ -226,7 +299,7 @@ def sample_changes(net: Net, clock: Clock, now: float) -> None:
 
 
 @jit
-def share(net: Net, clock: Clock, mode: int, local: float, now: float) -> None:
+def share(net: Net, clock: Timeline, mode: int, local: float, now: float) -> None:
     """New rates and completion times, where they change."""
     counter = net.counter
     counter[SOLVES] += 1
@@ -246,7 +319,7 @@ def share(net: Net, clock: Clock, mode: int, local: float, now: float) -> None:
 
 
 @jit
-def soonest_of(net: Net, clock: Clock) -> float:
+def soonest_of(net: Net, clock: Timeline) -> float:
     """When something happens next; infinity if nothing does."""
     counter, soonest = net.counter, refresh(clock)
     if counter[READY] > 0:
@@ -259,9 +332,10 @@ def soonest_of(net: Net, clock: Clock) -> float:
 
 
 @jit
-def advance(net: Net, clock: Clock, mode: int, local: float, until: float) -> bool:
+def advance(net: Net, clock: Timeline, mode: int, local: float, until: float) -> bool:
     """Run on; True when nothing more happens up to a time, or a phase that halts has ended; False when the
     samples have to be taken away first."""
+    # No event lies before `now`, rates are those of all active flows, and samples have room for one instant.
     while net.counter[HALTS] == 0:
         if 0 < len(clock.samples) < net.counter[LOGGED] + len(net.links):
             return False

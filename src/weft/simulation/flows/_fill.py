@@ -1,4 +1,8 @@
-"""Rates of all active flows at once, by progressive filling over the slots of the links."""
+"""Rates of all active flows at once, by progressive filling over the slots of the links.
+
+``solvers._filling`` fills a problem that is stated once, this a network whose flows come and go (see there);
+``_ripple`` solves again only what a small change reaches.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ def add_up(net: Net, link: int) -> None:
     """Sum afresh what flows with a level leave of a link, and the shares of its open flows."""
     this = net.links[link]
     left, rising = this.capacity, 0.0
+    # Differences that `stop` makes one by one round; a sum over all slots is exact to one rounding.
     for slot in range(this.first, this.first + this.count):
         level, share = net.flows[net.slots[slot].flow].fresh, net.slots[slot].share
         if level == OPEN:
@@ -62,6 +67,7 @@ def open_flow(net: Net, flow: int, used: int) -> int:
     """Let a flow rise on its links; returns how many links are used by now."""
     this, epoch = net.flows[flow], 2 * net.counter[EPOCH]
     this.fresh, this.limit = OPEN, NO_LINK
+    # A stamp of this epoch says that another flow has put the link into use already.
     for place in range(this.first, this.end):
         number = wide(net.path[place].link)
         link = net.links[number]
@@ -94,6 +100,8 @@ def raise_open(net: Net, size: int) -> None:
     """Let the open flows rise until a link or the flow's cap stops each."""
     nlinks, now = len(net.links), 0.0
     heap = net.heap
+    # As in `_filling.fill`: keys are lower bounds, `now` never falls, and `full_at` becomes the level at which
+    # the link stopped its flows (infinity where it never did), which `_ripple` reads.
     while size > 0:
         at, item = heap[0].key, heap[0].item
         if item >= nlinks:
@@ -170,6 +178,7 @@ def report(net: Net) -> None:
 def known_first(net: Net) -> None:
     """List the active flows in their order so far, then those that have come."""
     ranks, kept = net.flow_list, 0
+    # Ranks keep their order, those with a completion drop out; `touched` says who is listed.
     for at in range(net.counter[RANKED]):
         flow = ranks[at].ranked
         if np.isnan(net.trips[flow].completion):
@@ -188,6 +197,7 @@ def known_first(net: Net) -> None:
 def mend_order(net: Net, most: int) -> bool:
     """Sort the ranks, which hardly change between events, by insertion; False after too many moves."""
     ranks, moves = net.flow_list, 0
+    # The ranks before `at` are sorted; shortest-first order changes by few swaps an event.
     for at in range(1, net.counter[RANKED]):
         flow, hole = ranks[at].ranked, at
         left = net.trips[flow].remaining
@@ -259,6 +269,7 @@ def fill_ranked(net: Net, now: float) -> None:
     nlive, ranks, begin = net.counter[LIVE], net.flow_list, ZERO
     free_links(net)
     rank(net, now)
+    # Flows before `begin` have what they get; `left` is what they leave to flows with more bytes to go.
     while begin < nlive:
         end, most = begin + 1, net.trips[ranks[begin].ranked].remaining * (1.0 + EQUAL)
         while end < nlive and net.trips[ranks[end].ranked].remaining <= most:

@@ -65,6 +65,7 @@ def stamp(net: Net, size: int, link: int, now: float) -> int:
     epoch, this = net.counter[EPOCH], net.links[link]
     this.stamp, this.full_at = 2 * epoch, np.inf
     left, rising, rises = this.capacity, 0.0, 0
+    # Flows that stopped below `now` keep their load; all others rise from here on and are touched.
     for slot in range(this.first, this.first + this.count):
         flow, share = net.flows[net.slots[slot].flow], net.slots[slot].share
         known = flow.touched == epoch
@@ -106,6 +107,7 @@ def pass_old_level(net: Net, size: int, flow: int, now: float) -> int:
     stamped, this = 2 * net.counter[EPOCH], net.flows[flow]
     if this.top <= now * (1.0 + TIE):
         return settle(net, size, flow, this.top, NO_LINK, now)
+    # A link that is full at or below `now`, and whose load is what it was, holds the flow as before.
     for place in range(this.first, this.end):
         number = wide(net.path[place].link)
         link = net.links[number]
@@ -169,6 +171,9 @@ def fills_later(net: Net, size: int, link: int, now: float) -> bool:
 def sweep(net: Net, size: int, most: int) -> bool:
     """Raise the level through all alerts, old levels and full links; False if too many flows are touched."""
     nlinks, now, counter = len(net.links), 0.0, net.counter
+    # Below `now` every level is final: of touched flows the new one, of all others the old one.  An item is a
+    # link (below nlinks), an alert of one (below 2 nlinks) or the old level or cap of a flow; keys of links are
+    # lower bounds, as in `_fill.raise_open`.
     while size > 0:
         if counter[CHANGED] > most:
             return False
@@ -194,6 +199,7 @@ def ripple(net: Net, most: int) -> bool:
     counter, size, changed = net.counter, ZERO, 0
     counter[EPOCH] += 1
     counter[CHANGED] = 0
+    # An empty link can be full no more; the others may differ from where they were full, or would be.
     for at in range(counter[SEEDS]):
         number = net.link_list[at].seed
         link = net.links[number]

@@ -1,4 +1,4 @@
-"""From records to arrays, through the compiled event loop, and back."""
+"""From records to checked arrays, through the compiled event loop, and back."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.fabric.spec import Floats
-from weft.fabric.traffic import Routes, Traffic
-from weft.simulation.flows._arrays import new_clock, stalled
-from weft.simulation.flows._check import check_distinct_links, check_inputs
+from weft.errors import BadInput
+from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import Phases, Routes, Traffic
 from weft.simulation.flows._clock import advance
-from weft.simulation.flows._state import LIVE, LOGGED, READY, RIPPLES, SOLVES, new_net
+from weft.simulation.flows._state import (
+    EVENT_AT,
+    LIVE,
+    LOGGED,
+    PHASE,
+    READY,
+    RIPPLES,
+    SAMPLE,
+    SOLVES,
+    Timeline,
+    blank,
+    new_net,
+    new_tree,
+)
 from weft.simulation.flows.records import MODES, LinkEvent, LinkRates, Simulation
-from weft.solvers._arrays import Records
+from weft.solvers._arrays import PAIR, Records
 
 SAMPLES = 1 << 20
 """Samples of link rates that the event loop may take before they are put away."""
@@ -74,3 +86,220 @@ def _rates(taken: Records) -> LinkRates:
 def _carried(links: int, traffic: Traffic, routes: Routes) -> Floats:
     loads = np.repeat(traffic.bytes, np.diff(routes.indptr)) * routes.usage
     return np.bincount(routes.links, loads, links).astype(np.float64)
+
+
+SHOWN = 5
+"""Names in a message before the rest is counted."""
+
+
+def grouped(group: Ints, groups: int) -> tuple[Ints, Ints]:
+    """Members of each group in their order: first place of each group, and the members."""
+    first = np.zeros(groups + 1, dtype=np.int64)
+    np.cumsum(np.bincount(group, minlength=groups), out=first[1:])
+    if len(group) == 0 or bool(np.all(group[:-1] <= group[1:])):
+        return first, np.arange(len(group), dtype=np.int64)
+    return first, np.argsort(group, kind="stable").astype(np.int64)
+
+
+def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], samples: int) -> tuple[Timeline, int]:
+    """Nothing done, with room for some samples of links; also the number of phases that are ready.
+
+    Raises:
+        BadInput: phases wait for each other in a circle.
+    """
+    phases, flow_order, next_phase = _phases(traffic)
+    ready = np.flatnonzero(phases["waiting"] == 0)
+    begin = np.maximum(phases["delay"], phases["start"])[ready]
+    order = np.lexsort((ready, begin))
+    heap = blank(len(phases) + 1, PAIR)
+    heap["key"][: len(ready)], heap["item"][: len(ready)] = begin[order], ready[order]
+    timed = sorted(events, key=lambda event: (event.time_s, event.link))
+    nodes, levels = new_tree(len(traffic))
+    clock = Timeline(
+        finish=np.full(len(traffic), np.inf),
+        nodes=nodes,
+        levels=levels,
+        phases=phases,
+        flow_order=flow_order,
+        next_phase=next_phase,
+        ready=heap,
+        arrivals=blank(len(traffic) if bool(np.any(routes.latency_s > 0)) else 0, PAIR),
+        events=np.array([(event.time_s, event.link, event.capacity_Bps) for event in timed], dtype=EVENT_AT),
+        samples=blank(samples, SAMPLE),
+        sampled=np.zeros(samples),
+        now=np.zeros(1),
+    )
+    return clock, len(ready)
+
+
+def _phases(traffic: Traffic) -> tuple[Records, Ints, Ints]:
+    """Phases, flows by phase, and the phases that wait for each."""
+    given = traffic.phases
+    phases, waiting = blank(len(given), PHASE), np.diff(given.indptr)
+    flow_first, flow_order = grouped(traffic.phase, len(given))
+    next_first, order = grouped(given.waits, len(given))
+    next_phase = np.repeat(np.arange(len(given)), waiting)[order]
+    _check_circle(given, waiting, next_first, next_phase)
+    phases["delay"], phases["start"], phases["waiting"] = given.delay_s, given.start_s, waiting
+    phases["begin"], phases["end"] = np.nan, np.nan
+    phases["flow_first"], phases["flow_end"] = flow_first[:-1], flow_first[1:]
+    phases["next_first"], phases["next_end"] = next_first[:-1], next_first[1:]
+    phases["unfinished"] = np.diff(flow_first)
+    return phases, flow_order, next_phase
+
+
+def _check_circle(phases: Phases, waiting: Ints, next_first: Ints, next_phase: Ints) -> None:
+    """Take phases off that wait for nothing more, until none is left."""
+    left, ready = waiting.tolist(), np.flatnonzero(waiting == 0).tolist()
+    first, later = next_first.tolist(), next_phase.tolist()
+    taken = 0
+    while ready:
+        phase = ready.pop()
+        taken += 1
+        for after in later[first[phase] : first[phase + 1]]:
+            left[after] -= 1
+            if left[after] == 0:
+                ready.append(after)
+    if taken < len(left):
+        circle = _circle(phases, [count > 0 for count in left])
+        shown = " <- ".join(_phase_name(phases, phase) for phase in circle[: SHOWN + 1])
+        more = f" <- ... ({len(circle)} phases)" if len(circle) > SHOWN + 1 else ""
+        raise BadInput(
+            f"phases wait for each other in a circle: {shown}{more}", where="phases", remedy="drop one of these waits"
+        )
+
+
+def _circle(phases: Phases, stuck: list[bool]) -> list[int]:
+    """Follow waits among stuck phases until one comes again."""
+    phase, at, path = stuck.index(True), dict[int, int](), list[int]()
+    while phase not in at:
+        at[phase] = len(path)
+        path.append(phase)
+        waits = phases.waits[phases.indptr[phase] : phases.indptr[phase + 1]].tolist()
+        phase = next(other for other in waits if stuck[other])
+    return [*path[at[phase] :], phase]
+
+
+def _phase_name(phases: Phases, phase: int) -> str:
+    label = int(phases.label[phase]) if len(phases.label) > phase else -1
+    return f"{phase} ({phases.labels[label]})" if 0 <= label < len(phases.labels) else str(phase)
+
+
+def stalled(capacity: Floats, traffic: Traffic, routes: Routes, flows: Ints, first: int = 0) -> BadInput:
+    """The flows that never end, and the links that let nothing pass (else those that others have filled)."""
+    names, holding = [], list[int]()
+    for flow in sorted(flows.tolist()):
+        path = routes.links[routes.indptr[flow] : routes.indptr[flow + 1]].tolist()
+        shut = [link for link in path if capacity[link] <= 0.0]
+        holding += [link for link in shut or path if link not in holding] if len(holding) < SHOWN else []
+        names.append(f"{flow + first} ({traffic.source[flow]} -> {traffic.target[flow]})")
+        if len(names) == SHOWN:
+            break
+    more = f" and {len(flows) - SHOWN} more" if len(flows) > SHOWN else ""
+    what = f"flows {', '.join(names)}{more} can never end: links {', '.join(map(str, holding[:SHOWN]))}"
+    return BadInput(
+        f"{what} let nothing pass",
+        where="simulation",
+        remedy="route them around links without capacity, or let a later event restore these links",
+    )
+
+
+def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes, events: Sequence[LinkEvent]) -> None:
+    """Refuse what the event loop cannot run.
+
+    Raises:
+        BadInput: lengths, indices or values that are out of range, by name.
+    """
+    nphases, nlinks = len(traffic.phases), len(capacity)
+    check_lengths(traffic, routes)
+    _values("capacity_Bps", capacity)
+    _values("traffic: bytes", traffic.bytes)
+    _values("traffic: weight", traffic.weight, positive=True)
+    _values("traffic: cap_Bps", traffic.cap_Bps, positive=True, infinite=True)
+    _indices("traffic: phase", traffic.phase, nphases)
+    _indices("phases: waits", traffic.phases.waits, nphases)
+    _values("routes: latency_s", routes.latency_s)
+    _indices("routes: links", routes.links, nlinks)
+    _values("routes: usage", routes.usage, positive=True)
+    if 4 * (len(routes.links) + nlinks) >= 2**31:
+        raise BadInput(
+            f"{len(routes.links)} places on paths are too many", where="routes", remedy="at most 500 million"
+        )
+    for number, event in enumerate(events):
+        where = f"events[{number}]"
+        _values(f"{where}: time_s", np.array([event.time_s]))
+        _values(f"{where}: capacity_Bps", np.array([event.capacity_Bps]))
+        _indices(f"{where}: link", np.array([event.link]), nlinks)
+
+
+def check_distinct_links(routes: Routes, nlinks: int, first_flow: int) -> None:
+    """Each path lists a link once; serving flows in turn takes a link's room path by path.
+
+    Raises:
+        BadInput: by the first flow whose path lists a link again.
+    """
+    flow = np.repeat(np.arange(len(routes.indptr) - 1), np.diff(routes.indptr))
+    order = np.argsort(flow * nlinks + routes.links, kind="stable")
+    again = (np.diff(flow[order]) == 0) & (np.diff(routes.links[order]) == 0)
+    if again.any():
+        place = order[int(np.argmax(again))]
+        raise BadInput(
+            f"the path of flow {first_flow + flow[place]} lists link {routes.links[place]} more than once",
+            where="routes: links",
+            remedy="with shortest-remaining list it once, with the sum of its usages",
+        )
+
+
+def check_lengths(traffic: Traffic, routes: Routes) -> None:
+    """Arrays with as many entries as there are flows, phases and places, and times of phases.
+
+    Raises:
+        BadInput: by the name of the first array that does not fit.
+    """
+    nflows, phases = len(traffic), traffic.phases
+    for name, array in (
+        ("traffic: target", traffic.target),
+        ("traffic: bytes", traffic.bytes),
+        ("traffic: phase", traffic.phase),
+        ("traffic: weight", traffic.weight),
+        ("traffic: cap_Bps", traffic.cap_Bps),
+        ("routes: latency_s", routes.latency_s),
+    ):
+        _length(name, array, nflows)
+    _length("phases: start_s", phases.start_s, len(phases))
+    _length("routes: usage", routes.usage, len(routes.links))
+    _values("phases: delay_s", phases.delay_s)
+    _values("phases: start_s", phases.start_s)
+    _csr("phases", phases.indptr, phases.waits, len(phases))
+    _csr("routes", routes.indptr, routes.links, nflows)
+
+
+def _length(where: str, array: Floats | Ints, count: int) -> None:
+    if array.ndim != 1 or len(array) != count:
+        raise BadInput(f"{array.size} values for {count}", where=where, remedy="give one each")
+
+
+def _values(where: str, array: Floats, *, positive: bool = False, infinite: bool = False) -> None:
+    if len(array) == 0:
+        return
+    low, high = float(array.min()), float(array.max())
+    good = (low > 0 if positive else low >= 0) and (infinite or high < np.inf)
+    if not good:
+        bad = ~(array > 0 if positive else array >= 0) | (False if infinite else ~(array < np.inf))
+        place = int(np.flatnonzero(bad)[0])
+        wanted = ("positive" if positive else "zero or more") + ("" if infinite else " and finite")
+        raise BadInput(f"number {place} is {array[place]}", where=where, remedy=f"give a value that is {wanted}")
+
+
+def _indices(where: str, array: Ints, limit: int) -> None:
+    if len(array) and not (int(array.min()) >= 0 and int(array.max()) < limit):
+        place = int(np.flatnonzero((array < 0) | (array >= limit))[0])
+        raise BadInput(f"number {place} is {array[place]}", where=where, remedy=f"give 0 to {limit - 1}")
+
+
+def _csr(where: str, indptr: Ints, items: Ints, count: int) -> None:
+    _length(f"{where}: indptr", indptr, count + 1)
+    if int(indptr[0]) != 0 or int(indptr[-1]) != len(items) or bool(np.any(indptr[1:] < indptr[:-1])):
+        raise BadInput(
+            f"indptr does not divide {len(items)} places", where=where, remedy="let it rise from 0 to their number"
+        )

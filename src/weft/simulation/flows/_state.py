@@ -128,7 +128,7 @@ class Net(NamedTuple):
     """Every share is 1."""
 
 
-class Clock(NamedTuple):
+class Timeline(NamedTuple):
     """What happens when: a tree of the soonest completions, phases, arrivals and link events."""
 
     finish: Floats

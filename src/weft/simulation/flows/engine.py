@@ -1,5 +1,4 @@
-"""Flow-level simulation: phases begin, their flows share the links, and every change of the sharing is an
-event.
+"""Flow-level simulation: phases begin, their flows share the links, every change of the sharing is an event.
 
 Flows are fluid.  Between two events each has a constant rate; an event is a flow that starts or completes,
 a phase that begins, or a link whose capacity changes.  Everything that falls on one instant is one event.
@@ -41,8 +40,7 @@ def run(
         mode: how flows share links.
         events: changes of capacity.
         local_share: rates are solved again only around a change while that touches at most this share of
-        the active
-            flows; 0 always solves everything.  The result is the same.
+            the active flows; 0 always solves everything.  The result is the same.
         reuse: where phases follow each other in a chain, those with equal flows (paths, bytes, weights, caps,
             latencies) are simulated once.  The result is the same up to rounding, ``solutions`` counts what
             was done.
@@ -50,8 +48,7 @@ def run(
 
     Raises:
         BadInput: inputs that do not fit together, phases that wait for each other in a circle, or flows
-        that can
-            never end (with the flows and the links that hold them).
+            that can never end (with the flows and the links that hold them).
     """
     if mode not in MODES:
         raise UnknownName("sharing mode", mode, MODES, where="mode")

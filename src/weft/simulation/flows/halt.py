@@ -11,9 +11,8 @@ from weft.errors import BadInput
 from weft.fabric.paths import spans
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic
-from weft.simulation.flows._arrays import new_clock, stalled
-from weft.simulation.flows._check import check_inputs
 from weft.simulation.flows._clock import FAIR, advance
+from weft.simulation.flows._run import check_inputs, new_clock, stalled
 from weft.simulation.flows._state import HALTS, LIVE, READY, new_net
 
 LOCAL = 0.25

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from weft.errors import BadInput, Unsupported
-from weft.interop.netops import exports as route_exports
-from weft.interop.netops.exports import EXPORTS, Export, export
+from weft.interop import route_formats
+from weft.interop.route_formats import EXPORTS, Export, export
 
 KINDS = ["frr", "frr-srv6", "sonic", "roce-csv", "roce-json", "nccl", "ip-route", "json", "containerlab"]
 
@@ -36,7 +36,7 @@ def test_unknown_kinds(planned):
 
 def test_texts_that_fail_their_check_are_not_handed_out(planned, monkeypatch):
     broken = Export(write=lambda *_: {"a.json": "{}", "b.txt": ""}, lint={".json": lambda _: ("one", "two")})
-    monkeypatch.setitem(route_exports.EXPORTS, "json", broken)
+    monkeypatch.setitem(route_formats.EXPORTS, "json", broken)
     with pytest.raises(BadInput, match=r"json: a.json: fails its check: one \(and 1 more\)"):
         export("json", *planned(8))
 

@@ -1,11 +1,13 @@
-"""FRR configurations that pin every flow's path with SRv6 micro-segments.
+"""SRv6 micro-segments that pin every flow's path: FRR configurations, and shell scripts for Linux hosts alone.
 
 Every node has a locator and answers to its micro-segment (uN); every switch has a static route to the locator
 of each neighbour.  A sending host puts an outer header on packets to the destination, whose address names the
 switches behind the first and then the receiving host (whose uDT6 segment takes the header off), so that they
 lead along the path whatever routing says.  Routes are per destination.
 
-Needs FRR 10.3 or later (static SIDs); FRR 8.4 does not know these lines.  The checker knows exactly the lines
+FRR's configurations (``write``, ``lint``) need FRR 10.3 or later (static SIDs); FRR 8.4 does not know these
+lines.  The scripts (``write_script``, ``lint_script``) need switches with their micro-segments and routes to
+the locators of their neighbours, as ``write`` or ``sonic`` writes them.  The checkers know exactly the lines
 written here.
 """
 
@@ -17,8 +19,8 @@ from ipaddress import IPv6Address, IPv6Network
 
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.netops.addressing import BLOCK, DECAPSULATE, Addressing, addressing
-from weft.interop.netops.frr import check_parallel
+from weft.interop.netops.addressing import BLOCK, DECAPSULATE, Addressing, addressing, first_links
+from weft.interop.netops.frr import Grammar, check_parallel, known_lines
 from weft.interop.netops.plan_paths import PlannedPath, network_paths, path_to_destination
 from weft.routing.traffic import JobTraffic
 
@@ -34,12 +36,7 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> dict[str, str]
         BadInput: the routes are not of this traffic and fabric.
     """
     plan = addressing(fabric)
-    paths = network_paths(fabric, traffic, routes, where="SRv6")
-    check_parallel(fabric, paths, "SRv6")
-    pairs = path_to_destination(fabric, paths, where="SRv6", remedy=PER_DESTINATION)
-    own: dict[int, list[PlannedPath]] = defaultdict(list)
-    for _, path in sorted(pairs.items()):
-        own[path.source].append(path)
+    own = _sent(fabric, traffic, routes, "SRv6")
     links: dict[int, list[int]] = defaultdict(list)
     for link in (fabric.tier > SCALE_UP).nonzero()[0].tolist():
         links[int(fabric.source[link])].append(link)
@@ -50,6 +47,17 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> dict[str, str]
         lines += _segments(plan, node, host=node < fabric.accelerators)
         files[f"{plan.names[node]}.conf"] = "\n".join([*lines, "end"]) + "\n"
     return files
+
+
+def _sent(fabric: Fabric, traffic: JobTraffic, routes: Routes, where: str) -> dict[int, list[PlannedPath]]:
+    """The paths of every sending host, one per destination, both in order of their numbers."""
+    paths = network_paths(fabric, traffic, routes, where=where)
+    check_parallel(fabric, paths, where)
+    pairs = path_to_destination(fabric, paths, where=where, remedy=PER_DESTINATION)
+    sent: dict[int, list[PlannedPath]] = defaultdict(list)
+    for _, path in sorted(pairs.items()):
+        sent[path.source].append(path)
+    return sent
 
 
 def _interfaces(fabric: Fabric, plan: Addressing, node: int, links: list[int]) -> list[str]:
@@ -64,13 +72,9 @@ def _interfaces(fabric: Fabric, plan: Addressing, node: int, links: list[int]) -
 
 
 def _neighbours(fabric: Fabric, plan: Addressing, links: list[int]) -> list[str]:
-    first: dict[int, int] = {}
-    for link in links:
-        if fabric.up[link]:
-            first.setdefault(int(fabric.target[link]), link)
     return [
         f"ipv6 route {plan.locator(other)} {plan.gateway_ipv6(link)} {plan.interfaces[link]}"
-        for other, link in sorted(first.items())
+        for other, link in first_links(fabric, links)
     ]
 
 
@@ -92,7 +96,7 @@ def _segments(plan: Addressing, node: int, *, host: bool) -> list[str]:
 
 
 _NAME, _IF, _ADDRESS = r"[a-z][a-z0-9-]*", r"(?:eth\d+|lo)", r"[0-9a-f:]+"
-_GRAMMAR: dict[str, list[tuple[str, str]]] = {
+_GRAMMAR: Grammar = {
     "": [
         (rf"!|end|hostname {_NAME}", ""),
         (rf"interface {_IF}", "interface"),
@@ -133,17 +137,10 @@ _GRAMMAR: dict[str, list[tuple[str, str]]] = {
 def lint(text: str) -> tuple[str, ...]:
     """What is wrong with a configuration: unknown lines, addresses, and segments outside the locator."""
     found: list[str] = []
-    state, locator = "", ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        step = next(((match, after) for form, after in _GRAMMAR[state] if (match := re.fullmatch(form, line))), None)
-        if step is None:
-            found.append(f"line {number}: {line[:60]!r} is not known here")
-            continue
-        fields, state = step[0].groupdict(), step[1]
+    locator = ""
+    for number, _, fields in known_lines(_GRAMMAR, text, found):
         locator = fields.get("locator") or locator
         found += [f"line {number}: {problem}" for problem in _problems(fields, locator)]
-    if state or not text.endswith("end\n"):
-        found.append("does not come to its end")
     return tuple(found)
 
 
@@ -188,3 +185,68 @@ def lint_segments(segments: list[str]) -> list[str]:
     if not found and words[-1:] != [DECAPSULATE]:
         found.append(f"no segment takes the outer header off: {segments[-1][:60]}")
     return found
+
+
+_HEAD = ("#!/bin/sh", "set -e")
+_ADDRESS = r"([0-9a-f:]+)"
+_LINES = (
+    rf"ip sr tunsrc set {_ADDRESS}",
+    rf"ip -6 route add {_ADDRESS}/128 encap seg6local action End\.DT6 table 254 dev eth\d+",
+    rf"ip -6 route add {_ADDRESS}/128 encap seg6 mode encap segs ([0-9a-f:,]+) dev eth\d+",
+)
+
+
+def write_script(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> dict[str, str]:
+    """A script for every host that sends or receives, by file name.
+
+    Raises:
+        Unsupported: a flow is not on one path, flows of a pair take different paths, or parallel links cannot
+            be told apart by segments.
+        BadInput: the routes are not of this traffic and fabric.
+    """
+    plan = addressing(fabric)
+    sent = _sent(fabric, traffic, routes, "host routes")
+    enters: dict[int, int] = {}
+    for path in (path for paths in sent.values() for path in paths):
+        enters.setdefault(path.target, plan.reverse[path.links[-1]])
+    files = {}
+    for host in sorted({*sent, *enters}):
+        lines = [*_HEAD, f"ip sr tunsrc set {plan.ipv6(host)}"]
+        if host in enters:
+            back = plan.interfaces[enters[host]]
+            lines.append(f"ip -6 route add {plan.end(host)}/128 encap seg6local action End.DT6 table 254 dev {back}")
+        for path in sent.get(host, []):
+            segments = ",".join(plan.segments(path.nodes[2:] or path.nodes[1:]))
+            out = plan.interfaces[path.links[0]]
+            prefix = f"{plan.ipv6(path.target)}/128"
+            lines.append(f"ip -6 route add {prefix} encap seg6 mode encap segs {segments} dev {out}")
+        files[f"{plan.names[host]}.sh"] = "\n".join(lines) + "\n"
+    return files
+
+
+def lint_script(text: str) -> tuple[str, ...]:
+    """What is wrong with a script: unknown commands, addresses, segments, or a destination given twice."""
+    lines = text.splitlines()
+    found = [] if tuple(lines[:2]) == _HEAD else ["does not begin as a shell script that stops at errors"]
+    seen = set()
+    for number, line in enumerate(lines[2:], start=3):
+        match = next((match for form in _LINES if (match := re.fullmatch(form, line))), None)
+        if match is None:
+            found.append(f"line {number}: {line[:60]!r} is not known")
+            continue
+        problems = [] if _is_address(match[1]) else [f"{match[1][:60]} is no address"]
+        if match.re.groups > 1:
+            problems += lint_segments(match[2].split(","))
+        if " route " in line:
+            problems += [f"{match[1]} is given twice"] if match[1] in seen else []
+            seen.add(match[1])
+        found += [f"line {number}: {problem}" for problem in problems]
+    return tuple(found)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.errors import BadInput  # noqa: E402
-from weft.runtime.checkpoints.state import State  # noqa: E402
+from weft.runtime.run.session import State  # noqa: E402
 
 TABLE = {
     "step": 3,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import Unsupported
-from weft.interop.netops import frr_srv6, host_srv6
+from weft.interop.netops import srv6
 from weft.interop.netops.addressing import addressing
 from weft.interop.netops.plan_paths import planned_paths
 
@@ -46,10 +46,10 @@ def followed(fabric, files, node, segments, first):
 def test_packets_follow_the_plan(planned, seed, size):
     fabric, traffic, routed = planned(size[0], radix=size[1], seed=seed)
     plan = addressing(fabric)
-    files, scripts = (module.write(fabric, traffic, routed) for module in (frr_srv6, host_srv6))
+    files, scripts = (write(fabric, traffic, routed) for write in (srv6.write, srv6.write_script))
     assert len(files) == fabric.nodes
-    assert not [problem for text in files.values() for problem in frr_srv6.lint(text)]
-    assert not [problem for text in scripts.values() for problem in host_srv6.lint(text)]
+    assert not [problem for text in files.values() for problem in srv6.lint(text)]
+    assert not [problem for text in scripts.values() for problem in srv6.lint_script(text)]
     for path in planned_paths(fabric, traffic, routed):
         name, to = plan.names[path.source], plan.ipv6(path.target)
         route = re.search(rf"route {to}/128 \S+ \S+ segments (\S+)", files[f"{name}.conf"])
@@ -59,12 +59,12 @@ def test_packets_follow_the_plan(planned, seed, size):
         assert f"{plan.end(path.target)}/128" in scripts[f"{plan.names[path.target]}.sh"]
 
 
-@pytest.mark.parametrize("module", [frr_srv6, host_srv6])
-def test_routes_are_per_destination(planned, module):
+@pytest.mark.parametrize("write", [srv6.write, srv6.write_script])
+def test_routes_are_per_destination(planned, write):
     with pytest.raises(Unsupported, match="take different paths -- plan one path per pair"):
-        module.write(*planned(16, radix=4, parts=8))
+        write(*planned(16, radix=4, parts=8))
     with pytest.raises(Unsupported, match="split over several"):
-        module.write(*planned(8, mode="spray"))
+        write(*planned(8, mode="spray"))
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_routes_are_per_destination(planned, module):
     ],
 )
 def test_what_the_check_finds(planned, old, new, words):
-    text = next(t for t in frr_srv6.write(*planned(8)).values() if "segments" in t)
+    text = next(t for t in srv6.write(*planned(8)).values() if "segments" in t)
     assert old in text
-    assert words in " ".join(frr_srv6.lint(text.replace(old, new, 1)))
+    assert words in " ".join(srv6.lint(text.replace(old, new, 1)))
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_what_the_check_finds(planned, old, new, words):
     ],
 )
 def test_what_the_check_of_scripts_finds(planned, old, new, words):
-    text = next(t for t in host_srv6.write(*planned(8)).values() if "segs" in t)
+    text = next(t for t in srv6.write_script(*planned(8)).values() if "segs" in t)
     assert old in text
-    assert words in " ".join(host_srv6.lint(text.replace(old, new, 1)))
+    assert words in " ".join(srv6.lint_script(text.replace(old, new, 1)))
     last = text.splitlines()[-1]
-    assert "given twice" in " ".join(host_srv6.lint(f"{text}{last}\n"))
+    assert "given twice" in " ".join(srv6.lint_script(f"{text}{last}\n"))
 
 
 def can_route():
@@ -122,5 +122,5 @@ def run(script):
 def test_linux_takes_the_commands(planned):
     if not can_route():
         pytest.skip("no network namespaces with segment routing")
-    for text in host_srv6.write(*planned(8)).values():
+    for text in srv6.write(*planned(8)).values():
         assert run(text.replace("dev eth1", "dev lo")) == 0
