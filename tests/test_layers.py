@@ -9,6 +9,8 @@ ROOT = Path(weft.__file__).parent
 LAYERS = {
     "errors": 0,
     "units": 0,
+    "records": 0,
+    "results": 0,
     "solvers": 0,
     "model": 1,
     "cluster": 1,
@@ -24,6 +26,7 @@ LAYERS = {
     "calibration": 5,
     "validation": 5,
     "report": 6,
+    "verbs": 5.5,
     "cli": 6,
     "interop": 4.5,
 }

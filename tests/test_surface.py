@@ -1,9 +1,12 @@
 """The public names, the command surface and the start-up budget are decisions: to change one, change this."""
 
+import doctest
+import inspect
 import subprocess
 import sys
 
 import click
+import pytest
 
 import weft
 from weft.cli.app import cli
@@ -30,7 +33,9 @@ def test_public_names():
         "Unsupported",
         "WeftError",
         "__version__",
+        "estimate",
         "plan",
+        "read",
         "read_cluster",
         "read_config",
         "read_plan",
@@ -39,6 +44,7 @@ def test_public_names():
     ]
     for name in weft.__all__:
         assert getattr(weft, name) is not None
+    assert dir(weft) == weft.__all__
 
 
 def commands(group: click.Group = cli, above: str = "") -> dict[str, click.Command]:
@@ -150,6 +156,14 @@ def test_command_surface():
         "clusters": [],
         "explain": ["code"],
     }
+
+
+@pytest.mark.parametrize("name", [name for name in weft.__all__ if inspect.isfunction(getattr(weft, name))])
+def test_every_public_function_shows_an_example_that_runs(name):
+    found = doctest.DocTestFinder(recurse=False).find(getattr(weft, name), name)
+    assert sum(len(one.examples) for one in found) > 0, "no example"
+    results = [doctest.DocTestRunner().run(one) for one in found]
+    assert not sum(result.failed for result in results)
 
 
 def test_every_option_explains_itself():

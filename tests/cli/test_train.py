@@ -336,7 +336,7 @@ def test_a_dry_run_says_what_was_traced():
 
 def test_a_plan_names_what_can_be_trained(tmp_path):
     from weft.layout.iteration import check_runnable
-    from weft.report.formats.json_in import read_plan
+    from weft.verbs.read import read_plan
 
     plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"
     asked = ["plan", "tiny-llama", "h100-8", *SMALL, "--variants", "--top", "50", "--format", "json"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from weft.cli.options import TOOLS, deliver
+from weft.cli.options import deliver
+from weft.cli.outcome import TOOLS
 from weft.cli.outcome import launch as arguments_for
 
 
@@ -16,7 +17,7 @@ from weft.cli.outcome import launch as arguments_for
 def launch(plan_file: str, tool: str, rank: int, output: str | None) -> None:
     """Write the launch file of a layout of PLAN.json (weft plan --format json); the command goes to
     stderr."""
-    from weft.report.formats.json_in import read_plan
+    from weft.verbs.read import read_plan
 
     arguments = arguments_for(tool, *read_plan(plan_file, rank))
     deliver(arguments.text, output)

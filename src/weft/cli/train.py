@@ -209,7 +209,7 @@ def _subject(names: tuple[str, ...], values: dict[str, Any]) -> tuple[Job, Layou
 
     changes = recipe_changes(values)
     if values["plan_file"] is not None:
-        from weft.report.formats.json_in import read_plan
+        from weft.verbs.read import read_plan
 
         if names or values["layout_text"]:
             raise BadInput("the plan already has a model and a layout", where="train --plan", remedy=USAGE)
@@ -252,7 +252,7 @@ def _check_planned(job: Job, layout: Layout, plan: str) -> None:
 def _first_runnable(job: Job, plan: str) -> int | None:
     """The first of a plan's layouts that the runtime trains."""
     from weft.layout.iteration import check_runnable
-    from weft.report.formats.json_in import read_plan
+    from weft.verbs.read import read_plan
 
     for rank in range(1, TRIED + 1):
         try:

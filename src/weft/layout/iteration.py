@@ -16,7 +16,7 @@ from math import gcd
 import numpy as np
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.check import REMEDIES, explain
+from weft.layout.check import check_layout
 from weft.layout.operations import (
     Collective,
     CollectiveKind,
@@ -341,8 +341,7 @@ def check_trainable(job: Job, layout: Layout) -> None:
         BadInput: the layout breaks a rule of ``weft.layout.check``.
     """
     check_runnable(job.model, layout)
-    if (broken := explain(job, layout.world, layout)) is not None:
-        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
+    check_layout(job, layout.world, layout)
 
 
 def check_runnable(model: Model, layout: Layout) -> None:
