@@ -55,7 +55,7 @@ class Reader:
             BadInput: a field is unknown, missing, of the wrong kind or out of range.
         """
         table = table_of(mapping, where)
-        known = _hints(record)
+        known = _hints(cast(Any, record))
         own_kind = self.kinds.get(record)
         for name in table:
             if name not in known and not (own_kind and name == "kind"):

@@ -166,7 +166,8 @@ def _switch(value: Any, where: str) -> bool:
 
 def _integer(name: str, value: Any, where: str) -> int:
     least = 0 if name in _MAY_BE_ZERO else 1
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    whole: Any = numbers.Integral
+    if isinstance(value, bool) or not isinstance(value, whole):
         raise BadInput(f"{shown(value)} is not a whole number", where=where, remedy=f"write it like {max(least, 1)}")
     if name == "zero" and value == 3:
         raise BadInput(
@@ -178,7 +179,7 @@ def _integer(name: str, value: Any, where: str) -> int:
     if not least <= value <= largest:
         problem = f"{shown(value)} is not between {least} and {largest}"
         raise BadInput(problem, where=where, remedy=f"choose a value from {least} on")
-    return value if type(value) is int else int(value)
+    return value if isinstance(value, int) else int(value)
 
 
 def _order(value: Any, where: str) -> tuple[str, ...]:

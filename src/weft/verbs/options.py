@@ -11,7 +11,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from weft.errors import BadInput, UnknownName
 
@@ -78,7 +78,8 @@ class Option:
         if self.kind in ("text", "texts"):
             return self._text(value)
         whole = self.kind != "number"
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
+        kind: Any = numbers.Integral if whole else numbers.Real
+        if isinstance(value, bool) or not isinstance(value, kind):
             wanted = "a whole number" if whole else "a number"
             raise BadInput(f"{str(value)[:40]!r} is not {wanted}", where=self.flags[0])
         return self._in_range(int(value) if whole else float(value))
@@ -135,7 +136,7 @@ class Options:
 
 def options_of(record: type[Options]) -> tuple[Option, ...]:
     """The options of a record: its own, then those of its bases."""
-    return _options(record)
+    return _options(cast(Any, record))
 
 
 @cache
