@@ -33,6 +33,8 @@ def test_public_names():
         "Unsupported",
         "WeftError",
         "__version__",
+        "calibrate",
+        "design",
         "estimate",
         "plan",
         "read",
@@ -41,6 +43,8 @@ def test_public_names():
         "read_plan",
         "resolve_cluster",
         "resolve_job",
+        "schedule",
+        "validate",
     ]
     for name in weft.__all__:
         assert getattr(weft, name) is not None
@@ -85,6 +89,8 @@ def test_command_surface():
                     "--independent",
                     "--late",
                     "--layout",
+                    "--plan",
+                    "--rank",
                 ),
                 *("--network", "--npus", "--order", "--output", "--policy", "--radix", "--routing", "--seed"),
                 *("--slow", "--system", "--timeline", "--workload", "-o", "names"),
@@ -94,8 +100,8 @@ def test_command_surface():
             [
                 *recipe,
                 *("--batches", "--chart", "--fabrics", "--format", "--layout", "--no-failures"),
-                *("--no-simulate", "--output", "--prices", "--radix", "--routing", "--seed", "--sizes"),
-                *("-o", "model", "cluster"),
+                *("--no-simulate", "--output", "--plan", "--prices", "--radix", "--rank", "--routing", "--seed"),
+                *("--sizes", "-o", "names"),
             ]
         ),
         "simulate": sorted(

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from weft.layout import Layout
     from weft.model import Job, Model, Recipe, read_config, resolve_job
     from weft.search import Plan
+    from weft.verbs.calibrate import calibrate
+    from weft.verbs.design import design
     from weft.verbs.estimate import estimate
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
+    from weft.verbs.schedule import schedule
+    from weft.verbs.validate import validate
 
     __version__: str
 
@@ -38,6 +42,8 @@ _HOME = {
     "Recipe": "weft.model",
     "Unsupported": "weft.errors",
     "WeftError": "weft.errors",
+    "calibrate": "weft.verbs.calibrate",
+    "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
     "plan": "weft.verbs.plan",
     "read": "weft.verbs.read",
@@ -46,6 +52,8 @@ _HOME = {
     "read_plan": "weft.verbs.read",
     "resolve_cluster": "weft.cluster",
     "resolve_job": "weft.model",
+    "schedule": "weft.verbs.schedule",
+    "validate": "weft.verbs.validate",
 }
 _RENAMED = {"resolve_cluster": "resolve"}
 
@@ -62,6 +70,8 @@ __all__ = [
     "Unsupported",
     "WeftError",
     "__version__",
+    "calibrate",
+    "design",
     "estimate",
     "plan",
     "read",
@@ -70,6 +80,8 @@ __all__ = [
     "read_plan",
     "resolve_cluster",
     "resolve_job",
+    "schedule",
+    "validate",
 ]
 
 

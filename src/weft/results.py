@@ -26,6 +26,9 @@ class Result:
     COLUMNS: ClassVar[tuple[str, ...]] = ()
     """Columns of the rows, where they are known without rows."""
 
+    INDENT: ClassVar[int | None] = 1
+    """Blanks by which the document's text is indented; None puts long lists on one line."""
+
     def to_dict(self) -> dict[str, Any]:
         """The document that the command line writes with ``--format json``; ``schema`` comes first."""
         return {"schema": self.SCHEMA} | self._document()
@@ -36,7 +39,7 @@ class Result:
 
     def to_json(self) -> str:
         """The document as text: SI units in the names, the same bytes for the same input."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
+        return json.dumps(self.to_dict(), indent=self.INDENT, allow_nan=False) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the document to a file; ``weft.read`` reads plans and estimates back."""

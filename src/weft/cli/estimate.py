@@ -8,9 +8,10 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import check_chart, check_count
-from weft.cli.outcome import LayoutOutput, draw, launch, print_launch, report
+from weft.cli.outcome import LayoutOutput, draw, print_launch, report
 from weft.verbs.estimate import USAGE, EstimateOptions
 from weft.verbs.estimate import estimate as estimated
+from weft.verbs.launch import launch_arguments
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,4 +44,4 @@ def _print(found: EstimateReport, out: LayoutOutput, screen: Console) -> None:
     if found.run is not None:
         training_table(found.run, screen)
     if out.launch:
-        print_launch(launch(out.launch, found.job, found.cluster, found.layout), screen)
+        print_launch(launch_arguments(out.launch, found.job, found.cluster, found.layout), screen)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.cli.options import console, deliver
-from weft.errors import NothingFeasible
+from weft.verbs.launch import TOOLS
 from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:
@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from weft.cluster import Cluster
     from weft.estimation import Estimate
     from weft.interop.training.launchers import LaunchArguments
-    from weft.layout import Layout
     from weft.model import Job
     from weft.results import Result
-
-TOOLS = ("megatron", "torchtitan", "torchtitan-toml", "deepspeed", "nanotron")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,28 +61,6 @@ def report(found: Result, out: Output | RowsOutput, table: Callable[[Console], N
         deliver(rows_to_csv(rows, found.COLUMNS or tuple(rows[0])), out.output)
     else:
         show(table, out.output)
-
-
-def launch(tool: str, job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
-    """Launch arguments of a layout for a tool.
-
-    Raises:
-        NothingFeasible: the tool cannot run the layout; says every reason.
-    """
-    from weft.interop.training import deepspeed, megatron, nanotron, torchtitan
-    from weft.interop.training.launchers import NotExpressible
-
-    writers: dict[str, Callable[..., Any]] = {
-        "megatron": megatron.launch_arguments,
-        "torchtitan": torchtitan.launch_arguments,
-        "torchtitan-toml": torchtitan.toml_arguments,
-        "deepspeed": deepspeed.launch_arguments,
-        "nanotron": nanotron.launch_arguments,
-    }
-    written: LaunchArguments | NotExpressible = writers[tool](job, cluster, layout)
-    if isinstance(written, NotExpressible):
-        raise NothingFeasible(f"{written.reason} -- choose another tool, or pin what it can run with --fix")
-    return written
 
 
 def print_launch(arguments: LaunchArguments, screen: Console) -> None:

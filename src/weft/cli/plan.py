@@ -9,8 +9,9 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import Progress, check_chart
-from weft.cli.outcome import LayoutOutput, draw, launch, print_launch, report
+from weft.cli.outcome import LayoutOutput, draw, print_launch, report
 from weft.errors import NothingFeasible
+from weft.verbs.launch import launch_arguments
 from weft.verbs.options import option
 from weft.verbs.plan import PlanOptions
 from weft.verbs.plan import plan as planned
@@ -58,4 +59,4 @@ def _print(found: Plan, out: PlanOutput, screen: Console) -> None:
     if found.runs:
         training_table(found.runs[0], screen)
     if out.launch and found.layouts:
-        print_launch(launch(out.launch, found.job, found.cluster, found.best.layout), screen)
+        print_launch(launch_arguments(out.launch, found.job, found.cluster, found.best.layout), screen)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from weft.cluster.catalogue import default_tiers
+from weft.cluster.files import cluster_to_dict
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
@@ -16,7 +18,10 @@ from weft.fabric.cost import Bill, bill_of_kind
 from weft.fabric.prices import Prices
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.layout.spec import Layout
+from weft.layout.text import format_layout, layout_to_dict
 from weft.model.job import Job
+from weft.model.text import job_to_dict
+from weft.results import Result
 from weft.search.ranking import plan
 from weft.search.space import STANDARD, Space
 from weft.simulation.iteration.simulate import simulate_iteration
@@ -31,9 +36,8 @@ COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
 class Failure:
     """One component down.
 
-    ``stranded`` accelerators have no way left to some others, so that the job cannot run on all
-    (``iteration_s`` is then
-    None); otherwise traffic goes around at ``slowdown`` times the iteration.
+    ``stranded`` accelerators have no way left to some others, so that the job cannot run on all (``iteration_s`` is
+    then None); otherwise traffic goes around at ``slowdown`` times the iteration.
     """
 
     component: str
@@ -47,10 +51,8 @@ class Failure:
 class Design:
     """One network under one job.
 
-    ``closed_form_s`` and ``simulated_s`` are iteration times; ``usd_per_speed`` is dollars per (iteration
-    per second);
-    ``spine_bytes`` cross tiers above the first switch in an iteration.  ``layout`` is the job's on this
-    network.
+    ``closed_form_s`` and ``simulated_s`` are iteration times; ``usd_per_speed`` is dollars per (iteration per second);
+    ``spine_bytes`` cross tiers above the first switch in an iteration.  ``layout`` is the job's on this network.
     """
 
     kind: str
@@ -75,10 +77,11 @@ class Rejected:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DesignStudy:
-    """All candidates for a job; ``pareto`` numbers the designs that no other beats in both cost and
-    iteration time."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DesignStudy(Result):
+    """All candidates for a job; ``pareto`` numbers the designs that no other beats in both cost and iteration time."""
+
+    SCHEMA = "weft.design/1"
 
     job: Job
     cluster: Cluster
@@ -88,6 +91,60 @@ class DesignStudy:
     designs: tuple[Design, ...]
     pareto: tuple[int, ...]
     rejected: tuple[Rejected, ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a network: what it is, what it costs and how fast it trains, in SI units and dollars."""
+        return [
+            {
+                "network": one.kind,
+                "domain": one.domain,
+                "global_batch": one.global_batch,
+                "layout": format_layout(one.layout),
+                "switches": one.bill.switches,
+                "transceivers": one.bill.transceivers,
+                "usd": one.bill.usd,
+                "watts": one.bill.watts,
+                "closed_form_s": one.closed_form_s,
+                "simulated_s": one.simulated_s,
+                "usd_per_speed": one.usd_per_speed,
+                "nic_bytes": one.nic_bytes,
+                "spine_bytes": one.spine_bytes,
+                "pareto": i in self.pareto,
+            }
+            for i, one in enumerate(self.designs)
+        ]
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "job": job_to_dict(self.job),
+            "cluster": cluster_to_dict(self.cluster),
+            "radix": self.radix,
+            "routing": self.routing,
+            "prices": asdict(self.prices),
+            "designs": [_design_to_dict(one, i in self.pareto) for i, one in enumerate(self.designs)],
+            "rejected": [asdict(one) for one in self.rejected],
+        }
+
+    def _facts(self) -> Sequence[str]:
+        subject = f"{self.job.model.name} on {self.cluster.name}"
+        return (subject, f"{len(self.designs)} networks compared, {len(self.rejected)} rejected")
+
+
+def _design_to_dict(one: Design, pareto: bool) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "domain": one.domain,
+        "global_batch": one.global_batch,
+        "layout": layout_to_dict(one.layout),
+        "bill": asdict(one.bill) | {"usd": one.bill.usd, "watts": one.bill.watts},
+        "closed_form_s": one.closed_form_s,
+        "simulated_s": one.simulated_s,
+        "usd_per_speed": one.usd_per_speed,
+        "nic_bytes": one.nic_bytes,
+        "spine_bytes": one.spine_bytes,
+        "pareto": pareto,
+        "failures": [asdict(failure) for failure in one.failures],
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

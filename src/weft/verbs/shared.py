@@ -158,7 +158,7 @@ def _planned(plan: str | os.PathLike[str] | Plan, rank: int, recipe: RecipeOptio
             raise BadInput(f"there is no rank {rank}", where="plan", remedy=f"choose 1 to {len(plan.layouts)}")
         job, cluster, layout, origin = plan.job, plan.cluster, plan.layouts[rank - 1].layout, plan.job.model.name
     else:
-        origin = _path(plan, "--plan")
+        origin = path_of(plan, "--plan")
         job, cluster, layout = read_plan(origin, rank)
     changes = recipe.changes()
     if changes != RecipeChanges():
@@ -182,7 +182,7 @@ def job_of(model: JobSource, recipe: RecipeOptions) -> Job:
         return complete_job(model.model, model.recipe, changes, origin=model.model.name) if changed else model
     if isinstance(model, Model):
         return complete_job(model, None, changes, origin=model.name)
-    return resolve_job(_path(model, "MODEL"), changes)
+    return resolve_job(path_of(model, "MODEL"), changes)
 
 
 def cluster_of(cluster: ClusterSource) -> Cluster:
@@ -193,7 +193,7 @@ def cluster_of(cluster: ClusterSource) -> Cluster:
     """
     from weft.cluster import Cluster, resolve
 
-    return cluster if isinstance(cluster, Cluster) else resolve(_path(cluster, "CLUSTER"))
+    return cluster if isinstance(cluster, Cluster) else resolve(path_of(cluster, "CLUSTER"))
 
 
 def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
@@ -229,10 +229,15 @@ def constants_of(asked: CalibrationOptions, cluster: Cluster) -> Calibration | N
     named = (cluster.accelerator.name, stack or USUAL_STACK)
     if asked.calibration is None:
         return calibration(*named)
-    return read_calibration(_path(asked.calibration, "--calibration"), *named)
+    return read_calibration(path_of(asked.calibration, "--calibration"), *named)
 
 
-def _path(value: object, where: str) -> str:
+def path_of(value: object, where: str) -> str:
+    """A name or a path as text.
+
+    Raises:
+        BadInput: it is something else.
+    """
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     raise BadInput(f"a {type(value).__name__} is neither a name nor a file", where=where)
