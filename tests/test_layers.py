@@ -25,9 +25,9 @@ LAYERS = {
     "search": 5,
     "calibration": 5,
     "validation": 5,
-    "report": 6,
-    "verbs": 5.5,
-    "cli": 6,
+    "report": 5.5,
+    "verbs": 6,
+    "cli": 7,
     "interop": 4.5,
 }
 SIBLINGS = {("collectives", "routing"), ("routing", "collectives")}

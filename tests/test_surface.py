@@ -44,6 +44,7 @@ def test_public_names():
         "resolve_cluster",
         "resolve_job",
         "schedule",
+        "train",
         "validate",
     ]
     for name in weft.__all__:

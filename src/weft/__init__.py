@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
     from weft.verbs.schedule import schedule
+    from weft.verbs.train import train
     from weft.verbs.validate import validate
 
     __version__: str
@@ -53,6 +54,7 @@ _HOME = {
     "resolve_cluster": "weft.cluster",
     "resolve_job": "weft.model",
     "schedule": "weft.verbs.schedule",
+    "train": "weft.verbs.train",
     "validate": "weft.verbs.validate",
 }
 _RENAMED = {"resolve_cluster": "resolve"}
@@ -81,6 +83,7 @@ __all__ = [
     "resolve_cluster",
     "resolve_job",
     "schedule",
+    "train",
     "validate",
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,10 +76,9 @@ def constants(path: str | None, cluster: Cluster, stack: str | None = None) -> C
 
 def console(*, error: bool = False) -> Console:
     """A console that does not wrap below 100 columns when piped."""
-    from rich.console import Console
+    from weft.report.tables.grid import terminal
 
-    stream = sys.stderr if error else sys.stdout
-    return Console(stderr=error, width=None if stream.isatty() else 110, highlight=False, soft_wrap=False)
+    return terminal(error=error)
 
 
 def deliver(text: str, output: str | None) -> None:

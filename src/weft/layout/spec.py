@@ -178,7 +178,8 @@ def _integer(name: str, value: Any, where: str) -> int:
     largest = 2 if name == "zero" else _LARGEST
     if not least <= value <= largest:
         problem = f"{shown(value)} is not between {least} and {largest}"
-        raise BadInput(problem, where=where, remedy=f"choose a value from {least} on")
+        remedy = f"choose a value from {least} on" if largest == _LARGEST else f"choose {least} to {largest}"
+        raise BadInput(problem, where=where, remedy=remedy)
     return value if isinstance(value, int) else int(value)
 
 

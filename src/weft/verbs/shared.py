@@ -109,7 +109,7 @@ class PlannedOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.plan is None and self.rank is not None:
-            raise BadInput("goes with --plan", where="--rank", remedy="add --plan, or drop it")
+            raise BadInput("--rank needs --plan", remedy="add it, or drop --rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +139,14 @@ def subject_of(
         if model is not None or cluster is not None or planned.layout is not None:
             given = next(one for one in (model, cluster, planned.layout) if one is not None)
             raise BadInput(f"{given!s:.40} is already in the plan", where=f"{verb} --plan", remedy=usage)
-        return _planned(planned.plan, planned.rank or 1, recipe)
+        return planned_subject(planned.plan, planned.rank or 1, recipe)
     if model is None or cluster is None or planned.layout is None:
         raise BadInput("MODEL, CLUSTER and --layout are needed, or --plan", where=verb, remedy=usage)
     job, where = job_of(model, recipe), cluster_of(cluster)
     return Subject(job=job, cluster=where, layout=layout_of(planned.layout, job, where))
 
 
-def _planned(plan: str | os.PathLike[str] | Plan, rank: int, recipe: RecipeOptions) -> Subject:
+def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: RecipeOptions) -> Subject:
     """A layout of a plan, which must still run its job with the recipe's changes."""
     from weft.layout.check import check_layout
     from weft.model.resolve import RecipeChanges, complete_job
