@@ -9,7 +9,7 @@ import click
 import pytest
 
 import weft
-from weft.cli.app import cli
+from weft.cli.app import VERBS, cli
 
 
 def loaded_after(code: str) -> set[str]:
@@ -55,7 +55,10 @@ def test_public_names():
 def commands(group: click.Group = cli, above: str = "") -> dict[str, click.Command]:
     """All verbs, those of a group after its name."""
     found = {}
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         found[above + name] = command
         if isinstance(command, click.Group):
             found |= commands(command, f"{above}{name} ")
@@ -179,6 +182,12 @@ def test_every_option_explains_itself():
         for param in command.params:
             if isinstance(param, click.Option):
                 assert param.help, f"{name} {param.name}"
+
+
+def test_the_list_of_commands_says_what_each_says():
+    said = commands()
+    for name, sentence in VERBS.items():
+        assert said[name].get_short_help_str(200) == sentence
 
 
 def test_help_imports_no_numpy():

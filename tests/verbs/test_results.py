@@ -7,6 +7,7 @@ import json
 from dataclasses import fields
 from html.parser import HTMLParser
 
+import click
 import pytest
 
 import weft
@@ -130,7 +131,7 @@ def test_options_are_a_record_or_keywords():
 @pytest.mark.parametrize("name", ["plan", "estimate", "design", "schedule", "train", "validate", "calibrate"])
 def test_functions_and_commands_have_the_same_options(name):
     """Signature, documentation and command follow from one record."""
-    function, command = getattr(weft, name), cli.commands[name]
+    function, command = getattr(weft, name), cli.get_command(click.Context(cli), name)
     flags = {option for param in command.params for option in param.opts}
     keywords = inspect.signature(function).parameters
     record = next(one for one in inspect.get_annotations(function, eval_str=False).values() if "Options" in str(one))
