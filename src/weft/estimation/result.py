@@ -49,12 +49,10 @@ MEMORY_PARTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
-    """Seconds of the slowest stage's iteration: computation, *exposed* communication by axis, bubble and
-    the rest.
+    """Seconds of the slowest stage's iteration: computation, *exposed* communication by axis, bubble and the rest.
 
-    ``forward``/``backward`` are kernels (backward with the slow-down by hidden collectives); ``weights`` is
-    gathering and scattering
-    over z; ``data`` gradient reduction and parameter gathering over the replicas.
+    ``forward``/``backward`` are kernels (backward with the slow-down by hidden collectives); ``weights`` is gathering
+    and scattering over z; ``data`` is gradient reduction and parameter gathering over the replicas.
     """
 
     forward_s: Floats

@@ -148,7 +148,7 @@ def _design_to_dict(one: Design, pareto: bool) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Terms:
     """How candidates are built and compared.
 
     ``layout`` is used on every network; None searches the best one for each.  ``routing`` is that of the
@@ -169,7 +169,7 @@ def design(
     job: Job,
     cluster: Cluster,
     kinds: Sequence[str],
-    options: Options,
+    options: Terms,
     *,
     domains: Sequence[int] = (),
     batches: Sequence[int] = (),
@@ -231,7 +231,7 @@ def with_domain(cluster: Cluster, size: int) -> Cluster:
     return replace(cluster, accelerator=chip, tiers=default_tiers(chip, cluster.count))
 
 
-def _design(job: Job, cluster: Cluster, kind: str, options: Options) -> Design:
+def _design(job: Job, cluster: Cluster, kind: str, options: Terms) -> Design:
     fabric = for_cluster(kind, cluster, radix=options.radix)
     layout = options.layout or _best_layout(job, cluster, options.space)
     closed = estimate(job, cluster, [layout])[0].iteration_s
@@ -275,7 +275,7 @@ def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
 
 
 def _failures(
-    job: Job, cluster: Cluster, layout: Layout, fabric: Fabric, options: Options, healthy_s: float
+    job: Job, cluster: Cluster, layout: Layout, fabric: Fabric, options: Terms, healthy_s: float
 ) -> Sequence[Failure]:
     found = []
     for component in COMPONENTS:
@@ -299,7 +299,7 @@ def _failure(
     cluster: Cluster,
     layout: Layout,
     broken: Fabric,
-    options: Options,
+    options: Terms,
     healthy_s: float,
 ) -> Failure:
     stranded = len(stranded_accelerators(broken))

@@ -292,9 +292,8 @@ def plan(
 def distinct(found: Plan, top: int) -> Plan:
     """A plan with at most ``top`` layouts, without those that only deal the same ranks differently.
 
-    Left out is a layout that shares tensor, pipeline and expert degrees with a faster one, differs in how
-    the other ranks are
-    divided among context, z and data, and takes less than ``ALIKE`` more time.
+    A layout is left out that shares tensor, pipeline and expert degrees with a faster one, differs in how the other
+    ranks are divided among context, z and data, and takes less than ``ALIKE`` more time.
     """
     kept: list[Estimate] = []
     for one in found.layouts:

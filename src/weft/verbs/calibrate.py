@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
 from weft.verbs.options import Options, given_options, option, verb
-from weft.verbs.shared import path_of
+from weft.verbs.validate import rows_of
 
 if TYPE_CHECKING:
     from weft.validation.fit import Fitted
+    from weft.verbs.validate import RunSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class CalibrateOptions(Options):
 
 @verb(CalibrateOptions)
 def calibrate(
-    runs: str | os.PathLike[str],
+    runs: RunSource,
     options: CalibrateOptions | None = None,
     *,
     progress: Callable[[str], None] | None = None,
@@ -48,7 +48,7 @@ def calibrate(
     'attention_efficiency'
 
     Args:
-        runs: a CSV file with the columns of ``weft.validate``; one set of constants serves all runs.
+        runs: as for ``weft.validate``; one set of constants serves all runs.
         options: the options as a record instead of keywords.
         progress: told each round in words.
 
@@ -60,10 +60,9 @@ def calibrate(
     from weft.validation.fit import Fitted, fit, fitted_parameters, prior_tables
     from weft.validation.inputs import Prepared, prepare_all
     from weft.validation.predict import Predictor
-    from weft.validation.runs import read_runs
 
-    path = path_of(runs, "RUNS.csv")
-    rows = prepare_all(read_runs(path))
+    read, path = rows_of(runs)
+    rows = prepare_all(read)
     predictor = Predictor(row for row in rows if isinstance(row, Prepared))
     if not predictor.runs:
         raise BadInput("has no run that can be predicted", where=path, remedy="weft validate says why")

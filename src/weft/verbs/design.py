@@ -63,7 +63,7 @@ def design(
         BadInput: a name, a file or an option that cannot be used.
     """
     asked = given_options(DesignOptions, options, given)
-    from weft.search.design import Options
+    from weft.search.design import Terms
     from weft.search.design import design as compare
 
     layout: Layout | None = None
@@ -76,7 +76,7 @@ def design(
         job, where = job_of(model, asked), cluster_of(cluster)
         if asked.layout is not None:
             layout = layout_of(asked.layout, job, where)
-    how = Options(
+    how = Terms(
         prices=asked.price_list(),
         radix=asked.radix,
         layout=layout,

@@ -12,10 +12,14 @@ from weft.verbs.options import Options, given_options, option, verb
 from weft.verbs.shared import path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from weft.cluster import Calibration
+    from weft.validation.runs import Run, Unparsed
     from weft.validation.summary import Validation
+
+    RunSource = str | os.PathLike[str] | Sequence[Run | Unparsed]
+    """A CSV file, or what Weft makes of its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,7 @@ class ValidateOptions(Options):
 
 
 @verb(ValidateOptions)
-def validate(runs: str | os.PathLike[str], options: ValidateOptions | None = None, **given: Any) -> Validation:
+def validate(runs: RunSource, options: ValidateOptions | None = None, **given: Any) -> Validation:
     """Predicted against measured iteration time, run by run and by family.
 
     >>> import tempfile, weft
@@ -42,7 +46,7 @@ def validate(runs: str | os.PathLike[str], options: ValidateOptions | None = Non
 
     Args:
         runs: a CSV file with one measured run a row: id, family, model, shape, accelerators, parallel degrees,
-            batch, and iter_s, tokens_s_gpu, tflops_per_gpu or mfu.
+            batch, and iter_s, tokens_s_gpu, tflops_per_gpu or mfu; or its rows (``weft.validation.runs.read_runs``).
         options: the options as a record instead of keywords.
 
     Raises:
@@ -51,19 +55,31 @@ def validate(runs: str | os.PathLike[str], options: ValidateOptions | None = Non
     asked = given_options(ValidateOptions, options, given)
     from weft.validation.inputs import Prepared, prepare_all
     from weft.validation.predict import Predictor
-    from weft.validation.runs import read_runs
     from weft.validation.summary import validation
 
-    path = path_of(runs, "RUNS.csv")
     constants = _constants(asked.calibration)
-    rows = read_runs(path)
+    rows, source = rows_of(runs)
     known = sorted({row.family for row in rows})
     for name in asked.family:
         if name not in known:
-            raise BadInput(f"no run of family {name!r}", where=path, remedy=f"there are: {', '.join(known)}")
+            raise BadInput(f"no run of family {name!r}", where=source, remedy=f"there are: {', '.join(known)}")
     prepared = prepare_all(row for row in rows if not asked.family or row.family in asked.family)
     predictor = Predictor(row for row in prepared if isinstance(row, Prepared))
     return validation(prepared, predictor.predict(constants))
+
+
+def rows_of(runs: RunSource) -> tuple[tuple[Run | Unparsed, ...], str]:
+    """The runs of a file, or as given, and what they are called.
+
+    Raises:
+        BadInput: a file that cannot be used, or something else than runs.
+    """
+    from weft.validation.runs import Run, Unparsed, read_runs
+
+    if isinstance(runs, list | tuple) and all(isinstance(one, Run | Unparsed) for one in runs):
+        return tuple(runs), "runs"
+    path = path_of(runs, "RUNS.csv")
+    return read_runs(path), path
 
 
 def _constants(path: str | None) -> Callable[[str, str], Calibration]:
