@@ -95,22 +95,11 @@ class DesignStudy(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a network: what it is, what it costs and how fast it trains, in SI units and dollars."""
         return [
-            {
-                "network": one.kind,
-                "domain": one.domain,
-                "global_batch": one.global_batch,
-                "layout": format_layout(one.layout),
-                "switches": one.bill.switches,
-                "transceivers": one.bill.transceivers,
-                "usd": one.bill.usd,
-                "watts": one.bill.watts,
-                "closed_form_s": one.closed_form_s,
-                "simulated_s": one.simulated_s,
-                "usd_per_speed": one.usd_per_speed,
-                "nic_bytes": one.nic_bytes,
-                "spine_bytes": one.spine_bytes,
-                "pareto": i in self.pareto,
-            }
+            {name: getattr(one, name) for name in ("kind", "domain", "global_batch")}
+            | {"layout": format_layout(one.layout)}
+            | {name: getattr(one.bill, name) for name in ("switches", "transceivers", "usd", "watts")}
+            | {name: getattr(one, name) for name in _FIGURES}
+            | {"pareto": i in self.pareto}
             for i, one in enumerate(self.designs)
         ]
 
@@ -130,21 +119,12 @@ class DesignStudy(Result):
         return (subject, f"{len(self.designs)} networks compared, {len(self.rejected)} rejected")
 
 
+_FIGURES = ("closed_form_s", "simulated_s", "usd_per_speed", "nic_bytes", "spine_bytes")
+
+
 def _design_to_dict(one: Design, pareto: bool) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "domain": one.domain,
-        "global_batch": one.global_batch,
-        "layout": layout_to_dict(one.layout),
-        "bill": asdict(one.bill) | {"usd": one.bill.usd, "watts": one.bill.watts},
-        "closed_form_s": one.closed_form_s,
-        "simulated_s": one.simulated_s,
-        "usd_per_speed": one.usd_per_speed,
-        "nic_bytes": one.nic_bytes,
-        "spine_bytes": one.spine_bytes,
-        "pareto": pareto,
-        "failures": [asdict(failure) for failure in one.failures],
-    }
+    bill = asdict(one.bill) | {"usd": one.bill.usd, "watts": one.bill.watts}
+    return asdict(one) | {"layout": layout_to_dict(one.layout), "bill": bill, "pareto": pareto}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
