@@ -139,7 +139,7 @@ def test_dry_run_traces_both_ends():
             for more in (["--out", "o"], ["--steps", "21"], ["--profile", "p.json"], ["--rate", "1"])
         ),
         (["tiny-gpt", "--clip", "nan"], "clip: nan is out of range"),
-        (["tiny-gpt", "--clip", "inf"], "clip = inf is out of range"),
+        (["tiny-gpt", "--clip", "inf"], "clip: inf is out of range"),
         (["tiny-gpt", "--rate", "nan"], "rate: nan is out of range"),
         (["--plan", "missing.json"], "no such file"),
         ([], "one MODEL needed"),

@@ -14,8 +14,13 @@ import weft
 from weft.cli.app import cli
 from weft.errors import BadInput, UnknownName
 from weft.results import SHOWN_ROWS, Result, html_table
+from weft.verbs.design import DesignOptions
+from weft.verbs.estimate import EstimateOptions
 from weft.verbs.options import options_of
 from weft.verbs.plan import PlanOptions
+from weft.verbs.schedule import ScheduleOptions
+from weft.verbs.train import TrainOptions
+from weft.verbs.validate import ValidateOptions
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +147,21 @@ def test_functions_and_commands_have_the_same_options(name):
         assert set(one.flags) <= flags
         assert f"{one.name}: {one.help}" in function.__doc__
     assert {one.name for one in options_of(kind)} == {one.name for one in fields(kind)}
+
+
+JUNK = (None, True, 0, -1, 10**400, 0.5, float("nan"), "", "x" * 10**6, "\x1b", b"x", (), ("a", 1), [2], {}, object())
+
+
+@pytest.mark.parametrize(
+    "record", [PlanOptions, EstimateOptions, DesignOptions, ScheduleOptions, TrainOptions, ValidateOptions]
+)
+def test_options_take_a_value_or_refuse_it_in_one_short_line(record):
+    refused = []
+    for one in options_of(record):
+        for value in JUNK:
+            try:
+                record(**{one.name: value})
+            except BadInput as error:
+                refused.append(str(error))
+    assert refused
+    assert all(len(message) < 300 and "\n" not in message for message in refused)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -15,6 +16,8 @@ from typing import Any, Literal, TypeVar, cast
 
 from weft.errors import BadInput, UnknownName
 
+LARGEST = 10**18
+"""Numbers beyond it are refused."""
 Kind = Literal["switch", "integer", "number", "text", "texts", "integers"]
 _KINDS: dict[str, Kind] = {
     "bool": "switch",
@@ -73,7 +76,7 @@ class Option:
     def _one(self, value: Any) -> Any:
         if self.kind == "switch":
             if not isinstance(value, bool):
-                raise BadInput(f"{value!r} is neither true nor false", where=self.flags[0])
+                raise BadInput(f"{reprlib.repr(value)} is neither true nor false", where=self.flags[0])
             return value
         if self.kind in ("text", "texts"):
             return self._text(value)
@@ -82,25 +85,27 @@ class Option:
         if isinstance(value, bool) or not isinstance(value, kind):
             wanted = "a whole number" if whole else "a number"
             raise BadInput(f"{str(value)[:40]!r} is not {wanted}", where=self.flags[0])
-        return self._in_range(int(value) if whole else float(value))
+        self._check_range(value)
+        return int(value) if whole else float(value)
 
     def _text(self, value: Any) -> Any:
         if not isinstance(value, str):
             if self.objects or hasattr(value, "__fspath__"):
                 return value
-            raise BadInput(f"{value!r} is not text", where=self.flags[0])
+            raise BadInput(f"{reprlib.repr(value)} is not text", where=self.flags[0])
         if self.choices and value not in self.choices:
             raise UnknownName("choice", value[:40], self.choices, where=self.flags[0])
         return value
 
-    def _in_range(self, value: float) -> float:
-        low, high = self.least, self.most
+    def _check_range(self, value: Any) -> None:
+        """Refuse a number that is none, or beyond the limits."""
+        low, high = self.least, LARGEST if self.most is None else self.most
         small = low is not None and not (value > low if self.above else value >= low)
-        if small or (high is not None and not value <= high) or value != value:
+        if small or not -LARGEST <= value <= high:
             bounds = [f"{'above' if self.above else 'at least'} {low:,g}"] if low is not None else []
-            bounds += [f"at most {high:,g}"] if high is not None else []
-            raise BadInput(f"{value} is out of range", where=self.flags[0], remedy=f"give {' and '.join(bounds)}")
-        return value
+            bounds.append(f"at most {high:,g}")
+            shown = value if isinstance(value, float) or abs(value) <= LARGEST else "a huge number"
+            raise BadInput(f"{shown} is out of range", where=self.flags[0], remedy=f"give {' and '.join(bounds)}")
 
 
 def option(
