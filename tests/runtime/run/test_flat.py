@@ -17,6 +17,7 @@ from models import layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from weft.errors import BadInput  # noqa: E402
+from weft.layout import step  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
