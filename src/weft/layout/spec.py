@@ -11,11 +11,13 @@ weights (FSDP / ZeRO-3), ``data`` splits batch rows and replicates weights, ``co
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Any
 
-from weft.errors import UnknownName
+from weft.errors import BadInput, UnknownName
 
 AXES = ("x", "y", "context", "z", "data", "pipeline")
 """The axes of the mesh in the default placement, inner to outer."""
@@ -31,10 +33,6 @@ class Choice(StrEnum):
 
     def __repr__(self) -> str:
         return repr(self.value)
-
-    @classmethod
-    def _missing_(cls, value: object) -> Choice:
-        raise UnknownName(next(name for name, one in VOCABULARIES.items() if one is cls), str(value)[:40], cls)
 
 
 class PipelineSchedule(Choice):
@@ -149,9 +147,11 @@ class Layout:
     order: tuple[str, ...] = AXES
 
     def __post_init__(self) -> None:
-        """Words may be given as strings."""
-        for name, vocabulary in VOCABULARIES.items():
-            object.__setattr__(self, name, vocabulary(getattr(self, name)))
+        for name in FIELDS:
+            given = getattr(self, name)
+            checked = checked_field(name, given, f"layout: {name}")
+            if checked is not given:
+                object.__setattr__(self, name, checked)
 
     @property
     def world(self) -> int:
@@ -187,3 +187,77 @@ ALIASES = {
 """Users' words accepted at the edge; ``dp`` stands for z * data and is handled where it is read."""
 
 FIELDS = tuple(field.name for field in fields(Layout))
+SWITCHES = tuple(field.name for field in fields(Layout) if isinstance(field.default, bool))
+_MAY_BE_ZERO = ("zero", "recompute_layers")
+_LARGEST = 10**9
+
+
+def checked_field(name: str, value: Any, where: str) -> Any:
+    """A field's value as ``Layout`` holds it; ``where`` names the field in messages.
+
+    Raises:
+        BadInput: a value of the wrong kind or out of range.
+        UnknownName: a word that the field does not know.
+    """
+    if name in VOCABULARIES:
+        return _choice(name, value, where)
+    if name == "order":
+        return _order(value, where)
+    if name in SWITCHES:
+        return _switch(value, where)
+    return _integer(name, value, where)
+
+
+def _choice(name: str, value: Any, where: str) -> Choice:
+    words = VOCABULARIES[name]
+    if isinstance(value, words):
+        return value
+    if not isinstance(value, str):
+        raise BadInput(f"{shown(value)} is not a name", where=where, remedy=f"use {', '.join(words)}")
+    if value.lower() not in set(words):
+        raise UnknownName(name, value[:40], words, where=where)
+    return words(value.lower())
+
+
+def _switch(value: Any, where: str) -> bool:
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise BadInput(f"{shown(value)} is not true or false", where=where, remedy="write true, false, 1 or 0")
+
+
+def _integer(name: str, value: Any, where: str) -> int:
+    least = 0 if name in _MAY_BE_ZERO else 1
+    whole: Any = numbers.Integral
+    if isinstance(value, bool) or not isinstance(value, whole):
+        raise BadInput(f"{shown(value)} is not a whole number", where=where, remedy=f"write it like {max(least, 1)}")
+    if name == "zero" and value == 3:
+        raise BadInput(
+            "zero acts on data and is 0, 1 or 2; ZeRO-3 is the axis z",
+            where=where,
+            remedy="write fsdp=N (or z=N) with the number of ranks that share the weights",
+        )
+    largest = 2 if name == "zero" else _LARGEST
+    if not least <= value <= largest:
+        problem = f"{shown(value)} is not between {least} and {largest}"
+        remedy = f"choose a value from {least} on" if largest == _LARGEST else f"choose {least} to {largest}"
+        raise BadInput(problem, where=where, remedy=remedy)
+    return value if isinstance(value, int) else int(value)
+
+
+def _order(value: Any, where: str) -> tuple[str, ...]:
+    listed = isinstance(value, (list, tuple)) and all(isinstance(axis, str) for axis in value)
+    axes = tuple(ALIASES.get(axis.lower(), axis.lower()) for axis in value) if listed else ()
+    if sorted(axes) != sorted(AXES):
+        problem = f"{shown(value)} does not name every axis once"
+        raise BadInput(problem, where=where, remedy=f"write them inner to outer, like {'/'.join(AXES)}")
+    return value if value == axes else axes
+
+
+def shown(value: Any) -> str:
+    """A value in a message, however long it is."""
+    if isinstance(value, int) and abs(value) >= 10**18:
+        return "a very large number"
+    if isinstance(value, (Mapping, list, tuple)):
+        return f"a {type(value).__name__} of {len(value)} items"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
