@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from statistics import mean
 
+import bench
+
 from weft.cluster import load as load_cluster
 from weft.cluster.calibration import calibration
 from weft.estimation import Estimate, estimate
@@ -38,9 +40,9 @@ def predicted(model: str, cluster: str, layout: Layout, changes: RecipeChanges, 
     return estimate(job, where, [layout], calibration(where.accelerator.name, stack))[0]
 
 
-def korthikanti() -> None:
+def korthikanti() -> dict[str, float]:
     """Iteration time of the eight runs, and MFU/HFU at the measured time."""
-    errors = []
+    errors, points = [], []
     for size, gpus, pipeline, virtual, micro_batch, batch, full, selective, mfu, hfu in KORTHIKANTI:
         for recompute, measured in (("full", full), ("selective", selective)):
             layout = Layout(
@@ -66,13 +68,20 @@ def korthikanti() -> None:
             line += f"  predicted {one.iteration_s:6.2f} s {error:+6.1%}"
             if recompute == "selective":
                 at = one.iteration_s / measured
+                points += [abs(100 * one.mfu * at - mfu), abs(100 * one.hfu * at - hfu)]
                 line += f"   at the measured time MFU {one.mfu * at:.1%} ({mfu}), HFU {one.hfu * at:.1%} ({hfu})"
             print(line)
     print(f"mean absolute error {mean(errors):.1%}, largest {max(errors):.1%}\n")
+    return {
+        "korthikanti_mean_error": mean(errors),
+        "korthikanti_largest_error": max(errors),
+        "korthikanti_mfu_error_points": max(points),
+    }
 
 
-def llama() -> None:
+def llama() -> dict[str, float]:
     """TFLOP/s per GPU of the three runs, over the virtual stages that Meta may have used."""
+    figures = {}
     for gpus, sequence, batch, context, data, published in LLAMA:
         changes = RecipeChanges(global_batch=batch, sequence=sequence)
         cells = []
@@ -90,10 +99,12 @@ def llama() -> None:
             job = resolve_job("llama-3.1-405b", changes)
             causal = model_flops(job.model, job.recipe, causal=True) / one.iteration_s / gpus / 1e12
             fits = "" if one.fits else ", too large"
+            key = f"llama_{gpus}_gpus_{sequence}_tokens_{virtual}_virtual"
+            figures |= {f"{key}_tflops": one.model_tflops, f"{key}_causal_tflops": causal}
             cells.append(f"v={virtual}: {one.model_tflops:3.0f} ({causal:3.0f} causal{fits})")
         print(f"405B on {gpus} at {sequence} tokens, CP {context}: published {published}; {'; '.join(cells)}")
+    return figures
 
 
 if __name__ == "__main__":
-    korthikanti()
-    llama()
+    bench.record(bench.parser(__doc__).parse_args(), korthikanti() | llama())

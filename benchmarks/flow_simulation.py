@@ -1,33 +1,25 @@
-"""How fast flow-level simulation is, beside SimGrid on the same flows.
+"""How fast flow-level simulation is, beside SimGrid 3.32 on the same flows.
 
 Scenarios: a fat-tree of three tiers, 1:1, all links 100 Gb/s, a random equal-cost path per flow, all flows
-at 0: the ten scenarios whose makespans several simulators agree on (read from files), and larger ones made
-here.
+at 0: ten scenarios whose makespans several simulators agree on, whole rings of the scattered ones, and larger
+networks.
 
-Run: ``python benchmarks/flow_simulation.py [--scenarios DIR] [--simgrid PROGRAM] [--repeat N]``.
+Run: ``python benchmarks/flow_simulation.py``.
 
-``--scenarios`` holds ``sc_<k>_<kind>.txt``; ``--generator`` is the script that writes them where they are
-missing.  ``--simgrid`` is a program that takes such a file and prints ``run_s=<seconds>``; it is looked for
-beside the scenarios as ``sg_flows``.  Kernel time is the event loop alone, compiled code warm, the best of
-some runs; total time adds checks and the making of arrays.  One process, one thread.
+Kernel time is the event loop alone, compiled code warm, the best of some runs; total time adds checks and the
+making of arrays; both in CPU seconds.  SimGrid's are those of its run phase, measured on a quiet machine of two
+cores (C++, CM02 without cross-traffic and TCP's window).
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import re
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from itertools import pairwise
 
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"
-
+import bench
 import numpy as np
 
 from weft.fabric.spec import Floats
@@ -36,61 +28,36 @@ from weft.simulation.flows._clock import FAIR, advance
 from weft.simulation.flows._run import new_clock
 from weft.simulation.flows._state import READY, new_net
 from weft.simulation.flows.engine import run
-from weft.simulation.flows.scenario import read_scenario
 from weft.solvers._filling import fill, new_problem
 
 Case = tuple[Floats, Traffic, Routes]
 LINE_RATE = 12.5e9
 LOCAL = 0.25
-GOLDEN = {
-    (8, "ring"): 0.08,
-    (8, "ringshuf"): 0.4,
-    (8, "perm"): 0.24,
-    (8, "permmix"): 0.344262,
-    (8, "perm8"): 1.12,
-    (16, "ring"): 0.08,
-    (16, "ringshuf"): 0.4,
-    (16, "perm"): 0.48,
-    (16, "permmix"): 0.549085,
-    (16, "perm8"): 1.44,
+SCENARIOS = {
+    (8, "ring"): (0.08, 0.0006),
+    (8, "ringshuf"): (0.4, 0.0008),
+    (8, "perm"): (0.24, 0.0008),
+    (8, "permmix"): (0.344262, 0.0009),
+    (8, "perm8"): (1.12, 0.059),
+    (16, "ring"): (0.08, 0.0049),
+    (16, "ringshuf"): (0.4, 0.0104),
+    (16, "perm"): (0.48, 0.0104),
+    (16, "permmix"): (0.549085, 0.0184),
+    (16, "perm8"): (1.44, 18.3),
 }
-SIMGRID = (
-    "--cfg=network/model:CM02",
-    "--cfg=network/crosstraffic:0",
-    "--cfg=network/TCP-gamma:0",
-    "--log=root.thres:error",
-)
+"""Radix and kind; makespan and SimGrid's seconds."""
+RINGS = {8: (254, 0.066), 16: (2046, 15.7)}
+"""Radix; rounds of the ring all-reduce, and SimGrid's seconds."""
+
+HEADS = ("scenario", "flows", "makespan s", "kernel", "total", "SimGrid", "ratio")
 
 
 def kernel_time(case: Case) -> float:
-    """Seconds of the event loop."""
+    """CPU seconds of the event loop."""
     capacity, traffic, routes = case
     net = new_net(capacity, traffic, routes)
     clock, net.counter[READY] = new_clock(traffic, routes, (), 0)
-    begin = time.perf_counter()
-    advance(net, clock, FAIR, LOCAL, np.inf)
-    return time.perf_counter() - begin
-
-
-def seconds(action: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    begin = time.perf_counter()
-    action()
-    return time.perf_counter() - begin
-
-
-def simgrid_time(program: Path | None, path: Path, steps: int, repeat: int) -> float:
-    """Seconds of SimGrid's run phase, the best of some; nan where it is not there."""
-    if program is None:
-        return float("nan")
-    best = float("inf")
-    for _ in range(repeat):
-        done = subprocess.run([program, path, str(steps), *SIMGRID], capture_output=True, text=True, check=True)
-        found = re.search(r"run_s=([0-9.]+)", done.stdout)
-        best = min(best, float(found[1])) if found else float("nan")
-        if best > 1:
-            break
-    return best
+    return bench.cpu_s(partial(advance, net, clock, FAIR, LOCAL, np.inf))
 
 
 def rounds(case: Case, count: int) -> Case:
@@ -164,96 +131,145 @@ def permutations(pods: int, half: int, times: int, seed: int = 1) -> Case:
     return np.full(6 * hosts, LINE_RATE), at_once(source, target, np.full(len(source), 1e9)), routes
 
 
-def scenario_file(folder: Path, generator: Path, radix: int, kind: str) -> Path | None:
-    """Path of a scenario, written where it is missing; None where it cannot be."""
-    path = folder / f"sc_{radix}_{kind}.txt"
-    if not path.exists() and generator.exists():
-        subprocess.run([sys.executable, generator, str(radix), kind, "1", path], check=True)
-    return path if path.exists() else None
+def scenario(radix: int, kind: str, seed: int = 1) -> Case:
+    """A scenario that other simulators have been given: hosts of a fat-tree in a ring or a permutation.
 
-
-def row(name: str, flows: int, makespan: float, golden: float, times: tuple[float, float, float]) -> None:
-    """Print one line of the table."""
-    kernel, total, simgrid = times
-    error = f"{makespan - golden:+.1e}" if np.isfinite(golden) else ""
-    peer = f"{simgrid:11.4f}{simgrid / kernel:9.1f}x" if np.isfinite(simgrid) else ""
-    print(f"{name:24}{flows:>10,}{makespan:14.6f}{error:>10}{kernel:11.5f}{total:10.4f}{peer}", flush=True)
-
-
-def golden_table(options: argparse.Namespace, program: Path | None) -> None:
-    """The ten scenarios, and whole rings of the scattered ones."""
-    for (radix, kind), golden in GOLDEN.items():
-        path = scenario_file(options.scenarios, options.generator, radix, kind)
-        if path is None:
-            continue
-        case = read_scenario(path)
-        makespan = run(*case).makespan_s
-        times = (
-            min(kernel_time(case) for _ in range(options.repeat)),
-            min(seconds(partial(run, *case)) for _ in range(options.repeat)),
-            simgrid_time(program, path, 1, options.repeat),
-        )
-        row(f"k={radix} {kind}", len(case[1]), makespan, golden, times)
-    for radix, count in ((8, 254), (16, 2046)):
-        path = scenario_file(options.scenarios, options.generator, radix, "ringshuf")
-        if path is not None:
-            whole_ring(path, radix, count, program)
-
-
-def whole_ring(path: Path, radix: int, count: int, program: Path | None) -> None:
-    """All rounds of a ring all-reduce: each by itself, and equal ones once."""
-    case = rounds(read_scenario(path), count)
-    golden, simgrid = count * GOLDEN[radix, "ringshuf"], simgrid_time(program, path, count, 1)
-    result = run(*case, reuse=False)
-    each = seconds(partial(run, *case, reuse=False))
-    row(
-        f"k={radix} ring, {count} rounds",
-        len(case[1]),
-        result.makespan_s,
-        golden,
-        (min(kernel_time(case) for _ in range(2)), each, simgrid),
+    ``ring`` is in the order of hosts, ``ringshuf`` in a random one; ``perm`` is a random permutation, ``perm8``
+    eight of them, ``permmix`` one with sizes of 0.5 to 1.5 GB instead of 1 GB.
+    """
+    draw, half = random.Random(seed), radix // 2
+    hosts = radix * half * half
+    pairs = _pairs(kind, hosts, draw)
+    links: dict[tuple[object, object], int] = {}
+    sizes, indptr, path = [], [0], []
+    for source, target in pairs:
+        sizes.append(int(1e9 * (draw.uniform(0.5, 1.5) if kind == "permmix" else 1.0)))
+        nodes = list(_nodes(source, target, half, draw))
+        path += [links.setdefault(hop, len(links)) for hop in pairwise(nodes)]
+        indptr.append(len(path))
+    ends = np.array(pairs)
+    routes = Routes(
+        indptr=np.array(indptr), links=np.array(path), usage=np.ones(len(path)), latency_s=np.zeros(len(pairs))
     )
-    once = min(seconds(partial(run, *case)) for _ in range(5))
-    row("  equal rounds once", len(case[1]), run(*case).makespan_s, golden, (once, once, simgrid))
+    return np.full(len(links), LINE_RATE), at_once(ends[:, 0], ends[:, 1], np.array(sizes, dtype=float)), routes
 
 
-def large_table() -> None:
-    """Larger networks to completion, and one solution of a million flows."""
-    for pods, half, times in ((16, 32, 1), (16, 32, 8), (64, 32, 1)):
+def _pairs(kind: str, hosts: int, draw: random.Random) -> list[tuple[int, int]]:
+    order = list(range(hosts))
+    if kind == "ringshuf":
+        draw.shuffle(order)
+    if kind.startswith("ring"):
+        return [(order[i], order[(i + 1) % hosts]) for i in range(hosts)]
+    return [pair for _ in range(8 if kind == "perm8" else 1) for pair in _permutation(hosts, draw)]
+
+
+def _permutation(hosts: int, draw: random.Random) -> list[tuple[int, int]]:
+    """A permutation without fixed points, which are mended by swaps."""
+    while True:
+        target = list(range(hosts))
+        draw.shuffle(target)
+        for i in range(hosts):
+            if target[i] == i:
+                other = (i + 1) % hosts
+                target[i], target[other] = target[other], target[i]
+        if all(target[i] != i for i in range(hosts)):
+            return list(enumerate(target))
+
+
+def _nodes(source: int, target: int, half: int, draw: random.Random) -> Iterator[tuple[object, ...]]:
+    """Hosts and switches of a random shortest path."""
+    (pod, edge), (other_pod, other_edge) = (divmod(host // half, half) for host in (source, target))
+    yield "host", source
+    yield "edge", pod, edge
+    if (pod, edge) != (other_pod, other_edge):
+        middle = draw.randrange(half)
+        yield "aggregation", pod, middle
+        if pod != other_pod:
+            yield "core", middle, draw.randrange(half)
+            yield "aggregation", other_pod, middle
+        yield "edge", other_pod, other_edge
+    yield "host", target
+
+
+def row(name: str, flows: int, makespan: float, kernel: float, total: float, simgrid: float | None = None) -> None:
+    """Print one line of the table."""
+    peer = "" if simgrid is None else f"{simgrid:11.4f}{simgrid / kernel:9.1f}x"
+    print(f"{name:24}{flows:>10,}{makespan:14.6f}{kernel:11.5f}{total:10.4f}{peer}", flush=True)
+
+
+def golden_table(tiny: bool) -> dict[str, float]:
+    """The ten scenarios, and whole rings of the scattered ones."""
+    figures, errors, ratios = {}, [], {}
+    for (radix, kind), (golden, simgrid) in SCENARIOS.items():
+        if tiny and radix > 8:
+            continue
+        case = scenario(radix, kind)
+        makespan = run(*case).makespan_s
+        errors.append(abs(makespan - golden))
+        kernel = min(kernel_time(case) for _ in range(5))
+        row(f"k={radix} {kind}", len(case[1]), makespan, kernel, bench.cpu_s(partial(run, *case), 5), simgrid)
+        ratios[radix, kind] = simgrid / kernel
+        figures[f"{kind}_{radix}_kernel_cpu_s"] = kernel
+    crossing = ratios.pop((16, "perm8"), 0.0)
+    figures |= {"worst_makespan_error_s": max(errors), "crossing_8192_times_simgrid": crossing}
+    for radix, (count, simgrid) in RINGS.items():
+        if not tiny:
+            ratios[radix, "rounds"] = whole_ring(radix, count, simgrid)
+    return figures | {"least_times_simgrid": min(ratios.values()), "most_times_simgrid": max(ratios.values())}
+
+
+def whole_ring(radix: int, count: int, simgrid: float) -> float:
+    """All rounds of a ring all-reduce, each by itself, and equal ones once; SimGrid's seconds over the former's."""
+    case = rounds(scenario(radix, "ringshuf"), count)
+    result = run(*case, reuse=False)
+    each, kernel = bench.cpu_s(partial(run, *case, reuse=False)), min(kernel_time(case) for _ in range(2))
+    row(f"k={radix} ring, {count} rounds", len(case[1]), result.makespan_s, kernel, each, simgrid)
+    once = bench.cpu_s(partial(run, *case), 5)
+    row("  equal rounds once", len(case[1]), run(*case).makespan_s, once, once, simgrid)
+    return simgrid / kernel
+
+
+def large_table(shapes: tuple[tuple[int, int, int], ...]) -> dict[str, float]:
+    """Larger networks to completion, and one solution for the last, once and sixteen times its flows.
+
+    A shape has pods, half of a switch's ports, and permutations.
+    """
+    figures = {}
+    for pods, half, times in shapes:
         case = permutations(pods, half, times)
         mixed = np.random.default_rng(2).uniform(0.5e9, 1.5e9, len(case[1]))
         for words, traffic in (("", case[1]), (" mixed sizes", replace(case[1], bytes=mixed))):
             whole = (case[0], traffic, case[2])
-            total = seconds(partial(run, *whole))
-            name = f"{pods * half * half:,} hosts x{times}{words}"
-            times_of = (kernel_time(whole), total, float("nan"))
-            row(name, len(traffic), run(*whole).makespan_s, float("nan"), times_of)
-    for hosts, case in ((65536, permutations(64, 32, 1)), (65536, permutations(64, 32, 16))):
-        capacity, traffic, routes = case
-        best = float("inf")
-        for _ in range(5):
-            problem = new_problem(capacity, routes.indptr, routes.links, routes.usage, traffic.weight, traffic.cap_Bps)
-            best = min(best, seconds(partial(fill, problem)))
-        print(f"one solution of {len(traffic):,} flows on {hosts:,} hosts: {best:.4f} s")
+            total, kernel = bench.cpu_s(partial(run, *whole)), kernel_time(whole)
+            name = f"{pods * half * half}_hosts_{times}{'_mixed' if words else ''}"
+            figures |= {f"{name}_cpu_s": total, f"{name}_flows": len(traffic)}
+            title = f"{pods * half * half:,} hosts x{times}{words}"
+            row(title, len(traffic), run(*whole).makespan_s, kernel, total)
+    pods, half, _ = shapes[-1]
+    for times in (1, 16):
+        capacity, traffic, routes = permutations(pods, half, times)
+        best = min(
+            bench.cpu_s(
+                partial(
+                    fill,
+                    new_problem(capacity, routes.indptr, routes.links, routes.usage, traffic.weight, traffic.cap_Bps),
+                )
+            )
+            for _ in range(5)
+        )
+        print(f"one solution of {len(traffic):,} flows: {best:.4f} CPU-s")
+        figures[f"one_solution_{times}_cpu_s"] = best
+    return figures
 
 
 def main() -> None:
-    shared = Path(os.environ.get("WEFT_SHARED", Path(__file__).parents[1] / ".." / "shared")) / "bench" / "simgrid"
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--scenarios", type=Path, default=Path.cwd() / "scenarios")
-    parser.add_argument("--generator", type=Path, default=shared / "gen_scenario.py")
-    parser.add_argument("--simgrid", type=Path)
-    parser.add_argument("--repeat", type=int, default=5)
-    options = parser.parse_args()
-    options.scenarios.mkdir(exist_ok=True)
-    found = options.simgrid or options.scenarios / "sg_flows"
-    program = found.resolve() if found.exists() else None
+    options = bench.parser(__doc__).parse_args()
     run(*permutations(2, 2, 1))
-    print("kernel = event loop; total = with checks and arrays; both in seconds, as SimGrid's run phase")
-    head = ("scenario", "flows", "makespan s", "- golden", "kernel", "total", "SimGrid", "ratio")
-    print("{:24}{:>10}{:>14}{:>10}{:>11}{:>10}{:>11}{:>10}".format(*head))
-    golden_table(options, program)
-    large_table()
+    print("kernel = event loop; total = with checks and arrays; CPU seconds, beside SimGrid's run phase")
+    print("{:24}{:>10}{:>14}{:>11}{:>10}{:>11}{:>10}".format(*HEADS))
+    figures = golden_table(options.tiny)
+    shapes = ((4, 2, 1),) if options.tiny else ((16, 32, 1), (16, 32, 8), (64, 32, 1))
+    bench.record(options, figures | large_table(shapes))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 The paper's size is 1,728 flows of five jobs on 64 ToRs x 32 spines; the large network is a three-tier Clos of
 16,384 hosts in 128 pods, whose flows are rings over all hosts in random order.
 
-Run: ``python benchmarks/routing.py [--jobs DIR] [--repeat N] [--no-large]``.
+Run: ``python benchmarks/routing.py [--jobs DIR]``.
 
 ``--jobs`` is a folder of job files of the routing paper's code; without one the same jobs are placed anew.
-Times are of the router alone, compiled code warm, the best of some runs; "problem" is what lists the paths
+Times are CPU seconds of the router alone, compiled code warm, the best of some runs; "problem" is what lists the paths
 of the flows before.  Integer programs run in the same process, so ratios to them are of one machine: "ilp"
 is Weft's, which gathers equal flows and begins with repaired routes, "plain ilp" that of the paper.
 Memory is the most that arrays took beyond what was there before.  One process, one thread.
@@ -14,17 +14,13 @@ Memory is the most that arrays took beyond what was there before.  One process, 
 
 from __future__ import annotations
 
-import argparse
-import os
 import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"
-
+import bench
 import highspy
 import numpy as np
 
@@ -49,16 +45,6 @@ QUICK = ("ecmp-paper", "greedy", "edge-coloring", "repair")
 HOSTS, PODS, LEAF_PORTS = 16_384, 128, 16
 LINE_RATE = 12.5e9
 ILP_LIMIT_S = 120.0
-
-
-def best(action: Callable[[], object], repeat: int) -> float:
-    """Seconds of the fastest of some calls."""
-    found = float("inf")
-    for _ in range(repeat):
-        begin = time.perf_counter()
-        action()
-        found = min(found, time.perf_counter() - begin)
-    return found
 
 
 def peak_bytes(action: Callable[[], object]) -> int:
@@ -100,10 +86,8 @@ def plain_ilp(asked: Problem, seconds: float) -> tuple[float, float]:
     highs = highspy.Highs()
     for option, wanted in (("output_flag", False), ("threads", 1), ("time_limit", seconds)):
         highs.setOptionValue(option, wanted)
-    begin = time.perf_counter()
-    highs.passModel(lp)
-    highs.run()
-    return time.perf_counter() - begin, float(highs.getInfo().objective_function_value)
+    seconds_taken = bench.cpu_s(lambda: (highs.passModel(lp), highs.run()))
+    return seconds_taken, float(highs.getInfo().objective_function_value)
 
 
 def congestion(asked: Problem, router: str) -> float:
@@ -111,25 +95,35 @@ def congestion(asked: Problem, router: str) -> float:
     return float(asked.loads(ROUTERS[router](asked, 0).routes).max())
 
 
-def decisions(fabric: Fabric, traffic: JobTraffic, repeat: int) -> None:
+def decisions(fabric: Fabric, traffic: JobTraffic, repeat: int) -> dict[str, float]:
     """Quick routers beside the integer program, without failures and with 8 spines down."""
+    figures: dict[str, float] = {"flows": len(traffic)}
+    ratios: dict[str, list[float]] = {"ilp": [], "plain_ilp": []}
     for down in (0, 8):
         asked = problem(with_spines_down(fabric, down), traffic)
         print(f"\n{len(traffic):,} flows, {down} of 32 spines down, bound {closed_bound(asked):g}")
-        listing = best(partial(problem, asked.fabric, traffic), repeat)
-        begin = time.perf_counter()
+        listing = bench.cpu_s(partial(problem, asked.fabric, traffic), repeat)
+        begin = time.process_time()
         exact = route_exact(asked, 0, ILP_LIMIT_S)
-        ilp = time.perf_counter() - begin
+        ilp = time.process_time() - begin
         plain, alpha = plain_ilp(asked, ILP_LIMIT_S)
         head = ("ms", "congestion", "ilp / it", "plain ilp / it")
         print("  {:16}{:>12}{:>12}{:>12}{:>16}".format("", *head))
         print(f"  {'problem':16}{listing * 1e3:12.3f}")
         for router in QUICK:
-            took = best(partial(ROUTERS[router], asked, 0), repeat)
+            took = bench.cpu_s(partial(ROUTERS[router], asked, 0), repeat)
             reached = congestion(asked, router)
+            key = f"{router}_{down}_down"
+            figures |= {f"{key}_cpu_ms": took * 1e3, f"{key}_congestion": reached}
+            if router != "ecmp-paper":
+                ratios["ilp"].append(ilp / took)
+                ratios["plain_ilp"].append(plain / took)
             print(f"  {router:16}{took * 1e3:12.3f}{reached:12g}{ilp / took:12.0f}{plain / took:16.0f}")
         print(f"  {'ilp':16}{ilp * 1e3:12.3f}{asked.loads(exact.routes).max():12g}")
         print(f"  {'plain ilp':16}{plain * 1e3:12.3f}{alpha:12g}", flush=True)
+    for key, found in ratios.items():
+        figures |= {f"{key}_least_times": min(found), f"{key}_most_times": max(found)}
+    return figures
 
 
 def large_fabric() -> Fabric:
@@ -161,32 +155,37 @@ def rings(flows: int, seed: int = 0) -> JobTraffic:
     )
 
 
-def large() -> None:
+def large() -> dict[str, float]:
     """Time, congestion and memory for 10,000 and 100,000 flows over three tiers."""
     fabric = large_fabric()
     table = climbs(fabric)
-    once = best(partial(climbs, fabric), 1)
+    once, figures = bench.cpu_s(partial(climbs, fabric)), {}
     print(f"\nthree tiers, {HOSTS:,} hosts, {fabric.links:,} links; ways up: {once:.2f} s")
     for flows in (10_000, 100_000):
         traffic = rings(flows)
         asked = problem(fabric, traffic, table=table)
-        listing = best(partial(problem, fabric, traffic, table=table), 2)
+        listing = bench.cpu_s(partial(problem, fabric, traffic, table=table), 2)
         print(f"{flows:,} flows: problem {listing:.2f} s, bound {closed_bound(asked):g}")
         for router in ("greedy", "edge-coloring", "repair"):
             act = partial(ROUTERS[router], asked, 0)
             try:
-                took = best(act, 2)
+                took = bench.cpu_s(act, 2)
             except Unsupported as reason:
                 print(f"  {router:16}{reason.what}")
                 continue
+            memory = peak_bytes(act)
+            figures |= {f"{router}_{flows}_flows_cpu_s": took, f"{router}_{flows}_flows_MiB": memory / 2**20}
             print(
                 f"  {router:16}{took:8.3f} s   congestion {congestion(asked, router):g}"
-                f"   memory {peak_bytes(act) / 2**20:,.0f} MiB"
+                f"   memory {memory / 2**20:,.0f} MiB"
             )
-    one_event(fabric)
+    many = [value for key, value in figures.items() if key.endswith("_100000_flows_cpu_s")]
+    most = max(value for key, value in figures.items() if key.endswith("_100000_flows_MiB"))
+    figures |= {"large_least_cpu_s": min(many), "large_most_cpu_s": max(many), "large_most_MiB": most}
+    return figures | one_event(fabric)
 
 
-def one_event(fabric: Fabric) -> None:
+def one_event(fabric: Fabric) -> dict[str, float]:
     """The controller's new routes at 10,000 flows after one event of each kind."""
     controller = Controller(fabric)
     core = fabric.names[int(fabric.nodes_of("core")[5])]
@@ -201,39 +200,47 @@ def one_event(fabric: Fabric) -> None:
         Event(time_s=5.0, kind="job-ends", job="second"),
     ]
     print("\nthe controller, event by event")
+    took_ms = []
     for event in events:
+        begin = time.process_time()
         done = controller.apply(event)
+        took_ms.append(1e3 * (time.process_time() - begin))
         print(
-            f"  {event.kind:14}{done.solve_s * 1e3:10.1f} ms   {done.flows:,} flows, {done.how},"
+            f"  {event.kind:14}{took_ms[-1]:10.1f} ms   {done.flows:,} flows, {done.how},"
             f" {done.placed:,} placed, {done.moved:,} moved,"
             f" congestion {done.alpha:g} of {done.alpha_bound:g}"
         )
+    return {"event_least_cpu_ms": min(took_ms[1:]), "event_most_cpu_ms": max(took_ms[1:])}
 
 
 def _named(traffic: JobTraffic, job: str) -> JobTraffic:
     return job_traffic(traffic.source, traffic.target, traffic.bytes, collective=traffic.collective, jobs=(job,))
 
 
-def replays(fabric: Fabric, traffic: JobTraffic) -> None:
+def replays(fabric: Fabric, traffic: JobTraffic) -> dict[str, float]:
     """Ten epochs in the simulator, on routes that are held and with the paper's controller."""
+    figures = {}
     print("\nten epochs replayed")
     for router, controller in (("ecmp-paper", "held"), ("auto", "held"), ("greedy", "paper")):
         act = partial(replay, fabric, traffic, router, controller=controller)
-        print(f"  {router + ', ' + controller:20}{best(act, 2):8.2f} s   {act().ratio.mean():.3f} x alone")
+        took, slower = bench.cpu_s(act, 2), float(act().ratio.mean())
+        figures |= {f"replay_{router}_{controller}_cpu_s": took, f"replay_{router}_{controller}_times_alone": slower}
+        print(f"  {router + ', ' + controller:20}{took:8.2f} s   {slower:.3f} x alone")
+    return figures
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = bench.parser(__doc__)
     parser.add_argument("--jobs", type=Path, help="folder of job files")
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--no-large", action="store_true")
     options = parser.parse_args()
     fabric = paper_fabric()
-    traffic = read_jobs(options.jobs) if options.jobs else generate(fabric, PAPER_JOBS)
-    decisions(fabric, traffic, options.repeat)
-    replays(fabric, traffic)
-    if not options.no_large:
-        large()
+    jobs = PAPER_JOBS[:2] if options.tiny else PAPER_JOBS
+    traffic = read_jobs(options.jobs) if options.jobs else generate(fabric, jobs)
+    figures = decisions(fabric, traffic, 1 if options.tiny else 7)
+    if not options.tiny:
+        figures |= replays(fabric, traffic) | large()
+    given = "job files of the routing paper's code" if options.jobs else "the same jobs, placed anew"
+    bench.record(options, figures, given)
 
 
 if __name__ == "__main__":

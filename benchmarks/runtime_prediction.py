@@ -18,6 +18,7 @@ from math import prod
 from pathlib import Path
 from statistics import median
 
+import bench
 import numpy as np
 import torch
 
@@ -35,7 +36,6 @@ from weft.runtime.run.ranks import run_ranks
 from weft.simulation.step.clock import StepTime, predict_step
 
 WORLD = 8
-GRIDS = [grid for grid in product((1, 2, 4, 8), repeat=4) if prod(grid) == WORLD]
 SETTINGS = {
     "without overlap": {"overlap_tensor": "none", "overlap_reduce": False, "overlap_gather": False},
     "with overlap": {},
@@ -46,6 +46,16 @@ counts."""
 HIDDEN, BATCH, SEQUENCE = 256, 64, 64
 ELEMENTS = (256, 16_384, 131_072, 1_048_576)
 """fp32 numbers in the buffers of the fitted collectives."""
+
+
+def grids_of(world: int) -> list[tuple[int, ...]]:
+    """Every grid of a power of two ranks."""
+    return [grid for grid in product(degrees(world), repeat=4) if prod(grid) == world]
+
+
+def degrees(world: int) -> list[int]:
+    """Powers of two up to the ranks."""
+    return [2**power for power in range(world.bit_length())]
 
 
 def job() -> Job:
@@ -67,11 +77,11 @@ def layout_of(grid: tuple[int, ...], setting: str) -> Layout:
 # On the ranks -------------------------------------------------------------------------------------
 
 
-def measure_machine(path: str) -> None:
+def measure_machine(path: str, world: int) -> None:
     """Times of collectives by ranks, kind and bytes, and seconds of a product of the block's size."""
     samples = []
-    for ranks in (2, 4, 8):
-        clock = Stopwatch(Grid.of(Layout(x=ranks, data=WORLD // ranks)), 7)
+    for ranks in degrees(world)[1:]:
+        clock = Stopwatch(Grid.of(Layout(x=ranks, data=world // ranks)), 7)
         calls = Collectives(clock.grid)
         for kind, elements in product(KINDS, ELEMENTS):
             values = torch.zeros(elements // (ranks if kind == "all-gather" else 1))
@@ -79,17 +89,17 @@ def measure_machine(path: str) -> None:
             seconds = clock.together(lambda call=call, values=values: call(values, "x").wait())
             found = Sample(axis="x", kind=kind, ranks=ranks, bytes=4 * elements, seconds=seconds)
             samples.append(asdict(found))
-    rows, columns = torch.zeros(BATCH * SEQUENCE // WORLD, HIDDEN), torch.zeros(HIDDEN, 4 * HIDDEN)
+    rows, columns = torch.zeros(BATCH * SEQUENCE // world, HIDDEN), torch.zeros(HIDDEN, 4 * HIDDEN)
     product_s, _ = clock.alone(lambda: rows @ columns)
     rate = 2 * rows.numel() * columns.shape[1] / product_s
     if clock.grid.rank == 0:
         Path(path).write_text(json.dumps({"samples": samples, "flops": rate}), encoding="utf-8")
 
 
-def measure_grids(path: str, setting: str) -> None:
-    """Of every grid the seconds of a step, and those in which rank 0 waits."""
+def measure_grids(path: str, world: int, setting: str) -> None:
+    """Seconds of a step of every grid, and those in which rank 0 waits."""
     steps, waits = [], []
-    for grid in GRIDS:
+    for grid in grids_of(world):
         place = Grid.of(layout_of(grid, setting))
         machine = Machine.of(place)
         step = bare_step(job(), machine)
@@ -100,11 +110,11 @@ def measure_grids(path: str, setting: str) -> None:
         Path(path).write_text(json.dumps([steps, waits]), encoding="utf-8")
 
 
-def on_ranks(worker, *arguments):
+def on_ranks(worker, world, *arguments):
     """What rank 0 wrote."""
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         path = Path(folder) / "found.json"
-        run_ranks(worker, (str(path), *arguments), WORLD)
+        run_ranks(worker, (str(path), world, *arguments), world)
         return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -114,7 +124,7 @@ def on_ranks(worker, *arguments):
 def lines_of(samples: list[dict]) -> dict[tuple[str, int], Line]:
     """The line of each kind and number of ranks."""
     found = {}
-    for kind, ranks in product(KINDS, (2, 4, 8)):
+    for kind, ranks in sorted({(one["kind"], one["ranks"]) for one in samples}):
         of = [Sample(**one) for one in samples if (one["kind"], one["ranks"]) == (kind, ranks)]
         found[kind, ranks] = fit_line(of)
     return found
@@ -137,20 +147,27 @@ def spearman(first, second) -> float:
 
 def main() -> None:
     """Measure and predict all grids, without and with overlap."""
-    machine = on_ranks(measure_machine)
+    options, figures = bench.parser(__doc__).parse_args(), {}
+    repetitions, world = (2, 2) if options.tiny else (ROUNDS, WORLD)
+    machine = on_ranks(measure_machine, world)
     lines = lines_of(machine["samples"])
-    print(f"products {machine['flops'] / 1e9:.1f} GFLOP/s per rank; collectives of 2, 4 and 8 ranks:")
+    print(f"products {machine['flops'] / 1e9:.1f} GFLOP/s per rank; collectives of 2, 4, ... ranks:")
     for kind in KINDS:
-        of = [lines[kind, ranks] for ranks in (2, 4, 8)]
+        of = [lines[kind, ranks] for ranks in degrees(world)[1:]]
         print(f"  {kind:14s}", ", ".join(f"{one.latency_s * 1e3:.1f} ms + {1e-6 * one.Bps:,.0f} MB/s" for one in of))
-    for setting in SETTINGS:
-        times = [predicted(layout_of(grid, setting), lines, machine["flops"]) for grid in GRIDS]
-        rounds = [on_ranks(measure_grids, setting) for _ in range(ROUNDS)]
-        compare(setting, times, rounds)
+    for setting in list(SETTINGS)[: 1 if options.tiny else None]:
+        times = [predicted(layout_of(grid, setting), lines, machine["flops"]) for grid in grids_of(world)]
+        rounds = [on_ranks(measure_grids, world, setting) for _ in range(repetitions)]
+        found = compare(setting, grids_of(world), times, rounds)
+        figures |= {f"{setting.replace(' ', '_')}_{key}": value for key, value in found.items()}
+    bench.record(options, figures)
 
 
-def compare(setting: str, times: list[StepTime], rounds: list[list[list[float]]]) -> None:
+def compare(
+    setting: str, grids: list[tuple[int, ...]], times: list[StepTime], rounds: list[list[list[float]]]
+) -> dict[str, float]:
     """Print how alike prediction and measurements are."""
+    figures: dict[str, float] = {}
     steps, waits = (np.array([one[i] for one in rounds]) for i in (0, 1))
     for what, expected, measured in (
         ("step", np.array([one.seconds for one in times]), steps),
@@ -158,6 +175,8 @@ def compare(setting: str, times: list[StepTime], rounds: list[list[list[float]]]
     ):
         alike = [spearman(expected, one) for one in (*measured, np.median(measured, axis=0))]
         repeated = [spearman(one, other) for one, other in combinations(measured, 2)]
+        figures |= {f"{what}_spearman": alike[-1]}
+        figures |= {f"{what}_least_repeated": min(repeated), f"{what}_most_repeated": max(repeated)}
         print(
             f"{setting}, {what}: {measured.min():.2f} to {measured.max():.2f} s; Spearman of prediction and "
             f"each measurement {_each(alike[:-1])}, their median {alike[-1]:.2f}; of two measurements "
@@ -170,10 +189,11 @@ def compare(setting: str, times: list[StepTime], rounds: list[list[list[float]]]
     other_s = median(steps[0] - expected)
     error = median(abs((expected + other_s) / others - 1))
     print(
-        f"{setting}: predicted best {GRIDS[best]} takes {_each(regret[:-1])} times the best of each, "
+        f"{setting}: predicted best {grids[best]} takes {_each(regret[:-1])} times the best of each, "
         f"{regret[-1]:.2f} of their median; with {other_s:.2f} s added (from the first) seconds are "
         f"{error:.0%} off in the others"
     )
+    return figures | {"regret": regret[-1], "off": error}
 
 
 def _each(values: list[float]) -> str:

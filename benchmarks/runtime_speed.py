@@ -4,16 +4,19 @@ The same Llama on the same grids with y = 1, on gloo ranks of this machine: both
 run, and the ratio of their medians is reported.  PyTorch's side: ``parallelize_module`` over x (embedding and
 loss vocabulary-parallel), ``fully_shard`` over z and data with resharding after forward, fused AdamW.
 
-    python benchmarks/runtime_speed.py [--steps 8] [--grids 2,2,1 1,4,1]     (x,z,data)
+    python benchmarks/runtime_speed.py
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import statistics
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
+import bench
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -33,7 +36,7 @@ from weft.runtime.run.ranks import run_ranks
 from weft.runtime.run.session import Session, Settings
 
 HIDDEN, HEADS, INTERMEDIATE, LAYERS, VOCABULARY = 256, 8, 768, 4, 1024
-SEQUENCE, BATCH = 128, 16
+SEQUENCE, BATCH, STEPS = 128, 16, 8
 GRIDS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (1, 4, 1), (4, 1, 1), (2, 1, 2), (1, 2, 2))
 
 
@@ -165,8 +168,8 @@ class Peer:
         return functional.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
 
 
-def compare(grid: tuple[int, int, int], steps: int) -> None:
-    """Both sides in turn on this rank; the first rank prints."""
+def compare(path: str, grid: tuple[int, int, int], steps: int) -> None:
+    """Both sides in turn on this rank; the first rank writes median seconds."""
     x, z, data = grid
     layout = Layout(x=x, z=z, data=data, micro_batch=BATCH // (z * data), zero=0)
     corpus = markov_corpus(VOCABULARY, tokens=1 << 16, seed=0)
@@ -184,22 +187,31 @@ def compare(grid: tuple[int, int, int], steps: int) -> None:
             if step >= 2:
                 times[name].append(time.perf_counter() - start)
     if not dist.is_initialized() or dist.get_rank() == 0:
-        ours, theirs = (statistics.median(times[name]) for name in ("weft", "peer"))
-        print(
-            f"{x:>3} {z:>3} {data:>4} {layout.world:>6} {ours * 1e3:>9.1f} {theirs * 1e3:>9.1f} {ours / theirs:>6.2f}",
-            flush=True,
-        )
+        Path(path).write_text(json.dumps([statistics.median(times[name]) for name in ("weft", "peer")]))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=8, help="timed steps of each side")
-    parser.add_argument("--grids", nargs="*", default=[",".join(map(str, grid)) for grid in GRIDS])
-    options = parser.parse_args()
+    options, ratios = bench.parser(__doc__).parse_args(), {}
     print("  x   z data  ranks   weft ms  torch ms  ratio")
-    for text in options.grids:
-        x, z, data = (int(part) for part in text.split(","))
-        run_ranks(compare, ((x, z, data), options.steps), x * z * data)
+    for x, z, data in GRIDS[1:2] if options.tiny else GRIDS:
+        with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+            path = Path(folder) / "seconds.json"
+            run_ranks(compare, (str(path), (x, z, data), 1 if options.tiny else STEPS), x * z * data)
+            ours, theirs = json.loads(path.read_text())
+        ratios[x, z, data] = ours / theirs
+        text = (
+            f"{x:>3} {z:>3} {data:>4} {x * z * data:>6} {ours * 1e3:>9.1f} {theirs * 1e3:>9.1f} {ours / theirs:>6.2f}"
+        )
+        print(text, flush=True)
+    figures = {f"x{x}_z{z}_data{data}_ratio": ratio for (x, z, data), ratio in ratios.items()}
+    for key, of in (
+        ("tensor_parallel", [ratio for (x, _, _), ratio in ratios.items() if x > 1]),
+        ("sharded_only", [ratio for (x, z, data), ratio in ratios.items() if x == 1 and z * data > 1]),
+        ("one_rank", [ratio for grid, ratio in ratios.items() if grid == (1, 1, 1)]),
+    ):
+        if of:
+            figures |= {f"{key}_least_ratio": min(of), f"{key}_most_ratio": max(of)}
+    bench.record(options, figures)
 
 
 if __name__ == "__main__":

@@ -4,32 +4,25 @@ Calculon (commit caa4b11) enumerates 7,276,848 configurations there: tensor, pip
 micro-batch, interleaving, and switches for sequence parallelism, recomputation, optimizer sharding, overlap,
 offload and the choice of one of two networks for each axis.  Ours turns
 
-* degrees: tensor (x), pipeline, data, and FSDP (z), over all divisors; every micro-batch that divides the
-batch;
+* degrees: tensor (x), pipeline, data, and FSDP (z), over all divisors; every micro-batch that divides the batch;
 * schedules: 1F1B, interleaved 1F1B with every divisor of the layers of a stage, ZB-1P, ZB-V;
 * switches: sequence parallelism; recomputation none, selective, full, and of 1/4, 1/2, 3/4 of the layers;
-ZeRO 0, 1, 2;
-  tensor overlap none, backward, full; gradient reduction and parameter gathering overlapped or not; optimizer
-  and activation offload.
+  ZeRO 0, 1, 2; tensor overlap none, backward, full; gradient reduction and parameter gathering overlapped or
+  not; optimizer and activation offload.
 
 The network of an axis follows from its placement and is no choice of ours; weight offload is not modelled.
-Layouts that
-mean the same are counted once.  Every layout is evaluated in full (time, memory, lower bound, breakdown),
-also those that do
-not fit.
+Layouts that mean the same are counted once.  Every layout is evaluated in full (time, memory, lower bound,
+breakdown), also those that do not fit.
 
 Run: ``python benchmarks/search_speed.py``.  One process, one thread.
 """
 
 from __future__ import annotations
 
-import os
-import resource
 import time
 from dataclasses import replace
 
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"
+import bench
 
 from weft.cluster import load as load_cluster
 from weft.layout.text import format_layout
@@ -44,18 +37,30 @@ SPACE = replace(WIDE, name="megatron-1t", y=False, fixed={"context": (1,)})
 
 def main() -> None:
     """Time the search and print what it did."""
+    options = bench.parser(__doc__).parse_args()
+    model, cluster = ("gpt2", "a100-8") if options.tiny else ("megatron-1t", "a100-4096")
     wall, cpu = time.perf_counter(), time.process_time()
-    found = plan(resolve_job("megatron-1t"), load_cluster("a100-4096"), space=SPACE)
+    found = plan(resolve_job(model), load_cluster(cluster), space=SPACE)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    memory = bench.peak_GB()
     rate = found.evaluated / cpu
     print(f"evaluated {found.evaluated:,} layouts ({found.evaluated / CALCULON_CONFIGURATIONS:.2f}x Calculon's)")
     print(f"feasible  {found.feasible:,}")
     print(f"time      {cpu:.1f} CPU-s, {wall:.1f} s wall, peak memory {memory:.2f} GB")
-    slow, fast = (rate / each for each in CALCULON_PER_CPU_SECOND)
-    print(f"rate      {rate:,.0f} evaluations per CPU-second ({fast:,.0f} to {slow:,.0f} times Calculon's)")
+    fast, slow = (rate / each for each in CALCULON_PER_CPU_SECOND)
+    print(f"rate      {rate:,.0f} evaluations per CPU-second ({slow:,.0f} to {fast:,.0f} times Calculon's)")
     best = found.layouts[0]
     print(f"best      {best.iteration_s:.1f} s, MFU {best.mfu:.1%}: {format_layout(best.layout)}")
+    runnable = found.considered - sum(one.layouts for one in found.rejected if one.code != "does-not-fit")
+    figures = {
+        "evaluated_layouts": found.evaluated,
+        "hopeless_layouts": runnable - found.evaluated,
+        "cpu_s": cpu,
+        "per_cpu_s": rate,
+        "times_calculon": slow,
+        "memory_GB": memory,
+    }
+    bench.record(options, figures)
 
 
 if __name__ == "__main__":

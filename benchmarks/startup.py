@@ -11,7 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import bench
+
 WEFT = str(Path(sys.executable).parent / "weft")
+COMMANDS = (
+    ("help", ["--help"], 10),
+    ("plan_8b", ["plan", "llama-3.1-8b", "h100-64"], 5),
+    ("plan_405b", ["plan", "llama-3.1-405b", "h100-16384"], 5),
+)
 
 
 def least(command: list[str], repeats: int) -> tuple[float, float]:
@@ -28,13 +35,12 @@ def least(command: list[str], repeats: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print CPU and wall time of each command."""
-    for arguments, repeats in (
-        (["--help"], 10),
-        (["plan", "llama-3.1-8b", "h100-64"], 5),
-        (["plan", "llama-3.1-405b", "h100-16384"], 5),
-    ):
-        cpu, wall = least([WEFT, *arguments], repeats)
+    options, figures = bench.parser(__doc__).parse_args(), {}
+    for name, arguments, repeats in COMMANDS:
+        cpu, wall = least([WEFT, *arguments], 1 if options.tiny else repeats)
+        figures |= {f"{name}_cpu_s": cpu, f"{name}_wall_s": wall}
         print(f"weft {' '.join(arguments):40s} {cpu * 1e3:6.0f} ms CPU {wall * 1e3:6.0f} ms wall")
+    bench.record(options, figures)
 
 
 if __name__ == "__main__":

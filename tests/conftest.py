@@ -1,9 +1,40 @@
-"""Examples that hypothesis draws are the same in every run; HYPOTHESIS_PROFILE=explore draws new ones."""
+"""How tests run: on the cores there are, and with the same examples every time.
+
+Folders run on all cores (at most 8); a named file or test runs in this process, which starts faster, and so does
+everything with ``-n 0``, ``--pdb`` or ``-p no:xdist``.
+
+A test states ``max_examples`` only where an example is dear.  Hypothesis has no deadline, since machines are shared.
+``HYPOTHESIS_PROFILE=thorough`` draws more examples (CI runs it), ``HYPOTHESIS_PROFILE=explore`` draws new ones.
+"""
 
 import os
+from pathlib import Path
 
-from hypothesis import settings
+import pytest
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("explore", derandomize=False)
+MOST_WORKERS = 8
+
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.large_base_example],
+)
+settings.register_profile("thorough", settings.get_profile("repeatable"), max_examples=200)
+settings.register_profile("explore", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Tell xdist how many workers to start, where the command line does not."""
+    option = config.option
+    undecided = config.pluginmanager.hasplugin("xdist") and option.numprocesses is None and option.dist == "no"
+    if not undecided or hasattr(config, "workerinput") or option.usepdb or option.collectonly:
+        return
+    if all(Path(word).is_dir() for word in config.args):
+        option.numprocesses = min(os.cpu_count() or 1, MOST_WORKERS)
+        option.dist = "loadgroup"

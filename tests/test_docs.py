@@ -19,6 +19,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -39,6 +40,7 @@ from weft.search import SPACES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = ROOT / "benchmarks" / "results"
 WIDTH = "110"
 BLOCK = re.compile(r"^```(console|python)([^\n]*)\n(.*?)^```\n(\n```text\n.*?^```\n)?", re.M | re.S)
 TABLE = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.S)
@@ -224,6 +226,20 @@ def layout_table() -> str:
     return "".join(f"- `{name}` (default {value})\n" for name, value in shown.items())
 
 
+def figures_table() -> str:
+    """The table of measured figures, from the records of the benchmarks."""
+    records = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")}
+    figures = {name: record["figures"] for name, record in records.items()}
+    lines = [
+        (row["what"].format_map(figures), row["result"].format_map(figures), f"`{row['command']}`")
+        for row in tomllib.loads((ROOT / "benchmarks" / "figures.toml").read_text(encoding="utf-8"))["row"]
+    ]
+    loads = sorted(record["machine"]["load_at_start"] for record in records.values())
+    cores = {record["machine"]["cores"] for record in records.values()}
+    busy = f"\nLoad of the machine as these records began: {loads[0]} to {loads[-1]} on {max(cores)} cores.\n"
+    return rows(("what", "result", "command"), lines) + busy
+
+
 def listed(items: tuple[str, ...]) -> str:
     return ", ".join(f"`{item}`" for item in items) + ".\n"
 
@@ -238,6 +254,7 @@ GENERATED = {
     "model-types": lambda: listed(MODEL_TYPES),
     "refused-flags": lambda: listed(_REFUSED),
     "layout-fields": layout_table,
+    "figures": figures_table,
 }
 
 
@@ -251,6 +268,23 @@ def test_page_shows_what_the_program_prints(path: Path, tmp_path: Path) -> None:
         now = refreshed(page)
     difference = "\n".join(difflib.unified_diff(page.splitlines(), now.splitlines(), lineterm="", n=0))
     assert nearly_equal(page, now), f"run python tests/test_docs.py, then read what changed:\n{difference}"
+
+
+def test_figures_are_those_that_the_benchmarks_recorded() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"<!-- generated: figures -->\n(.*?)<!-- end -->", text, re.S)
+    assert shown == figures_table()
+
+
+def test_records_say_where_and_when_they_were_made() -> None:
+    records = sorted(RESULTS.glob("*.json"))
+    assert records
+    for path in records:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert record["benchmark"] == path.stem
+        assert record["command"].startswith("python benchmarks/")
+        assert all(record[key] for key in ("commit", "date", "machine", "versions", "figures")), path
+        assert "/" not in json.dumps([record["figures"], record["machine"], record["data"]]), path
 
 
 def page(name: str) -> str:

@@ -20,6 +20,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.slow
 @needs_torch
 def test_two_ranks_are_measured_and_planned_for(weft: Run, tmp_path: Path) -> None:
     machine, kept = str(tmp_path / "machine.toml"), str(tmp_path / "constants.toml")

@@ -79,7 +79,7 @@ def test_csv_chart_and_file(jobs: Path, tmp_path: Path) -> None:
         (("--jobs", "JOBS", "--jobs", "JOBS"), BadInput, "given twice"),
         (("--jobs", "JOBS", "--router", "greddy"), UnknownName, "did you mean greedy"),
         (("--jobs", "JOBS", "--failed-spines", "32"), BadInput, "32 of 32 spines"),
-        (("--jobs", "JOBS", "--chart", "times.png"), BadInput, "no SVG file"),
+        (("--jobs", "JOBS", "--chart", "times.gif"), BadInput, "does not end in .svg"),
         (("--jobs", "JOBS", "-o", "no/such/folder"), BadInput, "folder does not exist"),
     ],
 )

@@ -77,6 +77,7 @@ def test_resumed_equals_uninterrupted(tmp_path):
     assert (parts / "step-00000004" / "weft.json").exists()
 
 
+@pytest.mark.slow
 def test_two_ranks_issue_what_was_predicted(tmp_path, capfd):
     out, alone = tmp_path / "out", tmp_path / "alone.jsonl"
     weft(*("train", "tiny-llama", *SMALL, "--layout", "x=2", "--steps", "3", "--compare"), "--out", str(out))
@@ -109,6 +110,7 @@ def test_a_trace_opens_as_json(tmp_path):
     assert json.loads(profile.read_text(encoding="utf-8"))["traceEvents"]
 
 
+@pytest.mark.slow
 def test_dry_run_traces_both_ends():
     output = weft("train", "llama-3.2-1b", "--layout", "x=4,z=8,pp=2,mbs=1", "--dry-run", "--batch", "32")
     assert output.count("Each collective (kind, axes, elements, width): equal to the prediction.") == 2
@@ -236,7 +238,7 @@ def test_a_run_that_diverges_saves_nothing(tmp_path, monkeypatch):
     assert len(losses(out / "metrics.jsonl")) == 2
 
 
-@pytest.mark.parametrize("layout", ["x=1", "x=2"])
+@pytest.mark.parametrize("layout", ["x=1", pytest.param("x=2", marks=pytest.mark.slow)])
 def test_nobody_reads_on(layout):
     arguments = ["train", "tiny-gpt", *SMALL, "--steps", "200", "--layout", layout]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -244,7 +246,7 @@ def test_nobody_reads_on(layout):
         assert "858,880 parameters" in run.stdout.readline()
         run.stdout.close()
         assert run.stderr.read() == ""
-        assert run.wait(60) in (1, 141)
+        assert run.wait(300) in (1, 141)
 
 
 def test_metrics_into_a_closed_pipe_are_no_bad_input(tmp_path, monkeypatch):
@@ -313,7 +315,7 @@ def test_going_on_from_an_earlier_checkpoint(tmp_path):
 
 
 def one_more(*arguments, **more):
-    from weft.layout.iteration import Issue
+    from weft.layout.step import Issue
 
     return Counter([Issue("all-reduce", ("x",), 1, 4)])
 
@@ -323,7 +325,7 @@ def test_other_collectives_than_predicted_are_a_failure(monkeypatch):
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--steps", "1", "--compare"])
     assert "NOT equal to the prediction on 1 of 1 rank" in result.output.replace("\n", " ")
     assert result.exception.exit_code == 1
-    monkeypatch.setattr("weft.layout.iteration.step_collectives", one_more)
+    monkeypatch.setattr("weft.layout.step.step_collectives", one_more)
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", "--dry-run"])
     assert "NOT equal to the prediction" in result.output
     assert result.exception.exit_code == 1
@@ -335,7 +337,7 @@ def test_a_dry_run_says_what_was_traced():
 
 
 def test_a_plan_names_what_can_be_trained(tmp_path):
-    from weft.layout.iteration import check_runnable
+    from weft.layout.trainable import check_runnable
     from weft.report.formats.json_in import read_plan
 
     plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"

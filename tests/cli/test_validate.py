@@ -92,19 +92,27 @@ def test_calibration(weft, runs: str, tmp_path: Path) -> None:
     assert "gemm_efficiency = 7" in err
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
+@pytest.mark.parametrize("suffix", ["svg", "png", "html"])
 def test_plot(weft, runs: str, tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     first, second = tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"
     for target in (first, second):
         assert weft("validate", runs, "--plot", str(target))[0] == 0
     assert first.read_bytes() == second.read_bytes()
-    assert (b"korthikanti" in first.read_bytes()) == (suffix == "svg")
+    assert (b"korthikanti" in first.read_bytes()) == (suffix != "png")
+
+
+def test_plot_without_the_extra(weft, runs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.cli.options.find_spec", lambda name: None)
+    code, out, err = weft("validate", runs, "--plot", "runs.svg")
+    assert (code, out) == (2, "")
+    assert "--plot needs the extra 'plot' -- pip install 'weft[plot]'" in err
+    assert err.count("\n") == 1
 
 
 def test_refusals(weft, runs: str, tmp_path: Path) -> None:
     for arguments, message in (
-        ((runs, "--plot", "runs.pdf"), "neither SVG nor PNG"),
+        ((runs, "--plot", "runs.pdf"), "does not end in .svg, .png or .html"),
         ((runs, "--plot", str(tmp_path / "no" / "a.svg")), "folder does not exist"),
         ((runs, "-o", str(tmp_path / "no" / "a")), "folder does not exist"),
         ((str(tmp_path / "absent.csv"),), "cannot be read"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster import catalogue
@@ -95,7 +95,6 @@ def clusters(draw: st.DrawFn) -> Cluster:
     )
 
 
-@settings(max_examples=40)
 @given(clusters())
 def test_written_clusters_read_back_equal(cluster: Cluster) -> None:
     assert read_cluster(write_cluster(cluster)) == cluster

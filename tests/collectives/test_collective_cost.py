@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster.calibration import Calibration
@@ -95,7 +95,6 @@ volumes = st.one_of(st.floats(0.0, 1e3), st.floats(1e3, 1e12))
 
 
 @given(st.sampled_from(KINDS), placed(), volumes)
-@settings(max_examples=400, deadline=None)
 def test_never_below_the_lower_bound(kind: CollectiveKind, where: tuple[Spread, Network], bytes_: float) -> None:
     spent, least = seconds(kind, bytes_, *where), bound(kind, bytes_, *where)
     assert np.isfinite(spent)
@@ -104,7 +103,6 @@ def test_never_below_the_lower_bound(kind: CollectiveKind, where: tuple[Spread, 
 
 
 @given(st.sampled_from(KINDS), placed(), volumes, st.floats(1.0, 100.0))
-@settings(max_examples=200, deadline=None)
 def test_more_bytes_never_cost_less(
     kind: CollectiveKind, where: tuple[Spread, Network], bytes_: float, factor: float
 ) -> None:
@@ -112,7 +110,6 @@ def test_more_bytes_never_cost_less(
 
 
 @given(st.sampled_from(KINDS), placed(), volumes, st.integers(0, 2))
-@settings(max_examples=200, deadline=None)
 def test_a_faster_tier_never_costs_more(
     kind: CollectiveKind, where: tuple[Spread, Network], bytes_: float, tier: int
 ) -> None:
@@ -164,7 +161,6 @@ def test_rail_only_equation_1_is_met_without_efficiencies_and_latencies() -> Non
 
 
 @given(st.sampled_from(["all-gather", "reduce-scatter", "all-reduce"]), placed())
-@settings(max_examples=150, deadline=None)
 def test_the_bound_allows_hierarchical_algorithms(kind: CollectiveKind, where: tuple[Spread, Network]) -> None:
     """Tier by tier from the outside, a gather takes (u - 1) D / members over each tier of u units."""
     group_, net = where
@@ -181,7 +177,6 @@ def test_the_bound_allows_hierarchical_algorithms(kind: CollectiveKind, where: t
 
 
 @given(placed(), st.floats(1e6, 1e12))
-@settings(max_examples=150, deadline=None)
 def test_all_reduce_carries_at_least_scatter_and_gather(where: tuple[Spread, Network], bytes_: float) -> None:
     """Without reduction in switches the bandwidth term is that of both halves (launches apart)."""
     spread_, net = where
@@ -298,7 +293,6 @@ def test_all_pairs_on_a_ring_take_a_quarter_of_the_way_round() -> None:
 
 
 @given(st.sampled_from(KINDS), st.sampled_from([2, 4, 8]), st.sampled_from(["ring", "fully-connected"]), volumes)
-@settings(max_examples=100, deadline=None)
 def test_no_shape_beats_a_switch(kind: CollectiveKind, members: int, shape: TierKind, bytes_: float) -> None:
     part = group(members, members)
     assert seconds(kind, bytes_, part, shaped(shape)) >= seconds(kind, bytes_, part, shaped("switch"))

@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.dimensions import parse_algorithms, parse_dimensions, parse_late, parse_slow
@@ -88,7 +88,6 @@ def test_long_texts_do_not_fill_the_message():
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=300, deadline=None)
 def test_random_text_is_refused(text):
     for parse in (
         parse_dimensions,
@@ -106,7 +105,6 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(st.lists(WORDS, min_size=1, max_size=6).map(":".join), min_size=1, max_size=3).map(",".join))
-@settings(max_examples=300, deadline=None)
 def test_text_that_is_nearly_right(text):
     for parse in (parse_dimensions, lambda one: parse_late(one, ASKED), lambda one: parse_slow(one, ASKED)):
         try:
@@ -129,7 +127,6 @@ def test_text_that_is_nearly_right(text):
         max_size=5,
     )
 )
-@settings(max_examples=60, deadline=None)
 def test_what_is_written_reads_back(dimensions):
     text = ",".join(f"{d.kind}:{d.size}:{d.bandwidth_Bps!r}:{d.latency_s!r}" for d in dimensions)
     assert list(parse_dimensions(text)) == dimensions

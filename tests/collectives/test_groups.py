@@ -4,7 +4,7 @@ from itertools import product
 from math import prod
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.collectives.groups import factors_of, part_dimensions, whole_dimensions
@@ -47,7 +47,6 @@ def groups(draw):
 
 
 @given(groups())
-@settings(max_examples=200, deadline=None)
 def test_every_group_of_coordinates_is_found(case):
     sizes, parts = case
     steps, low = [], 1
@@ -68,7 +67,6 @@ def test_every_group_of_coordinates_is_found(case):
     st.lists(st.sampled_from([1, 2, 3, 4, 6, 8]), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 40)), min_size=1, max_size=2),
 )
-@settings(max_examples=300, deadline=None)
 def test_what_is_accepted_is_what_the_coordinates_say(sizes, factors):
     """The members differ in the named dimensions alone, in every combination of coordinates."""
     try:
@@ -179,7 +177,6 @@ def regular(ranks):
 
 
 @given(st.sets(st.integers(0, 15), min_size=1, max_size=12))
-@settings(max_examples=300, deadline=None)
 def test_ranks_are_regular_or_refused(chosen):
     ranks = sorted(chosen)
     try:

@@ -104,7 +104,10 @@ def flat(table: EstimateTable) -> dict[str, np.ndarray]:
     return columns
 
 
-works = pytest.mark.parametrize("name", WORKS)
+LONG = ("llama-fp8", "gemma")
+works = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in WORKS]
+)
 
 
 @works

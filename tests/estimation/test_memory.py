@@ -6,17 +6,18 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
 from weft.estimation.iteration import Estimator
-from weft.estimation.memory import block_activations, block_parameters
+from weft.estimation.memory import block_activations
 from weft.estimation.result import EstimateTable, MemoryParts
 from weft.layout.operations import Sizes
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
+from weft.layout.weights import block_parameters
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.model.catalogue import load as load_model
 
@@ -43,7 +44,6 @@ def sizes(layout: Layout, recipe: Recipe) -> Sizes:
 
 
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from([128, 256, 1024]))
-@settings(deadline=None)
 def test_unfused_block_keeps_what_the_paper_counts(t: int, b: int, h: int) -> None:
     """Table 2 of arXiv 2205.05198."""
     a, s = 8, UNFUSED.sequence

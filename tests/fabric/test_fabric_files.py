@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, WeftError
@@ -60,7 +60,6 @@ def test_round_trips_are_exact(number):
     assert_equal(fabric_from_toml(fabric_to_toml(fabric)), fabric)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_connected_graph_round_trips(data):
     count = data.draw(st.integers(1, 6))
@@ -156,7 +155,6 @@ def test_json_that_is_no_fabric(text):
         fabric_from_json(text)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, len(SMALL)), st.integers(0, 20), st.text(max_size=12))
 def test_changed_files_give_a_fabric_or_an_error(at, length, inserted):
     changed = SMALL[:at] + inserted + SMALL[at + length :]

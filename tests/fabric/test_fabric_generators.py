@@ -98,7 +98,6 @@ def test_closed_form_of_whole_populations(half, tiers, share):
     assert (ports(fabric)[count:] == radix).all()
 
 
-@settings(max_examples=60)
 @given(
     count=st.integers(1, 700),
     radix=st.integers(2, 40),
@@ -174,7 +173,6 @@ def test_rail_optimized_units_share_leaves_by_rank():
         assert (together == ((unit == unit[first]) & (fabric.rail == fabric.rail[first]))).all()
 
 
-@settings(max_examples=40)
 @given(
     domains=st.integers(1, 60),
     size=st.sampled_from([1, 2, 3, 8]),

@@ -9,7 +9,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName
@@ -172,7 +172,6 @@ def net_flow(fabric: Fabric, links: np.ndarray, usage: np.ndarray) -> np.ndarray
     return out - np.bincount(fabric.target[links], weights=usage, minlength=fabric.nodes)
 
 
-@settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from(sorted(SMALL)), seed=st.integers(0, 10**6), mode=st.sampled_from(["ecmp", "spray"]))
 def test_routes_conserve_flow_and_use_links_that_are_up(name, seed, mode):
     fabric = SMALL[name]

@@ -44,7 +44,6 @@ def fewest_in_a_unit(rows: Sequence[Sequence[int]], span: int) -> int:
 
 
 @given(meshes())
-@settings(max_examples=60, deadline=None)
 def test_groups_partition_the_world(layout: Layout) -> None:
     for axis in AXES:
         rows = groups(layout, axis)
@@ -53,7 +52,7 @@ def test_groups_partition_the_world(layout: Layout) -> None:
 
 
 @given(meshes())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_groups_vary_one_coordinate(layout: Layout) -> None:
     for axis in AXES:
         expected = {tuple(row) for row in groups_by_coordinates(layout, [axis])}
@@ -61,7 +60,7 @@ def test_groups_vary_one_coordinate(layout: Layout) -> None:
 
 
 @given(meshes())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_coordinates_and_strides_agree(layout: Layout) -> None:
     table = LayoutTable.of([layout])
     steps = {axis: int(strides(table, axis)[0]) for axis in AXES}
@@ -97,7 +96,6 @@ def expert_meshes(draw: st.DrawFn) -> Layout:
 
 
 @given(expert_meshes())
-@settings(max_examples=60, deadline=None)
 def test_expert_groups_partition_every_stage(layout: Layout) -> None:
     assert layout.expert * layout.expert_tensor * layout.expert_data == layout.stage_ranks
     for axis in EXPERT_AXES:
@@ -118,7 +116,6 @@ AXIS_SETS = [axes for size in (1, 2, 3) for axes in combinations(AXES, size)]
 
 
 @given(meshes(values=(1, 2, 4)), st.sampled_from(AXIS_SETS), st.sampled_from([1, 2, 4, 8]))
-@settings(max_examples=150, deadline=None)
 def test_spread_of_aligned_groups_is_what_the_groups_show(layout: Layout, axes: tuple[str, ...], domain: int) -> None:
     spans = (domain, 4 * domain, max(layout.world, 16 * domain))
     found = spread(LayoutTable.of([layout]), axes, spans)
@@ -128,7 +125,6 @@ def test_spread_of_aligned_groups_is_what_the_groups_show(layout: Layout, axes: 
 
 
 @given(meshes(values=(1, 2, 3, 4, 5, 6)), st.sampled_from(AXIS_SETS), st.sampled_from([2, 3, 4, 6, 8]))
-@settings(max_examples=150, deadline=None)
 def test_spread_never_flatters_misaligned_groups(layout: Layout, axes: tuple[str, ...], domain: int) -> None:
     spans = (domain, domain * layout.world)
     found = spread(LayoutTable.of([layout]), axes, spans)
@@ -138,7 +134,6 @@ def test_spread_never_flatters_misaligned_groups(layout: Layout, axes: tuple[str
 
 
 @given(expert_meshes(), st.sampled_from(EXPERT_AXES), st.sampled_from([1, 2, 4, 8]))
-@settings(max_examples=100, deadline=None)
 def test_spread_of_expert_groups(layout: Layout, axis: str, domain: int) -> None:
     spans = (domain, max(layout.world, domain))
     found = spread(LayoutTable.of([layout]), (axis,), spans)

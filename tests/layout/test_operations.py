@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.layout.operations import (
@@ -103,7 +103,6 @@ def runs(layout: Layout, recipe: Recipe = RECIPE) -> float:
 
 
 @given(st.sampled_from([GPT, GQA]), layouts())
-@settings(max_examples=80, deadline=None)
 def test_dense_flops_over_all_ranks_are_the_models(block: Block, layout: Layout) -> None:
     """Linear layers are split without waste; the y ranks repeat the attention core (axonn, section 1.3)."""
     whole = replace(block, attention=replace(block.attention, window=None))
@@ -117,7 +116,6 @@ def test_dense_flops_over_all_ranks_are_the_models(block: Block, layout: Layout)
 
 
 @given(st.sampled_from([GPT, GQA, MLA]), layouts(y=False, sharded=True))
-@settings(max_examples=60, deadline=None)
 def test_flash_attention_counts_what_the_mask_leaves(block: Block, layout: Layout) -> None:
     listed = operations(block, layout, FLASH)
     expected = attention_forward_flops(block, FLASH, causal=True)
@@ -126,7 +124,6 @@ def test_flash_attention_counts_what_the_mask_leaves(block: Block, layout: Layou
 
 
 @given(layouts(y=False, sharded=True), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2]))
-@settings(max_examples=60, deadline=None)
 def test_expert_flops_are_those_of_the_active_experts(layout: Layout, expert: int, tensor: int) -> None:
     cut = replace(layout, expert=expert, expert_tensor=min(tensor, layout.x))
     listed = operations(MOE, cut, FLASH)
@@ -188,7 +185,6 @@ def expected_reductions(layout: Layout, rows: float) -> Counter[Key]:
 
 
 @given(layouts(sharded=False))
-@settings(max_examples=80, deadline=None)
 def test_block_collectives_are_those_of_axonn(layout: Layout) -> None:
     layout = replace(layout, context=1)
     rows = layout.micro_batch * RECIPE.sequence

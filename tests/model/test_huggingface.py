@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName, Unsupported, WeftError
@@ -306,7 +306,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_mutated_configurations_give_models_or_expected_errors(data: st.DataObject) -> None:
     config = dict(data.draw(st.sampled_from(configs())))
@@ -324,7 +323,6 @@ def test_mutated_configurations_give_models_or_expected_errors(data: st.DataObje
     assert len(problem_of(config)) < 1000
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5), st.sampled_from(MODEL_TYPES))
 def test_random_mappings_are_refused(mapping: dict[str, Any], kind: str) -> None:
     with pytest.raises(WeftError):

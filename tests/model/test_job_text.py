@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
@@ -30,7 +30,6 @@ def some_job() -> dict:
     return job_to_dict(job)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(catalogue.names()), recipes, st.lists(words, max_size=3))
 def test_every_catalogue_model_reads_back_equal(name, recipe, defaults):
     job = Job(model=catalogue.load(name).model, recipe=recipe, defaults=tuple(defaults))

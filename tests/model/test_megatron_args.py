@@ -3,7 +3,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported, WeftError
@@ -209,7 +209,6 @@ def problem_of(source: str | list[str]) -> str:
     return ""
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(st.integers(0, 15), st.text(max_size=6) | st.integers().map(str), max_size=3), st.text(max_size=20)
 )

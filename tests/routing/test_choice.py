@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.fabric.families import clos
@@ -40,7 +40,6 @@ def assert_consistent(choice):
         assert sorted(listed) == (flow * 2 * width + column).tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), equal=st.booleans())
 def test_search_keeps_loads_and_lists_and_never_makes_it_worse(seed, equal, kit):
     fabric, traffic = kit.random_case(seed, 30, equal=equal)

@@ -12,7 +12,7 @@ from types import ModuleType
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -327,10 +327,7 @@ class Life(RuleBasedStateMachine):
 
 def lives(kit: ModuleType, name: str, equal: bool, examples: int, steps: int) -> None:
     run_state_machine_as_test(
-        lambda: Life(kit, name, equal),
-        settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        lambda: Life(kit, name, equal), settings=settings(max_examples=examples, stateful_step_count=steps)
     )
 
 

@@ -37,7 +37,7 @@ def simulated(traffic, count, fabric=ONE_SWITCH):
     return flows, engine.run(fabric.capacity_Bps, flows, routes)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     length=st.integers(2, 8),
     count=st.integers(1, 4),

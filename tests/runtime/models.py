@@ -41,8 +41,10 @@ def llama(*, layers: int = 2, hidden: int = 32, heads: int = 16, kv_heads: int =
 BATCH, SEQUENCE = 16, 8
 EVERY = [(x, y, z, data) for x, y, z, data in product((1, 2, 4, 8), repeat=4) if x * y * z * data == 8]
 """All (x, y, z, data) of eight ranks."""
-FEW = [(2, 2, 2, 1), (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (1, 1, 1, 8), (2, 1, 2, 2), (1, 4, 1, 2), (4, 1, 2, 1)]
+MORE = [(2, 2, 2, 1), (8, 1, 1, 1), (1, 8, 1, 1), (1, 1, 8, 1), (1, 1, 1, 8), (2, 1, 2, 2), (1, 4, 1, 2), (4, 1, 2, 1)]
 """Each axis alone, pairs and triples."""
+FEW = [(2, 2, 2, 1), (1, 4, 1, 2), (4, 1, 2, 1)]
+"""Every axis beside another; long tests take all grids."""
 Z_INSIDE = ("z", "y", "x", "data", "context", "pipeline")
 DATA_INSIDE = ("data", "y", "z", "x", "pipeline", "context")
 """Placements: y inside x, and not the other way round."""

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import test_vocabulary  # noqa: E402
-from models import FEW, layout_of  # noqa: E402
+from models import MORE, layout_of  # noqa: E402
 from peers_at_work import check_convolutions, check_linears, check_models, check_words, everything, grids, train_easily  # noqa: E402
 
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
@@ -61,7 +61,7 @@ def test_vocabularies(ranks, vocabulary):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-@pytest.mark.parametrize("grid", FEW, ids=str)
+@pytest.mark.parametrize("grid", MORE, ids=str)
 def test_vocabularies_on_more_grids(ranks, grid, vocabulary):
     ranks.run(close, layout_of(grid), vocabulary)
     ranks.run(check_words, grid, vocabulary)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import models  # noqa: E402
 import serial  # noqa: E402
 from compare import worst  # noqa: E402
-from models import BATCH, FEW, SEQUENCE, layout_of  # noqa: E402
+from models import BATCH, MORE, SEQUENCE, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
@@ -101,7 +101,7 @@ def test_twenty_steps_are_those_of_adamw(ranks, name, layout):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tied", "llama"])
-@pytest.mark.parametrize("grid", FEW, ids=str)
+@pytest.mark.parametrize("grid", MORE, ids=str)
 def test_twenty_steps_on_more_grids(ranks, grid, name):
     sharded = grid[0] > 1 and grid[1] == 1
     layout = layout_of(grid, sequence_parallel=sharded, micro_batches=1)
@@ -240,7 +240,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", [*list(WAYS)[:2], pytest.param("between stages", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "way", [name if name == "from stages" else pytest.param(name, marks=pytest.mark.slow) for name in WAYS]
+)
 def test_a_run_goes_on_on_another_grid(ranks, way, tmp_path):
     """With the next losses of the run that was never interrupted, on one rank too."""
     name, layout, others = WAYS[way]

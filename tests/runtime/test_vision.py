@@ -156,6 +156,13 @@ def attended(layout):
     return worst(found.detach(), part(wanted.detach())), worst(own.grad, part(given.grad))
 
 
-@pytest.mark.parametrize("degrees", [{"x": 8}, {"x": 2, "y": 2, "z": 2}, {"y": 2, "data": 4}], ids=str)
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"x": 2, "y": 2, "z": 2},
+        *(pytest.param(degrees, marks=pytest.mark.slow) for degrees in ({"x": 8}, {"y": 2, "data": 4})),
+    ],
+    ids=str,
+)
 def test_attention_that_is_not_causal(ranks, degrees):
     assert max(max(errors) for errors in ranks.run(attended, Layout(**degrees))) <= 1e-13

@@ -6,8 +6,8 @@ import pytest
 
 from weft.cluster import resolve
 from weft.errors import BadInput, Unsupported
-from weft.layout.iteration import check_runnable
 from weft.layout.spec import Layout
+from weft.layout.trainable import check_runnable
 from weft.model import RecipeChanges, resolve_job
 from weft.search import SPACES, plan, runnable
 from weft.search.space import Space

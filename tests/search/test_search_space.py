@@ -80,6 +80,7 @@ def search(job: Job = JOB, cluster: str = "h100-16", **options: object) -> Plan:
     return plan(job, load_cluster(cluster), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_wider_spaces_find_nothing_slower() -> None:
     best = [search(space=space, top=1).layouts[0].iteration_s for space in (STANDARD, FOUR_D, WIDE)]
     assert best[1] <= best[0]

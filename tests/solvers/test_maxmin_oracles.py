@@ -248,7 +248,7 @@ def by_linear_programs(problem: Problem) -> Floats:
 
 def test_sequential_linear_programs() -> None:
     cases = 0
-    for seed, problem in random_problems(60, first=30_000):
+    for seed, problem in random_problems(24, first=30_000):
         flows = min(len(problem.weight), 20)
         places = int(problem.indptr[flows])
         small = Problem(
@@ -265,7 +265,7 @@ def test_sequential_linear_programs() -> None:
         np.testing.assert_allclose(
             solve(*small), by_linear_programs(small), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}"
         )
-    assert cases >= 20
+    assert cases >= 8
 
 
 def relabelled(problem: Problem, flows: Ints, links: Ints) -> Problem:
@@ -357,6 +357,7 @@ def digest() -> str:
     return hashlib.sha256(bits).hexdigest()
 
 
+@pytest.mark.slow
 def test_two_fresh_processes_give_the_same_bits() -> None:
     program = (
         "import importlib.util as u, sys;"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from weft.cli.options import Progress, check_chart, deliver, load_prices, recipe_changes, recipe_options
+from weft.cli.options import Progress, check_chart, deliver, deliver_chart, load_prices, recipe_changes, recipe_options
 from weft.cli.outcome import show
 from weft.errors import BadInput, NothingFeasible
 
@@ -39,13 +39,13 @@ DEFAULT_KINDS = "rail-only,rail-optimized,fat-tree"
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
-@click.option("--chart", metavar="FILE.svg", help="Also draw cost against iteration time.")
+@click.option("--chart", metavar="FILE", help="Also draw cost against time (.svg, .png, .html).")
 def design(model: str, cluster: str, **values: Any) -> None:
     """Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures."""
     from weft.cluster import resolve
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
-    from weft.report.tables.design import design_svg, design_table, design_to_json
+    from weft.report.tables.design import design_table, design_to_json
     from weft.search.design import Options
     from weft.search.design import design as compare
 
@@ -81,7 +81,9 @@ def design(model: str, cluster: str, **values: Any) -> None:
     if not study.designs:
         raise NothingFeasible("; ".join(f"{one.kind}: {one.reason}" for one in study.rejected))
     if values["chart"] is not None:
-        deliver(design_svg(study), values["chart"])
+        from weft.report.pictures.designs import design_chart
+
+        deliver_chart(design_chart(study), values["chart"])
 
 
 def _numbers(text: str | None, where: str) -> tuple[int, ...]:

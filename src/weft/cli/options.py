@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.errors import BadInput, UnknownName
+from weft.errors import BadInput, MissingExtra, UnknownName
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.cost import Prices
     from weft.model import RecipeChanges
+    from weft.report.pictures.charts import Chart
 
 Command = Callable[..., Any]
 FORMATS = ("table", "json", "csv")
+CHARTS = (".svg", ".png", ".html")
 TOOLS = ("megatron", "torchtitan", "torchtitan-toml", "deepspeed", "nanotron")
 
 
@@ -47,7 +50,7 @@ def output_options(command: Command) -> Command:
             "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output."
         ),
         click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal."),
-        click.option("--chart", metavar="FILE.svg", help="Also draw where the time and memory go."),
+        click.option("--chart", metavar="FILE", help="Also draw time and memory (.svg, .png, .html)."),
         click.option("--launch", type=click.Choice(TOOLS), help="Also print launch arguments of the best for a tool."),
         click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine."),
         click.option(
@@ -133,13 +136,23 @@ def deliver_bytes(data: bytes, output: str) -> None:
         raise BadInput(f"cannot be written: {error.strerror or error}", where=output) from None
 
 
-def check_chart(path: str | None) -> None:
-    """Refuse a chart that cannot be written before the search begins."""
+def check_chart(path: str | None, option: str = "--chart") -> None:
+    """Refuse a chart that cannot be drawn or written before anything runs."""
     if path is None:
         return
-    if not path.endswith(".svg"):
-        raise BadInput(f"{path!r} is no SVG file", where="--chart", remedy="name it like layouts.svg")
-    check_folder(path, "--chart")
+    if Path(path).suffix.lower() not in CHARTS:
+        known = f"{', '.join(CHARTS[:-1])} or {CHARTS[-1]}"
+        raise BadInput(f"{path!r} does not end in {known}", where=option, remedy="name it like chart.svg")
+    check_folder(path, option)
+    if find_spec("altair") is None or find_spec("vl_convert") is None:
+        raise MissingExtra(option, "plot")
+
+
+def deliver_chart(chart: Chart, path: str) -> None:
+    """A chart to a file, in the form that the ending of its name says."""
+    from weft.report.pictures.charts import rendered
+
+    deliver_bytes(rendered(chart, Path(path).suffix), path)
 
 
 def check_folder(path: str | None, option: str) -> None:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.cli.options import console, deliver
+from weft.cli.options import console, deliver, deliver_chart
 from weft.errors import BadInput, NothingFeasible
 
 if TYPE_CHECKING:
@@ -36,7 +36,12 @@ def show_plan(plan: Plan, values: dict[str, Any]) -> None:
         show(lambda screen: _print_plan(plan, runs, values, screen), values["output"])
     if not plan.layouts:
         raise NothingFeasible(nothing_fits(plan))
-    draw(plan.layouts, values["chart"], plan.job, plan.cluster)
+    if values["pareto"] and values["chart"]:
+        from weft.report.pictures.layouts import pareto_chart
+
+        deliver_chart(pareto_chart(plan), values["chart"])
+    else:
+        draw(plan.layouts, values["chart"], plan.job, plan.cluster)
 
 
 def _print_plan(plan: Plan, runs: Sequence[TrainingRun | None], values: dict[str, Any], screen: Console) -> None:
@@ -123,9 +128,9 @@ def draw(estimates: Sequence[Estimate], path: str | None, job: Job, cluster: Clu
     """The chart of ``--chart``."""
     if path is None:
         return
-    from weft.report.pictures.layouts import breakdown_svg
+    from weft.report.pictures.layouts import breakdown_chart
 
-    deliver(breakdown_svg(estimates, title=f"{job.model.name} on {cluster.name}"), path)
+    deliver_chart(breakdown_chart(estimates, title=f"{job.model.name} on {cluster.name}"), path)
 
 
 def show(render: Callable[[Console], None], output: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.options import FORMATS, Progress, check_chart, check_folder, deliver
+from weft.cli.options import FORMATS, Progress, check_chart, check_folder, deliver, deliver_chart
 from weft.cli.outcome import show
 from weft.cli.route_source import asked_jobs, load_network, network_options, planned_jobs
 from weft.errors import BadInput, UnknownName
@@ -53,7 +53,7 @@ DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
 @click.option("--timings", is_flag=True, help="Also how long the controller took to decide.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output.")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
-@click.option("--chart", metavar="FILE.svg", help="Also draw all-reduce times over failed spines.")
+@click.option("--chart", metavar="FILE", help="Also draw times over failed spines (.svg, .png, .html).")
 def evaluate(**values: Any) -> None:
     """Compare routers: replay jobs over epochs, flow by flow.
 
@@ -67,9 +67,9 @@ def evaluate(**values: Any) -> None:
     result = evaluation(values)
     write(result, values)
     if values["chart"] is not None:
-        from weft.report.pictures.routers import evaluation_svg
+        from weft.report.pictures.routers import evaluation_chart
 
-        deliver(evaluation_svg(result), values["chart"])
+        deliver_chart(evaluation_chart(result), values["chart"])
 
 
 def evaluation(values: dict[str, Any]) -> Evaluation:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli import schedule_workload
-from weft.cli.options import check_chart, check_folder, deliver, load_fabric, recipe_options
+from weft.cli.options import check_chart, check_folder, deliver, deliver_chart, load_fabric, recipe_options
 from weft.cli.outcome import show
 from weft.cli.schedule_export import FORMATS, exported, write_chakra
 from weft.errors import BadInput
@@ -61,7 +61,7 @@ ROUTINGS = ("ecmp", "spray", "random")
 @click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine.")
 @click.option("--export", type=click.Choice(FORMATS), help="Print in a format instead (chakra: -o PREFIX).")
 @click.option("--timeline", metavar="FILE", help="Also write a timeline for ui.perfetto.dev.")
-@click.option("--chart", metavar="FILE.svg", help="Also draw how busy the dimensions are.")
+@click.option("--chart", metavar="FILE", help="Also draw how busy the dimensions are (.svg, .png, .html).")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output."
 )
@@ -271,6 +271,6 @@ def _extras(timed: Timed, values: dict[str, Any]) -> None:
 
         write_schedule_timeline(values["timeline"], timed)
     if values["chart"] is not None:
-        from weft.report.pictures.activity import activity_svg
+        from weft.report.pictures.activity import activity_chart
 
-        deliver(activity_svg(timed), values["chart"])
+        deliver_chart(activity_chart(timed), values["chart"])

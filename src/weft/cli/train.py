@@ -90,7 +90,7 @@ def _request(
     names: tuple[str, ...], values: dict[str, Any], job: Job, layout: Layout, planned: Cluster | None
 ) -> Request:
     from weft.cli.train_rank import Request
-    from weft.layout.iteration import check_trainable
+    from weft.layout.trainable import check_trainable
     from weft.runtime.run.ranks import default_device
 
     _check_world(layout)
@@ -121,8 +121,8 @@ def _dry_run(job: Job, layout: Layout, values: dict[str, Any]) -> None:
     """Trace the first rank of the first and of the last pipeline stage, beside the prediction."""
     from weft.cli.options import console
     from weft.cli.train_rank import Differs
-    from weft.layout.iteration import StepOptions, step_collectives
     from weft.layout.mesh import groups
+    from weft.layout.step import StepOptions, step_collectives
     from weft.report.tables.training_run import extrapolated, traced
     from weft.runtime.measure.trace import extrapolate
     from weft.runtime.run.ranks import speaks
@@ -238,7 +238,7 @@ def _overlapped(layout: Layout, values: dict[str, Any]) -> Layout:
 
 def _check_planned(job: Job, layout: Layout, plan: str) -> None:
     """Refuse a planned layout that cannot be trained, naming one of the plan that can."""
-    from weft.layout.iteration import check_runnable
+    from weft.layout.trainable import check_runnable
 
     try:
         check_runnable(job.model, layout)
@@ -251,7 +251,7 @@ def _check_planned(job: Job, layout: Layout, plan: str) -> None:
 
 def _first_runnable(job: Job, plan: str) -> int | None:
     """The first of a plan's layouts that the runtime trains."""
-    from weft.layout.iteration import check_runnable
+    from weft.layout.trainable import check_runnable
     from weft.report.formats.json_in import read_plan
 
     for rank in range(1, TRIED + 1):

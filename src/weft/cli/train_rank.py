@@ -15,7 +15,7 @@ import torch
 from weft.cluster import Calibration, Cluster
 from weft.errors import BadInput, WeftError
 from weft.layout import Layout
-from weft.layout.iteration import Issue, StepOptions, step_collectives
+from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import Job
 from weft.model.flops import model_flops
 from weft.report.tables.training_run import (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import FORMATS, check_folder, deliver, deliver_bytes
+from weft.cli.options import FORMATS, check_chart, check_folder, deliver, deliver_chart
 from weft.cli.outcome import show
 from weft.errors import BadInput
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("runs", metavar="RUNS.csv")
 @click.option("--family", "families", metavar="F", multiple=True, help="Only this family; may be repeated.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output.")
-@click.option("--plot", metavar="FILE", help="Also draw predicted over measured times, as SVG or PNG.")
+@click.option("--plot", metavar="FILE", help="Also draw predicted over measured times (.svg, .png, .html).")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
 @click.option("--calibration", metavar="FILE", help="TOML file of constants, for every accelerator.")
 def validate(
@@ -36,22 +35,22 @@ def validate(
     iter_s, tokens_s_gpu, tflops_per_gpu or mfu.  What a row leaves out is assumed as its training software
     does by default; --format json lists every assumption.
     """
-    from weft.report.pictures.validation import check_plot, validation_plot
     from weft.validation.inputs import Prepared, prepare_all
     from weft.validation.predict import Predictor
     from weft.validation.runs import read_runs
     from weft.validation.summary import validation
 
-    check_plot(plot)
-    for path, option in ((plot, "--plot"), (output, "--output")):
-        check_folder(path, option)
+    check_chart(plot, "--plot")
+    check_folder(output, "--output")
     constants = _constants(calibration)
     rows = prepare_all(_chosen(read_runs(runs), families, runs))
     predictor = Predictor(row for row in rows if isinstance(row, Prepared))
     found = validation(rows, predictor.predict(constants))
     _report(found, form, output)
     if plot is not None:
-        deliver_bytes(validation_plot(found, Path(plot).suffix), plot)
+        from weft.report.pictures.validation import validation_chart
+
+        deliver_chart(validation_chart(found), plot)
 
 
 def _constants(path: str | None) -> Callable[[str, str], Calibration]:

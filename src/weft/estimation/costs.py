@@ -10,23 +10,10 @@ import numpy as np
 from weft.collectives.cost import Network, collective_s, lower_bound_s
 from weft.estimation.kernels import Kernels
 from weft.layout.mesh import Spread, spread
-from weft.layout.operations import (
-    Collective,
-    Computation,
-    FlashAttention,
-    Gemm,
-    Operations,
-    Pass,
-    Phase,
-    Sizes,
-    block_operations,
-    embedding_operations,
-    head_operations,
-    prediction_operations,
-)
+from weft.layout.operations import Collective, Computation, FlashAttention, Gemm, Operations, Pass, Phase
 from weft.layout.spec import TENSOR_OVERLAPS
-from weft.layout.table import Floats, LayoutTable
-from weft.model.job import Job
+from weft.layout.step import Step
+from weft.layout.table import Floats
 
 MODES = len(TENSOR_OVERLAPS)
 TENSOR, CONTEXT, EXPERT = "tensor", "context", "expert"
@@ -71,31 +58,16 @@ class PartCosts:
 
 
 class CostModel:
-    """Times the parts of a job's model on the distinct meshes of a table."""
+    """Times the parts of a step on the distinct meshes of a table."""
 
-    def __init__(self, job: Job, kernels: Kernels, network: Network, mesh: LayoutTable) -> None:
-        self.job, self.kernels, self.network, self.mesh = job, kernels, network, mesh
-        self.sizes = Sizes.of(mesh, job.recipe)
+    def __init__(self, kernels: Kernels, network: Network, step: Step) -> None:
+        self.kernels, self.network, self.step = kernels, network, step
+        self.mesh, self.sizes = step.table, step.sizes
         self._spreads: dict[tuple[str, ...], Spread] = {}
 
-    def blocks(self) -> tuple[PartCosts, ...]:
-        """Costs of each kind of block, in the order of ``Model.kinds``."""
-        return tuple(self._part(block_operations(kind, self.job.recipe, self.sizes)) for kind in self.job.model.kinds)
-
-    def embedding(self) -> PartCosts:
-        return self._part(embedding_operations(self.job.model, self.job.recipe, self.sizes))
-
-    def head(self) -> PartCosts:
-        """The head, with the multi-token-prediction modules behind it."""
-        head = head_operations(self.job.model, self.job.recipe, self.sizes)
-        if not self.job.model.prediction_layers:
-            return self._part(head)
-        more = prediction_operations(self.job.model, self.job.recipe, self.sizes)
-        return self._part(
-            Operations(
-                computations=head.computations + more.computations, collectives=head.collectives + more.collectives
-            )
-        )
+    def parts(self) -> tuple[PartCosts, ...]:
+        """Costs of each kind of block, of the embedding and of the head, as ``Step`` lists them."""
+        return tuple(self._part(operations) for operations in self.step.operations)
 
     def spread(self, axes: tuple[str, ...]) -> Spread:
         """How the groups over ``axes`` lie on the tiers."""

@@ -9,63 +9,49 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.estimation.costs import PartCosts
-from weft.estimation.memory import (
-    Activations,
-    Parameters,
-    block_activations,
-    block_parameters,
-    embedding_parameters,
-    head_parameters,
-    logits_bytes,
-    tied_parameters,
-)
-from weft.estimation.weights import GradientCosts, ShardCosts, WeightGroups, weight_groups
-from weft.layout.operations import Sizes
+from weft.estimation.memory import Activations, block_activations, logits_bytes
+from weft.estimation.weights import GradientCosts, ShardCosts
+from weft.layout.mesh import degrees
 from weft.layout.spec import RECOMPUTES
 from weft.layout.stages import StageTable
+from weft.layout.step import Software, Step
 from weft.layout.table import Floats, Index, LayoutTable
 from weft.model.job import Job
 
 
 @dataclass(frozen=True, slots=True)
 class MeshSizes:
-    """Parameters and activations on one rank of each distinct mesh of a table, and who shares its weights."""
+    """The step of each distinct mesh of a table, and activations on one rank."""
 
-    parameters: tuple[Parameters, ...]
+    step: Step
     activations: tuple[Activations, ...]
-    embedding_parameters: Floats
-    head_parameters: Parameters
-    tied_parameters: Floats
     logits_bytes: Floats
-    groups: WeightGroups
 
     @classmethod
-    def of(cls, job: Job, mesh: LayoutTable, spans: tuple[int, ...]) -> MeshSizes:
+    def of(cls, job: Job, mesh: LayoutTable, software: Software) -> MeshSizes:
         model, recipe = job.model, job.recipe
-        sizes = Sizes.of(mesh, recipe)
+        step = Step(model, recipe, mesh, software)
         return cls(
-            parameters=tuple(block_parameters(kind, sizes) for kind in model.kinds),
-            activations=tuple(block_activations(kind, recipe, sizes) for kind in model.kinds),
-            embedding_parameters=embedding_parameters(model, sizes),
-            head_parameters=head_parameters(model, sizes),
-            tied_parameters=tied_parameters(model, sizes),
-            logits_bytes=logits_bytes(model, recipe, sizes),
-            groups=weight_groups(mesh, spans),
+            step=step,
+            activations=tuple(block_activations(kind, recipe, step.sizes) for kind in model.kinds),
+            logits_bytes=logits_bytes(model, recipe, step.sizes),
         )
+
+    def members(self, group: str) -> Floats:
+        """Ranks of a group of ``weft.layout.mesh.WEIGHT_GROUPS``."""
+        return degrees(self.step.table, group).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class MeshCosts:
-    """Seconds per micro-batch that depend only on the distinct meshes of a table."""
+    """Seconds per micro-batch (``tied_s`` and ``scalars_s`` per step) that depend only on the distinct meshes of
+    a table; parts as ``Step`` lists them."""
 
-    blocks: tuple[PartCosts, ...]
-    embedding: PartCosts
-    head: PartCosts
+    parts: tuple[PartCosts, ...]
     shards: tuple[ShardCosts, ...]
-    embedding_shards: ShardCosts
-    head_shards: ShardCosts
     send_s: Floats
     tied_s: Floats
+    scalars_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +60,7 @@ class Shared:
 
     job: Job
     constants: Calibration
+    software: Software
     sizes: MeshSizes
     stages: StageTable
 
@@ -92,7 +79,7 @@ class Frame:
     """Rows of a table of layouts: ``mesh`` maps them to distinct meshes, ``line`` to lines of stages."""
 
     def __init__(self, shared: Shared, table: LayoutTable, mesh: Index, line: Index) -> None:
-        self.job, self.constants = shared.job, shared.constants
+        self.job, self.constants, self.software = shared.job, shared.constants, shared.software
         self.sizes, self.stages = shared.sizes, shared.stages
         self.table, self.mesh, self.line = table, mesh, line
         job = shared.job
@@ -100,7 +87,9 @@ class Frame:
         self.virtual = table.virtual_stages.astype(np.float64)
         self.micro_batches = job.recipe.global_batch / (table.micro_batch * table.z * table.data)
         self.selective = (table.recompute == RECOMPUTES.index("selective")).astype(np.float64)
-        self.replayed = self._replayed_share()
+        self.replays = (table.recompute == RECOMPUTES.index("full")).astype(np.float64)
+        self._row_counts: dict[int, list[Floats]] = {}
+        self.partial = bool(np.any((self.replays > 0) & (table.recompute_layers > 0)))
 
     def __len__(self) -> int:
         return len(self.mesh)
@@ -122,19 +111,42 @@ class Frame:
         arrays = (*self.stages.counts, self.stages.embedding, self.stages.head)
         return [array[self.line, stage] for array in arrays]
 
-    def kept(self, activations: Activations) -> Floats:
-        """Activation bytes that one block keeps per micro-batch, after recomputation."""
-        none, full = self.at(activations.none), self.at(activations.full)
-        kept = none + self.selective * (self.at(activations.selective) - none)
-        after: Floats = kept + self.replayed * (full - kept)
-        return after
+    def replayed(self, stage: int) -> list[Floats]:
+        """Blocks of each kind of the given stage that are recomputed whole, on every row: the stage's first
+        ``recompute_layers``, or all."""
+        kinds = [count[self.line, stage] for count in self.stages.counts]
+        if self.partial:
+            first = self.table.recompute_layers
+            some = self.stages.first_blocks(self.line, stage, first)
+            kinds = [np.where(first > 0, few, every) for few, every in zip(some, kinds, strict=True)]
+        return [self.replays * count for count in kinds]
 
-    def _replayed_share(self) -> Floats:
-        """Share of a stage's blocks that are recomputed whole."""
-        full = self.table.recompute == RECOMPUTES.index("full")
-        layers = np.ceil(self.job.model.layers / self.pipeline)
-        share = np.minimum(self.table.recompute_layers / layers, 1.0)
-        return np.where(full, np.where(self.table.recompute_layers > 0, share, 1.0), 0.0)
+    def row_counts(self, stage: int) -> list[Floats]:
+        """Blocks of each kind that the given stage replays, those that it does not, embedding and head; without
+        ``partial`` all or none are replayed, and the first are all."""
+        if stage not in self._row_counts:
+            counts = self.counts(stage)
+            if self.partial:
+                again = self.replayed(stage)
+                without = [count - few for count, few in zip(counts, again, strict=False)]
+                counts = [*again, *without, *counts[-2:]]
+            self._row_counts[stage] = counts
+        return self._row_counts[stage]
+
+    def kept_rows(self) -> list[Floats]:
+        """Activation bytes that a block of each of ``row_counts`` keeps per micro-batch."""
+        plain = [self.kept(one) for one in self.sizes.activations]
+        again = [
+            kept + self.replays * (self.at(one.full) - kept)
+            for kept, one in zip(plain, self.sizes.activations, strict=True)
+        ]
+        return [*again, *plain] if self.partial else again
+
+    def kept(self, activations: Activations) -> Floats:
+        """Activation bytes that one block keeps per micro-batch, where it is not recomputed whole."""
+        none = self.at(activations.none)
+        kept: Floats = none + self.selective * (self.at(activations.selective) - none)
+        return kept
 
 
 class TimedFrame(Frame):

@@ -8,7 +8,7 @@ Rows must have passed ``weft.layout.check``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from weft.estimation.stage_memory import StageMemory
 from weft.estimation.synchronisation import StepSynchronisation
 from weft.layout.spec import SCHEDULES
 from weft.layout.stages import stage_table
+from weft.layout.step import BLOCKWISE, Software
 from weft.layout.table import Floats, Index, LayoutTable, collapse
 from weft.model.job import Job
 
@@ -55,57 +56,62 @@ class Estimator:
         job: model and recipe.
         cluster: accelerators and tiers.
         constants: calibration; the shipped one of the accelerator by default.
+        software: what it does with weights.
 
     Raises:
         Unsupported: the accelerator lacks the recipe's precision.
     """
 
-    def __init__(self, job: Job, cluster: Cluster, constants: Calibration | None = None) -> None:
+    def __init__(
+        self, job: Job, cluster: Cluster, constants: Calibration | None = None, software: Software = BLOCKWISE
+    ) -> None:
         self.job, self.cluster = job, cluster
         self.constants = constants or calibration(cluster.accelerator.name)
+        self.software = replace(software, pieces=self.constants.shard_collectives)
         self.network = Network.of(cluster, self.constants)
         self.kernels = Kernels(cluster.accelerator, self.constants, job.recipe.precision)
         self.kernels.peak(core=False)
 
     def evaluate(self, table: LayoutTable) -> EstimateTable:
         """Time and memory of every row."""
-        return EstimateTable.concatenate([Iteration(frame).estimate() for frame in self.frames(table)])
+        return EstimateTable.joined([Iteration(frame).estimate() for frame in self.frames(table)], _slices(table))
 
     def frames(self, table: LayoutTable) -> Iterator[TimedFrame]:
         """The rows with what their parts cost, in slices."""
         shared, mesh, line, first = self._shared(table)
         distinct = table.take(first)
-        model = MeshCostModel(self.job, self.kernels, self.network)
-        costs = model.costs(distinct, shared.sizes)
+        model = MeshCostModel(self.job, self.kernels, self.network, self.software)
+        costs = model.costs(distinct)
         pairs = collapse((mesh, line))
         gradients = model.gradients(shared, distinct, mesh[pairs.first], line[pairs.first])
         timed = Timed(shared, self.cluster, costs, gradients)
-        for rows in _slices(len(table)):
+        for rows in _slices(table):
             yield TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
 
     def memory_bytes(self, table: LayoutTable) -> Floats:
         """Memory of the fullest stage of every row, without timing it."""
         shared, mesh, line, _ = self._shared(table)
-        return np.concatenate(
-            [
-                StageMemory(Frame(shared, table.take(rows), mesh[rows], line[rows])).fullest()[1]
-                for rows in _slices(len(table))
-            ]
-        )
+        held = np.empty(len(table))
+        for rows in _slices(table):
+            held[rows] = StageMemory(Frame(shared, table.take(rows), mesh[rows], line[rows])).fullest()[1]
+        return held
 
     def _shared(self, table: LayoutTable) -> tuple[Shared, Index, Index, Index]:
         """What the rows share, each row's mesh and stage line, and a row of each distinct mesh."""
         meshes = collapse([table.column(name) for name in MESH_COLUMNS])
-        sizes = MeshSizes.of(self.job, table.take(meshes.first), self.network.spans)
+        sizes = MeshSizes.of(self.job, table.take(meshes.first), self.software)
         wraps = (table.schedule == SCHEDULES.index("zbv")).astype(np.int64)
-        stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps)
-        return Shared(self.job, self.constants, sizes, stages), meshes.group, line, meshes.first
+        ordered = bool(table.recompute_layers.any())
+        stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps, ordered=ordered)
+        return Shared(self.job, self.constants, self.software, sizes, stages), meshes.group, line, meshes.first
 
 
-def _slices(rows: int) -> list[Index]:
-    """Row numbers in pieces of ``SLICE``; one empty piece of an empty table."""
-    numbers = np.arange(rows)
-    return [numbers[start : start + SLICE] for start in range(0, max(rows, 1), SLICE)]
+def _slices(table: LayoutTable) -> list[Index]:
+    """Row numbers in pieces of ``SLICE``, at least one; rows that replay some blocks of a stage, which take
+    longer, by themselves."""
+    partial = table.recompute_layers > 0
+    groups = [rows for rows in (np.flatnonzero(~partial), np.flatnonzero(partial)) if len(rows)]
+    return [rows[i : i + SLICE] for rows in groups or [np.arange(0)] for i in range(0, max(len(rows), 1), SLICE)]
 
 
 class Iteration:
@@ -185,7 +191,7 @@ class Iteration:
         if not self.frame.table.offload_activations.any():
             return self.frame.zeros()
         host = self.frame.cluster.accelerator.host_Bps * self.frame.constants.host_efficiency
-        kept = [self.frame.kept(activations) for activations in self.frame.sizes.activations]
+        kept = self.frame.kept_rows()
         moved = weighted(kept, slowest.counts[: len(kept)]) / host
         exposed = np.maximum(moved - slowest.forward, 0.0) + np.maximum(moved - slowest.backward, 0.0)
         total: Floats = self.frame.micro_batches * exposed * self.frame.table.offload_activations
@@ -193,9 +199,7 @@ class Iteration:
 
     def _flops(self, rows: list[BlockRow]) -> tuple[Floats, Floats]:
         """FLOPs that all ranks run in one iteration, and those of them that repeat a forward pass."""
-        kinds = len(self.frame.costs.blocks)
-        sequence = np.bincount(self.frame.job.model.block_sequence(), minlength=kinds)
-        counts = [np.float64(count) for count in (*sequence, 1, 1)]
+        counts = BlockRows(self.frame).model_counts()
         runs = self.frame.micro_batches * self.frame.table.stage_ranks
         replayed = runs * sum(count * row.replayed_flops for row, count in zip(rows, counts, strict=True))
         useful = runs * sum(count * 3.0 * row.flops for row, count in zip(rows, counts, strict=True))

@@ -1,4 +1,4 @@
-"""Memory of one rank: parameters, and activations kept for the backward pass.
+"""Activations that one rank keeps for the backward pass.
 
 Activation sizes follow Korthikanti et al. (arXiv 2205.05198, section 4) term by term, so that an unfused
 GPT block with
@@ -12,21 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.layout.operations import Sizes, expert_rows, local_parameters, split
+from weft.layout.operations import Sizes, expert_rows, split
 from weft.layout.table import Floats
 from weft.model.job import Recipe
 from weft.model.spec import Block, FeedForward, Linear, Model
 
 SAVED_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 1.0}
 """Bytes kept per element of a linear layer's input where it is quantized (the wgrad copy is 8-bit)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """Elements on one rank while computing: replicated over data, or only over expert_data."""
-
-    dense: Floats
-    expert: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +29,6 @@ class Activations:
     none: Floats
     selective: Floats
     full: Floats
-
-
-def block_parameters(block: Block, sizes: Sizes) -> Parameters:
-    """Parameters of one block on one rank."""
-    dense = np.full_like(sizes.x, float(block.vector_parameters))
-    expert = np.zeros_like(sizes.x)
-    for linear in block.linears():
-        if linear.part == "expert":
-            expert = expert + local_parameters(linear, sizes)
-        else:
-            dense = dense + local_parameters(linear, sizes)
-    return Parameters(dense, expert)
-
-
-def embedding_parameters(model: Model, sizes: Sizes) -> Floats:
-    return model.embedding_parameters / (sizes.x * sizes.y)
-
-
-def head_parameters(model: Model, sizes: Sizes) -> Parameters:
-    """Output projection (none of its own where tied), final norm and multi-token-prediction modules."""
-    dense = model.head_parameters / (sizes.x * sizes.y)
-    if not model.prediction_layers:
-        return Parameters(dense, np.zeros_like(sizes.x))
-    block = block_parameters(model.runs[-1].block, sizes)
-    own = model.prediction_parameters / model.prediction_layers - model.runs[-1].block.parameters
-    modules = model.prediction_layers
-    return Parameters(dense + modules * (block.dense + own), modules * block.expert)
-
-
-def tied_parameters(model: Model, sizes: Sizes) -> Floats:
-    """The copy of a tied embedding that a head on another stage holds."""
-    return (model.vocab * model.hidden if model.tied_embeddings else 0) / (sizes.x * sizes.y)
 
 
 def block_activations(block: Block, recipe: Recipe, sizes: Sizes) -> Activations:
@@ -169,15 +129,3 @@ def _feed_forwards(block: Block, sizes: Sizes) -> Iterator[tuple[Floats, FeedFor
     yield expert_rows(block, sizes), layer.expert, sizes.expert_tensor
     if layer.shared is not None:
         yield sizes.tokens, layer.shared, sizes.x
-
-
-__all__ = [
-    "Activations",
-    "Parameters",
-    "block_activations",
-    "block_parameters",
-    "embedding_parameters",
-    "head_parameters",
-    "logits_bytes",
-    "tied_parameters",
-]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -60,11 +61,9 @@ class Slowest:
 
 
 def slowest_stage(frame: TimedFrame, rows: list[BlockRow]) -> Slowest:
-    """The slowest stage of every row."""
-    stages = [
-        Slowest.of(rows, frame.counts(stage), frame.stages.repeats[frame.line, stage]) for stage in frame.stage_kinds
-    ]
-    found = stages[0]
-    for stage in stages[1:]:
-        found = found.merge(stage)
-    return found
+    """The slowest stage of every row; ``rows`` are ``BlockRows.all``."""
+
+    def of_stage(stage: int) -> Slowest:
+        return Slowest.of(rows, frame.row_counts(stage), frame.stages.repeats[frame.line, stage])
+
+    return reduce(Slowest.merge, map(of_stage, frame.stage_kinds))

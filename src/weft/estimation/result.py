@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -109,13 +109,20 @@ class EstimateTable:
         )
 
     @staticmethod
-    def concatenate(tables: Sequence[EstimateTable]) -> EstimateTable:
-        """Tables one after the other."""
+    def joined(tables: Sequence[EstimateTable], rows: Sequence[Index]) -> EstimateTable:
+        """One table of several, each of which has the given rows of it."""
         if len(tables) == 1:
             return tables[0]
+        length = sum(map(len, rows))
+
+        def column(parts: Iterable[Floats]) -> Floats:
+            whole = np.empty(length)
+            for part, at in zip(parts, rows, strict=True):
+                whole[at] = part
+            return whole
 
         def joined(names: tuple[str, ...], owner: Callable[[EstimateTable], object]) -> dict[str, Floats]:
-            return {name: np.concatenate([getattr(owner(table), name) for table in tables]) for name in names}
+            return {name: column(getattr(owner(table), name) for table in tables) for name in names}
 
         return EstimateTable(
             **joined(TOTALS, lambda table: table),

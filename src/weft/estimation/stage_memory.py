@@ -42,10 +42,9 @@ class StageMemory:
 
     def fullest(self) -> tuple[MemoryParts, Floats]:
         """Memory of the fullest stage."""
-        kept = [self.frame.kept(activations) for activations in self.frame.sizes.activations]
         working = np.max([self.frame.at(a.none) for a in self.frame.sizes.activations], axis=0)
-        working = np.where(self.frame.replayed > 0, working, 0.0)
-        shared = self._sharding()
+        working = np.where(self.frame.replays > 0, working, 0.0)
+        shared, kept = self._sharding(), self.frame.kept_rows()
         best, most = self._stage(0, kept, working, shared)
         for stage in self.frame.stage_kinds[1:]:
             parts, total = self._stage(stage, kept, working, shared)
@@ -61,27 +60,25 @@ class StageMemory:
     def _sharding(self) -> Sharding:
         """By how much weights, gradients and optimizer states are divided, for dense and expert
         parameters."""
-        groups, zero = self.frame.sizes.groups, self.frame.table.zero
+        sizes, zero = self.frame.sizes, self.frame.table.zero
         cuts = []
-        for shard, replica in ((groups.shard, groups.replica), (groups.expert_shard, groups.expert_replica)):
-            cut, copies = self.frame.at(shard.size), self.frame.at(replica.size)
+        for shard, replica in (("shard", "replica"), ("expert_shard", "expert_replica")):
+            cut, copies = self.frame.at(sizes.members(shard)), self.frame.at(sizes.members(replica))
             gradients = cut * np.where(zero >= 2, copies, 1.0)
             cuts.append((cut, gradients, cut * np.where(zero >= 1, copies, 1.0)))
         return Sharding(*cuts[0], *cuts[1])
 
     def _stage_memory(self, stage: int, kept: list[Floats], working: Floats, shared: Sharding) -> MemoryParts:
         counts = self.frame.counts(stage)
-        kinds = len(self.frame.sizes.parameters)
-        embedding, head = counts[kinds], counts[kinds + 1]
-        dense = weighted([self.frame.at(p.dense) for p in self.frame.sizes.parameters], counts[:kinds])
-        dense = dense + embedding * self.frame.at(self.frame.sizes.embedding_parameters)
-        dense = dense + head * self.frame.at(self.frame.sizes.head_parameters.dense)
-        dense = dense + head * (1 - embedding) * self.frame.at(self.frame.sizes.tied_parameters)
-        expert = weighted([self.frame.at(p.expert) for p in self.frame.sizes.parameters], counts[:kinds])
-        expert = expert + head * self.frame.at(self.frame.sizes.head_parameters.expert)
+        step, (embedding, head) = self.frame.sizes.step, counts[-2:]
+        dense = weighted([self.frame.at(p.dense) for p in step.parameters], counts)
+        dense = dense + head * (1 - embedding) * self.frame.at(step.tied)
+        expert = weighted([self.frame.at(p.expert) for p in step.parameters], counts)
         recipe = self.frame.job.recipe
         optimizer = recipe.optimizer_bytes * (1 - self.frame.table.offload_optimizer)
-        held = weighted(kept, counts[:kinds]) + head * self.frame.job.model.prediction_layers * kept[-1]
+        held = weighted(kept, self.frame.row_counts(stage)[:-2])
+        if ahead := self.frame.job.model.prediction_layers:
+            held = held + head * ahead * self.frame.kept(self.frame.sizes.activations[-1])
         flight = np.where(self.frame.table.offload_activations > 0, np.minimum(2.0, self.frame.micro_batches), 1.0)
         in_flight = self._in_flight(self.frame.stages.stage[self.frame.line, stage])
         flight = np.where(self.frame.table.offload_activations > 0, np.minimum(flight, in_flight), in_flight)
@@ -114,14 +111,15 @@ class StageMemory:
         recomputed block."""
         sizes, recipe = self.frame.sizes, self.frame.job.recipe
         buffers = working + head * self.frame.at(self.frame.sizes.logits_bytes)
+        step = sizes.step
         blocks = [
             np.where(shared.weights > 1, self.frame.at(p.dense), 0.0)
             + np.where(shared.expert_weights > 1, self.frame.at(p.expert), 0.0)
-            for p in self.frame.sizes.parameters
+            for p in step.parameters[:-2]
         ]
         edges = (
-            embedding * self.frame.at(sizes.embedding_parameters),
-            head * self.frame.at(sizes.head_parameters.dense + sizes.tied_parameters),
+            embedding * self.frame.at(step.parameters[-2].dense),
+            head * self.frame.at(step.parameters[-1].dense + step.tied),
         )
         blocks += [np.where(shared.weights > 1, edge, 0.0) for edge in edges]
         largest: Floats = np.max(blocks, axis=0)

@@ -29,11 +29,13 @@ class Synchronisation:
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """Seconds to reduce all gradients once and to gather all parameters, the share of the last bucket, which
-    nothing hides, and the parameters that a rank updates."""
+    """Seconds to reduce all bucketed gradients once and to gather all parameters, the share of the last bucket,
+    which nothing hides, and the parameters that a rank updates.  ``single_s`` is for what is summed at the end
+    of the step and never hidden: vectors in buffers of their own, loss and norm."""
 
     reduce_s: Floats
     gather_s: Floats
+    single_s: Floats
     last: Floats
     updated: Floats
 
@@ -46,16 +48,20 @@ class StepSynchronisation:
 
     def totals(self) -> StepTotals:
         """Dense and expert gradients together."""
-        pair, sharded = self.frame.pair, self.frame.table.zero > 0
+        pair = self.frame.pair
         reduce_s, gather_s, updated = self.frame.zeros(), self.frame.zeros(), self.frame.zeros()
+        single_s = self.frame.at(self.frame.costs.scalars_s)
         last = np.ones(len(self.frame))
         for gradients in self.frame.gradients:
             step = gradients.step
-            reduce_s += np.where(sharded, step.scatter_s[pair], step.all_reduce_s[pair])
+            bucketed = gradients.by_zero[pair] > 0
+            sharded = (self.frame.table.zero > 0) & bucketed
+            single_s = single_s + np.where(bucketed, 0.0, step.all_reduce_s[pair])
+            reduce_s += bucketed * np.where(sharded, step.scatter_s[pair], step.all_reduce_s[pair])
             gather_s += np.where(sharded, step.gather_s[pair], 0.0)
             last = np.minimum(last, 1.0 / step.buckets[pair])
             updated += gradients.elements[pair] / np.where(sharded, gradients.replicas[pair], 1.0)
-        return StepTotals(reduce_s, gather_s, last, updated)
+        return StepTotals(reduce_s, gather_s, single_s, last, updated)
 
     def costs(self, slowest: Slowest) -> Synchronisation:
         """Once per step: reduce gradients, update, gather parameters."""
@@ -67,7 +73,7 @@ class StepSynchronisation:
         early = np.minimum(reduce_s * (1 - last), slowest.backward) * self.frame.table.overlap_reduce
         ahead = np.minimum(gather_s * (1 - last), slowest.forward) * self.frame.table.overlap_gather
         hidden = constants.overlap_cost * (rounds * early + ahead)
-        exposed = rounds * (reduce_s - early) + gather_s - ahead + hidden
+        exposed = rounds * (reduce_s - early) + gather_s - ahead + hidden + totals.single_s
         exposed += np.where(self.frame.table.schedule == ZBV, 0.0, self.frame.at(self.frame.costs.tied_s))
         memory_Bps = accelerator.memory_Bps * constants.optimizer_efficiency
         host_Bps = accelerator.host_Bps * constants.host_efficiency

@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from weft.collectives.cost import Network, collective_s, lower_bound_s
-from weft.layout.iteration import bucket_count
-from weft.layout.mesh import Spread, degrees, spread, spread_of, strides
-from weft.layout.table import Floats, Index, LayoutTable, Mask
+from weft.layout.mesh import spread
+from weft.layout.step import Reduction, Unit
+from weft.layout.table import Floats, LayoutTable
 from weft.model.job import Recipe
-
-
-@dataclass(frozen=True, slots=True)
-class WeightGroups:
-    """Ranks that share a weight at rest (``shard``) and that hold copies of it (``replica``), for dense and
-    expert weights.
-
-    With z = 1 weights are whole and replicas are the ranks of context and data; with z > 1 they are cut
-    over context
-    and z, as torchtitan and Megatron-FSDP do, and replicas are the ranks of data.
-    """
-
-    shard: Spread
-    replica: Spread
-    expert_shard: Spread
-    expert_replica: Spread
-
-
-def weight_groups(mesh: LayoutTable, spans: tuple[int, ...]) -> WeightGroups:
-    """The groups of each distinct mesh."""
-    sharded = mesh.z > 1
-    shard = _where(sharded, spread(mesh, ("context", "z"), spans), _single(mesh, spans))
-    replica = _where(sharded, spread(mesh, ("data",), spans), spread(mesh, ("context", "data"), spans))
-    copies, step = degrees(mesh, "expert_data"), strides(mesh, "expert_data")
-    cut = np.where(sharded, copies // np.gcd(copies, mesh.data), 1)
-    expert_shard = spread_of([cut], [step], spans, ("expert_shard",))
-    expert_replica = spread_of([copies // cut], [step * cut], spans, ("expert_replica",))
-    return WeightGroups(shard, replica, expert_shard, expert_replica)
-
-
-def _single(mesh: LayoutTable, spans: tuple[int, ...]) -> Spread:
-    one = np.ones(len(mesh))
-    return Spread(one, tuple(one for _ in spans))
-
-
-def _where(mask: Mask, yes: Spread, no: Spread) -> Spread:
-    members = tuple(np.where(mask, a, b) for a, b in zip(yes.members, no.members, strict=True))
-    return Spread(np.where(mask, yes.size, no.size), members, yes.axes if mask.all() else no.axes)
-
-
-def take(group: Spread, rows: Index) -> Spread:
-    """The given rows of a spread."""
-    return Spread(group.size[rows], tuple(members[rows] for members in group.members), group.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,47 +28,55 @@ class StepCosts:
     buckets: Floats
 
 
-def step_costs(elements: Floats, recipe: Recipe, replica: Spread, network: Network) -> StepCosts:
-    """Costs of synchronising ``elements`` gradients per rank over their replicas."""
-    buckets = bucket_count(elements, replica.size)
-    gradients = elements / buckets * recipe.gradient_bytes
-    weights = elements / buckets * recipe.element_bytes
-    return StepCosts(
-        all_reduce_s=buckets * collective_s("all-reduce", gradients, replica, network),
-        scatter_s=buckets * collective_s("reduce-scatter", gradients, replica, network),
-        gather_s=buckets * collective_s("all-gather", weights, replica, network),
-        buckets=buckets,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class GradientCosts:
-    """Gradients of the largest stage that a rank keeps (``elements``), their ``replicas``, and what a step
-    costs."""
+    """Gradients of the largest stage that a rank keeps (``elements``), their ``replicas``, what a step costs,
+    and whether ``zero`` shards them (``by_zero``, 0 or 1)."""
 
     elements: Floats
     replicas: Floats
     step: StepCosts
+    by_zero: Floats
+
+
+def gradient_costs(one: Reduction, recipe: Recipe, table: LayoutTable, network: Network) -> GradientCosts:
+    """Costs of synchronising a stage's gradients over their replicas."""
+    group, buckets = spread(table, one.axes, network.spans), one.buckets
+    whole = one.elements / buckets * recipe.gradient_bytes
+    gradients, weights = (one.padded / buckets * width for width in (recipe.gradient_bytes, recipe.element_bytes))
+    step = StepCosts(
+        all_reduce_s=buckets * collective_s("all-reduce", whole, group, network),
+        scatter_s=buckets * collective_s("reduce-scatter", gradients, group, network),
+        gather_s=buckets * collective_s("all-gather", weights, group, network),
+        buckets=buckets,
+    )
+    return GradientCosts(one.elements, group.size, step, np.full_like(group.size, float(one.by_zero)))
 
 
 @dataclass(frozen=True, slots=True)
 class ShardCosts:
-    """Seconds to gather one block's weights over z (and context), and to reduce-scatter its gradients."""
+    """Seconds in one micro-batch to gather a part's weights over their shards, forward, backward and to replay,
+    and to scatter its gradients; the least that the first two and the last take at peak."""
 
-    gather_s: Floats
+    forward_s: Floats
+    backward_s: Floats
+    replay_s: Floats
     scatter_s: Floats
     bound_s: Floats
 
-    def __add__(self, other: ShardCosts) -> ShardCosts:
-        return ShardCosts(
-            self.gather_s + other.gather_s, self.scatter_s + other.scatter_s, self.bound_s + other.bound_s
-        )
 
-
-def shard_costs(elements: Floats, recipe: Recipe, shard: Spread, network: Network, pieces: float) -> ShardCosts:
-    """Costs of one block of ``elements`` weights per rank (gathered), in so many ``pieces``."""
-    weights, gradients = elements / pieces * recipe.element_bytes, elements / pieces * recipe.gradient_bytes
-    gather = pieces * collective_s("all-gather", weights, shard, network)
-    scatter = pieces * collective_s("reduce-scatter", gradients, shard, network)
-    bound = lower_bound_s("all-gather", elements * recipe.element_bytes, shard, network)
-    return ShardCosts(gather, scatter, np.where(shard.size > 1, bound, 0.0))
+def shard_costs(units: Iterable[Unit], recipe: Recipe, table: LayoutTable, network: Network) -> ShardCosts:
+    """Costs of a part's units of sharding, one after the other."""
+    forward, backward, replay, scatter, bound = (np.zeros(len(table)) for _ in range(5))
+    for one in units:
+        group = spread(table, one.axes, network.spans)
+        weights = one.elements * recipe.element_bytes
+        gather_s = one.calls * collective_s("all-gather", weights, group, network)
+        gradients = one.elements * recipe.gradient_bytes
+        forward += one.forward * gather_s
+        backward += one.backward * gather_s
+        replay += one.replay * gather_s
+        scatter += one.calls * collective_s("reduce-scatter", gradients, group, network)
+        least = one.calls * lower_bound_s("all-gather", weights, group, network)
+        bound += (one.forward + one.backward + 1) * np.where(group.size > 1, least, 0.0)
+    return ShardCosts(forward, backward, replay, scatter, bound)

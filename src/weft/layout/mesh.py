@@ -12,10 +12,24 @@ from weft.layout.table import Floats, Ints, LayoutTable
 
 EXPERT_AXES = ("expert_tensor", "expert", "expert_data")
 """Axes of the experts' own mesh within a stage, inner to outer."""
+WEIGHT_GROUPS = ("shard", "replica", "expert_shard", "expert_replica", "tied", "copies", "token_copies")
+"""Groups that share weights, named like axes.
+
+With z = 1 weights are whole, and their replicas are the ranks of context and data.  With z > 1 they are cut
+over context and z (``shard``), as torchtitan and Megatron-FSDP do, and replicas are the ranks of data.
+``tied``: the first and the last stage, which both hold a tied embedding.  ``copies``: the ranks of z and data,
+each of which holds a vector whole; ``token_copies``: with sequence parallelism those of x too, each of which
+has met other tokens.
+"""
 
 
 def degrees(table: LayoutTable, axis: str) -> Ints:
-    """Size of a mesh axis per row; the expert axes included."""
+    """Size of a mesh axis per row; the expert axes and ``WEIGHT_GROUPS`` included."""
+    if axis in WEIGHT_GROUPS:
+        size = np.ones(len(table), dtype=np.int64)
+        for factor, _ in _weight_factors(table, axis):
+            size = size * factor
+        return size
     if axis == "expert_data":
         return table.stage_ranks // (table.expert * table.expert_tensor)
     return table.column(axis)
@@ -89,20 +103,89 @@ class Spread:
     axes: tuple[str, ...] = ()
 
 
+def expert_cut(copies: Ints, z: Ints, data: Ints) -> Ints:
+    """By how much an expert's weights are cut at rest, of its ``copies`` in a stage: whole copies remain for
+    each rank of data that the copies span."""
+    cut: Ints = np.where(z > 1, copies // np.gcd(copies, data), 1)
+    return cut
+
+
 def spread(table: LayoutTable, axes: Sequence[str], spans: Sequence[int]) -> Spread:
-    """Spread of the groups over ``axes`` (their product) on tiers of ``spans`` accelerators."""
+    """Spread of the groups over ``axes`` (their product; also ``WEIGHT_GROUPS``) on tiers of ``spans``
+    accelerators."""
     factors = [factor for axis in axes for factor in _factors(table, axis)]
-    return spread_of([size for size, _ in factors], [step for _, step in factors], spans, tuple(axes))
+    names = tuple(name for axis in axes for name in _real_axes(table, axis))
+    return spread_of([size for size, _ in factors], [step for _, step in factors], spans, names)
 
 
 def _factors(table: LayoutTable, axis: str) -> list[tuple[Ints, Ints]]:
     """Sizes and strides that make up an axis: two for an experts' axis that pipeline stages interrupt."""
+    if axis in WEIGHT_GROUPS:
+        return _weight_factors(table, axis)
     size, step = degrees(table, axis), strides(table, axis)
     if axis not in EXPERT_AXES:
         return [(size, step)]
     room = np.maximum(strides(table, "pipeline") // step, 1)
     inner = np.where(step * size > room * step, np.gcd(room, size), size)
     return [(inner, step), (size // inner, step * room * table.pipeline)]
+
+
+def _weight_factors(table: LayoutTable, group: str) -> list[tuple[Ints, Ints]]:
+    """Sizes and strides of a group that shares weights."""
+    if group == "tied":
+        apart = table.pipeline - 1
+        return [(np.where(apart > 0, 2, 1), strides(table, "pipeline") * np.maximum(apart, 1))]
+    if group in ("expert_shard", "expert_replica"):
+        copies, step = degrees(table, "expert_data"), strides(table, "expert_data")
+        cut = expert_cut(copies, table.z, table.data)
+        return [(cut, step)] if group == "expert_shard" else [(copies // cut, step * cut)]
+    counted = {
+        "shard": {"context": table.z > 1, "z": table.z > 1},
+        "replica": {"context": table.z == 1, "data": table.data > 0},
+        "copies": {"z": table.z > 0, "data": table.data > 0},
+        "token_copies": {"x": table.sequence_parallel > 0, "z": table.z > 0, "data": table.data > 0},
+    }
+    return [(np.where(mask, degrees(table, axis), 1), strides(table, axis)) for axis, mask in counted[group].items()]
+
+
+def _real_axes(table: LayoutTable, axis: str) -> tuple[str, ...]:
+    """The mesh axes that a group is over: of all rows, or as it is without sharding where rows differ."""
+    sharded = bool((table.z > 1).all())
+    if axis == "shard":
+        return ("context", "z") if sharded else ()
+    if axis == "replica":
+        return ("data",) if sharded else ("context", "data")
+    if axis in ("copies", "token_copies"):
+        rows = ("z", "data")
+        return ("x", *rows) if axis == "token_copies" and table.sequence_parallel.all() else rows
+    return (axis,)
+
+
+def real_axes(layout: Layout, axes: Sequence[str]) -> tuple[str, ...]:
+    """The mesh axes of a layout that groups are over; those of experts' weights and ``tied`` stay."""
+    table = LayoutTable.of([layout])
+    return tuple(name for axis in axes for name in _real_axes(table, axis))
+
+
+def rank_groups(layout: Layout, axes: Sequence[str]) -> Ints:
+    """Ranks of every group over ``axes`` in order, one group a row; also of ``WEIGHT_GROUPS``."""
+    axes = real_axes(layout, axes)
+    if axes == ("tied",):
+        return groups(layout, "pipeline")[:, [0, -1]]
+    if axes in (("expert_shard",), ("expert_replica",)):
+        copies = groups(layout, "expert_data")
+        cut = int(expert_cut(*(np.array([one]) for one in (copies.shape[1], layout.z, layout.data)))[0])
+        shards = copies.reshape(len(copies), -1, cut)
+        whole = shards if axes == ("expert_shard",) else shards.swapaxes(1, 2)
+        return whole.reshape(-1, whole.shape[-1])
+    if len(axes) == 1:
+        return groups(layout, axes[0])
+    order = layout.order
+    ranks = np.arange(layout.world).reshape([getattr(layout, name) for name in reversed(order)])
+    outer_first = sorted(axes, key=order.index, reverse=True)
+    places = [len(order) - 1 - order.index(axis) for axis in outer_first]
+    size = int(np.prod([getattr(layout, axis) for axis in axes]))
+    return np.moveaxis(ranks, places, range(-len(places), 0)).reshape(-1, size)
 
 
 def spread_of(

@@ -1,11 +1,10 @@
-"""The one list of an iteration's computations and collectives, on one rank, over arrays of layouts.
+"""Computations and activations' collectives of an iteration, on one rank, over arrays of layouts.
 
-``block_operations`` lists one block and one micro-batch, ``embedding_operations`` and ``head_operations``
-what is before and behind the blocks; ``weft.layout.iteration`` adds what keeps weights and gradients
-together.  The estimator times this list, the simulator turns it into traffic and the runtime is checked
-against it.  Sizes follow Agarwal's 3D matrix multiplication as AxoNN arranges it (arXiv 2305.13525), of which
-Megatron's tensor parallelism (arXiv 2104.04473), its sequence parallelism (arXiv 2205.05198) and FSDP are
-special cases: y = z = 1, and x = y = 1.
+``part_operations`` lists a micro-batch of each kind of block, of the embedding before them and of the head
+behind them; ``weft.layout.step`` adds what keeps weights and gradients together.  Sizes follow Agarwal's 3D
+matrix multiplication as AxoNN arranges it (arXiv 2305.13525), of which Megatron's tensor parallelism
+(arXiv 2104.04473), its sequence parallelism (arXiv 2205.05198) and FSDP are special cases: y = z = 1, and
+x = y = 1.
 """
 
 from __future__ import annotations
@@ -473,7 +472,19 @@ def _activations(block: Block, sizes: Sizes) -> Iterator[tuple[Linear, Floats, F
         yield linear, _rows(linear, sizes, block), layer
 
 
-# Embedding and head -----------------------------------------------------------------------------
+# Parts of a model -------------------------------------------------------------------------------
+
+
+def part_operations(model: Model, recipe: Recipe, sizes: Sizes) -> tuple[Operations, ...]:
+    """What each kind of block, the embedding, and the head with the prediction modules behind it do."""
+    head = head_operations(model, recipe, sizes)
+    if model.prediction_layers:
+        more = prediction_operations(model, recipe, sizes)
+        head = Operations(
+            computations=head.computations + more.computations, collectives=head.collectives + more.collectives
+        )
+    blocks = (block_operations(kind, recipe, sizes) for kind in model.kinds)
+    return (*blocks, embedding_operations(model, recipe, sizes), head)
 
 
 def embedding_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:

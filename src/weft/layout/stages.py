@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, Ints, collapse
 from weft.model.spec import Model
 
@@ -43,33 +44,51 @@ class StageTable:
     """Distinct stages of each pipeline of a search, padded to the same number per pipeline.
 
     Arrays have shape (pipelines, stages): ``counts[kind]`` blocks of each kind, ``embedding`` and ``head``
-    0 or 1,
-    ``stage`` the first stage index that looks so, ``repeats`` how many stages do (0 for padding).
+    0 or 1, ``first[kind]`` blocks of each kind among the first 0, 1, 2, ... of a stage (a further axis, of 0 alone
+    unless ``ordered``), ``stage`` the first stage index that looks so, ``repeats`` how many stages do (0 for padding).
     """
 
     counts: tuple[Floats, ...]
     embedding: Floats
     head: Floats
+    first: tuple[Floats, ...]
     stage: Floats
     repeats: Floats
 
+    def first_blocks(self, line: Index, stage: int, first: Ints) -> list[Floats]:
+        """Blocks of each kind among so many first ones of a stage, on lines of an ``ordered`` table."""
+        if len(self.counts) == 1:
+            return [np.minimum(self.counts[0][line, stage], first)]
+        until = np.minimum(first, self.first[0].shape[-1] - 1)
+        return [counted[line, stage, until] for counted in self.first]
 
-def stage_table(model: Model, pipeline: Ints, virtual: Ints, wraps: Ints) -> tuple[StageTable, Index]:
+
+def stage_table(
+    model: Model, pipeline: Ints, virtual: Ints, wraps: Ints, *, ordered: bool = False
+) -> tuple[StageTable, Index]:
     """The stages of every (pipeline, virtual stages) pair of a table.
 
     ``wraps`` is 1 where the second chunk runs back through the stages (ZB-V), so that the first stage also
-    holds the last chunk.  Returns the table and, for each row, its line in it.
+    holds the last chunk.  ``ordered`` also tells stages apart by the order of their blocks, and keeps it.
+    Returns the table and, for each row, its line in it.
     """
     groups = collapse((pipeline, virtual, wraps))
     kinds = len(model.kinds)
-    lines = [_distinct(_compositions(model, int(pipeline[i]), int(virtual[i]), bool(wraps[i]))) for i in groups.first]
+    places = model.layers if ordered and kinds > 1 else 0
+    lines = [
+        _distinct(_compositions(model, int(pipeline[i]), int(virtual[i]), bool(wraps[i]), places))
+        for i in groups.first
+    ]
     width = max(len(line) for line in lines)
-    packed = np.zeros((len(lines), width, kinds + 4))
+    packed = np.zeros((len(lines), width, kinds + places + 4))
     for i, line in enumerate(lines):
         packed[i, : len(line)] = line
     counts = tuple(np.ascontiguousarray(packed[:, :, k]) for k in range(kinds))
-    rest = [np.ascontiguousarray(packed[:, :, kinds + j]) for j in range(4)]
-    return StageTable(counts, *rest), groups.group
+    embedding, head, stage, repeats = (np.ascontiguousarray(packed[:, :, j]) for j in (kinds, kinds + 1, -2, -1))
+    order = packed[:, :, kinds + 2 : -2]
+    none = np.zeros((*order.shape[:2], 1))
+    first = tuple(np.concatenate([none, np.cumsum(order == kind, axis=-1)], axis=-1) for kind in range(kinds))
+    return StageTable(counts, embedding, head, first, stage, repeats), groups.group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +120,91 @@ def model_chunks(
         start += count
 
 
-def _compositions(model: Model, pipeline: int, virtual: int, wraps: bool) -> Floats:
-    """One line a stage: blocks of each kind, holds the embedding, holds the head, its index."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldChunk:
+    """A chunk of a stage, or all its chunks together, as numbers.
+
+    ``counts`` are blocks of each kind, embeddings and heads; ``replayed`` the blocks of each kind that are
+    computed again before their backward; ``passes_on`` how many chunks hand activations to another stage,
+    ``receives`` how many get them from one.
+    """
+
+    stage: int
+    counts: tuple[float, ...]
+    replayed: tuple[float, ...]
+    passes_on: int
+    receives: int
+
+    @property
+    def holds_embedding(self) -> bool:
+        return self.counts[-2] > 0
+
+    @property
+    def holds_head(self) -> bool:
+        return self.counts[-1] > 0
+
+    @classmethod
+    def together(cls, chunks: Sequence[HeldChunk]) -> HeldChunk:
+        """All chunks of one stage."""
+        return cls(
+            stage=chunks[0].stage,
+            counts=tuple(map(sum, zip(*(chunk.counts for chunk in chunks), strict=True))),
+            replayed=tuple(map(sum, zip(*(chunk.replayed for chunk in chunks), strict=True))),
+            passes_on=sum(chunk.passes_on for chunk in chunks),
+            receives=sum(chunk.receives for chunk in chunks),
+        )
+
+
+def held_chunks(model: Model, layout: Layout) -> list[HeldChunk]:
+    """The chunks of a layout in model order.
+
+    Full recomputation that is limited to ``recompute_layers`` takes the first blocks of each stage.
+    """
     sequence, kinds = model.block_sequence(), len(model.kinds)
-    lines = np.zeros((pipeline, kinds + 3))
+    wraps = layout.schedule == "zbv"
+    chunks = list(
+        model_chunks(sequence, layout.pipeline, layout.virtual_stages, wraps=wraps, behind=model.prediction_layers)
+    )
+    full = layout.recompute == "full"
+    left = dict.fromkeys(range(layout.pipeline), (layout.recompute_layers or len(sequence)) if full else 0)
+    found = []
+    for i, chunk in enumerate(chunks):
+        again = chunk.blocks[: left[chunk.stage]]
+        left[chunk.stage] -= len(again)
+        beside = [other.stage != chunk.stage for other in chunks[max(i - 1, 0) : i + 2] if other is not chunk]
+        last = i + 1 == len(chunks)
+        found.append(
+            HeldChunk(
+                stage=chunk.stage,
+                counts=(*_by_kind(chunk.blocks, kinds), float(chunk.embedding), float(chunk.head)),
+                replayed=_by_kind(again, kinds),
+                passes_on=0 if last else int(beside[-1]),
+                receives=0 if i == 0 else int(beside[0]),
+            )
+        )
+    return found
+
+
+def _by_kind(blocks: Sequence[int], kinds: int) -> tuple[float, ...]:
+    return tuple(float(blocks.count(kind)) for kind in range(kinds))
+
+
+def _compositions(model: Model, pipeline: int, virtual: int, wraps: bool, places: int) -> Floats:
+    """One line a stage: blocks of each kind, holds the embedding, holds the head, the kinds of its blocks in
+    order (as many ``places``, -1 behind the last), its index."""
+    sequence, kinds = model.block_sequence(), len(model.kinds)
+    lines = np.zeros((pipeline, kinds + places + 3))
+    lines[:, kinds + 2 : -1] = -1
+    filled = [kinds + 2] * pipeline
     for chunk in model_chunks(sequence, pipeline, virtual, wraps=wraps, behind=model.prediction_layers):
         line = lines[chunk.stage]
         line[:kinds] += np.bincount(np.array(chunk.blocks, dtype=np.int64), minlength=kinds)
         line[kinds : kinds + 2] += (chunk.embedding, chunk.head)
-    lines[:, kinds + 2] = np.arange(pipeline)
+        if places:
+            start = filled[chunk.stage]
+            filled[chunk.stage] = start + len(chunk.blocks)
+            line[start : filled[chunk.stage]] = chunk.blocks
+    lines[:, -1] = np.arange(pipeline)
     return lines
 
 

@@ -1,6 +1,6 @@
 """4D-parallel training in PyTorch: AxoNN's algorithm (arXiv 2305.13525) as small objects without globals.
 
-Every object receives its ``Grid``.  What is communicated is what ``weft.layout.iteration`` predicts.
+Every object receives its ``Grid``.  What is communicated is what ``weft.layout.step`` predicts.
 """
 
 from weft.errors import MissingExtra

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 from weft.errors import BadInput
-from weft.layout.iteration import check_runnable
 from weft.layout.spec import AXES, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
 from weft.layout.table import CODES, encode
+from weft.layout.trainable import check_runnable
 from weft.model.spec import Model
 from weft.solvers.divisors import divisors
 
@@ -73,7 +73,7 @@ class Space:
 
 
 def runnable(space: Space, model: Model) -> Space:
-    """The part of a space that ``weft.runtime`` trains, as ``weft.layout.iteration.check_runnable`` has it.
+    """The part of a space that ``weft.runtime`` trains, as ``weft.layout.step.check_runnable`` has it.
 
     Raises:
         Unsupported: the runtime does not train the model.

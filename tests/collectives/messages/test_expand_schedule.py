@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.collectives.messages.scheduled import equal, schedule_plan
@@ -101,7 +101,6 @@ POLICIES = ("baseline", "fused", "themis", "weft")
 
 
 @given(networks, st.sampled_from(BALANCED_KINDS), st.sampled_from(POLICIES), st.integers(1, 5))
-@settings(max_examples=120, deadline=None)
 def test_every_contribution_arrives_exactly_once(network, kind, policy, chunks):
     ranks = int(np.prod([one.size for one in network]))
     assume(2 <= ranks <= 48)
@@ -119,7 +118,6 @@ def test_three_dimensions_of_different_kinds(kind, policy):
 
 
 @given(networks, st.sampled_from(BALANCED_KINDS), st.sampled_from(POLICIES), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
 def test_messages_stay_in_their_groups_and_chunks_keep_their_orders(network, kind, policy, chunks):
     """Ranks of a message differ in one coordinate, and a chunk takes the dimensions one after the other."""
     sizes = [one.size for one in network]
@@ -146,7 +144,6 @@ def test_messages_stay_in_their_groups_and_chunks_keep_their_orders(network, kin
 
 
 @given(networks, st.sampled_from(BALANCED_KINDS), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
 def test_a_dimension_works_on_one_chunk_at_a_time_in_the_schedules_order(network, kind, chunks):
     sizes = [one.size for one in network]
     ranks = int(np.prod(sizes))
@@ -173,7 +170,6 @@ def without_repeats(values):
 
 
 @given(networks, st.sampled_from(BALANCED_KINDS), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
 def test_bytes_are_those_of_the_stages(network, kind, chunks):
     """Every rank sends as much; on a line those in the middle pass more on than the ends."""
     ranks = int(np.prod([one.size for one in network]))
@@ -215,7 +211,6 @@ def test_shares_are_cut_right():
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
 def test_each_order_has_its_share_of_the_chunks(count, seed):
     """At most one chunk more or less than the bytes ask for, for each run of an order."""
     random = np.random.default_rng(seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.chunks import request
@@ -36,7 +36,6 @@ def timed(network, kind, policy, active, chunks=6):
 
 @pytest.mark.parametrize("active", ACTIVE)
 @given(networks, st.sampled_from(KINDS), st.sampled_from(POLICIES), st.integers(1, 250))
-@settings(max_examples=40, deadline=None)
 def test_activity_adds_up_to_the_work(active, network, kind, policy, bins):
     one = timed(network, kind, policy, active)
     shares = activity(one, bins=bins)
@@ -48,7 +47,6 @@ def test_activity_adds_up_to_the_work(active, network, kind, policy, bins):
 
 @pytest.mark.parametrize("active", ACTIVE)
 @given(networks, st.sampled_from(KINDS), st.sampled_from(POLICIES))
-@settings(max_examples=40, deadline=None)
 def test_intervals_are_apart_and_in_order(active, network, kind, policy):
     one = timed(network, kind, policy, active)
     for dimension in range(len(network)):

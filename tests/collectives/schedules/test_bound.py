@@ -84,7 +84,6 @@ def some_schedules(rng, asked, *, mirror=None):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=80, deadline=None)
 def test_nothing_is_faster_than_the_bound(seed):
     rng = np.random.default_rng(seed)
     asked = some_request(rng)
@@ -99,7 +98,7 @@ def test_nothing_is_faster_than_the_bound(seed):
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_gathers_that_do_not_mirror_are_not_faster_than_the_bound(seed, latency):
     rng = np.random.default_rng(seed)
     dimensions = some_dimensions(rng, most=3, latency=latency, reduces=False)
@@ -204,7 +203,6 @@ def plain_request(rng, *, sizes):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
 def test_the_bandwidth_bound_is_the_optimum(seed):
     """Prices of the dimensions prove that no shares of the orders load the network less."""
     rng = np.random.default_rng(seed)
@@ -217,7 +215,6 @@ def test_the_bandwidth_bound_is_the_optimum(seed):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
 def test_two_dimensions_by_enumeration(seed):
     """The best of both orders alone and of the mix that loads both dimensions alike."""
     rng = np.random.default_rng(seed)
@@ -230,7 +227,6 @@ def test_two_dimensions_by_enumeration(seed):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
 def test_one_dimension_by_hand(seed):
     """Work and latency one after the other; a single chunk reaches it."""
     rng = np.random.default_rng(seed)
@@ -247,7 +243,7 @@ def test_one_dimension_by_hand(seed):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_latency_and_bandwidth_both_bound(seed):
     """At least the bandwidth's time, and the latency of the order that has least."""
     rng = np.random.default_rng(seed)

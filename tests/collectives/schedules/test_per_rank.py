@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.messages.flows import expand
@@ -163,7 +163,6 @@ def by_messages(steps, now, slowness, latency_s):
 
 @pytest.mark.parametrize("active", ACTIVE)
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
 def test_as_the_slow_simulator(active, seed):
     rng = np.random.default_rng(seed)
     timed = some_timed(rng, active=active)
@@ -193,7 +192,6 @@ def test_ranks_alike_take_the_symmetric_time(of, algorithm, active):
 
 @pytest.mark.parametrize("active", ACTIVE)
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
 def test_any_schedule_on_ranks_alike_takes_the_symmetric_time(active, seed):
     rng = np.random.default_rng(seed)
     timed = some_timed(rng, active=active, most=8)
@@ -223,7 +221,6 @@ def test_in_whole_nanoseconds_ranks_are_as_fast_to_a_nanosecond_a_step():
 
 @pytest.mark.parametrize("active", ACTIVE)
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=50, deadline=None)
 def test_a_late_rank_delays_by_its_delay_less_the_slack(active, seed):
     """Whoever is late still has all of its bytes to send: at most the idle time of the busiest dimension
     can be made good."""
@@ -242,7 +239,6 @@ def test_a_late_rank_delays_by_its_delay_less_the_slack(active, seed):
 
 @pytest.mark.parametrize("active", ACTIVE)
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=50, deadline=None)
 def test_later_starts_and_slower_links_never_help(active, seed):
     rng = np.random.default_rng(seed)
     timed = some_timed(rng, active=active)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.bound import best_shares, ideal_s
@@ -161,7 +161,6 @@ def test_auto_is_one_without_latency_and_overlap_where_it_costs(policy):
     st.integers(1, 64),
     st.sampled_from(["all-reduce", "reduce-scatter", "all-gather"]),
 )
-@settings(max_examples=60, deadline=None)
 def test_auto_is_one_where_latencies_in_a_row_cost_half_a_percent(power, policy, chunks, kind):
     """Steps of a chunk on the switch of 8 and the ring of 4: 3 each way, for every one of the chunks."""
     one = asked(kind, latency_s=10**power)
@@ -187,7 +186,6 @@ def test_independent_is_never_slower(kind):
 
 
 @given(st.sampled_from(POLICIES), st.floats(1.0, 1e12), st.sampled_from(["all-reduce", "all-gather"]))
-@settings(max_examples=40, deadline=None)
 def test_chunks_add_up(policy, bytes_, kind):
     found = schedule(asked(kind, bytes_), policy)
     assert found.schedule.chunk_bytes.sum() == pytest.approx(bytes_)

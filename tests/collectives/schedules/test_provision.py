@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.bound import best_shares, ideal_s
@@ -37,7 +37,6 @@ def sent(sizes):
 
 
 @given(networks)
-@settings(max_examples=80, deadline=None)
 def test_verdicts_say_whether_the_baseline_waits_for_the_outer_dimension(network):
     sizes, widths = network
     found = provision(asked(sizes, widths)).pairs
@@ -68,7 +67,6 @@ def test_dimensions_of_one_do_not_count():
 
 
 @given(networks)
-@settings(max_examples=60, deadline=None)
 def test_just_enough_makes_every_pair_just_enough(network):
     sizes, widths = network
     split = provision(asked(sizes, widths)).just_enough_Bps
@@ -104,7 +102,6 @@ def over_ideal(one):
 
 
 @given(networks, st.sampled_from(["all-reduce", "reduce-scatter", "all-gather"]))
-@settings(max_examples=60, deadline=None)
 def test_enough_is_enough_and_a_little_less_is_not(network, kind):
     sizes, widths = network
     one = asked(sizes, widths, kind)

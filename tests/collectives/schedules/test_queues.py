@@ -193,7 +193,6 @@ def assert_same(chart, slow, operations):
 @pytest.mark.parametrize("active", ACTIVE)
 @pytest.mark.parametrize("rule", RULES)
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
 def test_one_collective_as_the_slow_simulator(rule, active, seed):
     operations, dimensions = some_chunks(np.random.default_rng(seed))
     slow = Reference(operations, dimensions, rule, active, (0.0,), ((),))
@@ -220,7 +219,6 @@ def some_tasks(rng):
 @pytest.mark.parametrize("active", ACTIVE)
 @pytest.mark.parametrize("rule", RULES)
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
 def test_programs_as_the_slow_simulator(rule, active, seed):
     operations, dimensions, seconds, waits = some_tasks(np.random.default_rng(seed))
     slow = Reference(operations, dimensions, rule, active, seconds, waits)
@@ -230,7 +228,6 @@ def test_programs_as_the_slow_simulator(rule, active, seed):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(ACTIVE))
-@settings(max_examples=60, deadline=None)
 def test_any_order_that_can_be_kept_as_the_slow_simulator(seed, active):
     """The order of one run, kept by operations whose work is another."""
     rng = np.random.default_rng(seed)
@@ -254,7 +251,7 @@ def with_ties(rng):
 @pytest.mark.parametrize("active", [*ACTIVE, 64])
 @pytest.mark.parametrize("rule", RULES)
 @given(st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @example(0, True)
 def test_a_fixed_order_repeats_any_run(rule, active, seed, ties):
     operations, dimensions = (with_ties if ties else some_chunks)(np.random.default_rng(seed))
@@ -281,7 +278,6 @@ def test_runs_repeat_to_the_bit(rule):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(RULES), st.sampled_from(ACTIVE))
-@settings(max_examples=60, deadline=None)
 def test_nobody_moves_faster_than_the_bandwidth(seed, rule, active):
     operations, dimensions = some_chunks(np.random.default_rng(seed))
     passages = passages_of(operations)

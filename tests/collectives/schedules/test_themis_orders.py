@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.chunks import request
@@ -59,7 +59,6 @@ def some_dimensions(rng, most=5):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(KINDS))
-@settings(max_examples=150, deadline=None)
 def test_orders_are_the_algorithms(seed, kind):
     rng = np.random.default_rng(seed)
     dimensions, bytes_ = some_dimensions(rng), float(10 ** rng.uniform(4, 9))
@@ -74,7 +73,6 @@ def test_orders_are_the_algorithms(seed, kind):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(KINDS))
-@settings(max_examples=60, deadline=None)
 def test_an_order_is_a_permutation_of_the_dimensions_in_use(seed, kind):
     rng = np.random.default_rng(seed)
     dimensions = some_dimensions(rng, 3)

@@ -8,7 +8,7 @@ from dataclasses import fields
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, WeftError
@@ -127,7 +127,6 @@ def test_a_default_capacity():
     assert read_node_link(text, capacity_Bps=5e9).capacity_Bps.tolist() == [5e9, 5e9]
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 3000), st.integers(0, 40), st.text(alphabet='<>/"={}[]:, node019&;!-', max_size=20))
 def test_changed_files_give_a_fabric_or_an_error(at, length, inserted):
     fabric = rail.only(4, radix=8, bandwidth_Bps=50e9, scale_up=Dimension(kind="switch", size=2, bandwidth_Bps=1))

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, WeftError
@@ -127,7 +127,6 @@ def test_parts_without_a_path():
         read(text)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 1500), st.integers(0, 40), st.text(alphabet='[]()"#SHC-01249x \t\nNDR', max_size=20))
 def test_changed_output_gives_a_fabric_or_an_error(at, length, inserted):
     text = discovered()

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported, WeftError
@@ -107,7 +107,6 @@ def test_what_is_another_tools_is_named():
         read(two.replace('host_hash="0x1"', 'host_hash="0x2"', 1))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 1500), st.integers(0, 40), st.text(alphabet='<>/"= abcpgu0:19&;!-', max_size=20))
 def test_changed_dumps_give_a_fabric_or_an_error(at, length, inserted):
     text = h100()

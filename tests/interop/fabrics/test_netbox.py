@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported, WeftError
@@ -150,7 +150,6 @@ def test_what_is_no_list_of_cables(text):
         read(text)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 6000), st.integers(0, 40), st.text(alphabet='[]{}:", 01nul', max_size=20))
 def test_changed_files_give_a_fabric_or_an_error(at, length, inserted):
     text = json.dumps(Site().table())

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported, WeftError
@@ -11,7 +11,6 @@ from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
 from weft.interop.fabrics.slurm_topology import compress, expand, read, write
-from weft.interop.text.yaml_subset import parse_yaml
 
 TREE = """---
 # two leaves
@@ -85,7 +84,7 @@ def test_blocks_and_accelerators_per_node():
         (TREE.replace("leaf[0-1]", "*anchor"), "line 8: an alias"),
         (TREE.replace("leaf[0-1]", "&a leaf0"), "an anchor"),
         (TREE.replace("leaf[0-1]", "!!python/object x"), "a tag"),
-        (TREE.replace("    - switch: spine", "\t- switch: spine"), "tabs|indented"),
+        (TREE.replace("    - switch: spine", "\t- switch: spine"), "line 7: not valid YAML: .*start any token"),
         (TREE.replace("switches:", "swiches:"), "no list of switches"),
         (TREE.replace("- switch: leaf1", "- swich: leaf1"), "no switch"),
         (TREE.replace("- topology: racks", "- x: racks"), "not a list of topologies"),
@@ -112,15 +111,9 @@ def test_host_lists():
     assert compress(["n08", "n09", "n10", "n12", "a", "b1"]) == "n[08-10,12],a,b1"
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.from_regex(r"[a-z]{1,2}[0-9]{0,3}", fullmatch=True), min_size=1, max_size=20))
 def test_compressed_lists_expand_to_the_same(names):
     assert expand(compress(names), where="x") == names
-
-
-def test_yaml_forms():
-    text = "a:\n- 1\n- 'two'\n-\n  b: [x, \"y\"]\nc:   d # e\nf:\n"
-    assert parse_yaml(text, where="x") == {"a": ["1", "two", {"b": ["x", "y"]}], "c": "d", "f": ""}
 
 
 def test_a_fat_tree_is_written_as_it_is():
@@ -157,7 +150,6 @@ def test_what_slurm_cannot_hold():
         write(read(CONF), hosts=["a"])
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from([TREE, CONF]),
     st.integers(0, 600),

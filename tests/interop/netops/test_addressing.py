@@ -14,7 +14,7 @@ from weft.fabric.families import clos, rail
 from weft.interop.netops.addressing import addressing
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 40), st.sampled_from([4, 6, 8]))
 def test_everything_is_unique(count, radix):
     fabric = clos.build(count, radix=radix, bandwidth_Bps=1e9)

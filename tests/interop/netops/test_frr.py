@@ -40,7 +40,7 @@ def followed(fabric, files, source, target, color=None):
     return tuple(nodes)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 50), st.sampled_from([(8, 4), (16, 4), (16, 8)]), st.integers(1, 3))
 def test_packets_follow_the_plan(planned, seed, size, parts):
     fabric, traffic, routed = planned(size[0], radix=size[1], seed=seed, parts=parts)

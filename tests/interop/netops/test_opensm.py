@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported
@@ -182,7 +182,6 @@ def cases(draw):
     return text, [(across(a, spine, b), turn) for a, spine, b, turn in flows], broken if spines > 1 else None
 
 
-@settings(max_examples=150, deadline=None)
 @given(cases())
 def test_every_flow_takes_its_way_and_every_lid_is_reached(case):
     text, ways, broken = case
@@ -210,7 +209,6 @@ def test_every_flow_takes_its_way_and_every_lid_is_reached(case):
     assert opensm.write(tables) == opensm.write(opensm.tables(subnet, fabric, traffic, routes))
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.dictionaries(st.integers(0, 3), st.integers(0, 2), min_size=1), min_size=1, max_size=7))
 def test_lids_are_as_few_as_trying_all_gives(maps):
     paths = list(dict.fromkeys(tuple(sorted(steps.items())) for steps in maps))
@@ -490,7 +488,6 @@ def simple_paths(neighbours, start, end):
     return sorted(found)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_ways_on_any_switches(data):
     count = data.draw(st.integers(2, 6))
@@ -513,7 +510,6 @@ def test_any_ways_on_any_switches(data):
     check_followed(tables, traffic, routes, fabric)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_ways_up_and_down_three_layers(data):
     """Every spine joins both cores: ways may climb higher than they must, and tables still make no turn."""

@@ -45,7 +45,7 @@ def walked(fabric, source, target, port, switch_hash):
     return tuple(fabric.names[each] for each in path)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 50), st.integers(1, 3), st.booleans())
 def test_modelled_ports_lead_along_the_plan(planned, seed, parts, failed):
     fabric, traffic, routed = planned(8, radix=4, flows=3, parts=parts, seed=seed, down=(16,) if failed else ())

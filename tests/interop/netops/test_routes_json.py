@@ -28,7 +28,7 @@ def assert_same(one, other):
     assert set(other[1].usage.tolist()) <= {1.0}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 50), st.sampled_from([(8, 4), (16, 4), (16, 8)]), st.integers(1, 3))
 def test_round_trips(planned, seed, size, parts):
     fabric, traffic, routed = planned(size[0], radix=size[1], seed=seed, parts=parts)
@@ -130,7 +130,6 @@ def test_paths_that_cannot_be(planned):
     assert routes_json.lint("{")
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1200), st.integers(0, 40), st.text(alphabet='{}[]",: leaf01-', max_size=12))
 def test_changed_files_give_routes_or_an_error(planned, at, length, inserted):
     fabric, traffic, routed = planned(8)

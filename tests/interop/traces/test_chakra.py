@@ -6,7 +6,7 @@ import struct
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, MissingExtra, UnknownName, Unsupported, WeftError
@@ -515,7 +515,6 @@ def workloads(draw):
     return Workload(name="w", tasks=tuple(tasks))
 
 
-@settings(max_examples=200, deadline=None)
 @given(workloads())
 def test_traces_are_read_back_exactly(workload):
     raw = write_trace(workload, sizes=SIZES)
@@ -530,14 +529,12 @@ def test_names_that_are_no_text_are_replaced():
     assert only(write_trace(work)).name == "a?"
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_random_bytes_give_an_error(raw, headed):
     with contextlib.suppress(WeftError):
         assert read(framed(METADATA, raw) if headed else raw, sizes=SIZES, groups=GROUPS).tasks
 
 
-@settings(max_examples=600, deadline=None)
 @given(st.integers(0, 700), st.integers(0, 8), st.binary(max_size=8), st.booleans())
 def test_changed_traces_give_a_workload_or_an_error(at, length, inserted, roofline):
     raw = write_trace(WORK, sizes=SIZES) + framed(node(9, COMPUTE, num_ops=7, tensor_size=9))
@@ -547,7 +544,6 @@ def test_changed_traces_give_a_workload_or_an_error(at, length, inserted, roofli
         assert read(changed, sizes=SIZES, groups=GROUPS, **rates).tasks
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from([2, 3, 4, 5, 7]),
     st.dictionaries(

@@ -5,7 +5,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported
@@ -234,7 +234,6 @@ collectives = st.builds(
 launches = st.builds(launch, st.integers(1, 6), times)
 
 
-@settings(max_examples=400, deadline=None)
 @given(events=st.lists(st.one_of(computations, collectives, launches), max_size=25))
 def test_any_times_give_tasks_without_circles(tmp_path_factory, events):
     path = tmp_path_factory.mktemp("trace") / "trace.json"
@@ -261,7 +260,6 @@ KEYS = ["ph", "cat", "name", "ts", "dur", "args", "pid", "tid"]
 ARGUMENTS = ["stream", "device", "correlation", "Collective name", "In msg nelems", "dtype"]
 
 
-@settings(max_examples=400, deadline=None)
 @given(data=st.data(), value=json_values, top=st.sampled_from(KEYS), inner=st.sampled_from(ARGUMENTS))
 def test_hostile_values_are_refused_or_harmless(tmp_path_factory, data, value, top, inner):
     event = nccl("AllReduce", 1, 2, 3, 4)

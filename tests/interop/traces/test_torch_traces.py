@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, WeftError
@@ -146,7 +146,6 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["nodes", "traceEvents", "schema"]), values), st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_json_is_read_or_refused(write, whole, packed):
     try:
         found = read_torch_trace(write(whole, packed))

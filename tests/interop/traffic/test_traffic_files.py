@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
@@ -124,7 +124,6 @@ def test_bad_tables_are_named_with_their_line(table, name: str) -> None:
     assert len(str(caught.value)) < 6000
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.text(st.characters(codec="utf-8")), st.sampled_from([HEAD, WIDE, "", HEAD + "0,1,", HEAD + '"']))
 def test_any_text_is_read_or_refused(table, text: str, head: str) -> None:
     with suppress(BadInput):
@@ -197,7 +196,6 @@ def test_bad_matrices_are_named_with_their_line(matrix, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.text(st.characters(codec="utf-8")), st.sampled_from(["", "Nodes 4\nConnections 1\n0->1 "]))
 def test_any_matrix_is_read_or_refused(matrix, text: str, head: str) -> None:
     with suppress(BadInput):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported
@@ -49,7 +49,6 @@ def canonical(layout):
     )
 
 
-@settings(max_examples=300, deadline=None)
 @given(layout=layouts, precision=st.sampled_from(("bf16", "fp16", "fp32")))
 def test_written_configuration_reads_back_as_the_same_layout(layout, precision, cluster, job_for):
     job = job_for(layout, precision=precision)

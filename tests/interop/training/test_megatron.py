@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
@@ -68,7 +68,6 @@ def canonical(layout, moe):
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(layout=layouts, model=st.sampled_from(("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")))
 def test_written_arguments_read_back_as_the_same_layout(layout, model, cluster, job_for):
     written = megatron.launch_arguments(job_for(layout, model), cluster, layout)
@@ -85,7 +84,6 @@ def test_written_arguments_read_back_as_the_same_layout(layout, model, cluster, 
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(layout=layouts, precision=st.sampled_from(PRECISIONS), name=st.sampled_from(catalogue.names()))
 def test_every_argument_is_in_megatron(layout, precision, name, cluster):
     recipe = Recipe(global_batch=4 * layout.micro_batch * layout.data_parallel, sequence=512, precision=precision)

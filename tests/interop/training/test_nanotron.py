@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.interop.training import nanotron
@@ -43,7 +43,6 @@ def scalars(text):
     return found
 
 
-@settings(max_examples=150, deadline=None)
 @given(layout=layouts)
 def test_configuration_says_what_the_layout_says(layout, cluster, job_for):
     job = job_for(layout)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
@@ -61,7 +61,6 @@ def canonical(layout, moe):
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(layout=layouts, model=st.sampled_from(("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")))
 def test_written_job_file_reads_back_as_the_same_layout(layout, model, cluster, job_for):
     job = job_for(layout, model)
@@ -99,7 +98,6 @@ def assigned(text):
     return found
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     layout=layouts,
     model=st.sampled_from(("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")),

@@ -4,7 +4,7 @@ import math
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
@@ -79,7 +79,6 @@ def test_a_slice_and_a_counter(tmp_path):
     assert events == [(1000, 1, 2, "all-reduce"), (250_000_000, 4, 3, 0.75), (500_000_000, 2, 2, None)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 40), st.integers(0, 20), st.sampled_from("xyz")),

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
@@ -127,7 +127,6 @@ def test_folders_and_missing_files_are_refused(tmp_path):
             read_plan(path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_one_damaged_value_is_read_or_refused(small_plan, tmp_path, data):
     document = json.loads(plan_to_json(small_plan))

@@ -6,9 +6,10 @@ import csv
 import io
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from xml.etree import ElementTree
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,10 @@ from rich.console import Console
 from weft.errors import BadInput
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
-from weft.report.pictures.routers import evaluation_svg
+from weft.report.pictures.routers import evaluation_chart
 from weft.report.tables.route_evaluation import evaluation_table, evaluation_to_csv, evaluation_to_json
 from weft.routing.traffic import job_traffic, merged
 from weft.simulation.routes.evaluation import Evaluation, Workload, evaluate, with_spines_down
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def fabric() -> Fabric:
@@ -125,33 +124,34 @@ def test_table_lists_workloads_once(evaluation: Evaluation) -> None:
     assert "/ alone" in narrow
 
 
-def bars(svg: str) -> list[tuple[float, float, float, float]]:
+def boxes(items: list[Any]) -> list[tuple[float, float, float, float]]:
     """Left, top, width and height of every bar."""
-    root = ElementTree.fromstring(svg)
-    found = [one for one in root.iter(f"{SVG}rect") if one.find(f"{SVG}title") is not None]
-    return [
-        (float(one.get("x", "")), float(one.get("y", "")), float(one.get("width", "")), float(one.get("height", "")))
-        for one in found
-    ]
+    found = [item for item in items if item.kind == "rect"]
+    return [(item.x, item.y, item.look["width"], item.look["height"]) for item in found]
 
 
-def test_picture_has_bars_in_proportion_inside_the_frame(evaluation: Evaluation) -> None:
-    svg = evaluation_svg(evaluation)
-    root = ElementTree.fromstring(svg)
-    drawn = bars(svg)
-    assert len(drawn) == 8
+def apart(bars: list[tuple[float, float, float, float]]) -> bool:
+    """No bar covers another."""
+    spans = sorted((round(y + h, 1), x, x + w) for x, y, w, h in bars)
+    return all(a[0] < b[0] or a[2] <= b[1] + 1e-6 for a, b in pairwise(spans))
+
+
+def test_chart_has_bars_in_proportion(evaluation: Evaluation, drawn: Callable[[Any], list[Any]]) -> None:
+    items = drawn(evaluation_chart(evaluation))
+    bars = boxes(items)
+    assert len(bars) == 8
     seconds = [float(row.replay.mean_s.mean()) for row in evaluation.rows]
-    scale = drawn[0][3] / seconds[0]
-    assert [height for *_, height in drawn] == pytest.approx([scale * one for one in seconds], abs=0.11)
-    wide, high = float(root.get("width", "")), float(root.get("height", ""))
-    assert all(min(x, y) >= 0 and x + w <= wide and y + h <= high for x, y, w, h in drawn)
-    spans = sorted((y + h, x, x + w) for x, y, w, h in drawn)
-    assert all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(spans))
-    words = [one.text or "" for one in root.iter(f"{SVG}text")]
-    assert {"spray", "auto", "no collision", "1 job, rings of 2", "4 jobs, rings of 2"} <= set(words)
+    scale = bars[0][3] / seconds[0]
+    assert [height for *_, height in bars] == pytest.approx([scale * one for one in seconds])
+    assert apart(bars)
+    floor = bars[0][1] + bars[0][3]
+    dashed = [item for item in items if item.kind == "rule" and item.look.get("strokeDash")]
+    assert [floor - item.y for item in dashed] == pytest.approx([scale * 2.0] * 2)
+    words = {item.words for item in items if item.kind == "text"}
+    assert {"spray", "auto", "no collision", "1 job, rings of 2", "4 jobs, rings of 2"} <= words
 
 
-def test_many_plots_and_routers_stay_apart(evaluation: Evaluation) -> None:
+def test_many_plots_and_routers_stay_apart(evaluation: Evaluation, drawn: Callable[[Any], list[Any]]) -> None:
     """More than fit in a line, and names longer than a line of the legend."""
     rows = tuple(
         replace(
@@ -163,14 +163,14 @@ def test_many_plots_and_routers_stay_apart(evaluation: Evaluation) -> None:
         for turn in range(6)
         for row in evaluation.rows
     )
-    drawn = bars(evaluation_svg(replace(evaluation, rows=rows)))
-    assert len(drawn) == 24 * 8
-    spans = sorted((round(y + h, 1), x, x + w) for x, y, w, h in drawn)
-    assert all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(spans))
+    bars = boxes(drawn(evaluation_chart(replace(evaluation, rows=rows))))
+    assert len(bars) == 24 * 8
+    assert apart(bars)
 
 
 def test_nothing_to_draw(evaluation: Evaluation) -> None:
-    assert "Nothing to draw" in evaluation_svg(replace(evaluation, rows=()))
+    with pytest.raises(BadInput, match="no result to draw"):
+        evaluation_chart(replace(evaluation, rows=()))
 
 
 @pytest.mark.parametrize("count", [4, 5, -1])

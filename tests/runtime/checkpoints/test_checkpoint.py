@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -134,7 +134,7 @@ def layouts(draw):
 
 
 @given(layouts(), layouts())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 def test_from_any_grid_to_any_other(tmp_path, written, read):
     folder = tmp_path / "checkpoint"
     shutil.rmtree(folder, ignore_errors=True)
@@ -319,7 +319,7 @@ def test_files_that_are_cut_or_absent(saved, name):
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 def test_any_changed_value_is_found(saved, data):
     raw = (saved / "0.bin").read_bytes()
     place = data.draw(st.integers(0, len(raw) - 1))
@@ -330,7 +330,7 @@ def test_any_changed_value_is_found(saved, data):
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 def test_any_changed_bit_of_the_state_is_found(saved, data):
     raw = (saved / "weft.json").read_bytes()
     place = data.draw(st.integers(raw.index(b"state") - 1, len(raw) - 1))
@@ -463,6 +463,7 @@ def test_pickles_are_not_executed(saved, tmp_path, name, writer):
 # On four ranks
 
 
+@pytest.mark.slow
 def test_four_ranks_save_and_another_grid_loads(tmp_path):
     """Also: a rank's refusal is every rank's."""
     ranks = [

@@ -9,12 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cases import CASES, EASY, OFF, ON, Case, Part, assert_states, errors, linear  # noqa: E402
-from models import EVERY, FEW, layout_of  # noqa: E402
+from models import EVERY, FEW, MORE, layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.iteration import Issue  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.step import Issue  # noqa: E402
 from weft.runtime.convert.parallelize import easy_plan, parallelize  # noqa: E402
 from weft.runtime.convert.roles import Easy, Norm, Whole  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
@@ -85,7 +85,7 @@ def issued(layout, inputs, outputs, rows):
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(32, 64), (64, 32)])
-@pytest.mark.parametrize("grid", FEW, ids=str)
+@pytest.mark.parametrize("grid", MORE, ids=str)
 def test_rows_are_exchanged_for_features(ranks, grid, inputs, outputs):
     """No sizes are exchanged, and no element is sent to a rank that does not need it."""
     x, y, *_ = grid

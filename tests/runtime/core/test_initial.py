@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -24,7 +24,6 @@ WHOLE = Initial(MODEL, 5)("wide.weight", SHAPE, (0, 0), SHAPE)
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
 def test_a_rectangle_is_that_of_the_whole(data):
     """Across the edges of tiles, down to single elements."""
     spans = []

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -217,7 +217,6 @@ ACTIONS = st.lists(st.tuples(st.sampled_from(["gather", "scatter"]), st.integers
     st.builds(Switches, reduce_scatter=st.booleans(), all_gather=st.booleans(), weight_cache=st.booleans()),
     st.lists(st.tuples(ACTIONS, st.booleans()), min_size=1, max_size=4),
 )
-@settings(max_examples=200, deadline=None)
 def test_any_order_gets_what_it_asks_for(switches, steps):
     """Weights of the present step, every gradient once and in order, and nothing under way after a step,
     also one that fails."""
@@ -284,7 +283,9 @@ def assert_same_bits(found):
     ("grid", "switches"),
     [
         ((2, 2, 2, 1), {"micro_batches": 2}),
-        ((2, 1, 2, 2), {"micro_batches": 1, "sequence_parallel": True, "recompute": "full"}),
+        pytest.param(
+            (2, 1, 2, 2), {"micro_batches": 1, "sequence_parallel": True, "recompute": "full"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_every_mode_gives_the_same_bits(ranks, grid, switches):

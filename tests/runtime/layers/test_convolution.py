@@ -9,12 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cases import CASES, CONVOLUTIONS, OFF, ON, Part, assert_states, compared, errors  # noqa: E402
-from models import EVERY, FEW, layout_of  # noqa: E402
+from models import EVERY, FEW, MORE, layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.iteration import Issue  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.step import Issue  # noqa: E402
 from weft.runtime.convert.parallelize import parallelize  # noqa: E402
 from weft.runtime.convert.roles import Head, Normal  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
@@ -84,7 +84,7 @@ def issued(layout):
     return Counter(issue for issue in log.issued if len(issue.axes) == 1 and issue.axes != ("data",))
 
 
-@pytest.mark.parametrize("grid", FEW, ids=str)
+@pytest.mark.parametrize("grid", MORE, ids=str)
 def test_what_a_chain_communicates(ranks, grid):
     """As linear layers do, with pixels for tokens; nothing comes between."""
     x, y, z, data = grid

@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from compare import worst  # noqa: E402
-from models import EVERY, FEW, layout_of  # noqa: E402
+from models import EVERY, FEW, MORE, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from weft.layout.iteration import Issue  # noqa: E402
+from weft.layout.step import Issue  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.placement import fused, share  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
@@ -169,7 +169,7 @@ def chain(layout, tokens, hidden, inner):
     return max(worst(*pair) for pair in pairs), issued
 
 
-@pytest.mark.parametrize("grid", FEW, ids=str)
+@pytest.mark.parametrize("grid", MORE, ids=str)
 def test_a_transposed_layer_takes_what_a_normal_one_gives(ranks, grid):
     """Both communicate as AxoNN's algorithm says (axonn.md, 1.3), and nothing comes between them."""
     x, y, z, data = grid

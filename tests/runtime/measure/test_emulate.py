@@ -20,11 +20,11 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from models import EVERY, gpt, layout_of, llama  # noqa: E402
 
-import weft.layout.iteration  # noqa: E402
+import weft.layout.step  # noqa: E402
 from weft.collectives.stages import stage  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.iteration import StepOptions  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.step import StepOptions  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.collectives import Collectives  # noqa: E402
 from weft.runtime.core.overlap import Switches  # noqa: E402
@@ -91,7 +91,12 @@ def check(job: Job, layout: Layout, options: StepOptions = NONE, steps: int = 2)
             assert step.exposed_s[axes] == pytest.approx(seconds, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("grid", EVERY, ids=str)
+FEW = [(1, 1, 8, 1), (2, 1, 2, 2), (1, 2, 2, 2), (4, 1, 2, 1), (8, 1, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    "grid", [pytest.param(grid, marks=() if grid in FEW else pytest.mark.slow) for grid in EVERY], ids=str
+)
 def test_every_grid_as_predicted(grid):
     for switches in OVERLAPS.values():
         check(job_of(), layout_of(grid, micro_batches=1, **switches))
@@ -100,7 +105,11 @@ def test_every_grid_as_predicted(grid):
     check(job_of(gpt(vocab=64, tied=True)), replace(layout, zero=0))
 
 
-@pytest.mark.parametrize("grid", [(2, 1, 2, 2), (8, 1, 1, 1), (4, 1, 2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "grid",
+    [(2, 1, 2, 2), *(pytest.param(grid, marks=pytest.mark.slow) for grid in [(8, 1, 1, 1), (4, 1, 2, 1)])],
+    ids=str,
+)
 @pytest.mark.parametrize("switches", OVERLAPS.values(), ids=OVERLAPS)
 def test_sequence_parallelism_and_recomputation_as_predicted(grid, switches):
     job = job_of(llama(layers=3))
@@ -113,8 +122,8 @@ def test_sequence_parallelism_and_recomputation_as_predicted(grid, switches):
 @pytest.mark.parametrize("zero", [0, 1])
 def test_buckets_as_predicted(monkeypatch, zero):
     """Of a few thousand gradients, while at most eight matrices are scattered."""
-    monkeypatch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS", 5000.0)
-    monkeypatch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS_PER_RANK", 1.0)
+    monkeypatch.setattr(weft.layout.step, "BUCKET_ELEMENTS", 5000.0)
+    monkeypatch.setattr(weft.layout.step, "BUCKET_ELEMENTS_PER_RANK", 1.0)
     for grid in ((1, 1, 2, 4), (1, 1, 1, 8), (2, 2, 1, 2)):
         layout = layout_of(grid, zero=zero)
         check(job_of(gpt(vocab=64, layers=4)), layout, steps=4)
@@ -131,7 +140,6 @@ def test_one_rank_computes_only():
 
 # By the wall's clock ------------------------------------------------------------------------------
 
-FEW = [(1, 1, 8, 1), (2, 1, 2, 2), (1, 2, 2, 2), (4, 1, 2, 1), (8, 1, 1, 1)]
 ATTEMPTS = 12
 """Other processes only ever add to a step's time, so that the fastest of some steps counts."""
 

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from weft.calibration.describe import describe  # noqa: E402
@@ -156,7 +156,6 @@ def test_bounded_least_squares_beats_its_neighbours(data: st.DataObject) -> None
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
 def test_a_network_is_found_again(data: st.DataObject) -> None:
     """Times that the model gives lead back to its latencies and bandwidths, whatever protocol is fastest."""
     layout = data.draw(st.sampled_from(LAYOUTS))

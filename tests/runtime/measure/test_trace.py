@@ -17,9 +17,9 @@ from models import BATCH, DATA_INSIDE, EVERY, SEQUENCE, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.iteration import StepOptions, step_collectives  # noqa: E402
 from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.step import StepOptions, step_collectives  # noqa: E402
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, Model, Recipe, resolve_job  # noqa: E402
 from weft.runtime.core.overlap import Switches  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
@@ -166,7 +166,11 @@ def test_reference_counts_are_traced(grid):
     assert (found.total() + (LINEARS if grid[3] > 1 else 0), elements) == REFERENCE_COUNTS[grid]
 
 
-@pytest.mark.parametrize("grid", [(2, 2, 2, 1), (1, 4, 2, 1), (4, 1, 2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "grid",
+    [(2, 2, 2, 1), *(pytest.param(grid, marks=pytest.mark.slow) for grid in [(1, 4, 2, 1), (4, 1, 2, 1)])],
+    ids=str,
+)
 def test_recomputation_and_the_cache_change_what_the_reference_says(grid):
     """5.7: recomputation gathers and reduces each linear layer once more; the cache leaves one gather."""
     x, y, z, _ = grid
@@ -212,21 +216,16 @@ def peak_bytes(work):
     return result, 1024 * (kib("VmHWM") - before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layout", "rank"),
     [
         ("axonn-80b", Layout(x=4, y=4, z=16, data=16, micro_batch=4), 0),
-        pytest.param(
-            "axonn-80b",
-            Layout(x=4, y=2, z=64, data=8, micro_batch=16, recompute="full", zero=0),
-            4095,
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
+        ("axonn-80b", Layout(x=4, y=2, z=64, data=8, micro_batch=16, recompute="full", zero=0), 4095),
+        (
             "llama-3.1-405b",
             Layout(x=8, z=32, pipeline=16, micro_batch=1, sequence_parallel=True, recompute="full"),
             1234,
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -240,13 +239,20 @@ def test_thousands_of_ranks(name, layout, rank):
     assert taken < 2**29
 
 
-@pytest.mark.parametrize("switches", [None, CACHED, Switches.off()], ids=["usual", "cached", "off"])
+@pytest.mark.parametrize(
+    "switches",
+    [
+        pytest.param(None, id="usual"),
+        pytest.param(CACHED, id="cached", marks=pytest.mark.slow),
+        pytest.param(Switches.off(), id="off", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("model", "layout"),
     [
         ("gpt", Layout(x=2, y=2, z=2, micro_batch=1)),
         ("llama", Layout(x=2, z=2, zero=0, micro_batch=1, sequence_parallel=True, recompute="full")),
-        ("tied", Layout(pipeline=2, x=2, z=2, micro_batch=1)),
+        pytest.param("tied", Layout(pipeline=2, x=2, z=2, micro_batch=1), marks=pytest.mark.slow),
         ("tied", Layout(pipeline=2, z=2, data=2, micro_batch=1, recompute="full", recompute_layers=1)),
         ("chunks", Layout(pipeline=2, z=2, micro_batch=1, **INTERLEAVED)),
     ],

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -57,7 +57,6 @@ def test_orders_differ_by_epoch_and_seed():
 
 
 @given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 30), st.integers(0, 11), st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
 def test_no_window_repeats_within_an_epoch(rows, sequence, windows, rest, seed):
     """Batches run on over the ends of epochs; each epoch has every window once."""
     length = windows * sequence + 1 + rest % sequence

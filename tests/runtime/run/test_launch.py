@@ -18,6 +18,8 @@ from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError  # noq
 from weft.runtime.run.ranks import cores, default_device, run_ranks  # noqa: E402
 
 HERE = Path(__file__).parents[1]
+PATIENCE_S = 300
+"""Started programs end in seconds, but machines are shared."""
 
 
 @pytest.fixture
@@ -56,12 +58,14 @@ def test_an_empty_search_keeps_its_exit_code(work) -> None:
         run_ranks(work.find_nothing, (), 2)
 
 
+@pytest.mark.slow
 def test_other_exit_codes_are_kept(work) -> None:
     with pytest.raises(WeftError, match="not equal") as raised:
         run_ranks(work.differ, (), 2)
     assert raised.value.exit_code == 1
 
 
+@pytest.mark.slow
 def test_nobody_reads_what_a_rank_prints(work) -> None:
     with pytest.raises(BrokenPipeError) as raised:
         run_ranks(work.print_to_nobody, (1,), 2)
@@ -100,6 +104,7 @@ def test_a_launcher_with_another_number_of_ranks_is_refused(work, monkeypatch: p
         run_ranks(work.find_nothing, (), 2)
 
 
+@pytest.mark.slow
 def test_launched_ranks_run_in_their_own_processes(work, tmp_path: Path) -> None:
     ends = _launched("run_ranks(w.add_up, (sys.argv[1],), 2)", tmp_path)
     assert [end[:2] for end in ends] == [("", 0)] * 2
@@ -127,11 +132,13 @@ def _launched(call: str, folder: Path) -> list[tuple[str, int, int]]:
         )
         for rank in ("0", "1")
     ]
-    return [(one.communicate(timeout=60)[1], one.returncode, one.pid) for one in started]
+    return [(one.communicate(timeout=PATIENCE_S)[1], one.returncode, one.pid) for one in started]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize("how", ["Ctrl-C", "ended", pytest.param("killed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "how", ["Ctrl-C", *(pytest.param(how, marks=pytest.mark.slow) for how in ("ended", "killed"))]
+)
 def test_no_rank_outlives_the_start(work, tmp_path: Path, how: str) -> None:
     """Ctrl-C reaches the whole group as from a terminal; a parent that is killed cannot tell its ranks."""
     temporary = tmp_path / "temporary"
@@ -144,7 +151,7 @@ def test_no_rank_outlives_the_start(work, tmp_path: Path, how: str) -> None:
             os.killpg(parent.pid, signal.SIGINT)
         else:
             parent.send_signal(signal.SIGTERM if how == "ended" else signal.SIGKILL)
-        _, said = parent.communicate(timeout=60)
+        _, said = parent.communicate(timeout=PATIENCE_S)
         _wait_until(lambda: not any(_runs(rank) for rank in ranks))
         assert said.count("Traceback") == (1 if how == "Ctrl-C" else 0)
         if how == "ended":
@@ -158,7 +165,7 @@ def test_no_rank_outlives_the_start(work, tmp_path: Path, how: str) -> None:
 def test_ctrl_c_while_ranks_are_started_is_not_lost(work, tmp_path: Path) -> None:
     parent = _parent(tmp_path, tmp_path, before="os.kill(os.getpid(), signal.SIGINT)")
     try:
-        _, said = parent.communicate(timeout=60)
+        _, said = parent.communicate(timeout=PATIENCE_S)
         assert said.count("Traceback") == 1
         assert "KeyboardInterrupt" in said
         assert not (tmp_path / "0").exists()
@@ -213,7 +220,7 @@ def _runs(process: int) -> bool:
 
 
 def _wait_until(true) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < end
         time.sleep(0.05)

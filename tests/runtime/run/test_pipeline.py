@@ -14,9 +14,9 @@ from compare import Run  # noqa: E402
 from models import BATCH, SEQUENCE  # noqa: E402
 
 from weft.errors import BadInput  # noqa: E402
-from weft.layout.iteration import step_collectives  # noqa: E402
 from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.step import step_collectives  # noqa: E402
 from weft.model.job import Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
@@ -214,7 +214,6 @@ def test_equals_a_plain_simulation(seed):
 
 
 @given(st.integers(0, 2**31), st.integers(1, 120), st.integers(5, 40), st.integers(1, 30))
-@settings(max_examples=150, deadline=None)
 def test_local_solutions_equal_full_ones(seed, flows, links, phases):
     capacity, traffic, routes, events = random_case(seed, flows=flows, links=links, phases=phases)
     full = run(capacity, traffic, routes, events=events, local_share=0.0)
@@ -225,7 +224,6 @@ def test_local_solutions_equal_full_ones(seed, flows, links, phases):
 
 
 @given(st.integers(0, 2**31), st.sampled_from(["fair", "shortest-remaining"]))
-@settings(max_examples=60, deadline=None)
 def test_links_never_carry_more_than_they_can(seed, mode):
     capacity, traffic, routes, _ = random_case(2 * (seed // 2) + 1)
     result = run(capacity, traffic, routes, mode=mode, sample=True)

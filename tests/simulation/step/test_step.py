@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import weft.layout.iteration
+import weft.layout.step
 from weft.cluster.calibration import Calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.errors import BadInput, Unsupported
 from weft.estimation.single import estimate
-from weft.layout.iteration import Issue, StepOptions, step_collectives
 from weft.layout.operations import Gemm
 from weft.layout.spec import Layout
+from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import resolve_job
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
@@ -157,8 +157,8 @@ def test_data_parallelism_by_hand():
 def test_buckets_that_are_complete_hide_behind_the_rest(monkeypatch):
     """Three buckets of four blocks, 51 products: of one second each, only that of the first matrices, which
     the backward pass reaches last, is waited for."""
-    monkeypatch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS", 20_000.0)
-    monkeypatch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS_PER_RANK", 1.0)
+    monkeypatch.setattr(weft.layout.step, "BUCKET_ELEMENTS", 20_000.0)
+    monkeypatch.setattr(weft.layout.step, "BUCKET_ELEMENTS_PER_RANK", 1.0)
     layout = Layout(data=8, micro_batch=2, zero=0)
     late = constant(replace(layout, overlap_reduce=False), collective=1.0, model=gpt(layers=4))
     assert late == pytest.approx(51 + 3 + 3)
@@ -208,7 +208,6 @@ def predicted(job, layout, options, speeds, faster=1.0):
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(JOBS, layouts(), OPTIONS, SPEEDS)
 def test_the_parts_of_a_step(job, layout, options, speeds):
     found = predicted(job, layout, options, speeds)
@@ -222,7 +221,6 @@ def test_the_parts_of_a_step(job, layout, options, speeds):
         assert seconds <= found.seconds * (1 + 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(JOBS, layouts(), OPTIONS, SPEEDS)
 def test_overlaps_and_bandwidth_only_help(job, layout, options, speeds):
     found = predicted(job, layout, options, speeds).seconds
@@ -232,17 +230,17 @@ def test_overlaps_and_bandwidth_only_help(job, layout, options, speeds):
     assert found <= predicted(job, replayed, options, speeds).seconds * (1 + 1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(JOBS, layouts(), OPTIONS, st.integers(500, 40_000))
 def test_the_collectives_of_many_buckets(job, layout, options, elements):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS", float(elements))
-        patch.setattr(weft.layout.iteration, "BUCKET_ELEMENTS_PER_RANK", 1.0)
+        patch.setattr(weft.layout.step, "BUCKET_ELEMENTS", float(elements))
+        patch.setattr(weft.layout.step, "BUCKET_ELEMENTS_PER_RANK", 1.0)
         found = Counter(step_program(job, layout, options).issued)
         assert found == step_collectives(job.model, job.recipe, layout, options=options)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(JOBS, layouts(), OPTIONS)
 def test_every_collective_is_waited_for_once_it_was_issued(job, layout, options):
     started, waited = 0, set()
@@ -295,6 +293,7 @@ def test_weights_are_gathered_one_by_one():
     assert whole.iteration_s < found.seconds < 1.1 * whole.iteration_s
 
 
+@pytest.mark.slow
 def test_hidden_collectives_slow_computation_down():
     job = resolve_job("llama-3.1-8b")
     cluster = load_cluster("h100-64")

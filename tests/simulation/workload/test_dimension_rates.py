@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster import catalogue as clusters
@@ -27,7 +27,6 @@ def nominal(asked):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
 def test_a_fabric_of_the_dimensions_has_their_bandwidths(seed):
     """Links of its own for every dimension: no two stages meet."""
     rng = np.random.default_rng(seed)

@@ -61,7 +61,8 @@ def stage_bytes(found, stage):
             for amounts in (chunk.forward, chunk.backward):
                 for (kind, _), amount in amounts.items():
                     total[kind] += amount.bytes * found.micro_batches
-    for amounts in (found.reduce, found.gather):
+    once = found.stages[stage]
+    for amounts in (once.reduce, once.gather, once.tied, once.scalars):
         for (kind, _), amount in amounts.items():
             total[kind] += amount.bytes
     if "exchange" in total:

@@ -267,7 +267,6 @@ def critical_path_s(tasks, network):
 
 
 @given(chains())
-@settings(max_examples=40, deadline=None)
 def test_ideal_weft_and_the_others_are_in_order(case):
     tasks, network = case
     found = {policy: time(tasks, network, policy, chunks=8) for policy in POLICIES}
@@ -279,7 +278,6 @@ def test_ideal_weft_and_the_others_are_in_order(case):
 
 
 @given(chains(), st.sampled_from(["baseline", "themis", "weft"]))
-@settings(max_examples=40, deadline=None)
 def test_waits_are_kept_and_no_dimension_is_overfull(case, policy):
     tasks, network = case
     found = run(tasks, network, policy, chunks=4)
@@ -294,7 +292,7 @@ def test_waits_are_kept_and_no_dimension_is_overfull(case, policy):
 
 
 @given(chains(), st.floats(1.1, 4.0))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_faster_network_makes_the_ideal_no_slower(case, factor):
     tasks, network = case
     fast = [Dimension(size=one.size, kind=one.kind, bandwidth_Bps=one.bandwidth_Bps * factor) for one in network]

@@ -34,14 +34,14 @@ from weft.fabric.traffic import Routes
 from weft.interop.fabrics.graph_files import ACCELERATORS
 from weft.interop.netops import frr
 from weft.interop.netops.addressing import addressing
-from weft.interop.text.yaml_subset import Value, parse_yaml
+from weft.interop.text.yaml import Value, parse_yaml
 from weft.routing.traffic import JobTraffic
 
 IMAGE = "frrouting/frr:latest"
 ROUTERS = ("frr", "sonic", "vyos", "bird", "gobgp", "cumulus", "openbgpd", "quagga", "holo", "rare")
 LONGEST_INTERFACE = 15
 OUTSIDE = frozenset({"host", "mgmt-net", "macvlan", "dummy"})
-_REMEDY = "keep to plain lists and tables, without anchors, block texts and braces"
+_REMEDY = "write lists and tables out, without anchors, aliases and tags"
 _SPEEDS = ("capacity", "bandwidth", "speed")
 _DAEMONS = ("bgpd", "staticd", "pathd")
 Table = dict[str, Value]
@@ -54,7 +54,7 @@ def read(text: str, *, where: str = "containerlab", capacity_Bps: float | None =
         capacity_Bps: of links without one, bytes/s per direction.
 
     Raises:
-        BadInput: outside the part of YAML that is read, no topology, an endpoint that is no node or used
+        BadInput: not YAML or with anchors, no topology, an endpoint that is no node or used
             twice, a link without capacity, or what ``assemble`` refuses.
     """
     top = _table(parse_yaml(text, where=where, remedy=_REMEDY), "the file", where)

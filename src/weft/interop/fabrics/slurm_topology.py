@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from weft.errors import BadInput, Unsupported
 from weft.fabric.assemble import ACCELERATOR, SCALE_UP_SWITCH, Cable, Node, assemble, levels, role_of_level
 from weft.fabric.spec import SCALE_UP, Fabric
-from weft.interop.text.yaml_subset import Value, parse_yaml
+from weft.interop.text.yaml import Value, parse_yaml
 
 MOST_PER_NODE = 4096
 LONGEST_NAME = 64

@@ -18,7 +18,7 @@ from weft.fabric import checks
 from weft.fabric.dimension import Dimension, DimensionKind
 from weft.fabric.edge import parse_json, read_text
 from weft.interop.text.settings import LARGEST_FILE_BYTES
-from weft.interop.text.yaml_subset import Value, parse_yaml
+from weft.interop.text.yaml import Value, parse_yaml
 
 KEYS = ("topology", "npus_count", "bandwidth", "latency")
 KINDS: dict[str, DimensionKind] = {"Ring": "ring", "FullyConnected": "fully-connected", "Switch": "switch"}
@@ -97,11 +97,7 @@ def _lists(text: str, where: str) -> dict[str, list[str]]:
     if text.lstrip().startswith("{"):
         remedy = "give the network.yml of version 2"
         raise Unsupported("networks in JSON (ASTRA-sim 1.0) are not read", where=where, remedy=remedy)
-    try:
-        table = parse_yaml(text, where=where)
-    except BadInput as error:
-        remedy = "write each key in one line, like topology: [ Ring, Switch ]"
-        raise BadInput(error.what, where=error.where, remedy=remedy) from None
+    table = parse_yaml(text, where=where, remedy="write each key in one line, like topology: [ Ring, Switch ]")
     if not isinstance(table, dict):
         raise BadInput("is not a network of ASTRA-sim", where=where, remedy=f"give {', '.join(KEYS)}")
     for key in table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.cluster.spec import Cluster
+from weft.interop.text.yaml import write_yaml
 from weft.interop.training.launchers import (
     LaunchArguments,
     NotExpressible,
@@ -32,7 +33,7 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
     start = torchrun(cluster, layout)
     return LaunchArguments(
         tool=TOOL,
-        text="\n".join(_yaml(_configuration(job, layout))) + "\n",
+        text=write_yaml(_configuration(job, layout)),
         file="planned.yaml",
         command=f"CUDA_DEVICE_MAX_CONNECTIONS=1 {start} run_train.py --config-file planned.yaml",
         notes=tuple(_notes(job, layout)),
@@ -166,27 +167,3 @@ def _notes(job: Job, layout: Layout) -> list[str]:
     if layout.zero and layout.overlap_gather:
         notes.append("updated weights are gathered after the optimizer step, not behind compute")
     return notes
-
-
-def _yaml(table: dict[str, Any], indent: str = "") -> list[str]:
-    """Lines of nested tables, with lists of tables; scalars as JSON writes them."""
-    lines = []
-    for name, value in table.items():
-        if isinstance(value, dict):
-            lines += [f"{indent}{name}:", *_yaml(value, f"{indent}  ")]
-        elif isinstance(value, list):
-            lines.append(f"{indent}{name}:")
-            for item in value:
-                first, *rest = _yaml(item, f"{indent}  ")
-                lines += [f"{indent}- {first.strip()}", *rest]
-        else:
-            lines.append(f"{indent}{name}: {_scalar(value)}")
-    return lines
-
-
-def _scalar(value: bool | float | str | None) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, float):
-        return f"{value:.1e}" if abs(value) < 1e-2 else str(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,54 +1,73 @@
-"""How busy a network's dimensions are while a collective runs: a picture, and a timeline."""
+"""How busy a network's dimensions are while a collective runs: a chart, and a timeline."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from weft.collectives.schedules.timing import Timed, activity
 from weft.collectives.stages import STAGE_KINDS
 from weft.report.formats.perfetto import Counter, Slice, write_trace
-from weft.report.pictures.svg import INK, document, grid_line, text
-from weft.report.tables.collective import bytes_words, policy_words, time_words
+from weft.report.tables.collective import bytes_words, policy_words
 from weft.units import format_si
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999933")
-_LEFT, _RIGHT, _TOP, _LANE, _GAP = 150.0, 860.0, 70.0, 64.0, 22.0
+if TYPE_CHECKING:
+    from weft.report.pictures.charts import Chart
+
+_LANE, _FULL, _WIDTH = 84, 0.78, 720
+"""Pixels of a lane, the share of it that full use takes, and pixels of the whole time."""
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
-def activity_svg(timed: Timed) -> str:
+def activity_chart(timed: Timed) -> Chart:
     """How busy each dimension is over the time of the collective, as areas one above the other."""
-    asked = timed.schedule.request
-    shares = activity(timed)
-    bottom = _TOP + len(shares) * (_LANE + _GAP)
-    title = f"{asked.kind} of {bytes_words(asked.bytes)}: {policy_words(timed)}"
-    items = [text(_LEFT, 34, title, size=15, bold=True)]
+    import altair as alt
+
+    from weft.report.pictures.charts import COLOURS, GRID, MUTED, data, finished, linear
+
+    asked, shares = timed.schedule.request, activity(timed)
+    unit_s, unit = next((one for one in _UNITS if timed.time_s >= one[0]), _UNITS[-1])
+    end, count = timed.time_s / unit_s, len(shares)
+    rows, lanes = [], []
     for i, share in enumerate(shares):
-        floor = _TOP + i * (_LANE + _GAP) + _LANE
-        items += _lane(floor, share, COLOURS[i % len(COLOURS)])
-        one = asked.dimensions[i]
-        items.append(text(_LEFT - 10, floor - _LANE / 2 - 2, f"{i + 1}: {one.kind}", anchor="end"))
-        words = f"{one.size} x {format_si(one.bandwidth_Bps, 'B/s')}"
-        items.append(text(_LEFT - 10, floor - _LANE / 2 + 13, words, anchor="end", size=11))
-        items.append(text(_RIGHT + 8, floor - _LANE / 2 + 4, f"{timed.dimension_utilization[i]:.0%}"))
-    for part in range(6):
-        at = _LEFT + (_RIGHT - _LEFT) * part / 5
-        items.append(text(at, bottom + 6, time_words(timed.time_s * part / 5), anchor="middle", size=11))
-    items.append(text((_LEFT + _RIGHT) / 2, bottom + 28, "time", anchor="middle", bold=True))
-    return document(_RIGHT + 70, bottom + 46, items, title)
+        floor, one = float(count - 1 - i), asked.dimensions[i]
+        kind, speed = f"{i + 1}: {one.kind}", f"{one.size} x {format_si(one.bandwidth_Bps, 'B/s')}"
+        used = f"{timed.dimension_utilization[i]:.0%}"
+        lanes.append({"floor": floor, "full": floor + _FULL, "kind": kind, "speed": speed, "used": used})
+        heights = [min(float(height), 1.0) for height in share]
+        rows += [
+            {"dimension": i, "time": end * at / len(heights), "floor": floor, "top": floor + _FULL * height}
+            for at, height in enumerate([*heights, heights[-1]])
+        ]
+    colour = alt.Color(
+        "dimension:O",
+        scale=alt.Scale(domain=list(range(count)), range=[COLOURS[i % len(COLOURS)] for i in range(count)]),
+        legend=None,
+    )
+    scale = linear(-0.03, count - 1 + _FULL + 0.03)
 
+    def at(field: str) -> alt.Y:
+        return alt.Y(f"{field}:Q", axis=None, scale=scale)
 
-def _lane(floor: float, share: Sequence[float], colour: str) -> list[str]:
-    width = (_RIGHT - _LEFT) / len(share)
-    points = [f"{_LEFT:.1f},{floor:.1f}"]
-    for i, value in enumerate(share):
-        height = floor - min(value, 1.0) * _LANE
-        points += [f"{_LEFT + i * width:.1f},{height:.1f}", f"{_LEFT + (i + 1) * width:.1f},{height:.1f}"]
-    points.append(f"{_RIGHT:.1f},{floor:.1f}")
-    return [
-        grid_line(_LEFT, floor - _LANE, _RIGHT, floor - _LANE),
-        f'<polygon points="{" ".join(points)}" fill="{colour}"/>',
-        f'<line x1="{_LEFT}" y1="{floor:.1f}" x2="{_RIGHT}" y2="{floor:.1f}" stroke="{INK}"/>',
-    ]
+    areas = alt.Chart(data(rows)).encode(
+        x=alt.X("time:Q", title=f"time ({unit})", scale=linear(0, end), axis=alt.Axis(grid=False, offset=6)),
+        y=at("floor"),
+        y2="top:Q",
+        color=colour,
+    )
+    names = alt.Chart(data(lanes)).encode(y=at("full"), x=alt.value(0))
+    lines = alt.Chart(data(lanes)).mark_rule(color=MUTED)
+    middle = _LANE * _FULL / 2
+    chart = alt.layer(
+        lines.mark_rule(color=GRID).encode(y=at("full")),
+        areas.mark_area(interpolate="step-after", opacity=1),
+        lines.encode(y=at("floor")),
+        names.mark_text(align="right", dx=-10, dy=middle - 8, fontSize=12).encode(text="kind:N"),
+        names.mark_text(align="right", dx=-10, dy=middle + 8, color=MUTED).encode(text="speed:N"),
+        names.mark_text(align="left", dx=10, dy=middle, fontSize=12).encode(x=alt.value(_WIDTH), text="used:N"),
+    ).properties(width=_WIDTH, height=_LANE * count)
+    title = f"{asked.kind} of {bytes_words(asked.bytes)}: {policy_words(timed)}"
+    words = "height: share of the time in which a dimension moves bytes, up to 100 %; at the right: its utilization"
+    return finished(chart, title[0].upper() + title[1:], words)
 
 
 def write_schedule_timeline(path: str, timed: Timed) -> None:

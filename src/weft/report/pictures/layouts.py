@@ -1,39 +1,36 @@
-"""Pictures as SVG text: where the time and the memory of layouts go, and the trade between the two.
-
-The colours keep apart for colour-blind readers (Okabe and Ito's, and P. Tol's muted scheme); parts are also
-labelled, and separated by white lines.  All text is escaped.
-"""
+"""Charts of layouts: where their time and memory go, and the trade between the two."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING
 
-from weft.report.pictures.svg import CHARACTER, INK, Axes, document, point_labels, text, ticks
+import altair as alt
+
+from weft.errors import BadInput
+from weft.report.pictures.charts import INK, MUTED, PAPER, Chart, data, finished, ink_on, linear, point_labels
 from weft.report.tables.words import MEMORY_LABELS, TIME_LABELS, layout_words, recompute_words, schedule_words
 from weft.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from weft.estimation.result import Estimate, Part
+    from weft.estimation.result import Estimate
     from weft.search.ranking import Plan
 
 TIME_COLOURS = {
     "forward_s": "#0072b2",
     "backward_s": "#56b4e9",
-    "recompute_s": "#332288",
+    "recompute_s": "#6450a8",
     "tensor_s": "#e69f00",
     "context_s": "#d55e00",
     "expert_s": "#882255",
     "weights_s": "#f0e442",
     "stage_send_s": "#cc79a7",
-    "bubble_s": "#bbbbbb",
+    "bubble_s": "#b0b7bf",
     "data_s": "#009e73",
     "optimizer_s": "#44aa99",
     "offload_s": "#999933",
-    "host_s": "#555555",
+    "host_s": "#6e7781",
 }
 MEMORY_COLOURS = {
     "weights_bytes": "#0072b2",
@@ -41,144 +38,182 @@ MEMORY_COLOURS = {
     "optimizer_bytes": "#44aa99",
     "activations_bytes": "#e69f00",
     "buffers_bytes": "#cc79a7",
-    "reserve_bytes": "#bbbbbb",
+    "reserve_bytes": "#b0b7bf",
 }
-_LIGHT_TEXT = ("#0072b2", "#332288", "#d55e00", "#882255", "#009e73", "#555555", "#999933")
-_NAMES, _TIME, _TOTALS, _MEMORY, _USED = 150, 480, 145, 190, 125
-"""Pixels for the names, the bars of time and their totals, the bars of memory and theirs."""
-_WIDTH = _NAMES + _TIME + _TOTALS + _MEMORY + _USED
-_ROW, _BAR, _TOP, _LEGEND = 44, 26, 78, 22
-"""Width of a 12-pixel character, on the safe side."""
+_STEP, _BAR, _ROOM, _TIME, _MEMORY = 60, 24, 132, 620, 340
+"""Pixels: from bar to bar, height of a bar, room for the words behind the longest one, widths of the two panels."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bars:
-    """One column of stacked bars: its left edge, pixels per unit, and the look of its parts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Panel:
+    """Stacked bars of one quantity: parts by bar in order of stacking, and what stands at the ends of the bars."""
 
-    left: float
-    scale: float
+    parts: Sequence[Sequence[tuple[str, float]]]
+    ends: Sequence[str]
+    marks: Sequence[float]
     colours: dict[str, str]
     labels: dict[str, str]
+    title: str
+    unit: str
+    width: int
 
 
-def breakdown_svg(subject: Plan | Sequence[Estimate], *, top: int = 10, title: str = "") -> str:
+def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title: str = "") -> Chart:
     """Stacked bars of the time and memory of the fastest layouts of a plan, or of estimates in their order.
 
     Args:
-        subject: what to draw; an empty one gives a picture that says so.
+        subject: what to draw.
         top: most bars.
-        title: heading; model and cluster of a plan by default.
+        title: model and cluster of a plan by default.
+
+    Raises:
+        BadInput: there is no layout to draw.
     """
     estimates = tuple(subject if isinstance(subject, Sequence) else subject.layouts)[:top]
     if not isinstance(subject, Sequence):
         title = title or f"{subject.job.model.name} on {subject.cluster.name}"
     if not estimates:
-        return document(400, 60, [text(16, 34, "No layout to draw", size=14)], "no layout")
-    time = _Bars(_NAMES, _TIME / max(one.iteration_s for one in estimates), TIME_COLOURS, TIME_LABELS)
-    most = max(max(one.memory_bytes, one.capacity_bytes) for one in estimates)
-    memory = _Bars(_NAMES + _TIME + _TOTALS, _MEMORY / most, MEMORY_COLOURS, MEMORY_LABELS)
-    items = [
-        text(16, 30, title or "Iteration time and memory", size=17, bold=True),
-        text(time.left, _TOP - 16, "Seconds per iteration (communication: exposed part only)", bold=True),
-        text(memory.left, _TOP - 16, "Memory of the fullest stage", bold=True),
-    ]
-    for row, estimate in enumerate(estimates):
-        items += _row(_TOP + row * _ROW, row + 1, estimate, time, memory)
-    bottom = _TOP + len(estimates) * _ROW + 16
-    used = [part.name for part in estimates[0].time if any(_value(one.time, part.name) for one in estimates)]
-    held = [part.name for part in estimates[0].memory if any(_value(one.memory, part.name) for one in estimates)]
-    items += _legend(time.left, bottom, used, time, columns=2)
-    items += _legend(memory.left, bottom, held, memory, columns=1)
-    height = bottom + _LEGEND * max(math.ceil(len(used) / 2), len(held)) + 10
-    return document(_WIDTH, height, items, title or "Iteration time and memory")
-
-
-def _row(top: float, rank: int, estimate: Estimate, time: _Bars, memory: _Bars) -> list[str]:
-    layout = estimate.layout
-    detail = f"micro-batch {layout.micro_batch}, {schedule_words(layout)}, recompute {recompute_words(layout)}"
-    middle = top + _BAR / 2 + 4
-    full = memory.left + estimate.capacity_bytes * memory.scale
-    total = f"{format_seconds(estimate.iteration_s)}, MFU {estimate.mfu:.0%}"
-    used = f"{estimate.memory_bytes / 2**30:.1f} of {format_bytes(estimate.capacity_bytes)}"
-    room = memory.left + max(estimate.memory_bytes, estimate.capacity_bytes) * memory.scale
-    end = time.left + estimate.iteration_s * time.scale
-    return [
-        text(16, top + 11, f"{rank}. {layout_words(layout)}", bold=True),
-        text(16, top + 26, detail, size=11),
-        *_stack(top, estimate.time, estimate.iteration_s, time),
-        text(end + 8, middle, total),
-        *_stack(top, estimate.memory, estimate.capacity_bytes, memory),
-        f'<line x1="{full:.1f}" y1="{top - 4}" x2="{full:.1f}" y2="{top + _BAR + 4}"'
-        f' stroke="{INK}" stroke-width="2"/>',
-        text(room + 8, middle, used),
-    ]
-
-
-def _stack(top: float, parts: Sequence[Part], whole: float, bars: _Bars) -> list[str]:
-    """One stacked bar; parts wide enough carry their share of the whole."""
-    items, left = [], bars.left
-    for part in parts:
-        width = part.value * bars.scale
-        if width > 0:
-            colour = bars.colours[part.name]
-            share = f"{part.value / whole:.0%}"
-            items.append(
-                f'<rect x="{left:.2f}" y="{top}" width="{width:.2f}" height="{_BAR}" fill="{colour}"'
-                f' stroke="#ffffff" stroke-width="{min(1.0, width / 4):.2f}">'
-                f"<title>{escape(bars.labels[part.name])}: {share}</title></rect>"
-            )
-            if width > len(share) * CHARACTER + 6:
-                ink = "#ffffff" if colour in _LIGHT_TEXT else INK
-                items.append(text(left + width / 2, top + _BAR / 2 + 4, share, anchor="middle", colour=ink))
-        left += width
-    return items
-
-
-def _value(parts: Sequence[Part], name: str) -> float:
-    return next(part.value for part in parts if part.name == name)
-
-
-def _legend(left: float, top: float, names: Sequence[str], bars: _Bars, *, columns: int) -> list[str]:
-    items, rows = [], math.ceil(len(names) / columns)
-    for i, name in enumerate(names):
-        x, y = left + (i // rows) * 250, top + (i % rows) * _LEGEND
-        items.append(
-            f'<rect x="{x:.1f}" y="{y}" width="13" height="13" fill="{bars.colours[name]}" stroke="{INK}"'
-            ' stroke-width="0.5"/>'
-        )
-        items.append(text(x + 20, y + 11, bars.labels[name]))
-    return items
-
-
-def pareto_svg(plan: Plan) -> str:
-    """Memory against iteration time of the layouts that no other beats in both, up to twice the shortest
-    time."""
-    fastest = plan.pareto[0].iteration_s if plan.pareto else 0.0
-    shown = [one for one in plan.pareto if one.iteration_s <= 2 * fastest]
-    if not shown:
-        return document(400, 60, [text(16, 34, "No layout to draw", size=14)], "no layout")
-    title = f"{plan.job.model.name} on {plan.cluster.name}: memory against iteration time"
-    axes = Axes(
-        x=ticks(shown[0].iteration_s, max(one.iteration_s for one in shown)),
-        y=ticks(0.0, max(one.capacity_bytes for one in shown) / 2**30),
+        raise BadInput("there is no layout to draw", where="chart")
+    time = _Panel(
+        parts=[[(part.name, part.value) for part in one.time] for one in estimates],
+        ends=[f"{format_seconds(one.iteration_s)}, MFU {one.mfu:.0%}" for one in estimates],
+        marks=(),
+        colours=TIME_COLOURS,
+        labels=TIME_LABELS,
+        title="time of an iteration (s)",
+        unit="s",
+        width=_TIME,
     )
-    points = [(axes.across(one.iteration_s), axes.up(one.memory_bytes / 2**30)) for one in shown]
-    steps = f"M{points[0][0]:.1f},{points[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in points[1:])
-    limit = axes.up(shown[0].capacity_bytes / 2**30)
-    items = [
-        text(16, 30, title, size=17, bold=True),
-        *axes.drawn("seconds per iteration", "GiB per accelerator"),
-        f'<line x1="{Axes.LEFT}" y1="{limit:.1f}" x2="{Axes.RIGHT}" y2="{limit:.1f}" stroke="#d55e00"'
-        ' stroke-width="1.5" stroke-dasharray="6 4"/>',
-        text(Axes.RIGHT, limit - 6, "capacity", anchor="end", colour="#d55e00"),
-        f'<path d="{steps}" fill="none" stroke="#56b4e9" stroke-width="1.5"/>',
-        *(_point(x, y, one) for (x, y), one in zip(points, shown, strict=True)),
-        *point_labels(points, [layout_words(one.layout) for one in shown], limit),
+    memory = _Panel(
+        parts=[[(part.name, part.value / 2**30) for part in one.memory] for one in estimates],
+        ends=[f"{one.memory_bytes / 2**30:.1f} of {format_bytes(one.capacity_bytes)}" for one in estimates],
+        marks=[one.capacity_bytes / 2**30 for one in estimates],
+        colours=MEMORY_COLOURS,
+        labels=MEMORY_LABELS,
+        title="memory of the fullest stage (GiB)",
+        unit="GiB",
+        width=_MEMORY,
+    )
+    names = [(f"{rank}. {layout_words(one.layout)}", _details(one)) for rank, one in enumerate(estimates, start=1)]
+    bars = alt.layer(_bars(time), _names(names))
+    both = alt.hconcat(bars, _bars(memory), spacing=28).resolve_scale(color="independent")
+    heading = f"{title}: time and memory by layout" if title else "Time and memory by layout"
+    return finished(both, heading, "communication: its exposed part only; upright line: memory of one accelerator")
+
+
+def _details(one: Estimate) -> str:
+    layout = one.layout
+    pipeline = f", schedule {schedule_words(layout)}" if layout.pipeline > 1 else ""
+    return f"micro-batch {layout.micro_batch}{pipeline}, recompute {recompute_words(layout)}"
+
+
+def _names(names: Sequence[tuple[str, str]]) -> Chart:
+    """Name and details of every layout, above its bar."""
+    rows = data({"row": i, "name": name, "details": details} for i, (name, details) in enumerate(names))
+    chart = alt.Chart(rows).encode(y=alt.Y("row:O", axis=None))
+    name = chart.mark_text(align="left", dy=-19, fontWeight=600, fontSize=12).encode(x=alt.value(0), text="name:N")
+    details = chart.mark_text(align="right", dy=-19, color=MUTED).encode(x=alt.value(_TIME), text="details:N")
+    return alt.layer(name, details)
+
+
+def _bars(panel: _Panel) -> Chart:
+    totals = [sum(value for _, value in parts) for parts in panel.parts]
+    lasts = [max(pair) for pair in zip(totals, panel.marks or totals, strict=True)]
+    limit = max(lasts) * panel.width / (panel.width - _ROOM)
+    rows = []
+    for i, parts in enumerate(panel.parts):
+        end = 0.0
+        for name, value in parts:
+            begin, end = end, end + value
+            share = f"{value / totals[i]:.0%}"
+            wide = value / limit * panel.width > 9 * len(share)
+            if value > 0:
+                rows.append(
+                    {
+                        "row": i,
+                        "part": panel.labels[name],
+                        "begin": begin,
+                        "end": end,
+                        "middle": (begin + end) / 2,
+                        "share": share,
+                        "value": f"{value:.3g} {panel.unit}",
+                        "words": share if wide else "",
+                        "ink": ink_on(panel.colours[name]),
+                    }
+                )
+    used = {row["part"] for row in rows}
+    order = [name for name, _ in panel.parts[0] if panel.labels[name] in used]
+    x = alt.X("begin:Q", title=panel.title, scale=linear(0, limit), axis=alt.Axis(tickCount=5, grid=False))
+    y = alt.Y("row:O", axis=None, scale=alt.Scale(padding=0))
+    colour = alt.Color(
+        "part:N",
+        scale=alt.Scale(domain=[panel.labels[name] for name in order], range=[panel.colours[name] for name in order]),
+        legend=alt.Legend(orient="bottom", columns=2, direction="vertical"),
+    )
+    parts_chart = alt.Chart(data(rows))
+    tooltip = [alt.Tooltip(name, title=name.removesuffix(":N")) for name in ("part:N", "value:N", "share:N")]
+    bars = parts_chart.mark_bar(height=_BAR, yOffset=6, stroke=PAPER, strokeWidth=0.7).encode(
+        x=x, x2="end:Q", y=y, color=colour, tooltip=tooltip
+    )
+    shares = parts_chart.mark_text(dy=6).encode(
+        x="middle:Q", y=y, text="words:N", color=alt.Color("ink:N", scale=None)
+    )
+    ends = data({"row": i, "at": lasts[i], "words": panel.ends[i]} for i in range(len(lasts)))
+    words = alt.Chart(ends).mark_text(align="left", dx=8, dy=6).encode(x="at:Q", y=y, text="words:N")
+    layers: list[alt.Chart] = [bars, shares, words]
+    if panel.marks:
+        limits = data({"row": i, "at": value} for i, value in enumerate(panel.marks))
+        mark = alt.Chart(limits).mark_tick(thickness=2.5, height=_BAR + 10, yOffset=6, color=INK)
+        layers.append(mark.encode(x="at:Q", y=y))
+    return alt.layer(*layers).properties(width=panel.width, height=_STEP * len(totals))
+
+
+def pareto_chart(plan: Plan) -> Chart:
+    """Memory against iteration time of the layouts that no other beats in both, up to twice the shortest time.
+
+    Raises:
+        BadInput: there is no layout to draw.
+    """
+    shown = [one for one in plan.pareto if one.iteration_s <= 2 * plan.pareto[0].iteration_s]
+    if not shown:
+        raise BadInput("there is no layout to draw", where="chart")
+    width, height = 760, 420
+    first, last = shown[0].iteration_s, max(one.iteration_s for one in shown)
+    room = 0.2 * (last - first) or 0.2 * last
+    low, high = first - room, last + room
+    capacity = max(one.capacity_bytes for one in shown) / 2**30
+    x = alt.X("seconds:Q", title="time of an iteration (s)", scale=linear(low, high))
+    y = alt.Y("memory:Q", title="memory of the fullest stage (GiB)", scale=linear(0, 1.08 * capacity))
+    names = [layout_words(one.layout) for one in shown]
+    places = [
+        (
+            (one.iteration_s - low) / (high - low) * width,
+            height - one.memory_bytes / 2**30 / (1.08 * capacity) * height,
+        )
+        for one in shown
     ]
-    return document(900, 560, items, title)
-
-
-def _point(x: float, y: float, estimate: Estimate) -> str:
-    time, memory = format_seconds(estimate.iteration_s), format_bytes(estimate.memory_bytes)
-    hover = escape(f"{layout_words(estimate.layout)}: {time}, {memory}")
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="#0072b2"><title>{hover}</title></circle>'
+    rows = [
+        {
+            "seconds": one.iteration_s,
+            "memory": one.memory_bytes / 2**30,
+            "layout": name,
+            "time": format_seconds(one.iteration_s),
+            "held": format_bytes(one.memory_bytes),
+        }
+        for one, name in zip(shown, names, strict=True)
+    ]
+    tooltip = [alt.Tooltip("layout:N"), alt.Tooltip("time:N"), alt.Tooltip("held:N", title="memory")]
+    frontier = alt.Chart(data(rows)).encode(x=x, y=y)
+    limit = alt.Chart(data([{"at": capacity}])).encode(y="at:Q")
+    layers = [
+        limit.mark_rule(color="#d55e00", strokeDash=[6, 4], strokeWidth=1.5),
+        limit.mark_text(align="right", dy=-8, color="#d55e00").encode(
+            x=alt.value(width), text=alt.value(f"memory of one accelerator: {format_bytes(capacity * 2**30)}")
+        ),
+        frontier.mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5),
+        frontier.mark_circle(size=70, color="#0072b2", opacity=1).encode(tooltip=tooltip),
+        *point_labels(rows, places, names, width, x="seconds:Q", y="memory:Q"),
+    ]
+    title = f"{plan.job.model.name} on {plan.cluster.name}: memory against time"
+    chart = alt.layer(*layers).properties(width=width, height=height)
+    return finished(chart, title, "layouts that no other beats in both, up to twice the shortest time")

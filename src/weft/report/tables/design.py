@@ -13,7 +13,6 @@ from weft.cluster.files import cluster_to_dict
 from weft.fabric.spec import SCALE_UP
 from weft.layout.text import format_layout, layout_to_dict
 from weft.model.text import job_to_dict
-from weft.report.pictures.svg import Axes, document, point_labels, text, ticks
 from weft.report.tables.breakdown import print_subject
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.words import layout_words
@@ -146,31 +145,6 @@ def _design(one: Design, pareto: bool) -> dict[str, Any]:
         "pareto": pareto,
         "failures": [asdict(failure) for failure in one.failures],
     }
-
-
-def design_svg(study: DesignStudy) -> str:
-    """Cost of the network against iteration time, one point a design."""
-    title = f"{study.job.model.name} on {study.cluster.count:,} {study.cluster.accelerator.name}"
-    places = [(one.bill.usd / 1e6, one.simulated_s or one.closed_form_s) for one in study.designs]
-    axes = Axes(
-        x=ticks(0.0, 1.3 * max(usd for usd, _ in places)),
-        y=ticks(min(seconds for _, seconds in places), max(seconds for _, seconds in places)),
-    )
-    points = [(axes.across(usd), axes.up(seconds)) for usd, seconds in places]
-    labels: dict[tuple[int, int], list[str]] = {}
-    for (x, y), one in zip(points, study.designs, strict=True):
-        labels.setdefault((round(x), round(y)), []).append(f"{one.kind} {one.domain}")
-    dots = [
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{"#0072b2" if i in study.pareto else "#bbbbbb"}"/>'
-        for i, (x, y) in enumerate(points)
-    ]
-    items = [
-        text(16, 30, f"{title}: cost of the network against iteration time", size=17, bold=True),
-        *axes.drawn("million dollars (scale-out network)", "seconds per iteration"),
-        *dots,
-        *point_labels(list(labels), [", ".join(names) for names in labels.values()], -1.0),
-    ]
-    return document(900, 560, items, title)
 
 
 def fabric_table(fabric: Fabric, price: Bill, console: Console) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from weft.layout.iteration import Issue
+from weft.layout.step import Issue
 from weft.units import format_bytes, format_seconds
 
 Axes = tuple[str, ...]

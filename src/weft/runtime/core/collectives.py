@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.layout.iteration import Issue
 from weft.layout.operations import CollectiveKind
+from weft.layout.step import Issue
 from weft.runtime.core.grid import Grid
 
 

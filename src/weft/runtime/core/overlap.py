@@ -15,8 +15,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from weft.layout.iteration import SCATTERS_IN_FLIGHT
 from weft.layout.spec import Layout
+from weft.layout.step import SCATTERS_IN_FLIGHT
 from weft.runtime.core.collectives import Pending, settle
 
 

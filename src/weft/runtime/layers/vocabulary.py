@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from weft.errors import BadInput
-from weft.layout.iteration import padded_rows
+from weft.layout.weights import padded_rows
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
@@ -29,7 +29,7 @@ IGNORED = -100
 def vocabulary_matrix(machine: Machine, name: str, vocab: int, hidden: int) -> Matrix:
     """A table of ``vocab`` rows, split over x and y, padded to equal parts."""
     grid = machine.grid
-    height = padded_rows(vocab, hidden, grid.layout)
+    height = int(padded_rows(vocab, hidden, grid.layout.x, grid.layout.y, grid.layout.z))
     return Matrix(
         machine,
         name,

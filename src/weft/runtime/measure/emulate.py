@@ -20,10 +20,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.iteration import Issue, wide_axes
 from weft.layout.mesh import coordinates
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import AXES, Layout
+from weft.layout.step import Issue, wide_axes
 from weft.model.job import Job
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine

@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import BadInput
-from weft.layout.iteration import Issue, check_trainable
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import Layout
+from weft.layout.step import Issue
+from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.core.grid import GRID_AXES, JOINED, Grid
 from weft.runtime.core.machine import Machine

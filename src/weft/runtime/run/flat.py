@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import BadInput
-from weft.layout.iteration import buckets
+from weft.layout.step import buckets
 from weft.runtime.core.collectives import Pending, settle
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Matrix

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from weft.errors import BadInput
 from weft.fabric.edge import validate
-from weft.layout.iteration import check_trainable
 from weft.layout.spec import Layout
+from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
 from weft.runtime.core.grid import Grid

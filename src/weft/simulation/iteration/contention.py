@@ -21,9 +21,10 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.paths import MODES, Mode, Paths
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
+from weft.layout.mesh import rank_groups
 from weft.layout.spec import Layout
 from weft.simulation.flows.symmetry import Transfer, take, transfer
-from weft.simulation.iteration.demand import Key, rank_groups
+from weft.simulation.iteration.demand import Key
 
 UNIT_BYTES = 1e9
 """Size at which messages are simulated; times are proportional to it."""

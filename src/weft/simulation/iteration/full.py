@@ -127,12 +127,13 @@ class FullPipeline(Pipeline):
 
     def synchronise(self, stage: int, column: int, what: str, share: float, waits: list[int]) -> int:
         reducing = what == "gradients"
-        amounts = self.wanted.reduce if reducing else self.wanted.gather
+        every = [one.reduce if reducing else one.gather for one in self.wanted.stages]
         rounds = self.clock.micro_batches if reducing and self.layout.zero == 2 else 1
         seconds = self.clock.step.reduce_s if reducing else self.clock.step.gather_s
-        transfer = sum(amount.bytes * self.ideal[key] for key, amount in amounts.items()) / rounds
-        phase = self.graph.add(what, share * (seconds - transfer), waits)
-        self._carry(phase, amounts, stage, column, share / rounds)
+        most = max(sum(amount.bytes * self.ideal[key] for key, amount in amounts.items()) for amounts in every)
+        # The closed form's seconds are those of the stage with the most to reduce.
+        phase = self.graph.add(what, share * max(seconds - most / rounds, 0.0), waits)
+        self._carry(phase, every[stage], stage, column, share / rounds)
         return phase
 
     def _carry(self, phase: int, amounts: Amounts, stage: int, column: int, share: float) -> None:

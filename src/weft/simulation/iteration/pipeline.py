@@ -13,8 +13,9 @@ from weft.estimation.frame import TimedFrame
 from weft.estimation.pace import slowest_stage
 from weft.estimation.synchronisation import StepSynchronisation
 from weft.layout.spec import Layout
+from weft.layout.stages import HeldChunk, held_chunks
 from weft.simulation.flows.graph import Graph
-from weft.simulation.iteration.demand import chunk_counts, stage_of
+from weft.simulation.iteration.demand import stage_of
 from weft.simulation.iteration.result import Span, SpanKind, Track
 from weft.simulation.iteration.schedule import Durations, Op, orders
 
@@ -22,7 +23,7 @@ from weft.simulation.iteration.schedule import Durations, Op, orders
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
     """Seconds once per step, in every stage: reduction of gradients and gathering of parameters with the
-    share of their last bucket, update (with offloading), tied embedding, host."""
+    share of their last bucket, update (with offloading, and what is summed right before it), tied embedding, host."""
 
     reduce_s: float
     gather_s: float
@@ -48,7 +49,7 @@ class Clock:
 def clock(layout: Layout, frame: TimedFrame, offload_s: float) -> Clock:
     """Durations of a layout, whose one-row frame is given; offloading in all, behind the update."""
     rows = BlockRows(frame).all()
-    counts = [counts for _, counts in chunk_counts(layout, frame)]
+    counts = [_timed_counts(chunk, frame.partial) for chunk in held_chunks(frame.job.model, layout)]
     synchronisation = StepSynchronisation(frame)
     totals, costs = synchronisation.totals(), synchronisation.costs(slowest_stage(frame, rows))
     tied = frame.at(frame.costs.tied_s)[0] if layout.pipeline > 1 and layout.schedule != "zbv" else 0.0
@@ -62,11 +63,19 @@ def clock(layout: Layout, frame: TimedFrame, offload_s: float) -> Clock:
             reduce_s=float(totals.reduce_s[0]),
             gather_s=float(totals.gather_s[0]),
             last=float(totals.last[0]),
-            update_s=float(costs.update_s[0]) + offload_s,
+            update_s=float(costs.update_s[0] + totals.single_s[0]) + offload_s,
             tied_s=float(tied),
             host_s=frame.constants.iteration_s,
         ),
     )
+
+
+def _timed_counts(chunk: HeldChunk, partial: bool) -> tuple[float, ...]:
+    """How often a chunk has what each row of ``BlockRows.all`` is."""
+    if not partial:
+        return chunk.counts
+    without = [count - again for count, again in zip(chunk.counts, chunk.replayed, strict=False)]
+    return (*chunk.replayed, *without, *chunk.counts[-2:])
 
 
 def _sum(rows: list[BlockRow], counts: tuple[float, ...], name: str) -> float:

@@ -20,7 +20,7 @@ from weft.errors import BadInput
 from weft.estimation.iteration import Estimator
 from weft.fabric.spec import Fabric, Ints
 from weft.layout.check import REMEDIES, explain
-from weft.layout.mesh import Spread, spread, spread_of, strides
+from weft.layout.mesh import Spread, spread
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
@@ -175,10 +175,4 @@ class _Run:
 
     def _spread(self, axes: tuple[str, ...]) -> Spread:
         """How groups lie on the tiers, as the closed form takes it."""
-        spans, found = self.closed.network.spans, self.frame.sizes.groups
-        if axes == ("tied",):
-            pair = np.full(1, 2)
-            return spread_of([pair], [strides(self.table, "pipeline") * (self.layout.pipeline - 1)], spans)
-        if axes in (("expert_shard",), ("expert_replica",)):
-            return found.expert_shard if axes == ("expert_shard",) else found.expert_replica
-        return spread(self.table, axes, spans)
+        return spread(self.table, axes, self.closed.network.spans)

@@ -47,15 +47,12 @@ def totals(layout: Layout, wanted: Demand) -> dict[Key, StageTotals]:
             total.calls[stage] += amount.calls * times
 
     count = float(wanted.micro_batches)
-    for number, chunk in enumerate(wanted.chunks):
-        add(chunk.forward, chunk.stage, count)
-        add(chunk.backward, chunk.stage, count)
-        beside = wanted.chunks[max(number - 1, 0) : number + 2]
-        add(wanted.boundary, chunk.stage, count * sum(other.stage != chunk.stage for other in beside))
-    for stage in range(layout.pipeline):
-        add(wanted.reduce, stage, 1.0)
-        add(wanted.gather, stage, 1.0)
-    add(wanted.tied, 0, 1.0)
+    for chunk in wanted.chunks:
+        for amounts in (chunk.forward, chunk.backward, chunk.sends):
+            add(amounts, chunk.stage, count)
+    for stage, once in enumerate(wanted.stages):
+        for amounts in (once.reduce, once.gather, once.tied, once.scalars):
+            add(amounts, stage, 1.0)
     return found
 
 

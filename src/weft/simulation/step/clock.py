@@ -21,10 +21,10 @@ from weft.estimation.blocks import BlockRows
 from weft.estimation.iteration import Estimator
 from weft.estimation.pace import slowest_stage
 from weft.estimation.synchronisation import StepSynchronisation
-from weft.layout.iteration import Issue, StepOptions
 from weft.layout.mesh import spread
 from weft.layout.operations import CollectiveKind, Computation, Gemm
 from weft.layout.spec import Layout
+from weft.layout.step import Issue, StepOptions
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.simulation.step.program import Compute, Program, Start, Wait, step_program

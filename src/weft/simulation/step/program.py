@@ -1,7 +1,7 @@
 """What one rank does in a training step of ``weft.runtime``, in order: compute, issue a collective, wait.
 
 The order is that of the runtime's ``linear``, ``vocabulary``, ``overlap`` and ``flat``, with its overlaps;
-sizes are those of ``weft.layout.operations`` and ``weft.layout.iteration``.  Sources: arXiv 2305.13525,
+sizes are those of ``weft.layout.step``.  Sources: arXiv 2305.13525,
 algorithm 1 and section 4; arXiv 2205.05198, section 4.2.2.
 """
 
@@ -9,36 +9,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from weft.errors import Unsupported
-from weft.layout.iteration import (
+from weft.layout.mesh import real_axes
+from weft.layout.operations import CollectiveKind, Computation, FlashAttention, Gemm, Operations, Phase
+from weft.layout.spec import AXES, Layout
+from weft.layout.stages import HeldChunk, held_chunks
+from weft.layout.step import (
+    RUNTIME,
     SCALAR_BYTES,
     SCATTERS_IN_FLIGHT,
     Issue,
-    Matrix,
+    Step,
     StepOptions,
     buckets,
-    stage_weights,
+    check_whole,
     wide_axes,
 )
-from weft.layout.operations import (
-    CollectiveKind,
-    Computation,
-    FlashAttention,
-    Gemm,
-    Operations,
-    Phase,
-    Sizes,
-    block_operations,
-    embedding_operations,
-    head_operations,
-)
-from weft.layout.spec import AXES, Layout
 from weft.layout.table import LayoutTable
+from weft.layout.trainable import check_trainable
+from weft.layout.weights import Matrices, part_matrices
 from weft.model.job import Job
 from weft.model.spec import Block, Linear
 
@@ -142,7 +136,7 @@ class _Weight:
     gather: Issue | None
     scatter: Issue | None
     at_rest: int
-    uses: int
+    uses: int = 1
 
 
 class _Part:
@@ -180,37 +174,41 @@ class _Plan:
     def __init__(self, job: Job, layout: Layout, options: StepOptions) -> None:
         self.layout, self.options, model = layout, options, job.model
         self.gradient_bytes, self.element_bytes = job.recipe.gradient_bytes, int(job.recipe.element_bytes)
-        held = stage_weights(model, job.recipe, layout)
-        self.micro_batches = job.recipe.global_batch // (layout.micro_batch * layout.data_parallel)
-        sizes = Sizes.of(LayoutTable.of([layout]), job.recipe)
-        matrices = iter([self._weight(matrix) for matrix in held.matrices])
+        check_trainable(job, layout)
+        step = Step(model, job.recipe, LayoutTable.of([layout]), RUNTIME)
+        held = HeldChunk.together(held_chunks(model, layout))
+        check_whole(step, held)
+        self.micro_batches = int(step.micro_batches[0])
+        parts = list(zip(step.operations, part_matrices(model, step.sizes), strict=True))
         self.blocks: list[tuple[Block, _Part]] = []
-        kinds = [(kind, block_operations(kind, job.recipe, sizes)) for kind in model.kinds]
         for index in model.block_sequence():
-            block, operations = kinds[index]
-            weights = {linear.name: next(matrices) for linear in block.linears()}
-            self.blocks.append((block, _Part(layout, operations, weights)))
-        table = next(matrices)
-        logits = table if model.tied_embeddings else next(matrices)
-        found = embedding_operations(model, job.recipe, sizes)
-        self.embedding = _Part(layout, found, {"embedding": table})
-        self.head = _Part(layout, head_operations(model, job.recipe, sizes), {"logits": logits})
-        parts = [self.embedding, *(part for _, part in self.blocks), self.head]
-        self.weights = list(dict.fromkeys(weight for part in parts for weight in part.weights.values()))
+            self.blocks.append((model.kinds[index], self._part(*parts[index])))
+        self.embedding, self.head = (self._part(*part) for part in parts[-2:])
+        if model.tied_embeddings:
+            shared = replace(self.embedding.weights["embedding"], uses=2)
+            self.embedding.weights["embedding"] = self.head.weights["logits"] = shared
+        every = [self.embedding, *(part for _, part in self.blocks), self.head]
+        self.weights = list(dict.fromkeys(weight for part in every for weight in part.weights.values()))
         """In the order of the runtime's buffer of gradients."""
-        self.vectors = held.vectors
+        self.vectors = [
+            (one.axes, int(one.elements[0]))
+            for one in step.reductions(step.stage_held(held.counts))
+            if not one.by_zero
+        ]
 
-    def _weight(self, matrix: Matrix) -> _Weight:
+    def _part(self, operations: Operations, held: Matrices) -> _Part:
+        return _Part(self.layout, operations, {name: self._weight(int(one[0])) for name, one in held.weights})
+
+    def _weight(self, elements: int) -> _Weight:
         return _Weight(
-            gather=self.issue("all-gather", ("z",), matrix.elements, self.element_bytes),
-            scatter=self.issue("reduce-scatter", ("z",), matrix.elements, self.gradient_bytes),
-            at_rest=matrix.elements // self.layout.z,
-            uses=matrix.scatters,
+            gather=self.issue("all-gather", ("z",), elements, self.element_bytes),
+            scatter=self.issue("reduce-scatter", ("z",), elements, self.gradient_bytes),
+            at_rest=elements // self.layout.z,
         )
 
     def issue(self, kind: CollectiveKind, axes: Iterable[str], elements: int, element_bytes: int) -> Issue | None:
         """A collective, None where a rank is alone or has nothing to tell."""
-        wide = wide_axes(self.layout, axes)
+        wide = wide_axes(self.layout, real_axes(self.layout, tuple(axes)))
         return Issue(kind, wide, elements, element_bytes) if wide and elements else None
 
 
@@ -299,7 +297,7 @@ class _Sums:
         """Sum the vectors and what is left, wait for all."""
         vectors = [
             self.program.start(self.plan.issue("all-reduce", axes, elements, self.plan.gradient_bytes))
-            for axes, elements in self.plan.vectors.items()
+            for axes, elements in self.plan.vectors
         ]
         every = range(len(self.sizes))
         for index in every:

@@ -19,11 +19,12 @@ from weft.collectives.groups import factors_of
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
 from weft.layout.check import REMEDIES, explain
+from weft.layout.mesh import rank_groups, real_axes
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
-from weft.simulation.iteration.demand import Amount, Amounts, ChunkDemand, Demand, Key, demand, rank_groups, shard_axes
+from weft.simulation.iteration.demand import Amount, Amounts, ChunkDemand, Demand, Key, demand
 from weft.simulation.iteration.pipeline import clock
 from weft.simulation.iteration.schedule import Durations
 
@@ -58,7 +59,8 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
     passes = [one for one, stage in zip(every, stages, strict=True) if stage == np.argmax(seconds)]
     _check_length(asked, passes)
     made = _Tasks(layout)
-    made.beside(asked.gather)
+    once = asked.stages[passes[0].chunk.stage]
+    made.beside(once.gather)
     for _ in range(asked.micro_batches):
         for one in passes:
             made.layers("forward", one.chunk.forward, one.layers, one.forward_s)
@@ -66,7 +68,8 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
         for one in reversed(passes):
             made.layers("backward", one.chunk.backward, one.layers, one.backward_s)
         if layout.zero == 2 or number == asked.micro_batches - 1:
-            made.beside(asked.reduce, share=1.0 / asked.micro_batches if layout.zero == 2 else 1.0)
+            made.beside(once.reduce, share=1.0 / asked.micro_batches if layout.zero == 2 else 1.0)
+    made.beside({**once.tied, **once.scalars})
     bubble_s = (layout.pipeline - 1) * (passes[0].times.forward + passes[0].times.backward)
     made.end(bubble_s, times.step.update_s + times.step.host_s)
     return Workload(
@@ -117,7 +120,7 @@ class _Tasks:
         self.tasks: list[Task] = []
         self.last: tuple[int, ...] = ()
         self.pending: list[int] = []
-        self.weights = {shard_axes(layout)[0], ("expert_shard",)} if layout.z > 1 else set()
+        self.weights = {real_axes(layout, axes) for axes in (("shard",), ("expert_shard",))} if layout.z > 1 else set()
         self.factors: dict[tuple[str, ...], tuple[tuple[int, int], ...]] = {}
 
     def layers(self, name: str, amounts: Amounts, layers: int, seconds: float) -> None:

@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import gcd
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
+from weft.collectives.cost import collective_s
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
-from weft.layout import iteration
-from weft.layout.iteration import (
+from weft.estimation.kernels import Kernels
+from weft.layout import trainable
+from weft.layout.check import explain
+from weft.layout.mesh import rank_groups, real_axes, spread
+from weft.layout.spec import AXES, Layout
+from weft.layout.stages import HeldChunk, held_chunks
+from weft.layout.step import (
+    BLOCKWISE,
     BUCKET_ELEMENTS,
     BUCKET_ELEMENTS_PER_RANK,
+    RUNTIME,
+    Call,
     Issue,
+    Software,
+    Step,
     StepOptions,
     buckets,
-    check_runnable,
-    padded_rows,
     step_collectives,
 )
-from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
-from weft.model import Attention, Block, BlockRun, FeedForward, Job, LatentAttention, MixtureOfExperts, Model, Recipe
+from weft.layout.trainable import check_runnable
+from weft.layout.weights import padded_rows
+from weft.model import (
+    Attention,
+    Block,
+    BlockRun,
+    FeedForward,
+    Job,
+    LatentAttention,
+    MixtureOfExperts,
+    Model,
+    Recipe,
+    RecipeChanges,
+    resolve_job,
+)
 from weft.simulation.iteration.demand import demand
 from weft.simulation.iteration.usage import totals
 
@@ -90,7 +114,7 @@ PLAIN = StepOptions()
 @pytest.fixture
 def bare_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let blocks without norms through, which the reference leaves out and the estimator cuts over z."""
-    monkeypatch.setattr(iteration, "NORMS", 0)
+    monkeypatch.setattr(trainable, "NORMS", 0)
 
 
 def of_one_block(layout: Layout, options: StepOptions = PLAIN) -> tuple[Counter[Issue], int]:
@@ -376,7 +400,6 @@ def steps(draw: st.DrawFn) -> tuple[Model, Layout, int, StepOptions]:
 
 
 @given(steps())
-@settings(max_examples=150, deadline=None)
 def test_steps_are_those_of_a_walk_over_the_layers(step: tuple[Model, Layout, int, StepOptions]) -> None:
     model, layout, stage, options = step
     found = step_collectives(model, RECIPE, layout, stage=stage, options=options)
@@ -409,7 +432,6 @@ def test_precision_sets_the_widths() -> None:
 
 
 @given(steps())
-@settings(max_examples=60, deadline=None)
 def test_sharding_the_optimizer_changes_the_reduction_over_data_alone(
     step: tuple[Model, Layout, int, StepOptions],
 ) -> None:
@@ -438,66 +460,197 @@ def test_buckets_are_near_equal_and_hold_everything(elements: int, data: int, ze
 
 @given(st.integers(1, 10**6), st.integers(1, 10**4), *(st.integers(1, 64) for _ in range(3)))
 def test_padded_rows_are_the_fewest_that_divide(vocab: int, hidden: int, x: int, y: int, z: int) -> None:
-    rows = padded_rows(vocab, hidden, Layout(x=x, y=y, z=z))
+    rows = padded_rows(vocab, hidden, x, y, z)
     assert rows * x * y >= vocab
     assert rows * hidden % z == 0
     fewer = rows - z // gcd(hidden, z)
     assert fewer * x * y < vocab
 
 
-# Against the estimator ----------------------------------------------------------------------------
+# One list ------------------------------------------------------------------------------------------
 
-BARE = Model(name="bare", hidden=64, vocab=256, runs=(BlockRun(block=REFERENCE, count=4),), final_norm=False)
-"""No vectors: the estimator cuts them over z and data as if they were matrices."""
-Sums = dict[tuple[str, tuple[str, ...]], float]
-
-
-def estimated(model: Model, recipe: Recipe, layout: Layout, stage: int) -> Sums:
-    """Bytes per kind and axes that the simulator draws from the estimate."""
-    estimator = Estimator(Job(model=model, recipe=recipe), load_cluster("h100-128"))
-    wanted = demand(layout, next(iter(estimator.frames(LayoutTable.of([layout])))))
-    found: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    for (kind, axes), total in totals(layout, wanted).items():
-        wide = tuple(axis for axis in axes if getattr(layout, axis, 1) > 1)
-        found[kind, wide] += total.bytes[stage]
-    return {key: float(value) for key, value in found.items() if value}
-
-
-@pytest.mark.usefixtures("bare_blocks")
-@pytest.mark.parametrize(
-    "layout",
-    [
-        Layout(x=2, y=2, z=2, data=2, micro_batch=2),
-        Layout(x=4, z=2, micro_batch=4, sequence_parallel=True, zero=0, data=2),
-        Layout(x=2, y=2, z=2, data=2, zero=0, recompute="full"),
-        Layout(x=2, y=2, z=2, pipeline=2, recompute="full", recompute_layers=2),
-        Layout(x=2, pipeline=2, sequence_parallel=True, micro_batch=2),
-        Layout(x=2, y=2, pipeline=2, virtual_stages=2, schedule="interleaved"),
-    ],
+EXPERTS = MixtureOfExperts(
+    experts=4, top_k=2, expert=FeedForward(intermediate=32), shared=FeedForward(intermediate=16)
 )
-@pytest.mark.parametrize("tied", [False, True])
-def test_bytes_are_those_of_the_estimate(layout: Layout, tied: bool) -> None:
-    """All but two: the estimator gathers weights forward and backward, the runtime the embedding's forward
-    alone, and those of recomputed blocks once more."""
-    if tied and layout.pipeline > 1:
+LATENT = LatentAttention(heads=8, q_rank=32, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8)
+ROUTED_BLOCK = replace(LLAMA_BLOCK, attention=LATENT, feed_forward=EXPERTS)
+ROUTED = Model(
+    name="routed",
+    hidden=48,
+    vocab=96,
+    runs=(BlockRun(block=LLAMA_BLOCK, count=1), BlockRun(block=ROUTED_BLOCK, count=3)),
+    prediction_layers=1,
+)
+WORLD = 16
+CLUSTER = load_cluster("h100-16")
+NO_LAUNCH = replace(calibration("h100"), launch_s=0.0, overlap_cost=0.0, expert_overlap=0.0, dispatch_once=0.0)
+Sums = dict[tuple[str, tuple[str, ...]], tuple[float, float]]
+"""Bytes and calls by kind and axes of more than one rank."""
+
+
+def factorings(world: int, axes: int) -> Iterator[tuple[int, ...]]:
+    if axes == 1:
+        yield (world,)
         return
-    model, recipe = replace(BARE, tied_embeddings=tied), Recipe(global_batch=16, sequence=32)
-    micro_batches = 16 // (layout.micro_batch * layout.data_parallel)
-    for stage in range(layout.pipeline):
-        found: Counter[tuple[str, tuple[str, ...]]] = Counter()
-        for issue, times in step_collectives(
-            model, recipe, layout, stage=stage, options=StepOptions(clip=False)
-        ).items():
-            if issue.elements > 1:
-                found[issue.kind, issue.axes] += times * issue.bytes
-        if layout.z > 1:
-            tile = layout.x * layout.y
-            recomputed = (layout.recompute_layers or 4) if layout.recompute == "full" else 0
-            matrices = sum(linear.inputs * linear.outputs for linear in REFERENCE.linears())
-            more = recomputed * matrices - (256 * 64 if stage == 0 else 0)
-            found["all-gather", ("z",)] -= 2 * micro_batches * more // tile
-        wanted = estimated(model, recipe, layout, stage)
-        assert found == pytest.approx(wanted)
+    for first in (d for d in (1, 2, 4, 8, 16) if world % d == 0):
+        for rest in factorings(world // first, axes - 1):
+            yield (first, *rest)
+
+
+MESHES = [dict(zip(AXES, degrees, strict=True)) for degrees in factorings(WORLD, len(AXES))]
+
+
+@st.composite
+def cut_jobs(draw: st.DrawFn, models: tuple[Model, ...] = (GPT, UNTIED, LLAMA, ROUTED)) -> tuple[Job, Layout]:
+    """A job and a layout of it that breaks no rule, without overlaps."""
+    model = draw(st.sampled_from(models))
+    schedule = draw(st.sampled_from(["1f1b", "1f1b", "interleaved", "zb1p", "zbv"]))
+    recompute = draw(st.sampled_from(["none", "selective", "full"]))
+    layout = Layout(
+        **draw(st.sampled_from(MESHES)),
+        expert=draw(st.sampled_from([1, 2, 4])) if model is ROUTED else 1,
+        expert_tensor=draw(st.sampled_from([1, 2])) if model is ROUTED else 1,
+        micro_batch=draw(st.sampled_from([1, 2])),
+        schedule=schedule,
+        virtual_stages=2 if schedule in ("interleaved", "zbv") else 1,
+        zero=draw(st.sampled_from([0, 1, 2])),
+        recompute=recompute,
+        recompute_layers=draw(st.integers(0, 2)) if recompute == "full" else 0,
+        sequence_parallel=draw(st.booleans()),
+        context_method=draw(st.sampled_from(["ring", "ulysses"])),
+        overlap_tensor="none",
+        overlap_reduce=False,
+        overlap_gather=False,
+    )
+    recipe = Recipe(global_batch=32, sequence=64, gradient_bytes=draw(st.sampled_from([2, 4])))
+    job = Job(model=model, recipe=recipe)
+    assume(explain(job, WORLD, layout) is None)
+    return job, layout
+
+
+def listed(step: Step, job: Job, layout: Layout, stage: int) -> Iterator[tuple[Call, float]]:
+    """Every call of a stage in one step, and how often."""
+    chunks = [chunk for chunk in held_chunks(job.model, layout) if chunk.stage == stage]
+    for chunk in chunks:
+        for call in (*step.inside(chunk), *step.between(chunk)):
+            yield call, float(call.times[0] * step.micro_batches[0])
+    for call in step.once(HeldChunk.together(chunks)):
+        yield call, float(call.times[0])
+
+
+def summed(step: Step, job: Job, layout: Layout, stage: int) -> Sums:
+    found: dict[tuple[str, tuple[str, ...]], list[float]] = {}
+    for call, times in listed(step, job, layout, stage):
+        axes = real_axes(layout, call.axes)
+        if times and call.bytes[0] and axes and rank_groups(layout, axes).shape[1] > 1:
+            wide = tuple(axis for axis in axes if getattr(layout, axis, 2) > 1)
+            total = found.setdefault((call.kind, wide), [0.0, 0.0])
+            total[0] += times * float(call.bytes[0])
+            total[1] += times
+    return {key: (bytes_, calls) for key, (bytes_, calls) in found.items()}
+
+
+def drawn_by_the_simulator(estimator: Estimator, layout: Layout, stage: int) -> Sums:
+    wanted = demand(layout, next(iter(estimator.frames(LayoutTable.of([layout])))))
+    found: dict[tuple[str, tuple[str, ...]], list[float]] = {}
+    for (kind, axes), total in totals(layout, wanted).items():
+        wide = tuple(axis for axis in axes if getattr(layout, axis, 2) > 1)
+        both = found.setdefault((kind, wide), [0.0, 0.0])
+        both[0] += float(total.bytes[stage])
+        both[1] += float(total.calls[stage])
+    return {key: (bytes_, calls) for key, (bytes_, calls) in found.items() if bytes_}
+
+
+def close(found: Sums, wanted: Sums) -> bool:
+    assert set(found) == set(wanted)
+    for key in wanted:
+        assert found[key] == pytest.approx(wanted[key], rel=1e-9), key
+    return True
+
+
+@pytest.mark.parametrize(
+    "software", [BLOCKWISE, replace(BLOCKWISE, pieces=3.0), RUNTIME], ids=["block", "pieces", "weft"]
+)
+@given(cut=cut_jobs())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+def test_estimator_simulator_and_step_are_one_list(software: Software, cut: tuple[Job, Layout]) -> None:
+    """Bytes and calls of every group that the simulator draws, and the seconds that the estimator prices, are
+    the sum over the step: the estimator's with kernels of no time and no overlap, in which the slowest stage is
+    the one that communicates longest."""
+    job, layout = cut
+    assume(software is not RUNTIME or job.model is not ROUTED)
+    constants = replace(NO_LAUNCH, shard_collectives=software.pieces)
+    estimator = Estimator(job, CLUSTER, constants, software)
+    table = LayoutTable.of([layout])
+    step = Step(job.model, job.recipe, table, estimator.software)
+    stages = range(layout.pipeline)
+    for stage in stages:
+        assert close(drawn_by_the_simulator(estimator, layout, stage), summed(step, job, layout, stage))
+
+    def seconds(call: Call) -> float:
+        group = spread(table, call.axes, estimator.network.spans)
+        return float(collective_s(call.kind, call.bytes, group, estimator.network)[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kernels, "seconds", lambda self, operation: np.zeros(len(table)))
+        time = estimator.evaluate(table).time
+    every = [list(listed(step, job, layout, stage)) for stage in stages]
+    inside = [
+        sum(times * seconds(call) for call, times in calls if call.when in ("forward", "backward") and not sent(call))
+        for calls in every
+    ]
+    shown = (time.tensor_s, time.context_s, time.expert_s, time.weights_s)
+    assert float(sum(part[0] for part in shown)) == pytest.approx(max(inside), rel=1e-9, abs=1e-15)
+    once = [Counter[tuple[str, ...]]() for _ in stages]
+    for total, calls in zip(once, every, strict=True):
+        for call, times in calls:
+            if call.when in ("reduce", "gather", "tied", "scalar"):
+                total[call.name, *call.axes] += times * seconds(call)
+    most = sum(max(total[key] for total in once) for key in set().union(*once))
+    assert float(time.data_s[0]) == pytest.approx(most, rel=1e-9, abs=1e-15)
+
+
+def sent(call: Call) -> bool:
+    return call.name == "stage-boundary"
+
+
+@pytest.mark.parametrize("model", [GPT, UNTIED, LLAMA], ids=lambda model: model.name)
+@given(data=st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
+def test_the_runtime_issues_what_the_simulator_draws(model: Model, data: st.DataObject) -> None:
+    """``step_collectives``, which traces of the runtime equal (tests/runtime/measure/test_trace.py), adds up to
+    the bytes and calls that the simulator draws of the same software."""
+    job, layout = data.draw(cut_jobs((model,)))
+    try:
+        stages = [step_collectives(model, job.recipe, layout, stage=stage) for stage in range(layout.pipeline)]
+    except BadInput:
+        assume(False)
+    estimator = Estimator(job, CLUSTER, NO_LAUNCH, RUNTIME)
+    for stage, issued in enumerate(stages):
+        found: dict[tuple[str, tuple[str, ...]], list[float]] = {}
+        for issue, times in issued.items():
+            axes = (
+                ("tied",)
+                if issue.kind == "all-reduce" and issue.axes == ("pipeline",) and issue.elements > 1
+                else issue.axes
+            )
+            total = found.setdefault((issue.kind, axes), [0.0, 0.0])
+            total[0] += times * issue.bytes
+            total[1] += times
+        wanted = {key: (bytes_, calls) for key, (bytes_, calls) in found.items()}
+        assert close(drawn_by_the_simulator(estimator, layout, stage), wanted)
+
+
+@pytest.mark.parametrize(("software", "gathered_bytes"), [(BLOCKWISE, 215.6e9), (RUNTIME, 266.4e9)])
+def test_bytes_over_z_of_both_softwares(software: Software, gathered_bytes: float) -> None:
+    """Llama 2 7B, fully sharded over 64 ranks, all blocks recomputed, four micro-batches of 4,096 tokens: FSDP
+    keeps for backward what recomputation gathered, Weft's runtime gathers again, but not the embedding."""
+    job = resolve_job("llama-2-7b", RecipeChanges(global_batch=256, sequence=4096))
+    layout = Layout(z=64, recompute="full", micro_batch=1)
+    estimator = Estimator(job, load_cluster("h100-64"), software=software)
+    found = drawn_by_the_simulator(estimator, layout, 0)
+    moved = sum(bytes_ for (kind, axes), (bytes_, _) in found.items() if axes == ("z",) and kind != "all-reduce")
+    assert moved == pytest.approx(gathered_bytes, rel=0.01)
 
 
 # Refusals -----------------------------------------------------------------------------------------
@@ -509,10 +662,6 @@ def with_block(change: Callable[[Block], Block]) -> Model:
 
 def with_attention(**changes: object) -> Model:
     return with_block(lambda block: replace(block, attention=replace(block.attention, **changes)))  # type: ignore[arg-type]
-
-
-LATENT = LatentAttention(heads=8, q_rank=32, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=8)
-EXPERTS = MixtureOfExperts(experts=4, top_k=2, expert=FeedForward(intermediate=32))
 
 
 @pytest.mark.parametrize(

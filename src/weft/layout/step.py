@@ -1,0 +1,499 @@
+"""The one list of what a training step communicates, on one rank, over arrays of layouts.
+
+A model has parts: its kinds of blocks, the embedding, the head.  A micro-batch repeats the collectives of each
+part's operations (``weft.layout.operations``); around them weights that are cut at rest are gathered before
+use and their gradients scattered; once per step gradients are summed over their copies (steps 1, 4, 6 and 7
+of AxoNN's algorithm, arXiv 2305.13525).  What softwares do differently with weights is a ``Software``, not
+another list.  The estimator times this list, the simulator and the routers turn it into traffic, and the
+runtime, which takes from it how matrices are padded and gradients bucketed, is checked against it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from weft.errors import BadInput
+from weft.layout.mesh import degrees, real_axes
+from weft.layout.operations import Collective, CollectiveKind, Operations, Sizes, part_operations, stage_boundary
+from weft.layout.spec import AXES, Layout
+from weft.layout.stages import HeldChunk, held_chunks
+from weft.layout.table import Floats, Index, LayoutTable
+from weft.layout.trainable import check_trainable
+from weft.layout.weights import Parameters, part_matrices, part_parameters, tied_parameters
+from weft.model.job import Job, Recipe
+from weft.model.spec import Model
+
+BUCKET_ELEMENTS = 40e6
+"""Gradients per bucket of the reduction over replicas, at least (Megatron-Core: max(40e6, 1e6 * ranks))."""
+BUCKET_ELEMENTS_PER_RANK = 1e6
+"""The same per rank of the reduction, which outgrows the former beyond 40 ranks."""
+SCATTERS_IN_FLIGHT = 8
+"""Weight gradients of ``weft.runtime`` that may be under way over z at once: each holds a whole block of
+gradients."""
+SCALAR_BYTES = 4
+"""Width of the loss and of the gradients' norm."""
+
+When = Literal["forward", "backward", "reduce", "gather", "tied", "scalar"]
+"""In every micro-batch, forward or backward; or once per step: gradients reduced, weights gathered after the
+update, a tied embedding's gradient summed over both ends of the pipeline, loss and norm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """What training softwares do differently with weights.
+
+    Attributes:
+        name: for people.
+        by_matrix: each weight matrix is gathered, and its gradient scattered, by itself; vectors are whole on
+            every rank of z and summed in buffers of their own; the vocabulary is padded until it divides.
+            Otherwise a block's weights go together, vectors with them.
+        pieces: in how many collectives a block's weights go, where they go together.
+        replay_gathers: gathers of a block's weights for its recomputation.  FSDP keeps for backward what
+            the recomputation gathered; Weft's runtime gathers again.
+        embedding_gathers: gathers of the embedding in backward, which needs none of its values.
+        scalars: whether loss and norm are listed; else they are part of an iteration's fixed time.
+    """
+
+    name: str
+    by_matrix: bool
+    pieces: float = 1.0
+    replay_gathers: int
+    embedding_gathers: int
+    scalars: bool
+
+
+BLOCKWISE = Software(name="by block", by_matrix=False, replay_gathers=0, embedding_gathers=1, scalars=False)
+"""FSDP2, Megatron-Core and DeepSpeed: a transformer block is the unit of sharding."""
+RUNTIME = Software(name="weft.runtime", by_matrix=True, replay_gathers=1, embedding_gathers=0, scalars=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """How ``weft.runtime`` trains: ``weight_cache`` keeps matrices gathered over z for the whole step, ``clip``
+    bounds the norm of the gradients."""
+
+    weight_cache: bool = False
+    clip: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Weights that are gathered over ``axes`` together: elements of each of ``calls`` collectives, and how often
+    they are gathered forward, backward and to replay.  Their gradients are scattered once."""
+
+    axes: tuple[str, ...]
+    elements: Floats
+    calls: float = 1.0
+    forward: int = 1
+    backward: int = 1
+    replay: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """Gradients of a stage that are summed over their copies once per step, in ``buckets``.
+
+    ``elements`` are a rank's own; ``padded`` divide evenly by the copies, as the sharding of ``zero`` needs.
+    ``by_zero`` says whether ``zero`` shards them.
+    """
+
+    axes: tuple[str, ...]
+    elements: Floats
+    padded: Floats
+    buckets: Floats
+    by_zero: bool = True
+
+    @classmethod
+    def largest(cls, stages: Sequence[Reduction]) -> Reduction:
+        """The most that one of the stages reduces."""
+        first = stages[0]
+        elements, padded, buckets = (
+            np.maximum.reduce([getattr(one, name) for one in stages]) for name in ("elements", "padded", "buckets")
+        )
+        return cls(axes=first.axes, elements=elements, padded=padded, buckets=buckets, by_zero=first.by_zero)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A collective over ``axes`` (mesh axes, or ``WEIGHT_GROUPS``), ``times`` in every micro-batch or step.
+
+    ``elements`` is the full buffer of one call, as of ``Collective``; of buckets the mean, each then is a
+    multiple of ``multiple``.
+    """
+
+    name: str
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    when: When
+    elements: Floats
+    element_bytes: float
+    times: Floats
+    multiple: int = 1
+
+    @property
+    def bytes(self) -> Floats:
+        return self.elements * self.element_bytes
+
+
+class Step:
+    """One training step of every row of a table.
+
+    Args:
+        model: what is trained.
+        recipe: how; ``element_bytes`` and ``gradient_bytes`` are the widths of weights and gradients.
+        table: how it is cut.
+        software: what trains.
+    """
+
+    def __init__(self, model: Model, recipe: Recipe, table: LayoutTable, software: Software = BLOCKWISE) -> None:
+        self.model, self.recipe, self.table, self.software = model, recipe, table, software
+        self.sizes = Sizes.of(table, recipe)
+        self.kinds = len(model.kinds)
+
+    # Parts ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def operations(self) -> tuple[Operations, ...]:
+        """What each kind of block, the embedding and the head do in one micro-batch."""
+        return part_operations(self.model, self.recipe, self.sizes)
+
+    @cached_property
+    def boundary(self) -> tuple[Collective, ...]:
+        """What one micro-batch passes from a stage to the next."""
+        return stage_boundary(self.model, self.recipe, self.sizes).collectives
+
+    @cached_property
+    def parameters(self) -> tuple[Parameters, ...]:
+        """All parameters of each part on a rank while computing."""
+        return part_parameters(self.model, self.sizes)
+
+    @cached_property
+    def tied(self) -> Floats:
+        """The copy of a tied embedding that a head on another stage holds, while computing."""
+        if self.software.by_matrix and self.model.tied_embeddings:
+            return part_matrices(self.model, self.sizes)[-1].weights[0][1]
+        return tied_parameters(self.model, self.sizes)
+
+    @cached_property
+    def units(self) -> tuple[tuple[Unit, ...], ...]:
+        """What each part gathers over the shards of its weights; the head gathers a tied matrix for itself."""
+        embedding = len(self.parameters) - 2
+        again = [self.software.embedding_gathers if i == embedding else 1 for i in range(len(self.parameters))]
+        replay = [self.software.replay_gathers if i < self.kinds else 0 for i in range(len(self.parameters))]
+        if self.software.by_matrix:
+            parts = part_matrices(self.model, self.sizes)
+            return tuple(
+                tuple(
+                    Unit(axes=("shard",), elements=elements, backward=back, replay=more)
+                    for _, elements in part.weights
+                )
+                for part, back, more in zip(parts, again, replay, strict=True)
+            )
+        held = [*self.parameters[:-1], self.parameters[-1] + Parameters(self.tied, np.zeros_like(self.tied))]
+        pieces = self.software.pieces
+        return tuple(
+            tuple(
+                Unit(axes=axes, elements=elements / pieces, calls=pieces, backward=back, replay=more)
+                for axes, elements in ((("shard",), part.dense), (("expert_shard",), part.expert))
+                if np.any(elements > 0)
+            )
+            for part, back, more in zip(held, again, replay, strict=True)
+        )
+
+    # A stage's gradients --------------------------------------------------------------------------
+
+    @cached_property
+    def held(self) -> tuple[tuple[Floats, ...], ...]:
+        """Elements of each part by how their gradients are summed: dense and expert weights, or matrices,
+        vectors of features and vectors of outputs."""
+        if not self.software.by_matrix:
+            return tuple((part.dense, part.expert) for part in self.parameters)
+        parts = part_matrices(self.model, self.sizes)
+        nothing = np.zeros_like(self.sizes.x)
+        matrices = [sum((elements for _, elements in part.weights), nothing) for part in parts]
+        if self.model.tied_embeddings:
+            matrices[-1] = nothing
+        return tuple((own, part.features, part.outputs) for own, part in zip(matrices, parts, strict=True))
+
+    def stage_held(self, counts: Sequence[Floats | float], rows: Index | None = None) -> tuple[Floats, ...]:
+        """``held`` of stages that have so many blocks of each kind, embeddings and heads, on the given rows."""
+        at = np.arange(len(self.table)) if rows is None else rows
+        totals = [
+            sum((count * part[k][at] for count, part in zip(counts, self.held, strict=True)), np.zeros(len(at)))
+            for k in range(len(self.held[0]))
+        ]
+        totals[0] = totals[0] + counts[-1] * (1 - counts[-2]) * self.tied[at]
+        return tuple(totals)
+
+    def reductions(self, held: Sequence[Floats], rows: Index | None = None) -> tuple[Reduction, ...]:
+        """Gradients of a stage that holds so much, on the given rows."""
+        table = self.table if rows is None else self.table.take(rows)
+        if not self.software.by_matrix:
+            groups = ((("shard",), ("replica",)), (("expert_shard",), ("expert_replica",)))
+            return tuple(
+                self._reduction(table, elements / degrees(table, cut[0]), copies)
+                for elements, (cut, copies) in zip(held, groups, strict=True)
+            )
+        matrices, features, outputs = held
+        joined = degrees(table, "token_copies") == degrees(table, "copies")
+        vectors = (np.where(joined, features + outputs, features), np.where(joined, 0.0, outputs))
+        return (
+            self._reduction(table, matrices / degrees(table, "shard"), ("replica",), padded=True),
+            *(
+                Reduction(axes=axes, elements=some, padded=some, buckets=np.ones_like(some), by_zero=False)
+                for axes, some in zip((("token_copies",), ("copies",)), vectors, strict=True)
+            ),
+        )
+
+    @staticmethod
+    def _reduction(
+        table: LayoutTable, elements: Floats, copies: tuple[str, ...], *, padded: bool = False
+    ) -> Reduction:
+        members = degrees(table, copies[0]).astype(np.float64)
+        even = np.ceil(elements / members) * members if padded else elements
+        return Reduction(axes=copies, elements=elements, padded=even, buckets=bucket_count(elements, members))
+
+    @cached_property
+    def tied_at_rest(self) -> Floats:
+        """Gradient of a tied embedding that both ends of the pipeline sum."""
+        return self.tied / degrees(self.table, "shard")
+
+    # One layout's calls ---------------------------------------------------------------------------
+
+    def inside(self, chunk: HeldChunk, *, cached: bool = False) -> Iterator[Call]:
+        """What a chunk of a stage communicates within its stage in one micro-batch.
+
+        Args:
+            chunk: what is held, and which of it is recomputed.
+            cached: weights are gathered before the step's first use, and kept.
+        """
+        again = (*chunk.replayed, 0.0, 0.0)
+        for count, more, part, units in zip(chunk.counts, again, self.operations, self.units, strict=True):
+            for one in part.collectives:
+                steps = self.sizes.context - 1 if one.kind == "exchange" else 1.0
+                yield _call(one, "forward" if one.phase == "forward" else "backward", count * steps)
+                if more and one.phase == "forward":
+                    yield _call(one, "backward", more * steps)
+            for unit in units:
+                if not cached:
+                    yield self._weights("all-gather", unit, "forward", count * unit.forward)
+                    yield self._weights("all-gather", unit, "backward", count * unit.backward + more * unit.replay)
+                yield self._weights("reduce-scatter", unit, "backward", count)
+
+    def between(self, chunk: HeldChunk) -> Iterator[Call]:
+        """What a chunk passes to other stages in one micro-batch, activations forward and gradients backward,
+        and what it makes of what arrives."""
+        for one in self.boundary:
+            here, there = chunk.passes_on, chunk.receives
+            ahead, back = (here, there) if one.kind == "send" else (there, here)
+            yield _call(one, "forward", float(ahead))
+            yield _call(one, "backward", float(back))
+
+    def crossing(self) -> Iterator[Call]:
+        """What one message between stages asks."""
+        for one in self.boundary:
+            yield _call(one, "forward", 1.0)
+
+    def _weights(self, kind: CollectiveKind, unit: Unit, when: When, times: float) -> Call:
+        width = self.recipe.element_bytes if kind == "all-gather" else self.recipe.gradient_bytes
+        calls = times * unit.calls * np.ones_like(unit.elements)
+        name = "weights" if kind == "all-gather" else "weight-gradients"
+        return Call(
+            name=name, kind=kind, axes=unit.axes, when=when, elements=unit.elements, element_bytes=width, times=calls
+        )
+
+    def once(self, stage: HeldChunk, *, clip: bool = True) -> Iterator[Call]:
+        """What a stage communicates once per step (gradients in every micro-batch with ``zero`` = 2)."""
+        recipe, table = self.recipe, self.table
+        held = self.stage_held(stage.counts)
+        rounds = np.where(table.zero == 2, self.micro_batches, 1.0)
+        for one in self.reductions(held):
+            sharded = one.by_zero & (table.zero > 0)
+            wanted: tuple[tuple[CollectiveKind, When, Floats, float], ...] = (
+                ("all-reduce", "reduce", np.where(sharded, 0.0, 1.0), recipe.gradient_bytes),
+                ("reduce-scatter", "reduce", np.where(sharded, rounds, 0.0), recipe.gradient_bytes),
+                ("all-gather", "gather", np.where(sharded, 1.0, 0.0), recipe.element_bytes),
+            )
+            for kind, when, times, width in wanted:
+                cut = kind != "all-reduce"
+                yield Call(
+                    name="gradients" if when == "reduce" else "updated-weights",
+                    kind=kind,
+                    axes=one.axes,
+                    when=when,
+                    elements=(one.padded if cut else one.elements) / one.buckets,
+                    element_bytes=width,
+                    times=times * one.buckets,
+                    multiple=int(degrees(table, one.axes[0]).max()) if cut and self.software.by_matrix else 1,
+                )
+        ends = float(stage.holds_embedding != stage.holds_head and self.model.tied_embeddings)
+        yield self._scalar("tied", ("tied",), "tied", self.tied_at_rest, recipe.gradient_bytes, ends)
+        if self.software.scalars:
+            single = np.ones_like(self.sizes.x)
+            yield self._scalar("loss", ("copies",), "scalar", single, SCALAR_BYTES, float(stage.holds_head))
+            yield self._scalar("norm", AXES, "scalar", single, SCALAR_BYTES, float(clip))
+
+    @staticmethod
+    def _scalar(name: str, axes: tuple[str, ...], when: When, elements: Floats, width: float, times: float) -> Call:
+        calls = times * np.ones_like(elements)
+        return Call(
+            name=name, kind="all-reduce", axes=axes, when=when, elements=elements, element_bytes=width, times=calls
+        )
+
+    @cached_property
+    def micro_batches(self) -> Floats:
+        """Micro-batches of a rank."""
+        table = self.table
+        count: Floats = self.recipe.global_batch / (table.micro_batch * table.z * table.data)
+        return count
+
+
+def _call(one: Collective, when: When, times: Floats | float) -> Call:
+    return Call(
+        name=one.name,
+        kind=one.kind,
+        axes=one.axes,
+        when=when,
+        elements=one.elements,
+        element_bytes=one.element_bytes,
+        times=times * np.ones_like(one.elements),
+    )
+
+
+def bucket_count(elements: Floats, replicas: Floats) -> Floats:
+    """Buckets in which ``elements`` gradients per rank are reduced over their replicas."""
+    least = np.maximum(BUCKET_ELEMENTS, BUCKET_ELEMENTS_PER_RANK * replicas)
+    return np.maximum(np.ceil(elements / least), 1.0)
+
+
+def buckets(elements: int, layout: Layout) -> list[int]:
+    """Elements of each bucket of a stage's ``elements`` matrix gradients at rest, one after the other.
+
+    With zero = 1 each is a multiple of data, for which the last is padded.
+    """
+    count = int(bucket_count(np.array([float(elements)]), np.array([float(layout.data)]))[0])
+    unit = layout.data if layout.zero else 1
+    return _evenly(-(-elements // unit) * unit, count, unit)
+
+
+def _evenly(elements: int, count: int, multiple: int) -> list[int]:
+    """Sizes of so many buckets, multiples that add up to ``elements``, larger ones first."""
+    base, more = divmod(elements // multiple, count)
+    return [(base + (i < more)) * multiple for i in range(count)]
+
+
+# One rank's step in whole numbers ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One collective of a rank.
+
+    ``axes`` are in the order of ``weft.layout.spec.AXES``, without those of size 1; ``elements`` is the full
+    buffer, as of ``weft.layout.operations.Collective``.
+    """
+
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    elements: int
+    element_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.element_bytes
+
+
+def step_collectives(
+    model: Model, recipe: Recipe, layout: Layout, *, stage: int = 0, options: StepOptions = StepOptions()
+) -> Counter[Issue]:
+    """What each rank of a pipeline stage of ``weft.runtime`` issues in one step.
+
+    Raises:
+        Unsupported: the runtime does not train this.
+        BadInput: the layout breaks a rule of ``weft.layout.check``, there is no such stage, or a size does not
+            divide.
+    """
+    check_trainable(Job(model=model, recipe=recipe), layout)
+    if not 0 <= stage < layout.pipeline:
+        raise BadInput(f"stage {stage} of {layout.pipeline}", where="stage", remedy="count from 0")
+    step = Step(model, recipe, LayoutTable.of([layout]), RUNTIME)
+    chunks = [chunk for chunk in held_chunks(model, layout) if chunk.stage == stage]
+    whole = HeldChunk.together(chunks)
+    check_whole(step, whole)
+    rounds = int(step.micro_batches[0])
+    found: Counter[Issue] = Counter()
+    for chunk in chunks:
+        for call in (*step.inside(chunk, cached=options.weight_cache), *step.between(chunk)):
+            _count(found, call, layout, rounds)
+    if options.weight_cache:
+        for call in _gathered_once(step, whole):
+            _count(found, call, layout)
+    for call in step.once(whole, clip=options.clip):
+        _count(found, call, layout)
+    return found
+
+
+def _gathered_once(step: Step, stage: HeldChunk) -> Iterator[Call]:
+    """Every matrix that a stage holds, a tied one once."""
+    counts = list(stage.counts)
+    if step.model.tied_embeddings and stage.holds_embedding:
+        counts[-1] = 0.0
+    for count, units in zip(counts, step.units, strict=True):
+        for unit in units:
+            yield step._weights("all-gather", unit, "forward", count)
+
+
+def _count(found: Counter[Issue], call: Call, layout: Layout, rounds: int = 1) -> None:
+    """Add a call's issues, but those of nothing and those of a rank alone."""
+    axes = ("pipeline",) if call.axes == ("tied",) else wide_axes(layout, real_axes(layout, call.axes))
+    times, elements = float(np.max(call.times)), float(np.max(call.elements))
+    if not axes or not times or not elements or (call.axes == ("tied",) and layout.pipeline == 1):
+        return
+    calls = round(times)
+    if call.when in ("reduce", "gather"):
+        for size in _evenly(round(elements * times), calls, call.multiple):
+            found[Issue(call.kind, axes, size, int(call.element_bytes))] += 1
+        return
+    found[Issue(call.kind, axes, _whole(call.elements, call.name), int(call.element_bytes))] += calls * rounds
+
+
+def wide_axes(layout: Layout, axes: Iterable[str]) -> tuple[str, ...]:
+    """The given axes that have more than one rank, in the order of ``AXES``."""
+    wanted = set(axes)
+    return tuple(axis for axis in AXES if axis in wanted and getattr(layout, axis) > 1)
+
+
+def check_whole(step: Step, stage: HeldChunk) -> None:
+    """Refuse weights that do not divide over z.
+
+    Raises:
+        BadInput: with the matrix and its elements.
+    """
+    parts = part_matrices(step.model, step.sizes)
+    z = int(step.table.z[0])
+    for count, part in zip(stage.counts, parts, strict=True):
+        for name, elements in part.weights:
+            if count and _whole(elements, name) % z:
+                raise BadInput(
+                    f"the {int(elements[0])} weights of {name} on a rank do not divide over z = {z}",
+                    where="layout",
+                    remedy="choose z that divides them",
+                )
+
+
+def _whole(elements: Floats | float, what: str) -> int:
+    """The elements of a table of one layout, which must be a whole number."""
+    value = float(np.max(elements))
+    if not value.is_integer():
+        raise BadInput(
+            f"{what} would be cut into {value:g} elements",
+            where="layout",
+            remedy="choose x, y and micro_batch that divide the features and tokens",
+        )
+    return int(value)

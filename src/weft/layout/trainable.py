@@ -1,0 +1,83 @@
+"""What ``weft.runtime`` trains: models and layouts, or why it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.errors import BadInput, Unsupported
+from weft.layout.check import REMEDIES, explain
+from weft.layout.spec import Layout
+from weft.model.job import Job
+from weft.model.spec import LatentAttention, Model
+
+NORMS = 2
+"""Norms of a block that the runtime builds: before attention and before the feed-forward part."""
+
+
+def check_trainable(job: Job, layout: Layout) -> None:
+    """Refuse what cannot be trained, before anything is built.
+
+    Raises:
+        Unsupported: the runtime lacks something that the model or the layout asks for.
+        BadInput: the layout breaks a rule of ``weft.layout.check``.
+    """
+    check_runnable(job.model, layout)
+    if (broken := explain(job, layout.world, layout)) is not None:
+        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
+
+
+def check_runnable(model: Model, layout: Layout) -> None:
+    """Refuse what the runtime does not train.
+
+    Raises:
+        Unsupported: a field of the model or of the layout asks for something that the runtime lacks.
+        BadInput: key-value heads do not divide over x.
+    """
+    for wanted, field, what, remedy in (*_model_limits(model), *_layout_limits(model, layout)):
+        if wanted:
+            raise Unsupported(f"the runtime does not support {what}", where=field, remedy=remedy)
+    for block in model.kinds:
+        if block.attention.kv_heads % layout.x:
+            raise BadInput(
+                f"{block.attention.kv_heads} key-value heads (kv_heads) do not divide over x = {layout.x}",
+                where="layout",
+                remedy="choose x that divides kv_heads",
+            )
+
+
+_Limit = tuple[bool, str, str, str]
+"""Whether it is asked for, by which field, what it is, what to change."""
+
+
+def _model_limits(model: Model) -> Iterator[_Limit]:
+    for block in model.kinds:
+        attention = block.attention
+        latent, extra = isinstance(attention, LatentAttention), attention.extra_parameters > 0
+        yield block.moe is not None, "block.feed_forward", "experts", "choose a dense model"
+        yield latent, "block.attention", "latent attention", "choose a model with grouped-query attention"
+        yield block.parallel, "block.parallel", "parallel attention and feed-forward", "set parallel=False"
+        norms = f"{block.norms} norms in a block"
+        yield block.norms != NORMS, "block.norms", norms, f"set norms={NORMS}, before each half"
+        vectors = "query and key norms, sinks or learned biases"
+        yield extra, "block.attention.extra_parameters", vectors, "set extra_parameters=0"
+        yield attention.window is not None, "block.attention.window", "sliding windows", "set window=None"
+    ahead = model.prediction_layers > 0
+    yield ahead, "model.prediction_layers", "prediction layers", "set prediction_layers=0"
+    narrow = model.embedding_features is not None
+    yield narrow, "model.embedding_features", "a narrower embedding", "set embedding_features=None"
+    normed = "a norm after the embedding"
+    yield model.embedding_norm, "model.embedding_norm", normed, "set embedding_norm=False"
+    placed = model.positions > 0 or any(block.attention.rotary for block in model.kinds)
+    yield not placed, "model.positions", "models without positions", "set positions, or rotary=True"
+
+
+def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
+    for axis in ("context", "expert", "expert_tensor"):
+        degree = getattr(layout, axis)
+        yield degree > 1, f"layout.{axis}", f"{axis} = {degree}", f"set {axis}=1"
+    yield layout.zero > 1, "layout.zero", f"zero = {layout.zero}", "set zero=1, or shard over z"
+    for name in ("offload_optimizer", "offload_activations"):
+        yield getattr(layout, name), f"layout.{name}", "offloading", f"set {name}=false"
+    bubbles = layout.schedule in ("zb1p", "zbv")
+    schedule = f"schedule = {layout.schedule}"
+    yield bubbles, "layout.schedule", schedule, "set schedule=1f1b or interleaved"

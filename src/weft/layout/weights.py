@@ -1,0 +1,111 @@
+"""What each part of a model (a kind of block, the embedding, the head) holds on one rank, over arrays of layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from weft.layout.operations import Sizes, local_parameters, split
+from weft.layout.table import Floats, Ints
+from weft.model.spec import Block, Model
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Elements on one rank while computing: replicated over data, or only over expert_data."""
+
+    dense: Floats
+    expert: Floats
+
+    def __add__(self, other: Parameters) -> Parameters:
+        return Parameters(self.dense + other.dense, self.expert + other.expert)
+
+
+def part_parameters(model: Model, sizes: Sizes) -> tuple[Parameters, ...]:
+    """Parameters of each kind of block, of the embedding and of the head.
+
+    The head has its output projection (none of its own where tied), the final norm and the
+    multi-token-prediction modules.
+    """
+    nothing, cut = np.zeros_like(sizes.x), sizes.x * sizes.y
+    embedding = Parameters(model.embedding_parameters / cut, nothing)
+    head = Parameters(model.head_parameters / cut, nothing)
+    if model.prediction_layers:
+        last, modules = model.runs[-1].block, model.prediction_layers
+        block = block_parameters(last, sizes)
+        own = model.prediction_parameters / modules - last.parameters
+        head += Parameters(modules * (block.dense + own), modules * block.expert)
+    return (*(block_parameters(kind, sizes) for kind in model.kinds), embedding, head)
+
+
+def block_parameters(block: Block, sizes: Sizes) -> Parameters:
+    """Parameters of one block on one rank."""
+    dense = np.full_like(sizes.x, float(block.vector_parameters))
+    expert = np.zeros_like(sizes.x)
+    for linear in block.linears():
+        if linear.part == "expert":
+            expert = expert + local_parameters(linear, sizes)
+        else:
+            dense = dense + local_parameters(linear, sizes)
+    return Parameters(dense, expert)
+
+
+def tied_parameters(model: Model, sizes: Sizes) -> Floats:
+    """The copy of a tied embedding that a head on another stage holds."""
+    return (model.vocab * model.hidden if model.tied_embeddings else 0) / (sizes.x * sizes.y)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """A part as ``weft.runtime`` holds it: its weight matrices by name, and elements of vectors of the hidden
+    features (norms, positions, biases of outputs that y cuts) and of outputs that x cuts."""
+
+    weights: tuple[tuple[str, Floats], ...]
+    features: Floats
+    outputs: Floats
+
+
+def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
+    """The matrices and vectors of each kind of block, of the embedding and of the head.
+
+    A tied matrix is listed at both ends, each of which gathers it for itself.
+    """
+    x, y, z = (degree.astype(np.int64) for degree in (sizes.x, sizes.y, sizes.z))
+    nothing, rows = np.zeros_like(sizes.x), padded_rows(model.vocab, model.hidden, x, y, z).astype(np.float64)
+    table = rows * model.hidden
+    final = (model.norm_parameters if model.final_norm else 0) / sizes.y
+    return (
+        *(_block_matrices(kind, sizes) for kind in model.kinds),
+        Matrices((("embedding", table),), model.positions * model.hidden / sizes.y, nothing),
+        Matrices((("logits", table),), final, rows * float(model.head_bias)),
+    )
+
+
+def _block_matrices(block: Block, sizes: Sizes) -> Matrices:
+    weights = [(linear.name, local_parameters(replace(linear, bias=False), sizes)) for linear in block.linears()]
+    features = block.vector_parameters / sizes.y + _biases(block, "transposed", sizes)
+    return Matrices(tuple(weights), features, _biases(block, "normal", sizes))
+
+
+def _biases(block: Block, kind: str, sizes: Sizes) -> Floats:
+    """Elements on one rank of the biases of a block's linear layers of a kind."""
+    found: Iterator[Floats] = (
+        linear.outputs / split(linear, sizes)[1] * np.ones_like(sizes.x)
+        for linear in block.linears()
+        if linear.bias and linear.kind == kind
+    )
+    return sum(found, np.zeros_like(sizes.x))
+
+
+N = TypeVar("N", int, Ints)
+
+
+def padded_rows(vocab: int, hidden: int, x: N, y: N, z: N) -> N:
+    """Rows of the embedding on one rank: the vocabulary over x and y, rounded up until the rank's block
+    divides over z."""
+    step = z // np.gcd(hidden, z)
+    rows: N = -(-vocab // (x * y * step)) * step
+    return rows

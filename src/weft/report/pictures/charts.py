@@ -1,0 +1,155 @@
+"""What all charts share: theme, colours, labels that stay apart, and the files they are saved as.
+
+A chart is one Altair specification; SVG, PNG and interactive HTML are made from it, with the same bytes each time
+(vl-convert's PDF differs from run to run).  In SVG and HTML the colours of text, lines and background follow the
+light or dark scheme of the viewer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, TypeAlias
+
+from weft.errors import MissingExtra
+from weft.report.tables.words import printable
+
+try:
+    import altair as alt
+    import vl_convert
+except ImportError:
+    raise MissingExtra("a chart", "plot") from None
+
+Chart: TypeAlias = alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart
+INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
+_DARK = {INK: "#e6edf3", MUTED: "#9198a1", GRID: "#373e47", PAPER: "#0d1117"}
+COLOURS = (
+    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"),
+    *("#999933", "#882255", "#44aa99", "#6450a8", "#b8a000", "#888888"),
+)
+"""Okabe and Ito's colours, then P. Tol's: colour-blind readers tell neighbours apart, on light and dark."""
+_FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
+_CHARACTER = 6.2
+"""Width of a character of a point's label in pixels, on the safe side."""
+
+
+def rendered(chart: Chart, suffix: str) -> bytes:
+    """The file of a chart.
+
+    Args:
+        suffix: .svg, .png or .html, in either case.
+    """
+    spec = chart.to_dict()
+    version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    if suffix.lower() == ".svg":
+        drawn = str(vl_convert.vegalite_to_svg(spec, vl_version=version))
+        return drawn.replace(">", f">{_scheme()}", 1).encode()
+    if suffix.lower() == ".png":
+        return bytes(vl_convert.vegalite_to_png(spec, vl_version=version, scale=2))
+    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version))
+    return _page(spec, script).encode()
+
+
+def _scheme() -> str:
+    """Style that exchanges the colours of ``_DARK`` where the viewer prefers a dark scheme."""
+    rules = "".join(
+        f'svg [{part}="{light}"]{{{part}:{dark}}}' for light, dark in _DARK.items() for part in ("fill", "stroke")
+    )
+    paper = f"svg{{background:{_DARK[PAPER]}!important}}"
+    return f"<style>@media (prefers-color-scheme:dark){{{rules}{paper}}}</style>"
+
+
+def _page(spec: dict[str, Any], script: str) -> str:
+    """A page that needs no other file; ``<`` in names cannot end its script."""
+    title = spec["title"]["text"]
+    text = json.dumps(spec, sort_keys=True).replace("<", "\\u003c")
+    look = (
+        f"body{{background:{PAPER};margin:24px}}"
+        f"@media (prefers-color-scheme:dark){{body{{background:{_DARK[PAPER]}}}}}"
+    )
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<meta name="color-scheme" content="light dark">\n<style>{look}</style>\n{_scheme()}\n'
+        f'<script>{script}</script>\n</head>\n<body>\n<div id="chart"></div>\n'
+        f'<script>vegaEmbed("#chart", {text}, {{renderer: "svg", actions: false}});</script>\n</body>\n</html>\n'
+    )
+
+
+def finished(chart: Chart, title: str, subtitle: str) -> Chart:
+    """A chart with its title and the theme."""
+    heading = alt.Title(printable(title), subtitle=printable(subtitle))
+    text = {"labelColor": INK, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 12}
+    themed: Chart = (
+        chart.properties(title=heading, background=PAPER, padding=16)
+        .configure(font=_FONT)
+        .configure_view(stroke=None)
+        .configure_title(
+            anchor="start", frame="bounds", fontSize=17, color=INK, subtitleColor=MUTED, subtitleFontSize=12, offset=16
+        )
+        .configure_axis(**text, titleFontWeight="normal", gridColor=GRID, domainColor=MUTED, tickColor=MUTED)
+        .configure_legend(**text, title=None, symbolType="square", symbolStrokeWidth=0, labelLimit=0, symbolLimit=0)
+        .configure_text(color=INK, fontSize=11)
+    )
+    return themed
+
+
+def data(rows: Iterable[dict[str, Any]]) -> alt.InlineData:
+    """Rows of a chart; texts without control characters."""
+    plain = [{key: printable(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows]
+    return alt.InlineData(values=plain)
+
+
+def linear(low: float, high: float) -> alt.Scale:
+    """A scale with exactly these ends."""
+    return alt.Scale(domain=[low, high], nice=False, zero=False)
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is read better on a colour (relative luminance of WCAG 2.2)."""
+    shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares)
+    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.22 else "black"
+
+
+def free_labels(points: Sequence[tuple[float, float]], labels: Sequence[str], width: float) -> list[tuple[int, bool]]:
+    """Which points can carry their labels: the point's number, and whether the label stands at its left.
+
+    Labels that would cover another one, a point or the right edge are left out; those of the first points go first.
+
+    Args:
+        points: in pixels from the top left corner.
+        width: of the chart in pixels.
+    """
+    taken: list[tuple[float, float, float]] = []
+    found = []
+    for i, ((x, y), label) in enumerate(zip(points, labels, strict=True)):
+        length = len(label) * _CHARACTER
+        for at_left, begin in ((False, x + 9), (True, x - 9 - length)):
+            end = begin + length
+            crossed = any(begin < b and a < end and abs(y - c) < 14 for a, b, c in taken)
+            covered = any(begin - 5 < px < end + 5 and abs(y - py) < 10 for px, py in points if (px, py) != (x, y))
+            if not crossed and not covered and begin >= 0 and end <= width:
+                taken.append((begin, end, y))
+                found.append((i, at_left))
+                break
+    return found
+
+
+def point_labels(
+    rows: Sequence[dict[str, Any]],
+    places: Sequence[tuple[float, float]],
+    labels: Sequence[str],
+    width: float,
+    *,
+    x: str,
+    y: str,
+) -> list[alt.Chart]:
+    """Labels beside the points at ``places`` (pixels), as far as there is room."""
+    free = free_labels(places, labels, width)
+    layers = []
+    for left in (False, True):
+        chosen = [rows[i] | {"label": labels[i]} for i, at_left in free if at_left == left]
+        mark = alt.Chart(data(chosen)).mark_text(align="right" if left else "left", dx=-9 if left else 9)
+        layers += [mark.encode(x=x, y=y, text="label:N")] if chosen else []
+    return layers

@@ -1,0 +1,134 @@
+"""YAML of foreign files: what is read, what is refused, and that no text ends in a traceback."""
+
+import contextlib
+import math
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput
+from weft.interop.text.yaml import DEEPEST, LARGEST, parse_yaml, write_yaml
+
+FORMS = """%YAML 1.1
+---
+a:
+- 1
+- 'it''s'
+-
+  b: [x, "y\\n"]
+c:   d # e
+f:
+g: {}
+h: |
+  one
+    two
+i: >-
+  folded
+  text
+"key: with": {x: 1, y: [2]}
+"""
+
+
+def test_forms():
+    assert parse_yaml(FORMS, where="x") == {
+        "a": ["1", "it's", {"b": ["x", "y\n"]}],
+        "c": "d",
+        "f": "",
+        "g": {},
+        "h": "one\n  two\n",
+        "i": "folded text",
+        "key: with": {"x": "1", "y": ["2"]},
+    }
+
+
+@pytest.mark.parametrize("text", ["1e9", "0123", "1:30", "no", "on", "~", "null", "2026-11-22", "0x1f", "=", ".inf"])
+def test_values_stay_the_text_of_the_file(text):
+    assert parse_yaml(f"- {text}", where="x") == [text]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "x: is empty"),
+        ("# nothing\n", "x: is empty"),
+        ("---\n...\n", "x: is empty"),
+        ("a: 1\nb: &x 2", "x: line 2: an anchor is not read: &x"),
+        ("a: *x", "line 1: an alias is not read"),
+        ("a:\n  <<: *x", "line 2: an alias"),
+        ("a: !!python/object/apply:os.system [ls]", "line 1: a tag is not read: tag:yaml.org,2002:python/object"),
+        ("a: ! b", "a tag"),
+        ("a: 1\na: 2", "line 2: a is given twice -- do so"),
+        ("a: {b: 1, b: 2}", "b is given twice"),
+        ("? [a]\n: b", "line 1: a key is a list or a table"),
+        ("a: 1\n---\nb: 1", "line 2: several documents"),
+        ("a: [1", "line 2: not valid YAML: .*expected"),
+        ("a:\n\t- b", "line 2: not valid YAML"),
+        ("a: b: c", "line 1: not valid YAML: mapping values are not allowed"),
+        ("a: \x07", "not valid YAML"),
+        ("a: \ud800", "not valid YAML"),
+        ("[" * (DEEPEST + 2), "nested too deeply"),
+        ("- " * (DEEPEST + 2) + "a", "nested too deeply"),
+        ("a" * (LARGEST + 1), "is larger than 16 MB"),
+    ],
+)
+def test_what_is_refused(text, words):
+    with pytest.raises(BadInput, match=words):
+        parse_yaml(text, where="x", remedy="do so")
+
+
+def test_the_deepest_is_read():
+    found = parse_yaml("[" * DEEPEST + "]" * DEEPEST, where="x")
+    for _ in range(DEEPEST - 1):
+        (found,) = found
+    assert found == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, len(FORMS)),
+    st.integers(0, 30),
+    st.text(alphabet="-: []\n\t#'\"&*!|>{}?%@`=,0a\x00\x85\ud800\U0001f600", max_size=20),
+)
+def test_changed_texts_give_a_value_or_an_error(at, length, inserted):
+    with contextlib.suppress(BadInput):
+        parse_yaml(FORMS[:at] + inserted + FORMS[at + length :], where="x")
+
+
+names = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="\ufeff"), min_size=1, max_size=8)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | names,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+def text_of(value):
+    """A value as ``parse_yaml`` gives it, except that PyYAML chooses the digits of floats."""
+    match value:
+        case dict():
+            return {key: text_of(one) for key, one in value.items()}
+        case list():
+            return [text_of(one) for one in value]
+        case bool() | None:
+            return {True: "true", False: "false", None: "null"}[value]
+    return value if isinstance(value, str) else str(value)
+
+
+def same(found, expected):
+    if isinstance(expected, dict):
+        return list(found) == list(expected) and all(same(found[key], one) for key, one in expected.items())
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    if isinstance(expected, float):
+        return math.isclose(float(found), expected, rel_tol=0)
+    return found == text_of(expected)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(names, values, min_size=1, max_size=3))
+def test_what_is_written_is_read_back_by_us_and_by_pyyaml(table):
+    text = write_yaml(table)
+    assert yaml.safe_load(text) == table
+    assert same(parse_yaml(text, where="x"), table)

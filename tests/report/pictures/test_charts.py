@@ -1,0 +1,165 @@
+"""Charts: to scale, readable, inert, the same bytes each time, in every form."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("altair")
+
+from weft.cluster import catalogue as clusters
+from weft.errors import BadInput
+from weft.fabric.cost import preset
+from weft.model import Job, Recipe
+from weft.model import catalogue as models
+from weft.report.pictures.charts import INK, data, finished, free_labels, ink_on, rendered
+from weft.report.pictures.designs import design_chart
+from weft.report.pictures.layouts import TIME_COLOURS, breakdown_chart, pareto_chart
+from weft.report.tables.words import TIME_LABELS
+from weft.search.design import Options, design
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+def test_bars_are_to_scale_and_stacked_as_the_legend_says(small_plan, drawn):
+    items = drawn(breakdown_chart(small_plan, top=3))
+    bars = [item for item in items if item.kind == "rect" and item.look.get("fill") in set(TIME_COLOURS.values())]
+    best = small_plan.layouts[0]
+    first = min(bar.y for bar in bars)
+    left = min(bar.x for bar in bars)
+    stack = [bar for bar in bars if bar.y == first and bar.x < left + 620]
+    times = [part for part in best.time if part.value]
+    scale = (stack[-1].x + stack[-1].look["width"] - left) / best.iteration_s
+    assert [bar.look["width"] for bar in stack] == pytest.approx([scale * part.value for part in times])
+    assert [bar.look["fill"] for bar in stack] == [TIME_COLOURS[part.name] for part in times]
+    assert all(a.x + a.look["width"] == pytest.approx(b.x) for a, b in pairwise(stack))
+    legend = [TIME_LABELS[part.name] for part in times]
+    entries = [item for item in items if item.kind == "text" and item.words in legend]
+    assert [item.words for item in sorted(entries, key=lambda item: (item.x, item.y))] == legend
+
+
+def test_every_layout_has_its_label_and_its_memory(small_plan, drawn):
+    words = [item.words for item in drawn(breakdown_chart(small_plan, top=4)) if item.kind == "text"]
+    assert sum(word.startswith(("1. ", "2. ", "3. ", "4. ", "5. ")) for word in words) == 4
+    assert sum(word.endswith(" of 79.2 GiB") for word in words) == 4
+
+
+def test_pareto_draws_a_point_a_layout(small_plan, drawn):
+    fastest = small_plan.pareto[0].iteration_s
+    shown = [one for one in small_plan.pareto if one.iteration_s <= 2 * fastest]
+    points = [item for item in drawn(pareto_chart(small_plan)) if item.kind == "symbol"]
+    assert len(points) == len(shown)
+    assert [point.x for point in points] == sorted(point.x for point in points)
+    alone = drawn(pareto_chart(replace(small_plan, pareto=small_plan.pareto[:1])))
+    assert any("memory of one accelerator" in item.words for item in alone if item.kind == "text")
+
+
+def test_designs_stand_where_their_figures_say(drawn):
+    job = Job(model=models.load("llama-3.1-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
+    options = Options(simulate=False, failures=False, radix=16, prices=preset("rail-only-v5"))
+    kinds = ["rail-only", "rail-optimized", "fat-tree"]
+    study = design(job, clusters.load("h100-64"), kinds, options, domains=(8, 16))
+    items = drawn(design_chart(study))
+    points = {(one.bill.usd, one.closed_form_s) for one in study.designs}
+    circles = [item for item in items if item.kind == "symbol" and item.role == "mark"]
+    assert len(circles) == len(points) > 2
+    (low_usd, low_s), (high_usd, high_s) = (tuple(map(pick, zip(*points, strict=True))) for pick in (min, max))
+    across, down = ((min(at), max(at)) for at in zip(*((item.x, item.y) for item in circles), strict=True))
+    placed = {
+        (
+            round(across[0] + (usd - low_usd) / (high_usd - low_usd) * (across[1] - across[0])),
+            round(down[1] - (seconds - low_s) / (high_s - low_s) * (down[1] - down[0])),
+        )
+        for usd, seconds in points
+    }
+    assert {(round(item.x), round(item.y)) for item in circles} == placed
+    with pytest.raises(BadInput, match="no design to draw"):
+        design_chart(replace(study, designs=()))
+
+
+def test_nothing_to_draw_is_refused(starved_plan):
+    for draw in (breakdown_chart, pareto_chart):
+        with pytest.raises(BadInput, match="no layout to draw"):
+            draw(starved_plan)
+
+
+@pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<svg"), (".PNG", b"\x89PNG"), (".html", b"<!DOCTYPE html>")])
+def test_forms_are_the_same_bytes_each_time(small_plan, suffix, begin):
+    first, second = (rendered(breakdown_chart(small_plan, top=2), suffix) for _ in range(2))
+    assert first == second
+    assert first.startswith(begin)
+
+
+def test_names_are_inert(small_plan):
+    name = "</script><script>alert(1)</script>&\x1b"
+    model = replace(small_plan.job.model, name=name)
+    hostile = replace(small_plan, job=replace(small_plan.job, model=model))
+    for chart in (breakdown_chart(hostile), pareto_chart(hostile)):
+        root = ElementTree.fromstring(rendered(chart, ".svg"))
+        assert not list(root.iter(f"{NAMESPACE}script"))
+        assert name.replace("\x1b", "?") in "".join(root.itertext())
+    page = rendered(breakdown_chart(hostile), ".html").decode()
+    assert "<script>alert" not in page
+    assert len(re.findall(r"</script", page)) == len(re.findall(r"<script>", page)) == 2
+    spec, _ = json.JSONDecoder().raw_decode(page[page.rindex('vegaEmbed("#chart", ') + 20 :])
+    assert spec["title"]["text"].startswith(name.replace("\x1b", "?"))
+
+
+def test_a_page_needs_no_other_file(small_plan):
+    page = rendered(breakdown_chart(small_plan, top=1), ".html").decode()
+    bare = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"<(?:link|img|iframe|script)\b|url\(|@import", bare)
+
+
+def test_pictures_follow_the_scheme_of_the_viewer(small_plan):
+    for suffix in (".svg", ".html"):
+        text = rendered(pareto_chart(small_plan), suffix).decode()
+        assert f'@media (prefers-color-scheme:dark){{svg [fill="{INK}"]{{fill:' in text
+        assert INK in text
+
+
+def luminance(colour):
+    shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("colour", sorted(set(TIME_COLOURS.values())))
+def test_words_on_bars_can_be_read(colour):
+    """A contrast of 4.5 to 1 (WCAG 2.2, AA)."""
+    light = luminance(colour)
+    contrast = 1.05 / (light + 0.05) if ink_on(colour) == "white" else (light + 0.05) / 0.05
+    assert contrast >= 4.5
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 700), st.floats(0, 400)), max_size=12, unique=True),
+    st.lists(st.text("abc 12", min_size=1, max_size=20), min_size=12, max_size=12),
+)
+def test_labels_stay_apart(points, labels):
+    found = free_labels(points, labels[: len(points)], 700)
+    boxes = []
+    for i, at_left in found:
+        x, y = points[i]
+        length = 6 * len(labels[i])
+        begin = x - 9 - length if at_left else x + 9
+        assert 0 <= begin <= begin + length <= 700
+        assert all(begin >= b or a >= begin + length or abs(y - c) >= 14 for a, b, c in boxes)
+        boxes.append((begin, begin + length, y))
+    assert len({i for i, _ in found}) == len(found)
+    if points and points[0][0] < 400 and len(points) == 1:
+        assert found == [(0, False)]
+
+
+def test_many_rows_are_drawn():
+    """Altair's usual limit of 5,000 rows does not hold."""
+    import altair
+
+    rows = data({"x": i, "y": i % 7} for i in range(6000))
+    chart = finished(altair.layer(altair.Chart(rows).mark_circle().encode(x="x:Q", y="y:Q")), "many", "rows")
+    assert rendered(chart, ".svg").count(b"circle") >= 6000
