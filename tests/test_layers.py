@@ -11,6 +11,8 @@ ROOT = Path(weft.__file__).parent
 LAYERS = {
     "errors": 0,
     "units": 0,
+    "records": 0,
+    "results": 0,
     "solvers": 0,
     "model": 1,
     "cluster": 1,
@@ -25,8 +27,9 @@ LAYERS = {
     "search": 5,
     "calibration": 5,
     "validation": 5,
-    "report": 6,
-    "cli": 6,
+    "report": 5.5,
+    "verbs": 6,
+    "cli": 7,
     "interop": 4.5,
 }
 SIBLINGS = {("collectives", "routing"), ("routing", "collectives")}

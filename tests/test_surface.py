@@ -1,12 +1,15 @@
 """The public names, the command surface and the start-up budget are decisions: to change one, change this."""
 
+import doctest
+import inspect
 import subprocess
 import sys
 
 import click
+import pytest
 
 import weft
-from weft.cli.app import cli
+from weft.cli.app import VERBS, cli
 
 
 def loaded_after(code: str) -> set[str]:
@@ -30,21 +33,32 @@ def test_public_names():
         "Unsupported",
         "WeftError",
         "__version__",
+        "calibrate",
+        "design",
+        "estimate",
         "plan",
+        "read",
         "read_cluster",
         "read_config",
         "read_plan",
         "resolve_cluster",
         "resolve_job",
+        "schedule",
+        "train",
+        "validate",
     ]
     for name in weft.__all__:
         assert getattr(weft, name) is not None
+    assert dir(weft) == weft.__all__
 
 
 def commands(group: click.Group = cli, above: str = "") -> dict[str, click.Command]:
     """All verbs, those of a group after its name."""
     found = {}
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         found[above + name] = command
         if isinstance(command, click.Group):
             found |= commands(command, f"{above}{name} ")
@@ -79,6 +93,8 @@ def test_command_surface():
                     "--independent",
                     "--late",
                     "--layout",
+                    "--plan",
+                    "--rank",
                 ),
                 *("--network", "--npus", "--order", "--output", "--policy", "--radix", "--routing", "--seed"),
                 *("--slow", "--system", "--timeline", "--workload", "-o", "names"),
@@ -88,8 +104,8 @@ def test_command_surface():
             [
                 *recipe,
                 *("--batches", "--chart", "--fabrics", "--format", "--layout", "--no-failures"),
-                *("--no-simulate", "--output", "--prices", "--radix", "--routing", "--seed", "--sizes"),
-                *("-o", "model", "cluster"),
+                *("--no-simulate", "--output", "--plan", "--prices", "--radix", "--rank", "--routing", "--seed"),
+                *("--sizes", "-o", "names"),
             ]
         ),
         "simulate": sorted(
@@ -152,12 +168,26 @@ def test_command_surface():
     }
 
 
+@pytest.mark.parametrize("name", [name for name in weft.__all__ if inspect.isfunction(getattr(weft, name))])
+def test_every_public_function_shows_an_example_that_runs(name):
+    found = doctest.DocTestFinder(recurse=False).find(getattr(weft, name), name)
+    assert sum(len(one.examples) for one in found) > 0, "no example"
+    results = [doctest.DocTestRunner().run(one) for one in found]
+    assert not sum(result.failed for result in results)
+
+
 def test_every_option_explains_itself():
     for name, command in commands().items():
         assert command.help, name
         for param in command.params:
             if isinstance(param, click.Option):
                 assert param.help, f"{name} {param.name}"
+
+
+def test_the_list_of_commands_says_what_each_says():
+    said = commands()
+    for name, sentence in VERBS.items():
+        assert said[name].get_short_help_str(200) == sentence
 
 
 def test_help_imports_no_numpy():

@@ -1,8 +1,8 @@
 """Weft plans, designs, schedules, routes and runs the training of large models on GPU networks.
 
 >>> import weft
->>> found = weft.plan(weft.resolve_job("llama-3.1-8b"), weft.resolve_cluster("h100-64"), top=1)
->>> found.layouts[0].fits
+>>> found = weft.plan("llama-3.1-8b", "h100-64", top=1)
+>>> found.best.fits
 True
 """
 
@@ -19,8 +19,15 @@ if TYPE_CHECKING:
     from weft.estimation import Estimate
     from weft.layout import Layout
     from weft.model import Job, Model, Recipe, read_config, resolve_job
-    from weft.report.formats.json_in import read_plan
-    from weft.search import Plan, plan
+    from weft.search import Plan
+    from weft.verbs.calibrate import calibrate
+    from weft.verbs.design import design
+    from weft.verbs.estimate import estimate
+    from weft.verbs.plan import plan
+    from weft.verbs.read import read, read_plan
+    from weft.verbs.schedule import schedule
+    from weft.verbs.train import train
+    from weft.verbs.validate import validate
 
     __version__: str
 
@@ -36,12 +43,19 @@ _HOME = {
     "Recipe": "weft.model",
     "Unsupported": "weft.errors",
     "WeftError": "weft.errors",
-    "plan": "weft.search",
+    "calibrate": "weft.verbs.calibrate",
+    "design": "weft.verbs.design",
+    "estimate": "weft.verbs.estimate",
+    "plan": "weft.verbs.plan",
+    "read": "weft.verbs.read",
     "read_cluster": "weft.cluster.files",
     "read_config": "weft.model",
-    "read_plan": "weft.report.formats.json_in",
+    "read_plan": "weft.verbs.read",
     "resolve_cluster": "weft.cluster",
     "resolve_job": "weft.model",
+    "schedule": "weft.verbs.schedule",
+    "train": "weft.verbs.train",
+    "validate": "weft.verbs.validate",
 }
 _RENAMED = {"resolve_cluster": "resolve"}
 
@@ -58,12 +72,19 @@ __all__ = [
     "Unsupported",
     "WeftError",
     "__version__",
+    "calibrate",
+    "design",
+    "estimate",
     "plan",
+    "read",
     "read_cluster",
     "read_config",
     "read_plan",
     "resolve_cluster",
     "resolve_job",
+    "schedule",
+    "train",
+    "validate",
 ]
 
 
@@ -76,3 +97,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), _RENAMED.get(name, name))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -329,7 +329,7 @@ def test_process_groups_of_a_trace(weft: Run, tmp_path: Path) -> None:
 BAD = {
     "nothing": (("schedule",), "collective and a size"),
     "no size": (("schedule", "all-reduce", *DIMS), "collective and a size"),
-    "too many words": ((*SMALL, "now"), "collective and a size"),
+    "too many words": ((*SMALL, "now"), "3 names given"),
     "unknown collective": (("schedule", "all-reduct", "1GiB", *DIMS), "did you mean all-reduce"),
     "size is no size": (("schedule", "all-reduce", "big", *DIMS), "quantity"),
     "size zero": (("schedule", "all-reduce", "0B", *DIMS), "positive size"),
@@ -447,11 +447,11 @@ def test_bad_input_is_one_line_and_exit_code_2(
 USAGE = {
     "policy": (("--policy", "tacos"), "weft"),
     "order": (("--policy", "themis", "--order", "lifo"), "fifo"),
-    "radix": (("--radix", "1"), "4096"),
+    "radix": (("--radix", "1"), "4,096"),
     "routing": (("--routing", "best"), "spray"),
     "export": (("--export", "nccl"), "msccl"),
     "format": (("--format", "csv"), "json"),
-    "chunks": (("--chunks", "many"), "integer"),
+    "chunks": (("--chunks", "many"), "whole number"),
     "option": (("--chunk", "4"), "--chunks"),
 }
 

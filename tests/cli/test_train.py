@@ -17,7 +17,7 @@ from weft.errors import BadInput, WeftError
 
 torch = pytest.importorskip("torch")
 
-from weft.cli.train_rank import _synthetic  # noqa: E402
+from weft.verbs.train_rank import _synthetic  # noqa: E402
 
 SMALL = ["--batch", "4", "--sequence", "32"]
 PROGRAM = [sys.executable, "-c", "from weft.cli import main; main()"]
@@ -138,11 +138,11 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--resume-from", "missing"], "missing: is not a checkpoint"),
         *(
             (["tiny-gpt", "--dry-run", *more], f"{more[0]} says nothing with --dry-run")
-            for more in (["--out", "o"], ["--steps", "20"], ["--profile", "p.json"], ["--rate", "1"])
+            for more in (["--out", "o"], ["--steps", "21"], ["--profile", "p.json"], ["--rate", "1"])
         ),
-        (["tiny-gpt", "--clip", "nan"], "clip = nan is out of range"),
-        (["tiny-gpt", "--clip", "inf"], "clip = inf is out of range"),
-        (["tiny-gpt", "--rate", "nan"], "rate = nan is out of range"),
+        (["tiny-gpt", "--clip", "nan"], "clip: nan is out of range"),
+        (["tiny-gpt", "--clip", "inf"], "clip: inf is out of range"),
+        (["tiny-gpt", "--rate", "nan"], "rate: nan is out of range"),
         (["--plan", "missing.json"], "no such file"),
         ([], "one MODEL needed"),
     ],
@@ -253,7 +253,7 @@ def test_metrics_into_a_closed_pipe_are_no_bad_input(tmp_path, monkeypatch):
     def broken(file, record):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr("weft.cli.train_rank.write_record", broken)
+    monkeypatch.setattr("weft.verbs.train_rank.write_record", broken)
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--metrics", str(tmp_path / "m")])
     assert result.exit_code == 1
     assert "Error" not in result.output
@@ -321,7 +321,7 @@ def one_more(*arguments, **more):
 
 
 def test_other_collectives_than_predicted_are_a_failure(monkeypatch):
-    monkeypatch.setattr("weft.cli.train_rank.step_collectives", one_more)
+    monkeypatch.setattr("weft.verbs.train_rank.step_collectives", one_more)
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--steps", "1", "--compare"])
     assert "NOT equal to the prediction on 1 of 1 rank" in result.output.replace("\n", " ")
     assert result.exception.exit_code == 1
@@ -338,7 +338,7 @@ def test_a_dry_run_says_what_was_traced():
 
 def test_a_plan_names_what_can_be_trained(tmp_path):
     from weft.layout.trainable import check_runnable
-    from weft.report.formats.json_in import read_plan
+    from weft.verbs.read import read_plan
 
     plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"
     asked = ["plan", "tiny-llama", "h100-8", *SMALL, "--variants", "--top", "50", "--format", "json"]

@@ -12,7 +12,7 @@ from weft.layout.spec import Layout
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
 
-JOB = Job(model=load_model("llama-3-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
+JOB = Job(model=load_model("llama-2-7b").model, recipe=Recipe(global_batch=64, sequence=4096))
 LAYOUTS = [
     Layout(x=8, data=8, sequence_parallel=True),
     Layout(z=64),

@@ -11,7 +11,7 @@ from weft.fabric.catalogue import for_cluster
 from weft.fabric.cost import bill, preset
 from weft.layout import Layout
 from weft.model import RecipeChanges, resolve_job
-from weft.search.design import Options, design, nic_links, stranded_accelerators, with_domain
+from weft.search.design import Terms, design, nic_links, stranded_accelerators, with_domain
 
 JOB = resolve_job("llama-3.2-1b", RecipeChanges(global_batch=64, sequence=2048))
 CLUSTER = load_cluster("h100-64")
@@ -19,7 +19,7 @@ RAIL_ALIGNED = Layout(x=8, data=8, sequence_parallel=True)
 
 
 def study(**changes: object):
-    options = Options(prices=preset("rail-only-v5"), radix=8, layout=RAIL_ALIGNED, **changes)
+    options = Terms(prices=preset("rail-only-v5"), radix=8, layout=RAIL_ALIGNED, **changes)
     return design(JOB, CLUSTER, ("rail-only", "rail-optimized", "fat-tree"), options)
 
 
@@ -90,6 +90,6 @@ def test_domain_sizes() -> None:
     with pytest.raises(BadInput, match="do not divide"):
         with_domain(CLUSTER, 7)
     found = design(
-        JOB, CLUSTER, ("rail-only",), Options(prices=preset("rail-only-v1"), radix=8, simulate=False), domains=(8, 16)
+        JOB, CLUSTER, ("rail-only",), Terms(prices=preset("rail-only-v1"), radix=8, simulate=False), domains=(8, 16)
     )
     assert [one.domain for one in found.designs] == [8, 16]

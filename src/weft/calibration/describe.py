@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from weft.calibration.fit import KernelFit, Line, NetworkFit, fit_kernels, fit_line, fit_network
 from weft.cluster.calibration import Calibration, calibration, constants
+from weft.cluster.files import cluster_to_dict
 from weft.cluster.spec import Accelerator, Cluster, Tier
-from weft.runtime.measure.measured import KINDS, PRECISIONS, Measured, Product, Rank
+from weft.results import Result
+from weft.runtime.measure.measured import KINDS, PRECISIONS, Measured, Product, Rank, Sample, measured_to_dict
 
 DIGITS = 4
 """Significant digits of what is written."""
@@ -18,8 +21,8 @@ ASSUMED_POWER_W = {"cpu": 100.0, "cuda": 500.0}
 """Of a rank; only what a training run costs in energy depends on it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Described(Result):
     """A measurement, what was fitted to it, and the files made of that.
 
     Attributes:
@@ -27,6 +30,8 @@ class Described:
         constants: of ``Calibration``, within their plausible ranges.
         notes: what does not fit into those.
     """
+
+    SCHEMA = "weft.bench-comm/1"
 
     measured: Measured
     lines: tuple[Line, ...]
@@ -39,6 +44,34 @@ class Described:
     def line(self, axis: str, kind: str) -> Line:
         """The fit of one collective over an axis."""
         return next(one for one in self.lines if (one.axis, one.kind) == (axis, kind))
+
+    def bus_Bps(self, sample: Sample) -> float:
+        """Bytes/s that a ring sends in a sample."""
+        return self.line(sample.axis, sample.kind).sent * sample.bytes / sample.seconds
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a measured collective: bytes, seconds, and the bandwidths of nccl-tests in bytes/s."""
+        return [
+            asdict(one) | {"algorithm_Bps": one.bytes / one.seconds, "bus_Bps": self.bus_Bps(one)}
+            for one in self.measured.samples
+        ]
+
+    def _document(self) -> dict[str, Any]:
+        products = [asdict(one) | {"achieved_flops": one.achieved_flops} for one in self.measured.products]
+        return {
+            **measured_to_dict(self.measured),
+            "samples": self.to_dicts(),
+            "products": products,
+            "lines": [asdict(one) for one in self.lines],
+            "network": asdict(self.network),
+            "kernels": asdict(self.kernels),
+            "cluster": cluster_to_dict(self.cluster),
+            "calibration": self.constants,
+            "notes": list(self.notes),
+        }
+
+    def _facts(self) -> Sequence[str]:
+        return (f"{self.measured.layout.world} ranks of {self.measured.rank.name}", *self.notes)
 
 
 def describe(measured: Measured, *, with_constants: bool) -> Described:

@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import errno
 import sys
+from importlib import import_module
 
 import click
 
-from weft.cli.bench_comm import bench_comm
-from weft.cli.calibrate import calibrate
-from weft.cli.design import design
-from weft.cli.estimate import estimate
-from weft.cli.export_checkpoint import export_checkpoint
-from weft.cli.fabric import fabric
-from weft.cli.launch import launch
-from weft.cli.lists import clusters, explain, models
-from weft.cli.plan import plan
-from weft.cli.route import route
-from weft.cli.schedule import schedule
-from weft.cli.simulate import simulate
-from weft.cli.train import train
-from weft.cli.validate import validate
 from weft.errors import WeftError
 
+VERBS = {
+    "plan": "Rank the layouts of MODEL on CLUSTER.",
+    "estimate": "Time, memory and bounds of one layout, and what faster hardware would be worth.",
+    "design": "Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.",
+    "schedule": "Schedule COLLECTIVE of SIZE bytes over every dimension of a network.",
+    "route": "Find routes for all flows of all jobs on a fabric that do not collide, and keep them so.",
+    "simulate": "Simulate flows, or one iteration of MODEL on CLUSTER's network.",
+    "fabric": "Show the network of CLUSTER: switches, links, cost and power.",
+    "launch": "Write the launch file of a layout of PLAN.json (weft plan --format json).",
+    "train": "Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.",
+    "export-checkpoint": "Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole to one file.",
+    "bench-comm": "Measure collectives per mesh axis, matrix products and memory of this machine.",
+    "validate": "Predicted against measured iteration time, run by run and by family.",
+    "calibrate": "Fit the constants of accelerators and training software to the measured runs of RUNS.csv.",
+    "models": "List the models of the catalogue (those whose name holds WORD).",
+    "clusters": "List the accelerators and the patterns of cluster names.",
+    "explain": "Say what a rejection CODE means (all of them without one).",
+}
+"""Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
+_LISTS = ("models", "clusters", "explain")
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Verbs(click.Group):
+    """The commands, each of which is loaded when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        name = cmd_name.replace("-", "_")
+        module = import_module("weft.cli.lists" if name in _LISTS else f"weft.cli.{name}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="weft", prog_name="weft")
 def cli() -> None:
     """Plan how to cut the training of a large model over a GPU cluster.
@@ -44,14 +71,6 @@ def cli() -> None:
 
     Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible.
     """
-
-
-VERBS = (
-    *(plan, estimate, design, schedule, route, simulate, fabric, launch),
-    *(train, export_checkpoint, bench_comm, validate, calibrate, models, clusters, explain),
-)
-for verb in VERBS:
-    cli.add_command(verb)
 
 
 def main() -> None:

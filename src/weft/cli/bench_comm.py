@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from weft.cli.build import takes
 from weft.cli.options import Progress, check_folder, deliver
 from weft.cli.outcome import show
 from weft.errors import BadInput, UnknownName
+from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:
     from weft.calibration.describe import Described
@@ -24,29 +27,32 @@ LARGEST_BYTES = 2**36
 MOST_SIZES = 64
 
 
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(Options):
+    """What is measured, and where it goes."""
+
+    layout: str | None = option(None, "Mesh axes to measure, as x=2,y=2,data=2.", metavar="TEXT")
+    ranks: int | None = option(None, "Ranks; alone, on one axis.", metavar="N", least=1, most=1_000_000)
+    device: str = option("auto", "auto is cuda where each rank has a GPU.", choices=("auto", "cpu", "cuda"))
+    sizes: str | None = option(
+        None,
+        "Of messages, as 4KiB,1MiB or a range by factors of 4, 4KiB:1GiB (default; on CPUs to 16MiB).",
+        metavar="LIST",
+    )
+    repeats: int = option(10, "Calls of each.", metavar="N", least=1, most=10_000)
+    precision: str = option("fp32,bf16", "Of products.", metavar="LIST")
+    form: str = option("table", "Output.", "--format", choices=("table", "json"))
+    output: str | None = option(
+        None, "Also write the cluster file that plans read.", "-o", "--output", metavar="FILE.toml"
+    )
+    calibration_output: str | None = option(
+        None, "Also write constants for --calibration of plans.", metavar="FILE.toml"
+    )
+
+
 @click.command("bench-comm")
-@click.option("--layout", "layout_text", metavar="TEXT", help="Mesh axes to measure, as x=2,y=2,data=2.")
-@click.option("--ranks", type=click.IntRange(1, 1_000_000), metavar="N", help="Ranks; alone, on one axis.")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="auto is cuda where each rank has a GPU.",
-)
-@click.option(
-    "--sizes",
-    metavar="LIST",
-    help="Of messages, as 4KiB,1MiB or a range by factors of 4, 4KiB:1GiB (default; on CPUs to 16MiB).",
-)
-@click.option("--repeats", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Calls of each.")
-@click.option("--precision", default="fp32,bf16", show_default=True, metavar="LIST", help="Of products.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output."
-)
-@click.option("-o", "--output", metavar="FILE.toml", help="Also write the cluster file that plans read.")
-@click.option("--calibration-output", metavar="FILE.toml", help="Also write constants for --calibration of plans.")
-def bench_comm(**values: Any) -> None:
+@takes(options=BenchOptions)
+def bench_comm(options: BenchOptions) -> None:
     """Measure collectives per mesh axis, matrix products and memory of this machine.
 
     Starts the ranks itself, or is one of them under torchrun. Writes a cluster file:
@@ -55,48 +61,48 @@ def bench_comm(**values: Any) -> None:
     weft bench-comm --layout x=2,data=2 -o machine.toml --calibration-output constants.toml
     weft plan gpt2-124m machine.toml --calibration constants.toml
     """
-    for option in ("output", "calibration_output"):
-        _check_target(values[option], f"--{option.replace('_', '-')}")
-    layout = _layout(values)
-    precisions = _precisions(values["precision"])
-    sizes = None if values["sizes"] is None else parse_sizes(values["sizes"])
+    _check_target(options.output, "--output")
+    _check_target(options.calibration_output, "--calibration-output")
+    layout = _layout(options)
+    precisions = _precisions(options.precision)
+    sizes = None if options.sizes is None else parse_sizes(options.sizes)
 
     from weft.calibration.describe import describe
     from weft.runtime.measure.timing import Measurement, measure
     from weft.runtime.run.ranks import default_device, launched
 
-    device = default_device(layout.world) if values["device"] == "auto" else values["device"]
+    device = default_device(layout.world) if options.device == "auto" else options.device
     request = Measurement(
         layout=layout,
         device=device,
         sizes=sizes or parse_sizes(SIZES[device]),
-        repeats=values["repeats"],
+        repeats=options.repeats,
         precisions=precisions,
     )
     with nullcontext() if launched() else Progress(f"measuring {layout.world:,} ranks on {device}"):
         measured = measure(request)
     if measured is not None:
-        _deliver(describe(measured, with_constants=values["calibration_output"] is not None), values)
+        _deliver(describe(measured, with_constants=options.calibration_output is not None), options)
 
 
-def _check_target(path: str | None, option: str) -> None:
+def _check_target(path: str | None, flag: str) -> None:
     """Refuse a file that cannot be written before anything is measured."""
-    check_folder(path, option)
+    check_folder(path, flag)
     if path is not None and Path(path).is_dir():
-        raise BadInput("is a folder", where=f"{option} {path}", remedy="name a file in it")
+        raise BadInput("is a folder", where=f"{flag} {path}", remedy="name a file in it")
 
 
-def _layout(values: dict[str, Any]) -> Layout:
+def _layout(options: BenchOptions) -> Layout:
     from weft.layout import Layout
     from weft.layout.text import parse_layout
 
-    if values["layout_text"] is not None:
-        return parse_layout(values["layout_text"]).complete(values["ranks"])
-    if values["ranks"] is None:
+    if options.layout is not None:
+        return parse_layout(options.layout).complete(options.ranks)
+    if options.ranks is None:
         raise BadInput(
             "--layout or --ranks is needed", where="bench-comm", remedy="as --ranks 2 or --layout x=2,data=2"
         )
-    return Layout(data=values["ranks"])
+    return Layout(data=options.ranks)
 
 
 def _precisions(text: str) -> tuple[MeasuredPrecision, ...]:
@@ -138,18 +144,18 @@ def _size(text: str) -> int:
     return int(size)
 
 
-def _deliver(found: Described, values: dict[str, Any]) -> None:
-    from weft.report.tables.measured import described_table, described_to_json
+def _deliver(found: Described, options: BenchOptions) -> None:
+    from weft.report.tables.measured import described_table
 
-    _write(found, values["output"], values["calibration_output"])
-    if values["form"] == "json":
-        click.echo(described_to_json(found), nl=False)
+    _write(found, options.output, options.calibration_output)
+    if options.form == "json":
+        click.echo(found.to_json(), nl=False)
     else:
         show(lambda screen: described_table(found, screen), None)
-    if values["output"] is not None:
-        constants = values["calibration_output"]
+    if options.output is not None:
+        constants = options.calibration_output
         more = "" if constants is None else f" --calibration {constants}"
-        click.echo(f"next: weft plan MODEL {values['output']}{more}", err=True)
+        click.echo(f"next: weft plan MODEL {options.output}{more}", err=True)
 
 
 def _write(found: Described, cluster: str | None, constants: str | None) -> None:

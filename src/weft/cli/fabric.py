@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
-from weft.cli.options import deliver, file_options, is_file, load_fabric, load_file, load_prices
-from weft.cli.outcome import show
+from weft.cli.build import takes
+from weft.cli.options import deliver
+from weft.cli.outcome import FileOutput, show
+from weft.verbs.networks import FileOptions, PriceOptions, RadixOptions, fabric_file, fabric_of, is_file
+from weft.verbs.options import option
+from weft.verbs.shared import cluster_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
+    """Which network, and what is made of it."""
+
+    kind: str | None = option(None, "Network to build for CLUSTER, or a fabric file.", metavar="KIND|FILE")
+    export: str | None = option(
+        None, "Print the fabric in a format instead.", choices=("json", "graphml", "slurm", "containerlab")
+    )
+    picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
 
 
 @click.command()
 @click.argument("cluster")
-@click.option("--kind", "kind", metavar="KIND|FILE", help="Network to build for CLUSTER, or a fabric file.")
-@file_options
-@click.option("--radix", type=click.IntRange(2, 4096), default=64, show_default=True, help="Switch ports.")
-@click.option("--prices", default="rail-only-v5", show_default=True, help="Price preset or TOML file.")
-@click.option(
-    "--export",
-    type=click.Choice(["json", "graphml", "slurm", "containerlab"]),
-    help="Print the fabric in a format instead.",
-)
-@click.option("--picture", metavar="FILE.svg", help="Also draw it.")
-@click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
-def fabric(cluster: str, **values: Any) -> None:
+@takes(options=FabricOptions)
+def fabric(cluster: str, options: FabricOptions) -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
     Reads weft JSON and TOML, NCCL topology XML, ibnetdiscover, SLURM topology, GraphML, node-link JSON, LLDP
     JSON, NetBox cables and containerlab.
     """
-    from weft.cluster import resolve
-
-    kind = values["kind"]
+    kind = options.kind
     if kind is not None and is_file(kind):
-        built = load_file(kind, values)
+        built = fabric_file(kind, options)
     else:
-        built = load_fabric(kind, resolve(cluster), values["radix"])
-    if values["export"] is not None:
+        built = fabric_of(kind, cluster_of(cluster), options.radix)
+    if options.export is not None:
         from weft.interop.fabrics.formats import write_fabric
 
-        deliver(write_fabric(built, values["export"]), values["output"])
+        deliver(write_fabric(built, options.export), options.output)
     else:
         from weft.fabric.cost import bill_of_kind
         from weft.report.tables.design import fabric_table
 
-        price = bill_of_kind(values["kind"] or "", built, load_prices(values["prices"]), values["radix"])
-        show(lambda screen: fabric_table(built, price, screen), values["output"])
-    if values["picture"] is not None:
+        price = bill_of_kind(kind or "", built, options.price_list(), options.radix)
+        show(lambda screen: fabric_table(built, price, screen), options.output)
+    if options.picture is not None:
         from weft.report.pictures.fabric import fabric_svg
 
-        deliver(fabric_svg(built), values["picture"])
+        deliver(fabric_svg(built), options.picture)

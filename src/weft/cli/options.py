@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 FORMATS = ("table", "json", "csv")
 CHARTS = (".svg", ".png", ".html")
-TOOLS = ("megatron", "torchtitan", "torchtitan-toml", "deepspeed", "nanotron")
 
 
 def recipe_options(command: Command) -> Command:
@@ -39,33 +37,6 @@ def recipe_options(command: Command) -> Command:
             help="Attention kernel (default flash, or the recipe's).",
         ),
         click.option("--reduce-bf16", is_flag=True, help="Accumulate and reduce gradients in 16 bits instead of 32."),
-    )
-    return add_options(options, command)
-
-
-def output_options(command: Command) -> Command:
-    """Where and how results go."""
-    options = (
-        click.option(
-            "--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output."
-        ),
-        click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal."),
-        click.option("--chart", metavar="FILE", help="Also draw time and memory (.svg, .png, .html)."),
-        click.option("--launch", type=click.Choice(TOOLS), help="Also print launch arguments of the best for a tool."),
-        click.option("--calibration", metavar="FILE", help="TOML file of constants for this machine."),
-        click.option(
-            "--stack", metavar="NAME", help="Training software whose constants count (default: megatron-core)."
-        ),
-    )
-    return add_options(options, command)
-
-
-def training_options(command: Command) -> Command:
-    """What the whole training run costs."""
-    options = (
-        click.option("--tokens", metavar="N", help="Tokens to train on, as 15T: adds days, cost, energy."),
-        click.option("--mtbf", metavar="TIME", help="Mean time between failures of one accelerator, as 5y."),
-        click.option("--usd-per-hour", type=float, metavar="USD", help="Price of an accelerator hour."),
     )
     return add_options(options, command)
 
@@ -108,10 +79,9 @@ def constants(path: str | None, cluster: Cluster, stack: str | None = None) -> C
 
 def console(*, error: bool = False) -> Console:
     """A console that does not wrap below 100 columns when piped."""
-    from rich.console import Console
+    from weft.report.tables.grid import terminal
 
-    stream = sys.stderr if error else sys.stdout
-    return Console(stderr=error, width=None if stream.isatty() else 110, highlight=False, soft_wrap=False)
+    return terminal(error=error)
 
 
 def deliver(text: str, output: str | None) -> None:
@@ -159,6 +129,12 @@ def check_folder(path: str | None, option: str) -> None:
     """Refuse a file that cannot be written, because there is no folder for it, before anything runs."""
     if path is not None and not Path(path).absolute().parent.is_dir():
         raise BadInput("its folder does not exist", where=f"{option} {path}", remedy="make the folder first")
+
+
+def check_count(names: tuple[str, ...], most: int, verb: str, usage: str) -> None:
+    """Refuse more names than a verb takes."""
+    if len(names) > most:
+        raise BadInput(f"{len(names)} names given, at most {most} needed", where=verb, remedy=usage)
 
 
 class Progress:

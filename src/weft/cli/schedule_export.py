@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weft.cli.options import constants
 from weft.errors import BadInput, Unsupported
+from weft.verbs.shared import constants_of
 
 if TYPE_CHECKING:
-    from weft.cluster import Cluster
     from weft.collectives.schedules.timing import Timed
+    from weft.verbs.schedule import Scheduled, ScheduleOptions
 
 MSCCL_CHUNKS = 32_767
 """Parts of a buffer that MSCCL's executor takes."""
 FORMATS = ("msccl", "mscclpp", "nccl-tuner", "astra-network", "astra-system", "logical-topology", "chakra")
 
 
-def exported(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> str:
+def exported(found: Scheduled, asked: ScheduleOptions, form: str) -> str:
     """A schedule as text in one of ``FORMATS`` but chakra.
 
     Raises:
         BadInput: the format needs a cluster.
         Unsupported: the format cannot hold the schedule; says why.
     """
-    form: str = values["export"]
+    timed, cluster = found.timed, found.cluster
     if form in ("msccl", "mscclpp"):
         return _plan_text(timed, form)
     if form == "nccl-tuner":
@@ -33,10 +33,7 @@ def exported(timed: Timed, cluster: Cluster | None, values: dict[str, Any]) -> s
             raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
         span = cluster.tiers[0].size
         return write_tuner(
-            cluster,
-            nodes=cluster.count // span,
-            ranks=cluster.count,
-            calibration=constants(values["calibration"], cluster),
+            cluster, nodes=cluster.count // span, ranks=cluster.count, calibration=constants_of(asked, cluster)
         )
     return _astra_text(timed, form)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli.options import constants, deliver, load_fabric, recipe_changes, recipe_options
-from weft.cli.outcome import check_layout, show
+from weft.cli.outcome import show
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def _scenario(values: dict[str, Any]) -> None:
 
 def _iteration(names: tuple[str, ...], values: dict[str, Any]) -> None:
     from weft.cluster import resolve
+    from weft.layout.check import check_layout
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
     from weft.report.tables.simulation import iteration_table, iteration_to_json
@@ -79,7 +80,7 @@ def _iteration(names: tuple[str, ...], values: dict[str, Any]) -> None:
 
     job, cluster = resolve_job(names[0], recipe_changes(values)), resolve(names[1])
     layout = parse_layout(values["layout_text"]).complete(cluster.count)
-    check_layout(job, cluster, layout)
+    check_layout(job, cluster.count, layout)
     fabric = load_fabric(values["fabric_name"], cluster, values["radix"])
     result = simulate_iteration(
         job,

@@ -107,6 +107,9 @@ _OPTIONAL: dict[str, Any] = {
 def read_cluster(source: str | os.PathLike[str], *, where: str | None = None) -> Cluster:
     """The cluster of a TOML file, or of a string that holds TOML (one with a newline or "=").
 
+    >>> read_cluster('name = "small"\\ncount = 16\\naccelerator = "h100"').spans
+    (8, 16)
+
     Args:
         source: a path, or the text itself.
         where: how messages name the source; the file's name by default.

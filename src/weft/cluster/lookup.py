@@ -12,6 +12,9 @@ from weft.cluster.spec import Cluster
 def resolve(name_or_path: str | os.PathLike[str]) -> Cluster:
     """The cluster of a file (an existing one, or any path or name in .toml), else the preset of that name.
 
+    >>> resolve("h100-64").spans
+    (8, 64)
+
     Raises:
         BadInput: the file or the name cannot be used.
     """

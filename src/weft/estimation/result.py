@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
+from weft.errors import BadInput
 from weft.estimation.trust import ErrorBar
-from weft.layout.spec import Layout
+from weft.layout.spec import FIELDS, Layout
 from weft.layout.table import Floats, Index
+from weft.layout.text import format_layout, layout_from_dict, layout_to_dict
+from weft.records import Reader, number, table_of
+from weft.results import Result
+from weft.units import format_bytes, format_seconds
 
 TIME_PARTS = (
     "forward_s",
@@ -43,12 +49,10 @@ MEMORY_PARTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
-    """Seconds of the slowest stage's iteration: computation, *exposed* communication by axis, bubble and
-    the rest.
+    """Seconds of the slowest stage's iteration: computation, *exposed* communication by axis, bubble and the rest.
 
-    ``forward``/``backward`` are kernels (backward with the slow-down by hidden collectives); ``weights`` is
-    gathering and scattering
-    over z; ``data`` gradient reduction and parameter gathering over the replicas.
+    ``forward``/``backward`` are kernels (backward with the slow-down by hidden collectives); ``weights`` is gathering
+    and scattering over z; ``data`` is gradient reduction and parameter gathering over the replicas.
     """
 
     forward_s: Floats
@@ -139,13 +143,34 @@ class Part:
     value: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+TOTAL_FIELDS = {
+    "iteration_s": "iteration_s",
+    "lower_bound_s": "lower_bound_s",
+    "tokens_per_s": "tokens_per_s",
+    "mfu": "mfu",
+    "mfu_unmasked": "mfu_unmasked",
+    "hfu": "hfu",
+    "model_tflops_per_accelerator": "model_tflops",
+    "memory_bytes": "memory_bytes",
+    "capacity_bytes": "capacity_bytes",
+}
+"""Figures of an estimate: their names in documents and rows, and in ``Estimate``."""
+ROW_FIELDS = (*TOTAL_FIELDS, "fullest_stage", "provenance")
+COLUMNS = (
+    *FIELDS,
+    *ROW_FIELDS,
+    *(f"time_{name}" for name in TIME_PARTS),
+    *(f"memory_{name}" for name in MEMORY_PARTS),
+)
+"""Columns of an estimate's row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Estimate(Result):
     """One layout's iteration: ``time`` parts add up to ``iteration_s``, ``memory`` parts to ``memory_bytes``.
 
-    ``mfu`` counts the whole square of attention, ``mfu_unmasked`` only what the causal mask leaves.
-    ``mfu`` and ``hfu`` are fractions of the dense peak of the job's precision; ``capacity_bytes`` is one
-    accelerator's memory;
+    ``mfu`` counts the whole square of attention, ``mfu_unmasked`` only what the causal mask leaves.  ``mfu`` and
+    ``hfu`` are fractions of the dense peak of the job's precision; ``capacity_bytes`` is one accelerator's memory;
     ``fullest_stage`` holds ``memory_bytes``.  ``provenance`` is analytic, calibrated, simulated or measured;
     ``error`` how far estimates of similar runs were from measured ones, None with a user's constants.
     """
@@ -169,3 +194,81 @@ class Estimate:
     @property
     def fits(self) -> bool:
         return self.memory_bytes <= self.capacity_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Layout, totals and parts, part of a plan's document; times in seconds, memory in bytes."""
+        return {
+            "layout": layout_to_dict(self.layout),
+            "layout_text": format_layout(self.layout),
+            **{name: getattr(self, field) for name, field in TOTAL_FIELDS.items()},
+            "fits": self.fits,
+            "fullest_stage": self.fullest_stage,
+            "provenance": self.provenance,
+            "error": None if self.error is None else asdict(self.error),
+            "time": {part.name: part.value for part in self.time},
+            "memory": {part.name: part.value for part in self.memory},
+        }
+
+    @classmethod
+    def from_dict(cls, mapping: object, *, where: str, world: int | None = None) -> Estimate:
+        """The estimate that ``to_dict`` wrote.
+
+        Raises:
+            BadInput: a field is missing or of the wrong kind.
+        """
+        table = table_of(mapping, where)
+        if missing := [name for name in ("layout", *ROW_FIELDS, "time", "memory") if name not in table]:
+            raise BadInput(f"{missing[0]} is missing", where=where)
+        error = table.get("error")
+        return cls(
+            layout=layout_from_dict(table["layout"], where=where, world=world),
+            **{field: number(table[name], f"{where}.{name}") for name, field in TOTAL_FIELDS.items()},
+            fullest_stage=int(number(table["fullest_stage"], f"{where}.fullest_stage")),
+            provenance=str(table["provenance"]),
+            error=None if error is None else _ERRORS.read(ErrorBar, error, f"{where}.error"),
+            time=_parts(table["time"], TIME_PARTS, f"{where}.time"),
+            memory=_parts(table["memory"], MEMORY_PARTS, f"{where}.memory"),
+        )
+
+    def row(self) -> dict[str, Any]:
+        """The layout's fields, totals and parts side by side, under ``COLUMNS``."""
+        flat = layout_to_dict(self.layout) | {"order": "/".join(self.layout.order)}
+        flat |= {name: getattr(self, TOTAL_FIELDS.get(name, name)) for name in ROW_FIELDS}
+        flat |= {f"time_{part.name}": part.value for part in self.time}
+        flat |= {f"memory_{part.name}": part.value for part in self.memory}
+        return {name: flat[name] for name in COLUMNS}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [self.row()]
+
+    def short_row(self) -> dict[str, str]:
+        """What a notebook shows of a layout."""
+        return {
+            "layout": format_layout(self.layout),
+            "iteration": format_seconds(self.iteration_s),
+            "MFU": f"{self.mfu:.1%}",
+            "memory": f"{format_bytes(self.memory_bytes)} of {format_bytes(self.capacity_bytes)}",
+        }
+
+    def _facts(self) -> Sequence[str]:
+        fits = "fits" if self.fits else "does not fit"
+        return (*(f"{name} {value}" for name, value in self.short_row().items()), fits)
+
+    def _shown(self) -> list[dict[str, Any]]:
+        parts = ((part, format_seconds(part.value), self.iteration_s) for part in self.time)
+        memory = ((part, format_bytes(part.value), self.capacity_bytes) for part in self.memory)
+        return [
+            {"part": part.name, "value": shown, "share": f"{part.value / whole:.1%}"}
+            for part, shown, whole in (*parts, *memory)
+            if part.value > 0
+        ]
+
+
+_ERRORS = Reader(least=0)
+
+
+def _parts(raw: object, names: tuple[str, ...], where: str) -> tuple[Part, ...]:
+    table = table_of(raw, where)
+    if set(table) != set(names):
+        raise BadInput("does not hold every part once", where=where, remedy=f"give {', '.join(names)}")
+    return tuple(Part(name=name, value=number(table[name], f"{where}.{name}")) for name in names)

@@ -10,6 +10,7 @@ from weft.cluster.spec import Cluster, Tier
 from weft.estimation.iteration import Estimator
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
 from weft.estimation.trust import Traits, error_bar
+from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.flops import model_flops
@@ -52,7 +53,13 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
 def estimate(
     job: Job, cluster: Cluster, layouts: Sequence[Layout], constants: Calibration | None = None
 ) -> tuple[Estimate, ...]:
-    """Estimates of layouts, which must have passed ``weft.layout.check.explain``."""
+    """Estimates of layouts of a job on a cluster.
+
+    Raises:
+        BadInput: a layout breaks a rule of ``weft.layout.check``.
+    """
+    for layout in layouts:
+        check_layout(job, cluster.count, layout)
     estimator = Estimator(job, cluster, constants)
     results = estimator.evaluate(LayoutTable.of(layouts))
     return tuple(estimate_of(estimator, layout, results, i) for i, layout in enumerate(layouts))

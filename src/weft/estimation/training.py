@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.model.job import Job
+from weft.records import Reader
 from weft.units import format_seconds, format_si
 
 if TYPE_CHECKING:
@@ -82,6 +83,20 @@ class TrainingRun:
     failures: Failures | None
     defaults: tuple[str, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Every field with JSON types."""
+        plain: dict[str, Any] = _READER.plain(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls, mapping: object, *, where: str) -> TrainingRun:
+        """The run that ``to_dict`` wrote.
+
+        Raises:
+            BadInput: a field is unknown, missing, of the wrong kind or out of range.
+        """
+        return _READER.read(cls, mapping, where)
+
     @property
     def days(self) -> float:
         """Days without failures."""
@@ -91,6 +106,9 @@ class TrainingRun:
     def expected_days(self) -> float:
         """Days with failures."""
         return self.expected_s / 86400.0
+
+
+_READER = Reader(least=0, limits=dict.fromkeys(("iterations", "interval_iterations"), (0, 10**18)))
 
 
 def training_run(

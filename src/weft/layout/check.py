@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from weft.errors import BadInput
 from weft.layout.spec import CONTEXT_METHODS, SCHEDULES, Layout
 from weft.layout.table import Ints, LayoutTable, Mask
 from weft.model.job import Job
@@ -87,6 +88,17 @@ def explain(job: Job, count: int, layout: Layout) -> Rejection | None:
         return None
     code = CODES[verdict]
     return Rejection(code=code, reason=f"{REASONS[code]}: {_numbers(code, job, count, layout)}")
+
+
+def check_layout(job: Job, count: int, layout: Layout, *, where: str = "layout") -> None:
+    """Refuse a layout that cannot run a job on ``count`` accelerators.
+
+    Raises:
+        BadInput: the first rule that it breaks, with its code, numbers and remedy.
+    """
+    broken = explain(job, count, layout)
+    if broken is not None:
+        raise BadInput(broken.reason, where=f"{where} ({broken.code})", remedy=REMEDIES[broken.code])
 
 
 def _mesh_rules(job: Job, count: int, table: LayoutTable) -> Iterator[tuple[str, Mask]]:

@@ -11,8 +11,12 @@ weights (FSDP / ZeRO-3), ``data`` splits batch rows and replicates weights, ``co
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
+
+from weft.errors import BadInput, UnknownName
 
 AXES = ("x", "y", "context", "z", "data", "pipeline")
 """The axes of the mesh in the default placement, inner to outer."""
@@ -77,6 +81,13 @@ class Layout:
     offload_activations: bool = False
     order: tuple[str, ...] = AXES
 
+    def __post_init__(self) -> None:
+        for name in FIELDS:
+            given = getattr(self, name)
+            checked = checked_field(name, given, f"layout: {name}")
+            if checked is not given:
+                object.__setattr__(self, name, checked)
+
     @property
     def world(self) -> int:
         """Accelerators used."""
@@ -111,3 +122,81 @@ ALIASES = {
 """Users' words accepted at the edge; ``dp`` stands for z * data and is handled where it is read."""
 
 FIELDS = tuple(field.name for field in fields(Layout))
+CHOICES: dict[str, tuple[str, ...]] = {
+    "schedule": SCHEDULES,
+    "recompute": RECOMPUTES,
+    "context_method": CONTEXT_METHODS,
+    "overlap_tensor": TENSOR_OVERLAPS,
+}
+"""Fields with a vocabulary."""
+SWITCHES = tuple(field.name for field in fields(Layout) if isinstance(field.default, bool))
+_MAY_BE_ZERO = ("zero", "recompute_layers")
+_LARGEST = 10**9
+
+
+def checked_field(name: str, value: Any, where: str) -> Any:
+    """A field's value as ``Layout`` holds it; ``where`` names the field in messages.
+
+    Raises:
+        BadInput: a value of the wrong kind or out of range.
+        UnknownName: a word that the field does not know.
+    """
+    if name in CHOICES:
+        return _choice(name, value, where)
+    if name == "order":
+        return _order(value, where)
+    if name in SWITCHES:
+        return _switch(value, where)
+    return _integer(name, value, where)
+
+
+def _choice(name: str, value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise BadInput(f"{shown(value)} is not a name", where=where, remedy=f"use {', '.join(CHOICES[name])}")
+    if value.lower() not in CHOICES[name]:
+        raise UnknownName(name, value[:40], CHOICES[name], where=where)
+    return value if value in CHOICES[name] else value.lower()
+
+
+def _switch(value: Any, where: str) -> bool:
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise BadInput(f"{shown(value)} is not true or false", where=where, remedy="write true, false, 1 or 0")
+
+
+def _integer(name: str, value: Any, where: str) -> int:
+    least = 0 if name in _MAY_BE_ZERO else 1
+    whole: Any = numbers.Integral
+    if isinstance(value, bool) or not isinstance(value, whole):
+        raise BadInput(f"{shown(value)} is not a whole number", where=where, remedy=f"write it like {max(least, 1)}")
+    if name == "zero" and value == 3:
+        raise BadInput(
+            "zero acts on data and is 0, 1 or 2; ZeRO-3 is the axis z",
+            where=where,
+            remedy="write fsdp=N (or z=N) with the number of ranks that share the weights",
+        )
+    largest = 2 if name == "zero" else _LARGEST
+    if not least <= value <= largest:
+        problem = f"{shown(value)} is not between {least} and {largest}"
+        remedy = f"choose a value from {least} on" if largest == _LARGEST else f"choose {least} to {largest}"
+        raise BadInput(problem, where=where, remedy=remedy)
+    return value if isinstance(value, int) else int(value)
+
+
+def _order(value: Any, where: str) -> tuple[str, ...]:
+    listed = isinstance(value, (list, tuple)) and all(isinstance(axis, str) for axis in value)
+    axes = tuple(ALIASES.get(axis.lower(), axis.lower()) for axis in value) if listed else ()
+    if sorted(axes) != sorted(AXES):
+        problem = f"{shown(value)} does not name every axis once"
+        raise BadInput(problem, where=where, remedy=f"write them inner to outer, like {'/'.join(AXES)}")
+    return value if value == axes else axes
+
+
+def shown(value: Any) -> str:
+    """A value in a message, however long it is."""
+    if isinstance(value, int) and abs(value) >= 10**18:
+        return "a very large number"
+    if isinstance(value, (Mapping, list, tuple)):
+        return f"a {type(value).__name__} of {len(value)} items"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

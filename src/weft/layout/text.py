@@ -12,18 +12,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from weft.errors import BadInput, UnknownName
-from weft.layout.spec import ALIASES, AXES, CONTEXT_METHODS, FIELDS, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
+from weft.layout.spec import ALIASES, AXES, CHOICES, FIELDS, SWITCHES, Layout, checked_field, shown
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Layout)}
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "schedule": SCHEDULES,
-    "recompute": RECOMPUTES,
-    "context_method": CONTEXT_METHODS,
-    "overlap_tensor": TENSOR_OVERLAPS,
-}
-_SWITCHES = tuple(name for name, default in _DEFAULTS.items() if isinstance(default, bool))
-_MAY_BE_ZERO = ("zero", "recompute_layers")
-_LARGEST = 10**9
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -108,10 +99,10 @@ def parse_layout(text: str, *, where: str = "--layout") -> PartialLayout:
         name, equals, value = item.partition("=")
         if not item:
             raise BadInput("the layout is empty", where=where, remedy="write it like x=8,pipeline=4,data=2")
-        if not equals and _field_name(name, where) in _SWITCHES:
+        if not equals and _field_name(name, where) in SWITCHES:
             value = "true"
         elif not value:
-            raise BadInput(f"{_shown(item)} has no value", where=where, remedy="write it like x=8,pipeline=4")
+            raise BadInput(f"{shown(item)} has no value", where=where, remedy="write it like x=8,pipeline=4")
         pairs.append((name, _from_text(name, value, where)))
     return _collect(pairs, where)
 
@@ -124,7 +115,7 @@ def layout_from_dict(values: Mapping[str, Any], *, where: str = "layout", world:
             ``world``.
     """
     if not isinstance(values, Mapping):
-        raise BadInput(f"a layout is a table of fields, not {_shown(values)}", where=where, remedy='like {"x": 8}')
+        raise BadInput(f"a layout is a table of fields, not {shown(values)}", where=where, remedy='like {"x": 8}')
     return _collect(((str(name), value) for name, value in values.items()), where).complete(world)
 
 
@@ -139,14 +130,14 @@ def format_layout(layout: Layout) -> str:
     >>> format_layout(Layout(x=8, pipeline=4, sequence_parallel=True))
     'x=8,data=1,pipeline=4,sequence_parallel=true'
     """
-    shown = []
+    items = []
     for name in FIELDS:
         value = getattr(layout, name)
         wanted = name == "data" or (name == "schedule" and layout.virtual_stages > 1)
         wanted |= (name == "zero" and layout.z > 1) or (name == "virtual_stages" and layout.schedule == "zbv")
         if wanted or value != _DEFAULTS[name]:
-            shown.append(f"{name}={_to_text(value)}")
-    return ",".join(shown)
+            items.append(f"{name}={_to_text(value)}")
+    return ",".join(items)
 
 
 def _to_text(value: Any) -> str:
@@ -161,7 +152,7 @@ def _collect(pairs: Iterable[tuple[str, Any]], where: str) -> PartialLayout:
         name = _field_name(given, where)
         if name in values:
             raise BadInput(f"{name} is given twice (again as {given})", where=where, remedy="give it once")
-        values[name] = _checked(name, raw, f"{where}: {given}")
+        values[name] = checked_field(name, raw, f"{where}: {given}")
     data_parallel = values.pop("dp", None)
     return PartialLayout(values=values, data_parallel=data_parallel, where=where)
 
@@ -175,71 +166,12 @@ def _field_name(given: str, where: str) -> str:
 
 
 def _from_text(given: str, value: str, where: str) -> Any:
-    """The value with the type that the field wants, or the text itself for ``_checked`` to refuse."""
+    """The value with the type that the field wants, or the text itself for ``checked_field`` to refuse."""
     name = _field_name(given, where)
-    if name in _SWITCHES:
+    if name in SWITCHES:
         return _TRUTH.get(value.lower(), value)
     if name == "order":
         return value.split("/")
-    if name not in _CHOICES and re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII):
+    if name not in CHOICES and re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII):
         return int(value)
     return value
-
-
-def _checked(name: str, value: Any, where: str) -> Any:
-    if name in _CHOICES:
-        return _choice(name, value, where)
-    if name == "order":
-        return _order(value, where)
-    if name in _SWITCHES:
-        return _switch(value, where)
-    return _integer(name, value, where)
-
-
-def _choice(name: str, value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise BadInput(f"{_shown(value)} is not a name", where=where, remedy=f"use {', '.join(_CHOICES[name])}")
-    if value.lower() not in _CHOICES[name]:
-        raise UnknownName(name, value[:40], _CHOICES[name], where=where)
-    return value.lower()
-
-
-def _switch(value: Any, where: str) -> bool:
-    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
-        return bool(value)
-    raise BadInput(f"{_shown(value)} is not true or false", where=where, remedy="write true, false, 1 or 0")
-
-
-def _integer(name: str, value: Any, where: str) -> int:
-    least = 0 if name in _MAY_BE_ZERO else 1
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadInput(f"{_shown(value)} is not a whole number", where=where, remedy=f"write it like {max(least, 1)}")
-    if name == "zero" and value == 3:
-        raise BadInput(
-            "zero acts on data and is 0, 1 or 2; ZeRO-3 is the axis z",
-            where=where,
-            remedy="write fsdp=N (or z=N) with the number of ranks that share the weights",
-        )
-    largest = 2 if name == "zero" else _LARGEST
-    if not least <= value <= largest:
-        problem = f"{_shown(value)} is not between {least} and {largest}"
-        raise BadInput(problem, where=where, remedy=f"choose a value from {least} on")
-    return value
-
-
-def _order(value: Any, where: str) -> tuple[str, ...]:
-    listed = isinstance(value, (list, tuple)) and all(isinstance(axis, str) for axis in value)
-    axes = tuple(ALIASES.get(axis.lower(), axis.lower()) for axis in value) if listed else ()
-    if sorted(axes) != sorted(AXES):
-        problem = f"{_shown(value)} does not name every axis once"
-        raise BadInput(problem, where=where, remedy=f"write them inner to outer, like {'/'.join(AXES)}")
-    return axes
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, int) and abs(value) >= 10**18:
-        return "a very large number"
-    if isinstance(value, (Mapping, list, tuple)):
-        return f"a {type(value).__name__} of {len(value)} items"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.check import REMEDIES, explain
+from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.model.spec import LatentAttention, Model
@@ -22,8 +22,7 @@ def check_trainable(job: Job, layout: Layout) -> None:
         BadInput: the layout breaks a rule of ``weft.layout.check``.
     """
     check_runnable(job.model, layout)
-    if (broken := explain(job, layout.world, layout)) is not None:
-        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
+    check_layout(job, layout.world, layout)
 
 
 def check_runnable(model: Model, layout: Layout) -> None:

@@ -76,6 +76,10 @@ def read_config(
 ) -> Model:
     """The model of a ``config.json`` (path, or folder that holds one) or of its parsed content.
 
+    >>> shape = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+    >>> read_config({"model_type": "gpt2"} | shape, name="small").parameters
+    124439808
+
     ``name`` names the model (default: from the path, or the configuration's own); ``where`` names the source
     in messages.
 

@@ -35,6 +35,10 @@ def resolve_job(source: str, changes: RecipeChanges | None = None) -> Job:
 
     Every value that nobody gave is listed in ``Job.defaults``.
 
+    >>> job = resolve_job("llama-3.1-8b", RecipeChanges(global_batch=512))
+    >>> job.model.layers, job.recipe.global_batch
+    (32, 512)
+
     Raises:
         BadInput: an unreadable or malformed file, or a recipe value out of range.
         UnknownName: no such catalogue entry or file.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from weft.cluster.catalogue import default_tiers
+from weft.cluster.files import cluster_to_dict
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
@@ -15,7 +17,10 @@ from weft.fabric.catalogue import for_cluster
 from weft.fabric.cost import Bill, Prices, bill_of_kind
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.layout.spec import Layout
+from weft.layout.text import format_layout, layout_to_dict
 from weft.model.job import Job
+from weft.model.text import job_to_dict
+from weft.results import Result
 from weft.search.ranking import plan
 from weft.search.space import STANDARD, Space
 from weft.simulation.iteration.simulate import simulate_iteration
@@ -30,9 +35,8 @@ COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
 class Failure:
     """One component down.
 
-    ``stranded`` accelerators have no way left to some others, so that the job cannot run on all
-    (``iteration_s`` is then
-    None); otherwise traffic goes around at ``slowdown`` times the iteration.
+    ``stranded`` accelerators have no way left to some others, so that the job cannot run on all (``iteration_s`` is
+    then None); otherwise traffic goes around at ``slowdown`` times the iteration.
     """
 
     component: str
@@ -46,10 +50,8 @@ class Failure:
 class Design:
     """One network under one job.
 
-    ``closed_form_s`` and ``simulated_s`` are iteration times; ``usd_per_speed`` is dollars per (iteration
-    per second);
-    ``spine_bytes`` cross tiers above the first switch in an iteration.  ``layout`` is the job's on this
-    network.
+    ``closed_form_s`` and ``simulated_s`` are iteration times; ``usd_per_speed`` is dollars per (iteration per second);
+    ``spine_bytes`` cross tiers above the first switch in an iteration.  ``layout`` is the job's on this network.
     """
 
     kind: str
@@ -74,10 +76,11 @@ class Rejected:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DesignStudy:
-    """All candidates for a job; ``pareto`` numbers the designs that no other beats in both cost and
-    iteration time."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DesignStudy(Result):
+    """All candidates for a job; ``pareto`` numbers the designs that no other beats in both cost and iteration time."""
+
+    SCHEMA = "weft.design/1"
 
     job: Job
     cluster: Cluster
@@ -88,9 +91,43 @@ class DesignStudy:
     pareto: tuple[int, ...]
     rejected: tuple[Rejected, ...]
 
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a network: what it is, what it costs and how fast it trains, in SI units and dollars."""
+        return [
+            {name: getattr(one, name) for name in ("kind", "domain", "global_batch")}
+            | {"layout": format_layout(one.layout)}
+            | {name: getattr(one.bill, name) for name in ("switches", "transceivers", "usd", "watts")}
+            | {name: getattr(one, name) for name in _FIGURES}
+            | {"pareto": i in self.pareto}
+            for i, one in enumerate(self.designs)
+        ]
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "job": job_to_dict(self.job),
+            "cluster": cluster_to_dict(self.cluster),
+            "radix": self.radix,
+            "routing": self.routing,
+            "prices": asdict(self.prices),
+            "designs": [_design_to_dict(one, i in self.pareto) for i, one in enumerate(self.designs)],
+            "rejected": [asdict(one) for one in self.rejected],
+        }
+
+    def _facts(self) -> Sequence[str]:
+        subject = f"{self.job.model.name} on {self.cluster.name}"
+        return (subject, f"{len(self.designs)} networks compared, {len(self.rejected)} rejected")
+
+
+_FIGURES = ("closed_form_s", "simulated_s", "usd_per_speed", "nic_bytes", "spine_bytes")
+
+
+def _design_to_dict(one: Design, pareto: bool) -> dict[str, Any]:
+    bill = asdict(one.bill) | {"usd": one.bill.usd, "watts": one.bill.watts}
+    return asdict(one) | {"layout": layout_to_dict(one.layout), "bill": bill, "pareto": pareto}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Terms:
     """How candidates are built and compared.
 
     ``layout`` is used on every network; None searches the best one for each.  ``routing`` is that of the
@@ -111,7 +148,7 @@ def design(
     job: Job,
     cluster: Cluster,
     kinds: Sequence[str],
-    options: Options,
+    options: Terms,
     *,
     domains: Sequence[int] = (),
     batches: Sequence[int] = (),
@@ -173,7 +210,7 @@ def with_domain(cluster: Cluster, size: int) -> Cluster:
     return replace(cluster, accelerator=chip, tiers=default_tiers(chip, cluster.count))
 
 
-def _design(job: Job, cluster: Cluster, kind: str, options: Options) -> Design:
+def _design(job: Job, cluster: Cluster, kind: str, options: Terms) -> Design:
     fabric = for_cluster(kind, cluster, radix=options.radix)
     layout = options.layout or _best_layout(job, cluster, options.space)
     closed = estimate(job, cluster, [layout])[0].iteration_s
@@ -217,7 +254,7 @@ def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
 
 
 def _failures(
-    job: Job, cluster: Cluster, layout: Layout, fabric: Fabric, options: Options, healthy_s: float
+    job: Job, cluster: Cluster, layout: Layout, fabric: Fabric, options: Terms, healthy_s: float
 ) -> Sequence[Failure]:
     found = []
     for component in COMPONENTS:
@@ -241,7 +278,7 @@ def _failure(
     cluster: Cluster,
     layout: Layout,
     broken: Fabric,
-    options: Options,
+    options: Terms,
     healthy_s: float,
 ) -> Failure:
     stranded = len(stranded_accelerators(broken))

@@ -45,9 +45,8 @@ class Enumeration:
     """All layouts of a space for a job on ``count`` accelerators.
 
     Meshes, and then micro-batches and schedules, that break a rule whatever the switches are counted once in
-    ``rejected`` and dropped; with the others every combination of switches is tried.  Rows that mean the
-    same (a switch
-    without effect) appear once.  ``parts`` walks through the meshes, so that memory does not grow with the
+    ``rejected`` and dropped; with the others every combination of switches is tried.  Rows that mean the same (a
+    switch without effect) appear once.  ``parts`` walks through the meshes, so that memory does not grow with the
     space.
     """
 
@@ -214,8 +213,7 @@ class Frames:
     def leanest(self) -> Iterator[LayoutTable]:
         """Per frame, settings of the switches of which one needs no more memory than any other setting.
 
-        Memory falls with sequence parallelism, ZeRO and offload; recomputation of some layers lies between
-        none and
+        Memory falls with sequence parallelism, ZeRO and offload; recomputation of some layers lies between none and
         all, or above.
         """
         options = self.switches.values

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
+from weft.errors import BadInput, NothingFeasible
 from weft.estimation.iteration import Estimator
-from weft.estimation.result import Estimate, EstimateTable
+from weft.estimation.result import COLUMNS, Estimate, EstimateTable
 from weft.estimation.single import estimate_of
+from weft.estimation.training import TrainingRun
 from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, Ints, LayoutTable, Mask
 from weft.model.job import Job
+from weft.model.text import job_from_dict, job_to_dict
+from weft.records import Reader, number, table_of
+from weft.results import Result
 from weft.search.enumeration import Batch, Enumeration, Frames
 from weft.search.space import STANDARD, Space
 from weft.units import format_bytes
@@ -40,27 +46,29 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A layout that does not fit but would be faster than all that do (the one that lacks least memory),
-    and the
-    single change that lets it fit at the least cost in time; ``accepted`` is None where no switch
-    suffices."""
+    """The layout that lacks least memory of those that would be faster than all that fit.
+
+    ``change`` is the single change that lets it fit at the least cost in time; ``accepted`` is the changed layout,
+    None where no switch suffices.
+    """
 
     rejected: Estimate
     change: str
     accepted: Estimate | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Plan(Result):
     """Ranked layouts of a job on a cluster.
 
-    ``considered`` counts feasible and rejected layouts, ``evaluated`` those whose time was computed: not
-    those
-    that lack so much memory that no switch helps.  ``layouts``
-    are feasible, by iteration time,
-    then memory, then order of enumeration; ``pareto`` the feasible ones that no other beats in both time
-    and memory, by time.
+    ``considered`` counts feasible and rejected layouts; ``evaluated`` those whose time was computed, without those
+    that lack so much memory that no switch helps.  ``layouts`` are feasible, by iteration time, then memory, then
+    order of enumeration; ``pareto`` the feasible ones that no other beats in both time and memory, by time.
+    ``runs`` are whole training runs with the ``layouts``, in their order, where they were asked for.
     """
+
+    SCHEMA = "weft.plan/1"
+    COLUMNS = ("rank", "model", "cluster", *COLUMNS)
 
     job: Job
     cluster: Cluster
@@ -75,6 +83,131 @@ class Plan:
     layouts: tuple[Estimate, ...]
     pareto: tuple[Estimate, ...]
     advice: Advice | None
+    runs: tuple[TrainingRun, ...] = ()
+
+    @property
+    def best(self) -> Estimate:
+        """The fastest layout that fits.
+
+        Raises:
+            NothingFeasible: none fits; says how many fell to which rule.
+        """
+        if not self.layouts:
+            raise NothingFeasible(f"{self.shortage} -- see weft explain CODE")
+        return self.layouts[0]
+
+    @property
+    def shortage(self) -> str:
+        """How many layouts fell to which rule."""
+        counts = ", ".join(f"{each.code} {each.layouts:,}" for each in self.rejected)
+        return f"none of {self.considered:,} layouts is feasible ({counts})"
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The ranked layouts, a row each, under ``COLUMNS``: degrees, switches, totals in SI units, and parts."""
+        named = {"model": self.job.model.name, "cluster": self.cluster.name}
+        return [{"rank": rank} | named | one.row() for rank, one in enumerate(self.layouts, 1)]
+
+    def _document(self) -> dict[str, Any]:
+        from weft.cluster.files import cluster_to_dict  # pydantic loads only for files
+
+        layouts = [{"rank": rank} | one.to_dict() for rank, one in enumerate(self.layouts, 1)]
+        for layout, run in zip(layouts, self.runs, strict=False):
+            layout["run"] = run.to_dict()
+        return {
+            "considered": self.considered,
+            "evaluated": self.evaluated,
+            "feasible": self.feasible,
+            "rejected": {count.code: count.layouts for count in self.rejected},
+            "job": job_to_dict(self.job),
+            "cluster": cluster_to_dict(self.cluster),
+            "space": self.space.name,
+            "search": self.space.bounds() | {"memory_margin": self.memory_margin, "per_mesh": self.per_mesh},
+            "calibration": asdict(self.constants),
+            "defaults": [*self.job.defaults, *self.cluster.defaults],
+            "advice": None if self.advice is None else _advice_to_dict(self.advice),
+            "layouts": layouts,
+            "pareto": [one.to_dict() for one in self.pareto],
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], *, where: str = "plan") -> Plan:
+        """The plan that ``to_dict`` wrote.
+
+        Raises:
+            BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
+        """
+        from weft.cluster.files import cluster_from_dict
+
+        if missing := [name for name in _KEYS if name not in document]:
+            raise BadInput(f"{missing[0]} is missing", where=where)
+        cluster = cluster_from_dict(document["cluster"], where=f"{where}: cluster")
+        search = table_of(document["search"], f"{where}: search")
+
+        def estimates(name: str) -> tuple[Estimate, ...]:
+            listed = document[name]
+            if not isinstance(listed, list):
+                raise BadInput("is not a list", where=f"{where}: {name}")
+            places = [f"{where}: {name}[{i}]" for i in range(len(listed))]
+            return tuple(
+                Estimate.from_dict(one, where=place, world=cluster.count)
+                for one, place in zip(listed, places, strict=True)
+            )
+
+        ranked = document["layouts"] if isinstance(document["layouts"], list) else []
+        runs = [one["run"] for one in ranked if isinstance(one, Mapping) and "run" in one]
+        counts = {name: int(number(document[name], f"{where}: {name}")) for name in _COUNTS}
+        return cls(
+            job=job_from_dict(document["job"], where=f"{where}: job"),
+            cluster=cluster,
+            space=Space.of_bounds(document["space"], search, where=f"{where}: search"),
+            memory_margin=number(search.get("memory_margin"), f"{where}: search.memory_margin"),
+            per_mesh=bool(search.get("per_mesh")),
+            constants=_PLAIN.read(Calibration, document["calibration"], f"{where}: calibration"),
+            **counts,
+            rejected=tuple(
+                Count(code=str(code), layouts=int(number(count, f"{where}: rejected.{code}")))
+                for code, count in table_of(document["rejected"], f"{where}: rejected").items()
+            ),
+            layouts=estimates("layouts"),
+            pareto=estimates("pareto"),
+            advice=_advice_from_dict(document["advice"], cluster.count, f"{where}: advice"),
+            runs=tuple(TrainingRun.from_dict(run, where=f"{where}: run") for run in runs),
+        )
+
+    def _facts(self) -> Sequence[str]:
+        subject = f"{self.job.model.name} on {self.cluster.name}"
+        counts = f"{self.considered:,} layouts considered, {self.feasible:,} fit"
+        best = [f"best {' '.join(self.best.short_row().values())}"] if self.layouts else []
+        return (subject, counts, *best)
+
+    def _shown(self) -> list[dict[str, Any]]:
+        return [{"rank": rank} | one.short_row() for rank, one in enumerate(self.layouts, 1)]
+
+
+_COUNTS = ("considered", "evaluated", "feasible")
+_KEYS = (*_COUNTS, "rejected", "job", "cluster", "space", "search", "calibration", "advice", "layouts", "pareto")
+_PLAIN = Reader(least=0)
+
+
+def _advice_to_dict(advice: Advice) -> dict[str, Any]:
+    accepted = advice.accepted
+    return {
+        "change": advice.change,
+        "rejected": advice.rejected.to_dict(),
+        "accepted": None if accepted is None else accepted.to_dict(),
+    }
+
+
+def _advice_from_dict(raw: object, world: int, where: str) -> Advice | None:
+    if raw is None:
+        return None
+    table = table_of(raw, where)
+    accepted = table.get("accepted")
+    return Advice(
+        rejected=Estimate.from_dict(table.get("rejected"), where=f"{where}.rejected", world=world),
+        change=str(table.get("change")),
+        accepted=None if accepted is None else Estimate.from_dict(accepted, where=f"{where}.accepted", world=world),
+    )
 
 
 @dataclass(slots=True)
@@ -159,9 +292,8 @@ def plan(
 def distinct(found: Plan, top: int) -> Plan:
     """A plan with at most ``top`` layouts, without those that only deal the same ranks differently.
 
-    Left out is a layout that shares tensor, pipeline and expert degrees with a faster one, differs in how
-    the other ranks are
-    divided among context, z and data, and takes less than ``ALIKE`` more time.
+    A layout is left out that shares tensor, pipeline and expert degrees with a faster one, differs in how the other
+    ranks are divided among context, z and data, and takes less than ``ALIKE`` more time.
     """
     kept: list[Estimate] = []
     for one in found.layouts:

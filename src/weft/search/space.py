@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
+from typing import Any
 
-from weft.errors import BadInput
+from weft.errors import BadInput, UnknownName
 from weft.layout.spec import AXES, RECOMPUTES, SCHEDULES, TENSOR_OVERLAPS, Layout
 from weft.layout.table import CODES, encode
 from weft.layout.trainable import check_runnable
@@ -70,6 +71,34 @@ class Space:
             fixed=self.fixed | pinned,
             maximum=self.maximum | dict(maximum),
         )
+
+    def bounds(self) -> dict[str, Any]:
+        """What pins and bounds the fields, with vocabulary fields by name; ``of_bounds`` reads it back."""
+        fixed = {
+            name: [CODES[name][value] if name in CODES else value for value in values]
+            for name, values in self.fixed.items()
+        }
+        return {"fixed": fixed, "maximum": dict(self.maximum)}
+
+    @staticmethod
+    def of_bounds(name: object, bounds: Mapping[str, Any], *, where: str) -> Space:
+        """The space of a name with ``bounds``.
+
+        Raises:
+            BadInput: there is no such space or field, or a value is none of the field's.
+        """
+        if name not in SPACES:
+            raise UnknownName("space", str(name)[:40], SPACES, where=where)
+        space = SPACES[str(name)]
+        fixed, maximum = bounds.get("fixed"), bounds.get("maximum")
+        if not isinstance(fixed, Mapping) or not isinstance(maximum, Mapping):
+            raise BadInput("fixed and maximum are not tables of fields", where=where)
+        try:
+            pinned = {field: tuple(encode(field, value) for value in values) for field, values in fixed.items()}
+            most = {field: int(value) for field, value in maximum.items()}
+        except (TypeError, ValueError):
+            raise BadInput("holds a value that its field does not take", where=where) from None
+        return replace(space, y=space.y or "y" in pinned or "y" in most, fixed=pinned, maximum=most)
 
 
 def runnable(space: Space, model: Model) -> Space:

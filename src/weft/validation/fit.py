@@ -9,15 +9,20 @@ them with the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
-from weft.cluster.calibration import Calibration, Tables, calibration_from, constants, parse_tables
+from weft.cluster.calibration import Calibration, Tables, calibration_from, constants, parse_tables, tables_to_toml
 from weft.estimation.iteration import Estimator
+from weft.estimation.trust import Known, Traits
 from weft.layout.table import Floats
+from weft.results import Result
+from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Group, Predictor
+from weft.validation.summary import Errors, spread_errors
 
 STEP = 0.04
 """Relative change of a constant for its derivative."""
@@ -85,6 +90,77 @@ class Fit:
     def entries(self) -> list[tuple[str, str, float]]:
         """Table, constant and value of each."""
         return [(one.table, one.constant, value) for one, value in self.values.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Fitted(Result):
+    """Constants fitted to measured runs, and what they are worth.
+
+    Attributes:
+        source: the name of the runs.
+        rows: all of them, prepared or skipped.
+        before: the calibration that the fit began with.
+        fit: the constants and the predictions with them.
+    """
+
+    SCHEMA = "weft.calibrate/1"
+
+    source: str
+    rows: tuple[Prepared | Skipped, ...]
+    before: Tables
+    fit: Fit
+
+    @property
+    def tables(self) -> Tables:
+        """The calibration with the fitted constants, marked as calibrated."""
+        changed = sorted({one.table for one in self.fit.values})
+        filled = self.before.replaced(self.fit.entries())
+        return filled.replaced((name, "provenance", "calibrated") for name in changed)
+
+    def to_toml(self) -> str:
+        """The constants as a file that ``calibration`` of other verbs takes."""
+        comment = f"Constants by accelerator and training software, fitted by weft calibrate {self.source}"
+        return tables_to_toml(self.tables, comment=comment)
+
+    def errors(self) -> tuple[Known, ...]:
+        """Each run's error as predicted by constants that had not seen its model."""
+        prepared = [row for row in self.rows if isinstance(row, Prepared)]
+        return tuple(
+            Known(traits=Traits.of(run.job, run.cluster, run.layout), error=float(seconds / run.measured_s - 1.0))
+            for run, seconds in zip(prepared, self.fit.without_model, strict=True)
+        )
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a constant: its table, what it was and what was fitted, in its unit."""
+        units = {name: unit for name, unit, *_ in constants()}
+        return [
+            {
+                "table": table,
+                "constant": constant,
+                "before": self.before.value(table, constant),
+                "fitted": value,
+                "unit": units[constant],
+            }
+            for table, constant, value in sorted(self.fit.entries())
+        ]
+
+    def by_family(self) -> tuple[tuple[Errors, ...], tuple[Errors, ...], tuple[Errors, ...]]:
+        """Errors as fitted, and by constants that had not seen a run's model, or its family."""
+        seconds = (self.fit.seconds, self.fit.without_model, self.fit.without_family)
+        fitted, by_model, by_family = (spread_errors(self.rows, one) for one in seconds)
+        return fitted, by_model, by_family
+
+    def _document(self) -> dict[str, Any]:
+        names = ("fitted", "model_left_out", "family_left_out")
+        errors = zip(names, self.by_family(), strict=True)
+        return {
+            "source": self.source,
+            "constants": self.to_dicts(),
+            "errors": {name: [asdict(one) for one in families] for name, families in errors},
+        }
+
+    def _facts(self) -> Sequence[str]:
+        return (f"{len(self.fit.values)} constants", f"{len(self.fit.seconds)} runs of {self.source}")
 
 
 def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], progress: Callable[[str], None]) -> Fit:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from weft.layout.table import Floats
+from weft.layout.text import format_layout
 from weft.model.flops import model_flops
+from weft.results import Result
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Predictions
 
@@ -70,12 +73,19 @@ class Reason:
     runs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Validation(Result):
     """Predictions against measured runs.
 
     ``headline`` is the mean over families of their mean absolute error; ``pooled`` counts every run alike.
     """
+
+    SCHEMA = "weft.validate/1"
+    COLUMNS = (
+        *("id", "family", "model", "accelerator", "gpus", "stack", "layout", "measured_s", "predicted_s"),
+        *("error", "measured_tflops", "predicted_tflops", "measured_bytes", "predicted_bytes", "memory_error"),
+        *("skipped", "assumptions"),
+    )
 
     headline: float | None
     pooled: Errors
@@ -86,6 +96,43 @@ class Validation:
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
         return tuple(row for row in self.rows if isinstance(row, Outcome))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a run, under ``COLUMNS``: times in seconds, memory in bytes, errors as fractions."""
+        return [self._row(row) for row in self.rows]
+
+    def _row(self, row: Outcome | Skipped) -> dict[str, Any]:
+        if isinstance(row, Skipped):
+            empty: dict[str, Any] = dict.fromkeys(self.COLUMNS)
+            return empty | {"id": row.name, "family": row.family, "skipped": row.reason, "assumptions": []}
+        prepared = row.prepared
+        figures = (
+            *(prepared.run.name, prepared.run.family, prepared.run.model, prepared.cluster.accelerator.name),
+            *(prepared.cluster.count, prepared.stack.name, format_layout(prepared.layout)),
+            *(prepared.measured_s, row.predicted_s, row.error, row.measured_tflops, row.predicted_tflops),
+            *(prepared.measured_bytes, row.predicted_bytes, row.memory_error, None, list(prepared.assumptions)),
+        )
+        return dict(zip(self.COLUMNS, figures, strict=True))
+
+    def _document(self) -> dict[str, Any]:
+        overall = {"mape_over_families": self.headline} | asdict(self.pooled)
+        del overall["family"]
+        return {
+            "overall": overall,
+            "families": [asdict(one) for one in self.families],
+            "skipped": [asdict(one) for one in self.reasons],
+            "runs": self.to_dicts(),
+        }
+
+    def _facts(self) -> Sequence[str]:
+        mean = "no run predicted" if self.headline is None else f"mean error over families {self.headline:.1%}"
+        return (f"{self.pooled.predicted} of {self.pooled.runs} runs predicted", mean)
+
+    def _shown(self) -> list[dict[str, Any]]:
+        return [{name: row[name] for name in _SHOWN} for row in self.to_dicts()]
+
+
+_SHOWN = ("id", "family", "measured_s", "predicted_s", "error", "skipped")
 
 
 def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> Validation:

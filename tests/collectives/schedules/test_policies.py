@@ -9,9 +9,9 @@ from weft.collectives.schedules.bound import best_shares, ideal_s
 from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.policies import ALIASES, ORDERS, POLICIES, compare, schedule
 from weft.collectives.schedules.provision import provision
+from weft.collectives.schedules.result import ScheduleResult
 from weft.errors import BadInput, UnknownName
 from weft.fabric.dimension import Dimension
-from weft.report.tables.collective import Outcome, schedule_to_json
 
 
 def network(latency_s=1e-6):
@@ -27,9 +27,9 @@ def asked(kind="all-reduce", bytes_=64e6, latency_s=1e-6):
 
 def as_json(timed):
     one = timed.schedule.request
-    return schedule_to_json(
-        Outcome(timed=timed, shares=best_shares(one), ideal_s=ideal_s(one), provision=provision(one))
-    )
+    return ScheduleResult(
+        timed=timed, shares=best_shares(one), ideal_s=ideal_s(one), provision=provision(one)
+    ).to_json()
 
 
 def test_aliases_are_the_baseline():

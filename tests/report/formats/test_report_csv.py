@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.layout.spec import FIELDS
-from weft.report.formats.csv_out import estimates_to_csv, neutral, plan_to_csv
+from weft.report.formats.csv_out import neutral, rows_to_csv
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -16,7 +16,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def test_one_row_a_layout_with_all_fields_and_parts(small_plan):
-    found = rows(plan_to_csv(small_plan))
+    found = rows(rows_to_csv(small_plan.to_dicts(), small_plan.COLUMNS))
     assert len(found) == len(small_plan.layouts)
     for row, one in zip(found, small_plan.layouts, strict=True):
         assert float(row["iteration_s"]) == one.iteration_s
@@ -30,7 +30,8 @@ def test_one_row_a_layout_with_all_fields_and_parts(small_plan):
 
 
 def test_names_cannot_be_formulas(small_plan):
-    text = estimates_to_csv(small_plan.layouts, model='=HYPERLINK("http://x")', cluster="@SUM(1)")
+    named = [row | {"model": '=HYPERLINK("http://x")', "cluster": "@SUM(1)"} for row in small_plan.to_dicts()]
+    text = rows_to_csv(named, small_plan.COLUMNS)
     assert rows(text)[0]["model"].startswith("'=")
     assert rows(text)[0]["cluster"] == "'@SUM(1)"
 

@@ -1,23 +1,25 @@
 """Plan and estimate files: complete, deterministic, and readable again."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
+from weft.estimation.report import EstimateReport
 from weft.estimation.single import estimate, sensitivities
 from weft.estimation.training import training_run
-from weft.report.formats.json_in import read_plan
-from weft.report.formats.json_out import estimate_to_json, plan_to_json
+from weft.search import SPACES
 from weft.search.ranking import plan
+from weft.verbs.read import read, read_plan
 
 
 @pytest.fixture
 def plan_file(small_plan, tmp_path):
     path = tmp_path / "plan.json"
-    path.write_text(plan_to_json(small_plan), encoding="utf-8")
+    path.write_text(small_plan.to_json(), encoding="utf-8")
     return path
 
 
@@ -28,11 +30,11 @@ def test_every_rank_reads_back_with_job_and_cluster(small_plan, plan_file):
 
 def test_the_file_alone_gives_the_same_plan_again(small_plan, plan_file):
     job, cluster, _ = read_plan(plan_file)
-    assert plan_to_json(plan(job, cluster, top=6)) == plan_to_json(small_plan)
+    assert plan(job, cluster, top=6).to_json() == small_plan.to_json()
 
 
 def test_counts_and_parts_add_up(small_plan):
-    document = json.loads(plan_to_json(small_plan))
+    document = json.loads(small_plan.to_json())
     assert document["schema"] == "weft.plan/1"
     assert document["considered"] == document["feasible"] + sum(document["rejected"].values())
     assert document["feasible"] <= document["evaluated"] <= document["considered"]
@@ -47,12 +49,12 @@ def test_runs_stand_with_their_layouts(small_plan):
     runs = [
         training_run(one, small_plan.job, small_plan.cluster, tokens=1e9, mtbf_s=1e8) for one in small_plan.layouts
     ]
-    document = json.loads(plan_to_json(small_plan, runs=runs))
+    document = json.loads(replace(small_plan, runs=tuple(runs)).to_json())
     assert [layout["run"]["expected_s"] for layout in document["layouts"]] == [run.expected_s for run in runs]
 
 
 def test_a_plan_without_layouts_is_written_but_has_no_rank(starved_plan, tmp_path):
-    text = plan_to_json(starved_plan)
+    text = starved_plan.to_json()
     assert json.loads(text)["layouts"] == []
     assert json.loads(text)["advice"]["rejected"]["fits"] is False
     path = tmp_path / "plan.json"
@@ -61,12 +63,13 @@ def test_a_plan_without_layouts_is_written_but_has_no_rank(starved_plan, tmp_pat
         read_plan(path)
 
 
-def test_estimate_with_sensitivities_and_run(small_plan):
+def test_estimate_with_sensitivities_and_run(small_plan, tmp_path):
     job, cluster, layout = small_plan.job, small_plan.cluster, small_plan.layouts[0].layout
     found = estimate(job, cluster, [layout])[0]
     what_if = sensitivities(job, cluster, layout)
     run = training_run(found, job, cluster, tokens=1e9)
-    text = estimate_to_json(found, job=job, cluster=cluster, sensitivities=what_if, run=run)
+    report = EstimateReport(job=job, cluster=cluster, estimate=found, sensitivities=what_if, run=run)
+    text = report.to_json()
     document = json.loads(text)
     assert document["schema"] == "weft.estimate/1"
     assert document["estimate"]["iteration_s"] == found.iteration_s
@@ -74,6 +77,28 @@ def test_estimate_with_sensitivities_and_run(small_plan):
     assert document["run"]["failures"] is None
     assert text.endswith("}\n")
     assert text.isascii()
+    path = tmp_path / "estimate.json"
+    path.write_text(text, encoding="utf-8")
+    assert read(path) == report
+
+
+def test_plans_read_back_equal(small_plan, starved_plan, tmp_path):
+    best = small_plan.layouts[0]
+    run = training_run(best, small_plan.job, small_plan.cluster, tokens=1e12, mtbf_s=1e8, usd_per_accelerator_hour=2.0)
+    bounded = plan(
+        small_plan.job,
+        small_plan.cluster,
+        space=SPACES["4d"].constrained({"x": 2, "schedule": "1f1b", "sequence_parallel": False}, {"pipeline": 4}),
+        memory_margin=0.05,
+        per_mesh=True,
+        top=3,
+    )
+    for found in (small_plan, starved_plan, bounded, replace(small_plan, layouts=(best,), runs=(run,))):
+        path = tmp_path / "plan.json"
+        path.write_text(found.to_json(), encoding="utf-8")
+        again = read(path)
+        assert again == found
+        assert again.to_dict() == found.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -97,14 +122,14 @@ def test_changed_files_are_refused(plan_file, old, new, message):
 
 
 def test_layouts_that_cannot_run_are_refused(small_plan, tmp_path):
-    document = json.loads(plan_to_json(small_plan))
+    document = json.loads(small_plan.to_json())
     path = tmp_path / "plan.json"
     for change, message in (({"data": 1000}, "accelerators"), ({"micro_batch": 1000}, "batch-not-divisible")):
         document["layouts"][0]["layout"].update(change)
         path.write_text(json.dumps(document), encoding="utf-8")
         with pytest.raises(BadInput, match=message):
             read_plan(path)
-        document = json.loads(plan_to_json(small_plan))
+        document = json.loads(small_plan.to_json())
 
 
 @pytest.mark.parametrize("rank", [0, -1, 7])
@@ -117,8 +142,9 @@ def test_ranks_out_of_range(plan_file, rank):
 def test_junk_files_are_refused(tmp_path, junk):
     path = tmp_path / "junk.json"
     path.write_bytes(junk)
-    with pytest.raises(BadInput):
-        read_plan(path)
+    for reader in (read_plan, read):
+        with pytest.raises(BadInput):
+            reader(path)
 
 
 def test_folders_and_missing_files_are_refused(tmp_path):
@@ -129,7 +155,7 @@ def test_folders_and_missing_files_are_refused(tmp_path):
 
 @given(st.data())
 def test_one_damaged_value_is_read_or_refused(small_plan, tmp_path, data):
-    document = json.loads(plan_to_json(small_plan))
+    document = json.loads(small_plan.to_json())
     table = data.draw(st.sampled_from([document["job"], document["cluster"], document["layouts"][0]]))
     while True:
         key = data.draw(st.sampled_from(sorted(table) if isinstance(table, dict) else range(len(table))))
@@ -139,10 +165,11 @@ def test_one_damaged_value_is_read_or_refused(small_plan, tmp_path, data):
     table[key] = data.draw(st.sampled_from([None, -1, 0, 1e400, "", "x", [], {}, True, 10**40, "\x1b"]))
     path = tmp_path / "damaged.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    try:
-        read_plan(path)
-    except BadInput as error:
-        message = str(error)
-    else:
-        message = ""
-    assert len(message) < 500
+    for reader in (read_plan, read):
+        try:
+            reader(path)
+        except BadInput as error:
+            message = str(error)
+        else:
+            message = ""
+        assert len(message) < 500

@@ -21,7 +21,7 @@ from weft.report.pictures.charts import INK, data, finished, free_labels, ink_on
 from weft.report.pictures.designs import design_chart
 from weft.report.pictures.layouts import TIME_COLOURS, breakdown_chart, pareto_chart
 from weft.report.tables.words import TIME_LABELS
-from weft.search.design import Options, design
+from weft.search.design import Terms, design
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -61,7 +61,7 @@ def test_pareto_draws_a_point_a_layout(small_plan, drawn):
 
 def test_designs_stand_where_their_figures_say(drawn):
     job = Job(model=models.load("llama-3.1-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
-    options = Options(simulate=False, failures=False, radix=16, prices=preset("rail-only-v5"))
+    options = Terms(simulate=False, failures=False, radix=16, prices=preset("rail-only-v5"))
     kinds = ["rail-only", "rail-optimized", "fat-tree"]
     study = design(job, clusters.load("h100-64"), kinds, options, domains=(8, 16))
     items = drawn(design_chart(study))

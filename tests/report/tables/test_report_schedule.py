@@ -13,19 +13,24 @@ from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.per_rank import play_ranks
 from weft.collectives.schedules.policies import compare, schedule
 from weft.collectives.schedules.provision import provision
+from weft.collectives.schedules.result import ScheduleResult
 from weft.collectives.schedules.timing import activity
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload
 from weft.model.workloads import dlrm
 from weft.report.pictures.activity import activity_chart, write_schedule_timeline
-from weft.report.tables.collective import ORDERS_SHOWN, Outcome, order_groups, schedule_table, schedule_to_json
-from weft.report.tables.workload import workload_table, workload_to_json, write_workload_timeline
-from weft.simulation.workload.run import run_workload
+from weft.report.tables.collective import ORDERS_SHOWN, order_groups, schedule_table
+from weft.report.tables.workload import workload_table, write_workload_timeline
+from weft.simulation.workload.run import WorkloadResult, run_workload
 
 WIDE = (("switch", 8, 450e9), ("fully-connected", 4, 100e9), ("ring", 4, 50e9), ("switch", 16, 12.5e9))
 NARROW = (("switch", 4, 150e9), ("ring", 4, 100e9))
 SLOW = (("switch", 16, 100e9), ("switch", 16, 1e9))
+
+
+def result(runs, dimensions, assumptions):
+    return WorkloadResult(runs=runs, dimensions=tuple(dimensions), assumptions=assumptions)
 
 
 def network(shape):
@@ -37,7 +42,7 @@ def network(shape):
 
 def outcome(shape=NARROW, kind="all-reduce", bytes_=64e6, policy="weft", chunks=None, **more):
     asked = request(kind, bytes_, network(shape))
-    return Outcome(
+    return ScheduleResult(
         timed=schedule(asked, policy, chunks=chunks),
         shares=best_shares(asked),
         ideal_s=ideal_s(asked),
@@ -115,7 +120,7 @@ def test_one_dimension_has_no_pairs():
 def test_other_collectives_have_one_way(kind):
     one = outcome(kind=kind)
     assert "|" not in table(one)
-    found = json.loads(schedule_to_json(one))
+    found = json.loads(one.to_json())
     assert "gather_orders" not in found
     assert found["collective"] == kind
 
@@ -136,7 +141,7 @@ def test_orders_are_counted_and_the_rest_is_added_up():
 def test_json_is_complete():
     one = outcome()
     others = compare(one.timed.schedule.request)
-    found = json.loads(schedule_to_json(replace(one, others=others, ranks=play_ranks(one.timed))))
+    found = json.loads(replace(one, others=others, ranks=play_ranks(one.timed)).to_json())
     promised = {"schema", "time_s", "ideal_s", "bound_s", "utilization", "dimensions", "orders"}
     assert promised <= set(found)
     assert found["schema"] == "weft.schedule/1"
@@ -153,7 +158,7 @@ def test_json_is_complete():
 
 
 def test_json_of_what_is_too_slow():
-    found = json.loads(schedule_to_json(outcome(SLOW)))["provision"]
+    found = json.loads(outcome(SLOW).to_json())["provision"]
     assert found["too_slow"] == [2]
     assert found["enough_Bps"] == pytest.approx([100e9, 6.25e9], rel=1e-4)
 
@@ -205,7 +210,7 @@ def runs(workload, dimensions):
 def test_an_iteration_keeps_within_the_width(width, shape):
     dimensions = network(shape)
     found = runs(dlrm(), dimensions)
-    text = printed(lambda console: workload_table(found, dimensions, ("a note " * 30,), console), width)
+    text = printed(lambda console: workload_table(result(found, dimensions, ("a note " * 30,)), console), width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert not any(line != line.rstrip() for line in lines)
@@ -214,7 +219,7 @@ def test_an_iteration_keeps_within_the_width(width, shape):
 def test_an_iteration_says_what_matters():
     dimensions = network(NARROW)
     found = runs(dlrm(), dimensions)
-    text = printed(lambda console: workload_table(found, dimensions, ("[red]cluster[/red] note",), console))
+    text = printed(lambda console: workload_table(result(found, dimensions, ("[red]cluster[/red] note",)), console))
     assert text.startswith("dlrm over 4 x 4: ")
     assert "3 collectives of " in text
     for note in (*dlrm().assumptions, "[red]cluster[/red] note"):
@@ -229,14 +234,14 @@ def test_one_collective_is_singular():
     workload = Workload(name="one", tasks=(Task(name="a", communication=call),))
     dimensions = network(NARROW)
     found = runs(workload, dimensions)
-    text = printed(lambda console: workload_table(found, dimensions, (), console))
+    text = printed(lambda console: workload_table(result(found, dimensions, ()), console))
     assert "1 collective of " in text
 
 
 def test_an_iteration_as_json():
     dimensions = network(NARROW)
     found = runs(dlrm(), dimensions)
-    document = json.loads(workload_to_json(found, dimensions, ("note",)))
+    document = json.loads(result(found, dimensions, ("note",)).to_json())
     assert document["schema"] == "weft.workload/1"
     assert document["assumptions"] == [*dlrm().assumptions, "note"]
     assert [one["size"] for one in document["dimensions"]] == [4, 4]
@@ -252,9 +257,9 @@ def test_a_workload_without_work_has_a_table():
     workload = Workload(name="idle", tasks=(Task(name="nothing"),))
     dimensions = network(NARROW)
     found = runs(workload, dimensions)
-    text = printed(lambda console: workload_table(found, dimensions, (), console))
+    text = printed(lambda console: workload_table(result(found, dimensions, ()), console))
     assert "idle over 4 x 4" in text
-    assert json.loads(workload_to_json(found, dimensions, ()))["compute_s"] == 0
+    assert json.loads(result(found, dimensions, ()).to_json())["compute_s"] == 0
 
 
 def test_a_timeline_of_an_iteration(tmp_path):

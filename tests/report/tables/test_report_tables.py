@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from weft.estimation.report import EstimateReport
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
 from weft.estimation.single import sensitivities
 from weft.estimation.training import training_run
@@ -71,7 +72,8 @@ def test_estimate_lists_parts_and_sensitivities(small_plan):
     best = small_plan.layouts[0]
     job, cluster = small_plan.job, small_plan.cluster
     what_if = sensitivities(job, cluster, best.layout)
-    text = printed(lambda console: estimate_table(best, what_if, console, job=job, cluster=cluster), 80)
+    report = EstimateReport(job=job, cluster=cluster, estimate=best, sensitivities=what_if)
+    text = printed(lambda console: estimate_table(report, console), 80)
     for part in best.time:
         assert (TIME_LABELS[part.name] in text) == (part.value > 0)
     for one in what_if:

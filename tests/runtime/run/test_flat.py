@@ -17,7 +17,7 @@ from models import layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from weft.errors import BadInput  # noqa: E402
-from weft.layout import iteration  # noqa: E402
+from weft.layout import step  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
@@ -70,12 +70,12 @@ def test_clipping_is_that_of_the_whole_model(ranks, layout, maximum):
 
 def in_buckets(layout, elements):
     """Gradient errors, and the buckets, when each has ``elements`` at least."""
-    kept = iteration.BUCKET_ELEMENTS, iteration.BUCKET_ELEMENTS_PER_RANK
-    iteration.BUCKET_ELEMENTS, iteration.BUCKET_ELEMENTS_PER_RANK = elements, 1
+    kept = step.BUCKET_ELEMENTS, step.BUCKET_ELEMENTS_PER_RANK
+    step.BUCKET_ELEMENTS, step.BUCKET_ELEMENTS_PER_RANK = elements, 1
     try:
         run = Run(layout, MODEL)
     finally:
-        iteration.BUCKET_ELEMENTS, iteration.BUCKET_ELEMENTS_PER_RANK = kept
+        step.BUCKET_ELEMENTS, step.BUCKET_ELEMENTS_PER_RANK = kept
     with run.machine.collectives.logged() as log:
         run.step()
     norm = float(run.flat.norm())

@@ -13,6 +13,7 @@ from weft.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
+    from weft.estimation.report import EstimateReport
     from weft.estimation.result import Estimate, Part
     from weft.estimation.single import Sensitivity
     from weft.model.job import Job
@@ -21,18 +22,17 @@ BAR = 40
 """Widest bar, in characters."""
 
 
-def estimate_table(
-    estimate: Estimate, sensitivities: Sequence[Sensitivity], console: Console, *, job: Job, cluster: Cluster
-) -> None:
+def estimate_table(found: EstimateReport, console: Console) -> None:
     """Print one estimate in full."""
-    print_subject(job, cluster, console)
+    estimate = found.estimate
+    print_subject(found.job, found.cluster, console)
     paragraph(console, f"Layout:  {words.full_layout_words(estimate.layout)}", hang=9)
     print_totals(estimate, console)
     print_time(estimate, console)
     print_memory(estimate, console)
     print_bound(estimate, console)
-    if sensitivities:
-        print_sensitivities(estimate, sensitivities, console)
+    if found.sensitivities:
+        print_sensitivities(estimate, found.sensitivities, console)
 
 
 def print_subject(job: Job, cluster: Cluster, console: Console) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from weft.cluster.calibration import Tables, constants
+from weft.validation.fit import Fitted
 from weft.validation.summary import INDENT, Errors
 
 COLUMNS = (*("family", "runs", "fitted", "model left out", "its bias", "worst", "rank corr."), "family left out")
 
 
-def fit_table(
-    fitted: Sequence[Errors], by_model: Sequence[Errors], by_family: Sequence[Errors], screen: Console
-) -> None:
+def fit_table(found: Fitted, screen: Console) -> None:
     """Errors by family: as fitted, and of each model and each family by constants fitted to the others."""
+    fitted, by_model, by_family = found.by_family()
     table = Table(title="Mean absolute error of iteration time", title_justify="left")
     for name in COLUMNS:
         table.add_column(name, justify="left" if name == "family" else "right")
@@ -42,13 +41,11 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def calibration_table(values: Iterable[tuple[str, str, float]], before: Tables, screen: Console) -> None:
-    """Each fitted (table, constant, value) beside what it was before."""
-    units = {name: unit for name, unit, *_ in constants()}
+def calibration_table(found: Fitted, screen: Console) -> None:
+    """Each fitted constant beside what it was before."""
     table = Table(title="Constants", title_justify="left")
     for name in ("table", "constant", "before", "fitted", "unit"):
         table.add_column(name, justify="right" if name in ("before", "fitted") else "left")
-    for name, constant, value in sorted(values):
-        old = before.value(name, constant)
-        table.add_row(name, constant, f"{old:.4g}", f"{value:.4g}", units[constant])
+    for row in found.to_dicts():
+        table.add_row(row["table"], row["constant"], f"{row['before']:.4g}", f"{row['fitted']:.4g}", row["unit"])
     screen.print(table)

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
-from weft.collectives.schedules.bound import Shares
 from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
 from weft.collectives.schedules.timing import Timed, per_dimension
-from weft.collectives.stages import STAGE_KINDS
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.units import format_bytes, format_si
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.chunks import Request, Schedule
+    from weft.collectives.schedules.result import ScheduleResult
 
-SCHEMA = "weft.schedule/1"
 ORDERS_SHOWN = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What is known of a request: one timed schedule, what bounds it, and what else was asked for."""
-
-    timed: Timed
-    shares: Shares
-    ideal_s: float
-    provision: Provision
-    assumptions: tuple[str, ...] = ()
-    ranks: RankTimes | None = None
-    others: Mapping[str, Timed] | None = None
-
-
-def schedule_table(outcome: Outcome, console: Console) -> None:
+def schedule_table(outcome: ScheduleResult, console: Console) -> None:
     """Print a schedule: its time beside the bounds, its dimensions, its orders, and what to change."""
     timed, asked = outcome.timed, outcome.timed.schedule.request
     _print_request(outcome, console)
@@ -53,13 +36,13 @@ def schedule_table(outcome: Outcome, console: Console) -> None:
     if outcome.ranks is not None:
         _print_ranks(outcome.ranks, console)
     heading(console, "Dimensions, inner to outer")
-    _print_columns(console, _dimension_columns(timed))
+    _print_columns(console, _dimension_columns(outcome))
     heading(console, f"Orders of {_chunks(timed)}")
     print_grid(console, _order_columns(timed.schedule))
     _print_provision(asked, outcome.provision, console)
 
 
-def _print_request(outcome: Outcome, console: Console) -> None:
+def _print_request(outcome: ScheduleResult, console: Console) -> None:
     asked = outcome.timed.schedule.request
     shape = " x ".join(f"{one.size:,}" for one in asked.dimensions)
     whole = f" = {asked.accelerators:,}" if len(asked.dimensions) > 1 else ""
@@ -105,7 +88,7 @@ def bytes_words(value: float) -> str:
     return format_bytes(value, least=1.0)
 
 
-def _print_comparison(outcome: Outcome, others: Mapping[str, Timed], console: Console) -> None:
+def _print_comparison(outcome: ScheduleResult, others: Mapping[str, Timed], console: Console) -> None:
     first = next(iter(others.values()))
     names = [*others, "bound", "ideal"]
     seconds = [*(one.time_s for one in others.values()), outcome.shares.bound_s, outcome.ideal_s]
@@ -148,7 +131,8 @@ def _print_ranks(ranks: RankTimes, console: Console) -> None:
     )
 
 
-def _dimension_columns(timed: Timed) -> list[Column]:
+def _dimension_columns(outcome: ScheduleResult) -> list[Column]:
+    timed = outcome.timed
     asked, stages = timed.schedule.request, timed.stages
     count = len(asked.dimensions)
     sent, busy = per_dimension(stages, stages.sent_bytes, count), timed.dimension_utilization
@@ -158,22 +142,11 @@ def _dimension_columns(timed: Timed) -> list[Column]:
         Column(heading="size", cells=[f"{one.size:,}" for one in asked.dimensions]),
         Column(heading="bandwidth", cells=[format_si(one.bandwidth_Bps, "B/s") for one in asked.dimensions]),
         Column(heading="step", cells=[f"{one.latency_s * 1e6:.3g} us" for one in asked.dimensions], drop=2),
-        Column(heading="algorithm", cells=ran(timed), left=True),
+        Column(heading="algorithm", cells=outcome.algorithms(), left=True),
         Column(heading="sent", cells=[bytes_words(one) for one in sent]),
         Column(heading="busy", cells=[f"{one:.1%}" for one in busy]),
         Column(heading="idle", cells=_times(timed.idle_s.tolist()), drop=1),
     ]
-
-
-def ran(timed: Timed) -> list[str]:
-    """Algorithms that stages of each dimension ran, as "in-switch + ring"; "-" where nobody talks."""
-    asked, stages = timed.schedule.request, timed.stages
-    found = []
-    for i in range(len(asked.dimensions)):
-        kinds = np.unique(stages.kind[stages.dimension == i]).tolist()
-        names = sorted({asked.stage(STAGE_KINDS[kind], i).algorithm for kind in kinds})
-        found.append(" + ".join(names) or "-")
-    return found
 
 
 def order_groups(schedule: Schedule) -> list[tuple[list[int], list[int] | None, int, float]]:
@@ -236,74 +209,3 @@ def _remedy(found: Provision) -> str:
         return ""
     faster = [f"dimension {i + 1} at {format_si(float(found.enough_Bps[i]), 'B/s')}" for i in found.slow]
     return f"; one could with {' and '.join(faster)}"
-
-
-def schedule_to_json(outcome: Outcome) -> str:
-    """A schedule as JSON text of schema ``weft.schedule/1``; dimensions count from 1 in ``orders``."""
-    timed = outcome.timed
-    document_: dict[str, Any] = {"schema": SCHEMA, **_summary(outcome)}
-    schedule, stages, asked = timed.schedule, timed.stages, timed.schedule.request
-    sent, algorithms = per_dimension(stages, stages.sent_bytes, len(asked.dimensions)), ran(timed)
-    document_["dimensions"] = [
-        {
-            "number": i + 1,
-            "kind": one.kind,
-            "size": one.size,
-            "bandwidth_Bps": one.bandwidth_Bps,
-            "step_latency_s": one.latency_s,
-            "algorithm": algorithms[i],
-            "sent_bytes": float(sent[i]),
-            "busy_s": float(timed.busy_s[i]),
-            "idle_s": float(timed.idle_s[i]),
-            "utilization": float(timed.dimension_utilization[i]),
-        }
-        for i, one in enumerate(asked.dimensions)
-    ]
-    document_["orders"] = (schedule.orders + 1).tolist()
-    if schedule.gathers is not None:
-        document_["gather_orders"] = (schedule.gathers + 1).tolist()
-    document_["chunk_bytes"] = schedule.chunk_bytes.tolist()
-    enough = outcome.provision.enough_Bps
-    document_["provision"] = {
-        "pairs": [
-            {
-                "inner": pair.inner + 1,
-                "outer": pair.outer + 1,
-                "needed_Bps": pair.needed_Bps,
-                "bandwidth_Bps": pair.Bps,
-                "verdict": pair.verdict,
-            }
-            for pair in outcome.provision.pairs
-        ],
-        "just_enough_Bps": outcome.provision.just_enough_Bps.tolist(),
-        "too_slow": [i + 1 for i in outcome.provision.slow],
-        "enough_Bps": None if enough is None else enough.tolist(),
-    }
-    if outcome.ranks is not None:
-        document_["per_rank"] = {"time_s": outcome.ranks.time_s, "finish_s": outcome.ranks.finish_s.tolist()}
-    if outcome.others is not None:
-        document_["policies"] = [
-            {"policy": name, "chunks": len(one.schedule), "time_s": one.time_s, "utilization": one.utilization}
-            for name, one in outcome.others.items()
-        ]
-    return json.dumps(document_, allow_nan=False) + "\n"
-
-
-def _summary(outcome: Outcome) -> dict[str, Any]:
-    timed = outcome.timed
-    asked = timed.schedule.request
-    return {
-        "collective": asked.kind,
-        "bytes": asked.bytes,
-        "accelerators": asked.accelerators,
-        "policy": timed.schedule.policy,
-        "order": timed.rule,
-        "chunks": len(timed.schedule),
-        "active": timed.active,
-        "time_s": timed.time_s,
-        "ideal_s": outcome.ideal_s,
-        "bound_s": outcome.shares.bound_s,
-        "bandwidth_bound_s": outcome.shares.bandwidth_s,
-        "utilization": timed.utilization,
-        "assumptions": [*asked.notes, *outcome.assumptions],
-    }

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from weft.cluster.files import cluster_to_dict
 from weft.fabric.spec import SCALE_UP
-from weft.layout.text import format_layout, layout_to_dict
-from weft.model.text import job_to_dict
+from weft.layout.text import format_layout
 from weft.report.tables.breakdown import print_subject
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.words import layout_words
@@ -23,8 +19,6 @@ if TYPE_CHECKING:
     from weft.fabric.cost import Bill
     from weft.fabric.spec import Floats
     from weft.search.design import Design, DesignStudy, Failure
-
-SCHEMA = "weft.design/1"
 
 
 def design_table(study: DesignStudy, console: Console) -> None:
@@ -113,38 +107,6 @@ def _seconds(value: float | None) -> str:
 
 def _bytes(value: float | None) -> str:
     return "-" if value is None else format_si(value, "B")
-
-
-def design_to_json(study: DesignStudy) -> str:
-    """A study as JSON text of schema ``weft.design/1``."""
-    documents = {
-        "schema": SCHEMA,
-        "job": job_to_dict(study.job),
-        "cluster": cluster_to_dict(study.cluster),
-        "radix": study.radix,
-        "routing": study.routing,
-        "prices": asdict(study.prices),
-        "designs": [_design(one, i in study.pareto) for i, one in enumerate(study.designs)],
-        "rejected": [asdict(one) for one in study.rejected],
-    }
-    return json.dumps(documents, indent=1, allow_nan=False) + "\n"
-
-
-def _design(one: Design, pareto: bool) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "domain": one.domain,
-        "global_batch": one.global_batch,
-        "layout": layout_to_dict(one.layout),
-        "bill": asdict(one.bill) | {"usd": one.bill.usd, "watts": one.bill.watts},
-        "closed_form_s": one.closed_form_s,
-        "simulated_s": one.simulated_s,
-        "usd_per_speed": one.usd_per_speed,
-        "nic_bytes": one.nic_bytes,
-        "spine_bytes": one.spine_bytes,
-        "pareto": pareto,
-        "failures": [asdict(failure) for failure in one.failures],
-    }
 
 
 def fabric_table(fabric: Fabric, price: Bill, console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,12 @@ MIN_WIDTH = 40
 _FIXED_BLANK = "\u00a0"
 _UNIT = re.compile(r"(?<=[0-9]) (?=(?:[um]?s|h|d|[kMGT]?B(?:/s)?|TFLOP/s|x|tokens)\b)")
 """The blank between a number and its unit, where no line may break."""
+
+
+def terminal(*, error: bool = False) -> Console:
+    """The console of standard output or of standard error, which does not wrap below 100 columns when piped."""
+    stream = sys.stderr if error else sys.stdout
+    return Console(stderr=error, width=None if stream.isatty() else 110, highlight=False, soft_wrap=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

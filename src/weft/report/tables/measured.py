@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from weft.cluster.files import cluster_to_dict, write_cluster
+from weft.cluster.files import write_cluster
 from weft.layout.text import format_layout
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.words import printable
-from weft.runtime.measure.measured import measured_to_dict
 from weft.units import format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.calibration.describe import Described
-    from weft.runtime.measure.measured import Sample
-
-SCHEMA = "weft.bench-comm/1"
-
-
-def described_to_json(found: Described) -> str:
-    """Everything as JSON text of schema ``weft.bench-comm/1``, in SI units."""
-    samples = [
-        asdict(one) | {"algorithm_Bps": one.bytes / one.seconds, "bus_Bps": _bus_Bps(found, one)}
-        for one in found.measured.samples
-    ]
-    products = [asdict(one) | {"achieved_flops": one.achieved_flops} for one in found.measured.products]
-    document = {
-        "schema": SCHEMA,
-        **measured_to_dict(found.measured),
-        "samples": samples,
-        "products": products,
-        "lines": [asdict(one) for one in found.lines],
-        "network": asdict(found.network),
-        "kernels": asdict(found.kernels),
-        "cluster": cluster_to_dict(found.cluster),
-        "calibration": found.constants,
-        "notes": found.notes,
-    }
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def described_table(found: Described, console: Console) -> None:
@@ -76,10 +48,6 @@ def cluster_file(found: Described, *, constants: str | None) -> str:
     return "\n".join(head) + "\n" + write_cluster(found.cluster)
 
 
-def _bus_Bps(found: Described, sample: Sample) -> float:
-    return found.line(sample.axis, sample.kind).sent * sample.bytes / sample.seconds
-
-
 def _print_axis(found: Described, axis: str, console: Console) -> None:
     samples = found.measured.of(axis)
     lines = [found.line(one.axis, one.kind) for one in samples]
@@ -94,7 +62,7 @@ def _print_axis(found: Described, axis: str, console: Console) -> None:
             Column(heading="size", cells=[format_bytes(one.bytes, least=1.0) for one in samples]),
             Column(heading="time", cells=[format_seconds(one.seconds) for one in samples]),
             Column(heading="algbw", cells=[format_si(one.bytes / one.seconds, "B/s") for one in samples]),
-            Column(heading="busbw", cells=[format_si(_bus_Bps(found, one), "B/s") for one in samples]),
+            Column(heading="busbw", cells=[format_si(found.bus_Bps(one), "B/s") for one in samples]),
             Column(heading="fit", cells=fits, drop=1),
         ],
     )

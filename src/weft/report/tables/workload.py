@@ -1,29 +1,23 @@
-"""A workload's iteration under several policies: for people, for scripts, and as a timeline."""
+"""A workload's iteration under several policies: for people, and as a timeline."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from weft.report.formats.perfetto import Slice, write_trace
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.simulation.workload.run import ratio
 from weft.units import format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
-    from weft.fabric.dimension import Dimension
-    from weft.simulation.workload.run import Iteration
-
-SCHEMA = "weft.workload/1"
+    from weft.simulation.workload.run import Iteration, WorkloadResult
 
 
-def workload_table(
-    runs: Mapping[str, Iteration], dimensions: Sequence[Dimension], assumptions: Sequence[str], console: Console
-) -> None:
+def workload_table(found: WorkloadResult, console: Console) -> None:
     """Print each policy's iteration, split into computation and waiting for communication."""
-    first = next(iter(runs.values()))
+    runs, dimensions, first = found.runs, found.dimensions, found.first
     workload = first.workload
     calls = [task.communication for task in workload.tasks if task.communication is not None]
     sent = format_bytes(sum(call.bytes for call in calls), least=1.0)
@@ -33,7 +27,7 @@ def workload_table(
         f"{workload.name} over {shape}: {format_seconds(workload.compute_s)} of computation,"
         f" {len(calls):,} {'collective' if len(calls) == 1 else 'collectives'} of {sent} in all",
     )
-    for note in (*workload.assumptions, *assumptions):
+    for note in (*workload.assumptions, *found.assumptions):
         paragraph(console, f"Assumed: {note}", hang=9)
     heading(console, "One iteration")
     print_grid(
@@ -44,8 +38,7 @@ def workload_table(
             Column(heading="computation", cells=[format_seconds(one.compute_s) for one in runs.values()]),
             Column(heading="exposed communication", cells=[format_seconds(one.exposed_s) for one in runs.values()]),
             Column(
-                heading="speedup",
-                cells=[f"{_ratio(first.iteration_s, one.iteration_s):.3f}x" for one in runs.values()],
+                heading="speedup", cells=[f"{ratio(first.iteration_s, one.iteration_s):.3f}x" for one in runs.values()]
             ),
         ],
     )
@@ -60,44 +53,9 @@ def workload_table(
     for name, one in runs.items():
         if name != "ideal":
             columns.append(
-                Column(heading=name, cells=[f"{_ratio(busy, one.iteration_s, 0.0):.1%}" for busy in one.busy_s])
+                Column(heading=name, cells=[f"{ratio(busy, one.iteration_s, 0.0):.1%}" for busy in one.busy_s])
             )
     print_grid(console, columns)
-
-
-def _ratio(part: float, whole: float, nothing: float = 1.0) -> float:
-    """A ratio, or what stands for it where nothing takes any time."""
-    return part / whole if whole > 0 else nothing
-
-
-def workload_to_json(
-    runs: Mapping[str, Iteration], dimensions: Sequence[Dimension], assumptions: Sequence[str]
-) -> str:
-    """The same as JSON text of schema ``weft.workload/1``."""
-    first = next(iter(runs.values()))
-    document = {
-        "schema": SCHEMA,
-        "workload": first.workload.name,
-        "tasks": len(first.workload.tasks),
-        "compute_s": first.compute_s,
-        "assumptions": [*first.workload.assumptions, *assumptions],
-        "dimensions": [
-            {"kind": one.kind, "size": one.size, "bandwidth_Bps": one.bandwidth_Bps, "step_latency_s": one.latency_s}
-            for one in dimensions
-        ],
-        "policies": [
-            {
-                "policy": name,
-                "iteration_s": one.iteration_s,
-                "compute_s": one.compute_s,
-                "exposed_s": one.exposed_s,
-                "speedup": _ratio(first.iteration_s, one.iteration_s),
-                "busy_s": one.busy_s.tolist(),
-            }
-            for name, one in runs.items()
-        ],
-    }
-    return json.dumps(document, allow_nan=False) + "\n"
 
 
 def write_workload_timeline(path: str, run: Iteration) -> None:

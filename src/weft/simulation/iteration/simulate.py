@@ -16,10 +16,9 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network, collective_s
-from weft.errors import BadInput
 from weft.estimation.iteration import Estimator
 from weft.fabric.spec import Fabric, Ints
-from weft.layout.check import REMEDIES, explain
+from weft.layout.check import check_layout
 from weft.layout.mesh import Spread, spread
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
@@ -64,8 +63,7 @@ def simulate_iteration(
             flow has no path.
         UnknownName: there is no such routing.
     """
-    if (broken := explain(job, layout.world, layout)) is not None:
-        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
+    check_layout(job, layout.world, layout)
     closed = Estimator(job, cluster, constants)
     wires = Wires(
         layout, cluster, fabric, closed.constants, placement=placement, routing=routing, seed=seed, symmetry=symmetry

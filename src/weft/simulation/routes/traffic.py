@@ -16,7 +16,7 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.estimation.iteration import Estimator
 from weft.fabric.spec import Fabric, Floats, Ints
-from weft.layout.check import REMEDIES, explain
+from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
@@ -51,8 +51,7 @@ def planned_traffic(
         BadInput: the layout breaks a rule, or the ranks do not fit on the fabric.
         Unsupported: nothing leaves the domains.
     """
-    if (broken := explain(job, layout.world, layout)) is not None:
-        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
+    check_layout(job, layout.world, layout)
     closed = Estimator(job, cluster, constants)
     table = LayoutTable.of([layout])
     placement = np.arange(first, first + layout.world, dtype=np.int64)

@@ -16,9 +16,9 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.groups import factors_of
-from weft.errors import BadInput, Unsupported
+from weft.errors import Unsupported
 from weft.estimation.iteration import Estimator
-from weft.layout.check import REMEDIES, explain
+from weft.layout.check import check_layout
 from weft.layout.mesh import rank_groups, real_axes
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
@@ -46,8 +46,7 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
         BadInput: the layout breaks a rule of ``weft.layout.check``.
         Unsupported: it has more micro-batches and layers than can be listed.
     """
-    if (broken := explain(job, layout.world, layout)) is not None:
-        raise BadInput(broken.reason, where="layout", remedy=REMEDIES[broken.code])
+    check_layout(job, layout.world, layout)
     estimator = Estimator(job, cluster, constants)
     table = LayoutTable.of([layout])
     frame = next(iter(estimator.frames(table)))

@@ -6,9 +6,9 @@ pending at a dimension at the same time, of whatever collective, shares it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from weft.errors import BadInput, Unsupported
 from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Floats, Ints
 from weft.model.workload import Communication, Task, Workload
+from weft.results import Result
+from weft.units import format_seconds
 
 IDEAL, WEFT = "ideal", "weft"
 POLICIES = ("baseline", "themis", WEFT, IDEAL)
@@ -51,6 +53,65 @@ class Iteration:
     @property
     def exposed_s(self) -> float:
         return self.iteration_s - self.compute_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class WorkloadResult(Result):
+    """A workload's iteration under each policy, over the dimensions of a network."""
+
+    SCHEMA = "weft.workload/1"
+    INDENT = None
+
+    runs: Mapping[str, Iteration]
+    dimensions: tuple[Dimension, ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def first(self) -> Iteration:
+        """The iteration to which the others are compared."""
+        return next(iter(self.runs.values()))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a policy: seconds of the iteration, of computation and of waiting, and the speedup."""
+        return [
+            {
+                "policy": name,
+                "iteration_s": one.iteration_s,
+                "compute_s": one.compute_s,
+                "exposed_s": one.exposed_s,
+                "speedup": ratio(self.first.iteration_s, one.iteration_s),
+                "busy_s": one.busy_s.tolist(),
+            }
+            for name, one in self.runs.items()
+        ]
+
+    def _document(self) -> dict[str, Any]:
+        first = self.first
+        return {
+            "workload": first.workload.name,
+            "tasks": len(first.workload.tasks),
+            "compute_s": first.compute_s,
+            "assumptions": [*first.workload.assumptions, *self.assumptions],
+            "dimensions": [
+                {
+                    "kind": one.kind,
+                    "size": one.size,
+                    "bandwidth_Bps": one.bandwidth_Bps,
+                    "step_latency_s": one.latency_s,
+                }
+                for one in self.dimensions
+            ],
+            "policies": self.to_dicts(),
+        }
+
+    def _facts(self) -> Sequence[str]:
+        times = [f"{name} {format_seconds(one.iteration_s)}" for name, one in self.runs.items()]
+        return (self.first.workload.name, *times)
+
+
+def ratio(part: float, whole: float, nothing: float = 1.0) -> float:
+    """A ratio, or what stands for it where nothing takes any time."""
+    return part / whole if whole > 0 else nothing
 
 
 class _Planned(NamedTuple):

@@ -1,4 +1,4 @@
-"""Reads a plan file back: the job, the cluster and one of its layouts."""
+"""Results read back from the JSON files that the command line writes."""
 
 from __future__ import annotations
 
@@ -6,30 +6,72 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from weft.cluster.files import cluster_from_dict
-from weft.cluster.spec import Cluster
 from weft.errors import BadInput
-from weft.layout.check import explain
-from weft.layout.spec import Layout
-from weft.layout.text import layout_from_dict
-from weft.model.job import Job
-from weft.model.text import job_from_dict
-from weft.report.formats.json_out import PLAN_SCHEMA
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.estimation.report import EstimateReport
+    from weft.layout import Layout
+    from weft.model import Job
+    from weft.search import Plan
 
 MAX_FILE_BYTES = 64_000_000
 _WRITE_ONE = "write one with weft plan --format json -o plan.json"
 
 
+def read(path: str | os.PathLike[str]) -> Plan | EstimateReport:
+    """The plan or the estimate of a file that ``--format json`` or ``to_json`` wrote.
+
+    >>> import tempfile, weft
+    >>> found = weft.plan("gpt2-124m", "a100-8", top=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/plan.json"
+    ...     found.save(path)
+    ...     weft.read(path) == found
+    True
+
+    Raises:
+        BadInput: the file is no such document, or was changed into one that means nothing.
+    """
+    from weft.estimation.report import EstimateReport
+    from weft.search import Plan
+
+    where = os.fspath(path)
+    document = _document(_read(Path(path), where), where)
+    schema = _field(document, "schema", where)
+    for kind in (Plan, EstimateReport):
+        if schema == kind.SCHEMA:
+            return kind.from_dict(document, where=where)
+    raise _no_schema(schema, f"{Plan.SCHEMA!r} or {EstimateReport.SCHEMA!r}", where)
+
+
 def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster, Layout]:
-    """Job, cluster and the layout of a rank (from 1) of a file that ``plan_to_json`` wrote.
+    """Job, cluster and the layout of a rank (from 1) of a plan's file.
+
+    >>> import tempfile, weft
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = f"{folder}/plan.json"
+    ...     weft.plan("gpt2-124m", "a100-8", top=2).save(path)
+    ...     job, cluster, layout = weft.read_plan(path, 2)
+    >>> job.model.name, cluster.name, layout.world
+    ('gpt2-124m', 'a100-8', 8)
 
     Raises:
         BadInput: the file is no plan, was changed into one that cannot run, or has no layout of that rank.
     """
+    from weft.cluster.files import cluster_from_dict
+    from weft.layout.check import check_layout
+    from weft.layout.text import layout_from_dict
+    from weft.model.text import job_from_dict
+    from weft.search import Plan
+
     where = os.fspath(path)
-    plan = _plan(_read(Path(path), where), where)
+    plan = _document(_read(Path(path), where), where)
+    schema = _field(plan, "schema", where)
+    if schema != Plan.SCHEMA:
+        raise _no_schema(schema, repr(Plan.SCHEMA), where)
     layouts = _field(plan, "layouts", where)
     if not isinstance(layouts, list) or not layouts:
         raise BadInput("holds no layout", where=f"{where}: layouts", remedy=_WRITE_ONE)
@@ -39,9 +81,7 @@ def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster
     cluster = cluster_from_dict(_field(plan, "cluster", where), where=f"{where}: cluster")
     place = f"{where}: layouts[{rank - 1}]"
     layout = layout_from_dict(_field(layouts[rank - 1], "layout", place), where=place, world=cluster.count)
-    broken = explain(job, cluster.count, layout)
-    if broken is not None:
-        raise BadInput(f"{broken.code}: {broken.reason}", where=place, remedy="plan again")
+    check_layout(job, cluster.count, layout, where=place)
     return job, cluster, layout
 
 
@@ -62,18 +102,20 @@ def _read(path: Path, where: str) -> str:
         raise BadInput("is not a text file in UTF-8", where=where, remedy=_WRITE_ONE) from None
 
 
-def _plan(text: str, where: str) -> Mapping[str, Any]:
+def _document(text: str, where: str) -> Mapping[str, Any]:
     try:
-        plan = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+        found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadInput(f"not valid JSON: {reason}", where=where, remedy=_WRITE_ONE) from None
-    schema = _field(plan, "schema", where)
-    if schema != PLAN_SCHEMA:
-        shown = repr(schema) if isinstance(schema, str) and len(schema) <= 40 else "something else"
-        raise BadInput(f"is {shown}, not {PLAN_SCHEMA!r}", where=f"{where}: schema", remedy=_WRITE_ONE)
-    found: Mapping[str, Any] = plan
+    if not isinstance(found, Mapping):
+        raise BadInput("is not a table of fields", where=where, remedy=_WRITE_ONE)
     return found
+
+
+def _no_schema(schema: object, wanted: str, where: str) -> BadInput:
+    shown = repr(schema) if isinstance(schema, str) and len(schema) <= 40 else "something else"
+    return BadInput(f"is {shown}, not {wanted}", where=f"{where}: schema", remedy=_WRITE_ONE)
 
 
 def _field(table: object, name: str, where: str) -> Any:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import click
 import torch
 
 from weft.cluster import Calibration, Cluster
@@ -18,6 +17,7 @@ from weft.layout import Layout
 from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import Job
 from weft.model.flops import model_flops
+from weft.report.tables.grid import terminal
 from weft.report.tables.training_run import (
     Measured,
     PredictedTime,
@@ -53,13 +53,14 @@ class Differs(WeftError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A training run as the command line asks for it.
+    """A training run as it is asked for.
 
     Attributes:
         cluster: what times are predicted for.
         described: the machine that the user described.
         planned_for: the plan's cluster.
         assumed: what nobody gave.
+        quiet: print nothing.
     """
 
     job: Job
@@ -81,6 +82,14 @@ class Request:
     metrics: str | None
     profile: str | None
     compare: bool
+    quiet: bool
+
+    @property
+    def metrics_path(self) -> Path | None:
+        """Where metrics go, if anywhere."""
+        if self.metrics is not None:
+            return Path(self.metrics)
+        return Path(self.out) / "metrics.jsonl" if self.out else None
 
 
 def train_rank(request: Request) -> None:
@@ -120,6 +129,10 @@ class _Run:
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
         self.profile: Any = None
+
+    def _say(self, words: str) -> None:
+        if not self.request.quiet:
+            print(words, flush=True)
 
     def run(self) -> None:
         """All steps that are left, then the last checkpoint, the trace and the comparison."""
@@ -162,7 +175,7 @@ class _Run:
         if self.predicted is not None:
             self.equal = self.equal and Counter(measured.issued) == self.predicted
         if self.reports:
-            click.echo(step_line(measured, self.request.steps))
+            self._say(step_line(measured, self.request.steps))
             if metrics is not None:
                 write_record(metrics, step_record(measured))
         every = self.request.save_every
@@ -189,11 +202,11 @@ class _Run:
 
     @contextmanager
     def _metrics(self) -> Iterator[IO[str] | None]:
-        path = self.request.metrics or (str(self.out / "metrics.jsonl") if self.out else None)
+        path = self.request.metrics_path
         if path is None or not self.reports:
             yield None
             return
-        with metrics_file(Path(path), self.started_at) as file:
+        with metrics_file(path, self.started_at) as file:
             yield file
 
     @contextmanager
@@ -214,13 +227,13 @@ class _Run:
             Path(path).stat()
         except (OSError, RuntimeError) as error:
             raise BadInput(f"cannot be written: {error}", where=path) from None
-        click.echo(f"trace of step {self.request.steps}: {path} (open it in ui.perfetto.dev)")
+        self._say(f"trace of step {self.request.steps}: {path} (open it in ui.perfetto.dev)")
 
     def _save(self, out: Path) -> None:
         folder = checkpoint.step_folder(out, self.session.steps_done)
         self.session.save(folder)
         if self.reports:
-            click.echo(f"saved {folder}")
+            self._say(f"saved {folder}")
 
     def _resume(self) -> None:
         """Go on from the checkpoint that was asked for, if one was."""
@@ -236,9 +249,9 @@ class _Run:
         if self.out is not None:
             check_free(self.out, self.session.steps_done)
         if self.reports:
-            click.echo(f"resumed from {source}")
+            self._say(f"resumed from {source}")
             for change in self.request.settings.adam.changes_from(before):
-                click.echo(f"changed since the checkpoint: {change}")
+                self._say(f"changed since the checkpoint: {change}")
 
     def _introduce(self) -> None:
         if not self.reports:
@@ -246,16 +259,16 @@ class _Run:
         request, model, recipe = self.request, self.request.job.model, self.request.job.recipe
         layout = request.layout
         grid = " ".join(f"{axis}={getattr(layout, axis)}" for axis in ("x", "y", "z", "data", "pipeline"))
-        click.echo(
+        self._say(
             f"{model.name}: {model.parameters:,} parameters, {recipe.global_batch} x {recipe.sequence} "
             f"tokens a step, {recipe.precision}, ranks: {layout.world} ({request.device})"
         )
         micro_batches = counted(self.session.micro_batches, "micro-batch", "micro-batches")
-        click.echo(f"grid: {grid}, {micro_batches} of {layout.micro_batch}")
-        click.echo(f"data: {request.data or _synthetic(model.vocab)}")
+        self._say(f"grid: {grid}, {micro_batches} of {layout.micro_batch}")
+        self._say(f"data: {request.data or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
-            click.echo(f"assumed: {note}")
-        click.echo(step_header())
+            self._say(f"assumed: {note}")
+        self._say(step_header())
 
     def _compare(self) -> None:
         """Measured beside predicted; every rank checks its own collectives."""
@@ -264,11 +277,9 @@ class _Run:
         warm = self.started_at + WARM_UP
         agree = torch.tensor([float(self.equal)], device=grid.device)
         self.session.machine.collectives.all_reduce(agree, "x", "y", "z", "data", "pipeline").wait()
-        if self.reports:
-            from weft.cli.options import console
-
+        if self.reports and not request.quiet:
             comparison(
-                console(),
+                terminal(),
                 predicted=self.predicted,
                 steady=[step for step in self.recent if step.step > warm] or list(self.recent),
                 ranks_equal=int(agree),

@@ -1,0 +1,104 @@
+"""One layout's estimate with its job and cluster, and what else is asked about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from weft.cluster.spec import Cluster
+from weft.errors import BadInput
+from weft.estimation.result import COLUMNS, Estimate
+from weft.estimation.single import Sensitivity
+from weft.estimation.training import TrainingRun
+from weft.layout.spec import Layout
+from weft.model.job import Job
+from weft.model.text import job_from_dict, job_to_dict
+from weft.records import Reader
+from weft.results import Result
+
+_KEYS = ("job", "cluster", "estimate", "sensitivities", "run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class EstimateReport(Result):
+    """An estimate, what changes of the hardware would do to it, and the whole run where it was asked for."""
+
+    SCHEMA = "weft.estimate/1"
+    COLUMNS = ("rank", "model", "cluster", *COLUMNS)
+
+    job: Job
+    cluster: Cluster
+    estimate: Estimate
+    sensitivities: tuple[Sensitivity, ...] = ()
+    run: TrainingRun | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return self.estimate.layout
+
+    @property
+    def iteration_s(self) -> float:
+        return self.estimate.iteration_s
+
+    @property
+    def mfu(self) -> float:
+        """Share of the dense peak, as ``Estimate.mfu``."""
+        return self.estimate.mfu
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes on the fullest stage."""
+        return self.estimate.memory_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.estimate.fits
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row, as those of a plan."""
+        named = {"rank": 1, "model": self.job.model.name, "cluster": self.cluster.name}
+        return [named | self.estimate.row()]
+
+    def _document(self) -> dict[str, Any]:
+        from weft.cluster.files import cluster_to_dict  # pydantic loads only for files
+
+        return {
+            "job": job_to_dict(self.job),
+            "cluster": cluster_to_dict(self.cluster),
+            "defaults": [*self.job.defaults, *self.cluster.defaults],
+            "estimate": self.estimate.to_dict(),
+            "sensitivities": [asdict(one) for one in self.sensitivities],
+            "run": None if self.run is None else self.run.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], *, where: str = "estimate") -> EstimateReport:
+        """The report that ``to_dict`` wrote.
+
+        Raises:
+            BadInput: a field is missing or of the wrong kind.
+        """
+        from weft.cluster.files import cluster_from_dict
+
+        if missing := [
+            name for name in ("job", "cluster", "estimate", "sensitivities", "run") if name not in document
+        ]:
+            raise BadInput(f"{missing[0]} is missing", where=where)
+        cluster = cluster_from_dict(document["cluster"], where=f"{where}: cluster")
+        what_if, run = document["sensitivities"], document["run"]
+        if not isinstance(what_if, list):
+            raise BadInput("is not a list", where=f"{where}: sensitivities")
+        return cls(
+            job=job_from_dict(document["job"], where=f"{where}: job"),
+            cluster=cluster,
+            estimate=Estimate.from_dict(document["estimate"], where=f"{where}: estimate", world=cluster.count),
+            sensitivities=tuple(Reader().read(Sensitivity, one, f"{where}: sensitivities") for one in what_if),
+            run=None if run is None else TrainingRun.from_dict(run, where=f"{where}: run"),
+        )
+
+    def _facts(self) -> Sequence[str]:
+        return (f"{self.job.model.name} on {self.cluster.name}", *self.estimate._facts())
+
+    def _shown(self) -> list[dict[str, Any]]:
+        return self.estimate._shown()

@@ -1,0 +1,77 @@
+"""``weft.calibrate``: constants from measured training runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput
+from weft.verbs.options import Options, given_options, option, verb
+from weft.verbs.validate import rows_of
+
+if TYPE_CHECKING:
+    from weft.validation.fit import Fitted
+    from weft.verbs.validate import RunSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(Options):
+    """What the fit begins with."""
+
+    start: str = option(
+        "shipped",
+        "Constants to begin with, and to stay near: Weft's own, or what was known before any run.",
+        choices=("shipped", "prior"),
+    )
+
+
+@verb(CalibrateOptions)
+def calibrate(
+    runs: RunSource,
+    options: CalibrateOptions | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+    **given: Any,
+) -> Fitted:
+    """Fit the constants of accelerators and training software to measured runs.
+
+    >>> import tempfile, weft
+    >>> columns = "id,family,model,seq,gpu,gpus,tp,dp,micro_batch,global_batch,precision,iter_s"
+    >>> run = "one,mine,llama-2-7b,4096,a100-80gb,8,8,1,1,16,bf16,2.9"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open(f"{folder}/runs.csv", "w") as file:
+    ...         print(columns, run, sep="\\n", file=file)
+    ...     found = weft.calibrate(f"{folder}/runs.csv")
+    >>> found.to_dicts()[0]["constant"]
+    'attention_efficiency'
+
+    Args:
+        runs: as for ``weft.validate``; one set of constants serves all runs.
+        options: the options as a record instead of keywords.
+        progress: told each round in words.
+
+    Raises:
+        BadInput: a file or an option that cannot be used, or no run that tells anything.
+    """
+    asked = given_options(CalibrateOptions, options, given)
+    from weft.cluster.calibration import shipped_tables
+    from weft.validation.fit import Fitted, fit, fitted_parameters, prior_tables
+    from weft.validation.inputs import Prepared, prepare_all
+    from weft.validation.predict import Predictor
+
+    read, path = rows_of(runs)
+    rows = prepare_all(read)
+    predictor = Predictor(row for row in rows if isinstance(row, Prepared))
+    if not predictor.runs:
+        raise BadInput("has no run that can be predicted", where=path, remedy="weft validate says why")
+    tables = prior_tables() if asked.start == "prior" else shipped_tables()
+    found = fit(predictor, tables, tuple(fitted_parameters(tables)), progress or (lambda words: None))
+    if not found.values:
+        raise BadInput(
+            "no constant to fit: none is known of these accelerators and this software",
+            where=path,
+            remedy="give constants with --calibration",
+        )
+    return Fitted(source=Path(path).name, rows=rows, before=tables, fit=found)

@@ -1,0 +1,96 @@
+"""Networks and prices that several verbs take."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.errors import BadInput
+from weft.verbs.options import Options, option
+from weft.verbs.shared import path_of
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.fabric import Fabric
+    from weft.fabric.cost import Prices
+
+    FabricSource = str | os.PathLike[str] | Fabric
+    """A kind of network, a file, or a fabric."""
+
+ROUTINGS = ("ecmp", "spray", "random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(Options):
+    """What fabric files may leave out."""
+
+    link_speed: str | float | None = option(None, "Of links whose file has none, as '400 Gb/s'.", metavar="SPEED")
+    hosts: tuple[str, ...] = option((), "Names of hosts where the file does not tell.", metavar="PATTERN")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RadixOptions(Options):
+    """Switches of networks that are built."""
+
+    radix: int = option(64, "Switch ports.", metavar="N", least=2, most=4096)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceOptions(Options):
+    """What parts cost."""
+
+    prices: str | Prices = option("rail-only-v5", "Price preset or TOML file.", metavar="NAME|FILE")
+
+    def price_list(self) -> Prices:
+        """The prices of the preset or of the file.
+
+        Raises:
+            BadInput: no such preset, or a file that cannot be used.
+        """
+        from weft.fabric.cost import Prices, preset, read_prices
+
+        if isinstance(self.prices, Prices):
+            return self.prices
+        name = path_of(self.prices, "--prices")
+        return read_prices(name) if Path(name).suffix == ".toml" or Path(name).exists() else preset(name)
+
+
+def is_file(name: str | os.PathLike[str]) -> bool:
+    """Whether a name means a file, not a kind of network."""
+    return bool(Path(name).suffix) or Path(name).exists()
+
+
+def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int) -> Fabric:
+    """A fabric, that of a file, or a kind built for the cluster (its default kind without a name).
+
+    Raises:
+        BadInput: a file that cannot be used, or a kind without a cluster.
+        UnknownName: there is no such kind.
+    """
+    from weft.fabric import Fabric
+    from weft.fabric.catalogue import default_kind, for_cluster
+
+    if isinstance(fabric, Fabric):
+        return fabric
+    name = None if fabric is None else path_of(fabric, "--fabric")
+    if name is not None and is_file(name):
+        return fabric_file(name, FileOptions())
+    if cluster is None:
+        raise BadInput("a kind of network needs --cluster", where="--fabric", remedy="or give a fabric file")
+    return for_cluster(name or default_kind(cluster), cluster, radix=radix)
+
+
+def fabric_file(name: str | os.PathLike[str], asked: FileOptions) -> Fabric:
+    """A fabric file, with options for what it leaves out.
+
+    Raises:
+        BadInput: a file that cannot be used.
+    """
+    from weft.interop.fabrics.formats import read_fabric
+    from weft.units import parse_bandwidth
+
+    speed = asked.link_speed
+    capacity = None if speed is None else parse_bandwidth(speed, "--link-speed")
+    return read_fabric(path_of(name, "--fabric"), capacity_Bps=capacity, hosts=asked.hosts)

@@ -1,0 +1,199 @@
+"""Records of options: one a verb, from which the command line takes its options, and a call its keywords.
+
+The kind of an option follows from its annotation: the first of its alternatives is what the command line gives,
+the others are objects that a caller may give instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, Literal, TypeVar, cast
+
+from weft.errors import BadInput, UnknownName
+
+LARGEST = 10**18
+"""Numbers beyond it are refused."""
+Kind = Literal["switch", "integer", "number", "text", "texts", "integers"]
+_KINDS: dict[str, Kind] = {
+    "bool": "switch",
+    "int": "integer",
+    "float": "number",
+    "str": "text",
+    "tuple[str, ...]": "texts",
+    "tuple[int, ...]": "integers",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option of a verb.
+
+    Attributes:
+        name: the field of the record and the keyword of a call.
+        flags: how the command line spells it; the first stands in messages.
+        kind: what values are.
+        default: the value where nobody gives one.
+        help: one sentence.
+        metavar: what the command line's help shows for the value.
+        choices: the values that there are, where they are few.
+        least: smallest number.
+        most: largest number.
+        above: whether numbers must be above ``least``.
+        objects: whether a call may give an object instead of text.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    kind: Kind
+    default: Any
+    help: str
+    metavar: str | None
+    choices: tuple[str, ...]
+    least: float | None
+    most: float | None
+    above: bool
+    objects: bool
+
+    def checked(self, value: Any) -> Any:
+        """The value, a single one of several as a tuple.
+
+        Raises:
+            BadInput: a value of the wrong kind or out of range.
+            UnknownName: none of the choices.
+        """
+        if value is None and self.default is None:
+            return None
+        if self.kind in ("texts", "integers"):
+            several = value if isinstance(value, tuple | list) else (value,)
+            return tuple(self._one(item) for item in several)
+        return self._one(value)
+
+    def _one(self, value: Any) -> Any:
+        if self.kind == "switch":
+            if not isinstance(value, bool):
+                raise BadInput(f"{reprlib.repr(value)} is neither true nor false", where=self.flags[0])
+            return value
+        if self.kind in ("text", "texts"):
+            return self._text(value)
+        whole = self.kind != "number"
+        kind: Any = numbers.Integral if whole else numbers.Real
+        if isinstance(value, bool) or not isinstance(value, kind):
+            wanted = "a whole number" if whole else "a number"
+            raise BadInput(f"{str(value)[:40]!r} is not {wanted}", where=self.flags[0])
+        self._check_range(value)
+        return int(value) if whole else float(value)
+
+    def _text(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            if self.objects or hasattr(value, "__fspath__"):
+                return value
+            raise BadInput(f"{reprlib.repr(value)} is not text", where=self.flags[0])
+        if self.choices and value not in self.choices:
+            raise UnknownName("choice", value[:40], self.choices, where=self.flags[0])
+        return value
+
+    def _check_range(self, value: Any) -> None:
+        """Refuse a number that is none, or beyond the limits."""
+        low, high = self.least, LARGEST if self.most is None else self.most
+        small = low is not None and not (value > low if self.above else value >= low)
+        if small or not -LARGEST <= value <= high:
+            bounds = [f"{'above' if self.above else 'at least'} {low:,g}"] if low is not None else []
+            bounds.append(f"at most {high:,g}")
+            shown = value if isinstance(value, float) or abs(value) <= LARGEST else "a huge number"
+            raise BadInput(f"{shown} is out of range", where=self.flags[0], remedy=f"give {' and '.join(bounds)}")
+
+
+def option(
+    default: Any,
+    text: str,
+    *flags: str,
+    metavar: str | None = None,
+    choices: tuple[str, ...] = (),
+    least: float | None = None,
+    most: float | None = None,
+    above: bool = False,
+) -> Any:
+    """A field of an options record; without ``flags`` the command line spells it as the field."""
+    known = {"help": text, "flags": flags, "metavar": metavar, "choices": choices}
+    return field(default=default, metadata=known | {"least": least, "most": most, "above": above})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of the options records.
+
+    Raises:
+        BadInput: a value of the wrong kind or out of range.
+    """
+
+    def __post_init__(self) -> None:
+        for one in options_of(type(self)):
+            given = getattr(self, one.name)
+            checked = one.checked(given)
+            if checked is not given:
+                object.__setattr__(self, one.name, checked)
+
+
+def options_of(record: type[Options]) -> tuple[Option, ...]:
+    """The options of a record: its own, then those of its bases."""
+    return _options(cast(Any, record))
+
+
+@cache
+def _options(record: Any) -> tuple[Option, ...]:
+    owners = [name for base in record.__mro__ for name in inspect.get_annotations(base)]
+    return tuple(_option(one) for one in sorted(fields(record), key=lambda one: owners.index(one.name)))
+
+
+def _option(one: Any) -> Option:
+    known = dict(one.metadata)
+    first, *others = str(one.type).split(" | ")
+    spelled = known.pop("flags") or (f"--{one.name.replace('_', '-')}",)
+    objects = bool(set(others) - {"None"})
+    return Option(name=one.name, flags=spelled, kind=_KINDS[first], default=one.default, objects=objects, **known)
+
+
+_Record = TypeVar("_Record", bound=Options)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def given_options(record: type[_Record], options: _Record | None, given: Mapping[str, Any]) -> _Record:
+    """The record of a call: the one given, else one of the keywords.
+
+    Raises:
+        BadInput: both are given, or a value cannot be used.
+        UnknownName: there is no option of that name.
+    """
+    if options is not None:
+        if given:
+            raise BadInput(f"{next(iter(given))} beside options", where="options", remedy="give one of them")
+        return options
+    known = [one.name for one in options_of(record)]
+    for name in given:
+        if name not in known:
+            raise UnknownName("option", name, known)
+    return record(**given)
+
+
+def verb(record: type[Options]) -> Callable[[_Function], _Function]:
+    """Give a function with ``options`` and ``**given`` the signature and the documentation of its record."""
+
+    def documented(function: _Function) -> _Function:
+        shown = inspect.signature(function)
+        own = [one for one in shown.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
+            for one in options_of(record)
+            if one.name not in shown.parameters
+        ]
+        vars(function)["__signature__"] = shown.replace(parameters=[*own, *more])
+        lines = [f"    {one.name}: {one.help}" for one in options_of(record)]
+        function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Options:", *lines])
+        return function
+
+    return documented

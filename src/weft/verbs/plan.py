@@ -1,0 +1,127 @@
+"""``weft.plan``: the layouts of a model on a cluster, ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput
+from weft.verbs.options import given_options, option, verb
+from weft.verbs.shared import ConstantsOptions, RecipeOptions, RunOptions, cluster_of, constants_of, job_of
+
+if TYPE_CHECKING:
+    from weft.search import Plan, Space
+    from weft.verbs.shared import ClusterSource, JobSource
+
+SPARE = 10
+"""Meshes searched for per layout shown, of which near-equal ones are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(RecipeOptions, RunOptions, ConstantsOptions):
+    """What is searched, and how the result is ranked."""
+
+    space: str = option(
+        "standard",
+        "Layouts to try: what Megatron-LM and torchtitan run; also AxoNN's y axis; every switch.",
+        choices=("standard", "4d", "wide"),
+    )
+    fix: tuple[str, ...] = option((), "Pin a degree or switch, as tp=8 (repeats).", metavar="NAME=VALUE")
+    max: tuple[str, ...] = option((), "Bound a degree, as pp=16 (repeats).", metavar="NAME=N")
+    runnable: bool = option(False, "Only layouts that weft train runs.")
+    memory_margin: str | float = option("0%", "Memory to leave free, as 5%.", metavar="SHARE")
+    top: int = option(10, "Layouts to show.", least=1, most=10_000)
+    variants: bool = option(False, "Rank every layout, also near-equal ones.")
+
+
+@verb(PlanOptions)
+def plan(
+    model: JobSource,
+    cluster: ClusterSource,
+    options: PlanOptions | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    **given: Any,
+) -> Plan:
+    """Rank the layouts of a model on a cluster.
+
+    >>> import weft
+    >>> found = weft.plan("llama-3.1-8b", "h100-64", top=3, fix="tp=1")
+    >>> [layout.layout.x for layout in found.layouts]
+    [1, 1, 1]
+
+    Args:
+        model: a name, a Hugging Face config.json, a Megatron-LM script, a model or a job.
+        cluster: a name such as h100-1024, a TOML file, or a cluster.
+        options: the options as a record instead of keywords.
+        progress: called with meshes done and in all.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used.
+    """
+    asked = given_options(PlanOptions, options, given)
+    from weft.search import SPACES, distinct, runnable
+    from weft.search import plan as search
+
+    job, where = job_of(model, asked), cluster_of(cluster)
+    space = _constrain(SPACES[asked.space], where.count, asked)
+    if asked.runnable:
+        space = runnable(space, job.model)
+    found = search(
+        job,
+        where,
+        space=space,
+        top=asked.top if asked.variants else SPARE * asked.top,
+        per_mesh=not asked.variants,
+        memory_margin=_share(asked.memory_margin, "--memory-margin"),
+        constants=constants_of(asked, where),
+        progress=progress,
+    )
+    if not found.considered:
+        raise BadInput("the constraints exclude every layout", where="--fix and --max", remedy="drop or loosen one")
+    kept = found if asked.variants else distinct(found, asked.top)
+    runs = [asked.training(one, job, where) for one in kept.layouts]
+    return replace(kept, runs=tuple(run for run in runs if run is not None))
+
+
+def _constrain(space: Space, count: int, asked: PlanOptions) -> Space:
+    """The space with ``fix`` and ``max`` applied."""
+    from weft.layout.spec import AXES
+    from weft.layout.text import parse_layout
+
+    fixed: dict[str, Any] = {}
+    for text in asked.fix:
+        part = parse_layout(text, where="--fix")
+        if twice := sorted(set(fixed) & set(part.values)):
+            raise BadInput(f"{twice[0]} is fixed twice", where="--fix", remedy="give it once")
+        fixed |= dict(part.values)
+        if part.data_parallel is not None:
+            fixed["data_parallel"] = part.data_parallel
+    for name in (*AXES, "data_parallel"):
+        if count % fixed.get(name, 1):
+            raise BadInput(
+                f"{name} = {fixed[name]} does not divide {count} accelerators",
+                where="--fix",
+                remedy="choose a divisor of the number of accelerators",
+            )
+    maximum: dict[str, int] = {}
+    for text in asked.max:
+        part = parse_layout(text, where="--max")
+        bounds = dict(part.values) | ({"data_parallel": part.data_parallel} if part.data_parallel else {})
+        for name, value in bounds.items():
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise BadInput(f"{name} has no maximum", where="--max", remedy="use --fix for switches")
+            maximum[name] = value
+    return space.constrained(fixed, maximum)
+
+
+def _share(given: str | float, where: str) -> float:
+    text = str(given).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise BadInput(f"{given!r} is not a share", where=where, remedy="write it like 5% or 0.05") from None
+    if not 0 <= share < 1:
+        raise BadInput(f"{given!r} is outside 0% to 100%", where=where, remedy="write it like 5% or 0.05")
+    return share

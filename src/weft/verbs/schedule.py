@@ -1,0 +1,351 @@
+"""``weft.schedule``: a collective, or a whole iteration, over the dimensions of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput
+from weft.verbs.networks import ROUTINGS, RadixOptions, fabric_of
+from weft.verbs.options import given_options, option, verb
+from weft.verbs.shared import (
+    CalibrationOptions,
+    PlannedOptions,
+    RecipeOptions,
+    Subject,
+    cluster_of,
+    constants_of,
+    subject_of,
+)
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.collectives.schedules.per_rank import RankTimes
+    from weft.collectives.schedules.result import ScheduleResult
+    from weft.collectives.schedules.timing import Active, Timed
+    from weft.fabric import Fabric
+    from weft.fabric.dimension import Dimension
+    from weft.fabric.spec import Floats
+    from weft.model.workload import Workload
+    from weft.simulation.workload.run import WorkloadResult
+
+USAGE = "weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns"
+POLICIES = ("baseline", "blueconnect", "themis", "weft")
+ORDERS = ("fifo", "scf", "astra-fifo", "astra-scf")
+EXPORTED_CHUNKS = 4
+"""Where nobody says how many: MSCCL's executors take few steps a rank."""
+_RECIPE = ("batch", "sequence", "precision", "attention", "calibration")
+_ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "compare")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOptions):
+    """The network, the scheduler, and what else is asked."""
+
+    cluster: str | Cluster | None = option(None, "A cluster by name, or its TOML file.", metavar="CLUSTER")
+    dims: str | tuple[Dimension, ...] | None = option(
+        None,
+        "Dimensions, inner to outer: ring, line, fully-connected or switch (add :reduce where it can);"
+        " bandwidth of all of an accelerator's links there, per direction (of a ring both neighbours');"
+        " latency of one step.",
+        metavar="KIND:SIZE:BANDWIDTH:LATENCY,...",
+    )
+    network: str | None = option(None, "Dimensions of an ASTRA-sim network.yml.", metavar="FILE")
+    npus: int | None = option(None, "Accelerators that the dimensions must make.", metavar="N")
+    algorithms: str | None = option(None, "Algorithm of each dimension (- for the usual one).", metavar="A,A,...")
+    system: str | None = option(None, "Algorithms, chunks and policy of an ASTRA-sim system file.", metavar="FILE")
+    policy: str | None = option(None, "Scheduler (default weft, or that of --system).", choices=POLICIES)
+    order: str | None = option(None, "Order within a dimension (themis: scf).", choices=ORDERS)
+    chunks: int | None = option(None, "Chunks (64; weft chooses).", metavar="N")
+    active: str | int | None = option(None, "Chunks that a dimension works on at a time.", metavar="N|overlap")
+    independent: bool = option(False, "weft: all-gather orders need not mirror reduce-scatter's.")
+    compare: bool = option(False, "Every policy in one table, with bound and ideal.")
+    late: str | None = option(None, "Ranks that begin later, as 17:50us.", metavar="RANK:TIME,...")
+    slow: str | None = option(None, "Slow links, as 17:2:0.5 (rank, dimension).", metavar="RANK:DIM:SHARE,...")
+    fabric: str | Fabric | None = option(None, "Let the stages contend on a network.", metavar="KIND|FILE")
+    routing: str = option("ecmp", "Of --fabric.", choices=ROUTINGS)
+    seed: int = option(0, "Of hashed and random paths.", metavar="N")
+    workload: str | Workload | None = option(None, "A whole iteration instead: see above.", metavar="NAME|FILE")
+    groups: str | None = option(None, "Process groups of a Chakra trace, as ASTRA-sim takes them.", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.independent and self.policy not in (None, "weft"):
+            raise BadInput("goes with --policy weft", where="--independent", remedy="drop one of them")
+        if self.whole:
+            given = [f"--{name}" for name in _ONLY_COLLECTIVE if getattr(self, name)]
+            if given:
+                raise BadInput(f"{', '.join(given)} goes with one collective", where="--workload", remedy="drop it")
+            return
+        for name in ("layout", "groups", "batch", "sequence", "precision", "attention"):
+            if getattr(self, name) is not None:
+                raise BadInput("goes with --workload", where=f"--{name}", remedy="add --workload, or drop it")
+
+    @property
+    def whole(self) -> bool:
+        """Whether an iteration is asked for, not one collective."""
+        return self.workload is not None or self.plan is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """A collective in time, the cluster whose network it is on, and what was assumed."""
+
+    timed: Timed
+    cluster: Cluster | None
+    notes: tuple[str, ...]
+
+
+@verb(ScheduleOptions)
+def schedule(
+    collective: str | None = None,
+    size: str | float | None = None,
+    options: ScheduleOptions | None = None,
+    **given: Any,
+) -> ScheduleResult | WorkloadResult:
+    """Schedule a collective over every dimension of a network, or a whole iteration.
+
+    >>> import weft
+    >>> found = weft.schedule("all-reduce", "1GiB", dims="switch:16:150GiB/s:1us,switch:8:50GiB/s:2us")
+    >>> found.bound_s <= found.time_s < 1.05 * found.bound_s
+    True
+
+    Args:
+        collective: all-reduce, reduce-scatter, all-gather, all-to-all, broadcast or reduce.
+        size: bytes of the full buffer (reduced, gathered, before scattering), as "1GiB".
+        options: the options as a record instead of keywords; with ``workload`` or ``plan`` a whole iteration is
+            scheduled under every policy, and there is no collective.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used, or options that do not go together.
+    """
+    asked = given_options(ScheduleOptions, options, given)
+    if asked.whole:
+        if collective is not None or size is not None:
+            words = " ".join(str(one) for one in (collective, size) if one is not None)
+            raise BadInput(f"{words} beside --workload", where="schedule", remedy="drop one of them")
+        return _iteration(asked)
+    from weft.collectives.schedules.bound import best_shares, ideal_s
+    from weft.collectives.schedules.policies import compare
+    from weft.collectives.schedules.provision import provision
+    from weft.collectives.schedules.result import ScheduleResult
+
+    if asked.calibration is not None:
+        raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
+    found = scheduled(collective, size, asked)
+    timed, request = found.timed, found.timed.schedule.request
+    others = None
+    if asked.compare:
+        others = compare(request, chunks=asked.chunks, active=timed.active, independent=asked.independent)
+    return ScheduleResult(
+        timed=timed,
+        shares=best_shares(request),
+        ideal_s=ideal_s(request),
+        provision=provision(request),
+        assumptions=found.notes,
+        ranks=_per_rank(timed, found.cluster, asked),
+        others=others,
+    )
+
+
+def scheduled(
+    collective: str | None, size: str | float | None, asked: ScheduleOptions, *, executor: bool = False
+) -> Scheduled:
+    """A collective in time; ``executor``: for MSCCL's, which takes few chunks and no reduction in switches.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used.
+    """
+    if collective is None or size is None:
+        words = (collective is not None) + (size is not None)
+        raise BadInput(f"a collective and a size are needed, not {words} words", where="schedule", remedy=USAGE)
+    from weft.collectives.dimensions import parse_algorithms
+    from weft.collectives.schedules.chunks import request
+    from weft.collectives.schedules.policies import schedule as in_time
+    from weft.collectives.stages import BALANCED_KINDS
+    from weft.units import parse_bytes
+
+    asked = with_system(collective, asked, executor=executor)
+    dimensions, cluster, notes = _dimensions(asked, None)
+    algorithms = None if asked.algorithms is None else parse_algorithms(asked.algorithms)
+    if executor and algorithms is None:
+        dimensions = tuple(replace(one, reduces=False) for one in dimensions)
+    wanted = request(collective, parse_bytes(size, "size"), dimensions, algorithms=algorithms, accelerators=asked.npus)
+    if asked.policy == "themis" and wanted.kind not in BALANCED_KINDS:
+        notes = (*notes, f"Themis leaves {wanted.kind} to the baseline")
+    timed = in_time(
+        wanted,
+        asked.policy or "weft",
+        order=asked.order,  # type: ignore[arg-type]
+        chunks=asked.chunks,
+        active=_active(asked.active),
+        independent=asked.independent,
+    )
+    return Scheduled(timed=timed, cluster=cluster, notes=notes)
+
+
+def with_system(kind: str, asked: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
+    """The options, those that were not given as ``system`` has them."""
+    settings: dict[str, Any] = {"policy": "weft"}
+    if asked.system is not None:
+        from weft.interop.simulators.astra_system import read_system
+
+        system = read_system(asked.system)
+        settings = {"policy": system.policy, "chunks": system.chunks, "active": str(system.active)}
+        if (asked.policy or system.policy) == "themis":
+            settings["order"] = system.order
+        if kind in system.algorithms:
+            settings["algorithms"] = ",".join(system.algorithms[kind])
+    if executor:
+        settings.setdefault("chunks", EXPORTED_CHUNKS)
+    missing = {name: value for name, value in settings.items() if getattr(asked, name) is None}
+    return replace(asked, **missing)
+
+
+def _dimensions(
+    asked: ScheduleOptions, planned: Cluster | None
+) -> tuple[tuple[Dimension, ...], Cluster | None, tuple[str, ...]]:
+    """The dimensions asked for, or those of a plan's cluster; the cluster; what was assumed."""
+    given = [name for name in ("cluster", "dims", "network") if getattr(asked, name) is not None]
+    if len(given) != (0 if planned is not None and not given else 1):
+        raise BadInput("give one of --cluster, --dims and --network", where="schedule", remedy=USAGE)
+    if asked.dims is not None:
+        from weft.collectives.dimensions import parse_dimensions
+
+        return parse_dimensions(asked.dims) if isinstance(asked.dims, str) else tuple(asked.dims), planned, ()
+    if asked.network is not None:
+        from weft.interop.simulators.astra_network import read_network
+
+        return read_network(asked.network), planned, ()
+    from weft.collectives.dimensions import dimensions_of
+
+    cluster = planned if asked.cluster is None else cluster_of(asked.cluster)
+    assert cluster is not None
+    dimensions, notes = dimensions_of(cluster)
+    return dimensions, cluster, notes
+
+
+def _active(given: str | int | None) -> Active:
+    text = None if given is None else str(given)
+    if text is None or text == "auto":
+        return "auto"
+    if text == "overlap":
+        return None
+    if not text.isdecimal():
+        raise BadInput(f"{text[:40]!r} is no number", where="--active", remedy="give 1, 2, ... or overlap")
+    return min(int(text[:40]), 10**9)
+
+
+def _per_rank(timed: Timed, cluster: Cluster | None, asked: ScheduleOptions) -> RankTimes | None:
+    if asked.late is None and asked.slow is None and asked.fabric is None:
+        return None
+    from weft.collectives.dimensions import parse_late, parse_slow
+    from weft.collectives.schedules.per_rank import play_ranks
+
+    request = timed.schedule.request
+    speeds = _rates(timed, cluster, asked)
+    if asked.slow is not None:
+        for rank, dimension, share in parse_slow(asked.slow, request):
+            speeds[dimension, rank] *= share
+    starts = None if asked.late is None else parse_late(asked.late, request)
+    return play_ranks(timed, start_s=starts, bandwidth_Bps=speeds)
+
+
+def _rates(timed: Timed, cluster: Cluster | None, asked: ScheduleOptions) -> Floats:
+    from weft.collectives.schedules.per_rank import rank_bandwidths
+
+    if asked.fabric is None:
+        return rank_bandwidths(timed)
+    from weft.simulation.workload.dimension_rates import dimension_rates
+
+    fabric = fabric_of(asked.fabric, cluster, asked.radix)
+    return dimension_rates(timed.schedule.request, fabric, routing=asked.routing, seed=asked.seed)  # type: ignore[arg-type]
+
+
+def _iteration(asked: ScheduleOptions) -> WorkloadResult:
+    """One iteration of ``workload``, or of ``plan``, under every policy."""
+    from weft.collectives.dimensions import parse_algorithms
+    from weft.collectives.schedules.chunks import check_accelerators
+    from weft.simulation.workload.run import WorkloadResult, run_policies
+
+    if asked.plan is not None and asked.workload is not None:
+        raise BadInput("the plan has its own workload", where="--workload", remedy="drop one of them")
+    planned = None
+    if asked.plan is not None:
+        planned = subject_of(None, None, asked, asked, verb="schedule", usage=USAGE)
+    asked = with_system("", asked)
+    dimensions, cluster, notes = _dimensions(asked, None if planned is None else planned.cluster)
+    check_accelerators(dimensions, asked.npus)
+    runs = run_policies(
+        _workload(dimensions, cluster, planned, asked),
+        dimensions,
+        order=asked.order,  # type: ignore[arg-type]
+        chunks=64 if asked.chunks is None else asked.chunks,
+        active=_active(asked.active),
+        algorithms=None if asked.algorithms is None else parse_algorithms(asked.algorithms),
+    )
+    return WorkloadResult(runs=runs, dimensions=tuple(dimensions), assumptions=notes)
+
+
+def _workload(
+    dimensions: tuple[Dimension, ...], cluster: Cluster | None, planned: Subject | None, asked: ScheduleOptions
+) -> Workload:
+    from weft.model.workload import Workload
+
+    if planned is not None:
+        return _planned_workload(planned, asked)
+    if isinstance(asked.workload, Workload):
+        return asked.workload
+    name = str(asked.workload)
+    if asked.groups is not None and not name.endswith(".et"):
+        raise BadInput("goes with a Chakra trace", where="--groups", remedy="drop it")
+    recipe = [one for one in _RECIPE if getattr(asked, one) is not None]
+    if recipe and asked.layout is None:
+        raise BadInput("goes with a planned job", where=f"--{recipe[0]}", remedy="add --layout, or drop it")
+    if asked.layout is not None:
+        if cluster is None:
+            raise BadInput("a planned job needs --cluster", where="--layout")
+        return _planned_workload(subject_of(name, cluster, asked, asked, verb="schedule", usage=USAGE), asked)
+    path = Path(name)
+    if path.suffix == ".et":
+        from weft.interop.traces.chakra import read_groups, read_trace
+
+        peak_flops, memory_Bps = _roofline(cluster, asked)
+        return read_trace(
+            path,
+            sizes=[one.size for one in dimensions],
+            peak_flops=peak_flops,
+            memory_Bps=memory_Bps,
+            groups=None if asked.groups is None else read_groups(asked.groups),
+        )
+    if path.name.endswith((".json", ".json.gz")):
+        from weft.interop.traces.torch_traces import read_torch_trace
+
+        return read_torch_trace(path)
+    from weft.model import names
+    from weft.model.workloads import workload
+
+    if name in names() or path.exists():
+        remedy = "add --layout and --cluster, or give a trace (.et, .json, .json.gz)"
+        raise BadInput(f"{name} is a model or a file", where="--workload", remedy=remedy)
+    return workload(name)
+
+
+def _planned_workload(subject: Subject, asked: ScheduleOptions) -> Workload:
+    from weft.simulation.workload.planned import job_workload
+
+    constants = constants_of(asked, subject.cluster)
+    return job_workload(subject.job, subject.cluster, subject.layout, constants=constants)
+
+
+def _roofline(cluster: Cluster | None, asked: ScheduleOptions) -> tuple[float | None, float | None]:
+    """FLOP/s and bytes/s of computations that a trace gives as work: of ``system``, or the cluster's."""
+    if asked.system is not None:
+        from weft.interop.simulators.astra_system import read_system
+
+        system = read_system(asked.system)
+        return system.peak_flops, system.local_memory_Bps
+    if cluster is None:
+        return None, None
+    return cluster.accelerator.bf16_flops or cluster.accelerator.fp16_flops, cluster.accelerator.memory_Bps

@@ -1,0 +1,249 @@
+"""Options that several verbs share, and what they mean."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weft.errors import BadInput, UnknownName
+from weft.verbs.options import Options, option
+
+if TYPE_CHECKING:
+    from weft.cluster import Calibration, Cluster
+    from weft.estimation import Estimate
+    from weft.estimation.training import TrainingRun
+    from weft.layout import Layout
+    from weft.model import Job, Model, RecipeChanges
+    from weft.search import Plan
+
+    JobSource = str | os.PathLike[str] | Job | Model
+    """A catalogue name, a config.json, a Megatron-LM script, or what Weft makes of one."""
+    ClusterSource = str | os.PathLike[str] | Cluster
+    """A preset's name, a TOML file, or a cluster."""
+    LayoutSource = str | Layout
+    """A layout as text, as "tp=8,pp=4", or as a record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions(Options):
+    """How the model is trained."""
+
+    batch: int | None = option(None, "Global batch in sequences.", metavar="N")
+    sequence: int | None = option(None, "Sequence length in tokens.", metavar="N")
+    precision: str | None = option(None, "fp32, fp16, bf16, fp8, mxfp8 or nvfp4.", metavar="P")
+    attention: str | None = option(
+        None, "Attention kernel (default flash, or the recipe's).", choices=("flash", "unfused")
+    )
+    reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits instead of 32.")
+
+    def changes(self) -> RecipeChanges:
+        """What they change of a model's own recipe."""
+        from weft.model import RecipeChanges
+
+        return RecipeChanges(
+            global_batch=self.batch,
+            sequence=self.sequence,
+            precision=self.precision,
+            attention=self.attention,  # type: ignore[arg-type]
+            gradient_bytes=2 if self.reduce_bf16 else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions(Options):
+    """Constants of this machine."""
+
+    calibration: str | Calibration | None = option(None, "TOML file of constants for this machine.", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantsOptions(CalibrationOptions):
+    """Constants of this machine and of the training software."""
+
+    stack: str | None = option(
+        None, "Training software whose constants count (default: megatron-core).", metavar="NAME"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """What the whole training run costs."""
+
+    tokens: str | float | None = option(None, "Tokens to train on, as 15T: adds days, cost, energy.", metavar="N")
+    mtbf: str | float | None = option(None, "Mean time between failures of one accelerator, as 5y.", metavar="TIME")
+    usd_per_hour: float | None = option(None, "Price of an accelerator hour.", metavar="USD")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("mtbf", "usd_per_hour"):
+            if self.tokens is None and getattr(self, name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise BadInput("says nothing without --tokens", where=flag, remedy="add --tokens, as 15T")
+
+    def training(self, estimate: Estimate, job: Job, cluster: Cluster) -> TrainingRun | None:
+        """The whole run at an estimate's speed, where ``tokens`` asks for it."""
+        if self.tokens is None:
+            return None
+        from weft.estimation.training import training_run
+        from weft.units import parse_count, parse_seconds
+
+        return training_run(
+            estimate,
+            job,
+            cluster,
+            tokens=parse_count(self.tokens, "--tokens"),
+            mtbf_s=None if self.mtbf is None else parse_seconds(self.mtbf, "--mtbf"),
+            usd_per_accelerator_hour=self.usd_per_hour,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedOptions(Options):
+    """A layout, or a plan that has it."""
+
+    layout: str | Layout | None = option(None, "The layout, as tp=8,pp=16,dp=128,sp,mbs=1.", metavar="TEXT")
+    plan: str | Plan | None = option(None, "JSON of weft plan; takes its job, cluster and layout.", metavar="FILE")
+    rank: int | None = option(None, "Layout of --plan (default 1).", metavar="N", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.plan is None and self.rank is not None:
+            raise BadInput("--rank needs --plan", remedy="add it, or drop --rank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A job, a cluster, and a layout that can run the job on it."""
+
+    job: Job
+    cluster: Cluster
+    layout: Layout
+
+
+def subject_of(
+    model: JobSource | None,
+    cluster: ClusterSource | None,
+    planned: PlannedOptions,
+    recipe: RecipeOptions,
+    *,
+    verb: str,
+    usage: str,
+) -> Subject:
+    """The job, cluster and layout that a caller names, or those of ``plan``.
+
+    Raises:
+        BadInput: too little or too much is named, or the layout cannot run the job on the cluster.
+    """
+    if planned.plan is not None:
+        if model is not None or cluster is not None or planned.layout is not None:
+            given = next(one for one in (model, cluster, planned.layout) if one is not None)
+            raise BadInput(f"{given!s:.40} is already in the plan", where=f"{verb} --plan", remedy=usage)
+        return planned_subject(planned.plan, planned.rank or 1, recipe)
+    if model is None or cluster is None or planned.layout is None:
+        raise BadInput("MODEL, CLUSTER and --layout are needed, or --plan", where=verb, remedy=usage)
+    job, where = job_of(model, recipe), cluster_of(cluster)
+    return Subject(job=job, cluster=where, layout=layout_of(planned.layout, job, where))
+
+
+def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: RecipeOptions) -> Subject:
+    """A layout of a plan, which must still run its job with the recipe's changes."""
+    from weft.layout.check import check_layout
+    from weft.model.resolve import RecipeChanges, complete_job
+    from weft.search import Plan
+    from weft.verbs.read import read_plan
+
+    if isinstance(plan, Plan):
+        if rank > len(plan.layouts):
+            raise BadInput(f"there is no rank {rank}", where="plan", remedy=f"choose 1 to {len(plan.layouts)}")
+        job, cluster, layout, origin = plan.job, plan.cluster, plan.layouts[rank - 1].layout, plan.job.model.name
+    else:
+        origin = path_of(plan, "--plan")
+        job, cluster, layout = read_plan(origin, rank)
+    changes = recipe.changes()
+    if changes != RecipeChanges():
+        job = complete_job(job.model, job.recipe, changes, origin=origin)
+        check_layout(job, cluster.count, layout)
+    return Subject(job=job, cluster=cluster, layout=layout)
+
+
+def job_of(model: JobSource, recipe: RecipeOptions) -> Job:
+    """The job that a caller names or gives, with the recipe's changes.
+
+    Raises:
+        BadInput: no such name or file, or a value out of range.
+    """
+    from weft.model import Job, Model, resolve_job
+    from weft.model.resolve import RecipeChanges, complete_job
+
+    changes = recipe.changes()
+    if isinstance(model, Job):
+        changed = changes != RecipeChanges()
+        return complete_job(model.model, model.recipe, changes, origin=model.model.name) if changed else model
+    if isinstance(model, Model):
+        return complete_job(model, None, changes, origin=model.name)
+    return resolve_job(path_of(model, "MODEL"), changes)
+
+
+def cluster_of(cluster: ClusterSource) -> Cluster:
+    """The cluster that a caller names or gives.
+
+    Raises:
+        BadInput: no such name or file, or a value out of range.
+    """
+    from weft.cluster import Cluster, resolve
+
+    return cluster if isinstance(cluster, Cluster) else resolve(path_of(cluster, "CLUSTER"))
+
+
+def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
+    """The layout that a caller writes or gives, which must be able to run the job on the cluster.
+
+    Raises:
+        BadInput: an unknown field, degrees that do not make up the cluster, or a rule that is broken.
+    """
+    from weft.layout import Layout
+    from weft.layout.check import check_layout
+    from weft.layout.text import parse_layout
+
+    found = layout if isinstance(layout, Layout) else parse_layout(_text(layout)).complete(cluster.count)
+    check_layout(job, cluster.count, found)
+    return found
+
+
+def constants_of(asked: CalibrationOptions, cluster: Cluster) -> Calibration | None:
+    """The calibration of ``calibration`` on top of the accelerator's and the software's own; None: the shipped one.
+
+    Raises:
+        UnknownName: no constants are known of the software.
+    """
+    stack = asked.stack if isinstance(asked, ConstantsOptions) else None
+    if asked.calibration is None and stack is None:
+        return None
+    from weft.cluster.calibration import USUAL_STACK, Calibration, calibration, read_calibration, stack_names
+
+    if stack is not None and stack not in stack_names():
+        raise UnknownName("software", stack, stack_names(), where="--stack")
+    if isinstance(asked.calibration, Calibration):
+        return asked.calibration
+    named = (cluster.accelerator.name, stack or USUAL_STACK)
+    if asked.calibration is None:
+        return calibration(*named)
+    return read_calibration(path_of(asked.calibration, "--calibration"), *named)
+
+
+def path_of(value: object, where: str) -> str:
+    """A name or a path as text.
+
+    Raises:
+        BadInput: it is something else.
+    """
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    raise BadInput(f"a {type(value).__name__} is neither a name nor a file", where=where)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise BadInput(f"a {type(value).__name__} is no layout", where="--layout", remedy="write it like tp=8,pp=4")

@@ -1,0 +1,462 @@
+"""``weft.train``: a job trained with its layout, measured beside its prediction."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput, Unsupported
+from weft.results import Result
+from weft.verbs.options import given_options, option, options_of, verb
+from weft.verbs.shared import (
+    CalibrationOptions,
+    PlannedOptions,
+    RecipeOptions,
+    cluster_of,
+    constants_of,
+    job_of,
+    path_of,
+    planned_subject,
+)
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.layout import Layout
+    from weft.layout.step import Issue
+    from weft.model import Job
+    from weft.runtime.layers.decoder import Details
+    from weft.runtime.run.session import Settings
+    from weft.verbs.shared import JobSource
+    from weft.verbs.train_rank import Request
+
+USAGE = "weft train MODEL [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
+TRIED = 100
+"""Layouts of a plan that are tried for one that can be trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
+    """What is trained on what, for how long, and what is kept of it."""
+
+    data: str | None = option(None, "Text to learn, byte by byte (default: synthetic).", metavar="FILE")
+    tokenizer: str | None = option(None, "tokenizer.json for --data instead of bytes.", metavar="FILE")
+    steps: int = option(20, "Steps in all.", metavar="N", least=1)
+    rate: float = option(3e-4, "Learning rate.", metavar="X", least=0, most=10, above=True)
+    warmup: int = option(10, "Steps to reach it.", metavar="N", least=0)
+    clip: float = option(1.0, "Greatest gradient norm.", metavar="X", least=0, above=True)
+    seed: int = option(0, "Of weights and data.", metavar="N")
+    device: str = option(
+        "auto", "Where ranks compute; auto takes GPUs if there are enough.", choices=("auto", "cpu", "cuda")
+    )
+    out: str | None = option(None, "Checkpoints and metrics.jsonl go there.", metavar="DIR")
+    resume_from: str | None = option(None, "Go on from this checkpoint instead, into --out.", metavar="DIR")
+    save_every: int | None = option(None, "Also save every N steps.", metavar="N", least=1)
+    resume: bool = option(False, "Go on from the last checkpoint of --out, on any grid.")
+    metrics: str | None = option(None, "Metrics as JSON lines (default: metrics.jsonl of --out).", metavar="FILE")
+    profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
+    no_overlap: bool = option(False, "Nothing is communicated behind computation.")
+    weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
+    tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
+    compare: bool = option(False, "Print measured beside predicted communication and time.")
+    dry_run: bool = option(False, "Trace one rank of each end, of any world, untrained.")
+    cluster: str | Cluster | None = option(
+        None, "This machine, of weft bench-comm, for --compare and MFU.", metavar="FILE"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = {one.name: one.flags[0] for one in options_of(type(self)) if getattr(self, one.name) != one.default}
+        for name in sorted(given.keys() - _TRACED) if self.dry_run else ():
+            raise BadInput(f"{given[name]} says nothing with --dry-run", where="train", remedy="drop one of them")
+        for name, needed in _NEEDS:
+            if name in given and needed not in given:
+                raise BadInput(f"{given[name]} needs --{needed}", where="train")
+        if self.resume and self.resume_from:
+            raise BadInput("--resume and --resume-from are both given", where="train", remedy="drop one of them")
+        if self.calibration is not None and self.cluster is None and self.plan is None:
+            raise BadInput("--calibration needs --cluster or --plan", where="train")
+
+
+_NEEDS = (("tokenizer", "data"), ("save_every", "out"), ("resume", "out"), ("calibration", "compare"))
+_TRACED = frozenset(
+    {
+        *("layout", "plan", "rank", "batch", "sequence", "precision", "attention", "reduce_bf16"),
+        *("no_overlap", "weight_cache", "dry_run"),
+    }
+)
+"""What a dry run takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators."""
+
+    step: int
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    seconds: float
+    tokens_per_s: float
+    mfu: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Trained(Result):
+    """What was trained, step by step; under torchrun only the rank that reports has the steps."""
+
+    SCHEMA = "weft.train/1"
+
+    job: Job
+    layout: Layout
+    steps: tuple[Step, ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a step."""
+        return [asdict(one) for one in self.steps]
+
+    def _document(self) -> dict[str, Any]:
+        from weft.layout.text import layout_to_dict
+        from weft.model.text import job_to_dict
+
+        return {"job": job_to_dict(self.job), "layout": layout_to_dict(self.layout), "steps": self.to_dicts()}
+
+    def _facts(self) -> Sequence[str]:
+        last = [f"loss {self.steps[-1].loss:.4f}"] if self.steps else []
+        return (self.job.model.name, f"{self.layout.world} ranks", f"{len(self.steps)} steps", *last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """Collectives of one rank as traced without hardware, beside those predicted for its stage."""
+
+    rank: int
+    stage: int
+    predicted: Counter[Issue]
+    found: Counter[Issue]
+    micro_batches: int
+    traced: tuple[int, ...]
+
+    @property
+    def equal(self) -> bool:
+        return self.predicted == self.found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DryRun(Result):
+    """The first rank of the first and of the last pipeline stage, traced."""
+
+    SCHEMA = "weft.dry-run/1"
+
+    job: Job
+    layout: Layout
+    ends: tuple[Traced, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether every rank issued exactly what was predicted."""
+        return all(one.equal for one in self.ends)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each rank and each group of axes: collectives, and bytes of their full buffers."""
+        from weft.report.tables.training_run import by_axes
+
+        rows = []
+        for one in self.ends:
+            predicted, found = by_axes(one.predicted.elements()), by_axes(one.found.elements())
+            for axes in sorted(predicted.keys() | found.keys()):
+                counts, sizes = zip(predicted.get(axes, (0, 0)), found.get(axes, (0, 0)), strict=True)
+                row = {"rank": one.rank, "stage": one.stage, "axes": " ".join(axes)}
+                row |= {"predicted": counts[0], "issued": counts[1]}
+                rows.append(row | {"predicted_bytes": sizes[0], "issued_bytes": sizes[1]})
+        return rows
+
+    def _document(self) -> dict[str, Any]:
+        from weft.layout.text import layout_to_dict
+        from weft.model.text import job_to_dict
+
+        return {
+            "job": job_to_dict(self.job),
+            "layout": layout_to_dict(self.layout),
+            "equal": self.equal,
+            "collectives": self.to_dicts(),
+        }
+
+    def _facts(self) -> Sequence[str]:
+        verdict = "equal to the prediction" if self.equal else "NOT equal to the prediction"
+        return (self.job.model.name, f"{self.layout.world:,} ranks", verdict)
+
+
+@verb(TrainOptions)
+def train(
+    model: JobSource | None = None, options: TrainOptions | None = None, *, quiet: bool = True, **given: Any
+) -> Trained | DryRun:
+    """Train a model on the ranks of torchrun, or on ranks that are started on this machine.
+
+    The grid is the layout's x * y * z * data * pipeline; every grid gives the same losses.  Checkpoints load on any
+    other grid.  A program that starts several ranks needs ``if __name__ == "__main__"``.
+
+    >>> import weft
+    >>> found = weft.train("tiny-gpt", steps=2, batch=2, sequence=16)
+    >>> [step.step for step in found.steps]
+    [1, 2]
+    >>> weft.train("tiny-gpt", layout="x=2,z=2", batch=4, dry_run=True).equal
+    True
+
+    Args:
+        model: as for ``weft.plan``; left out with ``plan``.
+        options: the options as a record instead of keywords.
+        quiet: print nothing while it runs.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used, or a layout that cannot be trained.
+    """
+    asked = given_options(TrainOptions, options, given)
+    from weft.runtime.run.ranks import run_ranks, said_once
+
+    with said_once():
+        _check_files(model, asked)
+        job, layout, planned = _subject(model, asked)
+        if asked.dry_run:
+            return _dry_run(job, layout, asked)
+        request = _request(model, asked, job, layout, planned, quiet=quiet)
+    from weft.verbs.train_rank import train_rank
+
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        if quiet and request.metrics is None and request.out is None:
+            request = replace(request, metrics=str(Path(folder) / "metrics.jsonl"))
+        run_ranks(train_rank, (request,), layout.world, request.device)
+        return Trained(job=job, layout=layout, steps=_steps(request))
+
+
+def _steps(request: Request) -> tuple[Step, ...]:
+    """The steps in the metrics of a run; none where they went to no file."""
+    path = request.metrics_path
+    if path is None or not path.is_file():
+        return ()
+    records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return tuple(Step(**{name: record[name] for name in Step.__slots__}) for record in records)
+
+
+def _request(
+    model: JobSource | None, asked: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
+) -> Request:
+    from weft.layout.trainable import check_trainable
+    from weft.runtime.run.ranks import default_device
+    from weft.verbs.train_rank import Request
+
+    _check_world(layout)
+    check_trainable(job, layout)
+    device = default_device(layout.world) if asked.device == "auto" else asked.device
+    described = None if asked.cluster is None else cluster_of(asked.cluster)
+    cluster = described or (planned if device == "cuda" else None)
+    if asked.calibration is not None and cluster is None:
+        raise BadInput("--calibration needs --cluster on CPUs", where="train")
+    details, assumed = _details(model, job)
+    return Request(
+        job=job,
+        layout=layout,
+        device=device,
+        settings=_settings(job, layout, asked, details),
+        cluster=cluster,
+        described=described,
+        planned_for=planned.name if planned else None,
+        assumed=assumed,
+        calibration=constants_of(asked, cluster) if cluster else None,
+        data=asked.data,
+        tokenizer=asked.tokenizer,
+        steps=asked.steps,
+        out=asked.out,
+        save_every=asked.save_every,
+        resume=asked.resume,
+        resume_from=asked.resume_from,
+        metrics=asked.metrics,
+        profile=asked.profile,
+        compare=asked.compare,
+        quiet=quiet,
+    )
+
+
+def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
+    from weft.layout.mesh import groups
+    from weft.layout.step import StepOptions, step_collectives
+    from weft.runtime.measure.trace import extrapolate
+    from weft.runtime.run.ranks import speaks
+
+    if not speaks():
+        return DryRun(job=job, layout=layout, ends=())
+    settings = _settings(job, layout, asked)
+    options = StepOptions(weight_cache=asked.weight_cache)
+    ranks = groups(layout, "pipeline")[0][[0, -1]].tolist()
+    ends = []
+    for stage, rank in dict(zip((0, layout.pipeline - 1), ranks, strict=True)).items():
+        found = extrapolate(job, layout, rank=rank, precision=settings.precision, switches=settings.switches)
+        predicted = step_collectives(job.model, job.recipe, layout, stage=stage, options=options)
+        ends.append(
+            Traced(
+                rank=rank,
+                stage=stage,
+                predicted=predicted,
+                found=found.issued,
+                micro_batches=found.micro_batches,
+                traced=tuple(found.traced),
+            )
+        )
+    return DryRun(job=job, layout=layout, ends=tuple(ends))
+
+
+_READ = ("data", "tokenizer", "plan", "cluster", "calibration")
+_WRITTEN = ("metrics", "profile")
+
+
+def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
+    """Refuse files that could not be written, or that would be written over one that is read."""
+    profile, out = asked.profile, asked.out
+    if profile and (Path(profile).is_dir() or not Path(profile).absolute().parent.is_dir()):
+        raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
+    if out and Path(out).exists() and not Path(out).is_dir():
+        raise BadInput("is not a folder", where=out, remedy="name a folder for checkpoints")
+    given = [one for one in (model, *(getattr(asked, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
+    taken = {os.path.realpath(name) for name in given if Path(name).is_file()}
+    for name in _WRITTEN:
+        path = getattr(asked, name)
+        if path is None:
+            continue
+        if os.path.realpath(path) in taken:
+            raise BadInput(f"--{name} would overwrite a file of this run", where=path, remedy="name another file")
+        if not Path(path).is_char_device():
+            taken.add(os.path.realpath(path))
+
+
+def _subject(model: JobSource | None, asked: TrainOptions) -> tuple[Job, Layout, Cluster | None]:
+    """Job and layout from a name or from a plan, and the plan's cluster."""
+    from weft.layout import Layout
+    from weft.layout.text import parse_layout
+    from weft.runtime.run.ranks import launched_world
+
+    if asked.plan is not None:
+        if model is not None or asked.layout is not None:
+            raise BadInput("the plan already has a model and a layout", where="train --plan", remedy=USAGE)
+        planned = planned_subject(asked.plan, asked.rank or 1, asked)
+        _check_planned(planned.job, planned.layout, asked)
+        return planned.job, _overlapped(planned.layout, asked), planned.cluster
+    if model is None:
+        raise BadInput("one MODEL needed", where="train", remedy=USAGE)
+    job = job_of(model, asked)
+    if isinstance(asked.layout, Layout):
+        return job, _overlapped(asked.layout, asked), None
+    partial = parse_layout(asked.layout or "x=1")
+    layout = partial.complete(launched_world())
+    if "micro_batch" not in partial.values:
+        layout = replace(layout, micro_batch=_micro_batch(job, layout))
+    return job, _overlapped(layout, asked), None
+
+
+def _overlapped(layout: Layout, asked: TrainOptions) -> Layout:
+    """The layout, with ``no_overlap`` without its overlaps."""
+    if not asked.no_overlap:
+        return layout
+    return replace(layout, overlap_tensor="none", overlap_reduce=False, overlap_gather=False)
+
+
+def _check_planned(job: Job, layout: Layout, asked: TrainOptions) -> None:
+    """Refuse a planned layout that cannot be trained, naming one of the plan that can."""
+    from weft.layout.trainable import check_runnable
+
+    try:
+        check_runnable(job.model, layout)
+    except BadInput as error:
+        other = _first_runnable(job, asked)
+        advice = f"--rank {other} of this plan can be trained" if other else "weft plan --runnable plans others"
+        error.remedy = f"{error.remedy}; {advice}"
+        raise
+
+
+def _first_runnable(job: Job, asked: TrainOptions) -> int | None:
+    """The first of a plan's layouts that the runtime trains."""
+    from weft.layout.trainable import check_runnable
+
+    assert asked.plan is not None
+    for rank in range(1, TRIED + 1):
+        try:
+            layout = planned_subject(asked.plan, rank, asked).layout
+        except BadInput:
+            return None
+        with suppress(BadInput):
+            check_runnable(job.model, layout)
+            return rank
+    return None
+
+
+def _check_world(layout: Layout) -> None:
+    """Refuse ranks of torchrun that are not those of the layout."""
+    from weft.runtime.core.grid import GRID_AXES
+    from weft.runtime.run.ranks import launched_world
+
+    world = launched_world()
+    if world not in (None, layout.world):
+        sizes = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in GRID_AXES)
+        raise BadInput(
+            f"the layout needs {sizes} = {layout.world} ranks, but {world} were launched",
+            where="train",
+            remedy=f"launch {layout.world} ranks, or take another layout",
+        )
+
+
+def _micro_batch(job: Job, layout: Layout) -> int:
+    """A rank's whole share of the batch at once, or with a pipeline twice as many parts as stages."""
+    share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
+    parts = 2 * layout.pipeline if layout.pipeline > 1 else 1
+    return share // parts if share and not rest and share % parts == 0 else 1
+
+
+def _details(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...]]:
+    """The model's numbers from its config.json, else usual ones, which are noted."""
+    from weft.runtime.convert.details import in_words, is_config, read_details
+    from weft.runtime.layers.decoder import Details
+
+    if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
+        return read_details(path_of(model, "MODEL")), ()
+    details = Details()
+    return details, (f"{in_words(details, job.model)} (a config.json would say)",)
+
+
+def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> Settings:
+    import torch
+
+    from weft.runtime.core.overlap import Switches
+    from weft.runtime.core.precision import Precision
+    from weft.runtime.layers.decoder import Details
+    from weft.runtime.run.optimizer import AdamSettings
+    from weft.runtime.run.session import Settings
+
+    recipe = job.recipe
+    if recipe.precision not in ("fp32", "bf16"):
+        raise Unsupported(
+            f"{recipe.precision}: the runtime computes in fp32 or bf16",
+            where="precision",
+            remedy="give --precision bf16",
+        )
+    if recipe.gradient_bytes not in (2, 4):
+        raise Unsupported(
+            f"{recipe.gradient_bytes}: the runtime sums gradients in 4 bytes, or in 2 (bfloat16)",
+            where="gradient_bytes",
+            remedy="set it to 4, or give --reduce-bf16",
+        )
+    precision = Precision.of(recipe.precision)
+    if recipe.gradient_bytes == 2:
+        precision = replace(precision, reduce=torch.bfloat16)
+    return Settings(
+        seed=asked.seed,
+        adam=AdamSettings(rate=asked.rate, warmup=asked.warmup, steps=asked.steps, clip=asked.clip),
+        details=details or Details(),
+        precision=precision,
+        switches=replace(Switches.of(layout), weight_cache=asked.weight_cache),
+        tuned=asked.tune_products,
+    )

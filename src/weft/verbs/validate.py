@@ -1,0 +1,92 @@
+"""``weft.validate``: predictions against published, measured runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput
+from weft.verbs.options import Options, given_options, option, verb
+from weft.verbs.shared import path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from weft.cluster import Calibration
+    from weft.validation.runs import Run, Unparsed
+    from weft.validation.summary import Validation
+
+    RunSource = str | os.PathLike[str] | Sequence[Run | Unparsed]
+    """A CSV file, or what Weft makes of its rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions(Options):
+    """Which runs are predicted, and with which constants."""
+
+    family: tuple[str, ...] = option((), "Only this family; may be repeated.", metavar="F")
+    calibration: str | None = option(None, "TOML file of constants, for every accelerator.", metavar="FILE")
+
+
+@verb(ValidateOptions)
+def validate(runs: RunSource, options: ValidateOptions | None = None, **given: Any) -> Validation:
+    """Predicted against measured iteration time, run by run and by family.
+
+    >>> import tempfile, weft
+    >>> columns = "id,family,model,seq,gpu,gpus,tp,dp,micro_batch,global_batch,precision,iter_s"
+    >>> run = "one,mine,llama-2-7b,4096,a100-80gb,8,8,1,1,16,bf16,2.9"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open(f"{folder}/runs.csv", "w") as file:
+    ...         print(columns, run, sep="\\n", file=file)
+    ...     found = weft.validate(f"{folder}/runs.csv")
+    >>> found.pooled.predicted
+    1
+
+    Args:
+        runs: a CSV file with one measured run a row: id, family, model, shape, accelerators, parallel degrees,
+            batch, and iter_s, tokens_s_gpu, tflops_per_gpu or mfu; or its rows (``weft.validation.runs.read_runs``).
+        options: the options as a record instead of keywords.
+
+    Raises:
+        BadInput: a file or an option that cannot be used.
+    """
+    asked = given_options(ValidateOptions, options, given)
+    from weft.validation.inputs import Prepared, prepare_all
+    from weft.validation.predict import Predictor
+    from weft.validation.summary import validation
+
+    constants = _constants(asked.calibration)
+    rows, source = rows_of(runs)
+    known = sorted({row.family for row in rows})
+    for name in asked.family:
+        if name not in known:
+            raise BadInput(f"no run of family {name!r}", where=source, remedy=f"there are: {', '.join(known)}")
+    prepared = prepare_all(row for row in rows if not asked.family or row.family in asked.family)
+    predictor = Predictor(row for row in prepared if isinstance(row, Prepared))
+    return validation(prepared, predictor.predict(constants))
+
+
+def rows_of(runs: RunSource) -> tuple[tuple[Run | Unparsed, ...], str]:
+    """The runs of a file, or as given, and what they are called.
+
+    Raises:
+        BadInput: a file that cannot be used, or something else than runs.
+    """
+    from weft.validation.runs import Run, Unparsed, read_runs
+
+    if isinstance(runs, list | tuple) and all(isinstance(one, Run | Unparsed) for one in runs):
+        return tuple(runs), "runs"
+    path = path_of(runs, "RUNS.csv")
+    return read_runs(path), path
+
+
+def _constants(path: str | None) -> Callable[[str, str], Calibration]:
+    """Shipped constants of an accelerator and a stack, with those of ``calibration`` on top."""
+    from weft.cluster import calibration, read_calibration
+
+    if path is None:
+        return calibration
+    read_calibration(path, "")
+    return cache(lambda accelerator, stack: read_calibration(path, accelerator, stack))
