@@ -7,7 +7,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from weft.routing.objective import flow_rates
 
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
@@ -21,7 +20,7 @@ from weft.layout.check import explain
 from weft.layout.spec import Layout
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
-from weft.routing.plan import plan
+from weft.routing.plan import flow_rates, plan
 from weft.simulation.flows.symmetry import components, transfer
 from weft.simulation.iteration.contention import reached
 from weft.simulation.iteration.routed import FlowRoutes
