@@ -43,7 +43,9 @@ def test_public_names():
         "read_plan",
         "resolve_cluster",
         "resolve_job",
+        "route",
         "schedule",
+        "simulate",
         "train",
         "validate",
     ]
@@ -74,7 +76,8 @@ def test_command_surface():
     output = ["--calibration", "--chart", "--format", "--launch", "--output", "--stack", "-o"]
     run = ["--mtbf", "--tokens", "--usd-per-hour"]
     network = ["--cluster", "--fabric", "--hosts", "--link-speed", "--radix", "--seed"]
-    traffic = [*network, "--failed", "--failed-spines", "--flows", "--generate", "--job", "--jobs", "--matrix"]
+    jobs = ["--calibration", "--flows", "--generate", "--job", "--jobs", "--placement", "--plan", "--rank"]
+    traffic = [*network, *jobs, "--failed", "--failed-spines", "--matrix"]
     search = [*("--fix", "--max", "--memory-margin", "--pareto", "--runnable"), *("--space", "--top", "--variants")]
     assert surface == {
         "plan": sorted([*recipe, *output, *run, *search, "model", "cluster"]),
@@ -96,7 +99,17 @@ def test_command_surface():
                     "--plan",
                     "--rank",
                 ),
-                *("--network", "--npus", "--order", "--output", "--policy", "--radix", "--routing", "--seed"),
+                *(
+                    "--network",
+                    "--npus",
+                    "--order",
+                    "--output",
+                    "--placement",
+                    "--policy",
+                    "--radix",
+                    "--routing",
+                    "--seed",
+                ),
                 *("--slow", "--system", "--timeline", "--workload", "-o", "names"),
             ]
         ),
@@ -112,7 +125,8 @@ def test_command_surface():
             [
                 *recipe,
                 *("--calibration", "--fabric", "--flows", "--format", "--full", "--layout", "--mode", "--output"),
-                *("--picture", "--radix", "--routing", "--seed", "--timeline", "-o", "names"),
+                *("--picture", "--placement", "--plan", "--radix", "--rank", "--routes", "--routing", "--seed"),
+                *("--timeline", "-o", "names"),
             ]
         ),
         "fabric": sorted(
@@ -132,8 +146,9 @@ def test_command_surface():
         "route evaluate": sorted(
             [
                 *network,
-                *("--chart", "--controller", "--epochs", "--events", "--failed-spines", "--flows"),
-                *("--format", "--generate", "--job", "--jobs", "--output", "--router", "--split", "--timings", "-o"),
+                *jobs,
+                *("--chart", "--controller", "--epochs", "--events", "--failed-spines"),
+                *("--format", "--output", "--router", "--split", "--timings", "-o"),
             ]
         ),
         "route watch": sorted(

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from weft.verbs.estimate import estimate
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
+    from weft.verbs.route import route
     from weft.verbs.schedule import schedule
+    from weft.verbs.simulate import simulate
     from weft.verbs.train import train
     from weft.verbs.validate import validate
 
@@ -53,7 +55,9 @@ _HOME = {
     "read_plan": "weft.verbs.read",
     "resolve_cluster": "weft.cluster",
     "resolve_job": "weft.model",
+    "route": "weft.verbs.route",
     "schedule": "weft.verbs.schedule",
+    "simulate": "weft.verbs.simulate",
     "train": "weft.verbs.train",
     "validate": "weft.verbs.validate",
 }
@@ -82,7 +86,9 @@ __all__ = [
     "read_plan",
     "resolve_cluster",
     "resolve_job",
+    "route",
     "schedule",
+    "simulate",
     "train",
     "validate",
 ]

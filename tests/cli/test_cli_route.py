@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from weft.cli.route import ROUTERS
 from weft.cli.route_export import KINDS
 from weft.routing.controller import Controller
 from weft.routing.store import Store
+from weft.verbs.route import ROUTERS
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -380,7 +380,7 @@ BAD = {
     "job's model": ((*PLANNED, "--job", "gtp2 dp=16"), "did you mean"),
     "job's layout": ((*PLANNED, "--job", "gpt2 dq=16"), "dq"),
     "job in a domain": ((*PLANNED, "--job", "gpt2 dp=8"), "sends nothing"),
-    "kind without cluster": (("route", "--fabric", "fat-tree", "--flows", "flows.csv"), "add --cluster"),
+    "kind without cluster": (("route", "--fabric", "fat-tree", "--flows", "flows.csv"), "needs --cluster"),
     "missing fabric": (("route", "--fabric", "no.json", "--flows", "flows.csv"), "no.json"),
     "unknown cluster": (("route", "--cluster", "h1000-8", "--flows", "flows.csv"), "unknown cluster"),
     "output": ((*SMALL, "-o", "no/such/folder"), "cannot be written"),
@@ -417,8 +417,8 @@ def test_bad_input_is_one_line_and_exit_code_2(weft: Run, here: Path, name: str)
 
 USAGE = {
     "router": ((*SMALL, "--router", "best"), "edge-coloring"),
-    "objective": ((*SMALL, "--objective", "jobs"), "collective"),
-    "bound": ((*SMALL, "--bound", "ilp"), "cuts"),
+    "objective": ((*SMALL, "--objective", "jobs"), "did you mean job?"),
+    "bound": ((*SMALL, "--bound", "ilp"), "did you mean lp?"),
     "format": ((*SMALL, "--format", "xml"), "csv"),
     "split": ((*SMALL, "--split", "0"), "64"),
     "failed spines": ((*SMALL, "--failed-spines", "-1"), "-1"),
@@ -426,7 +426,7 @@ USAGE = {
     "option": ((*SMALL, "--rooter", "ilp"), "--router"),
     "kind of export": (("route", "export", "bird", *SMALL[1:]), "opensm"),
     "sprayed export": (("route", "export", "json", *SMALL[1:], "--router", "spray"), "greedy"),
-    "hashed export": (("route", "export", "json", *SMALL[1:], "--router", "ecmp"), "greedy"),
+    "hashed export": (("route", "export", "json", *SMALL[1:], "--router", "ecmp"), "unknown choice 'ecmp'"),
     "sprayed watch": ((*WATCH, "--router", "spray"), "greedy"),
     "watched replan": ((*WATCH, "--replan", "-1"), "-1"),
     "state without a folder": ((*WATCH, "--state"), "--state"),

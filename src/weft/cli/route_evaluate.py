@@ -2,111 +2,110 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.options import FORMATS, Progress, check_chart, check_folder, deliver, deliver_chart
-from weft.cli.outcome import show
-from weft.cli.route_source import asked_jobs, load_network, network_options, planned_jobs
+from weft.cli.build import takes
+from weft.cli.options import Progress, check_chart, check_folder, deliver, deliver_chart
+from weft.cli.outcome import RowsOutput, show
 from weft.errors import BadInput, UnknownName
+from weft.verbs.options import option
+from weft.verbs.traffic import JobOptions, asked_jobs, jobs_of, network_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.routing.events import Event
     from weft.simulation.routes.evaluation import Evaluation, Workload
+    from weft.verbs.traffic import Network
 
-CONTROLLERS = ("held", "paper")
 DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(JobOptions):
+    """Workloads, routers, and what happens meanwhile."""
+
+    split: int = option(2, "Parts, for split.", least=1, most=64)
+    events: str | None = option(None, "Links and switches that go down and up meanwhile.", metavar="FILE")
+    routers: tuple[str, ...] = option((), "ecmp-paper, greedy and auto by default.", "--router", metavar="NAME")
+    controller: str = option(
+        "held",
+        "held: one plan for all jobs; paper: a new one at every begin and end of an all-reduce.",
+        choices=("held", "paper"),
+    )
+    failed_spines: tuple[int, ...] = option(
+        (), "The last N spines are down (again for more; 0 by default).", metavar="N", least=0
+    )
+    epochs: int = option(10, "Epochs of each job.", least=1, most=10_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOutput(RowsOutput):
+    """What is shown of a comparison."""
+
+    timings: bool = option(False, "Also how long the controller took to decide.")
+    chart: str | None = option(None, "Also draw times over failed spines (.svg, .png, .html).", metavar="FILE")
+
+
 @click.command()
-@network_options
-@click.option("--jobs", metavar="DIR", multiple=True, help="A workload: a folder of job files.")
-@click.option(
-    "--generate", metavar="MODEL:RING,...", multiple=True, help="A workload of the paper's models made anew."
-)
-@click.option("--flows", metavar="FILE.csv", multiple=True, help="A workload: flows of jobs.")
-@click.option(
-    "--job", "planned", metavar="'MODEL LAYOUT [FIRST]'", multiple=True, help="Planned jobs of --cluster, together."
-)
-@click.option("--split", type=click.IntRange(1, 64), default=2, show_default=True, help="Parts, for split.")
-@click.option("--events", metavar="FILE", help="Links and switches that go down and up meanwhile.")
-@click.option("--router", "routers", metavar="NAME", multiple=True, help="ecmp-paper, greedy and auto by default.")
-@click.option(
-    "--controller",
-    type=click.Choice(CONTROLLERS),
-    default="held",
-    show_default=True,
-    help="held: one plan for all jobs; paper: a new one at every begin and end of an all-reduce.",
-)
-@click.option(
-    "--failed-spines",
-    "failed",
-    type=click.IntRange(0),
-    metavar="N",
-    multiple=True,
-    help="The last N spines are down (again for more; 0 by default).",
-)
-@click.option("--epochs", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Of each job.")
-@click.option("--timings", is_flag=True, help="Also how long the controller took to decide.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True, help="Output.")
-@click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
-@click.option("--chart", metavar="FILE", help="Also draw times over failed spines (.svg, .png, .html).")
-def evaluate(**values: Any) -> None:
+@takes(options=EvaluateOptions, out=EvaluateOutput)
+def evaluate(options: EvaluateOptions, out: EvaluateOutput) -> None:
     """Compare routers: replay jobs over epochs, flow by flow.
 
-    Each --jobs, --generate and --flows is a workload, all --job together one; without --fabric or --cluster
-    the network is the paper's. Every job runs its all-reduce, computes, and repeats; the table has the mean
-    all-reduce of each router beside the time without any collision, flow completion times, and what the
-    controller did.
+    Each --jobs, --generate and --flows is a workload, all --plan and --job together one; without --fabric,
+    --cluster or --plan the network is the paper's. Every job runs its all-reduce, computes, and repeats; the
+    table has the mean all-reduce of each router beside the time without any collision, flow completion times,
+    and what the controller did.
     """
-    check_chart(values["chart"])
-    check_folder(values["output"], "--output")
-    result = evaluation(values)
-    write(result, values)
-    if values["chart"] is not None:
+    check_chart(out.chart)
+    check_folder(out.output, "--output")
+    result = evaluation(options)
+    write(result, out)
+    if out.chart is not None:
         from weft.report.pictures.routers import evaluation_chart
 
-        deliver_chart(evaluation_chart(result), values["chart"])
+        deliver_chart(evaluation_chart(result), out.chart)
 
 
-def evaluation(values: dict[str, Any]) -> Evaluation:
+def evaluation(asked: EvaluateOptions) -> Evaluation:
     """What the options ask for.
 
     Raises:
         BadInput: no workload, one twice, or files that cannot be used.
         UnknownName: there is no such router.
     """
-    if not (values["jobs"] or values["generate"] or values["flows"] or values["planned"]):
-        what = "--jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
+    if not (asked.plan or asked.jobs or asked.generate or asked.flows or asked.job):
+        what = "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
         raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
     from weft.routing.routers import ROUTERS
     from weft.simulation.routes.evaluation import evaluate as run
 
-    routers = tuple(dict.fromkeys(values["routers"])) or DEFAULT_ROUTERS
+    routers = tuple(dict.fromkeys(asked.routers)) or DEFAULT_ROUTERS
     for name in routers:
         if name not in ROUTERS:
             raise UnknownName("router", name, ROUTERS, where="--router")
-    fabric = load_network(values)
-    given = workloads(values, fabric)
+    network = network_of(asked)
+    fabric = network.fabric
+    given = workloads(asked, network)
     with Progress("replays") as advance:
         return run(
             fabric,
             given,
             routers=routers,
-            failed_spines=tuple(sorted(set(values["failed"]))) or (0,),
-            epochs=values["epochs"],
-            seed=values["seed"],
-            split=values["split"],
-            events=_events(values["events"], fabric),
-            controller=values["controller"],
+            failed_spines=tuple(sorted(set(asked.failed_spines))) or (0,),
+            epochs=asked.epochs,
+            seed=asked.seed,
+            split=asked.split,
+            events=_events(asked.events, fabric),
+            controller=asked.controller,
             progress=advance,
         )
 
 
-def workloads(values: dict[str, Any], fabric: Fabric) -> list[Workload]:
+def workloads(asked: EvaluateOptions, network: Network) -> list[Workload]:
     """The jobs of each source, under its name (of a folder with that above)."""
     from weft.interop.traffic.flow_tables import read_csv
     from weft.interop.traffic.routing_jobs import numbering, read_jobs
@@ -114,16 +113,17 @@ def workloads(values: dict[str, Any], fabric: Fabric) -> list[Workload]:
     from weft.routing.traffic import merged
     from weft.simulation.routes.evaluation import Workload
 
+    fabric = network.fabric
     found = [
         Workload(name="/".join(Path(folder).absolute().parts[-2:]), traffic=read_jobs(folder, numbering(fabric)))
-        for folder in values["jobs"]
+        for folder in asked.jobs
     ]
-    for text in values["generate"]:
-        traffic = generate(fabric, asked_jobs(text), seed=values["seed"])
+    for text in asked.generate:
+        traffic = generate(fabric, asked_jobs(text), seed=asked.seed)
         found.append(Workload(name=text, traffic=traffic))
-    found += [Workload(name=Path(path).stem, traffic=read_csv(path, fabric)) for path in values["flows"]]
-    if values["planned"]:
-        found.append(Workload(name="planned jobs", traffic=merged(planned_jobs(values, fabric))))
+    found += [Workload(name=Path(path).stem, traffic=read_csv(path, fabric)) for path in asked.flows]
+    if planned := jobs_of(asked, network):
+        found.append(Workload(name="planned jobs", traffic=merged(planned)))
     names = [one.name for one in found]
     for name in names:
         if names.count(name) > 1:
@@ -142,14 +142,13 @@ def _events(path: str | None, fabric: Fabric) -> list[Event]:
     return [read_event(line, fabric, f"{path}: line {number}") for number, line in lines if line.strip()]
 
 
-def write(result: Evaluation, values: dict[str, Any]) -> None:
+def write(result: Evaluation, out: EvaluateOutput) -> None:
     """The comparison in the format asked for."""
     from weft.report.tables import route_evaluation as report
 
-    timings = values["timings"]
-    if values["form"] == "json":
-        deliver(report.evaluation_to_json(result, timings=timings), values["output"])
-    elif values["form"] == "csv":
-        deliver(report.evaluation_to_csv(result, timings=timings), values["output"])
+    if out.form == "json":
+        deliver(report.evaluation_to_json(result, timings=out.timings), out.output)
+    elif out.form == "csv":
+        deliver(report.evaluation_to_csv(result, timings=out.timings), out.output)
     else:
-        show(lambda screen: report.evaluation_table(result, screen, timings=timings), values["output"])
+        show(lambda screen: report.evaluation_table(result, screen, timings=out.timings), out.output)

@@ -5,14 +5,18 @@ controller.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from weft.cli.build import takes
 from weft.cli.options import deliver
-from weft.cli.route_source import load_source, traffic_options
+from weft.cli.outcome import FileOutput
 from weft.errors import BadInput
+from weft.verbs.options import option
+from weft.verbs.traffic import TrafficOptions, traffic_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -35,15 +39,28 @@ KINDS = (
 PINNED = ("auto", "ecmp-paper", "greedy", "edge-coloring", "repair", "anneal", "ilp", "split", "rail")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(TrafficOptions):
+    """Who routes which flows, and how ports are known to take a path."""
+
+    router: str = option("auto", "Who chooses the paths.", choices=PINNED)
+    split: int = option(2, "Parts, for split.", least=1, most=64)
+    switch_hash: str | None = option(None, "roce: what switches hash flows with.", choices=("crc32",))
+    probes: str | None = option(None, "roce: measured paths of source ports.", metavar="FILE.csv")
+    output: str | None = option(None, "Write the files into this folder.", "-o", "--output", metavar="DIR")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsOptions(TrafficOptions):
+    """Whose flows arrive when."""
+
+    time_s: float = option(0.0, "Time in s.", "--at", least=0)
+
+
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS))
-@traffic_options
-@click.option("--router", type=click.Choice(PINNED), default="auto", show_default=True, help="Who chooses the paths.")
-@click.option("--split", type=click.IntRange(1, 64), default=2, show_default=True, help="Parts, for split.")
-@click.option("--switch-hash", type=click.Choice(["crc32"]), help="roce: what switches hash flows with.")
-@click.option("--probes", metavar="FILE.csv", help="roce: measured paths of source ports.")
-@click.option("-o", "--output", metavar="DIR", help="Write the files into this folder.")
-def export(kind: str, **values: Any) -> None:
+@takes(options=ExportOptions)
+def export(kind: str, options: ExportOptions) -> None:
     """Route all flows and write what a real network takes.
 
     \b
@@ -61,42 +78,40 @@ def export(kind: str, **values: Any) -> None:
     """
     from weft.routing.plan import plan
 
-    fabric, traffic = load_source(values)
+    fabric, traffic = traffic_of(options)
     if kind == "jobs":
-        _deliver(_job_files(traffic, fabric), values["output"])
+        _deliver(_job_files(traffic, fabric), options.output)
         return
-    found = plan(fabric, traffic, router=values["router"], seed=values["seed"], split=values["split"])
-    _deliver(_opensm(found, values) if kind == "opensm" else _files(kind, found, values), values["output"])
+    found = plan(fabric, traffic, router=options.router, seed=options.seed, split=options.split)
+    _deliver(_opensm(found, options) if kind == "opensm" else _files(kind, found, options), options.output)
 
 
 @click.command()
-@traffic_options
-@click.option("--at", "time_s", type=click.FloatRange(0), default=0.0, show_default=True, help="Time in s.")
-@click.option("-o", "--output", metavar="FILE", help="Write there instead of to the terminal.")
-def events(time_s: float, **values: Any) -> None:
+@takes(options=EventsOptions, out=FileOutput)
+def events(options: EventsOptions, out: FileOutput) -> None:
     """Print the arrival of every job as an event for weft route watch."""
     from weft.interop.traffic.events import arrival_line
 
-    fabric, traffic = load_source(values)
+    fabric, traffic = traffic_of(options)
     jobs = range(len(traffic.jobs))
-    lines = [arrival_line(traffic.only([job]), fabric, time_s) for job in jobs]
-    deliver("\n".join(lines) + "\n", values["output"])
+    lines = [arrival_line(traffic.only([job]), fabric, options.time_s) for job in jobs]
+    deliver("\n".join(lines) + "\n", out.output)
 
 
-def _files(kind: str, found: RoutePlan, values: dict[str, Any]) -> dict[str, str]:
+def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str]:
     from weft.interop import route_formats
 
-    if values["switch_hash"] is None and values["probes"] is None:
+    if options.switch_hash is None and options.probes is None:
         return route_formats.export(kind, found.fabric, found.traffic, found.routes)
     if not kind.startswith("roce"):
         raise BadInput(f"says nothing about {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
     from weft.fabric.edge import read_text
     from weft.interop.netops import roce
 
-    path = values["probes"]
+    path = options.probes
     probes = None if path is None else read_text(path, where=path)
     ports = roce.source_ports(
-        found.fabric, found.traffic, found.routes, switch_hash=values["switch_hash"], probes=probes
+        found.fabric, found.traffic, found.routes, switch_hash=options.switch_hash, probes=probes
     )
     form = kind.removeprefix("roce-")
     text = roce.write_csv(ports) if form == "csv" else roce.write_json(ports)
@@ -116,13 +131,13 @@ def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:
     return files
 
 
-def _opensm(found: RoutePlan, values: dict[str, Any]) -> dict[str, str]:
+def _opensm(found: RoutePlan, options: ExportOptions) -> dict[str, str]:
     from weft.fabric.edge import read_text
     from weft.interop.fabrics import ibnetdiscover
     from weft.interop.netops import opensm
 
-    path = values["fabric_name"]
-    if path is None or values["cluster"] is not None:
+    path = options.fabric
+    if not isinstance(path, str) or options.cluster is not None:
         raise BadInput(
             "forwarding tables need GUIDs and ports",
             where="--fabric",

@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from weft.cli.route_source import load_network, network_options
+from weft.cli.build import takes
 from weft.errors import BadInput
+from weft.verbs.options import option
+from weft.verbs.shared import cluster_of
+from weft.verbs.traffic import NetworkOptions, network_alone
 
 if TYPE_CHECKING:
     from weft.routing.controller import Controller, Decision
@@ -20,19 +24,23 @@ if TYPE_CHECKING:
 PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp")
 
 
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(NetworkOptions):
+    """The controller, its events, and what is printed of its decisions."""
+
+    events: str | None = option(None, "Events, one JSON object a line (default: standard input).", metavar="FILE")
+    state: str | None = option(None, "Keep the state there; go on from it after a restart.", metavar="DIR")
+    router: str = option("auto", "Plans everything anew.", choices=PINNED)
+    replan_s: float = option(60.0, "Seconds.", "--replan", least=0)
+    moves: bool = option(False, "With --format json: every changed path.")
+    since: int | None = option(None, "First print the decisions from N on in --state.", metavar="N", least=1)
+    timings: bool = option(False, "Also show how long each decision took.")
+    form: str = option("table", "Output.", "--format", choices=("table", "json"))
+
+
 @click.command()
-@network_options
-@click.option("--events", metavar="FILE", help="Events, one JSON object a line (default: standard input).")
-@click.option("--state", metavar="DIR", help="Keep the state there; go on from it after a restart.")
-@click.option("--router", type=click.Choice(PINNED), default="auto", show_default=True, help="Plans everything anew.")
-@click.option("--replan", "replan_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds.")
-@click.option("--moves", is_flag=True, help="With --format json: every changed path.")
-@click.option("--since", type=click.IntRange(1), metavar="N", help="First print the decisions from N on in --state.")
-@click.option("--timings", is_flag=True, help="Also show how long each decision took.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output."
-)
-def watch(**values: Any) -> None:
+@takes(options=WatchOptions)
+def watch(options: WatchOptions) -> None:
     """Keep routes collision-free while jobs, links and switches come and go.
 
     \b
@@ -46,35 +54,36 @@ def watch(**values: Any) -> None:
     """
     from weft.routing.controller import Controller
 
-    fabric = load_network(values)
-    controller = Controller(fabric, router=values["router"], seed=values["seed"], replan_s=values["replan_s"])
-    if values["since"] is not None and (values["state"] is None or values["form"] != "json"):
+    cluster = None if options.cluster is None else cluster_of(options.cluster)
+    fabric = network_alone(options, cluster)
+    controller = Controller(fabric, router=options.router, seed=options.seed, replan_s=options.replan_s)
+    if options.since is not None and (options.state is None or options.form != "json"):
         raise BadInput("goes with --state and --format json", where="--since", remedy="add them")
-    if values["state"] is None:
-        _run(controller, None, 0, values)
+    if options.state is None:
+        _run(controller, None, 0, options)
         return
     from weft.routing.store import Store
 
-    with closing(Store(values["state"], controller)) as store:
+    with closing(Store(options.state, controller)) as store:
         done = store.load()
-        for text in store.decisions()[values["since"] - 1 :] if values["since"] else ():
+        for text in store.decisions()[options.since - 1 :] if options.since else ():
             click.echo(text)
-        if done and values["form"] == "table":
+        if done and options.form == "table":
             click.echo(f"{done:,} events were decided before; see --since to print them again", err=True)
-        _run(controller, store, done, values)
+        _run(controller, store, done, options)
 
 
-def _run(controller: Controller, store: Store | None, done: int, values: dict[str, Any]) -> None:
+def _run(controller: Controller, store: Store | None, done: int, options: WatchOptions) -> None:
     from weft.interop.traffic.events import read_event
     from weft.report.tables.route_decisions import decision_line, decision_to_json, heading_line
 
-    where = values["events"] or "standard input"
-    if values["form"] == "table":
-        click.echo(heading_line(timings=values["timings"]))
+    where = options.events or "standard input"
+    if options.form == "table":
+        click.echo(heading_line(timings=options.timings))
     decided = 0
-    for number, line in _lines(values["events"]):
+    for number, line in _lines(options.events):
         place = f"{where}: line {number}"
-        if values["events"] is not None and decided < done:
+        if options.events is not None and decided < done:
             decided += 1
             _check_same(store, decided, line, place)
             continue
@@ -86,16 +95,16 @@ def _run(controller: Controller, store: Store | None, done: int, values: dict[st
         text = decision_to_json(decision, controller.whole, moves=True)
         if store is not None:
             store.save(event.text, decision, text)
-        if values["form"] == "json":
-            click.echo(decision_to_json(decision, controller.whole, moves=values["moves"], timings=values["timings"]))
+        if options.form == "json":
+            click.echo(decision_to_json(decision, controller.whole, moves=options.moves, timings=options.timings))
         else:
-            click.echo(decision_line(decision, timings=values["timings"]))
+            click.echo(decision_line(decision, timings=options.timings))
 
 
 def _lines(path: str | None) -> Iterator[tuple[int, str]]:
     """Lines that hold something, with their numbers."""
     if path is None:
-        stream: Any = sys.stdin
+        stream: TextIO = sys.stdin
         try:
             for number, line in enumerate(stream, start=1):
                 if line.strip():

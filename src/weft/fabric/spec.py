@@ -58,6 +58,11 @@ class Fabric:
             return np.zeros(0, dtype=np.int64)
         return np.flatnonzero(self.role == self.roles.index(role))
 
+    def reaching(self, *, scale_up: float, scale_out: float) -> Fabric:
+        """This fabric with links that carry these shares of their capacity, inside domains and beyond them."""
+        share = np.where(self.tier == SCALE_UP, scale_up, scale_out)
+        return replace(self, capacity_Bps=np.asarray(self.capacity_Bps * share, dtype=np.float64))
+
     def failed(self, *, nodes: Ints | None = None, links: Ints | None = None) -> Fabric:
         """This fabric with some nodes (all their links) and links down, in both directions."""
         down = ~self.up

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,6 +62,34 @@ class Routes:
     links: Ints
     usage: Floats
     latency_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    def of(self, flows: Ints) -> Routes:
+        """The routes of some flows, in the order given; a flow may be named several times."""
+        lengths = np.diff(self.indptr)[flows]
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        entries = np.arange(indptr[-1]) + np.repeat(self.indptr[flows] - indptr[:-1], lengths)
+        return Routes(
+            indptr=indptr, links=self.links[entries], usage=self.usage[entries], latency_s=self.latency_s[flows]
+        )
+
+    def without_latency(self) -> Routes:
+        """The same links, at once."""
+        return replace(self, latency_s=np.zeros_like(self.latency_s))
+
+
+def joined(parts: Sequence[Routes]) -> Routes:
+    """The routes of the flows of all parts, one part behind the other."""
+    lengths = [np.diff(part.indptr) for part in parts]
+    none = np.zeros(0)
+    return Routes(
+        indptr=np.cumsum(np.concatenate([[0], *lengths])).astype(np.int64),
+        links=np.concatenate([none, *(part.links for part in parts)]).astype(np.int64),
+        usage=np.concatenate([none, *(part.usage for part in parts)]),
+        latency_s=np.concatenate([none, *(part.latency_s for part in parts)]),
+    )
 
 
 def at_once(source: Ints, target: Ints, bytes_: Floats) -> Traffic:

@@ -1,4 +1,4 @@
-"""Networks and prices that several verbs take."""
+"""Networks, placements, routes and prices that several verbs take."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from weft.cluster import Cluster
     from weft.fabric import Fabric
     from weft.fabric.cost import Prices
+    from weft.fabric.placement import Placement
+    from weft.routing.plan import RoutePlan
+    from weft.routing.report import RouteReport
+    from weft.simulation.iteration.routed import FlowRoutes
 
     FabricSource = str | os.PathLike[str] | Fabric
     """A kind of network, a file, or a fabric."""
@@ -94,3 +98,37 @@ def fabric_file(name: str | os.PathLike[str], asked: FileOptions) -> Fabric:
     speed = asked.link_speed
     capacity = None if speed is None else parse_bandwidth(speed, "--link-speed")
     return read_fabric(path_of(name, "--fabric"), capacity_Bps=capacity, hosts=asked.hosts)
+
+
+def placement_of(given: str | os.PathLike[str] | Placement | None, fabric: Fabric, ranks: int) -> Placement | None:
+    """Where ranks run, as given or of a file; None: rank r on accelerator r.
+
+    Raises:
+        BadInput: a file that is no list of hosts, or a placement that does not fit.
+    """
+    from weft.fabric.placement import Placement, read_placement
+
+    if given is None or isinstance(given, Placement):
+        return given
+    return read_placement(path_of(given, "--placement"), fabric, ranks)
+
+
+def routes_of(given: str | os.PathLike[str] | RoutePlan | RouteReport, fabric: Fabric) -> FlowRoutes:
+    """The routes of a plan, or of a file that ``weft route`` wrote.
+
+    Raises:
+        BadInput: the file holds no routes, or not of this fabric.
+    """
+    from weft.routing.plan import RoutePlan
+    from weft.routing.report import RouteReport
+    from weft.simulation.iteration.routed import FlowRoutes
+
+    if isinstance(given, RouteReport):
+        given = given.plan
+    if isinstance(given, RoutePlan):
+        return FlowRoutes(fabric, given.traffic, given.routes, name=given.router)
+    from weft.fabric.edge import read_text
+    from weft.interop.netops.routes_json import read
+
+    where = path_of(given, "--routes")
+    return FlowRoutes(fabric, *read(read_text(where, where=where), fabric, where=where), name=where)

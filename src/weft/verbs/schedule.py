@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
-from weft.verbs.networks import ROUTINGS, RadixOptions, fabric_of
+from weft.verbs.networks import ROUTINGS, RadixOptions, fabric_of, placement_of
 from weft.verbs.options import given_options, option, verb
 from weft.verbs.shared import (
     CalibrationOptions,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from weft.collectives.schedules.timing import Active, Timed
     from weft.fabric import Fabric
     from weft.fabric.dimension import Dimension
+    from weft.fabric.placement import Placement
     from weft.fabric.spec import Floats
     from weft.model.workload import Workload
     from weft.simulation.workload.run import WorkloadResult
@@ -64,6 +65,9 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
     late: str | None = option(None, "Ranks that begin later, as 17:50us.", metavar="RANK:TIME,...")
     slow: str | None = option(None, "Slow links, as 17:2:0.5 (rank, dimension).", metavar="RANK:DIM:SHARE,...")
     fabric: str | Fabric | None = option(None, "Let the stages contend on a network.", metavar="KIND|FILE")
+    placement: str | Placement | None = option(
+        None, "Hosts of --fabric in rank order, CSV or a hostfile.", metavar="FILE"
+    )
     routing: str = option("ecmp", "Of --fabric.", choices=ROUTINGS)
     seed: int = option(0, "Of hashed and random paths.", metavar="N")
     workload: str | Workload | None = option(None, "A whole iteration instead: see above.", metavar="NAME|FILE")
@@ -73,6 +77,8 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
         super().__post_init__()
         if self.independent and self.policy not in (None, "weft"):
             raise BadInput("goes with --policy weft", where="--independent", remedy="drop one of them")
+        if self.placement is not None and self.fabric is None:
+            raise BadInput("goes with --fabric", where="--placement", remedy="add --fabric, or drop it")
         if self.whole:
             given = [f"--{name}" for name in _ONLY_COLLECTIVE if getattr(self, name)]
             if given:
@@ -260,7 +266,9 @@ def _rates(timed: Timed, cluster: Cluster | None, asked: ScheduleOptions) -> Flo
     from weft.simulation.workload.dimension_rates import dimension_rates
 
     fabric = fabric_of(asked.fabric, cluster, asked.radix)
-    return dimension_rates(timed.schedule.request, fabric, routing=asked.routing, seed=asked.seed)  # type: ignore[arg-type]
+    request = timed.schedule.request
+    placement = placement_of(asked.placement, fabric, request.accelerators)
+    return dimension_rates(request, fabric, placement=placement, routing=asked.routing, seed=asked.seed)  # type: ignore[arg-type]
 
 
 def _iteration(asked: ScheduleOptions) -> WorkloadResult:

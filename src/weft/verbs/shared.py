@@ -146,8 +146,12 @@ def subject_of(
     return Subject(job=job, cluster=where, layout=layout_of(planned.layout, job, where))
 
 
-def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: RecipeOptions) -> Subject:
-    """A layout of a plan, which must still run its job with the recipe's changes."""
+def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: RecipeOptions | None = None) -> Subject:
+    """A layout of a plan, which must still run its job with the recipe's changes.
+
+    Raises:
+        BadInput: the file is no plan, has no layout of that rank, or its layout cannot run the changed job.
+    """
     from weft.layout.check import check_layout
     from weft.model.resolve import RecipeChanges, complete_job
     from weft.search import Plan
@@ -160,7 +164,7 @@ def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: Reci
     else:
         origin = path_of(plan, "--plan")
         job, cluster, layout = read_plan(origin, rank)
-    changes = recipe.changes()
+    changes = RecipeChanges() if recipe is None else recipe.changes()
     if changes != RecipeChanges():
         job = complete_job(job.model, job.recipe, changes, origin=origin)
         check_layout(job, cluster.count, layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,12 +15,17 @@ from weft.errors import BadInput, UnknownName
 from weft.estimation.single import estimate
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.paths import Paths
+from weft.fabric.placement import Placement
 from weft.layout.check import explain
 from weft.layout.spec import Layout
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
+from weft.routing.plan import flow_rates, plan
 from weft.simulation.flows.symmetry import components, transfer
+from weft.simulation.iteration.contention import reached
+from weft.simulation.iteration.routed import FlowRoutes
 from weft.simulation.iteration.simulate import simulate_iteration
+from weft.simulation.routes.traffic import planned_routes, planned_traffic
 
 RADIX = 8
 """Small switches, so that 128 accelerators need a spine."""
@@ -164,7 +170,7 @@ def test_every_flow_in_time_agrees_without_contention(schedule):
 def test_a_scattered_placement_crosses_rails_and_takes_longer():
     placement = RANDOM.permutation(128)
     job, cluster = job_of("llama-3-8b"), cluster_of("h100-128")
-    run = simulate_iteration(job, cluster, DENSE, fabric_of("fat-tree"), placement=placement)
+    run = simulate_iteration(job, cluster, DENSE, fabric_of("fat-tree"), placement=Placement(accelerators=placement))
     assert run.cross_rail_bytes > 0
     assert run.iteration_s > dense("fat-tree").iteration_s
 
@@ -200,10 +206,11 @@ def test_bad_input():
         simulate_iteration(job, cluster, Layout(data=128), fabric)
     with pytest.raises(BadInput, match="do not fit"):
         simulate_iteration(job, cluster, DENSE, fabric_of("rail-only", "h100-64"))
+    twice = Placement(accelerators=np.zeros(128, dtype=np.int64))
     with pytest.raises(BadInput, match="different accelerators"):
-        simulate_iteration(job, cluster, DENSE, fabric, placement=np.zeros(128, dtype=np.int64))
+        simulate_iteration(job, cluster, DENSE, fabric, placement=twice)
     with pytest.raises(BadInput, match="different accelerators"):
-        simulate_iteration(job, cluster, DENSE, fabric, placement=np.arange(127))
+        simulate_iteration(job, cluster, DENSE, fabric, placement=Placement(accelerators=np.arange(127)))
 
 
 def test_calls_add_up_to_the_closed_form():
@@ -252,3 +259,105 @@ def test_stages_hold_no_more_micro_batches_than_memory_is_charged_for(schedule):
         steps = sorted((span.end_s if span.kind == last else span.begin_s, span.kind == "forward") for span in spans)
         held = np.cumsum([1 if forward else -1 for _, forward in steps]) / virtual
         assert held.max() == charged
+
+
+def test_the_order_of_servers_that_a_caller_gives_is_that_of_the_rings():
+    """A leaf and its uplinks serve 4 servers.  Rings in order cross them once in 4 hops, interleaved ones at every
+    hop, which an oversubscription of 4 makes 4 times as slow."""
+    job, cluster = job_of("llama-3.2-1b"), cluster_of("h100-64")
+    fabric = narrowed(for_cluster("rail-optimized", cluster, radix=8), 4.0)
+    layout = Layout(data=64)
+    orders = {
+        "in order": [0, 1, 2, 3, 4, 5, 6, 7],
+        "reversed": [7, 6, 5, 4, 3, 2, 1, 0],
+        "interleaved": [0, 4, 1, 5, 2, 6, 3, 7],
+    }
+    runs = {}
+    for name, order in orders.items():
+        placement = Placement(accelerators=(np.array(order)[:, None] * 8 + np.arange(8)).ravel())
+        run = simulate_iteration(job, cluster, layout, fabric, routing="spray", placement=placement)
+        rows = [row for row in run.collectives if row.axes == "data"]
+        assert {row.algorithm for row in rows} == {"rings"}
+        runs[name] = sum(row.calls * row.everybody_s for row in rows)
+    plain = simulate_iteration(job, cluster, layout, fabric, routing="spray")
+    expected = sum(row.calls * row.everybody_s for row in plain.collectives)
+    assert runs["in order"] == pytest.approx(expected, rel=1e-12)
+    assert runs["reversed"] == pytest.approx(expected, rel=1e-9)
+    assert runs["interleaved"] == pytest.approx(4 * expected, rel=1e-9)
+
+
+def narrowed(fabric, factor):
+    """The fabric with the links between its switches that much slower."""
+    inner = (fabric.source >= fabric.accelerators) & (fabric.target >= fabric.accelerators)
+    return replace(fabric, capacity_Bps=np.where(inner, fabric.capacity_Bps / factor, fabric.capacity_Bps))
+
+
+def test_planned_routes_do_not_collide_where_hashed_ones_do():
+    """Rings that a Clos can carry without collision are as fast as on their own, whatever hashes do to them."""
+    job, cluster, fabric = job_of("llama-3-8b"), cluster_of("h100-128"), fabric_of("fat-tree")
+    layout = Layout(x=8, data=16, sequence_parallel=True)
+    planned = simulate_iteration(job, cluster, layout, fabric, routes=planned_routes(job, cluster, layout, fabric))
+    hashed, sprayed = (simulate_iteration(job, cluster, layout, fabric, routing=mode) for mode in ("ecmp", "spray"))
+    assert planned.routing == "planned"
+    assert planned.iteration_s < hashed.iteration_s * 0.99
+    assert planned.iteration_s == pytest.approx(sprayed.iteration_s, rel=1e-9)
+    assert planned.link_bytes.sum() == pytest.approx(hashed.link_bytes.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("router", ["ecmp", "split", "spray"])
+def test_a_simulated_collective_takes_as_long_as_its_routed_flows(router):
+    """One rule for what links reach: alone on the network, a ring's transfer is the router's all-reduce."""
+    job, cluster, layout = job_of("llama-3-8b"), cluster_of("h100-64"), Layout(x=8, data=8, overlap_reduce=False)
+    constants = calibration(cluster.accelerator.name)
+    fabric = fabric_of("fat-tree", "h100-64")
+    traffic = planned_traffic(job, cluster, layout, reached(fabric, constants))
+    found = plan(reached(fabric, constants), traffic, router=router)
+    routes = FlowRoutes(fabric, found.traffic, found.routes, name="by hand")
+    run = simulate_iteration(job, cluster, layout, fabric, routes=routes)
+    rows = [row for row in run.collectives if row.axes == "data"]
+    assert len(rows) == 2
+    uncapped = replace(found.traffic, cap_Bps=np.full(len(found.traffic), np.inf))
+    seconds = 0.0
+    for kind in {row.kind for row in rows}:
+        named = np.array([name.startswith(kind) for name in uncapped.names])
+        flows = np.flatnonzero(named[uncapped.collective])
+        part, taken = uncapped.select(flows), found.routes.of(flows)
+        rates = flow_rates(found.fabric, part, taken)
+        if router == "split":
+            rates = np.repeat(rates.reshape(-1, 2).sum(axis=1), 2) / 2
+        seconds += float((part.bytes / rates).max())
+    assert sum(row.calls * row.everybody_s for row in rows) == pytest.approx(seconds, rel=1e-9)
+
+
+def test_routes_of_another_job_are_refused():
+    job, cluster, fabric = job_of("llama-3-8b"), cluster_of("h100-64"), fabric_of("fat-tree", "h100-64")
+    routes = planned_routes(job, cluster, Layout(x=8, data=8), fabric)
+    with pytest.raises(BadInput, match=r"planned: .* messages of .* have no route: accelerator-"):
+        simulate_iteration(job, cluster, Layout(x=4, data=4, pipeline=4), fabric, routes=routes)
+
+
+def test_every_flow_in_time_takes_the_routes_that_are_given():
+    job, cluster = job_of("llama-3-8b", 16), cluster_of("h100-64")
+    layout = Layout(x=8, data=4, pipeline=2, sequence_parallel=True)
+    fabric = fabric_of("fat-tree", "h100-64")
+    routes = planned_routes(job, cluster, layout, fabric)
+    quick = simulate_iteration(job, cluster, layout, fabric, routes=routes)
+    exact = simulate_iteration(job, cluster, layout, fabric, routes=routes, full=True)
+    hashed = simulate_iteration(job, cluster, layout, fabric, full=True)
+    assert exact.iteration_s == pytest.approx(quick.iteration_s, rel=0.02)
+    assert exact.iteration_s < hashed.iteration_s * 0.99
+
+
+def test_tensor_parallelism_over_nics_is_charged_for_them():
+    """The closed form sees rank r on accelerator r; ranks of a tensor group that lie on 8 hosts send over NICs."""
+    job, cluster, fabric = job_of("llama-3-8b"), cluster_of("h100-64"), fabric_of("fat-tree", "h100-64")
+    layout = Layout(x=8, data=8, sequence_parallel=True)
+    scattered = Placement(accelerators=np.arange(64).reshape(8, 8).T.ravel())
+    plain = simulate_iteration(job, cluster, layout, fabric, routing="spray")
+    run = simulate_iteration(job, cluster, layout, fabric, routing="spray", placement=scattered)
+    rows = [next(row for row in one.collectives if row.axes == "x") for one in (plain, run)]
+    constants = calibration(cluster.accelerator.name)
+    ports = 450e9 * constants.scale_up_efficiency / (50e9 * constants.scale_out_efficiency)
+    assert rows[1].everybody_s == pytest.approx(rows[0].everybody_s * ports, rel=1e-9)
+    assert rows[1].ideal_s == rows[0].ideal_s
+    assert run.iteration_s > 2 * plain.iteration_s

@@ -12,6 +12,7 @@ from weft.cluster.catalogue import load
 from weft.errors import BadInput
 from weft.estimation.iteration import Estimator
 from weft.fabric.catalogue import for_cluster
+from weft.fabric.placement import Placement
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.layout.text import parse_layout
@@ -132,7 +133,7 @@ def test_the_busiest_nic_is_full_and_all_flows_end_together(model: str, text: st
 def test_rank_0_on_another_accelerator() -> None:
     small = load("h100-16")
     first = planned_traffic(job(), small, layout("tp=8,dp=2"), FABRIC)
-    later = planned_traffic(job(), small, layout("tp=8,dp=2"), FABRIC, first=16)
+    later = planned_traffic(job(), small, layout("tp=8,dp=2"), FABRIC, placement=Placement.in_order(16, first=16))
     assert (later.source - first.source).tolist() == [16] * len(first)
     assert (later.target - first.target).tolist() == [16] * len(first)
     assert later.bytes.tolist() == first.bytes.tolist()
@@ -149,4 +150,6 @@ def test_rank_0_on_another_accelerator() -> None:
 )
 def test_what_is_refused(text: str, first: int, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        planned_traffic(job(), CLUSTER, layout(text), FABRIC, first=first)
+        planned_traffic(
+            job(), CLUSTER, layout(text), FABRIC, placement=Placement.in_order(layout(text).world, first=first)
+        )

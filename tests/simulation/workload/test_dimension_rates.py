@@ -18,6 +18,7 @@ from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.dimension import KINDS, Dimension
 from weft.fabric.families import hierarchy, torus
+from weft.fabric.placement import Placement
 from weft.simulation.workload.dimension_rates import dimension_rates
 
 
@@ -120,6 +121,17 @@ def test_a_torus_has_its_rings_and_no_others():
     assert (found <= 40e9 * (1 + 1e-9)).all()
 
 
+def test_a_torus_in_another_order_shares_links():
+    """Ranks in the order of the columns still have rings of their own; shuffled ones do not."""
+    fabric = torus.build((4, 4), bandwidth_Bps=20e9)
+    ring = Dimension(size=4, kind="ring", bandwidth_Bps=40e9)
+    along = request("all-gather", 1e6, [ring, ring])
+    columns = Placement(accelerators=np.arange(16).reshape(4, 4).T.ravel())
+    np.testing.assert_allclose(dimension_rates(along, fabric, placement=columns), 40e9, rtol=1e-9)
+    shuffled = Placement(accelerators=np.random.default_rng(1).permutation(16))
+    assert dimension_rates(along, fabric, placement=shuffled).min() < 20e9
+
+
 def test_dimensions_of_one_rank_cost_nothing():
     ring = Dimension(size=4, kind="ring", bandwidth_Bps=40e9)
     asked = request("all-reduce", 1e6, [replace(ring, size=1), ring])
@@ -135,5 +147,5 @@ def test_fewer_ranks_than_the_fabric_has():
 def test_more_ranks_than_the_fabric_has():
     ring = Dimension(size=4, kind="ring", bandwidth_Bps=40e9)
     asked = request("all-reduce", 1e6, [ring, ring])
-    with pytest.raises(BadInput, match="16 ranks do not fit on its 4 accelerators"):
+    with pytest.raises(BadInput, match="16 ranks do not fit on the 4 accelerators"):
         dimension_rates(asked, hierarchy.build([ring]))

@@ -15,7 +15,7 @@ import numpy as np
 from weft.collectives.messages import hierarchy, pairs, ring, tree
 from weft.collectives.messages.blocks import Plan
 from weft.errors import BadInput, Unsupported
-from weft.fabric.spec import Floats, Ints
+from weft.fabric.spec import Floats, Ints, Mask
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "exchange", "send")
 """Kinds of collectives: those of ``weft.layout.operations``, and broadcast from and reduction to the first
@@ -165,16 +165,17 @@ def expand(kind: str, algorithm: str, ranks: Ints, bytes_: float, *, domain: Int
 
 
 def by_domain(groups: Ints, domain: Ints) -> tuple[Ints, int]:
-    """The groups with their ranks sorted by domain (otherwise in order), and in how many domains each lies.
+    """The groups with the ranks of each domain together, and in how many domains each group lies.
+
+    Domains follow each other as their first ranks do, and ranks within a domain as they are given: the order
+    of a caller's placement stays.
 
     Raises:
         BadInput: a group has more ranks in one domain than in another, or groups differ in it.
     """
     domains = domain[groups]
     order = np.argsort(domains, axis=1, kind="stable")
-    found = np.take_along_axis(domains, order, axis=1)
-    starts = np.ones_like(found, dtype=bool)
-    starts[:, 1:] = found[:, 1:] != found[:, :-1]
+    starts = _run_starts(np.take_along_axis(domains, order, axis=1))
     count = int(starts[0].sum())
     if groups.shape[1] % count or not (starts == (np.arange(groups.shape[1]) % (groups.shape[1] // count) == 0)).all():
         raise BadInput(
@@ -182,7 +183,17 @@ def by_domain(groups: Ints, domain: Ints) -> tuple[Ints, int]:
             where="collective",
             remedy="use a flat algorithm: ring, direct, halving-doubling or tree",
         )
+    members = order.reshape(len(groups), count, -1)
+    first = np.argsort(members[:, :, 0], axis=1)
+    order = np.take_along_axis(members, first[:, :, None], axis=1).reshape(groups.shape)
     return np.take_along_axis(groups, order, axis=1), count
+
+
+def _run_starts(rows: Ints) -> Mask:
+    """Where a row's value differs from the one before."""
+    starts = np.ones_like(rows, dtype=bool)
+    starts[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    return starts
 
 
 def _merged(step: Ints, source: Ints, target: Ints, bytes_: Floats) -> Steps:

@@ -1,6 +1,8 @@
 """Route plans as JSON (``weft.routes/1``): the path of every flow as names of nodes.
 
 ``links`` stands only where several links join two nodes of a path: which of them each hop takes, from 0.
+A document of ``weft route --format json --paths`` (``weft.route/1``) has the same flows.
+
 Read back: the flows and their routes on a fabric whose nodes have the same names; rounds and pauses of the
 jobs are not in the file.
 """
@@ -20,6 +22,7 @@ from weft.fabric.edge import parse_json
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
 from weft.interop.netops.plan_paths import planned_paths
+from weft.routing.report import RouteReport, flow_rows
 from weft.routing.traffic import JobTraffic, check_traffic, job_traffic
 
 SCHEMA = "weft.routes/1"
@@ -35,26 +38,8 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> str:
         Unsupported: a flow is split over several paths.
         BadInput: the routes are not of this traffic and fabric.
     """
-    ordinal, collectives, group = _ordinals(fabric), _collectives(traffic), traffic.collective.tolist()
-    size, cap = traffic.bytes.tolist(), traffic.cap_Bps.tolist()
-    lines = []
-    for path in planned_paths(fabric, traffic, routes, where=SCHEMA):
-        names = [fabric.names[node] for node in path.nodes]
-        flow: dict[str, Any] = {
-            "source": names[0],
-            "target": names[-1],
-            "queue_pair": path.queue_pair,
-            "job": path.job,
-            "collective": collectives[group[path.flow]],
-            "bytes": size[path.flow],
-            "path": names,
-        }
-        if cap[path.flow] != float("inf"):
-            flow["cap_Bps"] = cap[path.flow]
-        among = [ordinal[link] for link in path.links]
-        if any(among):
-            flow["links"] = among
-        lines.append(json.dumps(flow))
+    planned_paths(fabric, traffic, routes, where=SCHEMA)
+    lines = [json.dumps(row) for row in flow_rows(fabric, traffic, routes)]
     head = f'"schema": {json.dumps(SCHEMA)}, "fabric": {json.dumps(fabric.name)}'
     return "{" + head + ', "flows": [\n' + ",\n".join(lines) + "\n]}\n"
 
@@ -114,9 +99,11 @@ def lint(text: str) -> tuple[str, ...]:
 
 def _rows(text: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
     table = parse_json(text, where)
-    if not isinstance(table, dict) or table.get("schema") != SCHEMA:
+    if not isinstance(table, dict) or table.get("schema") not in (SCHEMA, RouteReport.SCHEMA):
         raise BadInput(f"is not of schema {SCHEMA}", where=where, remedy=f'begin with "schema": "{SCHEMA}"')
     flows = table.get("flows")
+    if isinstance(flows, int):
+        raise BadInput("lists no paths", where=where, remedy="write it with weft route --format json --paths")
     if not isinstance(flows, list) or len(flows) > MOST_FLOWS:
         raise BadInput(f"has no list of flows, or more than {MOST_FLOWS:,}", where=where)
     for number, row in enumerate(flows):
@@ -204,27 +191,3 @@ def _routes(fabric: Fabric, paths: list[list[int]]) -> Routes:
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     latency = np.add.reduceat(fabric.latency_s[links], indptr[:-1]) if paths else np.zeros(0)
     return Routes(indptr=indptr, links=links, usage=np.ones(len(links)), latency_s=latency)
-
-
-def _collectives(traffic: JobTraffic) -> list[str]:
-    """Names of the collectives, with a number behind where a job has the name already."""
-    taken: set[tuple[int, str]] = set()
-    found = []
-    for job, name in zip(traffic.job.tolist(), traffic.names, strict=True):
-        number, unique = 1, name
-        while (job, unique) in taken:
-            number += 1
-            unique = f"{name} #{number}"
-        taken.add((job, unique))
-        found.append(unique)
-    return found
-
-
-def _ordinals(fabric: Fabric) -> list[int]:
-    """Of every link, how many links before it join the same nodes in the same direction."""
-    seen: dict[tuple[int, int], int] = defaultdict(int)
-    found = []
-    for ends in zip(fabric.source.tolist(), fabric.target.tolist(), strict=True):
-        found.append(seen[ends])
-        seen[ends] += 1
-    return found

@@ -1,111 +1,27 @@
-"""Route plans for people and for scripts."""
+"""Route plans for people."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
-from weft.report.formats.csv_out import neutral
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.units import format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.routing.plan import RoutePlan
+    from weft.routing.report import RouteReport
 
-SCHEMA = "weft.route/1"
 SHOWN = 8
 """Jobs and links that a table shows."""
 
 
-def plan_to_json(plan: RoutePlan, compared: Sequence[RoutePlan] = (), *, paths: bool = False) -> str:
-    """A route plan as JSON text of schema ``weft.route/1``; ``paths`` adds every flow's nodes."""
-    document = plan_to_dict(plan)
-    if compared:
-        document["compared"] = [plan_to_dict(one) for one in compared]
-    if paths:
-        document["flows"] = flow_rows(plan)
-    return json.dumps(document, allow_nan=False) + "\n"
-
-
-def plan_to_dict(plan: RoutePlan) -> dict[str, Any]:
-    """The figures of a plan."""
-    return {
-        "schema": SCHEMA,
-        "fabric": plan.fabric.name,
-        "router": plan.router,
-        "seed": plan.seed,
-        "flows": len(plan.traffic),
-        "alpha": plan.alpha,
-        "alpha_bound": plan.alpha_bound,
-        "bound_by": plan.bound_by,
-        "gap": plan.gap,
-        "solve_s": plan.solve_s,
-        "objective": {
-            "name": plan.efficiency.objective,
-            "value": plan.efficiency.value,
-            "bound": plan.efficiency.bound,
-            "gap": plan.efficiency.gap,
-        },
-        "jobs": [
-            {
-                "job": one.job,
-                "flows": one.flows,
-                "slowdown": one.slowdown,
-                "all_reduce_s": one.all_reduce_s,
-                "alone_s": one.alone_s,
-                "iteration_s": one.iteration_s,
-                "alone_iteration_s": one.alone_iteration_s,
-            }
-            for one in plan.jobs
-        ],
-    }
-
-
-def flow_rows(plan: RoutePlan) -> list[dict[str, Any]]:
-    """Every flow with its paths; a sprayed flow lists its links with their shares instead."""
-    fabric, traffic, routes = plan.fabric, plan.traffic, plan.routes
-    names, rows = fabric.names, []
-    for flow in range(len(traffic)):
-        span = slice(int(routes.indptr[flow]), int(routes.indptr[flow + 1]))
-        links = routes.links[span]
-        row: dict[str, Any] = {
-            "source": names[traffic.source[flow]],
-            "target": names[traffic.target[flow]],
-            "job": traffic.jobs[traffic.flow_job[flow]],
-            "collective": traffic.names[traffic.collective[flow]],
-            "queue_pair": int(traffic.queue_pair[flow]),
-        }
-        if np.all(routes.usage[span] == 1.0):
-            row["path"] = [row["source"], *(names[node] for node in fabric.target[links])]
-        else:
-            row["shares"] = [
-                {"from": names[fabric.source[link]], "to": names[fabric.target[link]], "share": share}
-                for link, share in zip(links.tolist(), routes.usage[span].tolist(), strict=True)
-            ]
-        rows.append(row)
-    return rows
-
-
-def plan_to_csv(plan: RoutePlan) -> str:
-    """A line for every flow: ends, job, collective, queue pair, bytes, rate and path."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["source", "target", "job", "collective", "queue_pair", "bytes", "rate_Bps", "path"])
-    for flow, row in enumerate(flow_rows(plan)):
-        path = " ".join(row["path"]) if "path" in row else "sprayed"
-        bytes_, rate = float(plan.traffic.bytes[flow]), float(plan.rates_Bps[flow])
-        table.writerow([*(neutral(one) for one in list(row.values())[:5]), f"{bytes_:.0f}", f"{rate:.6g}", path])
-    return text.getvalue()
-
-
-def plan_table(plan: RoutePlan, compared: Sequence[RoutePlan], console: Console) -> None:
+def plan_table(report: RouteReport, console: Console) -> None:
     """Print how good the routes are, what they mean for the jobs, and the busiest links."""
+    plan, compared = report.plan, report.compared
     _print_summary(plan, console)
     if compared:
         heading(console, "Against other routers")
@@ -191,6 +107,6 @@ def _print_links(plan: RoutePlan, console: Console) -> None:
             Column(heading="load", cells=[f"{plan.load[i]:.3g}" for i in order]),
             Column(heading="flows", cells=[f"{flows[i]:,}" for i in order]),
             Column(heading="bytes a round", cells=[format_bytes(float(carried[i])) for i in order]),
-            Column(heading="capacity", cells=[format_si(8 * fabric.capacity_Bps[i], "b/s") for i in order]),
+            Column(heading="reaches", cells=[format_si(8 * fabric.capacity_Bps[i], "b/s") for i in order]),
         ],
     )

@@ -1,18 +1,13 @@
-"""Simulations for people and for scripts."""
+"""Simulations for people."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
-from weft.cluster.files import cluster_to_dict
-from weft.layout.text import layout_to_dict
-from weft.model.text import job_to_dict
 from weft.report.formats.perfetto import Slice, write_trace
 from weft.report.tables.breakdown import print_subject
 from weft.report.tables.design import tier_name
@@ -21,46 +16,20 @@ from weft.report.tables.words import full_layout_words
 from weft.units import format_seconds, format_si
 
 if TYPE_CHECKING:
-    from weft.cluster import Cluster
-    from weft.fabric import Fabric, Traffic
-    from weft.fabric.spec import Floats
-    from weft.layout import Layout
-    from weft.model import Job
-    from weft.simulation.flows.records import Simulation
+    from weft.simulation.flows.report import ScenarioReport
+    from weft.simulation.iteration.report import IterationReport
     from weft.simulation.iteration.result import CollectiveRow, IterationSimulation
 
-SCHEMA = "weft.simulate/1"
 SHOWN = 8
 """Slowest flows and busiest links that a table shows."""
 
 
-def scenario_to_json(result: Simulation, capacity_Bps: Floats) -> str:
-    """A scenario's result as JSON text of schema ``weft.simulate/1``."""
-    document = {
-        "schema": SCHEMA,
-        "makespan_s": result.makespan_s,
-        "flows": [
-            {"begin_s": begin, "completion_s": end, "bottleneck_link": link}
-            for begin, end, link in zip(
-                result.begin_s.tolist(), result.completion_s.tolist(), result.bottleneck.tolist(), strict=True
-            )
-        ],
-        "links": [
-            {"bytes": carried, "utilization": share}
-            for carried, share in zip(
-                result.link_bytes.tolist(), _utilization(result, capacity_Bps).tolist(), strict=True
-            )
-        ],
-    }
-    return json.dumps(document, allow_nan=False) + "\n"
-
-
-def scenario_table(result: Simulation, capacity_Bps: Floats, traffic: Traffic, console: Console) -> None:
+def scenario_table(report: ScenarioReport, console: Console) -> None:
     """Print makespan, the slowest flows and the busiest links of a scenario."""
-    busy = _utilization(result, capacity_Bps)
+    result, traffic, busy = report.result, report.traffic, report.utilization
     paragraph(
         console,
-        f"{len(traffic):,} flows over {len(capacity_Bps):,} links end after"
+        f"{len(traffic):,} flows over {len(report.capacity_Bps):,} links end after"
         f" {format_seconds(result.makespan_s)} (makespan {result.makespan_s:.6f} s)",
     )
     late = np.argsort(-result.completion_s, kind="stable")[:SHOWN]
@@ -88,43 +57,11 @@ def scenario_table(result: Simulation, capacity_Bps: Floats, traffic: Traffic, c
     )
 
 
-def _utilization(result: Simulation, capacity_Bps: Floats) -> Floats:
-    """Share of what each link could have carried until the end."""
-    able = capacity_Bps * result.makespan_s
-    return np.divide(result.link_bytes, able, out=np.zeros_like(able), where=able > 0)
-
-
-def iteration_to_json(
-    result: IterationSimulation, *, job: Job, cluster: Cluster, layout: Layout, fabric: Fabric
-) -> str:
-    """One simulated iteration as JSON text of schema ``weft.simulate/1``."""
-    document = {
-        "schema": SCHEMA,
-        "job": job_to_dict(job),
-        "cluster": cluster_to_dict(cluster),
-        "layout": layout_to_dict(layout),
-        "fabric": fabric.name,
-        "routing": result.routing,
-        "exact": result.exact,
-        "makespan_s": result.iteration_s,
-        "iteration_s": result.iteration_s,
-        "closed_form_s": result.closed_form_s,
-        "scheduled_s": result.scheduled_s,
-        "lower_bound_s": result.lower_bound_s,
-        "cross_rail_bytes": result.cross_rail_bytes,
-        "collectives": [asdict(row) | {"slowdown": row.slowdown} for row in result.collectives],
-        "busiest": [asdict(link) for link in result.busiest],
-        "tiers": [asdict(tier) for tier in result.tiers],
-    }
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
-def iteration_table(
-    result: IterationSimulation, job: Job, cluster: Cluster, layout: Layout, fabric: Fabric, console: Console
-) -> None:
+def iteration_table(report: IterationReport, console: Console) -> None:
     """Print the iteration beside the closed form, its collectives, and where bytes go."""
-    print_subject(job, cluster, console)
-    paragraph(console, f"Layout:  {full_layout_words(layout)}", hang=9)
+    result, fabric = report.result, report.fabric
+    print_subject(report.job, report.cluster, console)
+    paragraph(console, f"Layout:  {full_layout_words(report.layout)}", hang=9)
     switches = fabric.nodes - fabric.accelerators
     paragraph(
         console, f"Fabric:  {fabric.name}: {switches:,} switches, {fabric.links:,} links, {result.routing} routing"

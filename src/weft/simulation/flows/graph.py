@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
-from weft.fabric.traffic import Phases, Traffic
+from weft.fabric.traffic import Phases, Routes, Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Load:
-    """Flows of one phase."""
+    """Flows of one phase, and which of a list of routes each takes."""
 
     source: Ints
     target: Ints
     bytes: Floats
+    route: Ints
+
+    def times(self, factor: float) -> Load:
+        """The same flows with that many times the bytes."""
+        return replace(self, bytes=self.bytes * factor)
 
 
 class Graph:
@@ -74,6 +79,11 @@ class Graph:
             cap_Bps=np.full(count, np.inf),
             phases=self.phases(),
         )
+
+    def routes(self, known: Routes) -> Routes:
+        """The routes of the flows of ``traffic``, from the list that loads number."""
+        numbers = [load.route for _, load in self.loads]
+        return known.of(np.concatenate([np.zeros(0, dtype=np.int64), *numbers]))
 
     def times(self) -> tuple[Floats, Floats]:
         """Begin (when the waiting is over) and end of each phase, its flows left aside.

@@ -33,27 +33,14 @@ def transfer(
 
     ``symmetry`` False simulates every flow.
     """
-    still = Routes(
-        indptr=routes.indptr, links=routes.links, usage=routes.usage, latency_s=np.zeros_like(routes.latency_s)
-    )
+    still = routes.without_latency()
     twin = _twins(capacity_Bps, bytes_, still) if symmetry else np.arange(len(source))
     chosen = np.unique(twin)
-    few = take(still, chosen)
+    few = still.of(chosen)
     result = run(capacity_Bps, at_once(source[chosen], target[chosen], bytes_[chosen]), few)
     place = np.searchsorted(chosen, twin)
     bottleneck = _counterparts(still, twin, result.bottleneck[place])
     return Transfer(end_s=result.completion_s[place], bottleneck=bottleneck, simulated=len(chosen))
-
-
-def take(routes: Routes, flows: Ints) -> Routes:
-    """The routes of some flows."""
-    lengths = np.diff(routes.indptr)[flows]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    inside = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
-    entries = np.repeat(routes.indptr[flows], lengths) + inside
-    return Routes(
-        indptr=indptr, links=routes.links[entries], usage=routes.usage[entries], latency_s=routes.latency_s[flows]
-    )
 
 
 def components(routes: Routes, links: int) -> Ints:
@@ -80,7 +67,7 @@ def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
     twin = np.empty(len(label), dtype=np.int64)
     first: dict[tuple[bytes, ...], Ints] = {}
     for flows in np.split(order, bounds):
-        twin[flows] = first.setdefault(_signature(capacity_Bps, bytes_, take(routes, flows), flows), flows)
+        twin[flows] = first.setdefault(_signature(capacity_Bps, bytes_, routes.of(flows), flows), flows)
     return twin
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,12 +20,14 @@ from weft.collectives.cost import Pattern, link_share
 from weft.collectives.messages.flows import by_domain, expand
 from weft.errors import BadInput, UnknownName
 from weft.fabric.paths import MODES, Mode, Paths
-from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
-from weft.fabric.traffic import Routes
+from weft.fabric.placement import Placement
+from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.traffic import Routes, joined
 from weft.layout.mesh import rank_groups
 from weft.layout.spec import Layout
-from weft.simulation.flows.symmetry import Transfer, take, transfer
+from weft.simulation.flows.symmetry import Transfer, transfer
 from weft.simulation.iteration.demand import Key
+from weft.simulation.iteration.routed import FlowRoutes
 
 UNIT_BYTES = 1e9
 """Size at which messages are simulated; times are proportional to it."""
@@ -47,13 +50,15 @@ class Wave:
 class Messages:
     """One collective in all its groups: waves that follow each other.
 
-    ``calls`` is how many calls the waves stand for: a send has one there and one back.
+    ``calls`` is how many calls the waves stand for: a send has one there and one back.  ``ideal`` are seconds
+    per byte over the ports that the ranks have where the closed form sees them: rank r on accelerator r.
     """
 
     key: Key
     algorithm: str
     groups: Ints
     waves: tuple[Wave, ...]
+    ideal: float
     calls: int = 1
 
 
@@ -73,14 +78,25 @@ class Contended:
         return self.everybody - self.ideal
 
 
+def title(key: Key, group: int) -> str:
+    """The name of a group's collective in traffic that is routed."""
+    return f"{key[0]} over {'+'.join(key[1])}, group {group}"
+
+
+def reached(fabric: Fabric, constants: Calibration) -> Fabric:
+    """The fabric with what its links reach under collectives: their capacity times the calibrated efficiency."""
+    return fabric.reaching(scale_up=constants.scale_up_efficiency, scale_out=constants.scale_out_efficiency)
+
+
 class Wires:
     """The messages of a layout's collectives on a fabric.
 
     Args:
         fabric: at least as many accelerators as ranks.
         cluster: what the closed form takes for ideal.
-        placement: the accelerator of each rank; rank r on accelerator r by default.
+        placement: of every rank; rank r on accelerator r by default.
         routing: a mode of ``weft.fabric.paths.routes``, with ``seed``.
+        routes: what messages between domains take instead.
 
     Raises:
         BadInput: too few accelerators, or a placement that is none.
@@ -93,50 +109,49 @@ class Wires:
         fabric: Fabric,
         constants: Calibration,
         *,
-        placement: Ints | None = None,
+        placement: Placement | None = None,
         routing: str = "ecmp",
+        routes: FlowRoutes | None = None,
         seed: int = 0,
         symmetry: bool = True,
     ) -> None:
         self.layout, self.cluster, self.fabric, self.constants = layout, cluster, fabric, constants
         if routing not in MODES:
             raise UnknownName("mode of routing", routing, MODES, where="routing")
-        self.routing: Mode = routing
-        self.seed, self.symmetry, self.paths = seed, symmetry, Paths(fabric)
-        self.placement = np.arange(layout.world) if placement is None else np.asarray(placement)
-        _check_placement(self.placement, layout, fabric)
+        self.mode: Mode = routing
+        self.seed, self.symmetry, self.paths, self.routes = seed, symmetry, Paths(fabric), routes
+        placed = placement or Placement.in_order(layout.world)
+        placed.check(layout.world, fabric)
+        self.placement = placed.accelerators
+        self.in_order = bool((self.placement == np.arange(layout.world)).all())
+
+    @property
+    def routing(self) -> str:
+        """The mode, or who made the routes."""
+        return self.mode if self.routes is None else self.routes.name
 
     @cached_property
     def capacity_Bps(self) -> Floats:
         """What links reach: their capacity times the calibrated efficiency of their tier."""
-        scale = np.where(
-            self.fabric.tier == SCALE_UP, self.constants.scale_up_efficiency, self.constants.scale_out_efficiency
-        )
-        return np.asarray(self.fabric.capacity_Bps * scale, dtype=np.float64)
+        return reached(self.fabric, self.constants).capacity_Bps
 
     def messages(self, key: Key, *, algorithm: str | None = None) -> Messages:
         """The messages of a collective, by the algorithm that suits where its groups lie."""
-        kind, axes = key
-        groups = self.placement[rank_groups(self.layout, axes)]
-        if kind == "send":
-            return self._sends(key, groups)
-        chosen = algorithm or self._algorithm(kind, groups)
-        size, domains = groups.shape[1], 1
-        if chosen in ("rings", "hierarchical"):
-            groups, domains = by_domain(groups, self.fabric.domain)
-        steps = expand(kind, chosen, np.arange(size), 1.0, domain=np.arange(size) * domains // size)
-        hop_after_hop = (kind, chosen) == ("all-to-all", "hierarchical")
-        waves = steps.one_by_one() if hop_after_hop else (steps.pipelined(),)
+        ranks = rank_groups(self.layout, key[1])
+        laid = self._laid(key, self.placement[ranks], algorithm)
+        nominal = laid if self.in_order else self._laid(key, ranks, algorithm)
         return Messages(
             key=key,
-            algorithm=chosen,
-            groups=groups,
-            waves=tuple(self._wave(groups[:, one.source], groups[:, one.target], one.bytes) for one in waves),
+            algorithm=laid.algorithm,
+            groups=laid.groups,
+            waves=tuple(self._wave(key, *step) for step in laid.steps),
+            ideal=sum(self._over_ports(key, nominal.groups, *step) for step in nominal.steps),
+            calls=2 if key[0] == "send" else 1,
         )
 
     def contended(self, messages: Messages) -> Contended:
         """How long a call takes over ports alone, alone, and with everybody."""
-        ideal = alone = everybody = 0.0
+        alone = everybody = 0.0
         slowest, simulated = -1, 0
         named: list[int] = []
         for wave in messages.waves:
@@ -148,10 +163,9 @@ class Wires:
             late = all_of_it.end_s >= all_of_it.end_s[last] * (1 - 1e-9)
             named += np.unique(all_of_it.bottleneck[late & (all_of_it.bottleneck >= 0)]).tolist()
             alone += float(self._transfer(wave, np.flatnonzero(wave.group == slowest)).end_s.max(initial=0.0))
-            ideal += UNIT_BYTES * self._over_ports(messages, wave)
         per_byte = 1.0 / (UNIT_BYTES * messages.calls)
         return Contended(
-            ideal=ideal * per_byte,
+            ideal=messages.ideal / messages.calls,
             alone=alone * per_byte,
             everybody=everybody * per_byte,
             bottlenecks=tuple(self.link_name(link) for link in named[:NAMED]),
@@ -181,28 +195,49 @@ class Wires:
             return "direct"
         return "rings" if 1 < domains < groups.shape[1] else "ring"
 
-    def _sends(self, key: Key, groups: Ints) -> Messages:
+    def _laid(self, key: Key, groups: Ints, algorithm: str | None) -> _Laid:
+        """Who sends how much to whom when the groups are these accelerators."""
+        if key[0] == "send":
+            return self._sends(groups)
+        chosen = algorithm or self._algorithm(key[0], groups)
+        size, domains = groups.shape[1], 1
+        if chosen in ("rings", "hierarchical"):
+            groups, domains = by_domain(groups, self.fabric.domain)
+        steps = expand(key[0], chosen, np.arange(size), 1.0, domain=np.arange(size) * domains // size)
+        hop_after_hop = (key[0], chosen) == ("all-to-all", "hierarchical")
+        waves = steps.one_by_one() if hop_after_hop else (steps.pipelined(),)
+        return _Laid(chosen, groups, [(groups[:, one.source], groups[:, one.target], one.bytes) for one in waves])
+
+    def _sends(self, groups: Ints) -> _Laid:
         """Activations to the next stage, then gradients back; interleaving also joins the last to the
         first."""
         size = groups.shape[1]
         joins = size if self.layout.schedule.rounds and size > 2 else size - 1
         pairs = np.stack([groups[:, :joins], np.roll(groups, -1, axis=1)[:, :joins]], axis=-1).reshape(-1, 2)
-        there, back = pairs[:, :1], pairs[:, 1:]
-        one = np.ones(1)
-        waves = (self._wave(there, back, one), self._wave(back, there, one))
-        return Messages(key=key, algorithm="direct", groups=pairs, waves=waves, calls=2)
+        there, back, one = pairs[:, :1], pairs[:, 1:], np.ones(1)
+        return _Laid("direct", pairs, [(there, back, one), (back, there, one)])
 
-    def _wave(self, source: Ints, target: Ints, bytes_: Floats) -> Wave:
+    def _wave(self, key: Key, source: Ints, target: Ints, bytes_: Floats) -> Wave:
         """Messages of all groups, one group a row."""
         ends = source.ravel(), target.ravel()
-        found = self.paths.routes(*ends, mode=self.routing, seed=self.seed)
+        group = np.repeat(np.arange(len(source)), source.shape[1])
         return Wave(
             source=ends[0],
             target=ends[1],
             bytes=np.tile(bytes_, len(source)),
-            group=np.repeat(np.arange(len(source)), source.shape[1]),
-            routes=found,
+            group=group,
+            routes=self._routed(key, group, *ends),
         )
+
+    def _routed(self, key: Key, group: Ints, source: Ints, target: Ints) -> Routes:
+        if self.routes is None:
+            return self.paths.routes(source, target, mode=self.mode, seed=self.seed)
+        leaves = self.fabric.domain[source] != self.fabric.domain[target]
+        away, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
+        titles = [title(key, number) for number in range(int(group.max(initial=-1)) + 1)]
+        outside = self.routes.of(titles, group[away], source[away], target[away])
+        inside = self.paths.routes(source[stay], target[stay], mode=self.mode, seed=self.seed)
+        return joined([outside, inside]).of(np.argsort(np.concatenate([away, stay])))
 
     def _transfer(self, wave: Wave, flows: Ints | None = None) -> Transfer:
         chosen = np.arange(len(wave.source)) if flows is None else flows
@@ -211,48 +246,44 @@ class Wires:
             wave.source[chosen],
             wave.target[chosen],
             wave.bytes[chosen] * UNIT_BYTES,
-            wave.routes if flows is None else take(wave.routes, chosen),
+            wave.routes if flows is None else wave.routes.of(chosen),
             symmetry=self.symmetry,
         )
 
-    def _over_ports(self, messages: Messages, wave: Wave) -> float:
+    def _over_ports(self, key: Key, groups: Ints, source: Ints, target: Ints, bytes_: Floats) -> float:
         """Seconds per byte over the ports of the cluster's tiers, which the closed form takes for ideal.
 
         Inside the domain and on the NIC the busiest accelerator counts; further out the busiest unit, whose
         accelerators share what its tier lets through.
         """
         seconds = 0.0
-        pattern = _PATTERNS.get(messages.key[0], "ring")
+        pattern = _PATTERNS.get(key[0], "ring")
+        source, target, weights = source.ravel(), target.ravel(), np.tile(bytes_, len(source))
         below = 1
         for k, (tier, span) in enumerate(zip(self.cluster.tiers, self.cluster.spans, strict=True)):
-            leaves = wave.source // below != wave.target // below
+            leaves = source // below != target // below
             if k == 0:
-                leaves &= wave.source // span == wave.target // span
+                leaves &= source // span == target // span
             unit = below if k > 1 else 1
-            units = len(np.unique(messages.groups[0] // below % (span // below)))
+            units = len(np.unique(groups[0] // below % (span // below)))
             share = link_share(tier.kind, tier.size, np.full(1, max(units, 2.0)), pattern)
             efficiency = self.constants.scale_out_efficiency if k else self.constants.scale_up_efficiency
             Bps = tier.effective_Bps * efficiency * float(np.max(share)) * unit
-            for ends in (wave.source, wave.target):
-                crossing = np.bincount(ends[leaves] // unit, weights=wave.bytes[leaves], minlength=1)
+            for ends in (source, target):
+                crossing = np.bincount(ends[leaves] // unit, weights=weights[leaves], minlength=1)
                 seconds = max(seconds, float(crossing.max()) / Bps)
             below = span
         return seconds
 
 
+class _Laid(NamedTuple):
+    """A collective on some accelerators: source and target of every message, one group a row, and the bytes of
+    a row's messages, for each step."""
+
+    algorithm: str
+    groups: Ints
+    steps: list[tuple[Ints, Ints, Floats]]
+
+
 _PATTERNS: dict[str, Pattern] = {"all-to-all": "pairs", "send": "neighbour", "exchange": "neighbour"}
 """Who talks to whom, where it is not around a ring."""
-
-
-def _check_placement(placement: Ints, layout: Layout, fabric: Fabric) -> None:
-    if layout.world > fabric.accelerators:
-        raise BadInput(
-            f"{layout.world} ranks do not fit on the {fabric.accelerators} accelerators of {fabric.name}",
-            where="placement",
-            remedy="use a larger fabric or a smaller layout",
-        )
-    inside = (placement >= 0) & (placement < fabric.accelerators)
-    if placement.shape != (layout.world,) or not inside.all() or len(np.unique(placement)) != layout.world:
-        raise BadInput(
-            f"a placement names {layout.world} different accelerators below {fabric.accelerators}", where="placement"
-        )

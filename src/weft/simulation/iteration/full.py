@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.fabric.spec import Floats, Ints
-from weft.fabric.traffic import Routes, Traffic
+from weft.fabric.spec import Ints
+from weft.fabric.traffic import Routes, Traffic, joined
 from weft.layout.schedule import Op
 from weft.layout.spec import Layout
 from weft.simulation.flows.engine import run
 from weft.simulation.flows.graph import Load
-from weft.simulation.iteration.contention import Messages, Wires
+from weft.simulation.iteration.contention import Messages, Wave, Wires
 from weft.simulation.iteration.demand import Amounts, Demand, Key
 from weft.simulation.iteration.pipeline import Clock, Pipeline, Placed
 from weft.simulation.iteration.result import Span
@@ -64,9 +64,9 @@ def full_traffic(
     pipeline = FullPipeline(layout, clock, wanted, wires, messages, ideal)
     last = pipeline.build()
     traffic = pipeline.graph.traffic()
-    routes = wires.paths.routes(traffic.source, traffic.target, mode=wires.routing, seed=wires.seed)
-    still = Routes(indptr=routes.indptr, links=routes.links, usage=routes.usage, latency_s=np.zeros(len(traffic)))
-    return FullTraffic(traffic=traffic, routes=still, pipeline=pipeline, last=last)
+    known = joined([wave.routes for one in messages.values() for wave in one.waves])
+    routes = pipeline.graph.routes(known).without_latency()
+    return FullTraffic(traffic=traffic, routes=routes, pipeline=pipeline, last=last)
 
 
 class FullPipeline(Pipeline):
@@ -89,17 +89,19 @@ class FullPipeline(Pipeline):
         self.stage = np.zeros(wires.fabric.accelerators, dtype=np.int64)
         self.stage[wires.placement] = rank_stages(layout)
         self.column = self._columns()
-        self.flows: dict[tuple[Key, int, int, int], tuple[Ints, Ints, Floats]] = {}
+        self.flows: dict[tuple[Key, int, int, int], Load] = {}
+        first = 0
         for key, one in messages.items():
             for wave in one.waves:
-                self._index(key, wave.source, wave.target, wave.bytes)
+                self._index(key, wave, first)
+                first += len(wave.source)
 
     def columns(self, stage: int) -> range:
         return range(int(self.column[self.stage == stage].max()) + 1)
 
     def receivers(self, stage: int, column: int, other: int) -> list[int]:
         found = self.flows.get((_SEND, stage, column, other))
-        return [] if found is None else np.unique(self.column[found[1]]).tolist()
+        return [] if found is None else np.unique(self.column[found.target]).tolist()
 
     def work(self, stage: int, column: int, op: Op, seconds: float) -> Placed:
         chunk = self.wanted.chunks[op.chunk]
@@ -121,8 +123,7 @@ class FullPipeline(Pipeline):
     def send(self, stage: int, column: int, op: Op, other: int, waits: int) -> int:
         amount = self.wanted.boundary[_SEND]
         phase = self.graph.add("send", self.clock.hop_s - amount.bytes * self.ideal[_SEND], [waits])
-        source, target, bytes_ = self.flows[_SEND, stage, column, other]
-        self.graph.carry(phase, Load(source=source, target=target, bytes=bytes_ * amount.bytes))
+        self.graph.carry(phase, self.flows[_SEND, stage, column, other].times(amount.bytes))
         return phase
 
     def synchronise(self, stage: int, column: int, what: str, share: float, waits: list[int]) -> int:
@@ -140,9 +141,7 @@ class FullPipeline(Pipeline):
         for key, amount in amounts.items():
             found = self.flows.get((key, stage, column, stage))
             if found is not None and amount.bytes * share > 0:
-                source, target, bytes_ = found
-                load = Load(source=source, target=target, bytes=bytes_ * amount.bytes * share)
-                self.graph.carry(phase, load)
+                self.graph.carry(phase, found.times(amount.bytes * share))
 
     def _columns(self) -> Ints:
         """Which accelerators of a stage exchange data within a micro-batch, numbered in each stage."""
@@ -160,16 +159,20 @@ class FullPipeline(Pipeline):
             column[here] = np.unique(label[here], return_inverse=True)[1]
         return column
 
-    def _index(self, key: Key, source: Ints, target: Ints, bytes_: Floats) -> None:
-        """Flows by collective, stage and column of the sender, and stage of the receiver."""
-        if not len(source):
+    def _index(self, key: Key, wave: Wave, first: int) -> None:
+        """Flows by collective, stage and column of the sender, and stage of the receiver; their routes are
+        numbered from ``first``.
+        """
+        if not len(wave.source):
             return
-        place = np.stack([self.stage[source], self.column[source], self.stage[target]])
+        place = np.stack([self.stage[wave.source], self.column[wave.source], self.stage[wave.target]])
         order = np.lexsort(place[::-1])
         bounds = np.flatnonzero((np.diff(place[:, order]) != 0).any(axis=0)) + 1
         for flows in np.split(order, bounds):
             stage, column, other = place[:, flows[0]].tolist()
-            self.flows[key, stage, column, other] = (source[flows], target[flows], bytes_[flows])
+            self.flows[key, stage, column, other] = Load(
+                source=wave.source[flows], target=wave.target[flows], bytes=wave.bytes[flows], route=first + flows
+            )
 
 
 _SEND: Key = ("send", ("pipeline",))

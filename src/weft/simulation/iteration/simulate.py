@@ -17,7 +17,8 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network, collective_s
 from weft.estimation.iteration import Estimator
-from weft.fabric.spec import Fabric, Ints
+from weft.fabric.placement import Placement
+from weft.fabric.spec import Fabric
 from weft.layout.check import check_layout
 from weft.layout.mesh import Spread, spread
 from weft.layout.spec import Layout
@@ -28,6 +29,7 @@ from weft.simulation.iteration.demand import Demand, Key, demand
 from weft.simulation.iteration.full import run_full
 from weft.simulation.iteration.pipeline import Clock, clock, timed
 from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, Span
+from weft.simulation.iteration.routed import FlowRoutes
 from weft.simulation.iteration.usage import StageTotals, busiest, tiers, totals, usage
 
 
@@ -40,7 +42,8 @@ def simulate_iteration(
     routing: str = "ecmp",
     seed: int = 0,
     constants: Calibration | None = None,
-    placement: Ints | None = None,
+    placement: Placement | None = None,
+    routes: FlowRoutes | None = None,
     full: bool = False,
     symmetry: bool = True,
 ) -> IterationSimulation:
@@ -54,19 +57,28 @@ def simulate_iteration(
         routing: "ecmp", "spray" or "random" (``weft.fabric.paths``).
         seed: of hashed and random routes.
         constants: calibration; the shipped one of the accelerator by default.
-        placement: the accelerator of each rank; rank r on accelerator r by default.
+        placement: of every rank; rank r on accelerator r by default.
+        routes: what flows between scale-up domains take, in place of ``routing``.
         full: every flow in time (small worlds), not each distinct collective once.
         symmetry: equal groups whose routes share no link are solved once.
 
     Raises:
         BadInput: the layout breaks a rule of ``weft.layout.check``, the ranks do not fit on the fabric, or a
-            flow has no path.
+            flow has no path, or none of ``routes``.
         UnknownName: there is no such routing.
     """
     check_layout(job, layout.world, layout)
     closed = Estimator(job, cluster, constants)
     wires = Wires(
-        layout, cluster, fabric, closed.constants, placement=placement, routing=routing, seed=seed, symmetry=symmetry
+        layout,
+        cluster,
+        fabric,
+        closed.constants,
+        placement=placement,
+        routing=routing,
+        routes=routes,
+        seed=seed,
+        symmetry=symmetry,
     )
     return _Run(closed, layout, wires).result(full=full)
 

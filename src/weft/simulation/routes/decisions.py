@@ -9,9 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from weft.fabric.paths import spans
 from weft.fabric.spec import Fabric, Floats, Ints, Mask
-from weft.fabric.traffic import Routes
+from weft.fabric.traffic import Routes, joined
 from weft.routing.bound import closed_bound
 from weft.routing.choice import Choice
 from weft.routing.plan import RoutePlan
@@ -83,10 +82,10 @@ class Decisions:
         every = range(len(self.plan.traffic.jobs))
         asked = self._problem(every)
         if self.plan.router in STATIC:
-            return routes_of_flows(ROUTERS[self.plan.router](asked, self.plan.seed).routes, cut)
+            return ROUTERS[self.plan.router](asked, self.plan.seed).routes.of(cut)
         begun = time.perf_counter()
         staying = np.setdiff1d(np.arange(len(asked.demand_Bps)), cut)
-        kept = routes_of_flows(self.plan.routes, staying)
+        kept = self.plan.routes.of(staying)
         part = self._some(asked, cut, kept, staying)
         choice = Choice(part)
         choice.place(np.argsort(-part.demand_Bps, kind="stable"), smooth=True)
@@ -116,42 +115,23 @@ class Decisions:
     def _take(self, flows: Ints, found: Routes, staying: Sequence[int]) -> None:
         """Let flows go by other routes from now on."""
         under_way = np.isin(self.plan.traffic.flow_job[flows], staying)
-        moved = changed(routes_of_flows(self.routes, flows), found)
+        moved = changed(self.routes.of(flows), found)
         self.moved += int(np.count_nonzero(moved & under_way))
         self.routes = replaced(self.routes, flows, found)
 
 
-def routes_of_flows(routes: Routes, flows: Ints) -> Routes:
-    """The routes of some flows, which may be named several times."""
-    count = np.diff(routes.indptr)[flows]
-    places = spans(routes.indptr[flows], count)
-    return Routes(
-        indptr=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
-        links=routes.links[places],
-        usage=routes.usage[places],
-        latency_s=routes.latency_s[flows],
-    )
-
-
 def replaced(routes: Routes, flows: Ints, other: Routes) -> Routes:
     """Routes in which some flows have those of ``other``, in the order of ``flows``."""
-    both = Routes(
-        indptr=np.concatenate([routes.indptr, routes.indptr[-1] + other.indptr[1:]]),
-        links=np.concatenate([routes.links, other.links]),
-        usage=np.concatenate([routes.usage, other.usage]),
-        latency_s=np.concatenate([routes.latency_s, other.latency_s]),
-    )
-    count = len(routes.latency_s)
-    at = np.arange(count)
-    at[flows] = count + np.arange(len(flows))
-    return routes_of_flows(both, at)
+    at = np.arange(len(routes))
+    at[flows] = len(routes) + np.arange(len(flows))
+    return joined([routes, other]).of(at)
 
 
 def changed(one: Routes, other: Routes) -> Mask:
     """Which flows have other links, or other shares of them."""
     same = np.diff(one.indptr) == np.diff(other.indptr)
     flows = np.flatnonzero(same)
-    a, b = routes_of_flows(one, flows), routes_of_flows(other, flows)
+    a, b = one.of(flows), other.of(flows)
     differs = (a.links != b.links) | (a.usage != b.usage)
     owner = np.repeat(flows, np.diff(a.indptr))
     return np.asarray(~same | (np.bincount(owner, differs, len(same)) > 0))

@@ -15,7 +15,7 @@ from weft.routing.plan import plan
 from weft.routing.traffic import JobTraffic
 from weft.simulation.flows.engine import run
 from weft.simulation.flows.halt import rest_of, run_until
-from weft.simulation.routes.decisions import Decisions, routes_of_flows
+from weft.simulation.routes.decisions import Decisions
 
 CONTROLLERS = ("held", "paper")
 LINK_KINDS = ("link-down", "link-up", "switch-down", "switch-up")
@@ -114,7 +114,7 @@ def replay(
     if decisions.replans or events:
         times = _stepped(decisions, every, flow_of, epochs, events)
     else:
-        simulated = run(_capacity(fabric), every, routes_of_flows(first.routes, flow_of))
+        simulated = run(_capacity(fabric), every, first.routes.of(flow_of))
         times = _Times(
             begin_s=simulated.phase_begin_s, end_s=simulated.phase_end_s, completion_s=simulated.completion_s
         )
@@ -228,7 +228,7 @@ def _stepped(decisions: Decisions, given: Traffic, flow_of: Ints, epochs: int, e
         completion_s=np.full(len(every), np.nan),
     )
     part, flows, phases = every, np.arange(len(every)), np.arange(len(every.phases))
-    routes = routes_of_flows(decisions.routes, flow_of)
+    routes = decisions.routes.of(flow_of)
     while True:
         until = min(moments, default=np.inf)
         halt = run_until(
@@ -245,7 +245,7 @@ def _stepped(decisions: Decisions, given: Traffic, flow_of: Ints, epochs: int, e
         waiting = [event for event in waiting if event.time_s > halt.time_s]
         rest = rest_of(part, routes, halt)
         part, flows, phases = rest.traffic, flows[rest.flows], phases[rest.phases]
-        routes = rest.routes(routes_of_flows(decisions.routes, flow_of[flows]))
+        routes = rest.routes(decisions.routes.of(flow_of[flows]))
 
 
 class _Watch:

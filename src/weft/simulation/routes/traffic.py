@@ -15,15 +15,18 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.estimation.iteration import Estimator
+from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
+from weft.routing.plan import route
 from weft.routing.problem import demands
 from weft.routing.traffic import JobTraffic, job_traffic
-from weft.simulation.iteration.contention import Messages, Wires
+from weft.simulation.iteration.contention import Messages, Wires, title
 from weft.simulation.iteration.demand import Key, demand
+from weft.simulation.iteration.routed import FlowRoutes
 from weft.simulation.iteration.usage import StageTotals, crossings, rank_stages, totals
 
 
@@ -33,7 +36,7 @@ def planned_traffic(
     layout: Layout,
     fabric: Fabric,
     *,
-    first: int = 0,
+    placement: Placement | None = None,
     name: str = "job",
     constants: Calibration | None = None,
 ) -> JobTraffic:
@@ -44,29 +47,64 @@ def planned_traffic(
     them.
 
     Args:
-        first: accelerator of rank 0; the others follow.
+        placement: of every rank; rank r on accelerator r by default.
         name: of the job.
 
     Raises:
-        BadInput: the layout breaks a rule, or the ranks do not fit on the fabric.
-        Unsupported: nothing leaves the domains.
+        BadInput: the layout breaks a rule, the ranks do not fit on the fabric, or nothing leaves the domains.
     """
-    check_layout(job, layout.world, layout)
-    closed = Estimator(job, cluster, constants)
-    table = LayoutTable.of([layout])
-    placement = np.arange(first, first + layout.world, dtype=np.int64)
-    wires = Wires(layout, cluster, fabric, closed.constants, placement=placement, routing="spray")
-    wanted = totals(layout, demand(layout, next(iter(closed.frames(table)))))
-    stages = np.zeros(fabric.accelerators, dtype=np.int64)
-    stages[placement] = rank_stages(layout)
-    parts: list[_Part] = []
-    for key, total in wanted.items():
-        parts += _flows(wires.messages(key), total, key, stages, layout, fabric)
+    parts, iteration_s = _asked(job, cluster, layout, fabric, placement, constants)
     if not parts:
         what = f"{name} sends nothing over the network of {fabric.name}"
         raise BadInput(what, where="traffic", remedy="route other jobs")
-    iteration_s = float(closed.evaluate(table).iteration_s[0])
     return _together(parts, name, iteration_s, fabric)
+
+
+def planned_routes(
+    job: Job,
+    cluster: Cluster,
+    layout: Layout,
+    fabric: Fabric,
+    *,
+    placement: Placement | None = None,
+    constants: Calibration | None = None,
+    router: str = "auto",
+    seed: int = 0,
+) -> FlowRoutes | None:
+    """What a router gives the flows of ``planned_traffic``; None where nothing leaves the domains.
+
+    Raises:
+        BadInput: the layout breaks a rule, or the ranks do not fit on the fabric.
+        UnknownName: there is no such router.
+        Unsupported: the router does not apply.
+    """
+    parts, iteration_s = _asked(job, cluster, layout, fabric, placement, constants)
+    if not parts:
+        return None
+    traffic = _together(parts, "job", iteration_s, fabric)
+    return FlowRoutes(fabric, traffic, route(fabric, traffic, router=router, seed=seed), name="planned")
+
+
+def _asked(
+    job: Job,
+    cluster: Cluster,
+    layout: Layout,
+    fabric: Fabric,
+    placement: Placement | None,
+    constants: Calibration | None,
+) -> tuple[list[_Part], float]:
+    """The flows of an iteration between domains, and the seconds that the closed form gives it."""
+    check_layout(job, layout.world, layout)
+    closed = Estimator(job, cluster, constants)
+    table = LayoutTable.of([layout])
+    wires = Wires(layout, cluster, fabric, closed.constants, placement=placement, routing="spray")
+    wanted = totals(layout, demand(layout, next(iter(closed.frames(table)))))
+    stages = np.zeros(fabric.accelerators, dtype=np.int64)
+    stages[wires.placement] = rank_stages(layout)
+    parts: list[_Part] = []
+    for key, total in wanted.items():
+        parts += _flows(wires.messages(key), total, key, stages, layout, fabric)
+    return parts, float(closed.evaluate(table).iteration_s[0])
 
 
 _Part = tuple[str, Ints, Ints, Floats]
@@ -89,8 +127,7 @@ def _flows(
         leaves = np.flatnonzero((fabric.domain[wave.source] != fabric.domain[wave.target]) & (flows > 0))
         for group in np.unique(wave.group[leaves]).tolist():
             mine = leaves[wave.group[leaves] == group]
-            title = f"{key[0]} over {'+'.join(key[1])}, group {group}"
-            found.append((title, wave.source[mine], wave.target[mine], flows[mine]))
+            found.append((title(key, group), wave.source[mine], wave.target[mine], flows[mine]))
     return found
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from weft.collectives.messages.flows import expand
 from weft.collectives.schedules.chunks import Request
-from weft.errors import BadInput
 from weft.fabric.families.torus import lines_of
 from weft.fabric.paths import Mode, Paths
+from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.solvers.maxmin import solve
 
@@ -27,22 +27,24 @@ class _Flows(NamedTuple):
     dimension: Ints
 
 
-def dimension_rates(asked: Request, fabric: Fabric, *, routing: Mode = "ecmp", seed: int = 0) -> Floats:
-    """Bytes/s of every rank on every dimension, shape (dimensions, ranks); rank r is accelerator r.
+def dimension_rates(
+    asked: Request, fabric: Fabric, *, placement: Placement | None = None, routing: Mode = "ecmp", seed: int = 0
+) -> Floats:
+    """Bytes/s of every rank on every dimension, shape (dimensions, ranks).
+
+    Args:
+        placement: of every rank; rank r on accelerator r by default.
 
     Raises:
-        BadInput: the fabric has fewer accelerators than the request, or does not join some.
+        BadInput: the ranks do not fit on the fabric, or it does not join some.
     """
     ranks = asked.accelerators
-    if ranks > fabric.accelerators:
-        raise BadInput(
-            f"{ranks} ranks do not fit on its {fabric.accelerators} accelerators",
-            where=f"fabric {fabric.name}",
-            remedy="use a larger fabric or fewer accelerators",
-        )
+    placed = placement or Placement.in_order(ranks)
+    placed.check(ranks, fabric)
+    at = placed.accelerators
     nominal = np.array([one.bandwidth_Bps for one in asked.dimensions])
     flows = _all_flows(asked)
-    routes = Paths(fabric).routes(flows.source, flows.target, mode=routing, seed=seed)
+    routes = Paths(fabric).routes(at[flows.source], at[flows.target], mode=routing, seed=seed)
     rates = solve(
         np.asarray(fabric.capacity_Bps, dtype=np.float64),
         routes.indptr,

@@ -1,0 +1,166 @@
+"""Where the ranks of a job run on a fabric, and the files that say so."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.errors import BadInput, UnknownName
+from weft.fabric.edge import read_text
+from weft.fabric.spec import Fabric, Ints
+
+COLUMNS = frozenset({"rank", "host", "accelerator", "slots"})
+_SLOTS = re.compile(r"(?P<name>[^\s,:=]+)(?:\s+slots=|\s*,\s*|:)(?P<slots>[0-9]{1,6})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Placement:
+    """Rank r of a job runs on ``accelerators[r]`` of a fabric."""
+
+    accelerators: Ints
+
+    @classmethod
+    def in_order(cls, ranks: int, *, first: int = 0) -> Placement:
+        """Rank 0 on accelerator ``first``, and the others on those that follow."""
+        return cls(accelerators=np.arange(first, first + ranks, dtype=np.int64))
+
+    def check(self, ranks: int, fabric: Fabric) -> None:
+        """Refuse a placement that does not give every rank an accelerator of its own.
+
+        Raises:
+            BadInput: it does not.
+        """
+        if ranks > fabric.accelerators:
+            raise BadInput(
+                f"{ranks} ranks do not fit on the {fabric.accelerators} accelerators of {fabric.name}",
+                where="placement",
+                remedy="use a larger fabric or a smaller layout",
+            )
+        placed = self.accelerators
+        inside = (placed >= 0) & (placed < fabric.accelerators)
+        if placed.shape != (ranks,) or not inside.all() or len(np.unique(placed)) != ranks:
+            raise BadInput(
+                f"a placement names {ranks} different accelerators below {fabric.accelerators}", where="placement"
+            )
+
+
+class _Line(NamedTuple):
+    """A host or an accelerator, and how many ranks it takes (None: the line does not tell)."""
+
+    name: str
+    slots: int | None
+    where: str
+
+
+def host_names(fabric: Fabric) -> tuple[str, ...]:
+    """The host of every accelerator, which is its scale-up domain.
+
+    An accelerator named "host/port" says its host's name; a domain of one has its accelerator's name; the
+    others are host-0, host-1, ... in the order of their domains.
+    """
+    names = fabric.names[: fabric.accelerators]
+    sizes = np.bincount(fabric.domain)
+    found = []
+    for name, domain in zip(names, fabric.domain.tolist(), strict=True):
+        host, cut, _ = name.rpartition("/")
+        found.append(host if cut else name if sizes[domain] == 1 else f"host-{domain}")
+    return tuple(found)
+
+
+def read_placement(path: str | os.PathLike[str], fabric: Fabric, ranks: int) -> Placement:
+    """The accelerators of ``ranks`` ranks from a list of hosts in rank order.
+
+    A hostfile as MPI and DeepSpeed take it ("node-1 slots=8", "node-1:8"), one host a line, one line a rank
+    (the host is repeated, or accelerators are named), or CSV with a header of ``host`` or ``accelerator`` and
+    perhaps ``slots`` or ``rank``.  A host without slots that stands once takes as many ranks as it has
+    accelerators, unless another host is repeated.  Places beyond the last rank stay free.
+
+    Raises:
+        BadInput: the file cannot be read, a line is none of these, an accelerator is given twice or a host more
+            ranks than it has accelerators, or there are fewer places than ranks.
+        UnknownName: the fabric has no such host or accelerator.
+    """
+    where = os.fspath(path)
+    lines = _lines(read_text(path, where=where), where)
+    repeated = max(Counter(line.name for line in lines).values(), default=1) > 1
+    number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
+    members: dict[str, list[int]] = {}
+    for accelerator, host in enumerate(host_names(fabric)):
+        members.setdefault(host, []).append(accelerator)
+    free = {host: iter(held) for host, held in members.items()}
+    placed: dict[int, None] = {}
+    for line in lines:
+        if line.name in members:
+            held = members[line.name]
+            count = line.slots if line.slots is not None else 1 if repeated else len(held)
+            chosen = list(islice(free[line.name], count))
+            if len(chosen) < count:
+                problem = f"{line.name} has {len(held)} accelerators, fewer than the file places on it"
+                raise BadInput(problem, where=line.where, remedy="name each host as often as it has accelerators")
+        elif line.name in number:
+            chosen = [number[line.name]]
+        else:
+            raise UnknownName("host or accelerator", line.name, [*members, *number], where=line.where)
+        for accelerator in chosen:
+            if accelerator in placed:
+                name = fabric.names[accelerator]
+                raise BadInput(f"{name} is given twice", where=line.where, remedy="give each rank its own")
+            placed[accelerator] = None
+    if len(placed) < ranks:
+        problem = f"{len(placed)} places for {ranks} ranks"
+        raise BadInput(problem, where=where, remedy="list more hosts, or more slots")
+    return Placement(accelerators=np.array(list(placed)[:ranks], dtype=np.int64))
+
+
+def _lines(text: str, where: str) -> list[_Line]:
+    rows = [
+        (line, f"{where}: line {number}")
+        for number, row in enumerate(text.splitlines(), start=1)
+        if (line := row.partition("#")[0].strip())
+    ]
+    if not rows:
+        raise BadInput("lists no host", where=where, remedy="write one host a line, in rank order")
+    header = [cell.strip().lower() for cell in rows[0][0].split(",")]
+    if {"host", "accelerator"} & set(header):
+        return list(_table(header, rows[1:], rows[0][1]))
+    return [_line(*row) for row in rows]
+
+
+def _line(line: str, where: str) -> _Line:
+    found = _SLOTS.match(line)
+    if found is not None:
+        return _Line(found["name"], int(found["slots"]), where)
+    if len(line.split()) > 1 or "," in line:
+        raise BadInput(f"{line[:60]!r} is no host with slots", where=where, remedy="write it like node-1 slots=8")
+    return _Line(line, None, where)
+
+
+def _table(header: list[str], rows: list[tuple[str, str]], where: str) -> Iterator[_Line]:
+    strange = sorted(set(header) - COLUMNS)
+    if strange or len(set(header)) < len(header) or {"host", "accelerator"} <= set(header):
+        problem = f"{strange[0][:40]!r} is no column" if strange else "a column is given twice"
+        raise BadInput(problem, where=where, remedy="use host or accelerator, and slots or rank")
+    parsed: list[tuple[int, _Line]] = []
+    for line, place in rows:
+        cells = [cell.strip() for cell in next(csv.reader([line]))]
+        if len(cells) != len(header):
+            raise BadInput(f"{len(cells)} cells under {len(header)} columns", where=place, remedy="write one a column")
+        row = dict(zip(header, cells, strict=True))
+        for column in ("slots", "rank"):
+            if column in row and not (row[column].isascii() and row[column].isdigit() and len(row[column]) < 8):
+                raise BadInput(f"{row[column][:40]!r} is no number", where=place, remedy=f"give a {column}")
+        name = row.get("host") or row.get("accelerator") or ""
+        slots = int(row["slots"]) if "slots" in row else 1 if "rank" in row or "accelerator" in row else None
+        parsed.append((int(row.get("rank", len(parsed))), _Line(name, slots, place)))
+    parsed.sort(key=lambda pair: pair[0])
+    if "rank" in header and [rank for rank, _ in parsed] != list(range(len(parsed))):
+        raise BadInput("the ranks are not 0, 1, 2, ...", where=where, remedy="give every rank one line")
+    yield from (parsed_line for _, parsed_line in parsed)

@@ -1,0 +1,129 @@
+"""A route plan beside those of other routers, and its flows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.fabric.spec import Fabric, Ints
+from weft.fabric.traffic import Routes
+from weft.results import Result
+from weft.routing.plan import RoutePlan
+from weft.routing.traffic import JobTraffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class RouteReport(Result):
+    """Routes of all flows, what other routers reach, and whether the document lists every path."""
+
+    SCHEMA = "weft.route/1"
+    COLUMNS = ("source", "target", "job", "collective", "queue_pair", "bytes", "rate_Bps", "path")
+
+    plan: RoutePlan
+    compared: tuple[RoutePlan, ...] = ()
+    paths: bool = False
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for every flow, its path as names of nodes with spaces between."""
+        rows = zip(self._flows(), self.plan.rates_Bps.tolist(), strict=True)
+        whole = (row | {"rate_Bps": rate, "path": " ".join(row.get("path", ("sprayed",)))} for row, rate in rows)
+        return [{name: row[name] for name in self.COLUMNS} for row in whole]
+
+    def _document(self) -> dict[str, Any]:
+        document = plan_figures(self.plan)
+        if self.compared:
+            document["compared"] = [plan_figures(one) for one in self.compared]
+        if self.paths:
+            document["flows"] = list(self._flows())
+        return document
+
+    def _flows(self) -> Iterator[dict[str, Any]]:
+        return flow_rows(self.plan.fabric, self.plan.traffic, self.plan.routes)
+
+    def _facts(self) -> Sequence[str]:
+        found = self.plan
+        return (
+            f"{len(found.traffic):,} flows of {len(found.jobs)} jobs on {found.fabric.name}",
+            f"router {found.router}",
+            f"congestion {found.alpha:g}, at least {found.alpha_bound:g}",
+        )
+
+    def _shown(self) -> list[dict[str, Any]]:
+        return [asdict(job) for job in self.plan.jobs]
+
+
+def plan_figures(plan: RoutePlan) -> dict[str, Any]:
+    """What a plan reaches, without its paths."""
+    best = plan.efficiency
+    return {
+        "fabric": plan.fabric.name,
+        "router": plan.router,
+        "seed": plan.seed,
+        "flows": len(plan.traffic),
+        "alpha": plan.alpha,
+        "alpha_bound": plan.alpha_bound,
+        "bound_by": plan.bound_by,
+        "gap": plan.gap,
+        "solve_s": plan.solve_s,
+        "objective": {"name": best.objective, "value": best.value, "bound": best.bound, "gap": best.gap},
+        "jobs": [asdict(one) for one in plan.jobs],
+    }
+
+
+def flow_rows(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Iterator[dict[str, Any]]:
+    """Every flow with its path as names of nodes; a sprayed flow lists its links with their shares instead.
+
+    ``links`` stands where several links join two nodes of a path: which of them each hop takes, from 0.
+    ``cap_Bps`` stands where the flow has one.
+    """
+    names, beside, collectives = fabric.names, _numbers_beside(fabric), _collectives(traffic)
+    for flow, group in enumerate(traffic.collective.tolist()):
+        span = slice(int(routes.indptr[flow]), int(routes.indptr[flow + 1]))
+        links = routes.links[span]
+        row: dict[str, Any] = {
+            "source": names[traffic.source[flow]],
+            "target": names[traffic.target[flow]],
+            "job": traffic.jobs[traffic.job[group]],
+            "collective": collectives[group],
+            "queue_pair": int(traffic.queue_pair[flow]),
+            "bytes": float(traffic.bytes[flow]),
+        }
+        if np.isfinite(traffic.cap_Bps[flow]):
+            row["cap_Bps"] = float(traffic.cap_Bps[flow])
+        if np.all(routes.usage[span] == 1.0):
+            row["path"] = [row["source"], *(names[node] for node in fabric.target[links])]
+            if beside[links].any():
+                row["links"] = beside[links].tolist()
+        else:
+            row["shares"] = [
+                {"from": names[fabric.source[link]], "to": names[fabric.target[link]], "share": share}
+                for link, share in zip(links.tolist(), routes.usage[span].tolist(), strict=True)
+            ]
+        yield row
+
+
+def _collectives(traffic: JobTraffic) -> list[str]:
+    """Names of the collectives, with a number behind where a job has the name already."""
+    taken: set[tuple[int, str]] = set()
+    found = []
+    for job, name in zip(traffic.job.tolist(), traffic.names, strict=True):
+        number, unique = 1, name
+        while (job, unique) in taken:
+            number += 1
+            unique = f"{name} #{number}"
+        taken.add((job, unique))
+        found.append(unique)
+    return found
+
+
+def _numbers_beside(fabric: Fabric) -> Ints:
+    """For every link, how many links before it join the same nodes in the same direction."""
+    ends = fabric.source * fabric.nodes + fabric.target
+    order = np.argsort(ends, kind="stable")
+    _, first, size = np.unique(ends[order], return_index=True, return_counts=True)
+    found = np.empty_like(order)
+    found[order] = np.arange(len(order)) - np.repeat(first, size)
+    return found

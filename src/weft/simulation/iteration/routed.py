@@ -1,0 +1,86 @@
+"""Routes that were made for a job's flows, found again for the messages of its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.errors import BadInput
+from weft.fabric.checks import some
+from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.traffic import Routes
+from weft.routing.traffic import JobTraffic
+
+
+class FlowRoutes:
+    """The routes of some traffic by collective and pair of accelerators.
+
+    A message takes the route of the flow of its collective (by name) between its two accelerators; where the
+    traffic has none, the route of the first flow between them.  Parts of a flow on several queue pairs become
+    one route, whose links carry their parts' shares.
+
+    Args:
+        name: who made the routes, for results and messages.
+    """
+
+    def __init__(self, fabric: Fabric, traffic: JobTraffic, routes: Routes, *, name: str) -> None:
+        self.fabric, self.name = fabric, name
+        pairs = fabric.accelerators**2
+        flow = traffic.collective * pairs + traffic.source * fabric.accelerators + traffic.target
+        whole, at = np.unique(flow, return_inverse=True)
+        self.routes = _merged(routes, at.reshape(-1), traffic.bytes, len(whole))
+        self.number = {title: number for number, title in reversed(list(enumerate(traffic.names)))}
+        named = np.array([self.number[title] for title in traffic.names], dtype=np.int64)
+        self.pair, self.of_pair = np.unique(whole % pairs, return_index=True)
+        key = named[whole // pairs] * pairs + whole % pairs if len(whole) else whole
+        self.key, self.of_key = np.unique(key, return_index=True)
+
+    def of(self, titles: Sequence[str], group: Ints, source: Ints, target: Ints) -> Routes:
+        """The routes of messages, message m in the collective ``titles[group[m]]``.
+
+        Raises:
+            BadInput: a pair of accelerators has no route; says how many, and names some.
+        """
+        pair = source * self.fabric.accelerators + target
+        numbers = np.array([self.number.get(title, -1) for title in titles], dtype=np.int64)
+        found = _found(self.key, self.of_key, numbers[group] * self.fabric.accelerators**2 + pair)
+        found = np.where(found < 0, _found(self.pair, self.of_pair, pair), found)
+        missing = np.flatnonzero(found < 0)
+        if len(missing):
+            names = self.fabric.names
+            shown = [f"{names[source[one]]} -> {names[target[one]]}" for one in missing.tolist()]
+            kinds = sorted({titles[number].partition(",")[0] for number in np.unique(group[missing]).tolist()})
+            raise BadInput(
+                f"{len(missing):,} of {len(pair):,} messages of {kinds[0]} have no route: {some(shown)}",
+                where=self.name,
+                remedy="route this layout on this fabric and placement, as weft route --plan does",
+            )
+        return self.routes.of(found)
+
+
+def _found(keys: Ints, values: Ints, wanted: Ints) -> Ints:
+    """The value of each wanted key among sorted ones, or -1."""
+    if not len(keys):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[place] == wanted, values[place], -1)
+
+
+def _merged(routes: Routes, flow: Ints, bytes_: Floats, count: int) -> Routes:
+    """One route a flow from those of its parts, by their shares of its bytes."""
+    order = np.argsort(flow, kind="stable")
+    share = bytes_ / np.bincount(flow, bytes_, count)[flow]
+    parts = routes.of(order)
+    if count == len(flow):
+        return parts
+    lengths = np.diff(parts.indptr)
+    links = int(parts.links.max(initial=-1)) + 1
+    entry = np.repeat(flow[order], lengths) * links + parts.links
+    kept, at = np.unique(entry, return_inverse=True)
+    return Routes(
+        indptr=np.searchsorted(kept, np.arange(count + 1) * links).astype(np.int64),
+        links=kept % links,
+        usage=np.bincount(at, parts.usage * np.repeat(share[order], lengths)).astype(np.float64),
+        latency_s=np.bincount(flow, share * routes.latency_s, count).astype(np.float64),
+    )

@@ -1,0 +1,119 @@
+"""``weft.simulate``: flow by flow, a scenario file or one iteration of a job on a fabric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput
+from weft.verbs.networks import RadixOptions, fabric_of, placement_of, routes_of
+from weft.verbs.options import given_options, option, options_of, verb
+from weft.verbs.shared import CalibrationOptions, PlannedOptions, RecipeOptions, constants_of, subject_of
+
+if TYPE_CHECKING:
+    from weft.fabric import Fabric
+    from weft.fabric.placement import Placement
+    from weft.routing.report import RouteReport
+    from weft.simulation.flows.records import Mode
+    from weft.simulation.flows.report import ScenarioReport
+    from weft.simulation.iteration.report import IterationReport
+    from weft.verbs.shared import ClusterSource, JobSource, LayoutSource
+
+USAGE = "weft simulate MODEL CLUSTER --layout tp=8,pp=4 | weft simulate --plan FILE | weft simulate --flows FILE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(PlannedOptions, RadixOptions, CalibrationOptions, RecipeOptions):
+    """What is simulated, and how flows find their way."""
+
+    flows: str | None = option(None, "A plain scenario: hosts, links, flows with their paths.", metavar="FILE")
+    mode: str = option("fair", "How the flows of a scenario share links.", choices=("fair", "shortest-remaining"))
+    fabric: str | Fabric | None = option(None, "Network to build, or a fabric file.", metavar="KIND|FILE")
+    routing: str = option(
+        "ecmp",
+        "How paths are chosen; planned: by the routers of weft route, for this job's flows.",
+        choices=("ecmp", "spray", "random", "planned"),
+    )
+    routes: str | RouteReport | None = option(None, "Routes of weft route --format json --paths.", metavar="FILE")
+    placement: str | Placement | None = option(
+        None, "Hosts in rank order, as CSV or a hostfile (default: rank r on accelerator r).", metavar="FILE"
+    )
+    seed: int = option(0, "Seed of hashed and random paths.")
+    full: bool = option(False, "Every flow in time instead of equal groups once (small jobs).")
+
+
+@verb(SimulateOptions)
+def simulate(
+    model: JobSource | None = None,
+    cluster: ClusterSource | None = None,
+    layout: LayoutSource | None = None,
+    options: SimulateOptions | None = None,
+    **given: Any,
+) -> IterationReport | ScenarioReport:
+    """One iteration of a job flow by flow on a network, or the flows of a scenario file.
+
+    >>> import weft
+    >>> found = weft.simulate("gpt2-124m", "a100-16", "dp=16", fabric="rail-only", batch=64)
+    >>> found.result.lower_bound_s < found.iteration_s
+    True
+
+    Args:
+        model: as for ``weft.plan``; left out with ``plan`` and ``flows``.
+        cluster: as for ``weft.plan``; left out with ``plan`` and ``flows``.
+        layout: as text or as a record.
+        options: the options as a record instead of keywords.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used, a layout that cannot run the job, or flows
+            without a path or a route.
+    """
+    asked = given_options(SimulateOptions, options, given | ({} if layout is None else {"layout": layout}))
+    if asked.flows is not None:
+        return _scenario(model, cluster, asked, asked.flows)
+    if asked.mode != "fair":
+        raise BadInput("--mode goes with --flows only", where="simulate", remedy="drop it")
+    subject = subject_of(model, cluster, asked, asked, verb="simulate", usage=USAGE)
+    from weft.simulation.iteration.report import IterationReport
+    from weft.simulation.iteration.simulate import simulate_iteration
+    from weft.simulation.routes.traffic import planned_routes
+
+    job, where, cut = subject.job, subject.cluster, subject.layout
+    fabric, constants = fabric_of(asked.fabric, where, asked.radix), constants_of(asked, where)
+    placement = placement_of(asked.placement, fabric, cut.world)
+    planned = asked.routing == "planned"
+    routes = None
+    if asked.routes is not None:
+        if asked.routing != "ecmp":
+            raise BadInput("goes without --routes", where=f"--routing {asked.routing}", remedy="drop one of them")
+        routes = routes_of(asked.routes, fabric)
+    elif planned:
+        routes = planned_routes(job, where, cut, fabric, placement=placement, constants=constants, seed=asked.seed)
+    found = simulate_iteration(
+        job,
+        where,
+        cut,
+        fabric,
+        routing="ecmp" if planned else asked.routing,
+        seed=asked.seed,
+        constants=constants,
+        placement=placement,
+        routes=routes,
+        full=asked.full,
+    )
+    return IterationReport(job=job, cluster=where, layout=cut, fabric=fabric, result=found)
+
+
+def _scenario(
+    model: JobSource | None, cluster: ClusterSource | None, asked: SimulateOptions, path: str
+) -> ScenarioReport:
+    beside = [one for one in options_of(SimulateOptions) if one.name not in ("flows", "mode")]
+    if model is not None or cluster is not None or any(getattr(asked, one.name) != one.default for one in beside):
+        raise BadInput("--flows goes with --mode, --format and -o only", where="simulate", remedy=USAGE)
+    from weft.simulation.flows.engine import run
+    from weft.simulation.flows.report import ScenarioReport
+    from weft.simulation.flows.scenario import read_scenario
+
+    capacity_Bps, traffic, routes = read_scenario(path)
+    mode: Mode = "fair" if asked.mode == "fair" else "shortest-remaining"
+    result = run(capacity_Bps, traffic, routes, mode=mode)
+    return ScenarioReport(capacity_Bps=capacity_Bps, traffic=traffic, result=result)

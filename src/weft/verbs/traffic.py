@@ -1,0 +1,249 @@
+"""The fabric and the flows that the verbs of ``weft route`` work on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weft.errors import BadInput
+from weft.verbs.networks import FileOptions, RadixOptions, fabric_file, fabric_of, is_file, placement_of
+from weft.verbs.options import option
+from weft.verbs.shared import CalibrationOptions, cluster_of, constants_of, planned_subject
+
+if TYPE_CHECKING:
+    from weft.cluster import Calibration, Cluster
+    from weft.fabric import Fabric
+    from weft.fabric.placement import Placement
+    from weft.routing import JobTraffic
+    from weft.search import Plan
+    from weft.verbs.shared import Subject
+
+_NUMBERED = re.compile(r"\s*\S+\s+\S+(\s+[0-9]{1,9})?\s*")
+SOURCES = (
+    "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --matrix FILE.cm or --job 'MODEL LAYOUT'"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(FileOptions, RadixOptions):
+    """The fabric, of a cluster or of the paper."""
+
+    cluster: str | Cluster | None = option(None, "A cluster by name or TOML file, for its network.", metavar="CLUSTER")
+    fabric: str | Fabric | None = option(
+        None, "Network of --cluster, or a fabric file (default: the paper's 64 ToRs x 32 spines).", metavar="KIND|FILE"
+    )
+    seed: int = option(0, "Seed of hashes, draws and searches.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(CalibrationOptions, NetworkOptions):
+    """The fabric, and the jobs whose flows cross it."""
+
+    plan: tuple[str, ...] | tuple[Plan, ...] = option(
+        (), "JSON of weft plan: its job, cluster and layout; again for more jobs on one fabric.", metavar="FILE"
+    )
+    rank: tuple[int, ...] = option((), "Layout of each --plan, in order (default 1).", metavar="N", least=1)
+    placement: tuple[str, ...] | tuple[Placement, ...] = option(
+        (),
+        "Hosts of each --plan in rank order, as CSV or a hostfile (default: one job behind the other).",
+        metavar="FILE",
+    )
+    job: tuple[str, ...] = option(
+        (),
+        "A planned job of --cluster, rank 0 on accelerator FIRST, as 'llama-3.1-8b tp=8,dp=4 0'.",
+        metavar="'MODEL LAYOUT [FIRST]'",
+    )
+    jobs: tuple[str, ...] = option((), "Job files of the routing paper's code.", metavar="DIR")
+    generate: tuple[str, ...] = option(
+        (), "The paper's workloads made anew (BLOOM, GPT_3, LLaMA2_70B), placed by --seed.", metavar="MODEL:RING,..."
+    )
+    flows: tuple[str, ...] = option((), "Flows: source,target,bytes,...", metavar="FILE.csv")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rank", "placement"):
+            given = len(getattr(self, name))
+            if given > len(self.plan):
+                raise BadInput(
+                    f"{given} given for {len(self.plan)} plans", where=f"--{name}", remedy="give one a --plan"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficOptions(JobOptions):
+    """The fabric, what is down, and whose flows cross it."""
+
+    matrix: tuple[str, ...] = option((), "Connection matrix of htsim, SimAI.", metavar="FILE.cm")
+    failed_spines: int = option(0, "The last N are down.", metavar="N", least=0)
+    failed: tuple[str, ...] = option((), "A switch or a link that is down, by names.", metavar="NODE|A:B")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A fabric with what its links reach, and the accelerators where they are known."""
+
+    fabric: Fabric
+    cluster: Cluster | None
+    constants: Calibration | None
+    subjects: tuple[Subject, ...] = ()
+
+
+def network_of(asked: JobOptions) -> Network:
+    """The fabric, with links at their calibrated share of capacity where a cluster or a plan tells the accelerators.
+
+    Raises:
+        BadInput: a name or a file that cannot be used, or plans of different clusters without one for all.
+    """
+    ranks = (*asked.rank, *[1] * len(asked.plan))
+    plans: tuple[str | Plan, ...] = asked.plan
+    subjects = tuple(planned_subject(plan, rank) for plan, rank in zip(plans, ranks, strict=False))
+    cluster = None if asked.cluster is None else cluster_of(asked.cluster)
+    if cluster is None and subjects:
+        cluster = subjects[0].cluster
+        if len(subjects) > 1 and (
+            asked.fabric is None or (isinstance(asked.fabric, str) and not is_file(asked.fabric))
+        ):
+            problem = f"{len(subjects)} plans need one network"
+            raise BadInput(problem, where="--plan", remedy="add --cluster, or a fabric file")
+    fabric = network_alone(asked, cluster)
+    if cluster is None:
+        return Network(fabric=fabric, cluster=None, constants=None)
+    from weft.cluster.calibration import calibration
+    from weft.simulation.iteration.contention import reached
+
+    constants = constants_of(asked, cluster)
+    known = constants or calibration(cluster.accelerator.name)
+    return Network(fabric=reached(fabric, known), cluster=cluster, constants=constants, subjects=subjects)
+
+
+def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
+    """The fabric at the speed of its links.
+
+    Raises:
+        BadInput: a name or a file that cannot be used.
+    """
+    if asked.fabric is None and cluster is None:
+        from weft.interop.traffic.routing_jobs import paper_fabric
+
+        return paper_fabric()
+    if isinstance(asked.fabric, str) and is_file(asked.fabric):
+        return fabric_file(asked.fabric, asked)
+    return fabric_of(asked.fabric, cluster, asked.radix)
+
+
+def jobs_of(asked: JobOptions, found: Network) -> list[JobTraffic]:
+    """The flows of ``plan`` and ``job``, one job behind the other where nothing else is said.
+
+    Raises:
+        BadInput: a text, a plan or a placement that cannot be used.
+    """
+    from weft.fabric.placement import Placement
+    from weft.layout.text import parse_layout
+    from weft.model import resolve_job
+    from weft.simulation.routes.traffic import planned_traffic
+
+    parts: list[JobTraffic] = []
+    free = 0
+    for number, subject in enumerate(found.subjects):
+        world = subject.layout.world
+        given = asked.placement[number] if number < len(asked.placement) else None
+        placement = placement_of(given, found.fabric, world) or Placement.in_order(world, first=free)
+        name = subject.job.model.name if len(found.subjects) == 1 else f"plan {number}: {subject.job.model.name}"
+        parts.append(
+            planned_traffic(
+                subject.job,
+                subject.cluster,
+                subject.layout,
+                found.fabric,
+                placement=placement,
+                name=name,
+                constants=found.constants,
+            )
+        )
+        free = int(placement.accelerators.max()) + 1
+    for number, text in enumerate(asked.job):
+        if found.cluster is None or not _NUMBERED.fullmatch(text):
+            raise BadInput(
+                f"{text!r} is no planned job",
+                where="--job",
+                remedy="write 'llama-3.1-8b tp=8,dp=4 0' and give --cluster",
+            )
+        words = text.split()
+        first = int(words[2]) if len(words) == 3 else free
+        layout, name = parse_layout(words[1]).complete(), f"job {number}: {words[0]}"
+        placement = Placement.in_order(layout.world, first=first)
+        job = resolve_job(words[0])
+        parts.append(
+            planned_traffic(
+                job, found.cluster, layout, found.fabric, placement=placement, name=name, constants=found.constants
+            )
+        )
+        free = first + layout.world
+    return parts
+
+
+def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTraffic]:
+    """The fabric with what is down, and all traffic asked for.
+
+    Raises:
+        BadInput: no traffic, options that do not go together, or unknown names.
+    """
+    from weft.interop.traffic.flow_tables import read_csv, read_matrix
+    from weft.interop.traffic.routing_jobs import numbering, read_jobs
+    from weft.routing.generate import generate
+    from weft.routing.traffic import merged
+
+    if asked.job and asked.cluster is None and not asked.plan:
+        raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
+    found = network_of(asked)
+    whole = found.fabric
+    parts = [*more, *(read_jobs(folder, numbering(whole)) for folder in asked.jobs)]
+    parts += [read_csv(path, whole) for path in asked.flows]
+    parts += [read_matrix(path) for path in asked.matrix]
+    if asked.generate:
+        parts.append(generate(whole, asked_jobs(",".join(asked.generate)), seed=asked.seed))
+    parts += jobs_of(asked, found)
+    if not parts:
+        raise BadInput("no traffic is given", where="weft route", remedy=f"add {SOURCES}")
+    return failed(whole, asked.failed_spines, asked.failed), merged(parts)
+
+
+def failed(fabric: Fabric, spines: int, names: Sequence[str]) -> Fabric:
+    """The fabric with its last ``spines`` spines and the named switches and links down.
+
+    Raises:
+        BadInput: more spines than there are, or an unknown name.
+    """
+    import numpy as np
+
+    from weft.simulation.routes.evaluation import with_spines_down
+
+    fabric = with_spines_down(fabric, spines)
+    number = {name: node for node, name in enumerate(fabric.names)} if names else {}
+    for name in names:
+        if name in number:
+            fabric = fabric.failed(nodes=np.array([number[name]]))
+            continue
+        ends = [number.get(end, -1) for end in name.split(":")]
+        joined = (fabric.source == ends[0]) & (fabric.target == ends[-1])
+        if len(ends) != 2 or not joined.any():
+            raise BadInput(
+                f"{name!r} is no switch and no link of {fabric.name}",
+                where="--failed",
+                remedy=f"use names like {fabric.names[-1]}, or two joined nodes as A:B",
+            )
+        fabric = fabric.failed(links=np.flatnonzero(joined))
+    return fabric
+
+
+def asked_jobs(text: str) -> list[tuple[str, int]]:
+    """Models and ring sizes of ``--generate``."""
+    jobs = []
+    for word in text.split(","):
+        name, _, ring = word.strip().partition(":")
+        if not (ring.isascii() and ring.isdigit() and len(ring) < 7):
+            raise BadInput(f"{word!r} has no ring size", where="--generate", remedy="write BLOOM:4,GPT_3:2")
+        jobs.append((name, int(ring)))
+    return jobs
