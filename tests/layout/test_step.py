@@ -579,8 +579,8 @@ def test_estimator_simulator_and_step_are_one_list(software: Software, cut: tupl
     the one that communicates longest."""
     job, layout = cut
     assume(software is not RUNTIME or job.model is not ROUTED)
-    constants = replace(NO_LAUNCH, shard_collectives=software.pieces)
-    estimator = Estimator(job, CLUSTER, constants, software)
+    constants = replace(NO_LAUNCH, shard_collectives=software.pieces, software=software.name)
+    estimator = Estimator(job, CLUSTER, constants)
     table = LayoutTable.of([layout])
     step = Step(job.model, job.recipe, table, estimator.software)
     stages = range(layout.pipeline)
@@ -625,7 +625,7 @@ def test_the_runtime_issues_what_the_simulator_draws(model: Model, data: st.Data
         stages = [step_collectives(model, job.recipe, layout, stage=stage) for stage in range(layout.pipeline)]
     except BadInput:
         assume(False)
-    estimator = Estimator(job, CLUSTER, NO_LAUNCH, RUNTIME)
+    estimator = Estimator(job, CLUSTER, replace(NO_LAUNCH, software=RUNTIME.name))
     for stage, issued in enumerate(stages):
         found: dict[tuple[str, tuple[str, ...]], list[float]] = {}
         for issue, times in issued.items():
@@ -647,7 +647,7 @@ def test_bytes_over_z_of_both_softwares(software: Software, gathered_bytes: floa
     keeps for backward what recomputation gathered, Weft's runtime gathers again, but not the embedding."""
     job = resolve_job("llama-2-7b", RecipeChanges(global_batch=256, sequence=4096))
     layout = Layout(z=64, recompute="full", micro_batch=1)
-    estimator = Estimator(job, load_cluster("h100-64"), software=software)
+    estimator = Estimator(job, load_cluster("h100-64"), replace(NO_LAUNCH, software=software.name))
     found = drawn_by_the_simulator(estimator, layout, 0)
     moved = sum(bytes_ for (kind, axes), (bytes_, _) in found.items() if axes == ("z",) and kind != "all-reduce")
     assert moved == pytest.approx(gathered_bytes, rel=0.01)

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from weft.errors import BadInput
+from weft.errors import BadInput, UnknownName
 
 
 def _constant(default: float, unit: str, low: float, high: float, source: str) -> Any:
@@ -32,6 +32,8 @@ class Calibration:
     """Whether the constants were set with measured training runs."""
     shipped: bool = False
     """Whether they are Weft's own, whose errors are known."""
+    software: str = "by block"
+    """How the software gathers and reduces weights: one of ``SOFTWARES``."""
     gemm_efficiency: float = _constant(0.85, "of peak", 0.4, 1.0, _PUBLIC)
     """Share of the matrix peak that a large, well-shaped 16-bit GEMM reaches."""
     gemm_share: float = _constant(1.0, "ratio", 0.6, 1.1, "cuBLAS release notes: gains between versions")
@@ -117,7 +119,9 @@ def constants() -> tuple[tuple[str, str, float, float, str], ...]:
     )
 
 
-NOTES = ("source", "provenance", "like", "fitted")
+SOFTWARES = ("by block", "weft.runtime")
+"""Ways of keeping weights together, as ``weft.layout.step`` lists them."""
+NOTES = ("source", "provenance", "like", "fitted", "software")
 """Fields of a table that are no constants."""
 STACK = "stack."
 """Before the name of a training software in the name of its table."""
@@ -212,7 +216,12 @@ def calibration_from(tables: Tables, accelerator: str, stack: str | None = None)
         table = tables.tables[name]
         known = table.get("provenance", found.provenance)
         found = replace(found, name=f"{found.name}, {name}" if found.name != "default" else name)
-        found = with_constants(replace(found, provenance=known), table, where=f"{tables.where} [{name}]")
+        software = table.get("software", found.software)
+        if software not in SOFTWARES:
+            raise UnknownName("software", str(software), SOFTWARES, where=f"{tables.where} [{name}]")
+        found = with_constants(
+            replace(found, provenance=known, software=software), table, where=f"{tables.where} [{name}]"
+        )
     return found
 
 

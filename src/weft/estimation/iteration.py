@@ -25,7 +25,7 @@ from weft.estimation.stage_memory import StageMemory
 from weft.estimation.synchronisation import StepSynchronisation
 from weft.layout.schedule import bubble_s
 from weft.layout.stages import stage_table
-from weft.layout.step import BLOCKWISE, Software
+from weft.layout.step import SOFTWARES
 from weft.layout.table import Floats, Index, LayoutTable, collapse
 from weft.model.job import Job
 
@@ -55,19 +55,18 @@ class Estimator:
     Args:
         job: model and recipe.
         cluster: accelerators and tiers.
-        constants: calibration; the shipped one of the accelerator by default.
-        software: what it does with weights.
+        constants: calibration, which also says what the software does with weights; the shipped one of the
+            accelerator by default.
 
     Raises:
         Unsupported: the accelerator lacks the recipe's precision.
     """
 
-    def __init__(
-        self, job: Job, cluster: Cluster, constants: Calibration | None = None, software: Software = BLOCKWISE
-    ) -> None:
+    def __init__(self, job: Job, cluster: Cluster, constants: Calibration | None = None) -> None:
         self.job, self.cluster = job, cluster
         self.constants = constants or calibration(cluster.accelerator.name)
-        self.software = replace(software, pieces=self.constants.shard_collectives)
+        software = SOFTWARES[self.constants.software]
+        self.software = software if software.by_matrix else replace(software, pieces=self.constants.shard_collectives)
         self.network = Network.of(cluster, self.constants)
         self.kernels = Kernels(cluster.accelerator, self.constants, job.recipe.precision)
         self.kernels.peak(core=False)

@@ -73,6 +73,10 @@ BLOCKWISE = Software(name="by block", by_matrix=False, replay_gathers=0, embeddi
 RUNTIME = Software(name="weft.runtime", by_matrix=True, replay_gathers=1, embedding_gathers=0, scalars=True)
 
 
+SOFTWARES = {software.name: software for software in (BLOCKWISE, RUNTIME)}
+"""By the name that ``weft.cluster.calibration.Calibration.software`` gives."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
     """How ``weft.runtime`` trains: ``weight_cache`` keeps matrices gathered over z for the whole step, ``clip``

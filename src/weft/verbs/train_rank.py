@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -327,9 +327,13 @@ def _predicted_time(request: Request) -> PredictedTime | None:
     if request.cluster is None:
         return None
     if request.layout.pipeline > 1:
+        from weft.cluster import calibration
         from weft.estimation import estimate
+        from weft.layout.step import RUNTIME
 
-        found = estimate(request.job, request.cluster, [request.layout], request.calibration)[0]
+        constants = request.calibration or calibration(request.cluster.accelerator.name)
+        own = replace(constants, software=RUNTIME.name)
+        found = estimate(request.job, request.cluster, [request.layout], own)[0]
         return PredictedTime(seconds=found.iteration_s, exposed_s=None)
     from weft.simulation.step.clock import predict_on
 
