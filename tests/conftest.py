@@ -4,7 +4,7 @@ Folders run on all cores (at most 8); a named file or test runs in this process,
 everything with ``-n 0``, ``--pdb`` or ``-p no:xdist``.
 
 A test states ``max_examples`` only where an example is dear.  Hypothesis has no deadline, since machines are shared.
-``HYPOTHESIS_PROFILE=thorough`` draws more examples (CI runs it), ``HYPOTHESIS_PROFILE=explore`` draws new ones.
+``HYPOTHESIS_PROFILE=thorough`` draws more examples, ``HYPOTHESIS_PROFILE=explore`` draws new ones.
 """
 
 import os
