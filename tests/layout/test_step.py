@@ -568,12 +568,31 @@ def close(found: Sums, wanted: Sums) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
+SOFTWARES_DRAWN = pytest.mark.parametrize(
     "software", [BLOCKWISE, replace(BLOCKWISE, pieces=3.0), RUNTIME], ids=["block", "pieces", "weft"]
 )
+RARE = [HealthCheck.filter_too_much, HealthCheck.too_slow]
+"""Most random layouts break a rule."""
+FEW = settings(max_examples=15, suppress_health_check=RARE)
+MANY = settings(max_examples=300, suppress_health_check=RARE)
+
+
+@SOFTWARES_DRAWN
 @given(cut=cut_jobs())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+@FEW
 def test_estimator_simulator_and_step_are_one_list(software: Software, cut: tuple[Job, Layout]) -> None:
+    check_one_list(software, cut)
+
+
+@pytest.mark.slow
+@SOFTWARES_DRAWN
+@given(cut=cut_jobs())
+@MANY
+def test_many_layouts_have_one_list(software: Software, cut: tuple[Job, Layout]) -> None:
+    check_one_list(software, cut)
+
+
+def check_one_list(software: Software, cut: tuple[Job, Layout]) -> None:
     """Bytes and calls of every group that the simulator draws, and the seconds that the estimator prices, are
     the sum over the step: the estimator's with kernels of no time and no overlap, in which the slowest stage is
     the one that communicates longest."""
@@ -614,10 +633,22 @@ def sent(call: Call) -> bool:
     return call.name == "stage-boundary"
 
 
-@pytest.mark.parametrize("model", [GPT, UNTIED, LLAMA], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [GPT, UNTIED, LLAMA], ids=["tied", "untied", "llama"])
 @given(data=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
+@FEW
 def test_the_runtime_issues_what_the_simulator_draws(model: Model, data: st.DataObject) -> None:
+    check_issues(model, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [GPT, UNTIED, LLAMA], ids=["tied", "untied", "llama"])
+@given(data=st.data())
+@MANY
+def test_the_runtime_issues_what_the_simulator_draws_of_many(model: Model, data: st.DataObject) -> None:
+    check_issues(model, data)
+
+
+def check_issues(model: Model, data: st.DataObject) -> None:
     """``step_collectives``, which traces of the runtime equal (tests/runtime/measure/test_trace.py), adds up to
     the bytes and calls that the simulator draws of the same software."""
     job, layout = data.draw(cut_jobs((model,)))
