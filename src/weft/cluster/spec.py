@@ -16,11 +16,9 @@ TierKind = Literal["ring", "fully-connected", "switch"]
 class Accelerator:
     """One accelerator as its scheduler sees it (one GCD of an MI250X, one GPU of a GB200).
 
-    Peaks are dense (no sparsity), in FLOP/s; 0 means the format has no matrix units.  ``memory_Bps`` is the
-    peak of
-    its HBM.  ``scale_up_Bps`` and ``nic_Bps`` are bytes/s per accelerator and direction.
-    ``multiprocessors`` counts
-    SMs or compute units; ``power_w`` is the board's limit; ``host_Bps`` its path to host memory, per
+    Peaks are dense (no sparsity), in FLOP/s; 0 means the format has no matrix units.  ``memory_Bps`` is the peak
+    of its HBM.  ``scale_up_Bps`` and ``nic_Bps`` are bytes/s per accelerator and direction.  ``multiprocessors``
+    counts SMs or compute units; ``power_w`` is the board's limit; ``host_Bps`` its path to host memory, per
     direction.
     """
 
@@ -69,10 +67,9 @@ class Tier:
     """One dimension of the network.
 
     ``size`` is how many units of the next inner tier (accelerators, for the innermost) it joins.
-    ``bandwidth_Bps`` is
-    per accelerator and direction before ``oversubscription`` (>= 1) divides it; ``latency_s`` is one hop
-    through it.
-    ``in_network_reduction``: its switches can reduce (NVLink SHARP, Quantum SHARP).
+    ``bandwidth_Bps`` is per accelerator and direction before ``oversubscription`` (>= 1) divides it;
+    ``latency_s`` is one hop through it. ``in_network_reduction``: its switches can reduce (NVLink SHARP, Quantum
+    SHARP).
     """
 
     name: str

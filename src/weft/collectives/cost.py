@@ -1,14 +1,10 @@
 """What a collective costs, in closed form: one place for every kind, algorithm and protocol.
 
-A group spreads over the network's tiers (``weft.layout.mesh.Spread``).  A ring of all its ranks crosses
-tier k
+A group spreads over the network's tiers (``weft.layout.mesh.Spread``).  A ring of all its ranks crosses tier k
 with the NICs of the ranks that share one unit below it, so a rank's share of the crossing is 1/members; the
-slowest tier bounds
-the pipelined ring.  As in NCCL's tuning model (its ``tuning.cc``) time is latency of the steps plus bytes
-over
-bandwidth, for each algorithm (ring, double binary tree, in-switch reduction) and protocol (LL, LL128,
-Simple), and the
-library takes the fastest.
+slowest tier bounds the pipelined ring.  As in NCCL's tuning model (its ``tuning.cc``) time is latency of the
+steps plus bytes over bandwidth, for each algorithm (ring, double binary tree, in-switch reduction) and protocol
+(LL, LL128, Simple), and the library takes the fastest.
 """
 
 from __future__ import annotations
@@ -29,9 +25,8 @@ from weft.layout.table import Floats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """How data and flags travel: share of the bandwidth, and seconds that a step inside and between domains
-    costs on
-    top of the tier's own latency."""
+    """How data and flags travel: share of the bandwidth, and seconds that a step inside and between domains costs
+    on top of the tier's own latency."""
 
     name: str
     bandwidth: float
@@ -44,8 +39,7 @@ PROTOCOLS = (
     Protocol(name="LL128", bandwidth=0.92, inside_s=1.3e-6, outside_s=1.3e-6),
     Protocol(name="Simple", bandwidth=1.0, inside_s=2.8e-6, outside_s=11.3e-6),
 )
-"""What NCCL's tuning tables give a ring's step beyond that of LL, which is the latency of the tier (LL and
-LL128
+"""What NCCL's tuning tables give a ring's step beyond that of LL, which is the latency of the tier (LL and LL128
 carry flags in half and in one sixteenth of the line)."""
 
 Pattern = Literal["ring", "pairs", "neighbour"]
@@ -100,10 +94,9 @@ def collective_s(
 ) -> Floats:
     """Seconds of one collective; 0 where there is nothing to move or nobody to move it to.
 
-    ``bytes_`` is the full buffer, as ``weft.layout.operations.Collective`` defines it.  An ``exchange`` is
-    one step of a
-    ring; the caller multiplies by the steps.  With ``copies`` the all-to-all sends that many copies of each
-    element to random ranks, of which a unit of a tier gets one and passes it on inside.
+    ``bytes_`` is the full buffer, as ``weft.layout.operations.Collective`` defines it.  An ``exchange`` is one
+    step of a ring; the caller multiplies by the steps.  With ``copies`` the all-to-all sends that many copies of
+    each element to random ranks, of which a unit of a tier gets one and passes it on inside.
     """
     if kind == "all-to-all":
         seconds = _all_to_all(bytes_, group, network, copies)
@@ -121,11 +114,9 @@ def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: 
     """No algorithm is faster: what the ranks of each unit must pass to the rest, over the peak of their
     links there.
 
-    Of u units each lacks (u-1)/u of a gathered buffer, whatever the algorithm.  An all-reduce passes that
-    twice, or
-    the buffer once through a tier that reduces.  Links of the scale-up domain and of the NIC count together
-    for
-    what leaves a rank.
+    Of u units each lacks (u-1)/u of a gathered buffer, whatever the algorithm.  An all-reduce passes that twice,
+    or the buffer once through a tier that reduces.  Links of the scale-up domain and of the NIC count together
+    for what leaves a rank.
     """
     if kind in ("send", "exchange"):
         return bytes_ / (network.peak_Bps[0] + max(network.peak_Bps[1:], default=0.0))

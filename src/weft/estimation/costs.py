@@ -24,9 +24,9 @@ class PartCosts:
     """Seconds (and FLOPs) of one block, or of the embedding or head, for one micro-batch on one rank.
 
     Arrays hold one value per distinct mesh; ``tensor_*`` have a leading axis over ``TensorOverlap``.
-    ``*_exposed_s`` is not hidden by overlap inside the block, ``tensor_hidden_s`` is.  ``core_s`` and
-    ``cheap_s`` are what selective
-    recomputation runs again.  ``*_bound_s`` (tensor: x; contract: y) are lower bounds at peak figures.
+    ``*_exposed_s`` is not hidden by overlap inside the block, ``tensor_hidden_s`` is.  ``core_s`` and ``cheap_s``
+    are what selective recomputation runs again.  ``*_bound_s`` (tensor: x; contract: y) are lower bounds at peak
+    figures.
     """
 
     forward_s: Floats
@@ -200,8 +200,7 @@ def _never(collective: Collective, seconds: Floats, times: _Times) -> Floats:
 
 def _behind_other_gradient(collective: Collective, seconds: Floats, times: _Times) -> Floats:
     """The input gradient's collective behind the weight-gradient GEMM, the repeated gather behind the
-    input-gradient
-    GEMM (AxoNN's OAR; Megatron's asynchronous tensor-parallel communication)."""
+    input-gradient GEMM (AxoNN's OAR; Megatron's asynchronous tensor-parallel communication)."""
     other: dict[Phase, Phase] = {"input-gradient": "weight-gradient", "weight-gradient": "input-gradient"}
     gathers_output = collective.kind == "all-gather" and collective.phase == "input-gradient"
     if collective.behind is None or collective.phase == "forward" or gathers_output:

@@ -1,8 +1,8 @@
 """Seconds of one kernel: a roofline with the shape effects that matter.
 
-GEMM time is tiles in waves over the multiprocessors, each tile paying for its depth and its prologue, or
-the operands' traffic to memory,
-whichever is longer (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantization).
+GEMM time is tiles in waves over the multiprocessors, each tile paying for its depth and its prologue, or the
+operands' traffic to memory, whichever is longer (NVIDIA, "Matrix Multiplication Background User's Guide": tile
+and wave quantization).
 """
 
 from __future__ import annotations

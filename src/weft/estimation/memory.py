@@ -1,8 +1,7 @@
 """Activations that one rank keeps for the backward pass.
 
-Activation sizes follow Korthikanti et al. (arXiv 2205.05198, section 4) term by term, so that an unfused
-GPT block with
-dropout keeps s b h (34 + 5 a s / h) bytes, and a flash one drops the score terms.
+Activation sizes follow Korthikanti et al. (arXiv 2205.05198, section 4) term by term, so that an unfused GPT
+block with dropout keeps s b h (34 + 5 a s / h) bytes, and a flash one drops the score terms.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Seconds that depend only on the distinct meshes of a table, each computed once per distinct cause.
 
-A block's cost depends on how the groups that it talks to lie on the tiers, not on the degrees of the other
-axes; weights do not
-depend on the micro-batch.  ``once`` computes a cost on rows that differ in its causes and copies it to the
-rest.
+A block's cost depends on how the groups that it talks to lie on the tiers, not on the degrees of the other axes;
+weights do not depend on the micro-batch.  ``once`` computes a cost on rows that differ in its causes and copies
+it to the rest.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ from weft.layout.table import Floats
 
 @dataclass(frozen=True, slots=True)
 class Slowest:
-    """The stage with the longest micro-batch (its blocks of each kind and times), the largest lower bound
-    of any
+    """The stage with the longest micro-batch (its blocks of each kind and times), the largest lower bound of any
     stage, and sums over all stages."""
 
     counts: list[Floats]

@@ -34,9 +34,9 @@ MODES: tuple[Mode, ...] = ("ecmp", "spray", "random")
 class Net(NamedTuple):
     """Links that are up, by the nodes that they leave and enter, as the compiled loops read them.
 
-    Links out of node ``v`` are ``out_links[out_first[v]:out_first[v+1]]``, and ``in_`` alike, with their far
-    ends and other figures beside; ``members`` lists
-    the accelerators of each domain, ``scope`` all nodes on the scale-up links of the ``scope_of`` a domain.
+    Links out of node ``v`` are ``out_links[out_first[v]:out_first[v+1]]``, and ``in_`` alike, with their far ends
+    and other figures beside; ``members`` lists the accelerators of each domain, ``scope`` all nodes on the
+    scale-up links of the ``scope_of`` a domain.
     """
 
     accelerators: int

@@ -91,11 +91,9 @@ def coordinates(layout: Layout, rank: int) -> dict[str, int]:
 class Spread:
     """How the groups of some axes lie on the tiers.
 
-    ``size`` is the group's size; ``members[k]`` how many of its ranks share one unit of tier ``k`` (inner
-    to outer; the
-    outermost equals ``size``).  Misaligned groups take the share that every unit is sure to hold (a gcd),
-    which
-    never flatters them.  ``axes`` names the groups where one network's contention is known by axes.
+    ``size`` is the group's size; ``members[k]`` how many of its ranks share one unit of tier ``k`` (inner to
+    outer; the outermost equals ``size``).  Misaligned groups take the share that every unit is sure to hold (a
+    gcd), which never flatters them.  ``axes`` names the groups where one network's contention is known by axes.
     """
 
     size: Floats

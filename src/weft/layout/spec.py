@@ -1,12 +1,10 @@
 """How a job is cut: one layout of the mesh.
 
-The mesh of one pipeline stage is ``x * y * context * z * data``; the world multiplies it by ``pipeline``.
-Axes
+The mesh of one pipeline stage is ``x * y * context * z * data``; the world multiplies it by ``pipeline``. Axes
 have one meaning each: ``x`` splits the output features of a normal linear layer and the input features of a
-transposed
-one (Megatron's tensor parallelism), ``y`` splits the other side (AxoNN's column), ``z`` splits batch rows
-and stored
-weights (FSDP / ZeRO-3), ``data`` splits batch rows and replicates weights, ``context`` splits the sequence.
+transposed one (Megatron's tensor parallelism), ``y`` splits the other side (AxoNN's column), ``z`` splits batch
+rows and stored weights (FSDP / ZeRO-3), ``data`` splits batch rows and replicates weights, ``context`` splits the
+sequence.
 """
 
 from __future__ import annotations
@@ -110,17 +108,13 @@ VOCABULARIES: Mapping[str, type[Choice]] = {
 class Layout:
     """Degrees of the mesh axes and the switches that change time or memory.
 
-    ``micro_batch`` counts sequences per data-parallel rank and micro-batch; a rank's share of the global
-    batch is
-    ``micro_batch * micro_batches``.  ``zero`` (0-2) shards over ``data``: 1 the optimizer, 2 gradients too
-    (z > 1 is ZeRO-3).
-    ``recompute_layers`` limits full recomputation to that many layers of a stage (0: all of them).
-    ``overlap_reduce`` hides gradient reduction behind backward (bucketed DDP, AxoNN's ORS);
-    ``overlap_gather`` hides
-    weight gathering behind compute (FSDP prefetch, Megatron's parameter gather, AxoNN's OAG).
-    ``expert`` and ``expert_tensor`` cut the experts of a stage; ``expert * expert_tensor * expert_data`` is
-    the
-    stage's mesh.  ``order`` is the placement, inner to outer.
+    ``micro_batch`` counts sequences per data-parallel rank and micro-batch; a rank's share of the global batch is
+    ``micro_batch * micro_batches``.  ``zero`` (0-2) shards over ``data``: 1 the optimizer, 2 gradients too (z > 1
+    is ZeRO-3).  ``recompute_layers`` limits full recomputation to that many layers of a stage (0: all of them).
+    ``overlap_reduce`` hides gradient reduction behind backward (bucketed DDP, AxoNN's ORS); ``overlap_gather``
+    hides weight gathering behind compute (FSDP prefetch, Megatron's parameter gather, AxoNN's OAG).  ``expert``
+    and ``expert_tensor`` cut the experts of a stage; ``expert * expert_tensor * expert_data`` is the stage's
+    mesh.  ``order`` is the placement, inner to outer.
     """
 
     x: int = 1

@@ -16,9 +16,8 @@ def split_layers(layers: int, chunks: int) -> tuple[int, ...]:
     """Blocks per model chunk, first to last.
 
     An even split where possible; otherwise the chunks that hold one block fewer are taken from the end, the
-    beginning,
-    then inwards, since the embedding and the loss live there (as Llama 3.1 405B was trained: 126 blocks on
-    16 stages).
+    beginning, then inwards, since the embedding and the loss live there (as Llama 3.1 405B was trained: 126
+    blocks on 16 stages).
     """
     base, more = divmod(layers, chunks)
     counts = [base + 1] * chunks if more else [base] * chunks

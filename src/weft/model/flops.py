@@ -10,11 +10,9 @@ def model_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
     """FLOPs of forward and backward of one iteration, without recomputation.
 
     Two FLOPs per multiply-add, backward twice the forward.  Attention scores count the whole square of the
-    sequence (of the
-    window, where it slides) as in PaLM (arXiv 2204.02311, appendix B) and Narayanan et al. (arXiv
-    2104.04473, eq. 3);
-    ``causal`` counts only what the causal mask leaves.  Embedding look-ups, norms and the optimizer are not
-    counted.
+    sequence (of the window, where it slides) as in PaLM (arXiv 2204.02311, appendix B) and Narayanan et al.
+    (arXiv 2104.04473, eq. 3); ``causal`` counts only what the causal mask leaves.  Embedding look-ups, norms and
+    the optimizer are not counted.
     """
     blocks = sum(run.count * block_forward_flops(run.block, recipe, causal=causal) for run in model.runs)
     head = 2.0 * model.hidden * model.vocab * recipe.tokens

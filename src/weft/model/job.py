@@ -19,9 +19,8 @@ AttentionKernel = Literal["flash", "unfused"]
 class Recipe:
     """What one iteration trains on.
 
-    ``global_batch`` counts sequences of ``sequence`` tokens.  ``attention`` is the kernel: ``flash`` skips
-    masked tiles
-    and keeps no score matrix, ``unfused`` computes and stores the full square (Megatron-LM before 2023).
+    ``global_batch`` counts sequences of ``sequence`` tokens.  ``attention`` is the kernel: ``flash`` skips masked
+    tiles and keeps no score matrix, ``unfused`` computes and stores the full square (Megatron-LM before 2023).
     ``dropout`` adds the masks and passes of dropout layers.  ``gradient_bytes`` is the width of gradients as
     accumulated and reduced (4: Megatron's fp32 main gradients; 2: reduced in bf16).
     """

@@ -1,7 +1,6 @@
 """What is trained: a transformer as runs of identical blocks.
 
-A block is a list of (fused) linear layers, an attention core, a feed-forward part and norms.  Parameter
-counts,
+A block is a list of (fused) linear layers, an attention core, a feed-forward part and norms.  Parameter counts,
 FLOPs, tensor sizes and collectives are all derived from ``Block.linears()``, so they cannot disagree.
 """
 
@@ -12,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LinearKind = Literal["normal", "transposed", "replicated"]
-"""How tensor parallelism cuts a linear layer: ``normal`` = output features over x (Megatron's
-column-parallel),
+"""How tensor parallelism cuts a linear layer: ``normal`` = output features over x (Megatron's column-parallel),
 ``transposed`` = input features over x (row-parallel), ``replicated`` = not cut by x."""
 
 LinearPart = Literal["attention", "feed_forward", "expert", "shared_expert", "router"]
@@ -49,10 +47,9 @@ class Linear:
 class Attention:
     """Multi-head, grouped-query or multi-query attention.
 
-    ``window`` is the number of keys a query sees (None: the whole causal prefix).
-    ``extra_parameters`` counts small learned vectors of one layer that are in no linear layer (query/key
-    norms, sinks,
-    learned relative biases).
+    ``window`` is the number of keys a query sees (None: the whole causal prefix). ``extra_parameters`` counts
+    small learned vectors of one layer that are in no linear layer (query/key norms, sinks, learned relative
+    biases).
     """
 
     heads: int
@@ -90,9 +87,8 @@ class Attention:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
 
-    Queries are compressed to ``q_rank`` (None: not compressed), keys and values to ``kv_rank``;
-    ``rope_dim`` features
-    carry positions.  The down-projections are replicated over x, as Megatron-Core does.
+    Queries are compressed to ``q_rank`` (None: not compressed), keys and values to ``kv_rank``; ``rope_dim``
+    features carry positions.  The down-projections are replicated over x, as Megatron-Core does.
     ``extra_parameters`` holds the norms of the compressed vectors.
     """
 
@@ -198,11 +194,9 @@ class MixtureOfExperts:
 class Block:
     """One transformer block.
 
-    ``norms`` counts the norms over the hidden features (2; 4 with Gemma's post-norms; 1 for Falcon-7B's
-    shared norm);
-    ``norm_bias`` is True for LayerNorm with bias.  ``parallel`` blocks run attention and feed-forward from
-    one input
-    (GPT-NeoX, Falcon, PaLM).
+    ``norms`` counts the norms over the hidden features (2; 4 with Gemma's post-norms; 1 for Falcon-7B's shared
+    norm); ``norm_bias`` is True for LayerNorm with bias.  ``parallel`` blocks run attention and feed-forward from
+    one input (GPT-NeoX, Falcon, PaLM).
     """
 
     hidden: int
@@ -249,11 +243,9 @@ class BlockRun:
 class Model:
     """A decoder-only transformer.
 
-    ``positions`` counts rows of a learned position table (0 for rotary or ALiBi).  ``prediction_layers``
-    counts
-    multi-token-prediction modules after the last block (DeepSeek-V3: one extra block, a 2h x h projection
-    and norms);
-    they share embedding and head.  ``embedding_norm`` adds a norm after the embedding (BLOOM).
+    ``positions`` counts rows of a learned position table (0 for rotary or ALiBi).  ``prediction_layers`` counts
+    multi-token-prediction modules after the last block (DeepSeek-V3: one extra block, a 2h x h projection and
+    norms); they share embedding and head.  ``embedding_norm`` adds a norm after the embedding (BLOOM).
     ``embedding_features`` is the width of the embedding when it differs from ``hidden`` (OPT-350M).
     """
 

@@ -107,9 +107,8 @@ def paths_of(asked: Problem, *, most: int = MOST_COLUMNS) -> Paths | None:
 
 
 def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) -> float | None:
-    """The least congestion of flows that may split over all their paths; None where the LP is too large, or
-    does not
-    have all paths.
+    """The least congestion of flows that may split over all their paths; None where the LP is too large, or does
+    not have all paths.
 
     For equal flows it is rounded up to whole flows, unless they are sprayed (not ``whole``), or a link that
     is no choice decides it.

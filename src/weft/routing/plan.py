@@ -43,10 +43,10 @@ DIGITS = 9
 class RoutePlan:
     """Routes of every flow of ``traffic`` (which is split where the router splits).
 
-    ``alpha`` is the congestion: demand over capacity of the busiest link, with equal flows the number of
-    flows on it; ``alpha_bound`` is what no routes of these flows stay below, proved by ``bound_by`` (sprayed
-    flows count as fluid, others as whole).
-    ``load`` is every link's, ``rates_Bps`` the max-min fair rates while all flows send at once.
+    ``alpha`` is the congestion: demand over capacity of the busiest link, with equal flows the number of flows on
+    it; ``alpha_bound`` is what no routes of these flows stay below, proved by ``bound_by`` (sprayed flows count
+    as fluid, others as whole). ``load`` is every link's, ``rates_Bps`` the max-min fair rates while all flows
+    send at once.
     """
 
     fabric: Fabric
@@ -93,8 +93,7 @@ def plan(
         seed: of hashes, draws and searches.
         split: into how many parts "split" cuts each flow.
         objective: see ``weft.routing.plan``.
-        bound: "cuts": closed form; "lp": also the fractional optimum; "auto": the LP where the routes are
-        above
+        bound: "cuts": closed form; "lp": also the fractional optimum; "auto": the LP where the routes are above
             the cuts and it is small.
         time_limit_s: of "ilp".
 

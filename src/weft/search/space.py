@@ -27,8 +27,7 @@ RECOMPUTE_SHARES = (0.25, 0.5, 0.75)
 class Space:
     """What a search may turn.
 
-    Degrees run over all divisors; ``fixed`` pins a field of ``Layout`` to values, ``maximum`` bounds a
-    degree.
+    Degrees run over all divisors; ``fixed`` pins a field of ``Layout`` to values, ``maximum`` bounds a degree.
     The other fields list the values of each switch.
     """
 

@@ -150,8 +150,7 @@ def write_job(traffic: JobTraffic, job: int, numbering: Numbering | None = None)
 
     Raises:
         Unsupported: the format cannot hold the job: flows that are no rings with their rounds, with bounded
-        rates,
-            over several queue pairs, or with sizes or times that are not whole.
+            rates, over several queue pairs, or with sizes or times that are not whole.
     """
     form = numbering or Numbering()
     flows = np.flatnonzero(traffic.flow_job == job)

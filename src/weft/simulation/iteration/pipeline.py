@@ -241,9 +241,8 @@ class Pipeline:
         return waits
 
     def _reduced(self, stage: int, column: int, placed: Placed, before: list[int], earlier: list[int]) -> int:
-        """A chunk's gradients: all but the last bucket beside the backward pass, the last behind it, after
-        those of
-        ``earlier`` chunks."""
+        """A chunk's gradients: all but the last bucket beside the backward pass, the last behind it, after those
+        of ``earlier`` chunks."""
         step = self.clock.step
         if step.reduce_s <= 0:
             return before[0] if len(before) == 1 else self.graph.add("end", 0.0, before)

@@ -1,8 +1,8 @@
 """What one rank does in a training step of ``weft.runtime``, in order: compute, issue a collective, wait.
 
-The order is that of the runtime's ``linear``, ``vocabulary``, ``overlap`` and ``flat``, with its overlaps;
-sizes are those of ``weft.layout.step``.  Sources: arXiv 2305.13525,
-algorithm 1 and section 4; arXiv 2205.05198, section 4.2.2.
+The order is that of the runtime's ``linear``, ``vocabulary``, ``overlap`` and ``flat``, with its overlaps; sizes
+are those of ``weft.layout.step``.  Sources: arXiv 2305.13525, algorithm 1 and section 4; arXiv 2205.05198,
+section 4.2.2.
 """
 
 from __future__ import annotations
