@@ -16,9 +16,9 @@ from weft.runtime.measure.measured import KINDS, PRECISIONS, Measured, Product, 
 DIGITS = 4
 """Significant digits of what is written."""
 LIMITED = ("kernel_s", "launch_s", "collective_s")
-"""Times of which a note is made where they end at the limit of what is plausible."""
+"""Times that get a note where the fit ends at the limit of what is plausible."""
 ASSUMED_POWER_W = {"cpu": 100.0, "cuda": 500.0}
-"""Of a rank; only what a training run costs in energy depends on it."""
+"""Power of a rank; only the energy of a training run depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

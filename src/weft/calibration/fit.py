@@ -23,7 +23,7 @@ from weft.layout.table import Floats, Index, LayoutTable
 from weft.runtime.measure.measured import MeasuredKind, Product, Sample, measured_axes
 
 BEYOND = 10.0
-"""A fit claims at most so many times the best bandwidth seen, where larger messages would tell."""
+"""A fit claims at most this multiple of the best bandwidth seen; only larger messages would tell more."""
 ROUNDS = 30
 """Most times that a fit chooses algorithms anew."""
 LAUNCHES = 5
@@ -50,7 +50,7 @@ class Line:
     worst: float
 
     def seconds(self, bytes_: float) -> float:
-        """Of a buffer of so many bytes."""
+        """Seconds of a buffer of ``bytes_``."""
         return self.latency_s + self.sent * bytes_ / self.Bps
 
 
@@ -139,8 +139,8 @@ def fit_line(samples: Sequence[Sample]) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """Of the samples of one axis: seconds as ``fixed + hops * latency + paces / bandwidth``, for every
-    algorithm and protocol of ``names`` (rows)."""
+    """The seconds of one axis' samples as ``fixed + hops * latency + paces / bandwidth``, for every algorithm
+    and protocol of ``names`` (rows)."""
 
     names: list[tuple[str, str]]
     seconds: Floats
@@ -298,7 +298,7 @@ def fit_kernels(products: Sequence[Product], chip: Accelerator) -> KernelFit:
 
 
 def _product_s(product: Product, chip: Accelerator, *, depth: float) -> float:
-    """Seconds at the peak, but for the depth of tiles."""
+    """Seconds at the peak, where only the depth of tiles costs anything."""
     ideal = replace(Calibration(), gemm_efficiency=1.0, gemm_depth=depth, kernel_s=0.0)
     sides = (np.array([float(side)]) for side in (product.m, product.n, product.k))
     m, n, k = sides

@@ -36,11 +36,11 @@ class BenchOptions(Options):
     device: str = option("auto", "auto is cuda where each rank has a GPU.", choices=("auto", "cpu", "cuda"))
     sizes: str | None = option(
         None,
-        "Of messages, as 4KiB,1MiB or a range by factors of 4, 4KiB:1GiB (default; on CPUs to 16MiB).",
+        "Message sizes, as 4KiB,1MiB or a range by factors of 4, 4KiB:1GiB (default; on CPUs to 16MiB).",
         metavar="LIST",
     )
     repeats: int = option(10, "Calls of each.", metavar="N", least=1, most=10_000)
-    precision: str = option("fp32,bf16", "Of products.", metavar="LIST")
+    precision: str = option("fp32,bf16", "Precision of products.", metavar="LIST")
     form: str = option("table", "Output.", "--format", choices=("table", "json"))
     output: str | None = option(
         None, "Also write the cluster file that plans read.", "-o", "--output", metavar="FILE.toml"
@@ -55,7 +55,7 @@ class BenchOptions(Options):
 def bench_comm(options: BenchOptions) -> None:
     """Measure collectives per mesh axis, matrix products and memory of this machine.
 
-    Starts the ranks itself, or is one of them under torchrun. Writes a cluster file:
+    The command starts the ranks itself, or is one of them under torchrun. It writes a cluster file:
 
     \b
     weft bench-comm --layout x=2,data=2 -o machine.toml --calibration-output constants.toml
@@ -159,7 +159,7 @@ def _deliver(found: Described, options: BenchOptions) -> None:
 
 
 def _write(found: Described, cluster: str | None, constants: str | None) -> None:
-    """The files that plans read, after a look at whether they can."""
+    """Write the files that plans read, once the cluster has proved readable."""
     from weft.cluster.calibration import write_calibration
     from weft.cluster.files import read_cluster
     from weft.report.tables.measured import cluster_file

@@ -19,7 +19,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Checked(_ParamType):
-    """A value as its record takes it; what is wrong with it the record says, as it does to a caller."""
+    """A value as its record takes it; the record says what is wrong with it, as it does to a caller."""
 
     def __init__(self, kind: str, choices: tuple[str, ...]) -> None:
         self.name, self.choices = kind, choices

@@ -29,8 +29,8 @@ class CalibrateOutput(Options):
 def calibrate(runs: str, options: CalibrateOptions, out: CalibrateOutput) -> None:
     """Fit the constants of accelerators and training software to the measured runs of RUNS.csv.
 
-    The columns are those of weft validate.  One set of constants serves all runs.  What it is worth is
-    told by predicting each model's, and each family's, runs with constants fitted to the others.
+    The columns are those of weft validate.  One set of constants serves all runs.  To
+    tell what it is worth, each model's, and each family's, runs are predicted by constants fitted to the others.
     """
     for path, flag in ((out.output, "--output"), (out.errors, "--errors")):
         check_folder(path, flag)

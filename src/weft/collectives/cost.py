@@ -114,7 +114,7 @@ def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: 
     """No algorithm is faster: what the ranks of each unit must pass to the rest, over the peak of their
     links there.
 
-    Of u units each lacks (u-1)/u of a gathered buffer, whatever the algorithm.  An all-reduce passes that twice,
+    Each of u units lacks (u-1)/u of a gathered buffer, whatever the algorithm.  An all-reduce passes that twice,
     or the buffer once through a tier that reduces.  Links of the scale-up domain and of the NIC count together
     for what leaves a rank.
     """
@@ -156,10 +156,9 @@ def candidates(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Net
 def link_share(kind: TierKind, size: int, units: Floats, pattern: Pattern) -> Floats | float:
     """Share of an accelerator's bandwidth on a tier that a group of ``units`` of its ``size`` can use.
 
-    A switch gives all of it.  Of a fully connected tier the group uses its own links, 1/(size-1) each.  A
-    ring tier has
-    two links per accelerator: a group of all goes around both ways, one of fewer needs each link for the way
-    back; between all pairs a message takes units/4 hops on average.
+    A switch gives all of it.  On a fully connected tier the group uses its own links, 1/(size-1) each.  A
+    ring tier has two links per accelerator: a group of all goes around both ways, one of fewer needs each link
+    for the way back; between all pairs a message takes units/4 hops on average.
     """
     if kind == "switch":
         return 1.0
@@ -250,7 +249,7 @@ def _spread_out(
 
 
 def _distinct(units: Floats, copies: float) -> Floats:
-    """Share of the copies that leave a unit which is left when every other unit gets one at most."""
+    """The share of the copies leaving a unit that remains when every other unit gets at most one."""
     others = np.maximum(units - 1.0, 1e-9)
     reached: Floats = others * (1.0 - (1.0 - 1.0 / np.maximum(units, 1.0)) ** copies)
     return np.where(units > 1, reached * units / (copies * others), 1.0)

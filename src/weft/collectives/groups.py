@@ -28,8 +28,8 @@ def whole_dimensions(dimensions: Sequence[Dimension], chosen: Sequence[int]) -> 
 def part_dimensions(dimensions: Sequence[Dimension], factors: Factors) -> list[tuple[int, Dimension]]:
     """Number and dimension of each part of a group, whose factors are (size, distance in ranks).
 
-    Of a switch a part has all the bandwidth, of all-pairs links those between its members; neighbours on a
-    ring are a line.
+    A part has all the bandwidth of a switch, but only those all-pairs links that join its members; neighbours
+    on a ring are a line.
 
     Raises:
         BadInput: the group does not fit on the dimensions.

@@ -97,8 +97,8 @@ def stage(kind: StageKind, algorithm: Algorithm, size: int) -> Stage:
 
 
 def in_switch_share(size: Number) -> Number:
-    """Of its buffer, what an accelerator sends for an all-reduce in the switch: its part to be added up, and
-    its share of the sums to be copied to all."""
+    """The share of its buffer that an accelerator sends for an all-reduce in the switch: its part to be
+    added up, and its share of the sums to be copied to all."""
     return (size + 1) / size
 
 
@@ -134,7 +134,7 @@ def _all_to_all(algorithm: Algorithm, size: int) -> Stage:
 
 
 def _one_to_all(algorithm: Algorithm, size: int) -> Stage:
-    """A broadcast or reduce; a ring's goes around as a chain."""
+    """A broadcast or reduce; on a ring it passes along a chain."""
     if algorithm in ("ring", "line"):
         return Stage(algorithm=algorithm, sent=float(_open(algorithm, size)), steps=size - 1)
     if algorithm == "direct":

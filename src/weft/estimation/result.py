@@ -114,7 +114,7 @@ class EstimateTable:
 
     @staticmethod
     def joined(tables: Sequence[EstimateTable], rows: Sequence[Index]) -> EstimateTable:
-        """One table of several, each of which has the given rows of it."""
+        """One table made of several, each of which holds the given rows."""
         if len(tables) == 1:
             return tables[0]
         length = sum(map(len, rows))

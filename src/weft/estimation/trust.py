@@ -45,7 +45,7 @@ class Traits:
 
     @classmethod
     def of(cls, job: Job, cluster: Cluster, layout: Layout) -> Traits:
-        """Those of an estimate."""
+        """The traits of an estimate."""
         tables = shipped_tables().used(cluster.accelerator.name)
         return cls(
             accelerator=tables[-1] if tables else cluster.accelerator.name,

@@ -79,8 +79,8 @@ class Collective:
 
     ``elements`` is the full buffer: reduced (all-reduce), gathered (all-gather), before scattering
     (reduce-scatter), sent by one rank to all (all-to-all), passed on per step (exchange) or sent (send).
-    ``behind`` names the GEMM of the same block that overlap can hide it behind.  ``copies`` of each element
-    are among those of an all-to-all of routed tokens.
+    ``behind`` names the GEMM of the same block that overlap can hide it behind.  An all-to-all of
+    routed tokens holds ``copies`` of each element.
     """
 
     name: str

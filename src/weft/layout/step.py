@@ -454,7 +454,7 @@ def _gathered_once(step: Step, stage: HeldChunk) -> Iterator[Call]:
 
 
 def _count(found: Counter[Issue], call: Call, layout: Layout, rounds: int = 1) -> None:
-    """Add a call's issues, but those of nothing and those of a rank alone."""
+    """Add a call's issues, except empty ones and those of a rank alone."""
     axes = ("pipeline",) if call.axes == ("tied",) else wide_axes(layout, real_axes(layout, call.axes))
     times, elements = float(np.max(call.times)), float(np.max(call.elements))
     if not axes or not times or not elements or (call.axes == ("tied",) and layout.pipeline == 1):

@@ -47,7 +47,7 @@ class Linear:
 class Attention:
     """Multi-head, grouped-query or multi-query attention.
 
-    ``window`` is the number of keys a query sees (None: the whole causal prefix). ``extra_parameters`` counts
+    ``window`` is the number of keys a query sees (None: the whole causal prefix).  ``extra_parameters`` counts
     small learned vectors of one layer that are in no linear layer (query/key norms, sinks, learned relative
     biases).
     """

@@ -90,7 +90,7 @@ class Workload:
 
 
 def followers(tasks: Sequence[Task]) -> list[list[int]]:
-    """Of each task, those that wait for it."""
+    """The tasks that wait for each task."""
     found: list[list[int]] = [[] for _ in tasks]
     for number, task in enumerate(tasks):
         for other in task.waits:

@@ -16,7 +16,7 @@ from weft.errors import UnknownName
 from weft.model.workload import Communication, Task, Workload
 
 SCALE = 0.26
-"""Of the inputs' compute times."""
+"""Factor on the inputs' compute times."""
 FP16 = 2.0
 SCALED = f"compute times are those of the public inputs times {SCALE}"
 FUSED = "all gradients are reduced at once"

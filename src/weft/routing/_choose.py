@@ -67,7 +67,7 @@ def skip(top: Any, a: int, a_end: int, b: int, b_end: int) -> Any:
 
 @jit
 def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: bool) -> Any:
-    """The ways up and down with the least peak; of equals the first, or (``smooth``) that with the
+    """The ways up and down with the least peak; among equals the first, or (``smooth``) that with the
     least total.
     """
     found_a, found_b, least, least_total = -1, -1, np.inf, np.inf
@@ -176,7 +176,7 @@ def excess(net: Any, links: Any, way: int, demand: float, target: float) -> floa
 
 @jit
 def cheapest(net: Any, ways: Any, flow: int, target: float) -> Any:
-    """The path from whose links least has to leave; of equals the one whose last guest came longest ago."""
+    """The path from whose links least has to leave; among equals the one whose last guest came longest ago."""
     found_a, found_b, least, oldest = -1, -1, np.inf, np.int64(2**62)
     demand = net.demand[flow]
     a, b = ways.up_first[flow], ways.down_first[flow]

@@ -77,7 +77,7 @@ class Choice:
 
     @property
     def load(self) -> Floats:
-        """Of every link."""
+        """Load of every link."""
         return self._net.load
 
     @property
@@ -88,7 +88,7 @@ class Choice:
     def place(self, order: Ints, *, smooth: bool) -> None:
         """Give the flows of ``order`` without a path the one with the least highest load, one by one.
 
-        Of equals the first is taken, or (``smooth``) the one that adds least to the sum of squared loads.
+        The first of equals is taken, or (``smooth``) the one that adds least to the sum of squared loads.
         """
         _choose.place_all(self._net, self.problem.ways, order, smooth)
 

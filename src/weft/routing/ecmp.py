@@ -49,7 +49,7 @@ def paper_ecmp(asked: Problem) -> tuple[Ints, Ints]:
 
 
 def picked(asked: Problem, turn: Ints) -> tuple[Ints, Ints]:
-    """Of every flow the path with number ``turn`` modulo their count."""
+    """Every flow's path with number ``turn``, modulo the count of its paths."""
     up, down = np.full(len(turn), -1, dtype=np.int64), np.full(len(turn), -1, dtype=np.int64)
     _choose.pick(asked.ways, np.asarray(turn, dtype=np.int64), up, down)
     return up, down

@@ -24,8 +24,8 @@ KINDS: tuple[Kind, ...] = (
 class Event:
     """Something that happened at ``time_s``.
 
-    ``job`` names the job of "job-arrives", "job-ends" and "traffic", ``traffic`` its flows (of "traffic"
-    what was measured, where it was); ``nodes`` are the two ends of a link, or a switch; ``collective`` and
+    ``job`` names the job of "job-arrives", "job-ends" and "traffic", ``traffic`` its flows (for "traffic"
+    those that were measured, if any); ``nodes`` are the two ends of a link, or a switch; ``collective`` and
     ``bytes`` what was measured to begin.  A "tick" says that time has passed.  ``text`` is the event as it
     was read.
     """

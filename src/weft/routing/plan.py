@@ -44,8 +44,8 @@ class RoutePlan:
     """Routes of every flow of ``traffic`` (which is split where the router splits).
 
     ``alpha`` is the congestion: demand over capacity of the busiest link, with equal flows the number of flows on
-    it; ``alpha_bound`` is what no routes of these flows stay below, proved by ``bound_by`` (sprayed flows count
-    as fluid, others as whole). ``load`` is every link's, ``rates_Bps`` the max-min fair rates while all flows
+    it; no routes of these flows have less than ``alpha_bound``, as ``bound_by`` proves (sprayed flows count
+    as fluid, others as whole).  ``load`` is every link's, ``rates_Bps`` the max-min fair rates while all flows
     send at once.
     """
 
@@ -265,7 +265,7 @@ class JobOutcome:
 
 
 def outcomes(traffic: JobTraffic, demand_Bps: Floats, rates: Floats) -> tuple[JobOutcome, ...]:
-    """Of every job, in order."""
+    """What comes of every job, in order."""
     slowest = 1.0 / by_job(traffic, rates / demand_Bps)
     flows = np.bincount(traffic.flow_job, minlength=len(traffic.jobs))
     found = []

@@ -177,7 +177,7 @@ def improve(choice: Choice, low: float) -> None:
 def by_leaves(asked: Problem) -> Ints:
     """The paper's order: the flows into and out of the leaf with most of them first, then of the next.
 
-    Of equals sets that leave (key "a_<leaf>") come before sets that arrive ("b_<leaf>"), by the text of the
+    Among equals, sets that leave (key "a_<leaf>") come before sets that arrive ("b_<leaf>"), by the text of the
     key; flows in a set keep their order.
     """
     fabric = asked.fabric

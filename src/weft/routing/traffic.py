@@ -20,8 +20,7 @@ class JobTraffic:
 
     Flow ``f`` goes from accelerator ``source[f]`` to ``target[f]`` and carries ``bytes[f]`` in every round
     of its ``collective[f]``; its rate never exceeds ``cap_Bps[f]`` (inf: only links bound it).
-    ``queue_pair`` tells the parts of a flow apart that was split over several queue pairs (0 where it was
-    not).
+    Where a flow was split over several queue pairs, ``queue_pair`` tells its parts apart (otherwise it is 0).
 
     Collective ``c`` belongs to ``job[c]`` and has ``rounds[c]`` rounds, each of which begins when the last
     flow of the one before has ended (a ring all-reduce over r ranks: 2 (r-1) rounds).  A job's collectives
@@ -38,7 +37,7 @@ class JobTraffic:
     job: Ints
     rounds: Ints
     names: tuple[str, ...]
-    """Of the collectives."""
+    """Names of the collectives."""
     jobs: tuple[str, ...]
     """Names of the jobs."""
     start_s: Floats

@@ -36,7 +36,7 @@ class Failure:
     """One component down.
 
     ``stranded`` accelerators have no way left to some others, so that the job cannot run on all (``iteration_s`` is
-    then None); otherwise traffic goes around at ``slowdown`` times the iteration.
+    then None); otherwise traffic takes a way around, and an iteration takes ``slowdown`` times as long.
     """
 
     component: str

@@ -30,7 +30,7 @@ ROUTINGS = ("ecmp", "spray", "random")
 class FileOptions(Options):
     """What fabric files may leave out."""
 
-    link_speed: str | float | None = option(None, "Of links whose file has none, as '400 Gb/s'.", metavar="SPEED")
+    link_speed: str | float | None = option(None, "Speed of links that have none, as '400 Gb/s'.", metavar="SPEED")
     hosts: tuple[str, ...] = option((), "Names of hosts where the file does not tell.", metavar="PATTERN")
 
 

@@ -68,8 +68,8 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
     placement: str | Placement | None = option(
         None, "Hosts of --fabric in rank order, CSV or a hostfile.", metavar="FILE"
     )
-    routing: str = option("ecmp", "Of --fabric.", choices=ROUTINGS)
-    seed: int = option(0, "Of hashed and random paths.", metavar="N")
+    routing: str = option("ecmp", "Routing on --fabric.", choices=ROUTINGS)
+    seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
     workload: str | Workload | None = option(None, "A whole iteration instead: see above.", metavar="NAME|FILE")
     groups: str | None = option(None, "Process groups of a Chakra trace, as ASTRA-sim takes them.", metavar="FILE")
 

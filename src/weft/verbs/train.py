@@ -51,7 +51,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     rate: float = option(3e-4, "Learning rate.", metavar="X", least=0, most=10, above=True)
     warmup: int = option(10, "Steps to reach it.", metavar="N", least=0)
     clip: float = option(1.0, "Greatest gradient norm.", metavar="X", least=0, above=True)
-    seed: int = option(0, "Of weights and data.", metavar="N")
+    seed: int = option(0, "Seed of weights and data.", metavar="N")
     device: str = option(
         "auto", "Where ranks compute; auto takes GPUs if there are enough.", choices=("auto", "cpu", "cuda")
     )

@@ -16,7 +16,7 @@ class Plan:
 
     The buffer is ``parts`` equal blocks.  In ``step``, ``source`` sends the ``blocks`` blocks from ``first``
     on, as it held them when the step began; ``adds`` says whether the receiver adds them to its own or keeps
-    them. ``owner`` names the rank that each block of a scattered or gathered buffer belongs to.  Of an
+    them. ``owner`` names the rank that each block of a scattered or gathered buffer belongs to.  In an
     all-to-all, block ``i * size + j`` goes from rank i to rank j and ``parts`` counts the blocks of one rank.
     """
 

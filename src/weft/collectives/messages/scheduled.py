@@ -93,8 +93,8 @@ def _check(schedule: Schedule) -> None:
 
 
 class _Placed(NamedTuple):
-    """A stage: which of its chunk, in which step it begins, and whether a ring is to be gone around
-    backwards, as every other stage is, so that both directions have work."""
+    """A stage: its number in its chunk, the step in which it begins, and whether it goes around a ring
+    backwards, as every other stage does, so that both directions have work."""
 
     chunk: int
     stage: int

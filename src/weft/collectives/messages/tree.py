@@ -13,8 +13,8 @@ from weft.fabric.spec import Ints
 
 
 def halving(size: int) -> Plan:
-    """Reduce-scatter.  Of ``size`` = p + r with p a power of two, r odd ranks fold into their neighbour first
-    and get their block back last."""
+    """Reduce-scatter of ``size`` = p + r ranks with p a power of two: r odd ranks first fold into their
+    neighbours, and last get their blocks back."""
     ends, folded = _ends(size)
     parts = _halves(size, ends)
     if folded:

@@ -25,15 +25,15 @@ from weft.collectives.stages import BALANCED_KINDS
 from weft.fabric.spec import Floats, Ints
 
 SAME_DIGITS = 12
-"""To which windows are the same."""
+"""Significant digits to which windows are compared."""
 TIE = 1e-9
 """Weight of the mean load against the largest: of equal optima, the one that loads the network least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shares:
-    """An optimum: of the bytes, ``share[i]`` takes ``orders[i]`` (a row of dimensions), which bounds the time
-    by ``bound_s``.  ``loads_s`` has the seconds of each dimension (rows) for each way through them."""
+    """An optimum: ``share[i]`` of the bytes takes ``orders[i]`` (a row of dimensions), and no schedule is shorter
+    than ``bound_s``.  ``loads_s`` has the seconds of each dimension (rows) for each way through them."""
 
     orders: Ints
     share: Floats
@@ -69,7 +69,7 @@ def candidates(asked: Request) -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _PerOrder:
-    """Of one chunk with all bytes in each order: its stages, and what latency lies around them."""
+    """The stages of one chunk with all bytes, for each order, and the latency around them."""
 
     order: Ints
     dimension: Ints

@@ -58,11 +58,11 @@ class Request:
         return stage(kind, algorithm, one.size)
 
     def rates_s(self, kind: StageKind) -> Floats:
-        """Of each dimension, the seconds that a byte of a stage's buffer costs."""
+        """The seconds that a byte of a stage's buffer costs on each dimension."""
         return np.array([self.stage(kind, i).sent / one.bandwidth_Bps for i, one in enumerate(self.dimensions)])
 
     def latencies_s(self, kind: StageKind) -> Floats:
-        """Of each dimension, the latency of a stage."""
+        """The latency of a stage on each dimension."""
         return np.array([self.stage(kind, i).steps * one.latency_s for i, one in enumerate(self.dimensions)])
 
     @property

@@ -221,7 +221,7 @@ def _interleaved(share: Floats, count: int) -> tuple[Ints, Floats]:
 
 
 def _stage_numbers(stages: Stages) -> Floats:
-    """Of each stage, how many the chunk has behind it."""
+    """How many stages of its chunk come before each stage."""
     first = np.searchsorted(stages.chunk, stages.chunk)
     return (np.arange(len(first)) - first).astype(np.float64)
 

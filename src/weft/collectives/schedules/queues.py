@@ -53,7 +53,7 @@ class Passages:
 class Chart:
     """When everything happened, in seconds.
 
-    Of each passage: ``admitted_s``, ``moving_s`` (bytes begin to move), ``end_s``.  Of each task:
+    Each passage has ``admitted_s``, ``moving_s`` (bytes begin to move) and ``end_s``; each task has
     ``task_begin_s`` and ``task_end_s``.
     """
 

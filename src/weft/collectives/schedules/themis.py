@@ -20,7 +20,7 @@ from weft.fabric.spec import Ints
 
 Variant = Literal["published", "astra-sim"]
 THRESHOLD = 1 / 16
-"""Of a chunk: loads closer than the time of so small an operation count as balanced."""
+"""Share of a chunk: loads closer than the time of so small an operation count as balanced."""
 
 
 def themis(asked: Request, *, chunks: int = 64, variant: Variant = "published") -> Schedule:

@@ -45,12 +45,12 @@ class Timed:
 
     @property
     def busy_s(self) -> Floats:
-        """Of each dimension, seconds at full bandwidth."""
+        """Seconds of each dimension at full bandwidth."""
         return per_dimension(self.stages, self.stages.work_s, len(self.schedule.request.dimensions))
 
     @property
     def dimension_utilization(self) -> Floats:
-        """Of each dimension, the share of the time that its bandwidth was used."""
+        """The share of the time that each dimension's bandwidth was used."""
         return self.busy_s / self.time_s if self.time_s > 0 else np.zeros_like(self.busy_s)
 
     @property
@@ -62,7 +62,7 @@ class Timed:
 
     @property
     def idle_s(self) -> Floats:
-        """Of each dimension, seconds without bytes to move while the collective was pending."""
+        """Seconds in which each dimension had no bytes to move while the collective was pending."""
         return self.time_s - self.busy_s
 
 

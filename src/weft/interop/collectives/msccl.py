@@ -247,7 +247,7 @@ class Rank:
         return at
 
     def _needed(self, threadblock: Threadblock, after: Iterable[At]) -> list[At]:
-        """The waits that nothing else implies, one of a threadblock at most."""
+        """The waits that nothing else implies, at most one for each threadblock."""
         last: dict[int, int] = {}
         for other, step in after:
             if threadblock.seen.get(other, -1) < step:

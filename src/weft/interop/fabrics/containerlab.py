@@ -54,8 +54,8 @@ def read(text: str, *, where: str = "containerlab", capacity_Bps: float | None =
         capacity_Bps: of links without one, bytes/s per direction.
 
     Raises:
-        BadInput: not YAML or with anchors, no topology, an endpoint that is no node or used
-            twice, a link without capacity, or what ``assemble`` refuses.
+        BadInput: not YAML or with anchors, no topology, an endpoint that is no node or used twice, a link
+            without capacity, or what ``assemble`` refuses.
     """
     top = _table(parse_yaml(text, where=where, remedy=_REMEDY), "the file", where)
     topology = _table(top.get("topology", ""), "topology", where)

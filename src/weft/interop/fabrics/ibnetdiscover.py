@@ -54,7 +54,7 @@ class _Device:
     """Port number."""
     guid: str = ""
     lid: int = 0
-    """Of port 0, as ``guid``."""
+    """LID of port 0, whose GUID is ``guid``."""
     ports: dict[int, _Port] = field(default_factory=dict)
 
 

@@ -5,8 +5,8 @@ The input is one JSON object that gives the output of every node by the node's n
 ``jq -n 'reduce inputs as $i ({}; .[input_filename] = $i)' *.json``.  Nodes without output of their own are
 known from their neighbours.  Names match with or without their domain.
 
-A node is a host if its neighbours hear the capability Station from it and neither Bridge nor Router; of a
-pair of nodes, the one that lists more cables between them is believed.  A cable has the slower of the speeds
+A node is a host if its neighbours hear the capability Station from it and neither Bridge nor Router; where
+two nodes differ on the cables between them, the one that lists more is believed.  A cable has the slower of the speeds
 that its ends tell ("MAU oper type"); virtual ports tell some speed, too.
 """
 
@@ -165,7 +165,7 @@ def _hosts(sights: list[_Sight], patterns: Sequence[str], where: str) -> set[str
 
 
 def _cables(sights: list[_Sight]) -> Iterator[PortCable]:
-    """The cables of every pair of nodes, as the one of them tells that lists more."""
+    """The cables of every pair of nodes, as the node tells that lists more of them."""
     pairs: dict[tuple[str, str], list[_Sight]] = defaultdict(list)
     for sight in sights:
         pairs[sight.node, sight.other].append(sight)

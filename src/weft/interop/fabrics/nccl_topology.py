@@ -36,7 +36,7 @@ class _Server:
     accelerators: list[tuple[Element, str, tuple[str, ...]]] = field(default_factory=list)
     interfaces: list[tuple[Element, tuple[str, ...]]] = field(default_factory=list)
     uplinks: dict[str, tuple[str, float, int]] = field(default_factory=dict)
-    """Of each PCI node: the node above, bytes/s, and its line."""
+    """The node above each PCI node, the bytes/s to it, and the line of the file."""
     cpus: dict[str, int] = field(default_factory=dict)
 
 

@@ -133,7 +133,7 @@ def _rest(words: list[str]) -> str:
 
 
 def _cables(fabric: Fabric, where: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Of every link the opposite one, the number of its cable, and which end of it the link is."""
+    """Every link's opposite, the number of its cable, and which end of the cable the link is."""
     ends = list(zip(fabric.source.tolist(), fabric.target.tolist(), fabric.tier.tolist(), strict=True))
     waiting: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     reverse, cable, end = [-1] * len(ends), [0] * len(ends), [0] * len(ends)

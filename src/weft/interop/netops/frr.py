@@ -96,7 +96,7 @@ def check_parallel(fabric: Fabric, paths: Iterable[PlannedPath], where: str) -> 
 
 
 def _steers(fabric: Fabric, paths: tuple[PlannedPath, ...], headend: Headend) -> dict[int, list[list[_Steer]]]:
-    """Of every headend and destination, the different ways in order of the flows."""
+    """The different ways from a headend to every destination, in order of the flows."""
     found: dict[int, dict[int, list[_Steer]]] = defaultdict(lambda: defaultdict(list))
     for path in paths:
         skip = 1 if headend == "leaf" else 0

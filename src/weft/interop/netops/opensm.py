@@ -51,7 +51,7 @@ class FlowLid:
     collective: str
     queue_pair: int
     guid: int
-    """Of the destination's port."""
+    """GUID of the destination's port."""
     offset: int
     lid: int
 
@@ -75,7 +75,7 @@ class LidTables:
     ports: npt.NDArray[np.uint8]
     planned: Mask
     flows: tuple[FlowLid, ...]
-    """Of the flows that cross the subnet, in their order."""
+    """The flows that cross the subnet, in their order."""
 
     @property
     def planned_entries(self) -> int:
@@ -165,7 +165,7 @@ def _flow_lids(
 def _paths(
     match: Matched, net: Switching, fabric: Fabric, traffic: JobTraffic, routes: Routes, where: str
 ) -> list[tuple[int, Steps]]:
-    """Of each flow, the end where it arrives (-1: without the subnet) and its switches and their links."""
+    """The end where each flow arrives (-1: without the subnet), its switches and their links."""
     if len(routes.indptr) != len(traffic) + 1:
         problem = f"{len(routes.indptr) - 1:,} routes for {len(traffic):,} flows"
         raise BadInput(problem, where=where, remedy="give the routes of these flows")

@@ -31,7 +31,7 @@ class Table:
     guid: int
     name: str
     lid: int
-    """Of the switch itself; 0 where the file does not say."""
+    """LID of the switch itself; 0 where the file does not say."""
     line: int
     ports: dict[int, int]
     owners: dict[int, int]
@@ -85,8 +85,8 @@ def check(text: str, subnet: Subnet, *, where: str = "tables") -> None:
 def lint(text: str, subnet: Subnet, *, where: str = "tables") -> tuple[str, ...]:
     """Problems of the tables of a dump on a subnet; empty where there are none.
 
-    Looks for switches and LIDs that are missing or unknown, ports that lead nowhere or are down, LIDs that do
-    not reach their ports from some switch, loops and, where the switches stand in levels, ways between
+    Problems are switches and LIDs that are missing or unknown, ports that lead nowhere or are down, LIDs that
+    do not reach their ports from some switch, loops and, where the switches stand in levels, ways between
     adapters that go down and then up (credits may wait for each other in a circle).  Between switches, which
     only management crosses, such ways pass: between the roots of a tree there are no others.
 
@@ -193,7 +193,7 @@ class _Walk:
         self.after = self._steps()
 
     def _wiring(self) -> tuple[Ints, Ints]:
-        """Of each switch and port: 1 with a cable that is up, 0 down, -1 without; and the row behind it.
+        """Per switch and port: 1 with a cable that is up, 0 down, -1 without; and the row behind the port.
 
         An adapter's port is ``S + 2`` and its end.
         """
@@ -292,7 +292,7 @@ class _Walk:
             yield f"{times} LIDs go down from {names[0]} to {names[1]} and then up: credits can deadlock"
 
     def _used(self, inner: Mask, onward: Ints) -> Mask:
-        """Where the ways between adapters come along."""
+        """Entries, by switch and LID, that the ways between adapters use."""
         of_adapter = [self.subnet.devices[end.device].kind == ADAPTER for end in self.subnet.ends]
         edge = {switch for end, (switch, _) in self.net.attached.items() if of_adapter[end]}
         used: Mask = np.array([[switch in edge] for switch in self.net.switches]) & np.array(

@@ -368,7 +368,7 @@ MOST_ROWS = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """Of every (source, destination) address, the nodes seen with each UDP source port."""
+    """The nodes seen with each UDP source port, by (source, destination) address."""
 
     seen: dict[tuple[str, str], dict[int, tuple[str, ...]]]
 

@@ -82,8 +82,8 @@ class Matched:
 class Switching:
     """The switches that reach each other over cables that are up (the part with most ends).
 
-    ``inward`` lists of each switch its neighbours, each with its port to the switch; ``attached`` gives of
-    each end in reach the switch and the port that leads to it (0: the switch itself).  ``level`` is the
+    ``inward`` lists the neighbours of each switch, each with its port to the switch; ``attached`` gives the
+    switch of each end in reach and the port that leads to the end (0: the switch itself).  ``level`` is the
     distance from the adapters, None where cables join switches at the same distance.
     """
 
@@ -94,7 +94,7 @@ class Switching:
 
 
 def matched(subnet: Subnet, fabric: Fabric) -> Matched:
-    """Which ports each link of the fabric takes, and the subnet's cables as far up as those links.
+    """The ports that each link of the fabric takes; the subnet's cables are up where the links are.
 
     Raises:
         BadInput: the fabric was not read of the same text: nodes or cables differ.
@@ -219,7 +219,7 @@ def _levels(subnet: Subnet) -> tuple[int, ...] | None:
 
 
 def shortest(net: Switching, target: int, fixed: Mapping[int, tuple[int, int]]) -> dict[int, list[int]]:
-    """Of each switch, the ports on its shortest ways to a switch, besides what some switches do already.
+    """Each switch's ports on its shortest ways to ``target``; ``fixed`` says what some switches do already.
 
     In a fabric with levels a way goes up, then down: switches that reach the target downwards do so, the
     others go up; only those that can do neither take a turn from down to up.

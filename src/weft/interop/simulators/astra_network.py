@@ -132,7 +132,7 @@ def _dimension(row: tuple[str, ...], number: int, where: str) -> Dimension:
 
 
 def _links(kind: DimensionKind, size: int) -> int:
-    """Links that ASTRA-sim's bandwidth counts once and ours in all."""
+    """How many links our bandwidth adds up where ASTRA-sim's is that of one."""
     return size - 1 if kind == "fully-connected" else 1
 
 
@@ -175,8 +175,7 @@ def _latency_text(dimension: Dimension) -> str:
 
 
 def _shortest(value: Decimal, scale: Decimal) -> str:
-    """A number that is ``value`` again as a float once multiplied: as short as a float's text where that
-    does."""
+    """A number whose product with ``scale`` is ``value`` again as a float: a float's text where that is enough."""
     exact = value / scale
     short = repr(float(exact))
     return short if float(Decimal(short) * scale) == float(value) else str(exact)

@@ -49,8 +49,8 @@ def read_trace(
 
     Args:
         path: the .et file.
-        peak_flops: FLOP/s, and
-        memory_Bps: bytes/s, of the accelerator: for nodes that state work but no duration.
+        peak_flops: FLOP/s of the accelerator, for nodes that state work but no duration.
+        memory_Bps: bytes/s of its memory, likewise.
         sizes: of the network's dimensions, inner to outer: for all-gathers, which state one rank's share.
         groups: ranks per process group, as ``read_groups`` reads them.
 

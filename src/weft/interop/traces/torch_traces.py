@@ -48,7 +48,7 @@ def read_torch_trace(path: str | os.PathLike[str]) -> Workload:
 
 
 def _beginning(path: Path) -> bytes:
-    """The first bytes, unpacked; nothing where the readers will say why not."""
+    """The first bytes, unpacked; empty where they cannot be read: the readers will say why."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -59,7 +59,7 @@ def _beginning(path: Path) -> bytes:
 
 
 LARGEST_FILE_BYTES = 256_000_000
-"""Of a file, and of what a compressed file holds."""
+"""Limit of a file, and of what a compressed file holds."""
 
 ELEMENT_BYTES = {
     "float": 4,
@@ -233,7 +233,7 @@ _KINETO_ASSUMPTIONS = (
 def read_kineto(path: str | os.PathLike[str]) -> Workload:
     """The tasks of a trace (.json or .json.gz) of one rank, in the order in which they began.
 
-    Of several devices in a file only the first counts.
+    Where a file has several devices, only the first counts.
 
     Raises:
         BadInput: the file is no trace, has no kernels, or does not say how large its collectives are.
@@ -422,7 +422,7 @@ def _computations(stream: int, kernels: list[_Kernel], pieces: list[tuple[_Kerne
 def _order(
     kernels: list[_Kernel], begins: Floats, ends: Floats, communications: list[_Kernel]
 ) -> tuple[list[int], list[int]]:
-    """Of each communication: how many kernels come before it, and the first of those that come behind it."""
+    """How many kernels come before each communication, and the first of those that come behind it."""
     launched = np.maximum.accumulate(np.array([kernel.launched for kernel in kernels]))
     started, ended, called = (
         np.array([getattr(kernel, name) for kernel in communications], dtype=np.float64)

@@ -68,7 +68,7 @@ def numbering(fabric: Fabric) -> Numbering:
 def paper_fabric(numbering: Numbering | None = None, *, bandwidth_Bps: float = 12.5e9) -> Fabric:
     """The paper's network: 64 ToRs with 32 hosts each, 32 spines, all links of 100 Gb/s, no latency.
 
-    With another numbering the network that it numbers, each ToR joined to each spine once.
+    Another numbering gives the network that it numbers, each ToR joined to each spine once.
     """
     form = numbering or Numbering()
     members = np.arange(form.hosts, dtype=np.int64)

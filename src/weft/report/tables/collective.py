@@ -65,7 +65,7 @@ def _chunks(timed: Timed) -> str:
 
 
 def _over(seconds: float, other_s: float) -> str:
-    """How much longer than another, as people read it; nothing is +0.0%."""
+    """How much longer than another, as people read it; equal times give +0.0%."""
     return f"{round(seconds / other_s - 1, 3) + 0.0:+.1%}"
 
 

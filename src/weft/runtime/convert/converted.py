@@ -89,7 +89,7 @@ class Converted(nn.Module):
         self.train(site.module.training)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (as plain modules call it)
-        """Of ids, or of features of this rank.
+        """Apply the layer to ids, or to features of this rank.
 
         Raises:
             BadInput: the features are not this rank's share, or in easy mode not all.

@@ -29,7 +29,7 @@ DEFAULTS: Mapping[str, Details] = {
     "phi3": Details(activation="silu"),
     "qwen2": Details(activation="silu", norm_epsilon=1e-6),
 }
-"""Of the model types of which Weft trains some; where a configuration leaves them out."""
+"""Details of model types that Weft trains, for configurations that leave them out."""
 ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu-tanh",
@@ -118,7 +118,7 @@ def _rotary_theta(f: Fields, usual: float) -> float:
 
 
 def _check_rotary_share(f: Fields) -> None:
-    """Refuse heads of which a part is rotated."""
+    """Refuse heads that are rotated in part."""
     for fields in (f, f.inner("rope_parameters")):
         key = fields.find("partial_rotary_factor", "rotary_pct")
         if key is not None:

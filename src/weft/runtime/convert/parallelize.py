@@ -86,7 +86,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def easy_plan(model: nn.Module) -> dict[str, Role]:
-    """Easy mode for any model: its linear layers and convolutions cut over the grid, all else whole.
+    """Easy mode for any model: linear layers and convolutions are cut over the grid, all else stays whole.
 
     Layers that share a parameter with another module stay whole.  To keep more of them so (a classifier whose
     classes cannot be divided), give them ``Whole()``.

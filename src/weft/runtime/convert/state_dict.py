@@ -266,7 +266,7 @@ def _once(known: _Known, flat: Flat | None) -> Iterator[tuple[str, Placement, Te
 
 
 def _gathered(machine: Machine, holding: Holding, pieces: list[tuple[Placement, Tensor]]) -> Tensor:
-    """A whole parameter: bytes are summed over ranks of which one alone has any but zeros."""
+    """A whole parameter: bytes are summed over ranks; all but one of these have zeros."""
     parameter = holding.parameter
     whole = torch.zeros(holding.placement.shape, dtype=parameter.dtype, device=parameter.device)
     for placement, values in pieces:

@@ -47,7 +47,7 @@ class Holding:
     on_ends: bool = False
 
     def is_first_copy(self, grid: Grid, *, cut_over_data: bool = False) -> bool:
-        """Whether of all ranks' copies this rank's is the one to count.
+        """Whether this rank's copy is the one that counts.
 
         Args:
             cut_over_data: ranks along data have pieces of it that are no copies.

@@ -75,7 +75,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Of every rank of an axis: seconds before the first byte, bytes/s in each direction."""
+    """The link of every rank of an axis: seconds until the first byte arrives, bytes/s in each direction."""
 
     latency_s: float
     bandwidth_Bps: float
@@ -84,7 +84,7 @@ class Link:
 def ring_times(layout: Layout, links: Mapping[str, Link]) -> CollectiveTime:
     """Collectives as rings; one over several axes goes at the pace of the slowest link of them.
 
-    Of n ranks each sends (n - 1) / n of the buffer, for all-reduce twice.
+    Each of n ranks sends (n - 1) / n of the buffer, twice for an all-reduce.
     """
 
     def seconds(kind: CollectiveKind, axes: Axes, bytes_: int) -> float:

@@ -68,7 +68,7 @@ def trace(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extrapolated:
-    """A step's collectives from steps of fewer micro-batches, of which ``traced`` says how many each had."""
+    """A step's collectives from steps of fewer micro-batches; ``traced`` says how many each had."""
 
     issued: Counter[Issue]
     micro_batches: int

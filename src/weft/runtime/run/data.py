@@ -46,7 +46,7 @@ class Corpus:
     where: str
 
     def fingerprint(self) -> str:
-        """Of length, vocabulary and evenly spaced tokens: other data has another, wherever it lies."""
+        """A hash of length, vocabulary and evenly spaced tokens: the same data has the same, wherever it lies."""
         step = max(len(self.tokens) // _SAMPLES, 1)
         sample = np.ascontiguousarray(self.tokens[::step]).astype(np.uint32).tobytes()
         head = f"{len(self.tokens)} {self.vocabulary} ".encode()

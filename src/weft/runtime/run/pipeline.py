@@ -46,7 +46,7 @@ class StageModule(Protocol):
         """What the stage makes of a micro-batch, likewise."""
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Of the last stage: losses of what a micro-batch consists of, to be summed."""
+        """The losses of a micro-batch's parts, to be summed; only the last stage is asked."""
 
 
 def stages_of(machine: Machine, model: Model) -> list[Stage]:
@@ -99,7 +99,7 @@ class Passes:
         stages: this rank's, each a ``StageModule``: of ``build_stages``, or of a model of your own.
         micro_batch: sequences (images) per micro-batch.
         micro_batches: of one step.
-        tokens: what the whole global batch has losses of, by whose number they are divided.
+        tokens: losses in the whole global batch, by whose number they are divided.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Passes:
                 first stage takes and the last one's losses are of.
 
         Raises:
-            BadInput: of inputs, on the first stage, or targets, on the last, there are more or fewer.
+            BadInput: there are more or fewer inputs (on the first stage) or targets (on the last).
         """
         if self.stages[0].first:
             self._check_rows("inputs", inputs)

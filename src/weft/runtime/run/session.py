@@ -194,7 +194,7 @@ class _Adam(_Strict):
 
 
 class State(_Strict):
-    """A run's state: what must be the same when it goes on, but for ``step`` (steps done) and ``adam``."""
+    """A run's state.  All but ``step`` (steps done) and ``adam`` must be the same when the run goes on."""
 
     step: _Count
     seed: int

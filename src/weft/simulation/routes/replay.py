@@ -59,14 +59,14 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Times:
-    """Of the phases and flows of all epochs."""
+    """When the phases and flows of all epochs begin and end."""
 
     begin_s: Floats
     end_s: Floats
     completion_s: Floats
 
     def without(self, ends: Ints, pauses: Ints) -> _Times:
-        """Of phases as they were before ``_with_ends``."""
+        """The times of phases as they were before ``_with_ends``."""
         count = len(self.begin_s) - len(pauses)
         begin, end = self.begin_s[:count].copy(), self.end_s[:count].copy()
         begin[ends], end[ends] = self.begin_s[pauses], self.end_s[pauses]
@@ -178,7 +178,7 @@ def _capacity(fabric: Fabric) -> Floats:
 
 
 def _all_reduce_s(phases: Phases, times: _Times, epochs: int) -> Floats:
-    """Of every job (row) and epoch."""
+    """Seconds of the all-reduce of every job (row) and epoch."""
     jobs = int(phases.job.max(initial=-1)) + 1
     rounds = np.flatnonzero(phases.label == phases.labels.index("round"))
     at = (phases.job[rounds], rounds // (len(phases) // epochs))
