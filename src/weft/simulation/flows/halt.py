@@ -21,7 +21,7 @@ LOCAL = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Halt:
-    """What has happened by ``time_s``; times of what has not are nan.
+    """What has happened by ``time_s``; times of what has not happened are nan.
 
     ``left_bytes`` is what each flow still has to send.  ``ready_s`` is when a phase that waits for no other
     any more, but has not begun, will begin.

@@ -96,7 +96,7 @@ class _Gathered:
         self._sizes: dict[tuple[str, ...], int] = {}
 
     def amounts(self, calls: Iterable[Call]) -> Amounts:
-        """The amounts of calls, but those of nothing and those of a rank alone."""
+        """The amounts of calls, except empty ones and those of a rank alone."""
         found: Amounts = defaultdict(Amount)
         for one in calls:
             bytes_, times = float(np.max(one.bytes)), float(np.max(one.times))

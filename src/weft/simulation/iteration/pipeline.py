@@ -70,7 +70,7 @@ def clock(layout: Layout, frame: TimedFrame, offload_s: float) -> Clock:
 
 
 def _timed_counts(chunk: HeldChunk, partial: bool) -> tuple[float, ...]:
-    """How often a chunk has what each row of ``BlockRows.all`` is."""
+    """How often a chunk has the part that each row of ``BlockRows.all`` times."""
     if not partial:
         return chunk.counts
     without = [count - again for count, again in zip(chunk.counts, chunk.replayed, strict=False)]
@@ -223,8 +223,7 @@ class Pipeline:
         return ends[0] if len(ends) == 1 else self.graph.add("end", 0.0, ends)
 
     def _gathered(self, stage: int, column: int) -> dict[Op, list[int]]:
-        """What ops wait for: the parameters of their chunk, of which all but a first bucket come while
-        others run."""
+        """What ops wait for: the parameters of their chunk; all but the first bucket come while other ops run."""
         step, order = self.clock.step, self.orders[stage]
         if step.gather_s <= 0:
             return {}

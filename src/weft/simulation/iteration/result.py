@@ -20,8 +20,8 @@ class CollectiveRow:
     transfer over ports alone, the fabric never being in the way; ``alone_s`` that of the slowest group alone
     on the fabric, ``everybody_s`` of the slowest group while all groups run.  ``closed_form_s`` is the closed
     form's call, with launch, latency and protocol; ``simulated_s`` replaces its transfer by the simulated
-    one. ``used`` is False of rows shown beside: an all-to-all forwarded hop after hop.  ``bottlenecks`` names
-    the links that limit the slowest flows (source, then target).
+    one.  ``used`` is False for rows that are only shown beside: an all-to-all forwarded hop after hop.
+    ``bottlenecks`` names the links that limit the slowest flows (source, then target).
     """
 
     axes: str

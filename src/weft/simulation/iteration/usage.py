@@ -36,7 +36,7 @@ class Usage:
 
 
 def totals(layout: Layout, wanted: Demand) -> dict[Key, StageTotals]:
-    """What each stage asks of every collective in one iteration; of a send, what each stage passes on."""
+    """What each stage asks of every collective in one iteration; for a send, what each stage passes on."""
     found: dict[Key, StageTotals] = {}
 
     def add(amounts: Amounts, stage: int, times: float) -> None:

@@ -61,8 +61,8 @@ class Decisions:
     def change(self, fabric: Fabric, jobs: Sequence[int]) -> None:
         """Links went down or came up while some jobs run.
 
-        A controller that plans again does so.  Otherwise flows whose first path is there take it; of the
-        rest, hashes choose among the paths that are left, a plan is mended: the other flows stay.
+        A controller that plans again does so.  Otherwise flows whose first path is up take it.  For the
+        rest, hashes choose among the paths that are left; a plan is mended, and its other flows stay.
         """
         self.fabric = fabric
         if self.replans:
