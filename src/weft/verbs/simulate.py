@@ -39,7 +39,7 @@ class SimulateOptions(PlannedOptions, RadixOptions, CalibrationOptions, RecipeOp
         None, "Hosts in rank order, as CSV or a hostfile (default: rank r on accelerator r).", metavar="FILE"
     )
     seed: int = option(0, "Seed of hashed and random paths.")
-    full: bool = option(False, "Every flow in time instead of equal groups once (small jobs).")
+    full: bool = option(False, "Simulate every flow in time, not equal groups once (small jobs).")
 
 
 @verb(SimulateOptions)

@@ -61,11 +61,11 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     resume: bool = option(False, "Go on from the last checkpoint of --out, on any grid.")
     metrics: str | None = option(None, "Metrics as JSON lines (default: metrics.jsonl of --out).", metavar="FILE")
     profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
-    no_overlap: bool = option(False, "Nothing is communicated behind computation.")
+    no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
     tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
     compare: bool = option(False, "Print measured beside predicted communication and time.")
-    dry_run: bool = option(False, "Trace one rank of each end, of any world, untrained.")
+    dry_run: bool = option(False, "Trace one rank of each pipeline end, for any world; do not train.")
     cluster: str | Cluster | None = option(
         None, "This machine, of weft bench-comm, for --compare and MFU.", metavar="FILE"
     )

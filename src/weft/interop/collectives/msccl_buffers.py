@@ -74,7 +74,7 @@ class Move:
 def instances_of(plan: Plan, count: int) -> Plan:
     """``count`` copies of the plan beside each other, each for an equal share of the buffer."""
     if count < 1:
-        raise BadInput(f"{count} instances cannot be", where="instances")
+        raise BadInput(f"{count} instances are out of range", where="instances")
     ranks = np.arange(int(max(plan.source.max(initial=0), plan.target.max(initial=0))) + 1)
     blocks = len(plan.owner)
     shifted = [plan.moved(ranks, shift=i * blocks) for i in range(count)]

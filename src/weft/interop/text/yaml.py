@@ -33,11 +33,11 @@ class _Reader:
     def value(self, event: Any, depth: int = 0) -> Value:
         """The value that begins with an event."""
         if isinstance(event, yaml.AliasEvent):
-            raise self.bad(f"an alias is not read: *{str(event.anchor)[:40]}", event.start_mark)
+            raise self.bad(f"aliases are refused: *{str(event.anchor)[:40]}", event.start_mark)
         if event.anchor is not None:
-            raise self.bad(f"an anchor is not read: &{event.anchor[:40]}", event.start_mark)
+            raise self.bad(f"anchors are refused: &{event.anchor[:40]}", event.start_mark)
         if event.tag is not None:
-            raise self.bad(f"a tag is not read: {event.tag[:40]}", event.start_mark)
+            raise self.bad(f"tags are refused: {event.tag[:40]}", event.start_mark)
         if depth > DEEPEST:
             raise self.bad("nested too deeply", event.start_mark)
         if isinstance(event, yaml.ScalarEvent):
@@ -80,7 +80,7 @@ def parse_yaml(text: str, *, where: str, remedy: str | None = None) -> Value:
         found = reader.value(next(reader.events))
         next(reader.events)
         if not isinstance(more := next(reader.events), yaml.StreamEndEvent):
-            raise reader.bad("several documents are not read", more.start_mark)
+            raise reader.bad("several documents are refused", more.start_mark)
     except (yaml.YAMLError, UnicodeError) as error:
         problem = getattr(error, "problem", None) or "has characters that YAML cannot hold"
         raise reader.bad(f"not valid YAML: {problem}", getattr(error, "problem_mark", None)) from None

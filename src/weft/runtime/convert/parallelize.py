@@ -263,7 +263,7 @@ def _check_layout(machine: Machine) -> None:
     )
     for wanted, what, remedy in refused:
         if wanted:
-            raise Unsupported(f"{what} cannot be had with a plain model", where="layout", remedy=remedy)
+            raise Unsupported(f"a plain model cannot have {what}", where="layout", remedy=remedy)
 
 
 def _check_hooks(model: nn.Module, roles: Mapping[str, Role], *, easy: bool) -> None:
