@@ -171,7 +171,7 @@ def test_what_cannot_be_written():
         ("speed: 100 Gb/s", "weft-cables: 0", "weft-cables is 0"),
         ("speed: 100 Gb/s", "weft-up: maybe", "weft-up is 'maybe'"),
         ("    leaf2:\n", "    leaf2: {\n", "not valid YAML.*write lists and tables out"),
-        ("    leaf2:\n", "    leaf2: &x\n", "an anchor"),
+        ("    leaf2:\n", "    leaf2: &x\n", "anchors are refused"),
         ("      labels:\n        speed: 100 Gb/s", "      labels: [fast]", "labels are no table"),
         ("    leaf2:\n", "    leaf2: text\n", "nodes.leaf2 is no table"),
         ("        - spine1:eth1", "        - h1:eth2", "disconnected"),
