@@ -91,6 +91,7 @@ class Room(NamedTuple):
 def advance(room: Room, dimension: int, now: float) -> None:
     """Let the operations that move bytes share what the dimension did since it was looked at."""
     count = room.sharing[dimension]
+    # `virtual` is the work that each of them has got since the dimension was idle; one ends at its `target`.
     if count > 0:
         room.virtual[dimension] += (now - room.since[dimension]) / count
     else:
@@ -156,6 +157,7 @@ def enqueue(ops: Visits, room: Room, op: int, rule: int) -> None:
     in_order = rule in (SMALLEST, FIXED) and final >= 0
     if rule == FIFO or (rule == ASTRA and ops.last[op]) or (in_order and not is_before(ops, rule, op, final)):
         before, after = final, NONE
+    # All from the first to `before` go before `op`; where `op` goes behind all, `after` is none from the start.
     while after >= 0 and not is_before(ops, rule, op, after):
         before, after = after, room.behind[after]
     room.behind[op] = after
@@ -229,6 +231,7 @@ def finish(ops: Visits, tasks: Tasks, times: Times, room: Room, op: int, now: fl
 def soonest(room: Room) -> tuple[int, int, float]:
     """The dimension, the place there and the time of the next operation that will have moved its bytes."""
     found, place, time = NONE, NONE, np.inf
+    # Where ends are equal the lowest dimension and the earliest to join come first: runs repeat.
     for dimension in range(len(room.sharing)):
         count = room.sharing[dimension]
         for at in range(count):

@@ -43,6 +43,7 @@ def keep(now: Floats, then: Floats, size: int) -> None:
 def by_ring(now: Floats, then: Floats, cost: Floats, size: int, sent: float, steps: int, latency: float) -> None:
     """Steps around a ring: each begins when the one before has been sent and its data have come."""
     part = sent / steps
+    # `now` is when each rank has sent its part of the step before and received its neighbour's.
     for _ in range(steps):
         for here in range(size):
             before = here - 1 if here > 0 else size - 1
