@@ -122,5 +122,5 @@ def run(script):
 def test_linux_takes_the_commands(planned):
     if not can_route():
         pytest.skip("no network namespaces with segment routing")
-    for text in srv6.write(*planned(8)).values():
+    for text in srv6.write_script(*planned(8)).values():
         assert run(text.replace("dev eth1", "dev lo")) == 0
