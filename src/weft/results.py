@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -13,7 +14,7 @@ SHOWN_ROWS = 20
 """Rows of a notebook's table."""
 
 
-class Result:
+class Result(ABC):
     """Base of the results of Weft's verbs.
 
     A subclass gives ``_document`` and ``to_dicts``, and ``_facts`` for people. Its dataclass must leave
@@ -30,12 +31,13 @@ class Result:
     """Blanks by which the document's text is indented; None puts long lists on one line."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The document that the command line writes with ``--format json``; ``schema`` comes first."""
-        return {"schema": self.SCHEMA} | self._document()
+        """The document that the command line writes with ``--format json``; ``schema`` comes first, where the
+        result is a document of its own."""
+        return ({"schema": self.SCHEMA} if self.SCHEMA else {}) | self._document()
 
+    @abstractmethod
     def to_dicts(self) -> list[dict[str, Any]]:
         """One flat row for each thing found: ``pandas.DataFrame(found.to_dicts())`` is a table."""
-        raise NotImplementedError
 
     def to_json(self) -> str:
         """The document as text: SI units in the names, the same bytes for the same input."""
@@ -45,12 +47,13 @@ class Result:
         """Write the document to a file; ``weft.read`` reads plans and estimates back."""
         Path(path).write_text(self.to_json(), encoding="utf-8")
 
+    @abstractmethod
     def _document(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """The document without its ``schema``."""
 
+    @abstractmethod
     def _facts(self) -> Sequence[str]:
         """What ``repr`` says, in a few words each."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(self._facts())}>"

@@ -195,7 +195,7 @@ class Estimate(Result):
     def fits(self) -> bool:
         return self.memory_bytes <= self.capacity_bytes
 
-    def to_dict(self) -> dict[str, Any]:
+    def _document(self) -> dict[str, Any]:
         """Layout, totals and parts, part of a plan's document; times in seconds, memory in bytes."""
         return {
             "layout": layout_to_dict(self.layout),
