@@ -114,7 +114,7 @@ def can_route():
 
 
 def run(script):
-    command = ["unshare", "-n", "sh", "-c", f"ip link set lo up; {script}"]
+    command = ["unshare", "--net", "--uts", "sh", "-c", f"ip link set lo up; {script}"]
     return subprocess.run(command, capture_output=True, check=False).returncode
 
 
