@@ -26,7 +26,7 @@ import numpy as np
 
 from weft.errors import Unsupported
 from weft.fabric.build import start
-from weft.fabric.families.clos import Shape, level_roles, wire
+from weft.fabric.families.clos import ClosShape, level_roles, wire
 from weft.fabric.spec import Fabric
 from weft.interop.traffic.routing_jobs import paper_fabric, read_jobs
 from weft.routing.bound import closed_bound
@@ -128,7 +128,7 @@ def decisions(fabric: Fabric, traffic: JobTraffic, repeat: int) -> dict[str, flo
 
 def large_fabric() -> Fabric:
     """16,384 hosts: leaves of 16, pods of 8 leaves and 16 spines, 128 core switches."""
-    form = Shape(
+    form = ClosShape(
         radix=128,
         units=(HOSTS // LEAF_PORTS, PODS, 1),
         joins=(LEAF_PORTS, 8, PODS),

@@ -33,7 +33,7 @@ from weft.runtime.core.grid import Grid
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.optimizer import AdamSettings
 from weft.runtime.run.ranks import run_ranks
-from weft.runtime.run.session import Session, Settings
+from weft.runtime.run.session import RunSettings, Session
 
 HIDDEN, HEADS, INTERMEDIATE, LAYERS, VOCABULARY = 256, 8, 768, 4, 1024
 SEQUENCE, BATCH, STEPS = 128, 16, 8
@@ -173,7 +173,7 @@ def compare(path: str, grid: tuple[int, int, int], steps: int) -> None:
     x, z, data = grid
     layout = Layout(x=x, z=z, data=data, micro_batch=BATCH // (z * data), zero=0)
     corpus = markov_corpus(VOCABULARY, tokens=1 << 16, seed=0)
-    session = Session(job(), Grid.of(layout), Settings(adam=AdamSettings()), corpus)
+    session = Session(job(), Grid.of(layout), RunSettings(adam=AdamSettings()), corpus)
     peer = Peer(x, z, data)
     share = BATCH // (z * data)
     ids = torch.randint(VOCABULARY, (share, SEQUENCE + 1))

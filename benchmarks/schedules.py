@@ -24,7 +24,7 @@ from weft.collectives.schedules.chunks import Request, request
 from weft.collectives.schedules.per_rank import play_ranks
 from weft.collectives.schedules.policies import compare, schedule
 from weft.collectives.schedules.themis import baseline, themis
-from weft.collectives.schedules.timing import Timed, time_schedule
+from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload
 from weft.model.workloads import SCALE, WORKLOADS
@@ -106,7 +106,7 @@ def platforms(tiny: bool) -> Figures:
     heads = ("baseline", "Themis FIFO", "Themis SCF")
     print(f"{'':20} {'MiB':>5}", *(f"{head:>18}" for head in heads), f"{'weft':>9} {'bound':>9}")
     errors: list[float] = []
-    runs: dict[str, list[Timed]] = {name: [] for name in ("baseline", "fifo", "scf", "weft")}
+    runs: dict[str, list[TimedSchedule]] = {name: [] for name in ("baseline", "fifo", "scf", "weft")}
     for name in list(PLATFORMS)[: 1 if tiny else None]:
         for at, mib in enumerate((100, 1000)):
             asked = request("all-reduce", mib * MIB, dimensions(name, 1))

@@ -100,7 +100,7 @@ def test_one_accelerator_is_silent() -> None:
     assert axonn.communication_time(shape, axonn.PERLMUTTER, one(1, 1, 1, 1), batch=8).item() == 0
 
 
-def total_bytes(layout: axonn.Layouts, counts: axonn.Counts | None = None) -> axonn.Values:
+def total_bytes(layout: axonn.Layouts, counts: axonn.CollectiveCounts | None = None) -> axonn.Values:
     parts = [axonn.ring_bytes(layer, layout, 4096, counts=counts) for layer in axonn.block(1024)]
     total: axonn.Values = np.sum(parts, axis=0)[0]
     return total
@@ -115,7 +115,7 @@ def test_z_alone_is_fully_sharded_data_parallelism() -> None:
 def test_x_alone_is_megatron_tensor_parallelism() -> None:
     all_reduces = 4
     expected = all_reduces * 2 * 7 / 8 * 4096 * 1024 * 2
-    found = total_bytes(one(8, 1, 1, 1), axonn.Counts(gather=1, forward=1))
+    found = total_bytes(one(8, 1, 1, 1), axonn.CollectiveCounts(gather=1, forward=1))
     assert found == pytest.approx([expected, 0, 0, 0])
 
 

@@ -11,11 +11,11 @@ from weft.errors import BadInput
 from weft.reproductions import rail_only as ro
 
 
-def at(domain: int, count: int = 32768) -> ro.Network:
-    return ro.Network(accelerators=count, domain=domain)
+def at(domain: int, count: int = 32768) -> ro.RailNetwork:
+    return ro.RailNetwork(accelerators=count, domain=domain)
 
 
-def seconds(work: ro.Workload, domain: int, count: int = 32768) -> float:
+def seconds(work: ro.DenseJob, domain: int, count: int = 32768) -> float:
     network = at(domain, count)
     return float(ro.iteration_time(work, network, ro.rounded_group(work, network)))
 
@@ -24,7 +24,7 @@ def seconds(work: ro.Workload, domain: int, count: int = 32768) -> float:
     ("work", "small", "large", "saving"),
     [(ro.GPT3, 32, 64, 11.8), (ro.OPT_175B, 32, 64, 37.0), (ro.GPT3, 512, 1024, 0.95), (ro.OPT_175B, 512, 1024, 7.53)],
 )
-def test_a5_saving_of_doubling_the_domain(work: ro.Workload, small: int, large: int, saving: float) -> None:
+def test_a5_saving_of_doubling_the_domain(work: ro.DenseJob, small: int, large: int, saving: float) -> None:
     before, after = seconds(work, small, 16384), seconds(work, large, 16384)
     assert 100 * (before - after) / before == pytest.approx(saving, abs=0.2)
 
@@ -47,7 +47,7 @@ def test_a6_batch_study(sequences: int, share: float) -> None:
         (ro.palm_540b(2048), 1.227, None),
     ],
 )
-def test_a7_iteration_times(work: ro.Workload, time: float, ideal: float | None) -> None:
+def test_a7_iteration_times(work: ro.DenseJob, time: float, ideal: float | None) -> None:
     assert seconds(work, 256) == pytest.approx(time, rel=0.01)
     if ideal is not None:
         group = ro.rounded_group(work, at(256))
@@ -55,13 +55,13 @@ def test_a7_iteration_times(work: ro.Workload, time: float, ideal: float | None)
 
 
 @pytest.mark.parametrize(("work", "group"), [(ro.GPT3, 8), (ro.OPT_175B, 32)])
-def test_a8_best_group(work: ro.Workload, group: int) -> None:
+def test_a8_best_group(work: ro.DenseJob, group: int) -> None:
     assert ro.best_group(work, at(256)) == group
     assert float(ro.rounded_group(work, at(256))) == group
 
 
 @pytest.mark.parametrize(("work", "printed"), [(ro.GPT3, 2.2), (ro.OPT_175B, 8.7)])
-def test_printed_optimum_misses_the_figures(work: ro.Workload, printed: float) -> None:
+def test_printed_optimum_misses_the_figures(work: ro.DenseJob, printed: float) -> None:
     assert float(ro.printed_optimal_group(work, at(256))) == pytest.approx(printed, abs=0.05)
     ratio = ro.optimal_group(work, at(256)) / ro.printed_optimal_group(work, at(256))
     assert float(ratio) == pytest.approx(2 * np.sqrt(2))
@@ -87,7 +87,7 @@ def test_one_domain_is_the_ideal(count: int, group: int) -> None:
 
 @given(counts, st.floats(1e5, 1e8))
 def test_optimum_is_a_stationary_minimum(count: int, tokens: float) -> None:
-    work = ro.Workload(parameters=1e11, layers=64, hidden=8192, tokens=tokens, collectives_per_block=8)
+    work = ro.DenseJob(parameters=1e11, layers=64, hidden=8192, tokens=tokens, collectives_per_block=8)
     best = float(ro.optimal_group(work, at(count, count)))
     assume(2 < best < count / 2)
     sizes = best * np.array([0.9, 0.99, 1.0, 1.01, 1.1])
@@ -96,7 +96,7 @@ def test_optimum_is_a_stationary_minimum(count: int, tokens: float) -> None:
 
 def test_arrays_give_what_scalars_give() -> None:
     domains = np.array([32.0, 64.0, 256.0])
-    network = ro.Network(accelerators=16384, domain=domains)
+    network = ro.RailNetwork(accelerators=16384, domain=domains)
     together = ro.iteration_time(ro.GPT3, network, 4)
     single = [float(ro.iteration_time(ro.GPT3, at(int(k), 16384), 4)) for k in domains]
     np.testing.assert_allclose(together, single)

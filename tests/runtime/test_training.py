@@ -24,7 +24,7 @@ from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.layers.decoder import Details  # noqa: E402
 from weft.runtime.run.data import Batches, markov_corpus  # noqa: E402
 from weft.runtime.run.optimizer import AdamSettings  # noqa: E402
-from weft.runtime.run.session import Session, Settings  # noqa: E402
+from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
 MODELS = {
     "gpt": replace(models.gpt(layers=1), head_bias=True),
@@ -46,7 +46,7 @@ def corpus(model):
 def session(grid, name, **settings):
     model = MODELS[name]
     job = Job(model=model, recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
-    chosen = Settings(**{"seed": SEED, "adam": ADAM, "precision": Precision.of("fp64"), **settings})
+    chosen = RunSettings(**{"seed": SEED, "adam": ADAM, "precision": Precision.of("fp64"), **settings})
     return Session(job, grid, chosen, corpus(model))
 
 

@@ -18,8 +18,8 @@ from weft.verbs.traffic import JobOptions, asked_jobs, jobs_of, network_of
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.routing.events import Event
-    from weft.simulation.routes.evaluation import Evaluation, Workload
-    from weft.verbs.traffic import Network
+    from weft.simulation.routes.evaluation import Evaluation, NamedJobs
+    from weft.verbs.traffic import RoutedFabric
 
 DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
 
@@ -105,25 +105,25 @@ def evaluation(asked: EvaluateOptions) -> Evaluation:
         )
 
 
-def workloads(asked: EvaluateOptions, network: Network) -> list[Workload]:
+def workloads(asked: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs]:
     """The jobs of each source, under its name (of a folder with that above)."""
     from weft.interop.traffic.flow_tables import read_csv
     from weft.interop.traffic.routing_jobs import numbering, read_jobs
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
-    from weft.simulation.routes.evaluation import Workload
+    from weft.simulation.routes.evaluation import NamedJobs
 
     fabric = network.fabric
     found = [
-        Workload(name="/".join(Path(folder).absolute().parts[-2:]), traffic=read_jobs(folder, numbering(fabric)))
+        NamedJobs(name="/".join(Path(folder).absolute().parts[-2:]), traffic=read_jobs(folder, numbering(fabric)))
         for folder in asked.jobs
     ]
     for text in asked.generate:
         traffic = generate(fabric, asked_jobs(text), seed=asked.seed)
-        found.append(Workload(name=text, traffic=traffic))
-    found += [Workload(name=Path(path).stem, traffic=read_csv(path, fabric)) for path in asked.flows]
+        found.append(NamedJobs(name=text, traffic=traffic))
+    found += [NamedJobs(name=Path(path).stem, traffic=read_csv(path, fabric)) for path in asked.flows]
     if planned := jobs_of(asked, network):
-        found.append(Workload(name="planned jobs", traffic=merged(planned)))
+        found.append(NamedJobs(name="planned jobs", traffic=merged(planned)))
     names = [one.name for one in found]
     for name in names:
         if names.count(name) > 1:

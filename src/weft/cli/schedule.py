@@ -17,7 +17,7 @@ from weft.verbs.schedule import USAGE, ScheduleOptions, scheduled, with_system
 from weft.verbs.schedule import schedule as schedule_of
 
 if TYPE_CHECKING:
-    from weft.collectives.schedules.timing import Timed
+    from weft.collectives.schedules.timing import TimedSchedule
     from weft.verbs.schedule import Scheduled
 
 EXECUTORS = ("msccl", "mscclpp")
@@ -103,7 +103,7 @@ def _export(found: Scheduled, options: ScheduleOptions, out: ScheduleOutput) -> 
     click.echo(f"{write_chakra(found.timed, out.output):,} traces: {out.output}.<rank>.et", err=True)
 
 
-def _extras(timed: Timed, out: ScheduleOutput) -> None:
+def _extras(timed: TimedSchedule, out: ScheduleOutput) -> None:
     if out.timeline is not None:
         from weft.report.pictures.activity import write_schedule_timeline
 

@@ -8,7 +8,7 @@ from weft.errors import BadInput, Unsupported
 from weft.verbs.shared import constants_of
 
 if TYPE_CHECKING:
-    from weft.collectives.schedules.timing import Timed
+    from weft.collectives.schedules.timing import TimedSchedule
     from weft.verbs.schedule import Scheduled, ScheduleOptions
 
 MSCCL_CHUNKS = 32_767
@@ -38,7 +38,7 @@ def exported(found: Scheduled, asked: ScheduleOptions, form: str) -> str:
     return _astra_text(timed, form)
 
 
-def _plan_text(timed: Timed, form: str) -> str:
+def _plan_text(timed: TimedSchedule, form: str) -> str:
     from weft.collectives.messages.scheduled import equal, schedule_plan
 
     asked = timed.schedule.request
@@ -58,7 +58,7 @@ def _plan_text(timed: Timed, form: str) -> str:
     return write_mscclpp(plan, asked.kind, asked.accelerators, name=name, domain=inner)
 
 
-def _astra_text(timed: Timed, form: str) -> str:
+def _astra_text(timed: TimedSchedule, form: str) -> str:
     asked = timed.schedule.request
     if form == "logical-topology":
         from weft.interop.simulators.astra_network import write_logical_topology
@@ -88,7 +88,7 @@ def _astra_text(timed: Timed, form: str) -> str:
     return write_system(system, version="1" if policy == "themis" else "2")
 
 
-def write_chakra(timed: Timed, prefix: str) -> int:
+def write_chakra(timed: TimedSchedule, prefix: str) -> int:
     """Traces of the collective for every rank, PREFIX.<rank>.et; returns how many."""
     from weft.interop.traces.chakra import write_traces
     from weft.model.workload import Communication, Task, Workload

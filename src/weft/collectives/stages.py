@@ -49,7 +49,7 @@ ONE_OPERATION: tuple[Algorithm, ...] = ("double-tree", "in-switch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageCost:
     """The cost of a stage: the share of its buffer that an accelerator sends over the dimension's bandwidth
     (bytes count once for each link that they cross on the way), and the steps that each cost its latency."""
 
@@ -79,7 +79,7 @@ def choose(dimension: Dimension, wanted: Algorithm | None = None) -> tuple[Algor
     return algorithm, None
 
 
-def stage(kind: StageKind, algorithm: Algorithm, size: int) -> Stage:
+def stage(kind: StageKind, algorithm: Algorithm, size: int) -> StageCost:
     """The cost of a stage among ``size`` accelerators.
 
     ``double-tree`` and ``in-switch`` are for all-reduce, broadcast and reduce; a reduce-scatter or all-gather
@@ -102,14 +102,14 @@ def in_switch_share(size: Number) -> Number:
     return (size + 1) / size
 
 
-def _half(algorithm: Algorithm, size: int) -> Stage:
+def _half(algorithm: Algorithm, size: int) -> StageCost:
     """A reduce-scatter or all-gather."""
     if algorithm in ONE_OPERATION:
         algorithm = "ring" if size & (size - 1) else "halving-doubling"
     steps = size - 1
     if algorithm in ("direct", "halving-doubling"):
         steps = 1 if algorithm == "direct" else int(log2(size))
-    return Stage(algorithm=algorithm, sent=_open(algorithm, size) * (size - 1) / size, steps=steps)
+    return StageCost(algorithm=algorithm, sent=_open(algorithm, size) * (size - 1) / size, steps=steps)
 
 
 def _open(algorithm: Algorithm, size: int) -> int:
@@ -117,34 +117,34 @@ def _open(algorithm: Algorithm, size: int) -> int:
     return 2 if algorithm == "line" and size > 2 else 1
 
 
-def _all_reduce(algorithm: Algorithm, size: int) -> Stage:
+def _all_reduce(algorithm: Algorithm, size: int) -> StageCost:
     if algorithm == "in-switch" and size > 2:
-        return Stage(algorithm=algorithm, sent=in_switch_share(size), steps=2)
+        return StageCost(algorithm=algorithm, sent=in_switch_share(size), steps=2)
     if algorithm == "double-tree":
-        return Stage(algorithm=algorithm, sent=min(2.0, size / 2), steps=2 * (size.bit_length() - 1))
+        return StageCost(algorithm=algorithm, sent=min(2.0, size / 2), steps=2 * (size.bit_length() - 1))
     once = _half(algorithm, size)
-    return Stage(algorithm=once.algorithm, sent=2 * once.sent, steps=2 * once.steps)
+    return StageCost(algorithm=once.algorithm, sent=2 * once.sent, steps=2 * once.steps)
 
 
-def _all_to_all(algorithm: Algorithm, size: int) -> Stage:
+def _all_to_all(algorithm: Algorithm, size: int) -> StageCost:
     if algorithm not in ("ring", "line"):
-        return Stage(algorithm="direct", sent=(size - 1) / size, steps=1)
+        return StageCost(algorithm="direct", sent=(size - 1) / size, steps=1)
     sent = _open(algorithm, size) * (size * size // 4) / size
-    return Stage(algorithm=algorithm, sent=sent, steps=size // 2 if algorithm == "ring" else size - 1)
+    return StageCost(algorithm=algorithm, sent=sent, steps=size // 2 if algorithm == "ring" else size - 1)
 
 
-def _one_to_all(algorithm: Algorithm, size: int) -> Stage:
+def _one_to_all(algorithm: Algorithm, size: int) -> StageCost:
     """A broadcast or reduce; on a ring it passes along a chain."""
     if algorithm in ("ring", "line"):
-        return Stage(algorithm=algorithm, sent=float(_open(algorithm, size)), steps=size - 1)
+        return StageCost(algorithm=algorithm, sent=float(_open(algorithm, size)), steps=size - 1)
     if algorithm == "direct":
-        return Stage(algorithm=algorithm, sent=float(size - 1), steps=1)
+        return StageCost(algorithm=algorithm, sent=float(size - 1), steps=1)
     if algorithm == "in-switch":
-        return Stage(algorithm=algorithm, sent=1.0, steps=1)
-    return Stage(algorithm="double-tree", sent=1.0, steps=(size - 1).bit_length())
+        return StageCost(algorithm=algorithm, sent=1.0, steps=1)
+    return StageCost(algorithm="double-tree", sent=1.0, steps=(size - 1).bit_length())
 
 
-def lower_bound(kind: StageKind, size: int, *, reduces: bool = False, line: bool = False) -> Stage:
+def lower_bound(kind: StageKind, size: int, *, reduces: bool = False, line: bool = False) -> StageCost:
     """No algorithm sends less (``sent``), and none takes fewer steps, among accelerators alike.
 
     What every accelerator lacks must reach it; an all-reduce passes that twice, or the buffer once through
@@ -156,4 +156,4 @@ def lower_bound(kind: StageKind, size: int, *, reduces: bool = False, line: bool
     ends = _open(algorithm, size)
     twice = 1.0 if reduces or ends > 1 else 2 * share
     sent = {"all-reduce": twice, "broadcast": 1.0, "reduce": 1.0}.get(kind, share)
-    return Stage(algorithm=algorithm, sent=ends * sent, steps=1)
+    return StageCost(algorithm=algorithm, sent=ends * sent, steps=1)

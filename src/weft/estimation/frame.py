@@ -66,7 +66,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class SharedTimes:
     """``Shared`` with seconds, and the gradients of distinct pairs of mesh and stages."""
 
     shared: Shared
@@ -152,7 +152,7 @@ class Frame:
 class TimedFrame(Frame):
     """Rows with what times them: ``pair`` maps them to distinct pairs of mesh and stages."""
 
-    def __init__(self, timed: Timed, table: LayoutTable, mesh: Index, line: Index, pair: Index) -> None:
+    def __init__(self, timed: SharedTimes, table: LayoutTable, mesh: Index, line: Index, pair: Index) -> None:
         super().__init__(timed.shared, table, mesh, line)
         self.cluster, self.costs, self.gradients = timed.cluster, timed.costs, timed.gradients
         self.pair = pair

@@ -16,7 +16,7 @@ from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network
 from weft.estimation.blocks import BlockRow, BlockRows
-from weft.estimation.frame import Frame, MeshSizes, Shared, Timed, TimedFrame, weighted
+from weft.estimation.frame import Frame, MeshSizes, Shared, SharedTimes, TimedFrame, weighted
 from weft.estimation.kernels import Kernels
 from weft.estimation.mesh_costs import MeshCostModel
 from weft.estimation.pace import Slowest, slowest_stage
@@ -73,7 +73,9 @@ class Estimator:
 
     def evaluate(self, table: LayoutTable) -> EstimateTable:
         """Time and memory of every row."""
-        return EstimateTable.joined([Iteration(frame).estimate() for frame in self.frames(table)], _slices(table))
+        return EstimateTable.joined(
+            [IterationAssembly(frame).estimate() for frame in self.frames(table)], _slices(table)
+        )
 
     def frames(self, table: LayoutTable) -> Iterator[TimedFrame]:
         """The rows with what their parts cost, in slices."""
@@ -83,7 +85,7 @@ class Estimator:
         costs = model.costs(distinct)
         pairs = collapse((mesh, line))
         gradients = model.gradients(shared, distinct, mesh[pairs.first], line[pairs.first])
-        timed = Timed(shared, self.cluster, costs, gradients)
+        timed = SharedTimes(shared, self.cluster, costs, gradients)
         for rows in _slices(table):
             yield TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
 
@@ -113,7 +115,7 @@ def _slices(table: LayoutTable) -> list[Index]:
     return [rows[i : i + SLICE] for rows in groups or [np.arange(0)] for i in range(0, max(len(rows), 1), SLICE)]
 
 
-class Iteration:
+class IterationAssembly:
     """Assembles the iteration of every row of a frame."""
 
     def __init__(self, frame: TimedFrame) -> None:

@@ -31,7 +31,7 @@ Mode = Literal["ecmp", "spray", "random"]
 MODES: tuple[Mode, ...] = ("ecmp", "spray", "random")
 
 
-class Net(NamedTuple):
+class UpLinks(NamedTuple):
     """Links that are up, by the nodes that they leave and enter, as the compiled loops read them.
 
     Links out of node ``v`` are ``out_links[out_first[v]:out_first[v+1]]``, and ``in_`` alike, with their far ends
@@ -111,7 +111,7 @@ def _grouped(label: Ints, count: int) -> tuple[Ints, Ints]:
     return first, np.argsort(label, kind="stable").astype(np.int64)
 
 
-def _net(fabric: Fabric) -> Net:
+def _net(fabric: Fabric) -> UpLinks:
     up = np.flatnonzero(fabric.up)
     source, target, hosts = fabric.source, fabric.target, fabric.accelerators
     out_first, out_order = _grouped(source[up], fabric.nodes)
@@ -122,7 +122,7 @@ def _net(fabric: Fabric) -> Net:
     scope_of, scope_first, scope = _scopes(fabric, members[member_first[:-1]], domain)
     weight = fabric.nodes + 1
     relay = np.where(target < hosts, weight * weight + weight * (fabric.tier > SCALE_UP), 0)
-    return Net(
+    return UpLinks(
         accelerators=hosts,
         top=int(fabric.tier.max(initial=0)),
         source=source,

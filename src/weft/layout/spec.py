@@ -21,7 +21,7 @@ AXES = ("x", "y", "context", "z", "data", "pipeline")
 """The axes of the mesh in the default placement, inner to outer."""
 
 
-class Choice(StrEnum):
+class CodedEnum(StrEnum):
     """A word of a vocabulary.  Tables of layouts hold its ``code``."""
 
     @property
@@ -33,7 +33,7 @@ class Choice(StrEnum):
         return repr(self.value)
 
 
-class PipelineSchedule(Choice):
+class PipelineSchedule(CodedEnum):
     """The order in which a pipeline's stages run (``weft.layout.schedule``): plain 1F1B (arXiv 1806.03377),
     interleaved 1F1B (2104.04473), ZB-H1 as ``zb1p`` and ZB-V as ``zbv`` (2401.10241)."""
 
@@ -69,7 +69,7 @@ class PipelineSchedule(Choice):
         return {PipelineSchedule.INTERLEAVED: None, PipelineSchedule.ZBV: 2}.get(self, 1)
 
 
-class Recompute(Choice):
+class Recompute(CodedEnum):
     """What backward computes again: nothing, what is cheap for its size (the attention core, norms), or whole
     blocks."""
 
@@ -78,14 +78,14 @@ class Recompute(Choice):
     FULL = "full"
 
 
-class ContextMethod(Choice):
+class ContextMethod(CodedEnum):
     """How attention sees the whole sequence: keys and values go round, or heads are exchanged for tokens."""
 
     RING = "ring"
     ULYSSES = "ulysses"
 
 
-class TensorOverlap(Choice):
+class TensorOverlap(CodedEnum):
     """``backward``: the input-gradient collective runs behind the weight-gradient GEMM (AxoNN's OAR,
     Megatron's default); ``full``: forward and backward collectives are also pipelined with their GEMM in
     chunks (Megatron's userbuffers, torchtitan's async TP)."""
@@ -95,7 +95,7 @@ class TensorOverlap(Choice):
     FULL = "full"
 
 
-VOCABULARIES: Mapping[str, type[Choice]] = {
+VOCABULARIES: Mapping[str, type[CodedEnum]] = {
     "schedule": PipelineSchedule,
     "recompute": Recompute,
     "context_method": ContextMethod,
@@ -202,7 +202,7 @@ def checked_field(name: str, value: Any, where: str) -> Any:
     return _integer(name, value, where)
 
 
-def _choice(name: str, value: Any, where: str) -> Choice:
+def _choice(name: str, value: Any, where: str) -> CodedEnum:
     words = VOCABULARIES[name]
     if isinstance(value, words):
         return value

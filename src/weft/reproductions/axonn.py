@@ -91,7 +91,7 @@ FRONTIER = Supercomputer(
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GptShape:
     """A GPT of the authors' launcher; ``min_tensor`` is the least x * y * z that they tried (40 GB A100)."""
 
     layers: int
@@ -99,24 +99,24 @@ class Shape:
     min_tensor: int
 
 
-SHAPES: Mapping[str, Shape] = MappingProxyType(
+SHAPES: Mapping[str, GptShape] = MappingProxyType(
     {
-        "5B": Shape(24, 4096, 4),
-        "10B": Shape(32, 5120, 8),
-        "20B": Shape(32, 7168, 16),
-        "40B": Shape(38, 9216, 32),
-        "50B": Shape(48, 9216, 32),
-        "60B": Shape(56, 9216, 64),
-        "80B": Shape(42, 12288, 64),
-        "100B": Shape(53, 12288, 64),
-        "160B": Shape(84, 12288, 128),
-        "175B": Shape(96, 12288, 128),
+        "5B": GptShape(24, 4096, 4),
+        "10B": GptShape(32, 5120, 8),
+        "20B": GptShape(32, 7168, 16),
+        "40B": GptShape(38, 9216, 32),
+        "50B": GptShape(48, 9216, 32),
+        "60B": GptShape(56, 9216, 64),
+        "80B": GptShape(42, 12288, 64),
+        "100B": GptShape(53, 12288, 64),
+        "160B": GptShape(84, 12288, 128),
+        "175B": GptShape(96, 12288, 128),
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class MeshLinear:
     """One linear layer; a transposed one swaps the roles of x and y."""
 
     out_features: int
@@ -133,7 +133,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class CollectiveCounts:
     """Collectives of one linear layer per iteration.
 
     The default is the paper's set-up: full recomputation, and the gathered weight kept for the backward pass.
@@ -147,7 +147,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buffers:
+class LinearBuffers:
     """What the collectives of one linear layer move: buffers, before the ring factors."""
 
     shard_elements: Values
@@ -157,17 +157,17 @@ class Buffers:
     gradient_bytes: Values
 
 
-def block(hidden: int) -> tuple[Linear, Linear, Linear, Linear]:
+def block(hidden: int) -> tuple[MeshLinear, MeshLinear, MeshLinear, MeshLinear]:
     """The linear layers of a GPT block: QKV, projection, h to 4h and 4h to h."""
     return (
-        Linear(3 * hidden, hidden, False),
-        Linear(hidden, hidden, True),
-        Linear(4 * hidden, hidden, False),
-        Linear(hidden, 4 * hidden, True),
+        MeshLinear(3 * hidden, hidden, False),
+        MeshLinear(hidden, hidden, True),
+        MeshLinear(4 * hidden, hidden, False),
+        MeshLinear(hidden, 4 * hidden, True),
     )
 
 
-def buffers(layer: Linear, layouts: Layouts, tokens: int, *, script_form: bool = False) -> Buffers:
+def buffers(layer: MeshLinear, layouts: Layouts, tokens: int, *, script_form: bool = False) -> LinearBuffers:
     """Buffers of the collectives of ``layer`` for a batch of ``tokens`` tokens.
 
     ``script_form`` keeps the authors' slip: for 4h to h their script all-reduces 4h wide in the forward pass
@@ -180,7 +180,7 @@ def buffers(layer: Linear, layouts: Layouts, tokens: int, *, script_form: bool =
     if script_form and wide_in > wide_out:
         wide_out, wide_in = wide_in, wide_out
     shard = gathered / z
-    return Buffers(
+    return LinearBuffers(
         shard_elements=shard,
         gathered_bytes=gathered * WEIGHT_BYTES,
         forward_bytes=rows * wide_out / layouts[:, layer.out_axis] * WEIGHT_BYTES,
@@ -190,10 +190,15 @@ def buffers(layer: Linear, layouts: Layouts, tokens: int, *, script_form: bool =
 
 
 def ring_bytes(
-    layer: Linear, layouts: Layouts, tokens: int, *, counts: Counts | None = None, script_form: bool = False
+    layer: MeshLinear,
+    layouts: Layouts,
+    tokens: int,
+    *,
+    counts: CollectiveCounts | None = None,
+    script_form: bool = False,
 ) -> Values:
     """Bytes that each rank sends per iteration for ``layer``, as an (n, 4) array by axis."""
-    counts = counts or Counts()
+    counts = counts or CollectiveCounts()
     moved = buffers(layer, layouts, tokens, script_form=script_form)
     ring = (layouts - 1) / layouts
     total = np.zeros(layouts.shape)
@@ -216,13 +221,13 @@ def axis_bandwidths(machine: Supercomputer, layouts: Layouts) -> Values:
 
 
 def communication_time(
-    shape: Shape,
+    shape: GptShape,
     machine: Supercomputer,
     layouts: Layouts,
     *,
     batch: int,
     sequence: int = 2048,
-    counts: Counts | None = None,
+    counts: CollectiveCounts | None = None,
     script_form: bool = False,
 ) -> Values:
     """Seconds of communication of one iteration for each layout.
@@ -264,7 +269,7 @@ def candidates(accelerators: int, batch: int, min_tensor: int) -> Layouts:
 
 
 def rank(
-    shape: Shape,
+    shape: GptShape,
     machine: Supercomputer,
     *,
     accelerators: int,

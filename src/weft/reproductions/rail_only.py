@@ -22,7 +22,7 @@ Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class DenseJob:
     """A dense model and its batch.
 
     ``collectives_per_block`` is Mcc: model-parallel all-reduces of a block, counted as reduce-scatters and
@@ -48,7 +48,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class RailNetwork:
     """N accelerators in domains of K; bandwidths in bytes/s per accelerator, the paper's GH200 by default.
 
     ``flops`` (C) is reconstructed: the dense 16-bit peak of an H100.
@@ -61,20 +61,20 @@ class Network:
     flops: Value = 989e12
 
 
-GPT3 = Workload(parameters=174.6e9, layers=96, hidden=12288, tokens=32e6, collectives_per_block=8)
+GPT3 = DenseJob(parameters=174.6e9, layers=96, hidden=12288, tokens=32e6, collectives_per_block=8)
 """GPT-3 with the paper's batch of 32M tokens (GPT-3 itself used 3.2M); the parameters are reconstructed."""
 
-OPT_175B = Workload(parameters=174.6e9, layers=96, hidden=12288, tokens=2e6, collectives_per_block=8)
+OPT_175B = DenseJob(parameters=174.6e9, layers=96, hidden=12288, tokens=2e6, collectives_per_block=8)
 """OPT-175B with 2M tokens; the parameters are reconstructed."""
 
 
-def palm_540b(sequences: Value) -> Workload:
+def palm_540b(sequences: Value) -> DenseJob:
     """PaLM-540B with a batch of ``sequences`` of 2048 tokens (512, 1024 and 2048 in the paper)."""
     tokens = np.asarray(sequences, np.float64) * 2048
-    return Workload(parameters=540e9, layers=118, hidden=18432, tokens=tokens, collectives_per_block=12)
+    return DenseJob(parameters=540e9, layers=118, hidden=18432, tokens=tokens, collectives_per_block=12)
 
 
-def iteration_time(work: Workload, network: Network, group: Value) -> Seconds:
+def iteration_time(work: DenseJob, network: RailNetwork, group: Value) -> Seconds:
     """Seconds of one iteration with model-parallel groups of ``group`` accelerators: equation (1).
 
     Raises:
@@ -93,7 +93,7 @@ def iteration_time(work: Workload, network: Network, group: Value) -> Seconds:
     return _compute_time(work, network) + work.layers * (across + (inside + model) / network.domain_Bps)
 
 
-def ideal_time(work: Workload, network: Network, group: Value) -> Seconds:
+def ideal_time(work: DenseJob, network: RailNetwork, group: Value) -> Seconds:
     """Seconds of one iteration with every accelerator in one domain: equation (3)."""
     count, group = _positive(network.accelerators), _positive(group)
     data = 2 * work.block_bytes * (count / group - 1)
@@ -101,7 +101,7 @@ def ideal_time(work: Workload, network: Network, group: Value) -> Seconds:
     return _compute_time(work, network) + work.layers * (data + model) / (network.domain_Bps * count)
 
 
-def optimal_group(work: Workload, network: Network) -> NDArray[np.float64]:
+def optimal_group(work: DenseJob, network: RailNetwork) -> NDArray[np.float64]:
     """The group at the minimum of equation (1), as a real number: sqrt(2 N ST / (Mcc b d)).
 
     This corrects the printed equation (2): the paper's own figures have groups of 8 and 32, as here.
@@ -110,20 +110,20 @@ def optimal_group(work: Workload, network: Network) -> NDArray[np.float64]:
     return optimum
 
 
-def printed_optimal_group(work: Workload, network: Network) -> NDArray[np.float64]:
+def printed_optimal_group(work: DenseJob, network: RailNetwork) -> NDArray[np.float64]:
     """Equation (2) as printed, sqrt(N ST) / (2 sqrt(b Mcc d)): too small by 2 sqrt(2)."""
     weights = _positive(network.accelerators) * work.block_bytes
     printed: NDArray[np.float64] = np.sqrt(weights) / (2 * np.sqrt(_model_bytes(work)))
     return printed
 
 
-def rounded_group(work: Workload, network: Network) -> NDArray[np.float64]:
+def rounded_group(work: DenseJob, network: RailNetwork) -> NDArray[np.float64]:
     """``optimal_group`` rounded to the nearest power of two (in the logarithm), at most the domain."""
     nearest: NDArray[np.float64] = np.exp2(np.round(np.log2(optimal_group(work, network))))
     return np.clip(nearest, 1.0, _positive(network.domain))
 
 
-def best_group(work: Workload, network: Network) -> int:
+def best_group(work: DenseJob, network: RailNetwork) -> int:
     """The divisor of the domain with the least iteration time, by exhaustive search; scalar inputs."""
     domain = int(np.asarray(network.domain).item())
     divisors = np.array([size for size in range(1, domain + 1) if domain % size == 0], np.float64)
@@ -140,11 +140,11 @@ def forwarding_overhead(nic_Bps: Value, domain_Bps: Value, domain: Value | None 
     return ratio if domain is None else ratio * (_positive(domain) - 1) / _positive(domain)
 
 
-def _compute_time(work: Workload, network: Network) -> Seconds:
+def _compute_time(work: DenseJob, network: RailNetwork) -> Seconds:
     return _positive(6 * work.parameters * work.tokens / (network.accelerators * network.flops))
 
 
-def _model_bytes(work: Workload) -> NDArray[np.float64]:
+def _model_bytes(work: DenseJob) -> NDArray[np.float64]:
     return _positive(work.collectives_per_block * work.activation_bytes)
 
 

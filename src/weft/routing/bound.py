@@ -59,7 +59,7 @@ def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Paths:
+class CommodityPaths:
     """Flows with the same ways and demand as one commodity, and every path of each as a column.
 
     ``commodity[f]`` is a flow's, ``owner`` and ``up``, ``down`` a column's commodity and ways; ``links`` and
@@ -76,7 +76,7 @@ class Paths:
     links: Ints
 
 
-def paths_of(asked: Problem, *, most: int = MOST_COLUMNS) -> Paths | None:
+def paths_of(asked: Problem, *, most: int = MOST_COLUMNS) -> CommodityPaths | None:
     """All paths as columns; None where there are more than ``most``."""
     from weft.routing import _columns
 
@@ -94,7 +94,7 @@ def paths_of(asked: Problem, *, most: int = MOST_COLUMNS) -> Paths | None:
     _columns.list_all(ways, first, up, down)
     crossed = np.concatenate([ways.up[up], ways.down[down]], axis=1).astype(np.int64)
     entry, column = np.nonzero(crossed >= 0)
-    return Paths(
+    return CommodityPaths(
         commodity=commodity.reshape(-1),
         demand_Bps=asked.demand_Bps[first],
         count=np.bincount(commodity.reshape(-1), minlength=len(first)),
@@ -126,7 +126,7 @@ def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) ->
     return max(value, closed_bound(asked, whole=whole))
 
 
-def solve(asked: Problem, paths: Paths) -> tuple[float, Floats]:
+def solve(asked: Problem, paths: CommodityPaths) -> tuple[float, Floats]:
     """The least congestion, and the Bps on every path."""
     model, highs = linear(asked, paths, integer=False)
     highs.run()
@@ -136,7 +136,7 @@ def solve(asked: Problem, paths: Paths) -> tuple[float, Floats]:
     return float(found[-1]), np.asarray(found[:-1] * paths.demand_Bps[paths.owner], dtype=np.float64)
 
 
-def linear(asked: Problem, paths: Paths, *, integer: bool) -> tuple[Any, Any]:
+def linear(asked: Problem, paths: CommodityPaths, *, integer: bool) -> tuple[Any, Any]:
     """The model: flows of each commodity on each path, least congestion; and HiGHS with it."""
     highspy: Any = import_module("highspy")
     columns, rows = len(paths.owner), len(paths.demand_Bps)

@@ -23,7 +23,7 @@ from weft.fabric.spec import Ints, Mask
 from weft.routing.problem import Problem
 
 
-class Graph(NamedTuple):
+class ColouredGraph(NamedTuple):
     """Edges with their ends and colours, and the edge of each colour at each vertex (see ``_colour``)."""
 
     left: Ints
@@ -103,7 +103,7 @@ def _planes(asked: Problem, layer: int) -> Ints:
     return components(fabric.nodes, fabric.source[inside], fabric.target[inside])
 
 
-def _graph(grid: Ints, left: Ints, right: Ints) -> Graph:
+def _graph(grid: Ints, left: Ints, right: Ints) -> ColouredGraph:
     """No edge coloured: as many colours for each part as the busiest switch needs, closed where it has
     no link.
     """
@@ -114,7 +114,7 @@ def _graph(grid: Ints, left: Ints, right: Ints) -> Graph:
     per_link = max(int(np.ceil(np.max(count / open_, initial=1.0) - 1e-12)) for count in busiest)
     closed = np.tile(grid < 0, (1, per_link))
     places = np.where(closed, _colour.CLOSED, _colour.FREE).astype(np.int64)
-    return Graph(left, right, np.full(len(left), -1, dtype=np.int64), places, places.copy())
+    return ColouredGraph(left, right, np.full(len(left), -1, dtype=np.int64), places, places.copy())
 
 
 def _numbers(asked: Problem, flows: Ints, top: Ints, links: Ints, side: int) -> Ints:

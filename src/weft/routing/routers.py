@@ -19,7 +19,7 @@ from weft.errors import Unsupported
 from weft.fabric.spec import SCALE_UP, Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.routing import ecmp
-from weft.routing.bound import MOST_COLUMNS, Paths, closed_bound, linear, paths_of
+from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, linear, paths_of
 from weft.routing.choice import ENOUGH, Choice, ordered
 from weft.routing.colouring import coloured
 from weft.routing.ecmp import picked
@@ -312,7 +312,7 @@ def solve_ilp(
     return Solved(up=chosen_up, down=chosen_down, bound=proved)
 
 
-def _taken(asked: Problem, paths: Paths, up: Ints, down: Ints) -> list[float]:
+def _taken(asked: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> list[float]:
     """How many flows of each commodity take each path in a choice, and its congestion."""
     column = {
         key: i for i, key in enumerate(zip(paths.owner.tolist(), paths.up.tolist(), paths.down.tolist(), strict=True))
@@ -324,7 +324,7 @@ def _taken(asked: Problem, paths: Paths, up: Ints, down: Ints) -> list[float]:
     return [float(value) for value in values]
 
 
-def _dealt(paths: Paths, many: Ints) -> tuple[Ints, Ints]:
+def _dealt(paths: CommodityPaths, many: Ints) -> tuple[Ints, Ints]:
     """Paths of the flows of each commodity, in order."""
     column = np.repeat(np.arange(len(many)), many)
     order = np.argsort(paths.commodity, kind="stable")

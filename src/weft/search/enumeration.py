@@ -190,7 +190,7 @@ class Frames:
 
     def __init__(self, job: Job, count: int, space: Space, frames: LayoutTable, mesh: Ints) -> None:
         self.space, self.frames, self.mesh = space, frames, mesh
-        self.switches = Switches(job, space, frames)
+        self.switches = SwitchTable(job, space, frames)
         flags = [frames.replaced({"sequence_parallel": np.full(len(frames), on)}) for on in (0, 1)]
         self._verdicts = np.stack([reject(job, count, flagged) for flagged in flags])
 
@@ -237,7 +237,7 @@ class Frames:
         return Batch(table, self.mesh[row], rejected)
 
 
-class Switches:
+class SwitchTable:
     """Combinations of switches that differ in effect, for each frame.
 
     ``width`` counts them per frame.  Frames of which the same switches are idle share one list.

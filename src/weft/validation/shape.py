@@ -25,7 +25,7 @@ HEAD_FEATURES = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """A model and what was assumed of it."""
 
     model: Model
@@ -37,7 +37,7 @@ def _data() -> Mapping[str, Any]:
     return tomllib.loads(files("weft.validation").joinpath("data", "models.toml").read_text(encoding="utf-8"))
 
 
-def shape(run: Run, *, prediction: bool) -> Shape:
+def shape(run: Run, *, prediction: bool) -> ModelShape:
     """The model of a run; ``prediction``: the software trains multi-token-prediction modules.
 
     Raises:
@@ -81,7 +81,7 @@ def _agrees(run: Run, model: Model) -> bool:
     return all(stated in (None, own) for stated, own in pairs)
 
 
-def _from_catalogue(run: Run, known: Model, *, prediction: bool) -> Shape:
+def _from_catalogue(run: Run, known: Model, *, prediction: bool) -> ModelShape:
     model, assumed = known, [f"what the columns leave out of the shape as {known.name} in the catalogue"]
     if run.layers is not None and run.layers != known.layers:
         model = replace(_with_layers(known, run.layers), prediction_layers=0)
@@ -95,7 +95,7 @@ def _from_catalogue(run: Run, known: Model, *, prediction: bool) -> Shape:
         assumed.append("no multi-token-prediction module trained")
     if model.positions and run.seq:
         model = replace(model, positions=max(model.positions, run.seq))
-    return Shape(model=model, assumptions=tuple(assumed))
+    return ModelShape(model=model, assumptions=tuple(assumed))
 
 
 def _with_layers(model: Model, layers: int) -> Model:
@@ -123,7 +123,7 @@ def _with_experts(model: Model, experts: int, top_k: int | None) -> Model:
     return replace(model, runs=tuple(runs))
 
 
-def _from_columns(run: Run, layers: int, hidden: int) -> Shape:
+def _from_columns(run: Run, layers: int, hidden: int) -> ModelShape:
     assumed: list[str] = []
     heads = run.heads or max(hidden // HEAD_FEATURES, 1)
     if run.heads is None:
@@ -147,7 +147,7 @@ def _from_columns(run: Run, layers: int, hidden: int) -> Shape:
     if run.params_b is not None and model.tied_embeddings:
         model, untied = _untied(model, run.params_b)
         assumed += ["embeddings not tied (by the number of parameters)"] if untied else []
-    return Shape(model=model, assumptions=tuple(assumed))
+    return ModelShape(model=model, assumptions=tuple(assumed))
 
 
 def _untied(model: Model, params_b: float) -> tuple[Model, bool]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.cluster import Cluster
     from weft.collectives.schedules.per_rank import RankTimes
     from weft.collectives.schedules.result import ScheduleResult
-    from weft.collectives.schedules.timing import Active, Timed
+    from weft.collectives.schedules.timing import Active, TimedSchedule
     from weft.fabric import Fabric
     from weft.fabric.dimension import Dimension
     from weft.fabric.placement import Placement
@@ -98,7 +98,7 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
 class Scheduled:
     """A collective in time, the cluster whose network it is on, and what was assumed."""
 
-    timed: Timed
+    timed: TimedSchedule
     cluster: Cluster | None
     notes: tuple[str, ...]
 
@@ -243,7 +243,7 @@ def _active(given: str | int | None) -> Active:
     return min(int(text[:40]), 10**9)
 
 
-def _per_rank(timed: Timed, cluster: Cluster | None, asked: ScheduleOptions) -> RankTimes | None:
+def _per_rank(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions) -> RankTimes | None:
     if asked.late is None and asked.slow is None and asked.fabric is None:
         return None
     from weft.collectives.dimensions import parse_late, parse_slow
@@ -258,7 +258,7 @@ def _per_rank(timed: Timed, cluster: Cluster | None, asked: ScheduleOptions) -> 
     return play_ranks(timed, start_s=starts, bandwidth_Bps=speeds)
 
 
-def _rates(timed: Timed, cluster: Cluster | None, asked: ScheduleOptions) -> Floats:
+def _rates(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions) -> Floats:
     from weft.collectives.schedules.per_rank import rank_bandwidths
 
     if asked.fabric is None:

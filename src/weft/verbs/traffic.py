@@ -81,7 +81,7 @@ class TrafficOptions(JobOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class RoutedFabric:
     """A fabric with what its links reach, and the accelerators where they are known."""
 
     fabric: Fabric
@@ -90,7 +90,7 @@ class Network:
     subjects: tuple[Subject, ...] = ()
 
 
-def network_of(asked: JobOptions) -> Network:
+def network_of(asked: JobOptions) -> RoutedFabric:
     """The fabric, with links at their calibrated share of capacity where a cluster or a plan tells the accelerators.
 
     Raises:
@@ -109,13 +109,13 @@ def network_of(asked: JobOptions) -> Network:
             raise BadInput(problem, where="--plan", remedy="add --cluster, or a fabric file")
     fabric = network_alone(asked, cluster)
     if cluster is None:
-        return Network(fabric=fabric, cluster=None, constants=None)
+        return RoutedFabric(fabric=fabric, cluster=None, constants=None)
     from weft.cluster.calibration import calibration
     from weft.simulation.iteration.contention import reached
 
     constants = constants_of(asked, cluster)
     known = constants or calibration(cluster.accelerator.name)
-    return Network(fabric=reached(fabric, known), cluster=cluster, constants=constants, subjects=subjects)
+    return RoutedFabric(fabric=reached(fabric, known), cluster=cluster, constants=constants, subjects=subjects)
 
 
 def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
@@ -133,7 +133,7 @@ def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
     return fabric_of(asked.fabric, cluster, asked.radix)
 
 
-def jobs_of(asked: JobOptions, found: Network) -> list[JobTraffic]:
+def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
     """The flows of ``plan`` and ``job``, one job behind the other where nothing else is said.
 
     Raises:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from weft.layout.step import Issue
     from weft.model import Job
     from weft.runtime.layers.decoder import Details
-    from weft.runtime.run.session import Settings
+    from weft.runtime.run.session import RunSettings
     from weft.verbs.shared import JobSource
-    from weft.verbs.train_rank import Request
+    from weft.verbs.train_rank import TrainingRequest
 
 USAGE = "weft train MODEL [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
 TRIED = 100
@@ -95,7 +95,7 @@ _TRACED = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StepRecord:
     """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators."""
 
     step: int
@@ -115,7 +115,7 @@ class Trained(Result):
 
     job: Job
     layout: Layout
-    steps: tuple[Step, ...]
+    steps: tuple[StepRecord, ...]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a step."""
@@ -235,21 +235,21 @@ def train(
         return Trained(job=job, layout=layout, steps=_steps(request))
 
 
-def _steps(request: Request) -> tuple[Step, ...]:
+def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
     """The steps in the metrics of a run; none where they went to no file."""
     path = request.metrics_path
     if path is None or not path.is_file():
         return ()
     records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return tuple(Step(**{name: record[name] for name in Step.__slots__}) for record in records)
+    return tuple(StepRecord(**{name: record[name] for name in StepRecord.__slots__}) for record in records)
 
 
 def _request(
     model: JobSource | None, asked: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
-) -> Request:
+) -> TrainingRequest:
     from weft.layout.trainable import check_trainable
     from weft.runtime.run.ranks import default_device
-    from weft.verbs.train_rank import Request
+    from weft.verbs.train_rank import TrainingRequest
 
     _check_world(layout)
     check_trainable(job, layout)
@@ -259,7 +259,7 @@ def _request(
     if asked.calibration is not None and cluster is None:
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
     details, assumed = _details(model, job)
-    return Request(
+    return TrainingRequest(
         job=job,
         layout=layout,
         device=device,
@@ -429,14 +429,14 @@ def _details(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...
     return details, (f"{in_words(details, job.model)} (a config.json would say)",)
 
 
-def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> Settings:
+def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> RunSettings:
     import torch
 
     from weft.runtime.core.overlap import Switches
     from weft.runtime.core.precision import Precision
     from weft.runtime.layers.decoder import Details
     from weft.runtime.run.optimizer import AdamSettings
-    from weft.runtime.run.session import Settings
+    from weft.runtime.run.session import RunSettings
 
     recipe = job.recipe
     if recipe.precision not in ("fp32", "bf16"):
@@ -454,7 +454,7 @@ def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | 
     precision = Precision.of(recipe.precision)
     if recipe.gradient_bytes == 2:
         precision = replace(precision, reduce=torch.bfloat16)
-    return Settings(
+    return RunSettings(
         seed=asked.seed,
         adam=AdamSettings(rate=asked.rate, warmup=asked.warmup, steps=asked.steps, clip=asked.clip),
         details=details or Details(),

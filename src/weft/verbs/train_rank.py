@@ -19,7 +19,7 @@ from weft.model import Job
 from weft.model.flops import model_flops
 from weft.report.tables.grid import terminal
 from weft.report.tables.training_run import (
-    Measured,
+    MeasuredStep,
     PredictedTime,
     comparison,
     counted,
@@ -33,7 +33,7 @@ from weft.runtime.core.grid import Grid
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.data import Corpus, byte_corpus, markov_corpus, token_corpus
 from weft.runtime.run.folder import check_checkpoint, check_free, last_checkpoint, locked, metrics_file, write_record
-from weft.runtime.run.session import Session, Settings, StepResult
+from weft.runtime.run.session import RunSettings, Session, StepResult
 
 SYNTHETIC_TOKENS = 1 << 20
 """Tokens of the synthetic text."""
@@ -52,7 +52,7 @@ class Differs(WeftError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class TrainingRequest:
     """A training run as it is asked for.
 
     Attributes:
@@ -66,7 +66,7 @@ class Request:
     job: Job
     layout: Layout
     device: str
-    settings: Settings
+    settings: RunSettings
     cluster: Cluster | None
     described: Cluster | None
     planned_for: str | None
@@ -92,7 +92,7 @@ class Request:
         return Path(self.out) / "metrics.jsonl" if self.out else None
 
 
-def train_rank(request: Request) -> None:
+def train_rank(request: TrainingRequest) -> None:
     """Train on this rank; one rank of the last stage reports."""
     device = torch.device("cuda", torch.cuda.current_device()) if request.device == "cuda" else torch.device("cpu")
     grid = Grid.of(request.layout, device)
@@ -108,7 +108,7 @@ def train_rank(request: Request) -> None:
         _Run(request, session, reports=reports).run()
 
 
-def _corpus(request: Request) -> Corpus:
+def _corpus(request: TrainingRequest) -> Corpus:
     if request.data is None:
         return markov_corpus(request.job.model.vocab, tokens=SYNTHETIC_TOKENS, seed=request.settings.seed)
     if request.tokenizer is None:
@@ -119,11 +119,11 @@ def _corpus(request: Request) -> Corpus:
 class _Run:
     """One rank's run; ``reports`` says that it prints and writes metrics."""
 
-    def __init__(self, request: Request, session: Session, *, reports: bool) -> None:
+    def __init__(self, request: TrainingRequest, session: Session, *, reports: bool) -> None:
         self.request, self.session, self.reports = request, session, reports
         self.out = Path(request.out) if request.out else None
         self.started_at = 0
-        self.recent: deque[Measured] = deque(maxlen=RECENT)
+        self.recent: deque[MeasuredStep] = deque(maxlen=RECENT)
         self.predicted = self._predicted() if request.compare else None
         self.time = _predicted_time(request) if request.compare else None
         self.equal = True
@@ -182,13 +182,13 @@ class _Run:
         if every and self.out is not None and self.session.steps_done % every == 0 and not last:
             self._save(self.out)
 
-    def _measured(self, result: StepResult, log: Log) -> Measured:
+    def _measured(self, result: StepResult, log: Log) -> MeasuredStep:
         tokens_per_s = self.request.job.recipe.tokens / result.seconds
         mfu = None
         if self.peak_flops is not None:
             work = model_flops(self.request.job.model, self.request.job.recipe)
             mfu = work / (result.seconds * self.peak_flops * self.request.layout.world)
-        return Measured(
+        return MeasuredStep(
             step=result.step + 1,
             loss=result.loss,
             gradient_norm=result.gradient_norm,
@@ -298,7 +298,7 @@ def _synthetic(vocabulary: int) -> str:
     return f"synthetic (a Markov chain{best})"
 
 
-def _notes(request: Request) -> Iterator[str]:
+def _notes(request: TrainingRequest) -> Iterator[str]:
     recipe, layout = request.job.recipe, request.layout
     if recipe.dropout:
         yield "no dropout (the recipe has it, the runtime does not)"
@@ -312,7 +312,7 @@ def _notes(request: Request) -> Iterator[str]:
         yield "tensor collectives overlap in the backward pass only (overlap_tensor=full is not built)"
 
 
-def _peak_flops(request: Request, grid: Grid) -> float | None:
+def _peak_flops(request: TrainingRequest, grid: Grid) -> float | None:
     """Peak of one rank's accelerator, where it is known: the GPU's, else that of the described machine."""
     chip = None
     if grid.device.type == "cuda":
@@ -322,7 +322,7 @@ def _peak_flops(request: Request, grid: Grid) -> float | None:
     return peak_flops(chip, request.job.recipe.precision)
 
 
-def _predicted_time(request: Request) -> PredictedTime | None:
+def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
     """The step as ``weft.simulation.step`` predicts it; a pipeline's as a whole, by ``weft estimate``."""
     if request.cluster is None:
         return None
@@ -342,6 +342,6 @@ def _predicted_time(request: Request) -> PredictedTime | None:
     return PredictedTime(seconds=step.seconds, exposed_s=step.exposed_s)
 
 
-def _options(request: Request) -> StepOptions:
+def _options(request: TrainingRequest) -> StepOptions:
     switches = request.settings.switches
     return StepOptions(weight_cache=switches is not None and switches.weight_cache)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from weft.collectives.messages.blocks import Plan
+from weft.collectives.messages.blocks import MessagePlan
 from weft.collectives.messages.flows import plan
 from weft.errors import BadInput, Unsupported
 from weft.interop.collectives.msccl import write_msccl
@@ -304,7 +304,7 @@ def test_what_the_executor_cannot_run_is_refused():
 def swap():
     """Two ranks that overwrite what they send."""
     two = np.array([0, 1])
-    return Plan(
+    return MessagePlan(
         parts=1,
         steps=1,
         step=np.zeros(2, dtype=np.int64),

@@ -21,7 +21,7 @@ from weft.fabric.spec import Fabric
 from weft.report.pictures.routers import evaluation_chart
 from weft.report.tables.route_evaluation import evaluation_table, evaluation_to_csv, evaluation_to_json
 from weft.routing.traffic import job_traffic, merged
-from weft.simulation.routes.evaluation import Evaluation, Workload, evaluate, with_spines_down
+from weft.simulation.routes.evaluation import Evaluation, NamedJobs, evaluate, with_spines_down
 
 
 def fabric() -> Fabric:
@@ -29,7 +29,7 @@ def fabric() -> Fabric:
     return clos.build(32, radix=8, bandwidth_Bps=1e9, tiers=2, nic_latency_s=0.0, switch_latency_s=0.0)
 
 
-def workload(name: str, rings: int) -> Workload:
+def workload(name: str, rings: int) -> NamedJobs:
     """Rings of two between the same two leaves, a job each, 1 GB a round, no pause."""
     jobs = [
         job_traffic(
@@ -42,7 +42,7 @@ def workload(name: str, rings: int) -> Workload:
         )
         for host in range(rings)
     ]
-    return Workload(name=name, traffic=merged(jobs))
+    return NamedJobs(name=name, traffic=merged(jobs))
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint  # noqa: E402
 from weft.runtime.checkpoints.checkpoint import Piece, latest, load, read_state, save, step_folder  # noqa: E402
-from weft.runtime.core.placement import Placement, fused, share  # noqa: E402
+from weft.runtime.core.placement import FlatRange, fused, share  # noqa: E402
 
 PARTS = {"qkv.weight": (8, 4, 4), "out.weight": (12,), "norm.weight": (10,)}
 SHAPES = {"qkv.weight": (16, 12), "out.weight": (12, 8), "norm.weight": (10,)}
@@ -41,7 +41,7 @@ def layout(**degrees):
     [("a" * 301, "its name has 301 characters"), ("a\nb", "cannot be printed"), ("", "has 0 characters")],
 )
 def test_names_that_could_not_be_loaded_are_not_saved(name, match):
-    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
     with pytest.raises(BadInput, match=match):
         Piece(name=name, values=torch.ones(4), placement=place)
 
@@ -60,7 +60,7 @@ def placements(layout, rank, name):
     size = sum(high - low for low, high in rows) * (columns[1] - columns[0])
     over = layout.z * layout.data
     padded = -(-size // over) * over
-    block = Placement(shape=shape, rows=rows, columns=columns, start=0, stop=padded)
+    block = FlatRange(shape=shape, rows=rows, columns=columns, start=0, stop=padded)
     own = block.part(*share(padded, layout.z, at["z"]))
     moment = own.part(*share(padded // layout.z, layout.data, at["data"]))
     return {name: own, f"{name}/exp_avg": moment}
@@ -155,7 +155,7 @@ def test_copies_are_written_once(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_formats_keep_their_bits(tmp_path, dtype):
     bits = torch.tensor([0.0, -0.0, 1e-8, torch.inf, -torch.inf, torch.nan, 1.1, -3.0], dtype=dtype)
-    place = Placement(shape=(8,), rows=((0, 8),), columns=(0, 1), start=0, stop=8)
+    place = FlatRange(shape=(8,), rows=((0, 8),), columns=(0, 1), start=0, stop=8)
     save(tmp_path / "a", [Piece(name="w", values=bits, placement=place)], {})
     read = torch.zeros(8, dtype=dtype)
     load(tmp_path / "a", [Piece(name="w", values=read, placement=place)])
@@ -163,7 +163,7 @@ def test_formats_keep_their_bits(tmp_path, dtype):
 
 
 def test_parameters_that_want_gradients(tmp_path):
-    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
     piece = Piece(name="w", values=torch.nn.Parameter(torch.arange(4.0)), placement=place)
     save(tmp_path / "a", [piece], {})
     with torch.no_grad():
@@ -184,7 +184,7 @@ def test_the_state_alone(saved):
 
 
 def test_pieces_that_are_none():
-    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
     for values in (torch.zeros(3), torch.zeros(2, 2), torch.zeros(8)[::2], torch.zeros(4, dtype=torch.int64)):
         with pytest.raises(ValueError, match="w: "):
             Piece(name="w", values=values, placement=place)
@@ -276,7 +276,7 @@ def test_checkpoints_that_are_not_complete(saved):
 
 
 def test_other_models(saved):
-    place = Placement(shape=(12, 8), rows=((0, 12),), columns=(0, 8), start=0, stop=96)
+    place = FlatRange(shape=(12, 8), rows=((0, 12),), columns=(0, 8), start=0, stop=96)
     extra = [Piece(name=f"blocks.{n}", values=torch.zeros(96), placement=place) for n in range(6)]
     text = refused(saved, "has no blocks.0, blocks.1, blocks.2, blocks.3 and 2 more", [*ONE, *extra])
     assert "is it a checkpoint of this model?" in text
@@ -496,7 +496,7 @@ def play(root, rank):
         pieces = pieces_of(other, rank, fill=0)
         assert load(folder, pieces) == STATE
         assert_equal(pieces, pieces_of(other, rank))
-    place = Placement(shape=(1,), rows=((0, 1),), columns=(0, 1), start=0, stop=1)
+    place = FlatRange(shape=(1,), rows=((0, 1),), columns=(0, 1), start=0, stop=1)
     unknown = [Piece(name="unknown", values=torch.zeros(1), placement=place)]
     with pytest.raises(BadInput, match="has no unknown"):
         load(folder, unknown if rank == 2 else [])

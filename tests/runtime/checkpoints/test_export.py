@@ -18,7 +18,7 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints.checkpoint import Piece, save  # noqa: E402
 from weft.runtime.checkpoints.export import export  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.placement import Placement  # noqa: E402
+from weft.runtime.core.placement import FlatRange  # noqa: E402
 
 FORMATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -62,14 +62,14 @@ def test_from_a_grid_as_from_one_rank(ranks, tmp_path):
 @pytest.mark.parametrize("dtype", FORMATS.values(), ids=FORMATS)
 def test_formats_keep_their_bits(tmp_path, dtype):
     values = torch.tensor([[0.0, -0.0, torch.inf], [torch.nan, 1.1, -3.0]], dtype=dtype)
-    place = Placement(shape=(2, 3), rows=((0, 2),), columns=(0, 3), start=0, stop=6)
+    place = FlatRange(shape=(2, 3), rows=((0, 2),), columns=(0, 3), start=0, stop=6)
     save(tmp_path / "a", [Piece(name="w", values=values.view(-1), placement=place)], {})
     export(tmp_path / "a", tmp_path / "a.safetensors")
     assert torch.equal(read(tmp_path / "a.safetensors")[0]["w"].view(torch.uint8), values.view(torch.uint8))
 
 
 def test_moments_alone_are_left_out(tmp_path):
-    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
     names = ("a/b", "a/b/exp_avg", "a/b/exp_avg_sq", "exp_avg")
     save(tmp_path / "a", [Piece(name=name, values=torch.ones(4), placement=place) for name in names], {})
     export(tmp_path / "a", tmp_path / "a.safetensors")
@@ -77,7 +77,7 @@ def test_moments_alone_are_left_out(tmp_path):
 
 
 def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
-    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
     save(tmp_path / "a", [Piece(name="w", values=torch.ones(4), placement=place)], {})
 
     def broken(self, name):
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
 
 def test_safetensors_reads_it(tmp_path):
     package = pytest.importorskip("safetensors.torch")
-    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
     save(tmp_path / "a", [Piece(name="w", values=torch.arange(4.0), placement=place)], {})
     export(tmp_path / "a", tmp_path / "a.safetensors")
     assert package.load_file(tmp_path / "a.safetensors")["w"].tolist() == [0, 1, 2, 3]
@@ -99,7 +99,7 @@ def test_safetensors_reads_it(tmp_path):
 def test_what_cannot_be_exported(tmp_path):
     with pytest.raises(BadInput, match="no such folder"):
         export(tmp_path / "none", tmp_path / "file")
-    place = Placement(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
     save(tmp_path / "a", [Piece(name="w", values=torch.arange(4.0), placement=place)], {})
     with pytest.raises(BadInput, match="cannot be written"):
         export(tmp_path / "a", tmp_path / "none" / "file")

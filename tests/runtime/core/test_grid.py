@@ -33,7 +33,7 @@ from weft.runtime.layers.norm import Norm4D  # noqa: E402
 from weft.runtime.layers.vocabulary import Embedding4D, Head4D  # noqa: E402
 from weft.runtime.measure.trace import trace  # noqa: E402
 from weft.runtime.run.optimizer import AdamSettings  # noqa: E402
-from weft.runtime.run.session import Session, Settings  # noqa: E402
+from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
 PACKAGE = Path(weft.runtime.__file__).parent
 
@@ -174,9 +174,9 @@ JOB = Job(model=models.gpt(), recipe=Recipe(global_batch=8, sequence=8))
         lambda **more: Vector(
             machine(), "a", shape=(2,), rows=((0, 2),), local_shape=(2,), split_over=(), own_tokens=True, **more
         ),
-        lambda **more: Session(JOB, Grid.of(Layout()), Settings(), None, **more),
+        lambda **more: Session(JOB, Grid.of(Layout()), RunSettings(), None, **more),
         lambda **more: trace(JOB, Layout(), **more),
-        lambda **more: Settings(**more),
+        lambda **more: RunSettings(**more),
         lambda **more: Switches(**more),
         lambda **more: Overlap(Switches(), **more),
         lambda **more: AdamSettings(**more),

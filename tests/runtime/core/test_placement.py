@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.runtime.core.placement import Placement, fused, share
+from weft.runtime.core.placement import FlatRange, fused, share
 
 DEGREES = st.sampled_from([1, 2, 3, 4])
 
@@ -54,7 +54,7 @@ def test_rectangles_of_a_matrix_are_its_piece(matrix, data):
     size = sum(high - low for low, high in rows) * (columns[1] - columns[0])
     start = data.draw(st.integers(0, size))
     stop = data.draw(st.integers(start, size + 7))
-    placement = Placement(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
+    placement = FlatRange(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
     whole = np.arange(prod(shape)).reshape(shape)
     np.testing.assert_array_equal(from_rectangles(whole, placement), values_of(whole, placement))
     assert len(list(placement.rectangles())) <= 3 * len(rows)
@@ -65,7 +65,7 @@ def test_rectangles_of_a_vector_are_its_piece(size, degree, data):
     rows = (share(size * degree, degree, data.draw(st.integers(0, degree - 1))),)
     start = data.draw(st.integers(0, size))
     stop = data.draw(st.integers(start, size + 5))
-    placement = Placement(shape=(size * degree,), rows=rows, columns=(0, 1), start=start, stop=stop)
+    placement = FlatRange(shape=(size * degree,), rows=rows, columns=(0, 1), start=start, stop=stop)
     whole = np.arange(size * degree)
     np.testing.assert_array_equal(from_rectangles(whole, placement), values_of(whole, placement))
 
@@ -76,7 +76,7 @@ def test_parts_of_a_piece_are_pieces(matrix, z, data):
     shape, rows, columns = matrix
     size = sum(high - low for low, high in rows) * (columns[1] - columns[0])
     padded = -(-size // (z * data)) * z * data
-    block = Placement(shape=shape, rows=rows, columns=columns, start=0, stop=padded)
+    block = FlatRange(shape=shape, rows=rows, columns=columns, start=0, stop=padded)
     whole = np.arange(prod(shape)).reshape(shape)
     pieces = [block.part(*share(padded, z, index)) for index in range(z)]
     parts = [piece.part(*share(padded // z, data, index)) for piece in pieces for index in range(data)]

@@ -25,7 +25,7 @@ from weft.runtime.core.overlap import Switches  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.measure.trace import extrapolate, trace  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
-from weft.runtime.run.session import Session, Settings  # noqa: E402
+from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
 CACHED = Switches(weight_cache=True)
 INTERLEAVED = {"virtual_stages": 2, "schedule": "interleaved"}
@@ -55,7 +55,7 @@ def logged(layout, model, precision, switches):
     """What this rank issues in the second step."""
     job = job_of(model, precision)
     corpus = markov_corpus(job.model.vocab, tokens=2000, seed=0)
-    settings = Settings(precision=Precision.of(precision), switches=switches)
+    settings = RunSettings(precision=Precision.of(precision), switches=switches)
     running = Session(job, grid_of(layout), settings, corpus)
     running.step()
     with running.machine.collectives.logged() as log:

@@ -8,7 +8,7 @@ from weft.errors import BadInput
 from weft.layout.schedule import Durations, stepped_s
 from weft.layout.spec import Layout
 from weft.simulation.flows.graph import Graph
-from weft.simulation.iteration.pipeline import Clock, StepTimes, timed
+from weft.simulation.iteration.pipeline import PhaseTimes, StepTimes, timed
 
 NOTHING = StepTimes(reduce_s=0.0, gather_s=0.0, last=1.0, update_s=0.0, tied_s=0.0, host_s=0.0)
 
@@ -22,7 +22,7 @@ def clock_of(layout, count, *, hop_s=0.0, step=NOTHING):
     virtual = layout.virtual_stages
     chunk = Durations(forward_s=1.0 / virtual, input_gradient_s=1.0 / virtual, weight_gradient_s=1.0 / virtual)
     chunks = layout.pipeline * virtual
-    return Clock(
+    return PhaseTimes(
         chunks=(chunk,) * chunks,
         exposed=((0.0, 0.0),) * chunks,
         hop_s=hop_s,

@@ -11,7 +11,7 @@ from weft.fabric.spec import Ints, Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class MessagePlan:
     """An algorithm's messages between the ranks of a group.
 
     The buffer is ``parts`` equal blocks.  In ``step``, ``source`` sends the ``blocks`` blocks from ``first``
@@ -30,7 +30,7 @@ class Plan:
     adds: Mask
     owner: Ints
 
-    def moved(self, ranks: Ints, *, scale: int = 1, shift: int = 0) -> Plan:
+    def moved(self, ranks: Ints, *, scale: int = 1, shift: int = 0) -> MessagePlan:
         """The same among other ranks, each block standing for ``scale`` blocks, ``shift`` further on."""
         return replace(
             self,
@@ -43,11 +43,11 @@ class Plan:
 
 def table(
     step: Ints, source: Ints, target: Ints, first: Ints, *, parts: int, owner: Ints, adds: bool, blocks: int = 1
-) -> Plan:
+) -> MessagePlan:
     """A plan of messages of equal length that all add, or all keep."""
     shape = np.broadcast_shapes(step.shape, source.shape, target.shape, first.shape)
     flat = [np.broadcast_to(one, shape).ravel().astype(np.int64) for one in (step, source, target, first)]
-    return Plan(
+    return MessagePlan(
         parts=parts,
         steps=int(flat[0].max()) + 1 if flat[0].size else 0,
         step=flat[0],
@@ -60,9 +60,9 @@ def table(
     )
 
 
-def beside(plans: Sequence[Plan], *, parts: int, owner: Ints) -> Plan:
+def beside(plans: Sequence[MessagePlan], *, parts: int, owner: Ints) -> MessagePlan:
     """Plans that run at the same time."""
-    return Plan(
+    return MessagePlan(
         parts=parts,
         steps=max((one.steps for one in plans), default=0),
         step=np.concatenate([one.step for one in plans]),
@@ -75,7 +75,7 @@ def beside(plans: Sequence[Plan], *, parts: int, owner: Ints) -> Plan:
     )
 
 
-def after(*plans: Plan) -> Plan:
+def after(*plans: MessagePlan) -> MessagePlan:
     """Plans one after the other, over the same blocks."""
     begins = np.cumsum([0, *(one.steps for one in plans)])
     shifted = [replace(one, step=one.step + begin) for one, begin in zip(plans, begins.tolist(), strict=False)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.collectives.messages import hierarchy, pairs, ring, tree
-from weft.collectives.messages.blocks import Plan
+from weft.collectives.messages.blocks import MessagePlan
 from weft.errors import BadInput, Unsupported
 from weft.fabric.spec import Floats, Ints, Mask
 
@@ -21,7 +21,7 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"
 """Kinds of collectives: those of ``weft.layout.operations``, and broadcast from and reduction to the first
 rank."""
 
-_FLAT: dict[tuple[str, str], Callable[[int], Plan]] = {
+_FLAT: dict[tuple[str, str], Callable[[int], MessagePlan]] = {
     ("all-reduce", "ring"): ring.all_reduce,
     ("all-gather", "ring"): ring.all_gather,
     ("reduce-scatter", "ring"): ring.reduce_scatter,
@@ -46,7 +46,7 @@ _FLAT: dict[tuple[str, str], Callable[[int], Plan]] = {
     ("broadcast", "double-tree"): tree.double_tree_broadcast,
     ("reduce", "double-tree"): tree.double_tree_reduce,
 }
-_SPREAD: dict[tuple[str, str], Callable[[int, int], Plan]] = {
+_SPREAD: dict[tuple[str, str], Callable[[int, int], MessagePlan]] = {
     ("all-reduce", "rings"): ring.rings_all_reduce,
     ("all-gather", "rings"): ring.rings_all_gather,
     ("reduce-scatter", "rings"): ring.rings_reduce_scatter,
@@ -102,7 +102,7 @@ class Steps:
         return np.bincount(self.source, weights=self.bytes, minlength=ranks).astype(np.float64)
 
 
-def plan(kind: str, algorithm: str, size: int, *, domains: int = 1) -> Plan:
+def plan(kind: str, algorithm: str, size: int, *, domains: int = 1) -> MessagePlan:
     """The algorithm's messages between the ranks 0 .. ``size`` - 1, which lie in ``domains`` equal blocks.
 
     Raises:

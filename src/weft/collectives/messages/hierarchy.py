@@ -9,30 +9,30 @@ from __future__ import annotations
 import numpy as np
 
 from weft.collectives.messages import pairs, ring
-from weft.collectives.messages.blocks import Plan, after, beside, table
+from weft.collectives.messages.blocks import MessagePlan, after, beside, table
 from weft.fabric.spec import Ints
 
 
-def reduce_scatter(domains: int, members: int) -> Plan:
+def reduce_scatter(domains: int, members: int) -> MessagePlan:
     """Each member gathers the sums of its share in its domain, then rings scatter the share over domains."""
     inside = _inside(pairs.reduce_scatter(members), domains, members)
     return after(inside, _across(ring.reduce_scatter(domains), domains, members))
 
 
-def all_gather(domains: int, members: int) -> Plan:
+def all_gather(domains: int, members: int) -> MessagePlan:
     """The reverse: rings over domains gather each member's share, then members exchange their shares."""
     across = _across(ring.all_gather(domains), domains, members)
     return after(across, _inside(pairs.all_gather(members), domains, members))
 
 
-def all_reduce(domains: int, members: int) -> Plan:
+def all_reduce(domains: int, members: int) -> MessagePlan:
     """Reduce inside, all-reduce each member's share over domains, gather inside."""
     inside = _inside(pairs.reduce_scatter(members), domains, members)
     across = _across(ring.all_reduce(domains), domains, members)
     return after(inside, across, _inside(pairs.all_gather(members), domains, members))
 
 
-def all_to_all(domains: int, members: int) -> Plan:
+def all_to_all(domains: int, members: int) -> MessagePlan:
     """Forwarding over rails: what must leave the domain goes to the member on the rail of its target first.
 
     What stays inside the domain is exchanged beside the second step.
@@ -41,7 +41,7 @@ def all_to_all(domains: int, members: int) -> Plan:
     return after(_to_rails(domains, members, size), _on_rails(domains, members, size))
 
 
-def _to_rails(domains: int, members: int, size: int) -> Plan:
+def _to_rails(domains: int, members: int, size: int) -> MessagePlan:
     home, source, target = _domain_pairs(domains, members)
     away, rail = np.meshgrid(np.arange(domains), np.arange(len(source)), indexing="ij")
     leaves = away != home[rail]
@@ -52,7 +52,7 @@ def _to_rails(domains: int, members: int, size: int) -> Plan:
     )
 
 
-def _on_rails(domains: int, members: int, size: int) -> Plan:
+def _on_rails(domains: int, members: int, size: int) -> MessagePlan:
     home, target, member, origin = (
         axis.ravel() for axis in np.meshgrid(*map(np.arange, (domains, domains, members, members)), indexing="ij")
     )
@@ -92,7 +92,7 @@ def _owner(domains: int, members: int) -> Ints:
     return np.arange(domains * members).reshape(domains, members).T.ravel()
 
 
-def _inside(once: Plan, domains: int, members: int) -> Plan:
+def _inside(once: MessagePlan, domains: int, members: int) -> MessagePlan:
     ranks = np.arange(domains * members).reshape(domains, members)
     return beside(
         [once.moved(ranks[domain], scale=domains) for domain in range(domains)],
@@ -101,7 +101,7 @@ def _inside(once: Plan, domains: int, members: int) -> Plan:
     )
 
 
-def _across(once: Plan, domains: int, members: int) -> Plan:
+def _across(once: MessagePlan, domains: int, members: int) -> MessagePlan:
     ranks = np.arange(domains * members).reshape(domains, members)
     return beside(
         [once.moved(ranks[:, member], shift=member * domains) for member in range(members)],

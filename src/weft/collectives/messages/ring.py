@@ -13,28 +13,28 @@ from dataclasses import replace
 
 import numpy as np
 
-from weft.collectives.messages.blocks import Plan, after, beside, table
+from weft.collectives.messages.blocks import MessagePlan, after, beside, table
 from weft.fabric.spec import Ints
 
 
-def reduce_scatter(size: int) -> Plan:
+def reduce_scatter(size: int) -> MessagePlan:
     """size - 1 steps; block b starts behind rank b and ends at it."""
     step, rank = np.arange(size - 1)[:, None], np.arange(size)[None, :]
     return table(step, rank, (rank + 1) % size, (rank - step - 1) % size, parts=size, owner=np.arange(size), adds=True)
 
 
-def all_gather(size: int) -> Plan:
+def all_gather(size: int) -> MessagePlan:
     """size - 1 steps; block b starts at rank b."""
     step, rank = np.arange(size - 1)[:, None], np.arange(size)[None, :]
     return table(step, rank, (rank + 1) % size, (rank - step) % size, parts=size, owner=np.arange(size), adds=False)
 
 
-def all_reduce(size: int) -> Plan:
+def all_reduce(size: int) -> MessagePlan:
     """2 (size - 1) steps: scattered reduction, then gathering."""
     return after(reduce_scatter(size), all_gather(size))
 
 
-def line_all_gather(size: int) -> Plan:
+def line_all_gather(size: int) -> MessagePlan:
     """size - 1 steps on a line: each rank passes on, both ways, what it got from the other side."""
     step, rank = np.arange(size - 1)[:, None], np.arange(size)[None, :]
     right, left, owner = rank - step, rank + step, np.arange(size)
@@ -51,7 +51,7 @@ def line_all_gather(size: int) -> Plan:
     )
 
 
-def line_reduce_scatter(size: int) -> Plan:
+def line_reduce_scatter(size: int) -> MessagePlan:
     """The reverse: sums of each block come to its rank from both sides."""
     there = line_all_gather(size)
     return replace(
@@ -59,12 +59,12 @@ def line_reduce_scatter(size: int) -> Plan:
     )
 
 
-def line_all_reduce(size: int) -> Plan:
+def line_all_reduce(size: int) -> MessagePlan:
     """2 (size - 1) steps on a line."""
     return after(line_reduce_scatter(size), line_all_gather(size))
 
 
-def exchange(size: int) -> Plan:
+def exchange(size: int) -> MessagePlan:
     """One step of a ring: each rank's whole buffer to the next rank."""
     rank = np.arange(size if size > 1 else 0)
     return replace(
@@ -73,19 +73,19 @@ def exchange(size: int) -> Plan:
     )
 
 
-def rings_reduce_scatter(domains: int, members: int) -> Plan:
+def rings_reduce_scatter(domains: int, members: int) -> MessagePlan:
     return _rings(reduce_scatter, domains, members)
 
 
-def rings_all_gather(domains: int, members: int) -> Plan:
+def rings_all_gather(domains: int, members: int) -> MessagePlan:
     return _rings(all_gather, domains, members)
 
 
-def rings_all_reduce(domains: int, members: int) -> Plan:
+def rings_all_reduce(domains: int, members: int) -> MessagePlan:
     return _rings(all_reduce, domains, members)
 
 
-def _rings(algorithm: Callable[[int], Plan], domains: int, members: int) -> Plan:
+def _rings(algorithm: Callable[[int], MessagePlan], domains: int, members: int) -> MessagePlan:
     size = domains * members
     once = algorithm(size)
     orders = [ring_order(domains, members, ring) for ring in range(members)]

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.collectives.messages.blocks import Plan, beside
+from weft.collectives.messages.blocks import MessagePlan, beside
 from weft.collectives.messages.flows import plan
 from weft.collectives.schedules.chunks import Request, Schedule
-from weft.collectives.schedules.timing import Timed, time_schedule
+from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.collectives.stages import BALANCED_KINDS, ONE_OPERATION, StageKind
 from weft.errors import Unsupported
 from weft.fabric.families.torus import lines_of
@@ -26,7 +26,7 @@ MOST_BLOCKS = 1 << 20
 MOST_MESSAGES = 4_000_000
 
 
-def equal(timed: Timed, chunks: int) -> Timed:
+def equal(timed: TimedSchedule, chunks: int) -> TimedSchedule:
     """The same orders in equal chunks, as many of each as its share of the bytes asks for, timed anew.
 
     A schedule whose chunks are equal already is returned as it is.
@@ -46,7 +46,7 @@ def equal(timed: Timed, chunks: int) -> Timed:
     return time_schedule(cut, rule="scf", active=timed.active)
 
 
-def schedule_plan(timed: Timed) -> Plan:
+def schedule_plan(timed: TimedSchedule) -> MessagePlan:
     """Messages of a timed schedule with equal chunks; blocks of chunk c are c * ranks and on.
 
     In each dimension stages follow each other in the schedule's order, and a chunk's stages do; every message
@@ -122,7 +122,7 @@ def _digits(asked: Request, order: Ints) -> _Digits:
     return _Digits(owner=owner, block=np.argsort(owner))
 
 
-def _placed(timed: Timed) -> Iterator[_Placed]:
+def _placed(timed: TimedSchedule) -> Iterator[_Placed]:
     """All stages in an order that respects chunks and dimensions, with the steps in which they begin."""
     stages, asked = timed.stages, timed.schedule.request
     order = np.lexsort((timed.ranks, timed.chart.end_s, timed.chart.moving_s, timed.chart.admitted_s))
@@ -143,7 +143,7 @@ def _placed(timed: Timed) -> Iterator[_Placed]:
         free[dimension] = ready[chunk] = begin
 
 
-def _stage(asked: Request, order: Ints, placed: _Placed) -> Plan:
+def _stage(asked: Request, order: Ints, placed: _Placed) -> MessagePlan:
     """The messages of one stage in all groups, of one chunk."""
     sizes = asked.sizes
     width = len(order)
@@ -167,6 +167,6 @@ def _stage(asked: Request, order: Ints, placed: _Placed) -> Plan:
     )
 
 
-def _backwards(once: Plan, size: int) -> Plan:
+def _backwards(once: MessagePlan, size: int) -> MessagePlan:
     """The same around the ring the other way: every rank and its block in the place of their mirror image."""
     return replace(once, source=-once.source % size, target=-once.target % size, first=-once.first % size)

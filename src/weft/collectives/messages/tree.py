@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from weft.collectives.messages.blocks import Plan, after, beside, table
+from weft.collectives.messages.blocks import MessagePlan, after, beside, table
 from weft.fabric.spec import Ints
 
 # Halving and doubling ---------------------------------------------------------------------------
 
 
-def halving(size: int) -> Plan:
+def halving(size: int) -> MessagePlan:
     """Reduce-scatter of ``size`` = p + r ranks with p a power of two: r odd ranks first fold into their
     neighbours, and last get their blocks back."""
     ends, folded = _ends(size)
@@ -24,7 +24,7 @@ def halving(size: int) -> Plan:
     return after(*parts) if parts else _nothing(size)
 
 
-def doubling(size: int) -> Plan:
+def doubling(size: int) -> MessagePlan:
     """All-gather: the reverse of ``halving``."""
     ends, folded = _ends(size)
     parts = _doubles(size, ends)
@@ -36,7 +36,7 @@ def doubling(size: int) -> Plan:
     return after(*parts) if parts else _nothing(size)
 
 
-def halving_doubling(size: int) -> Plan:
+def halving_doubling(size: int) -> MessagePlan:
     """All-reduce: fold, halve, double, unfold."""
     ends, folded = _ends(size)
     parts = [*_halves(size, ends), *_doubles(size, ends)]
@@ -48,7 +48,7 @@ def halving_doubling(size: int) -> Plan:
     return after(*parts) if parts else _nothing(size)
 
 
-def _nothing(size: int) -> Plan:
+def _nothing(size: int) -> MessagePlan:
     none = np.zeros(0, dtype=np.int64)
     return table(none, none, none, none, parts=size, owner=np.arange(size), adds=False)
 
@@ -64,13 +64,13 @@ def _ends(size: int) -> tuple[Ints, int]:
     return np.concatenate([[0], np.cumsum(held)]), folded
 
 
-def _fold(size: int, folded: int) -> Plan:
+def _fold(size: int, folded: int) -> MessagePlan:
     odd = 2 * np.arange(folded) + 1
     zero = np.zeros_like(odd)
     return table(zero, odd, odd - 1, zero, parts=size, owner=np.arange(size), adds=True, blocks=size)
 
 
-def _swap(size: int, ends: Ints, distance: int, *, adds: bool) -> Plan:
+def _swap(size: int, ends: Ints, distance: int, *, adds: bool) -> MessagePlan:
     """Active ranks ``distance`` apart exchange half of what they both cover: the other's half when reducing,
     their own when gathering."""
     rank = np.arange(len(ends) - 1)
@@ -83,17 +83,17 @@ def _swap(size: int, ends: Ints, distance: int, *, adds: bool) -> Plan:
     return replace(swapped, blocks=stop - first)
 
 
-def _halves(size: int, ends: Ints) -> list[Plan]:
+def _halves(size: int, ends: Ints) -> list[MessagePlan]:
     active = len(ends) - 1
     return [_swap(size, ends, active >> i, adds=True) for i in range(1, active.bit_length())]
 
 
-def _doubles(size: int, ends: Ints) -> list[Plan]:
+def _doubles(size: int, ends: Ints) -> list[MessagePlan]:
     active = len(ends) - 1
     return [_swap(size, ends, 1 << i, adds=False) for i in range(active.bit_length() - 1)]
 
 
-def _rest(size: int, odd: Ints) -> Plan:
+def _rest(size: int, odd: Ints) -> MessagePlan:
     """The neighbour of each folded rank sends it everything but its own block."""
     before = table(np.zeros_like(odd), odd - 1, odd, np.zeros_like(odd), parts=size, owner=np.arange(size), adds=False)
     behind = replace(before, first=odd + 1, blocks=size - 1 - odd)
@@ -113,31 +113,31 @@ def _rest(size: int, odd: Ints) -> Plan:
 # Trees ------------------------------------------------------------------------------------------
 
 
-def tree_reduce(size: int) -> Plan:
+def tree_reduce(size: int) -> MessagePlan:
     """To rank 0, which stands above the tree of the others."""
     return _up(_rooted(size, 0), block=0, parts=1)
 
 
-def tree_broadcast(size: int) -> Plan:
+def tree_broadcast(size: int) -> MessagePlan:
     """From rank 0, which stands above the tree of the others."""
     return _down(_rooted(size, 0), block=0, parts=1)
 
 
-def tree_all_reduce(size: int) -> Plan:
+def tree_all_reduce(size: int) -> MessagePlan:
     """Up one binary tree of all ranks, and down."""
     parents = in_order_tree(size)
     return after(_up(parents, block=0, parts=1), _down(parents, block=0, parts=1))
 
 
-def double_tree_reduce(size: int) -> Plan:
+def double_tree_reduce(size: int) -> MessagePlan:
     return _twice([_up(_rooted(size, shift), block=shift, parts=2) for shift in (0, 1)])
 
 
-def double_tree_broadcast(size: int) -> Plan:
+def double_tree_broadcast(size: int) -> MessagePlan:
     return _twice([_down(_rooted(size, shift), block=shift, parts=2) for shift in (0, 1)])
 
 
-def double_tree_all_reduce(size: int) -> Plan:
+def double_tree_all_reduce(size: int) -> MessagePlan:
     """Half of the buffer over each of two trees: a rank inside one is a leaf of the other."""
     trees = [(shift, _shifted(in_order_tree(size), shift)) for shift in (0, 1)]
     return _twice(
@@ -145,7 +145,7 @@ def double_tree_all_reduce(size: int) -> Plan:
     )
 
 
-def _twice(plans: list[Plan]) -> Plan:
+def _twice(plans: list[MessagePlan]) -> MessagePlan:
     return beside(plans, parts=2, owner=np.zeros(2, dtype=np.int64))
 
 
@@ -184,14 +184,14 @@ def _depth(parents: Ints) -> Ints:
     return depth
 
 
-def _up(parents: Ints, *, block: int, parts: int) -> Plan:
+def _up(parents: Ints, *, block: int, parts: int) -> MessagePlan:
     child, depth = np.flatnonzero(parents >= 0), _depth(parents)
     step = depth.max() - depth[child]
     owner = np.zeros(parts, dtype=np.int64)
     return table(step, child, parents[child], np.full_like(child, block), parts=parts, owner=owner, adds=True)
 
 
-def _down(parents: Ints, *, block: int, parts: int) -> Plan:
+def _down(parents: Ints, *, block: int, parts: int) -> MessagePlan:
     child = np.flatnonzero(parents >= 0)
     step = _depth(parents)[child] - 1
     owner = np.zeros(parts, dtype=np.int64)

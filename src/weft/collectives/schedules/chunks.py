@@ -14,7 +14,7 @@ from math import isfinite, prod
 import numpy as np
 
 from weft.collectives.schedules.queues import NS, Passages
-from weft.collectives.stages import ONE_OPERATION, STAGE_KINDS, Algorithm, Stage, StageKind, choose, stage
+from weft.collectives.stages import ONE_OPERATION, STAGE_KINDS, Algorithm, StageCost, StageKind, choose, stage
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.checks import MAX_ACCELERATORS
 from weft.fabric.dimension import Dimension
@@ -50,7 +50,7 @@ class Request:
         """Dimensions that have anybody to talk to."""
         return tuple(i for i, one in enumerate(self.dimensions) if one.size > 1)
 
-    def stage(self, kind: StageKind, dimension: int) -> Stage:
+    def stage(self, kind: StageKind, dimension: int) -> StageCost:
         """The cost of a stage on a dimension; an all-to-all goes direct where links allow it."""
         one, algorithm = self.dimensions[dimension], self.algorithms[dimension]
         if kind == "all-to-all" and one.kind in ("switch", "fully-connected"):
@@ -302,7 +302,7 @@ def _priced(
     )
 
 
-def _in_whole_ns(seconds: Floats, cost: Stage, kind: StageKind) -> Floats:
+def _in_whole_ns(seconds: Floats, cost: StageCost, kind: StageKind) -> Floats:
     """Seconds with each step rounded up: equal steps, or halving-doubling's, each half of the one before."""
     share = np.full(cost.steps, 1.0 / cost.steps)
     if cost.algorithm == "halving-doubling":

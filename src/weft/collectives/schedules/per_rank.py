@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.collectives.schedules.timing import Timed
+from weft.collectives.schedules.timing import TimedSchedule
 from weft.collectives.stages import STAGE_KINDS
 from weft.errors import BadInput, Unsupported
 from weft.fabric.spec import Floats
@@ -36,14 +36,16 @@ class RankTimes:
         return float(self.finish_s.max())
 
 
-def rank_bandwidths(timed: Timed) -> Floats:
+def rank_bandwidths(timed: TimedSchedule) -> Floats:
     """Bytes/s of every rank on every dimension as the request has them, shape (dimensions, ranks)."""
     asked = timed.schedule.request
     one = np.array([dimension.bandwidth_Bps for dimension in asked.dimensions])
     return np.repeat(one[:, None], asked.accelerators, axis=1)
 
 
-def play_ranks(timed: Timed, *, start_s: Floats | None = None, bandwidth_Bps: Floats | None = None) -> RankTimes:
+def play_ranks(
+    timed: TimedSchedule, *, start_s: Floats | None = None, bandwidth_Bps: Floats | None = None
+) -> RankTimes:
     """Play a schedule on every rank.
 
     Args:
@@ -92,7 +94,7 @@ def play_ranks(timed: Timed, *, start_s: Floats | None = None, bandwidth_Bps: Fl
     return RankTimes(finish_s=ready.max(axis=0), alike_s=timed.time_s)
 
 
-def _course(timed: Timed) -> Course:
+def _course(timed: TimedSchedule) -> Course:
     from weft.collectives.schedules import _ranks
 
     stages, asked = timed.stages, timed.schedule.request
@@ -112,7 +114,7 @@ def _course(timed: Timed) -> Course:
     )
 
 
-def _steps(timed: Timed) -> list[int]:
+def _steps(timed: TimedSchedule) -> list[int]:
     """Steps of each stage."""
     asked = timed.schedule.request
     known = {

@@ -21,7 +21,7 @@ from weft.collectives.schedules.bound import Shares, best_shares, shares_of
 from weft.collectives.schedules.chunks import Request, Schedule, Stages, mirrored, stages_of
 from weft.collectives.schedules.queues import Chart, QueueRule, order_of, play
 from weft.collectives.schedules.themis import baseline, themis
-from weft.collectives.schedules.timing import Active, Timed, default_chunks, machine, time_schedule
+from weft.collectives.schedules.timing import Active, TimedSchedule, default_chunks, machine, time_schedule
 from weft.collectives.stages import BALANCED_KINDS
 from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Floats, Ints
@@ -40,7 +40,7 @@ def schedule(
     chunks: int | None = None,
     active: Active = "auto",
     independent: bool = False,
-) -> Timed:
+) -> TimedSchedule:
     """Schedule a collective and time it.
 
     Args:
@@ -76,11 +76,11 @@ def schedule(
 
 def compare(
     asked: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
-) -> dict[str, Timed]:
+) -> dict[str, TimedSchedule]:
     """Every policy on one machine, by name: the baseline first, Weft's own last."""
     limit = machine(asked, chunks, active)
 
-    def timed(policy: str, order: QueueRule | None) -> Timed:
+    def timed(policy: str, order: QueueRule | None) -> TimedSchedule:
         return schedule(asked, policy, order=order, chunks=chunks, active=limit, independent=independent)
 
     found = {"baseline": timed("baseline", "fifo")}

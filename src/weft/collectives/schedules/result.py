@@ -11,7 +11,7 @@ import numpy as np
 from weft.collectives.schedules.bound import Shares
 from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
-from weft.collectives.schedules.timing import Timed, per_dimension
+from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.collectives.stages import STAGE_KINDS
 from weft.results import Result
 from weft.units import format_seconds, format_si
@@ -24,13 +24,13 @@ class ScheduleResult(Result):
     SCHEMA = "weft.schedule/1"
     INDENT = None
 
-    timed: Timed
+    timed: TimedSchedule
     shares: Shares
     ideal_s: float
     provision: Provision
     assumptions: tuple[str, ...] = ()
     ranks: RankTimes | None = None
-    others: Mapping[str, Timed] | None = None
+    others: Mapping[str, TimedSchedule] | None = None
 
     @property
     def time_s(self) -> float:

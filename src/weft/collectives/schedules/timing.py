@@ -24,7 +24,7 @@ a time fills the links and ``auto`` means 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timed:
+class TimedSchedule:
     """A schedule in time.
 
     ``ranks`` is the place of each stage among those of its dimension: the order that every rank keeps, so
@@ -93,7 +93,7 @@ def machine(asked: Request, chunks: int | None, active: Active) -> int | None:
     return resolve_active(active, stages_of(themis(asked, chunks=count)), len(asked.dimensions))
 
 
-def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Active = "auto") -> Timed:
+def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Active = "auto") -> TimedSchedule:
     """Simulate a schedule.
 
     Args:
@@ -117,13 +117,13 @@ def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Activ
     passages = stages.passages()
     chart = play(passages, count, rule=rule, active=limit, ranks=schedule.ranks)
     ranks = order_of(chart, passages, count) if schedule.ranks is None else schedule.ranks
-    return Timed(schedule=schedule, stages=stages, chart=chart, ranks=ranks, rule=rule, active=limit)
+    return TimedSchedule(schedule=schedule, stages=stages, chart=chart, ranks=ranks, rule=rule, active=limit)
 
 
 BINS = 200
 
 
-def busy_intervals(timed: Timed, dimension: int) -> tuple[Floats, Floats]:
+def busy_intervals(timed: TimedSchedule, dimension: int) -> tuple[Floats, Floats]:
     """Begins and ends of the spans in which a dimension moves bytes, in order and apart."""
     here = timed.stages.dimension == dimension
     latency = timed.stages.latency_s[here] if timed.active is None else 0.0
@@ -136,7 +136,7 @@ def busy_intervals(timed: Timed, dimension: int) -> tuple[Floats, Floats]:
     return begin[np.concatenate([[True], apart])], end[np.concatenate([apart, [True]])]
 
 
-def activity(timed: Timed, *, bins: int = BINS) -> Floats:
+def activity(timed: TimedSchedule, *, bins: int = BINS) -> Floats:
     """Share of each of ``bins`` equal spans in which a dimension moves bytes, shape (dimensions, bins)."""
     edges = np.linspace(0.0, timed.time_s, bins + 1)
     found = np.zeros((len(timed.schedule.request.dimensions), bins))

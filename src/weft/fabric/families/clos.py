@@ -26,7 +26,7 @@ Oversubscription = float | Sequence[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ClosShape:
     """Sizes of a folded Clos, tier by tier from the leaves.
 
     ``units`` counts the units of a tier, ``joins`` the units of the tier below that one unit joins (ports of
@@ -61,7 +61,7 @@ def shape(
     leaf_ports: int | None = None,
     pod: int | None = None,
     where: str = "fat-tree",
-) -> Shape:
+) -> ClosShape:
     """The Clos for that many ports.
 
     Args:
@@ -118,13 +118,13 @@ def _shape(
     ratios: tuple[float, ...],
     given: tuple[int | None, int | None, int | None],
     where: str,
-) -> Shape | None:
+) -> ClosShape | None:
     """The Clos of exactly that many tiers, or None where it is too small."""
     leaves, leaf_ports, pod = given
     if tiers == 1:
         one = ports <= radix and leaves in (None, 1)
         sizes = ((1,), (ports,), (1,), (0,), (0,))
-        return Shape(radix=radix, **dict(zip(Shape.__slots__[1:], sizes, strict=True))) if one else None
+        return ClosShape(radix=radix, **dict(zip(ClosShape.__slots__[1:], sizes, strict=True))) if one else None
     ratio = (ratios + (1.0,) * tiers)[: tiers - 1]
     split = [_split(radix, each) for each in ratio]
     if leaf_ports is not None:
@@ -144,7 +144,7 @@ def _shape(
         joins.append(join)
         per_unit.append(per_unit[-1] * group)
         bundle.append(uplinks // group)
-    return Shape(
+    return ClosShape(
         radix=radix,
         units=tuple(units),
         joins=tuple(joins),
@@ -179,7 +179,7 @@ def wire(
     builder: Builder,
     members: Ints,
     leaf: Ints,
-    form: Shape,
+    form: ClosShape,
     *,
     port_Bps: float,
     roles: Sequence[str],

@@ -12,7 +12,7 @@ import numpy as np
 from weft.fabric import checks
 from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, Builder, start
 from weft.fabric.dimension import Dimension
-from weft.fabric.families.clos import Oversubscription, Shape, leaf_split, level_roles, shape, wire
+from weft.fabric.families.clos import ClosShape, Oversubscription, leaf_split, level_roles, shape, wire
 from weft.fabric.spec import Fabric, Ints
 
 RAIL_ROLES = ("rail", "rail-spine", "rail-core")
@@ -28,7 +28,7 @@ def leaves_by_rail(
     tiers: int | None = None,
     oversubscription: Oversubscription = 1.0,
     where: str = "rail-optimized",
-) -> tuple[Shape, Ints]:
+) -> tuple[ClosShape, Ints]:
     """The Clos of a rail-optimized network, and the leaf of each accelerator.
 
     ``unit`` is the domains of a scalable unit: as many as a leaf has ports down by default, and where all

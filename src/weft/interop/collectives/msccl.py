@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal, get_args
 
-from weft.collectives.messages.blocks import Plan
+from weft.collectives.messages.blocks import MessagePlan
 from weft.errors import BadInput, Unsupported
 from weft.interop.collectives.msccl_buffers import (
     COLLECTIVES,
+    BlockMove,
     Buffers,
     Copy,
-    Move,
     Place,
     buffers_of,
     instances_of,
@@ -47,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 
 
 def write_msccl(
-    plan: Plan,
+    plan: MessagePlan,
     kind: str,
     size: int,
     *,
@@ -99,7 +99,7 @@ def write_msccl(
     return "\n".join([*lines, "</algo>", ""])
 
 
-def _gpu(number: int, rank: Rank, buffers: Buffers) -> list[str]:
+def _gpu(number: int, rank: RankProgram, buffers: Buffers) -> list[str]:
     head = {
         "id": number,
         "i_chunks": buffers.input_chunks,
@@ -115,7 +115,7 @@ def _gpu(number: int, rank: Rank, buffers: Buffers) -> list[str]:
     return [*lines, " </gpu>"]
 
 
-def _fields(number: int, step: Step) -> dict[str, object]:
+def _fields(number: int, step: ThreadblockStep) -> dict[str, object]:
     depid, deps = step.waits or (-1, -1)
     return {
         "s": number,
@@ -145,7 +145,7 @@ def _check(name: str, protocol: str, min_bytes: int, max_bytes: int) -> None:
         raise BadInput(f"no size is between {min_bytes} and {max_bytes} bytes", where="min_bytes, max_bytes")
 
 
-def _check_limits(buffers: Buffers, ranks: list[Rank], channels: int) -> None:
+def _check_limits(buffers: Buffers, ranks: list[RankProgram], channels: int) -> None:
     chunks = max(buffers.input_chunks, buffers.output_chunks, *buffers.scratch)
     found = [("channels", channels, MOST_CHANNELS), ("chunks in a buffer", chunks, MOST_CHUNKS)]
     for rank in ranks:
@@ -172,7 +172,7 @@ NOWHERE = Place("o", -1)
 
 
 @dataclass(slots=True, kw_only=True)
-class Step:
+class ThreadblockStep:
     """One line of a threadblock; ``waits`` is a (threadblock, step) of the rank."""
 
     type: str
@@ -191,7 +191,7 @@ class Threadblock:
     send: int = -1
     receive: int = -1
     channel: int = 0
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ThreadblockStep] = field(default_factory=list)
     seen: dict[int, int] = field(default_factory=dict)
 
 
@@ -200,7 +200,7 @@ At = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Rank:
+class RankProgram:
     """A rank's threadblocks, with the last write of each block and the reads since."""
 
     threadblocks: dict[tuple[str, int, int], Threadblock] = field(default_factory=dict)
@@ -219,26 +219,26 @@ class Rank:
             self.by_number.append(made)
         return self.threadblocks[key]
 
-    def reads(self, threadblock: Threadblock, step: Step, blocks: range) -> None:
+    def reads(self, threadblock: Threadblock, step: ThreadblockStep, blocks: range) -> None:
         """Add a step that reads the blocks."""
         at = self._add(threadblock, step, {self.written[b] for b in blocks if b in self.written})
         for block in blocks:
             self.read.setdefault(block, []).append(at)
 
-    def writes(self, threadblock: Threadblock, step: Step, blocks: range) -> None:
+    def writes(self, threadblock: Threadblock, step: ThreadblockStep, blocks: range) -> None:
         """Add a step that writes the blocks, or adds to them."""
         before = {self.written[b] for b in blocks if b in self.written}
         at = self._add(threadblock, step, before.union(*(self.read.pop(b, ()) for b in blocks)))
         for block in blocks:
             self.written[block] = at
 
-    def _add(self, threadblock: Threadblock, step: Step, after: Iterable[At]) -> At:
+    def _add(self, threadblock: Threadblock, step: ThreadblockStep, after: Iterable[At]) -> At:
         waits = self._needed(threadblock, after)
         for wait in waits:
             self.by_number[wait[0]].steps[wait[1]].awaited = True
             for other, last in self.seen_at[wait].items():
                 threadblock.seen[other] = max(threadblock.seen.get(other, -1), last)
-        threadblock.steps += [Step(type="nop", waits=wait) for wait in waits[:-1]]
+        threadblock.steps += [ThreadblockStep(type="nop", waits=wait) for wait in waits[:-1]]
         step.waits = waits[-1] if waits else None
         at = (threadblock.number, len(threadblock.steps))
         threadblock.steps.append(step)
@@ -259,13 +259,13 @@ class Rank:
         ]
 
 
-def schedule(buffers: Buffers, moves: list[Move], size: int) -> list[Rank]:
+def schedule(buffers: Buffers, moves: list[BlockMove], size: int) -> list[RankProgram]:
     """The threadblocks of each rank; ``moves`` are in the order of their steps.
 
     Raises:
         Unsupported: a rank sends and receives a block in one step.
     """
-    ranks = [Rank() for _ in range(size)]
+    ranks = [RankProgram() for _ in range(size)]
     for rank, copies in zip(ranks, buffers.before, strict=True):
         for copy in pieces(copies, MOST_CHUNKS_A_STEP):
             rank.writes(rank.threadblock("copy"), _copying(copy), copy.blocks)
@@ -274,7 +274,7 @@ def schedule(buffers: Buffers, moves: list[Move], size: int) -> list[Rank]:
         _refuse_swaps(together)
         for move in together:
             rank = ranks[move.source]
-            step = Step(
+            step = ThreadblockStep(
                 type="s",
                 source=buffers.places[move.source][move.blocks[0]],
                 target=buffers.places[move.target][move.blocks[0]],
@@ -284,7 +284,7 @@ def schedule(buffers: Buffers, moves: list[Move], size: int) -> list[Rank]:
         for move in together:
             rank = ranks[move.target]
             home = buffers.places[move.target][move.blocks[0]]
-            step = Step(
+            step = ThreadblockStep(
                 type="rrc" if move.adds else "r",
                 source=home if move.adds else buffers.places[move.source][move.blocks[0]],
                 target=home,
@@ -297,11 +297,11 @@ def schedule(buffers: Buffers, moves: list[Move], size: int) -> list[Rank]:
     return ranks
 
 
-def _copying(copy: Copy) -> Step:
-    return Step(type="cpy", source=copy.source, target=copy.target, count=len(copy.blocks))
+def _copying(copy: Copy) -> ThreadblockStep:
+    return ThreadblockStep(type="cpy", source=copy.source, target=copy.target, count=len(copy.blocks))
 
 
-def _refuse_swaps(together: list[Move]) -> None:
+def _refuse_swaps(together: list[BlockMove]) -> None:
     """Messages that overwrite what their target sends in the same step could wait for each other."""
     sent = {(move.source, block) for move in together for block in move.blocks}
     for move in together:

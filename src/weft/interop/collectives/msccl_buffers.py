@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from weft.collectives.messages.blocks import Plan, beside
+from weft.collectives.messages.blocks import MessagePlan, beside
 from weft.errors import BadInput, Unsupported
 from weft.fabric.spec import Ints
 
@@ -60,7 +60,7 @@ class Buffers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class BlockMove:
     """``blocks`` that ``source`` sends to ``target`` in a step; contiguous in the buffers of both."""
 
     step: int
@@ -71,7 +71,7 @@ class Move:
     blocks: range
 
 
-def instances_of(plan: Plan, count: int) -> Plan:
+def instances_of(plan: MessagePlan, count: int) -> MessagePlan:
     """``count`` copies of the plan beside each other, each for an equal share of the buffer."""
     if count < 1:
         raise BadInput(f"{count} instances are out of range", where="instances")
@@ -81,7 +81,7 @@ def instances_of(plan: Plan, count: int) -> Plan:
     return beside(shifted, parts=count * plan.parts, owner=np.tile(plan.owner, count))
 
 
-def buffers_of(plan: Plan, kind: str, size: int, *, in_place: bool) -> Buffers:
+def buffers_of(plan: MessagePlan, kind: str, size: int, *, in_place: bool) -> Buffers:
     """Where the blocks lie.
 
     In place, results lie where the input was: an all-gather's input is the rank's share of the output, a
@@ -120,7 +120,7 @@ def buffers_of(plan: Plan, kind: str, size: int, *, in_place: bool) -> Buffers:
     )
 
 
-def moves_of(plan: Plan, buffers: Buffers, *, channels: int, most: int) -> list[Move]:
+def moves_of(plan: MessagePlan, buffers: Buffers, *, channels: int, most: int) -> list[BlockMove]:
     """The plan's messages by step, cut where their blocks are not contiguous on both sides.
 
     The blocks are cut into ``channels`` equal shares, in order; a move has at most ``most`` blocks.
@@ -135,13 +135,13 @@ def moves_of(plan: Plan, buffers: Buffers, *, channels: int, most: int) -> list[
             remedy="use a divisor, or more instances",
         )
     share = len(plan.owner) // channels
-    found: list[Move] = []
+    found: list[BlockMove] = []
     for message in np.argsort(plan.step, kind="stable").tolist():
         source, target = int(plan.source[message]), int(plan.target[message])
         first, count = int(plan.first[message]), int(plan.blocks[message])
         places = (buffers.places[source], buffers.places[target])
         found.extend(
-            Move(
+            BlockMove(
                 step=int(plan.step[message]),
                 source=source,
                 target=target,
@@ -165,7 +165,7 @@ def pieces(copies: Iterable[Copy], most: int) -> Iterator[Copy]:
             )
 
 
-def _check(plan: Plan, kind: str, size: int) -> None:
+def _check(plan: MessagePlan, kind: str, size: int) -> None:
     if kind not in COLLECTIVES:
         raise Unsupported(
             f"{kind!r} is no collective of the format", where="kind", remedy=f"use {', '.join(COLLECTIVES)}"
@@ -186,7 +186,7 @@ def _whole(source: Buffer, target: Buffer, blocks: int) -> Copy:
     return Copy(Place(source, 0), Place(target, 0), range(blocks))
 
 
-def _shares(plan: Plan, kind: str, size: int, in_place: bool) -> Buffers:
+def _shares(plan: MessagePlan, kind: str, size: int, in_place: bool) -> Buffers:
     """All-gather and reduce-scatter: the blocks sorted by their owners."""
     blocks = len(plan.owner)
     order = np.argsort(plan.owner, kind="stable")
@@ -230,7 +230,7 @@ def _own(blocks: Ints, source: Place, target: Place) -> Iterator[Copy]:
             begin = end
 
 
-def _all_to_all(plan: Plan, size: int) -> Buffers:
+def _all_to_all(plan: MessagePlan, size: int) -> Buffers:
     """Blocks from rank i to rank j: chunk j of i's input, chunk i of j's output, scratch elsewhere."""
     pairs, copies = size * size, plan.parts // size
     places: list[dict[int, Place]] = [{} for _ in range(size)]
@@ -261,7 +261,7 @@ def _all_to_all(plan: Plan, size: int) -> Buffers:
     )
 
 
-def _held(plan: Plan, places: Sequence[dict[int, Place]]) -> bool:
+def _held(plan: MessagePlan, places: Sequence[dict[int, Place]]) -> bool:
     return all(
         block in places[source]
         for source, first, count in zip(plan.source.tolist(), plan.first.tolist(), plan.blocks.tolist(), strict=True)

@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, TypeVar
 
-from weft.collectives.messages.blocks import Plan
+from weft.collectives.messages.blocks import MessagePlan
 from weft.errors import BadInput, Unsupported
 from weft.interop.collectives.msccl_buffers import (
     COLLECTIVES,
+    BlockMove,
     Buffers,
     Copy,
-    Move,
     Place,
     buffers_of,
     instances_of,
@@ -41,7 +41,7 @@ MOST_IN_AN_OPERATION = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class ChunkSpan:
     """``count`` chunks from ``place`` on, of this rank or of ``peer``."""
 
     place: Place
@@ -56,8 +56,8 @@ class Operation:
     name: str
     channel: ChannelType | None = None
     peers: tuple[int, ...] = ()
-    sources: tuple[Span, ...] = ()
-    targets: tuple[Span, ...] = ()
+    sources: tuple[ChunkSpan, ...] = ()
+    targets: tuple[ChunkSpan, ...] = ()
 
 
 NOP = Operation(name="nop")
@@ -68,11 +68,11 @@ NOP = Operation(name="nop")
 class Delivery:
     """A move, and the scratch chunk of its target that it goes to (None: straight to the block's place)."""
 
-    move: Move
+    move: BlockMove
     scratch: int | None
 
 
-def deliveries(moves: Iterable[Move], buffers: Buffers, scratch: list[int], domain: int) -> list[Delivery]:
+def deliveries(moves: Iterable[BlockMove], buffers: Buffers, scratch: list[int], domain: int) -> list[Delivery]:
     """Where the moves of one channel go, in the order of their steps; adds to the ``scratch`` chunks in use.
 
     ``domain`` is the number of ranks that reach each other's memory.  A move that does not add goes straight
@@ -144,7 +144,7 @@ def copy_operations(copies: Iterable[Copy], blocks: range) -> list[Operation]:
         skip = start - copy.blocks.start
         if count > 0:
             source, target = (
-                Span(place=Place(end.buffer, end.chunk + skip), count=count) for end in (copy.source, copy.target)
+                ChunkSpan(place=Place(end.buffer, end.chunk + skip), count=count) for end in (copy.source, copy.target)
             )
             found.append(Operation(name="copy", sources=(source,), targets=(target,)))
     return [*found, NOP] if found else []
@@ -152,13 +152,13 @@ def copy_operations(copies: Iterable[Copy], blocks: range) -> list[Operation]:
 
 def _puts(name: str, channel: ChannelType, sent: Sequence[Delivery], buffers: Buffers) -> list[Operation]:
     """Puts of as many deliveries at once as one operation holds; all read the same buffer."""
-    by_buffer: dict[str, list[tuple[Span, Span]]] = defaultdict(list)
+    by_buffer: dict[str, list[tuple[ChunkSpan, ChunkSpan]]] = defaultdict(list)
     for one in sent:
         move, count = one.move, len(one.move.blocks)
-        source = Span(place=buffers.places[move.source][move.blocks[0]], count=count)
+        source = ChunkSpan(place=buffers.places[move.source][move.blocks[0]], count=count)
         place = buffers.places[move.target][move.blocks[0]]
         place = place if one.scratch is None else Place("s", one.scratch)
-        by_buffer[source.place.buffer].append((source, Span(place=place, count=count, peer=move.target)))
+        by_buffer[source.place.buffer].append((source, ChunkSpan(place=place, count=count, peer=move.target)))
     return [
         Operation(
             name=name,
@@ -181,7 +181,7 @@ def _from_scratch(rank: int, received: Sequence[Delivery], buffers: Buffers) -> 
         sorted(indirect, key=lambda one: (one.move.blocks.start, one.move.blocks.stop, one.move.adds)),
         key=lambda one: (one.move.blocks, one.move.adds),
     ):
-        home = Span(place=buffers.places[rank][blocks[0]], count=len(blocks))
+        home = ChunkSpan(place=buffers.places[rank][blocks[0]], count=len(blocks))
         slots = [replace(home, place=Place("s", one.scratch or 0)) for one in group]
         for some in _few(slots):
             found += [NOP] if not written.isdisjoint(blocks) else []
@@ -208,7 +208,7 @@ _TYPES: tuple[ChannelType, ...] = ("memory", "port")
 
 
 def write_mscclpp(
-    plan: Plan,
+    plan: MessagePlan,
     kind: str,
     size: int,
     *,
@@ -301,7 +301,7 @@ _SEQUEL = 4
 
 
 def _threadblocks(
-    plan: Plan, buffers: Buffers, shares: int, scratch: list[int], domain: int
+    plan: MessagePlan, buffers: Buffers, shares: int, scratch: list[int], domain: int
 ) -> list[list[_Threadblock]]:
     """The threadblocks of each rank; adds to the chunks of ``scratch`` in use."""
     ranks = range(len(buffers.places))
@@ -415,7 +415,7 @@ def _written(op: Operation, one: _Threadblock) -> dict[str, Any]:
     return values
 
 
-def _span(span: Span, op: Operation, one: _Threadblock) -> dict[str, Any]:
+def _span(span: ChunkSpan, op: Operation, one: _Threadblock) -> dict[str, Any]:
     where: dict[str, Any] = {"type": span.place.buffer}
     if span.peer is not None and op.channel is not None:
         where = {"buffer_id": one.remote(op.channel).index((span.peer, span.place.buffer))}

@@ -73,7 +73,7 @@ def paper_fabric(numbering: Numbering | None = None, *, bandwidth_Bps: float = 1
     form = numbering or Numbering()
     members = np.arange(form.hosts, dtype=np.int64)
     builder = start(f"{form.tors} ToRs x {form.spines} spines", form.hosts, None)
-    shape = clos.Shape(
+    shape = clos.ClosShape(
         radix=max(form.hosts_per_tor + form.spines, form.tors),
         units=(form.tors, 1),
         joins=(form.hosts_per_tor, form.tors),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.collectives.schedules.timing import Timed, activity
+from weft.collectives.schedules.timing import TimedSchedule, activity
 from weft.collectives.stages import STAGE_KINDS
 from weft.report.formats.perfetto import Counter, Slice, write_trace
 from weft.report.tables.collective import bytes_words, policy_words
@@ -18,7 +18,7 @@ _LANE, _FULL, _WIDTH = 84, 0.78, 720
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
-def activity_chart(timed: Timed) -> Chart:
+def activity_chart(timed: TimedSchedule) -> Chart:
     """How busy each dimension is over the time of the collective, as areas one above the other."""
     import altair as alt
 
@@ -70,7 +70,7 @@ def activity_chart(timed: Timed) -> Chart:
     return finished(chart, title[0].upper() + title[1:], words)
 
 
-def write_schedule_timeline(path: str, timed: Timed) -> None:
+def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
     """Every stage of every chunk on its dimension, and how busy the dimensions are, for ui.perfetto.dev."""
     stages, chart, asked = timed.stages, timed.chart, timed.schedule.request
     names = [f"dimension {i + 1} ({one.kind} {one.size})" for i, one in enumerate(asked.dimensions)]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
-from weft.collectives.schedules.timing import Timed, per_dimension
+from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.units import format_bytes, format_si
 
@@ -52,14 +52,14 @@ def _print_request(outcome: ScheduleResult, console: Console) -> None:
     console.print()
 
 
-def policy_words(timed: Timed) -> str:
+def policy_words(timed: TimedSchedule) -> str:
     """The policy, the order where it is a rule, the chunks and how they share a dimension."""
     rule = "" if timed.rule == "fixed" else f", {timed.rule}"
     working = "latencies overlap" if timed.active is None else f"{timed.active} active per dimension"
     return f"{timed.schedule.policy}{rule}, {_chunks(timed)}, {working}"
 
 
-def _chunks(timed: Timed) -> str:
+def _chunks(timed: TimedSchedule) -> str:
     count = len(timed.schedule)
     return f"{count:,} chunk{'s' if count > 1 else ''}"
 
@@ -88,7 +88,7 @@ def bytes_words(value: float) -> str:
     return format_bytes(value, least=1.0)
 
 
-def _print_comparison(outcome: ScheduleResult, others: Mapping[str, Timed], console: Console) -> None:
+def _print_comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], console: Console) -> None:
     first = next(iter(others.values()))
     names = [*others, "bound", "ideal"]
     seconds = [*(one.time_s for one in others.values()), outcome.shares.bound_s, outcome.ideal_s]

@@ -18,7 +18,7 @@ Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredStep:
     """One step of one rank: what was learned, how fast, and what was communicated.
 
     ``exposed_s`` are seconds that computation waited, by axes; ``mfu`` is None on unknown accelerators.
@@ -53,7 +53,7 @@ def step_header() -> str:
     return f"{'step':>9} {'loss':>8} {'gradient':>9} {'s/step':>8} {'tokens/s':>10} {'MFU':>6} {'waiting':>8}"
 
 
-def step_line(step: Measured, steps: int) -> str:
+def step_line(step: MeasuredStep, steps: int) -> str:
     """One line of progress."""
     mfu = "-" if step.mfu is None else f"{step.mfu:.1%}"
     waiting = sum(step.exposed_s.values()) / step.seconds
@@ -64,7 +64,7 @@ def step_line(step: Measured, steps: int) -> str:
     )
 
 
-def step_record(step: Measured) -> dict[str, Any]:
+def step_record(step: MeasuredStep) -> dict[str, Any]:
     """A step for metrics files; seconds and bytes in SI.  Every number is finite: a step whose loss or
     gradients are not ends the run."""
     return {
@@ -95,7 +95,7 @@ def comparison(
     console: Console,
     *,
     predicted: Counter[Issue],
-    steady: Sequence[Measured],
+    steady: Sequence[MeasuredStep],
     ranks_equal: int,
     ranks: int,
     time: PredictedTime | None,
@@ -148,7 +148,7 @@ def _collectives_table(predicted: Counter[Issue], found: Counter[Issue], title: 
     return table
 
 
-def _time_table(steady: Sequence[Measured], time: PredictedTime | None) -> Table:
+def _time_table(steady: Sequence[MeasuredStep], time: PredictedTime | None) -> Table:
     table = Table(title=f"Time (median of {len(steady)} steps of the reporting rank)", title_justify="left", box=None)
     table.add_column("")
     for name in ("predicted", "measured", "measured / predicted"):

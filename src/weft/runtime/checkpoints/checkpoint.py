@@ -50,7 +50,7 @@ from weft.fabric.edge import parse_json, read_text
 from weft.runtime.checkpoints.files import (
     DTYPES,
     FORMAT,
-    Reader,
+    FolderReader,
     Writer,
     check_format,
     check_plain,
@@ -58,7 +58,7 @@ from weft.runtime.checkpoints.files import (
     read_metadata,
     write_text,
 )
-from weft.runtime.core.placement import Placement
+from weft.runtime.core.placement import FlatRange
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 
@@ -86,7 +86,7 @@ class Piece:
 
     name: str
     values: Tensor
-    placement: Placement
+    placement: FlatRange
 
     def __post_init__(self) -> None:
         try:
@@ -154,7 +154,7 @@ def load(
 
     state, metadata = _together(path, look)
     with _one_problem(path), _quiet():
-        load_planned({}, storage_reader=Reader(path, metadata), planner=_LoadPlanner(pieces, metadata))
+        load_planned({}, storage_reader=FolderReader(path, metadata), planner=_LoadPlanner(pieces, metadata))
     return state
 
 

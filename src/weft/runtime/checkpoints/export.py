@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from weft.errors import BadInput
 from weft.runtime.checkpoints.checkpoint import MOMENTS, read_state
-from weft.runtime.checkpoints.files import Reader, read_metadata
+from weft.runtime.checkpoints.files import FolderReader, read_metadata
 
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 _ALIGNMENT = 8
@@ -40,7 +40,7 @@ def export(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None
     state, metadata = read_state(source), read_metadata(source)
     names = [name for name in metadata.state_dict_metadata if not name.endswith(_MOMENTS)]
     partial = target.with_name(target.name + ".partial")
-    reader = Reader(source, metadata)
+    reader = FolderReader(source, metadata)
     try:
         with partial.open("wb") as out:
             out.write(_header(metadata, names, json.dumps(state)))
@@ -54,7 +54,7 @@ def export(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None
             partial.unlink(missing_ok=True)
 
 
-def _whole(reader: Reader, name: str, source: Path) -> Tensor:
+def _whole(reader: FolderReader, name: str, source: Path) -> Tensor:
     """A tensor of the checkpoint."""
     try:
         return reader.whole(name)

@@ -126,7 +126,7 @@ class Writer(StorageWriter):
         return True
 
 
-class Reader(StorageReader):
+class FolderReader(StorageReader):
     """DCP's storage over a folder whose index has been read."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:

@@ -16,7 +16,7 @@ from weft.runtime.checkpoints.checkpoint import Piece
 from weft.runtime.convert.converted import Converted, Stored
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Replicated, holdings
-from weft.runtime.core.placement import Placement
+from weft.runtime.core.placement import FlatRange
 from weft.runtime.run.flat import Flat
 
 
@@ -81,7 +81,7 @@ def gather_state_dict(model: nn.Module, *, flat: Flat | None = None, rank: int |
             where="gather_state_dict",
             remedy="give flat=, what trains the model",
         )
-    pieces: dict[str, list[tuple[Placement, Tensor]]] = {name: [] for name in known.held}
+    pieces: dict[str, list[tuple[FlatRange, Tensor]]] = {name: [] for name in known.held}
     for name, placement, values in _once(known, flat):
         pieces[name].append((placement, values))
     kept = rank is None or rank == machine.grid.rank
@@ -250,7 +250,7 @@ def _check_format(name: str, value: Tensor, here: Tensor) -> None:
         raise BadInput(f"is {there}, but {own} here", where=f"state: {name}", remedy=f"convert it to {own} first")
 
 
-def _once(known: _Known, flat: Flat | None) -> Iterator[tuple[str, Placement, Tensor]]:
+def _once(known: _Known, flat: Flat | None) -> Iterator[tuple[str, FlatRange, Tensor]]:
     """This rank's pieces; over all ranks each value is in one of them."""
     machine = known.machine
     if flat is None:
@@ -265,7 +265,7 @@ def _once(known: _Known, flat: Flat | None) -> Iterator[tuple[str, Placement, Te
                 yield (slot.holding.name, placement, owned.leaf.detach()[low - owned.start : high - owned.start])
 
 
-def _gathered(machine: Machine, holding: Holding, pieces: list[tuple[Placement, Tensor]]) -> Tensor:
+def _gathered(machine: Machine, holding: Holding, pieces: list[tuple[FlatRange, Tensor]]) -> Tensor:
     """A whole parameter: bytes are summed over ranks; all but one of these have zeros."""
     parameter = holding.parameter
     whole = torch.zeros(holding.placement.shape, dtype=parameter.dtype, device=parameter.device)

@@ -18,7 +18,7 @@ from weft.model.spec import Model
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.placement import Placement, Range, share
+from weft.runtime.core.placement import FlatRange, Range, share
 
 Whole = Callable[[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]], Tensor]
 """Values of a rectangle of a whole parameter: of its name, whole shape, offsets and sizes."""
@@ -39,7 +39,7 @@ class Holding:
 
     name: str
     parameter: nn.Parameter
-    placement: Placement
+    placement: FlatRange
     sum_over: tuple[str, ...]
     split_over: tuple[str, ...]
     matrix: bool
@@ -98,7 +98,7 @@ class Matrix(nn.Module):
         size = prod(self.block_shape)
         cut = grid.divided(size, "z", what=f"{name}: elements of a block {height} x {self.block_shape[1]}")
         start, stop = share(size, grid.size("z"), grid.index("z"))
-        self.placement = Placement(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
+        self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
         self.split_over = (*split_over, "z")
         self.on_ends = False
         self.uses = 1
@@ -184,7 +184,7 @@ class Vector(nn.Module):
     ) -> None:
         super().__init__()
         self.name = name
-        self.placement = Placement(shape=shape, rows=rows, columns=columns, start=0, stop=prod(local_shape))
+        self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=0, stop=prod(local_shape))
         self.sum_over = ("x", "z", "data") if own_tokens and machine.rows_cut else ("z", "data")
         self.split_over = split_over
         self.values = nn.Parameter(
@@ -230,7 +230,7 @@ class Replicated(nn.Parameter):
     def holding(self) -> Holding:
         size = self.numel()
         shape = (size,) if self.ndim < 2 else (self.shape[0], size // self.shape[0])
-        placement = Placement(shape=shape, rows=((0, shape[0]),), columns=(0, size // shape[0]), start=0, stop=size)
+        placement = FlatRange(shape=shape, rows=((0, shape[0]),), columns=(0, size // shape[0]), start=0, stop=size)
         return Holding(
             name=self.plain_name,
             parameter=self,

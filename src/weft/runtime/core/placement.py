@@ -23,7 +23,7 @@ class Rectangle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class FlatRange:
     """The flat range ``start`` to ``stop`` of the block ``rows`` x ``columns`` of a whole of ``shape``.
 
     ``rows`` are ranges of whole rows in the order of the block; flat positions past them are padding.
@@ -40,7 +40,7 @@ class Placement:
     def width(self) -> int:
         return self.columns[1] - self.columns[0]
 
-    def part(self, start: int, stop: int) -> Placement:
+    def part(self, start: int, stop: int) -> FlatRange:
         """A range of this piece, as a piece."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 

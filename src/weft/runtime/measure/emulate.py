@@ -45,7 +45,7 @@ _BACKEND = "weft_emulated"
 
 
 @dataclass(slots=True)
-class Clock:
+class EmulatedClock:
     """Emulated time, which passes in delays alone.
 
     Attributes:
@@ -101,7 +101,7 @@ def ring_times(layout: Layout, links: Mapping[str, Link]) -> CollectiveTime:
 class _Links:
     """The links of one rank: when each is free, and how long the rank has waited for it."""
 
-    clock: Clock
+    clock: EmulatedClock
     collective_s: CollectiveTime
     free: dict[Axes, float] = field(default_factory=dict)
     exposed_s: dict[Axes, float] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class _Group(dist.ProcessGroup):
 class _TimedMatmul(Matmul):
     """Products that are computed and then last as long as they should."""
 
-    def __init__(self, clock: Clock, gemm_s: ProductTime) -> None:
+    def __init__(self, clock: EmulatedClock, gemm_s: ProductTime) -> None:
         super().__init__()
         self._clock, self._gemm_s = clock, gemm_s
 
@@ -184,7 +184,7 @@ class Emulation:
     """
 
     machine: Machine
-    clock: Clock
+    clock: EmulatedClock
     exposed_s: Mapping[Axes, float]
 
 
@@ -214,7 +214,7 @@ def emulated(
         raise Unsupported("no emulation of pipeline stages", where="layout.pipeline", remedy="set pipeline=1")
     if dist.is_initialized():
         raise BadInput("torch.distributed is in use", where="emulated", remedy="emulate in a process of its own")
-    links = _Links(Clock(paced), collective_s)
+    links = _Links(EmulatedClock(paced), collective_s)
     _join(layout, links)
     try:
         machine = Machine.of(Grid.of(layout), precision=precision, switches=switches)

@@ -33,7 +33,7 @@ from weft.runtime.run.pipeline import Passes, build_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RunSettings:
     """What a run needs beyond its job and layout.
 
     ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products.
@@ -82,7 +82,7 @@ class Session:
         BadInput: the layout breaks a rule of ``weft.layout.check``, or the corpus does not suit the model.
     """
 
-    def __init__(self, job: Job, grid: Grid, settings: Settings, corpus: Corpus) -> None:
+    def __init__(self, job: Job, grid: Grid, settings: RunSettings, corpus: Corpus) -> None:
         check_trainable(job, grid.layout)
         self.job, self.grid, self.settings = job, grid, settings
         self._batches = Batches(

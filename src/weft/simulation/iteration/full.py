@@ -21,7 +21,7 @@ from weft.simulation.flows.engine import run
 from weft.simulation.flows.graph import Load
 from weft.simulation.iteration.contention import Messages, Wave, Wires
 from weft.simulation.iteration.demand import Amounts, Demand, Key
-from weft.simulation.iteration.pipeline import Clock, Pipeline, Placed
+from weft.simulation.iteration.pipeline import PhaseTimes, Pipeline, Placed
 from weft.simulation.iteration.result import Span
 from weft.simulation.iteration.usage import rank_stages
 
@@ -38,7 +38,7 @@ class FullTraffic:
 
 def run_full(
     layout: Layout,
-    clock: Clock,
+    clock: PhaseTimes,
     wanted: Demand,
     wires: Wires,
     messages: Mapping[Key, Messages],
@@ -54,7 +54,7 @@ def run_full(
 
 def full_traffic(
     layout: Layout,
-    clock: Clock,
+    clock: PhaseTimes,
     wanted: Demand,
     wires: Wires,
     messages: Mapping[Key, Messages],
@@ -78,7 +78,7 @@ class FullPipeline(Pipeline):
     def __init__(
         self,
         layout: Layout,
-        clock: Clock,
+        clock: PhaseTimes,
         wanted: Demand,
         wires: Wires,
         messages: Mapping[Key, Messages],

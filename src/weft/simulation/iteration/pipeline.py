@@ -33,7 +33,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class PhaseTimes:
     """What the phases of one iteration last.  ``exposed`` are the seconds of each chunk's forward and
     backward collectives that nothing hides."""
 
@@ -45,14 +45,14 @@ class Clock:
     step: StepTimes
 
 
-def clock(layout: Layout, frame: TimedFrame, offload_s: float) -> Clock:
+def clock(layout: Layout, frame: TimedFrame, offload_s: float) -> PhaseTimes:
     """Durations of a layout, whose one-row frame is given; offloading in all, behind the update."""
     rows = BlockRows(frame).all()
     counts = [_timed_counts(chunk, frame.partial) for chunk in held_chunks(frame.job.model, layout)]
     synchronisation = StepSynchronisation(frame)
     totals, costs = synchronisation.totals(), synchronisation.costs(slowest_stage(frame, rows))
     tied = frame.at(frame.costs.tied_s)[0] if layout.pipeline > 1 and not layout.schedule.wraps else 0.0
-    return Clock(
+    return PhaseTimes(
         chunks=tuple(_durations(rows, one) for one in counts),
         exposed=tuple(_exposed(rows, one) for one in counts),
         hop_s=float(frame.at(frame.costs.send_s)[0]) if layout.pipeline > 1 else 0.0,
@@ -110,7 +110,7 @@ class Pipeline:
     The base class has one column: each stage is one worker, and collectives are part of its durations.
     """
 
-    def __init__(self, layout: Layout, clock: Clock) -> None:
+    def __init__(self, layout: Layout, clock: PhaseTimes) -> None:
         self.layout, self.clock, self.graph = layout, clock, Graph()
         self.orders = orders(layout, clock.micro_batches)
         self.share = 1.0 / layout.virtual_stages
@@ -273,7 +273,7 @@ class Pipeline:
         return [phase]
 
 
-def timed(layout: Layout, clock: Clock) -> tuple[float, tuple[Span, ...]]:
+def timed(layout: Layout, clock: PhaseTimes) -> tuple[float, tuple[Span, ...]]:
     """Seconds of an iteration of one column, and its timeline."""
     pipeline = Pipeline(layout, clock)
     last = pipeline.build()

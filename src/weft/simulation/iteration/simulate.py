@@ -27,7 +27,7 @@ from weft.model.job import Job
 from weft.simulation.iteration.contention import Contended, Messages, Wires
 from weft.simulation.iteration.demand import Demand, Key, demand
 from weft.simulation.iteration.full import run_full
-from weft.simulation.iteration.pipeline import Clock, clock, timed
+from weft.simulation.iteration.pipeline import PhaseTimes, clock, timed
 from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, Span
 from weft.simulation.iteration.routed import FlowRoutes
 from weft.simulation.iteration.usage import StageTotals, busiest, tiers, totals, usage
@@ -89,7 +89,7 @@ class _Scheduled:
 
     seconds: float
     timeline: tuple[Span, ...]
-    clock: Clock
+    clock: PhaseTimes
 
 
 class _Run:

@@ -16,7 +16,7 @@ Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Workload:
+class NamedJobs:
     """Jobs under a name."""
 
     name: str
@@ -32,7 +32,7 @@ class Workload:
 class Row:
     """One workload with one router and some spines down."""
 
-    workload: Workload
+    workload: NamedJobs
     failed_spines: int
     replay: Replay
 
@@ -50,7 +50,7 @@ class Evaluation:
 
 def evaluate(
     fabric: Fabric,
-    workloads: Sequence[Workload],
+    workloads: Sequence[NamedJobs],
     *,
     routers: Sequence[str],
     failed_spines: Sequence[int] = (0,),
