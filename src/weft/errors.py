@@ -15,6 +15,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_MESSAGE = 2000
+_KEPT_END = 500
+"""Characters at the end of a long message that are kept: the remedy stands there."""
+
 
 class WeftError(Exception):
     """Base of every expected error; ``exit_code`` is what the command line returns."""
@@ -69,3 +73,13 @@ class NothingFeasible(WeftError):
     """A search that found no layout; the message carries counts per reason and a remedy."""
 
     exit_code = 3
+
+
+def printable(text: str, longest: int | None = None) -> str:
+    """Text for a terminal: what is no character to look at is escaped, and the middle of a long text left out."""
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() or one in "\n\t\u00a0" else repr(one)[1:-1] for one in text)
+    if longest is None or len(text) <= longest:
+        return text
+    mark = f" ... ({len(text):,} characters) ... "
+    return text[: longest - _KEPT_END - len(mark)] + mark + text[-_KEPT_END:]

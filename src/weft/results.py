@@ -7,8 +7,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any, ClassVar
+
+from weft.files import write_text
 
 SHOWN_ROWS = 20
 """Rows of a notebook's table."""
@@ -44,8 +45,12 @@ class Result(ABC):
         return json.dumps(self.to_dict(), indent=self.INDENT, allow_nan=False) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the document to a file; ``weft.read`` reads plans and estimates back."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        """Write the document to a file, whole or not at all; ``weft.read`` reads plans and estimates back.
+
+        Raises:
+            BadInput: it cannot be written.
+        """
+        write_text(path, self.to_json())
 
     @abstractmethod
     def _document(self) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
+import os
 import sys
 from importlib import import_module
 
 import click
 
-from weft.errors import WeftError
+from weft.errors import LONGEST_MESSAGE, WeftError, printable
 
 VERBS = {
     "plan": "Rank the layouts of MODEL on CLUSTER.",
@@ -29,6 +31,8 @@ VERBS = {
     "explain": "Say what a rejection CODE means (all of them without one).",
 }
 """Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
+COMPLETION = "_WEFT_COMPLETE"
+"""Set by shells that ask what can follow."""
 _LISTS = ("models", "clusters", "explain")
 
 
@@ -69,22 +73,69 @@ def cli() -> None:
     weft calibrate runs.csv                  constants from measured runs
     weft models, weft clusters               what is known by name
 
-    Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible.
+    Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible, 130 interrupted.
     """
 
 
 def main() -> None:
-    """Run the command line; expected errors print one line and set the exit code."""
+    """Run the command line; expected errors print one message and set the exit code."""
+    _prepare_streams()
     try:
-        cli()
-    except WeftError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(error.exit_code)
+        code = _run()
+        sys.stdout.flush()
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+        code = _no_more_output(141)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO):
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT, errno.EFBIG):
             raise
         click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
-        sys.exit(2)
+        code = _no_more_output(2)
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the verb that the arguments name; the exit code."""
+    if COMPLETION in os.environ:
+        cli()
+    try:
+        with cli.make_context("weft", sys.argv[1:]) as context:
+            cli.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.UsageError as error:
+        if error.ctx is not None:
+            click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", err=True)
+        return _tell(error.format_message(), error.exit_code)
+    except WeftError as error:
+        return _tell(str(error), error.exit_code)
+    return 0
+
+
+def _tell(problem: str, code: int) -> int:
+    click.echo(f"Error: {printable(problem, LONGEST_MESSAGE)}", err=True)
+    return code
+
+
+def _prepare_streams() -> None:
+    """Make writing to a closed stream an error, and a write whole where Python would not buffer it.
+
+    A file that is opened while standard output is closed would take its number, and our output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)  # takes the lowest free number
+    if sys.stdout is None or not isinstance(sys.stdout.buffer, io.BufferedWriter):
+        sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False), getattr(sys.stdout, "encoding", None), "replace")
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), errors="replace")
+
+
+def _no_more_output(code: int) -> int:
+    """Let what was not written go: the interpreter would try again, and complain, when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    return code

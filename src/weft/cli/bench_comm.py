@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -88,7 +88,7 @@ def bench_comm(options: BenchOptions) -> None:
 def _check_target(path: str | None, flag: str) -> None:
     """Refuse a file that cannot be written before anything is measured."""
     check_folder(path, flag)
-    if path is not None and Path(path).is_dir():
+    if path is not None and os.path.isdir(path):
         raise BadInput("is a folder", where=f"{flag} {path}", remedy="name a file in it")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.errors import BadInput, MissingExtra
+from weft.files import write_text, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,21 +32,7 @@ def deliver(text: str, output: str | None) -> None:
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
-    deliver_bytes(text.encode("utf-8"), output)
-
-
-def deliver_bytes(data: bytes, output: str) -> None:
-    """Data to a file, whole or not at all."""
-    target = Path(output)
-    try:
-        if target.exists() and not target.is_file():
-            target.write_bytes(data)
-            return
-        partial = target.with_name(target.name + ".partial")
-        partial.write_bytes(data)
-        partial.replace(target)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror or error}", where=output) from None
+    write_text(output, text)
 
 
 def check_chart(path: str | None, option: str = "--chart") -> None:
@@ -63,12 +51,13 @@ def deliver_chart(chart: Chart, path: str) -> None:
     """A chart to a file, in the form that the ending of its name says."""
     from weft.report.pictures.charts import rendered
 
-    deliver_bytes(rendered(chart, Path(path).suffix), path)
+    with writing(path) as file:
+        file.write(rendered(chart, Path(path).suffix))
 
 
 def check_folder(path: str | None, option: str) -> None:
     """Refuse a file that cannot be written, because there is no folder for it, before anything runs."""
-    if path is not None and not Path(path).absolute().parent.is_dir():
+    if path is not None and not os.path.isdir(Path(path).absolute().parent):
         raise BadInput("its folder does not exist", where=f"{option} {path}", remedy="make the folder first")
 
 

@@ -135,7 +135,7 @@ def _events(path: str | None, fabric: Fabric) -> list[Event]:
     """The events of a file."""
     if path is None:
         return []
-    from weft.fabric.edge import read_text
+    from weft.files import read_text
     from weft.interop.traffic.events import read_event
 
     lines = enumerate(read_text(path, where=path).splitlines(), start=1)

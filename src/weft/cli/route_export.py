@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +14,7 @@ from weft.cli.build import takes
 from weft.cli.options import deliver
 from weft.cli.outcome import FileOutput
 from weft.errors import BadInput
+from weft.files import write_folder
 from weft.verbs.options import option
 from weft.verbs.traffic import TrafficOptions, traffic_of
 
@@ -47,7 +47,7 @@ class ExportOptions(TrafficOptions):
     split: int = option(2, "Parts, for split.", least=1, most=64)
     switch_hash: str | None = option(None, "roce: what switches hash flows with.", choices=("crc32",))
     probes: str | None = option(None, "roce: measured paths of source ports.", metavar="FILE.csv")
-    output: str | None = option(None, "Write the files into this folder.", "-o", "--output", metavar="DIR")
+    output: str | None = option(None, "Write the files as this folder.", "-o", "--output", metavar="DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str
         return route_formats.export(kind, found.fabric, found.traffic, found.routes)
     if not kind.startswith("roce"):
         raise BadInput(f"says nothing about {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
-    from weft.fabric.edge import read_text
+    from weft.files import read_text
     from weft.interop.netops import roce
 
     path = options.probes
@@ -132,7 +132,7 @@ def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:
 
 
 def _opensm(found: RoutePlan, options: ExportOptions) -> dict[str, str]:
-    from weft.fabric.edge import read_text
+    from weft.files import read_text
     from weft.interop.fabrics import ibnetdiscover
     from weft.interop.netops import opensm
 
@@ -159,13 +159,5 @@ def _deliver(files: dict[str, str], folder: str | None) -> None:
             )
         deliver(next(iter(files.values())), None)
         return
-    target = Path(folder)
-    try:
-        for place in {(target / name).parent for name in files}:
-            place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"cannot be made: {error.strerror}", where=folder) from None
-    for name, text in files.items():
-        place = target / name
-        deliver(text, str(place))
+    write_folder(folder, {name: text.encode() for name, text in files.items()})
     click.echo(f"{len(files)} file{'s' if len(files) > 1 else ''} written to {folder}", err=True)

@@ -112,7 +112,7 @@ def _lines(path: str | None) -> Iterator[tuple[int, str]]:
         except UnicodeDecodeError:
             raise BadInput("is not text in UTF-8", where="standard input") from None
         return
-    from weft.fabric.edge import read_text
+    from weft.files import read_text
 
     text = read_text(Path(path), where=path)
     for number, line in enumerate(text.split("\n"), start=1):

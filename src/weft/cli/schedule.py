@@ -27,7 +27,7 @@ EXECUTORS = ("msccl", "mscclpp")
 class ScheduleOutput(Output):
     """What is made of a schedule."""
 
-    export: str | None = option(None, "Print in a format instead (chakra: -o PREFIX).", choices=FORMATS)
+    export: str | None = option(None, "Print in a format instead (chakra: -o FOLDER).", choices=FORMATS)
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
     chart: str | None = option(None, "Also draw how busy the dimensions are (.svg, .png, .html).", metavar="FILE")
 
@@ -99,8 +99,8 @@ def _export(found: Scheduled, options: ScheduleOptions, out: ScheduleOutput) -> 
         deliver(exported(found, options, out.export), out.output)
         return
     if out.output is None:
-        raise BadInput("writes a file a rank", where="--export chakra", remedy="give their prefix with -o")
-    click.echo(f"{write_chakra(found.timed, out.output):,} traces: {out.output}.<rank>.et", err=True)
+        raise BadInput("writes a file a rank", where="--export chakra", remedy="give a folder for them with -o")
+    click.echo(f"{write_chakra(found.timed, out.output):,} traces: {out.output}/trace.<rank>.et", err=True)
 
 
 def _extras(timed: TimedSchedule, out: ScheduleOutput) -> None:

@@ -88,8 +88,8 @@ def _astra_text(timed: TimedSchedule, form: str) -> str:
     return write_system(system, version="1" if policy == "themis" else "2")
 
 
-def write_chakra(timed: TimedSchedule, prefix: str) -> int:
-    """Traces of the collective for every rank, PREFIX.<rank>.et; returns how many."""
+def write_chakra(timed: TimedSchedule, folder: str) -> int:
+    """Traces of the collective for every rank, FOLDER/trace.<rank>.et; returns how many."""
     from weft.interop.traces.chakra import write_traces
     from weft.model.workload import Communication, Task, Workload
 
@@ -97,4 +97,4 @@ def write_chakra(timed: TimedSchedule, prefix: str) -> int:
     call = Communication(kind=asked.kind, bytes=asked.bytes)
     workload = Workload(name=asked.kind, tasks=(Task(name=asked.kind, communication=call),))
     sizes = [one.size for one in asked.dimensions]
-    return len(write_traces(workload, prefix, asked.accelerators, sizes=sizes))
+    return len(write_traces(workload, folder, asked.accelerators, sizes=sizes))

@@ -12,7 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
+from weft.files import CONFIGURATION_BYTES, read_text
 
 
 def _constant(default: float, unit: str, low: float, high: float, source: str) -> Any:
@@ -254,10 +256,9 @@ def read_calibration(path: str, accelerator: str, stack: str | None = USUAL_STAC
     Raises:
         BadInput: unreadable, malformed, an unknown constant, or one outside its plausible range.
     """
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"cannot be read: {error}", where=path, remedy="give TOML constants") from None
+    remedy = "give TOML constants"
+    text = read_text(path, largest=CONFIGURATION_BYTES, remedy=remedy)
+    values = parse_toml(text, path, remedy=remedy)
     name = Path(path).stem
     if any(isinstance(value, dict) for value in values.values()):
         found = calibration_from(_tables(values, path).over(shipped_tables()), accelerator, stack)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from math import prod
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
@@ -21,7 +19,9 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field,
 from weft import units
 from weft.cluster import catalogue
 from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
+from weft.documents import parse_toml
 from weft.errors import BadInput
+from weft.files import read_text
 
 MAX_FILE_BYTES = 1_000_000
 
@@ -121,13 +121,8 @@ def read_cluster(source: str | os.PathLike[str], *, where: str | None = None) ->
         text, where = source, where or "cluster"
     else:
         where = where or os.fspath(source)
-        text = _read_text(Path(source), where)
-    try:
-        mapping = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).split(";")[0]
-        raise BadInput(f"not valid TOML: {reason}", where=where) from None
-    return cluster_from_dict(mapping, where=where)
+        text = read_text(source, where=where, largest=MAX_FILE_BYTES, remedy="name a TOML file or a preset")
+    return cluster_from_dict(parse_toml(text, where), where=where)
 
 
 def cluster_from_dict(mapping: Mapping[str, Any], *, where: str = "cluster") -> Cluster:
@@ -164,23 +159,6 @@ def write_cluster(cluster: Cluster) -> str:
 
 def _toml(table: Mapping[str, Any]) -> str:
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in table.items())
-
-
-def _read_text(path: Path, where: str) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise BadInput("no such file", where=where, remedy="name a TOML file or a preset") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"cannot be read: {reason}", where=where) from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise BadInput("is larger than 1 MB", where=where, remedy="name a cluster file")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise BadInput("is not a text file in UTF-8", where=where, remedy="name a TOML file") from None
 
 
 def _validate(kind: type[_Fields], mapping: object, where: str, prefix: str) -> _Fields:

@@ -17,9 +17,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from weft.documents import parse_toml, validate
 from weft.errors import BadInput, UnknownName
-from weft.fabric.edge import parse_toml, read_text, validate
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.files import read_text
 
 LARGEST = 10**9
 

@@ -24,10 +24,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from weft import units
+from weft.documents import parse_json, parse_toml, validate
 from weft.errors import BadInput
 from weft.fabric.assemble import MOST_CABLES, MOST_LINKS, MOST_NODES, Cable, Node, assemble
-from weft.fabric.edge import parse_json, parse_toml, read_text, validate
 from weft.fabric.spec import Fabric
+from weft.files import read_text
 
 SCHEMA = "weft.fabric/1"
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.errors import BadInput, UnknownName
-from weft.fabric.edge import read_text
 from weft.fabric.spec import Fabric, Ints
+from weft.files import read_text
 
 COLUMNS = frozenset({"rank", "host", "accelerator", "slots"})
 _SLOTS = re.compile(r"(?P<name>[^\s,:=]+)(?:\s+slots=|\s*,\s*|:)(?P<slots>[0-9]{1,6})")

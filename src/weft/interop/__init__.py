@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.errors import BadInput
+from weft.files import CONFIGURATION_BYTES, read_text
 
 if TYPE_CHECKING:
     from weft.interop.training.launchers import RunConfiguration
@@ -30,7 +31,7 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
     where = str(path)
     if world is not None and world < 1:
         raise BadInput(f"{world} accelerators", where="world", remedy="give a positive number")
-    text = _text(Path(path), where)
+    text = read_text(path, where=where, largest=CONFIGURATION_BYTES, remedy="give a script, TOML or JSON file")
     suffix = Path(path).suffix.lower()
     if suffix == ".json" or text.lstrip().startswith("{"):
         return deepspeed.read(text, where=where, world=world)
@@ -48,20 +49,3 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
 def _looks_like_toml(text: str) -> bool:
     tables = ("[training]", "[parallelism]", "[model]")
     return any(line.strip().startswith(tables) for line in text.splitlines())
-
-
-def _text(path: Path, where: str) -> str:
-    from weft.interop.text.settings import LARGEST_FILE_BYTES
-
-    try:
-        if path.exists() and not path.is_file():
-            raise BadInput("not a file", where=where, remedy="give a script, TOML or JSON file")
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            problem = f"larger than {LARGEST_FILE_BYTES // 10**6} MB"
-            raise BadInput(problem, where=where, remedy="give the run's configuration")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise BadInput("not a text file", where=where, remedy="give a script, TOML or JSON file") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "cannot be opened"
-        raise BadInput(f"cannot be read: {reason}", where=where, remedy="check the path") from None

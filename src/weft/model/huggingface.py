@@ -6,18 +6,20 @@ Optional keys take the defaults that transformers documents for the model type.
 
 from __future__ import annotations
 
-import json
+import os
 import reprlib
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 
+from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
+from weft.files import read_text
 from weft.model import _families
 from weft.model._fields import Fields
 from weft.model.spec import Model
 
-LARGEST_FILE_BYTES = 4_000_000
+LARGEST_CONFIGURATION_BYTES = 4_000_000
 
 _BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
     "bloom": _families.bloom,
@@ -107,8 +109,8 @@ def _config_file(path: Path) -> Path:
         BadInput: no such regular file.
     """
     try:
-        found = path / "config.json" if path.is_dir() else path
-        if found.is_file():
+        found = path / "config.json" if os.path.isdir(path) else path
+        if os.path.isfile(found):
             return found
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot be opened ({error})", where=reprlib.repr(str(path))) from None
@@ -116,27 +118,13 @@ def _config_file(path: Path) -> Path:
 
 
 def _read_json(path: Path) -> Mapping[str, object]:
-    """The object in a JSON file of at most ``LARGEST_FILE_BYTES``."""
-    where = str(path)
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(LARGEST_FILE_BYTES + 1)
-        if len(raw) > LARGEST_FILE_BYTES:
-            raise BadInput(f"larger than {LARGEST_FILE_BYTES} bytes: not a model configuration", where=where)
-        data = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
-    except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", where=where) from None
-    except RecursionError:
-        raise BadInput("nested too deeply", where=where) from None
-    except ValueError as error:
-        raise BadInput(f"not JSON ({error})", where=where, remedy="give the model's config.json") from None
+    """The object in a JSON file of at most ``LARGEST_CONFIGURATION_BYTES``."""
+    where, remedy = str(path), "give the model's config.json"
+    text = read_text(path, where=where, largest=LARGEST_CONFIGURATION_BYTES, remedy=remedy)
+    data = parse_json(text, where, remedy=remedy)
     if not isinstance(data, dict):
         raise BadInput(f"holds a {type(data).__name__}, not an object", where=where)
     return data
-
-
-def _refuse_constant(text: str) -> object:
-    raise ValueError(f"{text} is not a number")
 
 
 def _build(data: Mapping[str, object], name: str, where: str) -> Model:

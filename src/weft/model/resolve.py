@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft.errors import BadInput, UnknownName
+from weft.files import read_text
 from weft.model import catalogue
 from weft.model.job import PRECISIONS, AttentionKernel, Job, Recipe
 from weft.model.spec import Model
@@ -16,6 +18,7 @@ DEFAULT_SEQUENCE = 4096
 LARGEST_BATCH = 10**7
 LARGEST_SEQUENCE = 10**8
 SCRIPT_BYTES = 4_000_000
+_SCRIPT = "give the script that starts the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +95,14 @@ def _check(changes: RecipeChanges) -> None:
 
 def _model(source: str) -> tuple[Model, Recipe | None, str]:
     path = Path(source)
-    if path.is_dir() or path.suffix == ".json":
+    if os.path.isdir(path) or path.suffix == ".json":
         from weft.model.huggingface import read_config
 
         return read_config(path), None, path.name
-    if path.is_file():
+    if os.path.isfile(path):
         from weft.model.megatron_args import read_megatron_job
 
-        job = read_megatron_job(_read_text(path), name=path.stem)
+        job = read_megatron_job(read_text(path, largest=SCRIPT_BYTES, remedy=_SCRIPT), name=path.stem)
         return job.model, job.recipe, path.name
     if path.suffix in (".sh", ".txt", ".toml", ".yaml"):
         raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
@@ -108,12 +111,3 @@ def _model(source: str) -> tuple[Model, Recipe | None, str]:
     entry = catalogue.load(source)
     origin = entry.model.name if entry.recipe is None else f"recipe of {entry.model.name}: {entry.source}"
     return entry.model, entry.recipe, origin
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if path.stat().st_size > SCRIPT_BYTES:
-            raise BadInput("larger than 4 MB", where=str(path), remedy="give the script that starts the run")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot be read: {error}", where=str(path)) from None

@@ -7,16 +7,17 @@ import math
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from weft.errors import BadInput
+from weft.files import read_text
 
 REQUIRED = ("id", "family", "model", "gpu", "gpus")
 MEASURES = ("measured_iter_s", "iter_s", "tokens_s_gpu", "tflops_per_gpu", "mfu")
 """Columns of which a table needs at least one."""
 ABSENT = frozenset({"", "-", "--", "n/a", "na", "nan", "none", "null", "?", "unknown"})
 LARGEST = 1e15
+LARGEST_RUNS_BYTES = 64_000_000
 LARGEST_COUNT = 10_000_000
 MOST_LAYERS = 10_000
 
@@ -177,11 +178,7 @@ def read_runs(path: str) -> tuple[Run | Unparsed, ...]:
     Raises:
         BadInput: the file cannot be read, is no CSV in UTF-8, or lacks required columns.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is not a text file in UTF-8"
-        raise BadInput(f"cannot be read: {reason}", where=path, remedy="name a CSV file of runs") from None
+    text = read_text(path, largest=LARGEST_RUNS_BYTES, remedy="name a CSV file of runs")
     reader = csv.DictReader(text.splitlines(keepends=True), restval="")
     try:
         _check_columns(reader.fieldnames or (), path)

@@ -58,12 +58,12 @@ class PriceOptions(Options):
         if isinstance(self.prices, Prices):
             return self.prices
         name = path_of(self.prices, "--prices")
-        return read_prices(name) if Path(name).suffix == ".toml" or Path(name).exists() else preset(name)
+        return read_prices(name) if Path(name).suffix == ".toml" or os.path.exists(name) else preset(name)
 
 
 def is_file(name: str | os.PathLike[str]) -> bool:
     """Whether a name means a file, not a kind of network."""
-    return bool(Path(name).suffix) or Path(name).exists()
+    return bool(Path(name).suffix) or os.path.exists(name)
 
 
 def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int) -> Fabric:
@@ -127,7 +127,7 @@ def routes_of(given: str | os.PathLike[str] | RoutePlan | RouteReport, fabric: F
         given = given.plan
     if isinstance(given, RoutePlan):
         return FlowRoutes(fabric, given.traffic, given.routes, name=given.router)
-    from weft.fabric.edge import read_text
+    from weft.files import read_text
     from weft.interop.netops.routes_json import read
 
     where = path_of(given, "--routes")

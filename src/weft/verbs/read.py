@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from weft.documents import parse_json
 from weft.errors import BadInput
+from weft.files import read_text
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
@@ -39,7 +39,7 @@ def read(path: str | os.PathLike[str]) -> Plan | EstimateReport:
     from weft.search import Plan
 
     where = os.fspath(path)
-    document = _document(_read(Path(path), where), where)
+    document = _document(path, where)
     schema = _field(document, "schema", where)
     for kind in (Plan, EstimateReport):
         if schema == kind.SCHEMA:
@@ -68,7 +68,7 @@ def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster
     from weft.search import Plan
 
     where = os.fspath(path)
-    plan = _document(_read(Path(path), where), where)
+    plan = _document(path, where)
     schema = _field(plan, "schema", where)
     if schema != Plan.SCHEMA:
         raise _no_schema(schema, repr(Plan.SCHEMA), where)
@@ -85,29 +85,9 @@ def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster
     return job, cluster, layout
 
 
-def _read(path: Path, where: str) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise BadInput("no such file", where=where, remedy=_WRITE_ONE) from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"cannot be read: {reason}", where=where) from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise BadInput("is larger than 64 MB", where=where, remedy=_WRITE_ONE)
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise BadInput("is not a text file in UTF-8", where=where, remedy=_WRITE_ONE) from None
-
-
-def _document(text: str, where: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise BadInput(f"not valid JSON: {reason}", where=where, remedy=_WRITE_ONE) from None
+def _document(path: str | os.PathLike[str], where: str) -> Mapping[str, Any]:
+    text = read_text(path, where=where, largest=MAX_FILE_BYTES, remedy=_WRITE_ONE)
+    found = parse_json(text, where, remedy=_WRITE_ONE)
     if not isinstance(found, Mapping):
         raise BadInput("is not a table of fields", where=where, remedy=_WRITE_ONE)
     return found
@@ -124,15 +104,3 @@ def _field(table: object, name: str, where: str) -> Any:
     if name not in table:
         raise BadInput(f"{name} is missing", where=where, remedy=_WRITE_ONE)
     return table[name]
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A table whose keys are given once."""
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        raise ValueError("a key is given twice")
-    return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -334,7 +335,7 @@ def _workload(
     from weft.model import names
     from weft.model.workloads import workload
 
-    if name in names() or path.exists():
+    if name in names() or os.path.exists(path):
         remedy = "add --layout and --cluster, or give a trace (.et, .json, .json.gz)"
         raise BadInput(f"{name} is a model or a file", where="--workload", remedy=remedy)
     return workload(name)

@@ -238,7 +238,7 @@ def train(
 def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
     """The steps in the metrics of a run; none where they went to no file."""
     path = request.metrics_path
-    if path is None or not path.is_file():
+    if path is None or not os.path.isfile(path):
         return ()
     records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return tuple(StepRecord(**{name: record[name] for name in StepRecord.__slots__}) for record in records)
@@ -318,12 +318,12 @@ _WRITTEN = ("metrics", "profile")
 def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
     """Refuse files that could not be written, or that would be written over one that is read."""
     profile, out = asked.profile, asked.out
-    if profile and (Path(profile).is_dir() or not Path(profile).absolute().parent.is_dir()):
+    if profile and (os.path.isdir(profile) or not os.path.isdir(Path(profile).absolute().parent)):
         raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
-    if out and Path(out).exists() and not Path(out).is_dir():
+    if out and os.path.exists(out) and not os.path.isdir(out):
         raise BadInput("is not a folder", where=out, remedy="name a folder for checkpoints")
     given = [one for one in (model, *(getattr(asked, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
-    taken = {os.path.realpath(name) for name in given if Path(name).is_file()}
+    taken = {os.path.realpath(name) for name in given if os.path.isfile(name)}
     for name in _WRITTEN:
         path = getattr(asked, name)
         if path is None:

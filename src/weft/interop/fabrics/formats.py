@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Sequence
 
+from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
-from weft.fabric.edge import parse_json, read_text
 from weft.fabric.files import SCHEMA, fabric_from_json, fabric_from_toml, fabric_to_json, fabric_to_toml
 from weft.fabric.spec import Fabric
+from weft.files import read_text
 from weft.interop.fabrics import containerlab, graph_files, ibnetdiscover, lldp, nccl_topology, netbox, slurm_topology
 
 FORMATS = ("json", "toml", "node-link", "graphml", "nccl", "ibnetdiscover", "slurm", "lldp", "netbox", "containerlab")

@@ -14,9 +14,9 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from weft import units
+from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.fabric.assemble import ACCELERATOR, MOST_CABLES, MOST_NODES, Cable, Node, assemble, finite
-from weft.fabric.edge import parse_json
 from weft.fabric.spec import Fabric
 from weft.interop.text.xml import Element, parse_xml
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.documents import parse_json
 from weft.errors import BadInput
-from weft.fabric.edge import parse_json
 from weft.fabric.spec import Fabric
 from weft.interop.fabrics.cabling import PortCable, device_name, fabric_of_cables, is_any, speed_Bps
 

@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
-from weft.fabric.edge import parse_json
 from weft.fabric.spec import Fabric
 from weft.interop.fabrics.cabling import PortCable, device_name, fabric_of_cables, is_any, speed_Bps
 from weft.interop.fabrics.graph_files import ACCELERATORS

@@ -39,8 +39,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
-from weft.fabric.edge import parse_json
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.fabric.traffic import Routes
 from weft.interop.netops.addressing import Addressing, addressing

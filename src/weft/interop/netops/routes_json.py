@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.fabric.assemble import finite
-from weft.fabric.edge import parse_json
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
 from weft.interop.netops.plan_paths import planned_paths

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Literal
 
+from weft.documents import parse_json
 from weft.errors import BadInput
-from weft.fabric.edge import parse_json
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
 from weft.interop.netops.addressing import addressing

@@ -13,11 +13,11 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
+from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric import checks
 from weft.fabric.dimension import Dimension, DimensionKind
-from weft.fabric.edge import parse_json, read_text
-from weft.interop.text.settings import LARGEST_FILE_BYTES
+from weft.files import CONFIGURATION_BYTES, read_text
 from weft.interop.text.yaml import Value, parse_yaml
 
 KEYS = ("topology", "npus_count", "bandwidth", "latency")
@@ -38,7 +38,7 @@ def read_network(path: str | os.PathLike[str]) -> tuple[Dimension, ...]:
         Unsupported: a network.json of ASTRA-sim 1.0.
     """
     where = os.fspath(path)
-    lists = _lists(read_text(path, where=where, largest=LARGEST_FILE_BYTES), where)
+    lists = _lists(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
     rows = zip(*(lists[key] for key in KEYS), strict=True)
     return tuple(_dimension(row, number, where) for number, row in enumerate(rows))
 
@@ -70,7 +70,7 @@ def read_logical_topology(path: str | os.PathLike[str]) -> tuple[int, ...]:
         BadInput: the file cannot be read, or is not ``{"logical-dims": ["8", "2"]}``.
     """
     where = os.fspath(path)
-    table = parse_json(read_text(path, where=where, largest=LARGEST_FILE_BYTES), where)
+    table = parse_json(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
     sizes = table.get("logical-dims") if isinstance(table, dict) else None
     remedy = 'write it like {"logical-dims": ["8", "2"]}'
     if not isinstance(sizes, list) or not 0 < len(sizes) <= MOST_DIMENSIONS:

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
-from weft.fabric.edge import parse_json, read_text
-from weft.interop.text.settings import LARGEST_FILE_BYTES, Settings
+from weft.files import CONFIGURATION_BYTES, read_text
+from weft.interop.text.settings import Settings
 
 Policy = Literal["baseline", "themis"]
 Order = Literal["fifo", "scf"]
@@ -87,7 +88,7 @@ def read_system(path: str | os.PathLike[str]) -> AstraSystem:
         Unsupported: a value that ASTRA-sim knows and Weft does not model.
     """
     where = os.fspath(path)
-    text = read_text(path, where=where, largest=LARGEST_FILE_BYTES)
+    text = read_text(path, where=where, largest=CONFIGURATION_BYTES)
     s = Settings(_object(text, where) if text.lstrip().startswith("{") else _lines(text, where), where=where)
     algorithms, windowed = _algorithms(s)
     _check_optimization(s, algorithms)

@@ -10,7 +10,6 @@ from typing import Any
 from weft.errors import BadInput
 
 LARGEST = 10**9
-LARGEST_FILE_BYTES = 10_000_000
 
 
 class Settings(Mapping[str, Any]):

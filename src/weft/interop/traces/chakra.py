@@ -18,10 +18,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric import checks
-from weft.fabric.edge import parse_json, read_text
-from weft.interop.text.settings import LARGEST_FILE_BYTES
+from weft.files import CONFIGURATION_BYTES, read_bytes, read_text, write_folder
 from weft.interop.traces import chakra_schema
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
 
@@ -100,7 +100,7 @@ def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
         BadInput: the file cannot be read, or is something else.
     """
     where = os.fspath(path)
-    table = parse_json(read_text(path, where=where, largest=LARGEST_FILE_BYTES), where)
+    table = parse_json(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
     if not isinstance(table, dict):
         raise BadInput("is no table of process groups", where=where, remedy='write it like {"1": [0, 1]}')
     found = {}
@@ -134,17 +134,8 @@ def _paths(prefix: str) -> list[Path]:
 
 
 def _bytes(path: str | os.PathLike[str]) -> bytes:
-    where = os.fspath(path)
-    try:
-        with Path(path).open("rb") as file:
-            raw = file.read(LARGEST_TRACE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"cannot be read: {reason}", where=where, remedy="check the path") from None
-    if len(raw) > LARGEST_TRACE_BYTES:
-        problem = f"is larger than {LARGEST_TRACE_BYTES // 10**6} MB"
-        raise BadInput(problem, where=where, remedy="cut the trace to fewer iterations")
-    return raw
+    remedy = "check the path, or cut the trace to fewer iterations"
+    return read_bytes(path, where=os.fspath(path), largest=LARGEST_TRACE_BYTES, remedy=remedy)
 
 
 class _Reader:
@@ -499,24 +490,19 @@ def write_trace(workload: Workload, *, rank: int = 0, sizes: Sequence[int] | Non
 
 
 def write_traces(
-    workload: Workload, prefix: str | os.PathLike[str], ranks: int, *, sizes: Sequence[int] | None = None
+    workload: Workload, folder: str | os.PathLike[str], ranks: int, *, sizes: Sequence[int] | None = None
 ) -> tuple[Path, ...]:
-    """Write PREFIX.0.et to PREFIX.<ranks - 1>.et and say which; arguments and errors as for ``write_trace``.
+    """Write trace.0.et to trace.<ranks - 1>.et as a folder and say which; arguments as for ``write_trace``.
 
     Raises:
-        BadInput: besides, a file cannot be written.
+        BadInput: as ``write_trace`` and ``weft.files.write_folder``.
     """
-    paths = []
-    for rank in range(checks.whole(ranks, "ranks")):
-        path = Path(f"{os.fspath(prefix)}.{rank}.et")
-        trace = write_trace(workload, rank=rank, sizes=sizes)
-        try:
-            path.write_bytes(trace)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise BadInput(f"cannot be written: {reason}", where=str(path), remedy="check the path") from None
-        paths.append(path)
-    return tuple(paths)
+    traces = {
+        f"trace.{rank}.et": write_trace(workload, rank=rank, sizes=sizes)
+        for rank in range(checks.whole(ranks, "ranks"))
+    }
+    write_folder(folder, traces)
+    return tuple(Path(folder) / name for name in traces)
 
 
 def write_groups(workload: Workload) -> str:

@@ -15,6 +15,7 @@ execution trace observer write them.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import os
@@ -30,6 +31,7 @@ import numpy as np
 
 from weft.errors import BadInput, Unsupported
 from weft.fabric.spec import Floats
+from weft.files import LARGEST_FILE_BYTES, read_bytes
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
 
 PEEK_BYTES = 1_000_000
@@ -57,9 +59,6 @@ def _beginning(path: Path) -> bytes:
     except (OSError, EOFError, zlib.error, ValueError):
         return b""
 
-
-LARGEST_FILE_BYTES = 256_000_000
-"""Limit of a file, and of what a compressed file holds."""
 
 ELEMENT_BYTES = {
     "float": 4,
@@ -123,26 +122,17 @@ def read_json(path: str | os.PathLike[str], *, where: str) -> Any:
 
 
 def _unpacked(path: str | os.PathLike[str], where: str) -> bytes:
+    remedy = "check the path, or trace fewer steps, without stacks and shapes"
+    raw = read_bytes(path, where=where, remedy=remedy)
+    if raw[:2] != b"\x1f\x8b":
+        return raw
     try:
-        with Path(path).open("rb") as file:
-            raw = file.read(LARGEST_FILE_BYTES + 1)
-            if raw[:2] == b"\x1f\x8b":
-                file.seek(0)
-                with gzip.GzipFile(fileobj=file) as packed:
-                    raw = packed.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise BadInput("no such file", where=where, remedy="check the path") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as packed:
+            raw = packed.read(LARGEST_FILE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"not a whole gzip file: {error}", where=where) from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"cannot be read: {reason}", where=where) from None
     if len(raw) > LARGEST_FILE_BYTES:
-        raise BadInput(
-            f"holds more than {LARGEST_FILE_BYTES // 10**6} MB",
-            where=where,
-            remedy="trace fewer steps, or without stacks and shapes",
-        )
+        raise BadInput(f"holds more than {LARGEST_FILE_BYTES // 10**6} MB", where=where, remedy=remedy)
     return raw
 
 

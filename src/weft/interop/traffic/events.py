@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from weft.documents import parse_json, validate
 from weft.errors import BadInput
-from weft.fabric.edge import parse_json, validate
 from weft.fabric.spec import Fabric
 from weft.routing.events import KINDS, Event, Kind
 from weft.routing.traffic import JobTraffic, job_traffic

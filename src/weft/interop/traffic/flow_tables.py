@@ -21,8 +21,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from weft.errors import BadInput
-from weft.fabric.edge import read_text
 from weft.fabric.spec import Fabric
+from weft.files import read_text
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.units import parse_bandwidth, parse_bytes
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from weft.errors import BadInput, Unsupported
 from weft.fabric.build import start
-from weft.fabric.edge import read_text
 from weft.fabric.families import clos
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.files import read_text
 from weft.routing.traffic import JobTraffic, job_traffic, merged
 
 COLUMNS = "src dst src_tor dst_tor start_time flow_size compute_time stage_index"

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from weft.cluster.spec import Cluster
+from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
 from weft.interop.text.settings import Settings, flatten, share_of
 from weft.interop.training.launchers import (
@@ -176,11 +177,7 @@ def read(text: str, *, where: str = "config.json", world: int | None = None) -> 
 
 
 def _tables(text: str, where: str) -> dict[str, Any]:
-    try:
-        tables = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        problem = "nested too deeply" if isinstance(error, RecursionError) else f"malformed JSON: {error}"
-        raise BadInput(problem, where=where, remedy="correct the file") from None
+    tables = parse_json(text, where, remedy="correct the file")
     if not isinstance(tables, dict):
         raise BadInput("a DeepSpeed configuration is an object", where=where, remedy="give the run's JSON file")
     if not any(name in tables for name in _TYPICAL):

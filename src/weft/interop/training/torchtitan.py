@@ -7,11 +7,11 @@ whose weights stay gathered between forward and backward.  ``read`` reads job fi
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from typing import Literal
 
 from weft.cluster.spec import Cluster
+from weft.documents import parse_toml
 from weft.errors import BadInput
 from weft.interop.text.settings import Settings, flatten, share_of
 from weft.interop.training.launchers import (
@@ -354,12 +354,7 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
 
 
 def _tables(text: str, where: str) -> dict[str, object]:
-    try:
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        problem = "nested too deeply" if isinstance(error, RecursionError) else f"malformed TOML: {error}"
-        raise BadInput(problem, where=where, remedy="correct the file") from None
-    return flatten(tables)
+    return flatten(parse_toml(text, where, remedy="correct the file"))
 
 
 def _model(s: Settings, notes: list[str]) -> Model | None:

@@ -11,9 +11,9 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from weft.errors import BadInput
+from weft.files import writing
 
 PACKET = 1
 TIMESTAMP, SEQUENCE, TRACK_EVENT, INTERNED_DATA, SEQUENCE_FLAGS, TRACK_DESCRIPTOR = 8, 10, 11, 12, 13, 60
@@ -58,19 +58,10 @@ def write_trace(slices: Iterable[Slice], counters: Iterable[Counter], path: str 
     Raises:
         BadInput: a time or value is not finite, a slice ends before it begins, or the file cannot be written.
     """
-    where = os.fspath(path)
     packets = _packets(list(slices), list(counters))
-    try:
-        target = Path(path)
-        whole = target.exists() and not target.is_file()
-        partial = target if whole else target.with_name(target.name + ".partial")
-        with partial.open("wb") as file:
-            for packet in packets:
-                file.write(_message(PACKET, packet))
-        partial.replace(target)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"cannot be written: {reason}", where=where) from None
+    with writing(path) as file:
+        for packet in packets:
+            file.write(_message(PACKET, packet))
 
 
 def _packets(slices: list[Slice], counters: list[Counter]) -> list[bytes]:

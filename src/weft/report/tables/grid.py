@@ -7,9 +7,12 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.text import Text
+
+from weft.errors import printable
 
 GAP = 2
 """Blanks between columns."""
@@ -22,7 +25,17 @@ _UNIT = re.compile(r"(?<=[0-9]) (?=(?:[um]?s|h|d|[kMGT]?B(?:/s)?|TFLOP/s|x|token
 def terminal(*, error: bool = False) -> Console:
     """The console of standard output or of standard error, which does not wrap below 100 columns when piped."""
     stream = sys.stderr if error else sys.stdout
-    return Console(stderr=error, width=None if stream.isatty() else 110, highlight=False, soft_wrap=False)
+    return Screen(stderr=error, width=None if stream.isatty() else 110, highlight=False, soft_wrap=False)
+
+
+class Screen(Console):
+    """A console on which names from files do nothing but stand there, and whose reader may leave."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(printable(one) if isinstance(one, str) else one for one in objects), **options)
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +73,7 @@ def _print_line(console: Console, columns: Sequence[Column], cells: Sequence[str
 
 def print_raw(console: Console, line: str, style: str = "") -> None:
     """Print one line as it is: no markup, no highlighting, no wrapping, however long."""
-    console.print(Text(line, style=style), no_wrap=True, soft_wrap=True)
+    console.print(Text(printable(line), style=style), no_wrap=True, soft_wrap=True)
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[Column]:

@@ -45,8 +45,9 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from torch.distributed.checkpoint.state_dict_loader import load as load_planned
 from torch.distributed.checkpoint.state_dict_saver import save as save_planned
 
+from weft.documents import parse_json
 from weft.errors import BadInput
-from weft.fabric.edge import parse_json, read_text
+from weft.files import read_text, sync_folder
 from weft.runtime.checkpoints.files import (
     DTYPES,
     FORMAT,
@@ -166,7 +167,7 @@ def read_state(folder: str | os.PathLike[str]) -> dict[str, Json]:
             large or not what was written.
     """
     path = Path(folder)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise BadInput("no such folder", where=str(path), remedy="check the path of the checkpoint")
     if not os.path.lexists(path / STATE):
         raise BadInput(f"is not a checkpoint: it has no {STATE}", where=str(path))
@@ -193,7 +194,7 @@ def step_folder(root: str | os.PathLike[str], step: int) -> Path:
 
 def step_folders(root: str | os.PathLike[str]) -> dict[int, Path]:
     """What has a name of ``step_folder`` in a folder, checkpoints or not, by step."""
-    if not Path(root).is_dir():
+    if not os.path.isdir(root):
         return {}
     steps = (re.fullmatch(r"step-([0-9]{8,18})", path.name) for path in Path(root).iterdir())
     return dict(sorted((int(step[1]), Path(root) / step[0]) for step in steps if step))
@@ -201,7 +202,7 @@ def step_folders(root: str | os.PathLike[str]) -> dict[int, Path]:
 
 def latest(root: str | os.PathLike[str]) -> Path | None:
     """The checkpoint of the highest step in a folder of checkpoints; None where there is none."""
-    whole = [path for path in step_folders(root).values() if (path / STATE).is_file()]
+    whole = [path for path in step_folders(root).values() if os.path.isfile(path / STATE)]
     return whole[-1] if whole else None
 
 
@@ -301,27 +302,18 @@ def _described(shape: Sequence[int], dtype: torch.dtype) -> str:
 
 
 def _begin(folder: Path, partial: Path, text: str) -> None:
-    if folder.exists():
+    if os.path.exists(folder):
         raise BadInput("exists already", where=str(folder), remedy="remove it or save to another folder")
-    if partial.exists():
+    if os.path.exists(partial):
         shutil.rmtree(partial)
     partial.mkdir(parents=True)
     write_text(partial / STATE, text, largest=LARGEST_STATE_BYTES)
 
 
 def _finish(folder: Path, partial: Path) -> None:
-    _sync(partial)
+    sync_folder(partial)
     partial.rename(folder)
-    _sync(folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    """A folder's entries on disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_folder(folder.parent)
 
 
 def _together(folder: Path, work: Callable[[], T]) -> T:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from weft.errors import BadInput
+from weft.files import writing
 from weft.runtime.checkpoints.checkpoint import MOMENTS, read_state
 from weft.runtime.checkpoints.files import FolderReader, read_metadata
 
@@ -36,22 +36,14 @@ def export(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None
     Raises:
         BadInput: the folder is no checkpoint, damaged or cannot be read, or the file cannot be written.
     """
-    source, target = Path(folder), Path(file)
+    source = Path(folder)
     state, metadata = read_state(source), read_metadata(source)
     names = [name for name in metadata.state_dict_metadata if not name.endswith(_MOMENTS)]
-    partial = target.with_name(target.name + ".partial")
     reader = FolderReader(source, metadata)
-    try:
-        with partial.open("wb") as out:
-            out.write(_header(metadata, names, json.dumps(state)))
-            for name in names:
-                out.write(_whole(reader, name, source).view(-1).view(torch.uint8).numpy().data)
-        partial.replace(target)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=str(file)) from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with writing(file) as out:
+        out.write(_header(metadata, names, json.dumps(state)))
+        for name in names:
+            out.write(_whole(reader, name, source).view(-1).view(torch.uint8).numpy().data)
 
 
 def _whole(reader: FolderReader, name: str, source: Path) -> Tensor:

@@ -33,8 +33,9 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from weft.documents import parse_json, validate
 from weft.errors import BadInput
-from weft.fabric.edge import parse_json, read_text, validate
+from weft.files import read_text
 
 INDEX = "tensors.json"
 LARGEST_INDEX_BYTES = 1_000_000_000

@@ -13,8 +13,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from weft.documents import parse_json
 from weft.errors import Unsupported
-from weft.fabric.edge import parse_json, read_text
+from weft.files import read_text
 from weft.model._fields import Fields
 from weft.model.spec import FeedForward, Model
 from weft.runtime.layers.decoder import Activation, Details
@@ -47,7 +48,7 @@ _ROTARY_SHARES = {"gpt_neox": 0.25}
 
 def is_config(source: str) -> bool:
     """Whether a MODEL is a configuration of Hugging Face: a JSON file or a folder."""
-    return Path(source).is_dir() or Path(source).suffix == ".json"
+    return os.path.isdir(source) or Path(source).suffix == ".json"
 
 
 def read_details(source: str | os.PathLike[str]) -> Details:
@@ -57,7 +58,7 @@ def read_details(source: str | os.PathLike[str]) -> Details:
         BadInput: it cannot be read, or a value is none.
         Unsupported: a model type, an activation or rotary positions that the runtime does not compute.
     """
-    path = Path(source) / "config.json" if Path(source).is_dir() else Path(source)
+    path = Path(source) / "config.json" if os.path.isdir(source) else Path(source)
     where = str(path)
     table = parse_json(read_text(path, where=where), where)
     kind = table.get("model_type") if isinstance(table, dict) else None

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.errors import BadInput
+from weft.files import write_text
 from weft.layout.spec import Layout
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
@@ -100,7 +101,7 @@ def measure_rank(request: Measurement, path: str) -> None:
         products=_products(clock, request.precisions),
     )
     if clock.grid.rank == 0:
-        Path(path).write_text(measured_to_json(found), encoding="utf-8")
+        write_text(path, measured_to_json(found))
 
 
 class Stopwatch:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.errors import BadInput, MissingExtra
-from weft.fabric.edge import read_text
+from weft.files import read_text
 from weft.runtime.core.grid import Grid
 
 Words = NDArray[np.uint64]
@@ -83,14 +83,14 @@ def token_corpus(path: str | os.PathLike[str], tokenizer: str | os.PathLike[str]
         raise MissingExtra("a tokenizer", "tokenizers") from None
     _check_file(Path(path), where)
     _check_file(Path(tokenizer), place)
-    rules = read_text(tokenizer, where=place)
+    rules = read_text(tokenizer, where=place, raw=True)
     try:
         coder = package.Tokenizer.from_str(rules)
     except Exception as error:  # the package raises nothing narrower
         reason = str(error).splitlines()[0] if str(error) else "unknown"
         raise BadInput(f"is not a tokenizer: {reason}", where=place, remedy="give a model's tokenizer.json") from None
     known = coder.get_vocab(with_added_tokens=True)
-    tokens = np.array(coder.encode(read_text(path, where=where), add_special_tokens=False).ids, np.uint32)
+    tokens = np.array(coder.encode(read_text(path, where=where, raw=True), add_special_tokens=False).ids, np.uint32)
     return Corpus(tokens=tokens, vocabulary=max(known.values(), default=-1) + 1, where=where)
 
 
@@ -246,8 +246,8 @@ def _mixed(hashed: Words, part: np.uint64 | Words) -> Words:
 
 def _check_file(path: Path, where: str) -> None:
     try:
-        if not path.is_file():
-            what = "is not a file" if path.exists() else "no such file"
+        if not os.path.isfile(path):
+            what = "is not a file" if os.path.exists(path) else "no such file"
             raise BadInput(what, where=where, remedy="check the path")
         size = path.stat().st_size
     except OSError as error:

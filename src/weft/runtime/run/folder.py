@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from weft.errors import BadInput
-from weft.fabric.edge import read_text
+from weft.files import read_text, write_text
 from weft.runtime.checkpoints.checkpoint import STATE, latest, remove_partial, step_folders
 
 LOCK = ".weft-lock"
@@ -88,10 +88,10 @@ def check_checkpoint(folder: Path) -> None:
     Raises:
         BadInput: it is none.
     """
-    if (folder / STATE).is_file():
+    if os.path.isfile(folder / STATE):
         return
-    beside = [path for path in step_folders(folder.parent).values() if (path / STATE).is_file()]
-    near = [path for path in step_folders(folder).values() if (path / STATE).is_file()]
+    beside = [path for path in step_folders(folder.parent).values() if os.path.isfile(path / STATE)]
+    near = [path for path in step_folders(folder).values() if os.path.isfile(path / STATE)]
     names = ", ".join(map(str, near or beside))
     raise BadInput(
         "is not a checkpoint", where=str(folder), remedy=f"there are {names}" if names else "check the path"
@@ -108,15 +108,13 @@ def metrics_file(path: Path, after: int) -> Iterator[IO[str]]:
     Raises:
         BadInput: it cannot be written, or holds something else.
     """
-    kept = _kept(path, after) if path.is_file() else ""
-    partial = path.with_name(path.name + ".partial")
+    kept = _kept(path, after) if os.path.isfile(path) else ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
+        if os.path.exists(path) and not os.path.isfile(path):
             file = path.open("w", encoding="utf-8")
         else:
-            partial.write_text(kept, encoding="utf-8")
-            partial.replace(path)
+            write_text(path, kept)
             file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror}", where=str(path)) from None

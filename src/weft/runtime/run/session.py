@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+from weft.documents import validate
 from weft.errors import BadInput
-from weft.fabric.edge import validate
 from weft.layout.spec import Layout
 from weft.layout.trainable import check_trainable
 from weft.model.job import Job

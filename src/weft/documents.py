@@ -1,12 +1,13 @@
-"""The edge where files of fabrics and prices enter: text, JSON, TOML and fields, with messages for people."""
+"""JSON, TOML and tables of fields as people write them, checked, with messages for people."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import os
+import math
+import re
+import reprlib
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 from weft.errors import BadInput
@@ -16,55 +17,59 @@ if TYPE_CHECKING:
 
     Fields = TypeVar("Fields", bound=BaseModel)
 
-LARGEST_FILE_BYTES = 256_000_000
+_LONGEST_KEY = 64
+_NAME = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
+_DOTTED = re.compile(rf"(?<![\w-]){_NAME}(?:[ \t]*\.[ \t]*{_NAME}){{{_LONGEST_KEY}}}")
+"""A key of TOML with many dots, for which tomllib takes time and memory in the square of their number."""
+_HUGE = re.compile(r"[eE]\+?[0-9]{3}|[0-9]{300}")
+_CONTROL = re.compile(r"\\u00(?:0[0-8bBeEfF]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\U000000[01789]|\\[be]")
+"""A control character as JSON and TOML write it: names in documents reach terminals."""
 
 
-def read_text(path: str | os.PathLike[str], *, where: str, largest: int = LARGEST_FILE_BYTES) -> str:
-    """The text of a file in UTF-8.
-
-    Raises:
-        BadInput: no such file, a directory, larger than ``largest`` bytes, or not text.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            raw = file.read(largest + 1)
-    except FileNotFoundError:
-        raise BadInput("no such file", where=where, remedy="check the path") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"cannot be read: {reason}", where=where) from None
-    if len(raw) > largest:
-        raise BadInput(f"is larger than {largest // 10**6} MB", where=where)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise BadInput("is not a text file in UTF-8", where=where) from None
-
-
-def parse_json(text: str, where: str) -> Any:
+def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
     """What a JSON text holds; keys may be given once, and every number is finite.
 
     Raises:
         BadInput: anything else, with the line.
     """
+    finite = _finite if _HUGE.search(text) else None
     try:
-        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+        _refuse_controls(text)
+        return json.loads(text, parse_constant=_refuse, parse_float=finite, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise BadInput(f"not valid JSON: {reason}", where=where) from None
+        raise BadInput(f"not valid JSON: {_problem(error)}", where=where, remedy=remedy) from None
 
 
-def parse_toml(text: str, where: str) -> dict[str, Any]:
+def parse_toml(text: str, where: str, *, remedy: str | None = None) -> dict[str, Any]:
     """The tables of a TOML text.
 
     Raises:
         BadInput: it is none, with the line.
     """
     try:
+        if _DOTTED.search(text):
+            raise ValueError(f"a key has more than {_LONGEST_KEY} dots")
+        _refuse_controls(text)
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).split(";")[0]
-        raise BadInput(f"not valid TOML: {reason}", where=where) from None
+        raise BadInput(f"not valid TOML: {_problem(error).split(';')[0]}", where=where, remedy=remedy) from None
+
+
+def _problem(error: ValueError | RecursionError) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _refuse_controls(text: str) -> None:
+    found = _CONTROL.search(text)
+    if found:
+        raise ValueError(f"{found[0]} in line {text.count(chr(10), 0, found.start()) + 1} is a control character")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{reprlib.repr(text)} is no finite number")
+    return value
 
 
 def validate(kind: type[Fields], table: object, where: str) -> Fields:
