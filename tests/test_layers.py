@@ -10,6 +10,10 @@ import weft
 ROOT = Path(weft.__file__).parent
 LAYERS = {
     "errors": 0,
+    "files": 0,
+    "launched": 0,
+    "checkpoints": 0,
+    "documents": 0,
     "units": 0,
     "records": 0,
     "results": 0,

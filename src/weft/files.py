@@ -133,12 +133,13 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> 
     """
     where = os.fspath(folder)
     target = _target(folder)
+    if target.exists() and not target.is_dir():
+        raise BadInput("is not a folder", where=where, remedy="name a new folder")
     try:
         for path in sorted(target.rglob("*")) if target.exists() else ():
             if not path.is_dir() and path.relative_to(target).as_posix() not in files:
                 problem = f"holds {path.relative_to(target).as_posix()}, which is not among the files to write"
                 raise BadInput(problem, where=where, remedy="name a new folder, or empty this one")
-        target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
         try:
             for name, data in files.items():

@@ -95,12 +95,22 @@ def parse_seconds(text: str | float, where: str = "time") -> float:
 
 
 def parse_count(text: str | float, where: str = "count") -> float:
-    """A count from "15T", "1.5e12" or "4096"; T, B (billion), M and K are decimal."""
+    """A count from "15T", "1.5e12", "8k" or "64Ki"; T, B (billion), M and k are decimal."""
     value, unit = _split(text, where, "15T or 300e9")
     scale = _SCALE | {"B": 1e9}
-    if unit not in scale or unit.endswith("i"):
+    if unit not in scale:
         raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 15T or 300e9")
     return _finite(value * scale[unit], text, where, "15T or 300e9")
+
+
+def parse_whole(text: str | float, where: str = "count") -> int:
+    """A whole number, written as ``parse_count`` takes it."""
+    if isinstance(text, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip(), re.ASCII):
+        return int(text)
+    value = parse_count(text, where)
+    if not value.is_integer():
+        raise BadInput(f"{text!r} is not a whole number", where=where)
+    return int(value)
 
 
 def parse_watts(text: str | float, where: str = "power") -> float:

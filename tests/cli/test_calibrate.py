@@ -67,5 +67,5 @@ def test_runs_of_unknown_machines(tmp_path) -> None:
 
 
 def test_an_absent_file() -> None:
-    with pytest.raises(WeftError, match="cannot be read"):
+    with pytest.raises(WeftError, match="no such file"):
         weft("calibrate", "absent.csv")

@@ -131,7 +131,7 @@ BAD = {
     "layout rejected": (("estimate", "gpt2", "h100-8", "--layout", "pp=2,vpp=9"), "too-many-stages"),
     "plan missing": (("estimate", "--plan", "no.json"), "no such file"),
     "unknown code": (("explain", "does-not-fitt"), "did you mean"),
-    "calibration missing": (("plan", "gpt2", "h100-8", "--calibration", "no.toml"), "cannot be read"),
+    "calibration missing": (("plan", "gpt2", "h100-8", "--calibration", "no.toml"), "no such file"),
 }
 
 

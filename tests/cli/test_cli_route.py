@@ -463,4 +463,4 @@ def test_a_folder_that_cannot_be_made_is_named(weft: Run, here: Path) -> None:
     Path("file").write_text("")
     code, out, err = weft("route", "export", "jobs", "--generate", "BLOOM:2", "-o", "file/below")
     assert (code, out) == (2, "")
-    assert err.startswith("Error: file/below: cannot be made: ")
+    assert err.startswith("Error: file/below: cannot be written: ")

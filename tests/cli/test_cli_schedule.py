@@ -202,11 +202,11 @@ def test_a_tuner_file_covers_all_sizes(weft: Run) -> None:
 
 
 def test_chakra_traces_are_a_workload(weft: Run, tmp_path: Path) -> None:
-    prefix = str(tmp_path / "trace")
-    code, out, err = weft(*SMALL, "--export", "chakra", "-o", prefix)
-    assert (code, out, err) == (0, "", f"16 traces: {prefix}.<rank>.et\n")
-    assert len(list(tmp_path.iterdir())) == 16
-    found = as_json(weft, "schedule", "--workload", f"{prefix}.3.et", *DIMS)
+    folder = str(tmp_path / "traces")
+    code, out, err = weft(*SMALL, "--export", "chakra", "-o", folder)
+    assert (code, out, err) == (0, "", f"16 traces: {folder}/trace.<rank>.et\n")
+    assert len(list((tmp_path / "traces").iterdir())) == 16
+    found = as_json(weft, "schedule", "--workload", f"{folder}/trace.3.et", *DIMS)
     times = {one["policy"]: one["iteration_s"] for one in found["policies"]}
     assert times["ideal"] == pytest.approx(BANDWIDTH_S)
     assert times["baseline"] == pytest.approx(as_json(weft, *SMALL, "--policy", "baseline")["time_s"])
@@ -311,10 +311,10 @@ def test_process_groups_of_a_trace(weft: Run, tmp_path: Path) -> None:
 
     call = Communication(kind="all-reduce", bytes=1e9, ranks=(0, 1, 2, 3))
     workload = Workload(name="group", tasks=(Task(name="reduce", communication=call),))
-    write_traces(workload, tmp_path / "trace", 8, sizes=[8])
+    write_traces(workload, tmp_path / "traces", 8, sizes=[8])
     groups = tmp_path / "groups.json"
     groups.write_text(write_groups(workload))
-    trace = ("schedule", "--workload", str(tmp_path / "trace.0.et"), "--dims", "switch:8:100GB/s:0s")
+    trace = ("schedule", "--workload", str(tmp_path / "traces" / "trace.0.et"), "--dims", "switch:8:100GB/s:0s")
     found = as_json(weft, *trace, "--groups", str(groups))
     assert found["policies"][0]["iteration_s"] == pytest.approx(2 * 3 / 4 * 1e9 / 100e9)
     groups.write_text("{")

@@ -115,7 +115,7 @@ def test_refusals(weft, runs: str, tmp_path: Path) -> None:
         ((runs, "--plot", "runs.pdf"), "does not end in .svg, .png or .html"),
         ((runs, "--plot", str(tmp_path / "no" / "a.svg")), "folder does not exist"),
         ((runs, "-o", str(tmp_path / "no" / "a")), "folder does not exist"),
-        ((str(tmp_path / "absent.csv"),), "cannot be read"),
+        ((str(tmp_path / "absent.csv"),), "no such file"),
     ):
         code, _, err = weft("validate", *arguments)
         assert code == 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName, Unsupported, WeftError
 from weft.model import catalogue
-from weft.model.huggingface import LARGEST_FILE_BYTES, MODEL_TYPES, read_config
+from weft.model.huggingface import LARGEST_CONFIGURATION_BYTES, MODEL_TYPES, read_config
 from weft.model.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts
 
 LLAMA: dict[str, Any] = {
@@ -282,7 +282,7 @@ def test_unknown_model_type_lists_the_supported_ones() -> None:
         b'{"model_type": "llama", "hidden_size": -Infinity}',
         b'{"model_type": "llama", "hidden_size": ' + b"9" * 5000 + b"}",
         b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-        b" " * (LARGEST_FILE_BYTES + 1),
+        b" " * (LARGEST_CONFIGURATION_BYTES + 1),
     ],
     ids=["empty", "binary", "list", "null", "cut", "nan", "infinity", "long-number", "deep", "large"],
 )

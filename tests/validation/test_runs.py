@@ -84,7 +84,7 @@ def test_missing_columns_are_named_at_once(tmp_path: Path) -> None:
 def test_files_that_are_no_tables(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00id")
     for name in ("absent", "binary", "."):
-        with pytest.raises(BadInput, match="cannot be read"):
+        with pytest.raises(BadInput, match=r"no such file|cannot be read|not a text file"):
             read_runs(str(tmp_path / name))
     (tmp_path / "empty").write_text("")
     with pytest.raises(BadInput, match="lacks the columns"):

@@ -128,8 +128,9 @@ def _prepare_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)  # takes the lowest free number
-    if sys.stdout is None or not isinstance(sys.stdout.buffer, io.BufferedWriter):
-        sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False), getattr(sys.stdout, "encoding", None), "replace")
+    if sys.stdout is None or isinstance(getattr(sys.stdout, "buffer", None), io.FileIO):
+        encoding = None if sys.stdout is None else sys.stdout.encoding
+        sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False), encoding, "replace")
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), errors="replace")
 

@@ -68,8 +68,9 @@ def bench_comm(options: BenchOptions) -> None:
     sizes = None if options.sizes is None else parse_sizes(options.sizes)
 
     from weft.calibration.describe import describe
+    from weft.launched import launched
     from weft.runtime.measure.timing import Measurement, measure
-    from weft.runtime.run.ranks import default_device, launched
+    from weft.runtime.run.ranks import default_device
 
     device = default_device(layout.world) if options.device == "auto" else options.device
     request = Measurement(

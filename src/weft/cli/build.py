@@ -25,7 +25,7 @@ class _Checked(_ParamType):
         self.name, self.choices = kind, choices
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        parse = {"integer": int, "integers": int, "number": float}.get(self.name, str)
+        parse = float if self.name == "number" else str
         try:
             return parse(value)
         except ValueError:

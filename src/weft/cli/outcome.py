@@ -65,7 +65,7 @@ def report(found: Result, out: Output | RowsOutput, table: Callable[[Console], N
 
 def print_launch(arguments: LaunchArguments, screen: Console) -> None:
     """Launch arguments as they are to be copied: file, command, notes."""
-    screen.print(f"\nLaunch with {arguments.tool}: {arguments.file}", style="bold", markup=False)
+    screen.print(f"\nLaunch with {arguments.tool}: save this as {arguments.file}", style="bold", markup=False)
     screen.out(arguments.text.rstrip(), highlight=False)
     screen.out(f"\n{arguments.command}", highlight=False)
     for note in arguments.notes:

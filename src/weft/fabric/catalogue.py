@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
@@ -101,8 +101,7 @@ def for_cluster(
         UnknownName: no such kind.
         BadInput: no such network of these sizes.
     """
-    if kind not in _KINDS:
-        raise UnknownName("kind of fabric", kind, kinds())
+    check_kinds([kind])
     if len(cluster.tiers) == 1:
         return start(kind, cluster.count, from_tier(cluster.tiers[0])).build()
     nic_latency_s, switch_latency_s = _latencies(cluster)
@@ -116,6 +115,17 @@ def for_cluster(
     }
     site = _Site(cluster=cluster, network=network, radix=radix, oversubscription=oversubscription, unit=unit)
     return _KINDS[kind](site)
+
+
+def check_kinds(names: Iterable[str]) -> None:
+    """Refuse names of no fabric.
+
+    Raises:
+        UnknownName: one of them is none.
+    """
+    for name in names:
+        if name not in _KINDS:
+            raise UnknownName("kind of fabric", name, kinds())
 
 
 def _latencies(cluster: Cluster) -> tuple[float, float]:

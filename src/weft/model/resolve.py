@@ -57,7 +57,9 @@ def complete_job(model: Model, recipe: Recipe | None, changes: RecipeChanges, *,
     if recipe is None:
         sequence = changes.sequence or min(DEFAULT_SEQUENCE, model.positions or DEFAULT_SEQUENCE)
         recipe = Recipe(global_batch=max(DEFAULT_TOKENS // sequence, 1), sequence=sequence)
-        origin = f"no recipe with {origin}; about 4M tokens a batch"
+        origin = f"no recipe with {origin}"
+        if changes.global_batch is None:
+            origin += "; about 4M tokens a batch"
     taken = [
         text
         for given, text in (

@@ -13,7 +13,7 @@ from weft.cluster.files import cluster_to_dict
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
-from weft.fabric.catalogue import for_cluster
+from weft.fabric.catalogue import check_kinds, for_cluster
 from weft.fabric.cost import Bill, Prices, bill_of_kind
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.layout.spec import Layout
@@ -167,12 +167,12 @@ def design(
 
     Raises:
         UnknownName: an unknown kind.
+        BadInput: domains that do not divide the accelerators.
     """
+    check_kinds(kinds)
+    clusters = {size: with_domain(cluster, size) for size in domains or (cluster.tiers[0].size,)}
     candidates = [
-        (kind, size, batch)
-        for size in (domains or (cluster.tiers[0].size,))
-        for batch in (batches or (job.recipe.global_batch,))
-        for kind in kinds
+        (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in kinds
     ]
     designs: list[Design] = []
     rejected: list[Rejected] = []
@@ -181,7 +181,7 @@ def design(
             progress(number, len(candidates))
         one = replace(job, recipe=replace(job.recipe, global_batch=batch))
         try:
-            designs.append(_design(one, with_domain(cluster, size), kind, options))
+            designs.append(_design(one, clusters[size], kind, options))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
     return DesignStudy(

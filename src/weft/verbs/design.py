@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
+from weft.units import parse_whole
 from weft.verbs.networks import ROUTINGS, PriceOptions, RadixOptions
 from weft.verbs.options import given_options, option, verb
 from weft.verbs.shared import PlannedOptions, RecipeOptions, cluster_of, job_of, layout_of, subject_of
@@ -100,6 +101,7 @@ def design(
 def _numbers(given: str | tuple[int, ...], where: str) -> tuple[int, ...]:
     parts = given.split(",") if isinstance(given, str) else [str(one) for one in given]
     parts = [part.strip() for part in parts if part.strip()]
-    if (given and not parts) or not all(part.isdigit() and 0 < int(part) <= 10**7 for part in parts):
+    found = tuple(parse_whole(part, where) for part in parts)
+    if (given and not parts) or not all(0 < one <= 10**7 for one in found):
         raise BadInput(f"{given!r} is no list of positive numbers", where=where, remedy="write it like 8,64,256")
-    return tuple(int(part) for part in parts)
+    return found

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar, cast
 
 from weft.errors import BadInput, UnknownName
+from weft.units import parse_whole
 
 LARGEST = 10**18
 """Numbers beyond it are refused."""
@@ -81,6 +82,8 @@ class Option:
         if self.kind in ("text", "texts"):
             return self._text(value)
         whole = self.kind != "number"
+        if whole and isinstance(value, str):
+            value = parse_whole(value, self.flags[0])
         kind: Any = numbers.Integral if whole else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             wanted = "a whole number" if whole else "a number"

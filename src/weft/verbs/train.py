@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.checkpoints import check_checkpoint, last_checkpoint
 from weft.errors import BadInput, Unsupported
+from weft.launched import launched_world, said_once, speaks
 from weft.results import Result
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import (
@@ -218,14 +220,13 @@ def train(
         BadInput: a name, a file or an option that cannot be used, or a layout that cannot be trained.
     """
     asked = given_options(TrainOptions, options, given)
-    from weft.runtime.run.ranks import run_ranks, said_once
-
     with said_once():
         _check_files(model, asked)
         job, layout, planned = _subject(model, asked)
         if asked.dry_run:
             return _dry_run(job, layout, asked)
         request = _request(model, asked, job, layout, planned, quiet=quiet)
+    from weft.runtime.run.ranks import run_ranks
     from weft.verbs.train_rank import train_rank
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
@@ -287,7 +288,6 @@ def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
     from weft.layout.mesh import groups
     from weft.layout.step import StepOptions, step_collectives
     from weft.runtime.measure.trace import extrapolate
-    from weft.runtime.run.ranks import speaks
 
     if not speaks():
         return DryRun(job=job, layout=layout, ends=())
@@ -322,6 +322,10 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
         raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
     if out and os.path.exists(out) and not os.path.isdir(out):
         raise BadInput("is not a folder", where=out, remedy="name a folder for checkpoints")
+    if asked.resume:
+        last_checkpoint(Path(str(out)))
+    if asked.resume_from:
+        check_checkpoint(Path(asked.resume_from))
     given = [one for one in (model, *(getattr(asked, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
     taken = {os.path.realpath(name) for name in given if os.path.isfile(name)}
     for name in _WRITTEN:
@@ -338,7 +342,6 @@ def _subject(model: JobSource | None, asked: TrainOptions) -> tuple[Job, Layout,
     """Job and layout from a name or from a plan, and the plan's cluster."""
     from weft.layout import Layout
     from weft.layout.text import parse_layout
-    from weft.runtime.run.ranks import launched_world
 
     if asked.plan is not None:
         if model is not None or asked.layout is not None:
@@ -399,7 +402,6 @@ def _first_runnable(job: Job, asked: TrainOptions) -> int | None:
 def _check_world(layout: Layout) -> None:
     """Refuse ranks of torchrun that are not those of the layout."""
     from weft.runtime.core.grid import GRID_AXES
-    from weft.runtime.run.ranks import launched_world
 
     world = launched_world()
     if world not in (None, layout.world):

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import torch
 
+from weft.checkpoints import check_checkpoint, check_free, last_checkpoint, step_folder
 from weft.cluster import Calibration, Cluster
 from weft.errors import BadInput, WeftError
 from weft.layout import Layout
@@ -27,12 +28,11 @@ from weft.report.tables.training_run import (
     step_line,
     step_record,
 )
-from weft.runtime.checkpoints import checkpoint
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import Grid
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.data import Corpus, byte_corpus, markov_corpus, token_corpus
-from weft.runtime.run.folder import check_checkpoint, check_free, last_checkpoint, locked, metrics_file, write_record
+from weft.runtime.run.folder import locked, metrics_file, write_record
 from weft.runtime.run.session import RunSettings, Session, StepResult
 
 SYNTHETIC_TOKENS = 1 << 20
@@ -230,7 +230,7 @@ class _Run:
         self._say(f"trace of step {self.request.steps}: {path} (open it in ui.perfetto.dev)")
 
     def _save(self, out: Path) -> None:
-        folder = checkpoint.step_folder(out, self.session.steps_done)
+        folder = step_folder(out, self.session.steps_done)
         self.session.save(folder)
         if self.reports:
             self._say(f"saved {folder}")

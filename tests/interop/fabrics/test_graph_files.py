@@ -89,7 +89,7 @@ def linked(link):
         ('{"nodes": [1], "links": []}', r"nodes\[0\]"),
         ('{"nodes": [{"id": "a"}], "links": []}', "no role"),
         ('{"nodes": [{"id": [], "role": "gpu"}], "links": []}', "no id"),
-        ('{"nodes": [{"id": "a\\u0000", "role": "gpu"}], "links": []}', "no name"),
+        ('{"nodes": [{"id": "a\\u0000", "role": "gpu"}], "links": []}', "control character"),
         (linked(""), "disconnected"),
         (linked('{"source": "a", "target": "s"}'), "no capacity"),
         (linked('{"source": "a", "target": "x", "speed": 1}'), "no node 'x'"),

@@ -187,7 +187,7 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(torch_traces, "LARGEST_FILE_BYTES", 10_000)
     for name, content in (("a.json", b" " * 10_001), ("b.json.gz", gzip.compress(bytes(10**7)))):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(BadInput, match="holds more than"):
+        with pytest.raises(BadInput, match=r"holds more than|is larger than"):
             read_kineto(tmp_path / name)
 
 

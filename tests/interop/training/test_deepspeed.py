@@ -123,12 +123,12 @@ def test_stage_3_with_automatic_batch_sizes():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "malformed JSON"),
-        ("[" * 100_000, "nested too deeply|malformed"),
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
         ("[1]", "is an object"),
         ('{"hidden_size": 4}', "not a DeepSpeed configuration"),
-        ('{"train_batch_size": NaN}', "not a whole number"),
-        ('{"train_batch_size": 1e999}', "not a whole number"),
+        ('{"train_batch_size": NaN}', "NaN is not a number"),
+        ('{"train_batch_size": 1e999}', "no finite number"),
         ('{"train_batch_size": -8}', "not between"),
         ('{"zero_optimization": {"stage": 4}}', "not between 0 and 3"),
         ('{"zero_optimization": {"stage": true}}', "not a whole number"),

@@ -37,14 +37,14 @@ def test_format_follows_from_name_or_content(tmp_path, name, text, tool):
     ("name", "content", "message"),
     [
         ("empty.sh", b"", "no argument"),
-        ("binary.sh", b"\xff\xfe\x00\x81" * 50, "not a text file"),
-        ("zeros", b"\x00" * 100, "no argument"),
+        ("binary.sh", b"\xff\xfe\x00\x81" * 50, "is not a text file"),
+        ("zeros", b"\x00" * 100, "control character"),
         ("config.yaml", b"parallelism:\n  dp: 2\n", "not read"),
         ("recipe.py", b"def planned():\n", "not read"),
         ("prose.txt", b"no flags here\n", "no argument"),
         ("big.sh", b"#" * 10_000_001, "larger than 10 MB"),
-        ("broken.json", b"{", "malformed JSON"),
-        ("broken.toml", b"[", "malformed TOML"),
+        ("broken.json", b"{", "not valid JSON"),
+        ("broken.toml", b"[", "not valid TOML"),
     ],
 )
 def test_unusable_files_are_named(tmp_path, name, content, message):
@@ -56,9 +56,9 @@ def test_unusable_files_are_named(tmp_path, name, content, message):
 
 
 def test_missing_files_directories_and_worlds(tmp_path):
-    with pytest.raises(BadInput, match="cannot be read: No such file"):
+    with pytest.raises(BadInput, match="no such file"):
         read_run(tmp_path / "absent.sh")
-    with pytest.raises(BadInput, match="not a file"):
+    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
         read_run(tmp_path)
     with pytest.raises(BadInput, match="0 accelerators"):
         read_run(tmp_path / "absent.sh", world=0)

@@ -20,11 +20,12 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
+from weft.checkpoints import latest, step_folder  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
 from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint  # noqa: E402
-from weft.runtime.checkpoints.checkpoint import Piece, latest, load, read_state, save, step_folder  # noqa: E402
+from weft.runtime.checkpoints.checkpoint import Piece, load, read_state, save  # noqa: E402
 from weft.runtime.core.placement import FlatRange, fused, share  # noqa: E402
 
 PARTS = {"qkv.weight": (8, 4, 4), "out.weight": (12,), "norm.weight": (10,)}

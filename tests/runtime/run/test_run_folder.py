@@ -11,9 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from weft.checkpoints import check_checkpoint, check_free, last_checkpoint, step_folder  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
-from weft.runtime.checkpoints.checkpoint import save, step_folder  # noqa: E402
-from weft.runtime.run.folder import check_checkpoint, check_free, last_checkpoint, locked, metrics_file, write_record  # noqa: E402
+from weft.runtime.checkpoints.checkpoint import save  # noqa: E402
+from weft.runtime.run.folder import locked, metrics_file, write_record  # noqa: E402
 
 
 def test_one_run_at_a_time(tmp_path):

@@ -123,7 +123,7 @@ def read_json(path: str | os.PathLike[str], *, where: str) -> Any:
 
 def _unpacked(path: str | os.PathLike[str], where: str) -> bytes:
     remedy = "check the path, or trace fewer steps, without stacks and shapes"
-    raw = read_bytes(path, where=where, remedy=remedy)
+    raw = read_bytes(path, where=where, largest=LARGEST_FILE_BYTES, remedy=remedy)
     if raw[:2] != b"\x1f\x8b":
         return raw
     try:

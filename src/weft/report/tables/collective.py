@@ -36,7 +36,7 @@ def schedule_table(outcome: ScheduleResult, console: Console) -> None:
     if outcome.ranks is not None:
         _print_ranks(outcome.ranks, console)
     heading(console, "Dimensions, inner to outer")
-    _print_columns(console, _dimension_columns(outcome))
+    print_grid(console, _dimension_columns(outcome))
     heading(console, f"Orders of {_chunks(timed)}")
     print_grid(console, _order_columns(timed.schedule))
     _print_provision(asked, outcome.provision, console)
@@ -94,7 +94,7 @@ def _print_comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedul
     seconds = [*(one.time_s for one in others.values()), outcome.shares.bound_s, outcome.ideal_s]
     used = [f"{one.utilization:.1%}" for one in others.values()]
     chunks = [f"{len(one.schedule):,}" for one in others.values()]
-    _print_columns(
+    print_grid(
         console,
         [
             Column(heading="policy", cells=names, left=True),
@@ -112,14 +112,6 @@ def _print_comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedul
         indent=2,
     )
     console.print()
-
-
-def _print_columns(console: Console, columns: Sequence[Column]) -> None:
-    """A table, and which columns had no room."""
-    hidden = print_grid(console, columns)
-    if hidden:
-        names = ", ".join(column.heading for column in hidden)
-        paragraph(console, f"No room for: {names} (a wider console or --format json has them).", indent=2)
 
 
 def _print_ranks(ranks: RankTimes, console: Console) -> None:

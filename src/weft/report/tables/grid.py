@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -23,9 +24,11 @@ _UNIT = re.compile(r"(?<=[0-9]) (?=(?:[um]?s|h|d|[kMGT]?B(?:/s)?|TFLOP/s|x|token
 
 
 def terminal(*, error: bool = False) -> Console:
-    """The console of standard output or of standard error, which does not wrap below 100 columns when piped."""
+    """The console of standard output or of standard error, which has 110 columns when piped, or as many as
+    ``COLUMNS`` says."""
     stream = sys.stderr if error else sys.stdout
-    return Screen(stderr=error, width=None if stream.isatty() else 110, highlight=False, soft_wrap=False)
+    width = None if stream.isatty() or "COLUMNS" in os.environ else 110
+    return Screen(stderr=error, width=width, highlight=False, soft_wrap=False)
 
 
 class Screen(Console):
@@ -59,7 +62,12 @@ def print_grid(console: Console, columns: Sequence[Column], *, indent: int = 2) 
         _print_line(console, kept, [column.heading for column in kept], indent, "bold")
     for row in zip(*(column.cells for column in kept), strict=True):
         _print_line(console, kept, row, indent, "")
-    return [column for column in columns if column not in kept]
+    hidden = [column for column in columns if column not in kept]
+    if hidden:
+        width = indent + sum(column.width for column in columns) + GAP * (len(columns) - 1)
+        names = ", ".join(column.heading for column in hidden)
+        paragraph(console, f"No room for: {names} (a console of {width} columns or COLUMNS={width} has it).", indent=2)
+    return hidden
 
 
 def _print_line(console: Console, columns: Sequence[Column], cells: Sequence[str], indent: int, style: str) -> None:

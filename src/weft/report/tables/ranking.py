@@ -61,13 +61,10 @@ def print_ranking(estimates: Sequence[Estimate], console: Console) -> None:
     settings = _settings(estimates)
     shared = [column for column in settings if len(estimates) > 1 and len(set(column.cells)) == 1]
     varying = [column for column in settings if column not in shared]
-    hidden = print_grid(console, [*_degrees(estimates), *varying, *_results(estimates)])
+    print_grid(console, [*_degrees(estimates), *varying, *_results(estimates)])
     if shared:
         facts = ", ".join(f"{column.heading} {column.cells[0]}" for column in shared)
         paragraph(console, f"In all of them: {facts}.", indent=2)
-    if hidden:
-        names = ", ".join(column.heading for column in hidden)
-        paragraph(console, f"No room for: {names} (a wider console or --format json has them).", indent=2)
     used = {short for short, name in words.DEGREES if any(_degree(one, name) > 1 for one in estimates)}
     paragraph(console, words.legend(used), indent=2, style="dim")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +44,7 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from torch.distributed.checkpoint.state_dict_loader import load as load_planned
 from torch.distributed.checkpoint.state_dict_saver import save as save_planned
 
+from weft.checkpoints import STATE
 from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.files import read_text, sync_folder
@@ -63,7 +63,6 @@ from weft.runtime.core.placement import FlatRange
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 
-STATE = "weft.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Adam's state per parameter, under PyTorch's names: a piece is called ``NAME`` or ``NAME/MOMENT``."""
 LARGEST_STATE_BYTES = 16_000_000
@@ -185,35 +184,6 @@ def _digest(state: Mapping[str, Json]) -> str:
     """BLAKE2b of the state as JSON in one way of writing it."""
     text = json.dumps(dict(state), allow_nan=False, sort_keys=True, separators=(",", ":"))
     return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def step_folder(root: str | os.PathLike[str], step: int) -> Path:
-    """Where the checkpoint after ``step`` steps lies: ``step-00000010``."""
-    return Path(root) / f"step-{step:08d}"
-
-
-def step_folders(root: str | os.PathLike[str]) -> dict[int, Path]:
-    """What has a name of ``step_folder`` in a folder, checkpoints or not, by step."""
-    if not os.path.isdir(root):
-        return {}
-    steps = (re.fullmatch(r"step-([0-9]{8,18})", path.name) for path in Path(root).iterdir())
-    return dict(sorted((int(step[1]), Path(root) / step[0]) for step in steps if step))
-
-
-def latest(root: str | os.PathLike[str]) -> Path | None:
-    """The checkpoint of the highest step in a folder of checkpoints; None where there is none."""
-    whole = [path for path in step_folders(root).values() if os.path.isfile(path / STATE)]
-    return whole[-1] if whole else None
-
-
-def remove_partial(root: str | os.PathLike[str]) -> None:
-    """Remove what runs that were ended while saving left in a folder of checkpoints.
-
-    Raises:
-        OSError: something cannot be removed.
-    """
-    for path in Path(root).glob("step-*.partial"):
-        shutil.rmtree(path)
 
 
 class _SavePlanner(DefaultSavePlanner):

@@ -10,13 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from weft.checkpoints import remove_partial
 from weft.errors import BadInput
 from weft.files import read_text, write_text
-from weft.runtime.checkpoints.checkpoint import STATE, latest, remove_partial, step_folders
 
 LOCK = ".weft-lock"
 LARGEST_METRICS_BYTES = 4_000_000_000
-_SHOWN = 4
 _RECORD = '{"step"'
 """How each record begins."""
 
@@ -48,54 +47,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def check_free(folder: Path, after: int | None) -> None:
-    """Refuse a folder in which a run would meet checkpoints that are there already.
-
-    Args:
-        after: the step from which the run goes on; None begins anew.
-
-    Raises:
-        BadInput: it holds later ones, or any where the run begins anew.
-    """
-    later = [path.name for step, path in step_folders(folder).items() if after is None or step > after]
-    if not later:
-        return
-    if after is None:
-        raise BadInput("holds checkpoints already", where=str(folder), remedy="give --resume, or another folder")
-    shown = ", ".join(later[:_SHOWN]) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
-    raise BadInput(
-        f"holds {shown}, later than step {after}", where=str(folder), remedy="give another --out, or move them away"
-    )
-
-
-def last_checkpoint(folder: Path) -> Path:
-    """The checkpoint with which a run goes on.
-
-    Raises:
-        BadInput: there is none.
-    """
-    found = latest(folder)
-    if found is None:
-        raise BadInput("holds no checkpoint", where=str(folder), remedy="drop --resume to begin anew")
-    return found
-
-
-def check_checkpoint(folder: Path) -> None:
-    """Refuse a folder that is no checkpoint, and name those beside it.
-
-    Raises:
-        BadInput: it is none.
-    """
-    if os.path.isfile(folder / STATE):
-        return
-    beside = [path for path in step_folders(folder.parent).values() if os.path.isfile(path / STATE)]
-    near = [path for path in step_folders(folder).values() if os.path.isfile(path / STATE)]
-    names = ", ".join(map(str, near or beside))
-    raise BadInput(
-        "is not a checkpoint", where=str(folder), remedy=f"there are {names}" if names else "check the path"
-    )
 
 
 @contextmanager

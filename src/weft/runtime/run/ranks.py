@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError
+from weft.launched import launched, said_once, variable
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """How ranks of a device talk."""
@@ -71,33 +72,6 @@ def run_ranks(worker: Worker, arguments: tuple[Any, ...], world: int, device: st
         _start(worker, arguments, world, device)
 
 
-def launched() -> bool:
-    """Whether torchrun, or what sets the same variables, started this process."""
-    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
-
-
-def launched_world() -> int | None:
-    """Ranks that torchrun started, None without it."""
-    return _variable("WORLD_SIZE", 1) if launched() else None
-
-
-def speaks() -> bool:
-    """Whether this process prints what all processes would print alike: the first of a machine does."""
-    return not launched() or _variable("LOCAL_RANK", _variable("RANK", 0)) == 0
-
-
-@contextmanager
-def said_once() -> Iterator[None]:
-    """An expected error inside, before ranks have met, is raised by the process that ``speaks``; the others
-    leave with its exit code."""
-    try:
-        yield
-    except WeftError as error:
-        if speaks():
-            raise
-        raise SystemExit(error.exit_code) from None
-
-
 def default_device(world: int) -> str:
     """``cuda`` where this machine has a GPU for each of its ranks, else ``cpu``."""
     return "cuda" if 0 < local_ranks(world) <= gpus() else "cpu"
@@ -105,7 +79,7 @@ def default_device(world: int) -> str:
 
 def local_ranks(world: int) -> int:
     """How many of the ranks run on this machine."""
-    return _variable("LOCAL_WORLD_SIZE", world) if launched() else world
+    return variable("LOCAL_WORLD_SIZE", world) if launched() else world
 
 
 def gpus() -> int:
@@ -125,7 +99,7 @@ def cores() -> int:
 
 def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) -> None:
     with said_once():
-        started = _variable("WORLD_SIZE", 1)
+        started = variable("WORLD_SIZE", 1)
         if started != world:
             raise BadInput(
                 f"{started} ranks were launched, but {world} are needed",
@@ -133,8 +107,8 @@ def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device:
                 remedy=f"launch {world} ranks, or ask for {started}",
             )
         _check_gpus(device, local_ranks(world))
-    rank = _variable("RANK", 0)
-    local = _variable("LOCAL_RANK", rank)
+    rank = variable("RANK", 0)
+    local = variable("LOCAL_RANK", rank)
     if world == 1:
         worker(*arguments)
         return
@@ -154,13 +128,6 @@ def _others_failed() -> bool:
     with suppress(Exception):  # the store may have gone with its rank
         return dist.distributed_c10d._get_default_store().add(TOLD, 1) > 1
     return False
-
-
-def _variable(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    if not text.isdecimal():
-        raise BadInput(f"{text[:40]!r} is no number", where=name, remedy="launch with torchrun, or unset it")
-    return int(text)
 
 
 def _check_gpus(device: str, ranks: int) -> None:

@@ -1,0 +1,91 @@
+"""Checkpoints by their names: which steps a folder holds, whole or begun.  Nothing here needs torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from weft.errors import BadInput
+
+STATE = "weft.json"
+"""The file of a checkpoint's folder that is written with it and says that it is one."""
+_SHOWN = 4
+
+
+def step_folder(root: str | os.PathLike[str], step: int) -> Path:
+    """Where the checkpoint after ``step`` steps lies: ``step-00000010``."""
+    return Path(root) / f"step-{step:08d}"
+
+
+def step_folders(root: str | os.PathLike[str]) -> dict[int, Path]:
+    """What has a name of ``step_folder`` in a folder, checkpoints or not, by step."""
+    if not os.path.isdir(root):
+        return {}
+    steps = (re.fullmatch(r"step-([0-9]{8,18})", path.name) for path in Path(root).iterdir())
+    return dict(sorted((int(step[1]), Path(root) / step[0]) for step in steps if step))
+
+
+def latest(root: str | os.PathLike[str]) -> Path | None:
+    """The checkpoint of the highest step in a folder of checkpoints; None where there is none."""
+    whole = [path for path in step_folders(root).values() if os.path.isfile(path / STATE)]
+    return whole[-1] if whole else None
+
+
+def remove_partial(root: str | os.PathLike[str]) -> None:
+    """Remove what runs that were ended while saving left in a folder of checkpoints.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    for path in Path(root).glob("step-*.partial"):
+        shutil.rmtree(path)
+
+
+def check_free(folder: Path, after: int | None) -> None:
+    """Refuse a folder in which a run would meet checkpoints that are there already.
+
+    Args:
+        after: the step from which the run goes on; None begins anew.
+
+    Raises:
+        BadInput: it holds later ones, or any where the run begins anew.
+    """
+    later = [path.name for step, path in step_folders(folder).items() if after is None or step > after]
+    if not later:
+        return
+    if after is None:
+        raise BadInput("holds checkpoints already", where=str(folder), remedy="give --resume, or another folder")
+    shown = ", ".join(later[:_SHOWN]) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
+    raise BadInput(
+        f"holds {shown}, later than step {after}", where=str(folder), remedy="give another --out, or move them away"
+    )
+
+
+def last_checkpoint(folder: Path) -> Path:
+    """The checkpoint with which a run goes on.
+
+    Raises:
+        BadInput: there is none.
+    """
+    found = latest(folder)
+    if found is None:
+        raise BadInput("holds no checkpoint", where=str(folder), remedy="drop --resume to begin anew")
+    return found
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Refuse a folder that is no checkpoint, and name those beside it.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if os.path.isfile(folder / STATE):
+        return
+    beside = [path for path in step_folders(folder.parent).values() if os.path.isfile(path / STATE)]
+    near = [path for path in step_folders(folder).values() if os.path.isfile(path / STATE)]
+    names = ", ".join(map(str, near or beside))
+    raise BadInput(
+        "is not a checkpoint", where=str(folder), remedy=f"there are {names}" if names else "check the path"
+    )
