@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,3 +111,25 @@ def test_files_of_others_are_not_lost(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         write_folder(tmp_path / "absent" / "below", {"a": b"1"})
     assert names(tmp_path) == ["thesis.txt"]
+
+
+def crashes(*arguments: object) -> list[dict[str, object]]:
+    """What ``crashes.py`` saw, in a process of its own: it forks, which one with threads must not."""
+    command = [sys.executable, str(Path(__file__).parent / "crashes.py"), *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_program_killed_before_any_line_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    found = crashes("lines", tmp_path)
+    assert {one["what"] for one in found if one["old"]} == {"file", "folder"}
+    assert {one["what"] for one in found if one["new"]} == {"file", "folder"}
+    assert [one for one in found if not one["old"] and not one["new"]] == []
+
+
+@pytest.mark.slow
+def test_verbs_killed_at_random_leave_the_old_or_the_new(tmp_path: Path) -> None:
+    found = crashes("verbs", tmp_path, 1, 20)
+    assert len(found) == 200
+    assert [one for one in found if not one["old"] and not one["new"]] == []
+    assert any(one["new"] for one in found)

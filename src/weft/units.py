@@ -104,12 +104,21 @@ def parse_count(text: str | float, where: str = "count") -> float:
 
 
 def parse_whole(text: str | float, where: str = "count") -> int:
-    """A whole number, written as ``parse_count`` takes it."""
+    """A whole number, written as ``parse_count`` takes it.
+
+    Raises:
+        BadInput: it is none.
+    """
     if isinstance(text, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip(), re.ASCII):
         return int(text)
-    value = parse_count(text, where)
+    try:
+        value = parse_count(text, where)
+    except BadInput:
+        value = math.nan
     if not value.is_integer():
-        raise BadInput(f"{text!r} is not a whole number", where=where)
+        raise BadInput(
+            f"{str(text)[:40]!r} is not a whole number", where=where, remedy="write it like 8192 or 8k"
+        )
     return int(value)
 
 

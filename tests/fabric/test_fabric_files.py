@@ -114,7 +114,7 @@ def test_a_small_file(tmp_path):
         ('  { source = "b"', '  #{ source = "b"', "disconnected: no path joins a with 1 nodes: b"),
         ('"weft.fabric/1"', '"weft.fabric/9"', "schema"),
         ("nodes = [", "nodes = [[", "TOML"),
-        ('name = "leaf"', 'name = "le\\u0007af"', "cannot be printed"),
+        ('name = "leaf"', 'name = "le\\u0007af"', "control character"),
     ],
 )
 def test_messages_name_what_is_wrong(old, new, words):

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
-from weft.checkpoints import latest, step_folder  # noqa: E402
+from weft.checkpoints import latest, remove_partial, step_folder  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
 from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
@@ -246,7 +246,7 @@ def test_what_ended_runs_left_is_removed(tmp_path):
     for name in ("step-00000007.partial", "other.partial"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-00000007.partial" / "0.bin").touch()
-    checkpoint.remove_partial(tmp_path)
+    remove_partial(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"step-00000005", "other.partial"}
 
 

@@ -18,17 +18,19 @@ from weft.errors import printable
 GAP = 2
 """Blanks between columns."""
 MIN_WIDTH = 40
+PIPED_WIDTH = 110
 _FIXED_BLANK = "\u00a0"
 _UNIT = re.compile(r"(?<=[0-9]) (?=(?:[um]?s|h|d|[kMGT]?B(?:/s)?|TFLOP/s|x|tokens)\b)")
 """The blank between a number and its unit, where no line may break."""
 
 
 def terminal(*, error: bool = False) -> Console:
-    """The console of standard output or of standard error, which has 110 columns when piped, or as many as
-    ``COLUMNS`` says."""
+    """The console of standard output or of standard error, which has ``PIPED_WIDTH`` columns when piped, or
+    more where ``COLUMNS`` asks for them."""
     stream = sys.stderr if error else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else 110
-    return Screen(stderr=error, width=width, highlight=False, soft_wrap=False)
+    asked = os.environ.get("COLUMNS", "")
+    width = max(PIPED_WIDTH, int(asked) if asked.isdecimal() and len(asked) < 5 else 0)
+    return Screen(stderr=error, width=None if stream.isatty() else width, highlight=False, soft_wrap=False)
 
 
 class Screen(Console):
@@ -66,7 +68,7 @@ def print_grid(console: Console, columns: Sequence[Column], *, indent: int = 2) 
     if hidden:
         width = indent + sum(column.width for column in columns) + GAP * (len(columns) - 1)
         names = ", ".join(column.heading for column in hidden)
-        paragraph(console, f"No room for: {names} (a console of {width} columns or COLUMNS={width} has it).", indent=2)
+        paragraph(console, f"No room for: {names} (COLUMNS={width} makes room).", indent=2)
     return hidden
 
 

@@ -1,0 +1,157 @@
+"""Ends programs at every instant or at random ones, and says what they left.  It forks: run it without threads.
+
+``python crashes.py lines FOLDER`` kills the writing of a file and of a folder before each line that it runs;
+``python crashes.py verbs FOLDER SEED NUMBER`` kills verbs of the command line.  Both print JSON lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from weft import files
+
+OLD, NEW = b"old" * 1000, b"new" * 2000
+
+
+def state(path: Path) -> dict[str, bytes]:
+    """What has a name under a path, or is the file there; names that begin with a dot are on their way."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    found = (one for one in sorted(path.rglob("*")) if one.is_file())
+    return {one.relative_to(path).as_posix(): one.read_bytes() for one in found}
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run work in a process of its own; its process id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    with contextlib.suppress(BaseException):
+        work()
+        code = 0
+    os._exit(code)
+
+
+def killed_before_line(number: int, work: Callable[[], object]) -> bool:
+    """Kill work before line ``number`` that it runs of ``weft.files``; whether it came so far."""
+
+    def watched() -> None:
+        sys.settrace(_Killer(number).trace)
+        work()
+
+    _, status = os.waitpid(in_child(watched), 0)
+    return os.WIFSIGNALED(status)
+
+
+class _Killer:
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def trace(self, frame: FrameType, event: str, value: object) -> Any:
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        self.left -= event == "line"
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.trace
+
+
+def lines(folder: Path) -> Iterator[dict[str, object]]:
+    file, whole = folder / "file", folder / "folder"
+    works: dict[str, tuple[Path, Callable[[bytes], None]]] = {
+        "file": (file, lambda data: files.write_text(file, data.decode())),
+        "folder": (whole, lambda data: files.write_folder(whole, {"a": data, "below/b": data})),
+    }
+    for name, (path, write) in works.items():
+        write(NEW)
+        new = state(path)
+        write(OLD)
+        old = state(path)
+        number = 1
+        while killed_before_line(number, partial(write, NEW)):
+            found = state(path)
+            yield {"what": name, "line": number, "old": found == old, "new": found == new}
+            write(OLD)
+            number += 1
+        yield {"what": name, "line": number, "old": False, "new": state(path) == new}
+
+
+SMALL = ("schedule", "all-reduce", "1GB", "--dims", "switch:4:100GB/s:1us,switch:4:50GB/s:1us")
+PLANNED = ("gpt2", "a100-8", "--layout", "data=8")
+VERBS: dict[str, tuple[str, ...]] = {
+    "plan.json": ("plan", "gpt2", "a100-8", "--format", "json", "--top", "50", "-o"),
+    "estimate.csv": ("estimate", *PLANNED, "--format", "csv", "-o"),
+    "simulate.json": ("simulate", *PLANNED, "--format", "json", "-o"),
+    "fabric.json": ("fabric", "a100-64", "--export", "json", "-o"),
+    "schedule.json": (*SMALL, "--format", "json", "-o"),
+    "timeline.pftrace": (*SMALL, "--timeline"),
+    "fabric.svg": ("fabric", "a100-64", "--picture"),
+    "traces": (*SMALL, "--export", "chakra", "-o"),
+    "nccl": ("route", "export", "nccl", "--cluster", "a100-64", "--job", "gpt2 data=64", "-o"),
+    "ip-route": ("route", "export", "ip-route", "--cluster", "a100-64", "--job", "gpt2 data=64", "-o"),
+}
+"""Command lines, without the name of what they write."""
+
+
+MOST_LINES = 45
+"""Lines of ``weft.files`` that the writing of a file runs, about."""
+
+
+def verbs(folder: Path, seed: int, number: int) -> Iterator[dict[str, object]]:
+    """Kill every verb ``number`` times: by turns after a random time and before a random line of ``weft.files``."""
+    from weft.cli.app import cli
+
+    draw = random.Random(seed)
+    os.chdir(folder)
+
+    def run(arguments: tuple[str, ...]) -> None:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            cli.main(list(arguments), standalone_mode=False)
+
+    for name, arguments in VERBS.items():
+        path, work = Path(name), partial(run, (*arguments, name))
+        work()  # imports what it needs, which children have then
+        begun = time.monotonic()
+        work()
+        took, new = time.monotonic() - begun, state(path)
+        assert new, name
+        old = {one: data + b"\n" for one, data in new.items()}
+        for turn in range(number):
+            for one, data in old.items():
+                (path / one if one else path).write_bytes(data)
+            if turn % 2:
+                killed_before_line(draw.randint(1, MOST_LINES), work)
+            else:
+                child = in_child(work)
+                time.sleep(took * draw.uniform(0, 1.2))
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            found = state(path)
+            yield {"what": name, "old": found == old, "new": found == new}
+        for left in Path().glob(".*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def main() -> None:
+    kind, folder, *numbers = sys.argv[1:]
+    found = lines(Path(folder)) if kind == "lines" else verbs(Path(folder), *map(int, numbers))
+    for one in found:
+        print(json.dumps(one))
+
+
+if __name__ == "__main__":
+    main()
