@@ -11,6 +11,7 @@ import io
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -141,9 +142,21 @@ def verbs(folder: Path, seed: int, number: int) -> Iterator[dict[str, object]]:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
             found = state(path)
-            yield {"what": name, "old": found == old, "new": found == new}
+            yield {"what": name, "how": "killed", "old": found == old, "new": found == new}
+        for one, data in old.items():
+            (path / one if one else path).write_bytes(data)
+        before = set(os.listdir())
+        _, status = os.waitpid(in_child(partial(_on_a_full_disk, work)), 0)
+        clean = os.waitstatus_to_exitcode(status) == 1 and set(os.listdir()) == before
+        yield {"what": name, "how": "full disk", "old": state(path) == old and clean, "new": False}
         for left in Path().glob(".*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def _on_a_full_disk(work: Callable[[], object]) -> None:
+    """Files of more than 100 bytes cannot be written."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    work()
 
 
 def main() -> None:

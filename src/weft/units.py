@@ -116,9 +116,7 @@ def parse_whole(text: str | float, where: str = "count") -> int:
     except BadInput:
         value = math.nan
     if not value.is_integer():
-        raise BadInput(
-            f"{str(text)[:40]!r} is not a whole number", where=where, remedy="write it like 8192 or 8k"
-        )
+        raise BadInput(f"{str(text)[:40]!r} is not a whole number", where=where, remedy="write it like 8192 or 8k")
     return int(value)
 
 

@@ -3,10 +3,12 @@
 import errno
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -409,3 +411,39 @@ def test_a_trained_model_leaves_as_one_file(tmp_path):
     assert "embedding.weight" in header
     with pytest.raises(BadInput, match=r"does not end in \.safetensors"):
         weft("export-checkpoint", str(run / "step-00000001"), str(tmp_path / "model.bin"))
+
+
+@pytest.mark.slow
+def test_runs_killed_at_random_leave_whole_checkpoints(tmp_path):
+    """Each run goes on from the one before; every folder with a checkpoint's name can be read whole."""
+    from weft.runtime.checkpoints.export import export
+
+    draw, out = random.Random(1), tmp_path / "run"
+    command = [
+        sys.executable,
+        "-c",
+        "from weft.cli import main; main()",
+        "train",
+        "tiny-gpt",
+        *SMALL,
+        "--steps",
+        "400",
+    ]
+    saving = [*command, "--out", str(out), "--save-every", "1"]
+    killed = 0
+    for _ in range(12):
+        resume = ["--resume"] if list(out.glob("step-*[0-9]")) else []
+        running = subprocess.Popen([*saving, *resume], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("saved"):
+                break
+        else:
+            pytest.fail("nothing was saved")
+        time.sleep(draw.uniform(0, 0.3))
+        running.kill()
+        running.communicate()
+        killed += running.returncode == -9
+        for folder in sorted(out.glob("step-*[0-9]"))[-3:]:
+            export(folder, tmp_path / "whole.safetensors")
+    assert killed == 12
