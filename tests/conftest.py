@@ -3,11 +3,13 @@
 Folders run on all cores (at most 8); a named file or test runs in this process, which starts faster, and so does
 everything with ``-n 0``, ``--pdb`` or ``-p no:xdist``.
 
+``slow_but(n)`` lets the first n cases of a test run by default; the others are slow.
 A test states ``max_examples`` only where an example is dear.  Hypothesis has no deadline, since machines are shared.
 ``HYPOTHESIS_PROFILE=thorough`` draws more examples, ``HYPOTHESIS_PROFILE=explore`` draws new ones.
 """
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ settings.register_profile(
     "repeatable",
     derandomize=True,
     deadline=None,
-    max_examples=50,
+    max_examples=30,
     print_blob=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.large_base_example],
 )
@@ -38,3 +40,17 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if all(Path(word).is_dir() for word in config.args):
         option.numprocesses = min(os.cpu_count() or 1, MOST_WORKERS)
         option.dist = "loadgroup"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow the cases of a test after those that ``slow_but`` lets run by default."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("slow_but")
+        if marker is None:
+            continue
+        function = item.nodeid.partition("[")[0]
+        seen[function] += 1
+        if seen[function] > marker.args[0]:
+            item.add_marker(pytest.mark.slow)

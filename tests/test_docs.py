@@ -261,6 +261,7 @@ GENERATED = {
 # Tests ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_page_shows_what_the_program_prints(path: Path, tmp_path: Path) -> None:
     page = path.read_text(encoding="utf-8")

@@ -183,6 +183,7 @@ def test_command_surface():
     }
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("name", [name for name in weft.__all__ if inspect.isfunction(getattr(weft, name))])
 def test_every_public_function_shows_an_example_that_runs(name):
     found = doctest.DocTestFinder(recurse=False).find(getattr(weft, name), name)

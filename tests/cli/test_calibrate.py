@@ -29,12 +29,14 @@ def fitted(tmp_path_factory):
     return result.stdout, constants, errors
 
 
+@pytest.mark.slow
 def test_says_what_the_fit_is_worth(fitted) -> None:
     output, _, _ = fitted
     for words in ("model left out", "family left out", "korthikanti", "mean over families", "gemm_efficiency"):
         assert words in output
 
 
+@pytest.mark.slow
 def test_constants_can_be_used(fitted) -> None:
     _, constants, _ = fitted
     tables = tomllib.loads(constants.read_text(encoding="utf-8"))
@@ -45,6 +47,7 @@ def test_constants_can_be_used(fitted) -> None:
     assert json.loads(again.stdout)["overall"]["mape"] < 0.2
 
 
+@pytest.mark.slow
 def test_errors_of_every_predicted_run(fitted) -> None:
     _, _, errors = fitted
     columns = json.loads(errors.read_text(encoding="utf-8"))

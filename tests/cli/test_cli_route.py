@@ -325,6 +325,7 @@ def test_a_killed_controller_goes_on(weft: Run, story: list[str]) -> None:
     assert "".join(stored) + rest == whole
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("text", [bytes(range(128, 256)) + b"\n", b'{"time_s": 0, "eve'])
 def test_nonsense_on_standard_input(here: Path, text: bytes) -> None:
     running = started(*WATCH, stderr=subprocess.PIPE)

@@ -232,6 +232,7 @@ def test_an_output_file_holds_what_the_terminal_shows(weft: Run, tmp_path: Path,
         assert path.read_text() == weft(*arguments, *options)[1]
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("columns", [80, 110])
 def test_tables_fit(weft: Run, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console

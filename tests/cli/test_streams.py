@@ -36,6 +36,7 @@ def test_output_that_cannot_be_written_is_told_once(shell: str, reason: str, unb
     assert ended(program) == (2, f"Error: the output cannot be written: {reason}\n")
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_disk_that_fills_halfway_is_told(tmp_path: Path, unbuffered: str) -> None:
     """The largest file that the program may write stands for the room on the disk."""
@@ -49,6 +50,7 @@ def test_a_disk_that_fills_halfway_is_told(tmp_path: Path, unbuffered: str) -> N
         assert ended(program) == (2, "Error: the output cannot be written: File too large\n")
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_leaves_is_no_error(unbuffered: str) -> None:
     program = started(*JSON, shell="| head -c 10 >/dev/null; exit ${PIPESTATUS[0]}", env=os.environ)
@@ -64,7 +66,12 @@ def test_files_are_written_while_standard_output_is_closed(tmp_path: Path) -> No
 
 
 def test_an_interrupted_program_returns_130() -> None:
-    program = started("route", "watch", "--cluster", "h100-16", stdin=subprocess.PIPE, stdout=-1)
+    def heard() -> None:
+        """Programs that a script starts in the background ignore the interrupt."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    watch = ("route", "watch", "--cluster", "h100-16")
+    program = started(*watch, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=heard)
     assert program.stdout is not None
     program.stdout.readline()
     program.send_signal(signal.SIGINT)

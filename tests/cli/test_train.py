@@ -300,6 +300,7 @@ def test_what_has_changed_is_said_and_metrics_hold_each_step_once(tmp_path):
         weft(*common, "--steps", "6", "--precision", "bf16", "--resume")
 
 
+@pytest.mark.slow
 def test_going_on_from_an_earlier_checkpoint(tmp_path):
     whole, branch = tmp_path / "whole", tmp_path / "branch"
     common = ["train", "tiny-gpt", *SMALL, "--steps", "4"]

@@ -142,6 +142,7 @@ def test_never_faster_than_the_lower_bound(name: str) -> None:
     assert (found.iteration_s >= found.lower_bound_s).all()
 
 
+@pytest.mark.slow_but(1)
 @works
 def test_a_table_equals_single_layouts_bit_for_bit(name: str) -> None:
     estimator, together = Estimator(job(name), cluster()), flat(results(name))
@@ -228,6 +229,7 @@ def variants(name: str, field: str, values: tuple[object, ...]) -> list[Estimate
     return [estimator.evaluate(LayoutTable.of(list(column))) for column in zip(*sound, strict=True)]
 
 
+@pytest.mark.slow_but(2)
 @works
 @pytest.mark.parametrize("field", ["overlap_reduce", "overlap_gather"])
 def test_overlap_never_loses(name: str, field: str) -> None:
@@ -236,6 +238,7 @@ def test_overlap_never_loses(name: str, field: str) -> None:
     assert np.array_equal(with_.memory_bytes, without.memory_bytes)
 
 
+@pytest.mark.slow_but(1)
 @works
 def test_tensor_overlap_never_loses(name: str) -> None:
     """Where weights are exposed instead, seconds of forward may become seconds of backward, for which zero-bubble
@@ -245,6 +248,7 @@ def test_tensor_overlap_never_loses(name: str) -> None:
         assert (faster.iteration_s <= slower.iteration_s * (1 + 1e-6)).all()
 
 
+@pytest.mark.slow_but(1)
 @works
 def test_zero_stages_save_memory(name: str) -> None:
     for more, less in pairwise(variants(name, "zero", (0, 1, 2))):
@@ -259,6 +263,7 @@ def test_recomputation_saves_memory_and_costs_time(name: str) -> None:
     assert (found[1].iteration_s >= found[0].iteration_s * (1 - 1e-12)).all()
 
 
+@pytest.mark.slow_but(1)
 @works
 def test_offloading_saves_memory(name: str) -> None:
     for field in ("offload_optimizer", "offload_activations"):

@@ -106,6 +106,7 @@ def test_a_chain_displaces_where_no_single_move_helps():
     assert choice.congestion == pytest.approx(1.0)
 
 
+@pytest.mark.slow_but(8)
 @pytest.mark.parametrize("seed", range(40))
 def test_repair_of_unequal_flows_is_within_5_percent_of_the_linear_program(seed, kit):
     """Every host sends to a few others in one round, unequal amounts: several flows on each link."""

@@ -331,6 +331,7 @@ def lives(kit: ModuleType, name: str, equal: bool, examples: int, steps: int) ->
     )
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("equal", [True, False], ids=["equal", "unequal"])
 @pytest.mark.parametrize("name", FABRICS)
 def test_any_life(kit: ModuleType, name: str, equal: bool) -> None:

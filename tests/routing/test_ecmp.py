@@ -91,6 +91,7 @@ def drawn_alpha(traffic, spines, per_tor, times):
     return np.mean(highest)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("router", ["random", "ecmp"])
 @pytest.mark.parametrize("sizes", [[(48, 2)], [(48, 4), (128, 4), (64, 4), (128, 4), (64, 4)]])
 def test_hashed_and_drawn_paths_collide_as_balls_in_bins_do(sizes, router, spines_down, kit):

@@ -22,6 +22,7 @@ def test_the_optimum_of_few_flows_is_that_of_every_choice_tried(seed, kit):
     assert solved.alpha_bound == pytest.approx(best, rel=1e-5)
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_it_is_never_worse_than_the_routes_it_begins_with(seed, kit):
     fabric, traffic = kit.random_case(seed, 40, equal=seed % 2 == 0)

@@ -16,6 +16,7 @@ from weft.solvers import maxmin
 ROUTERS = ("ecmp", "random", "greedy", "repair", "spray", "split")
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("seed", range(15))
 def test_rates_are_max_min_fair(seed, kit):
     fabric, traffic = kit.random_case(seed, 30, equal=seed % 2 == 0)
@@ -43,6 +44,7 @@ def test_equal_flows_are_at_least_as_fast_as_congestion_says(seed, kit):
         assert 0 <= found.efficiency.gap < 1
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_slowest_pace_never_beats_its_bound(seed, kit):
     fabric, traffic = kit.random_case(seed, 25, equal=False)

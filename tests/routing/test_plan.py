@@ -27,6 +27,7 @@ def test_figures_of_a_plan_belong_together(seed, kit):
         assert job.slowdown == pytest.approx((demand / found.rates_Bps)[mine].max())
 
 
+@pytest.mark.slow_but(7)
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(6))
 def test_split_flows_reach_what_whole_ones_cannot(seed, parts, kit):
@@ -53,6 +54,7 @@ def test_splitting_in_two_halves_a_collision_of_three_flows():
     assert (sprayed.alpha, sprayed.alpha_bound) == (pytest.approx(1.5), pytest.approx(1.5))
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_any_kind_of_bound_holds_for_any_router(bound, kit):
     for seed in range(8):

@@ -33,6 +33,7 @@ def applies(router, asked):
     return True
 
 
+@pytest.mark.slow_but(22)
 @pytest.mark.parametrize("router", CHOOSING)
 @pytest.mark.parametrize("seed", range(8))
 def test_routes_are_valid_repeatable_and_counted(router, seed, kit):
@@ -52,6 +53,7 @@ def test_routes_are_valid_repeatable_and_counted(router, seed, kit):
     assert np.array_equal(route(fabric, traffic, router=router, seed=seed).links, found.routes.links)
 
 
+@pytest.mark.slow_but(49)
 @pytest.mark.parametrize("router", ["auto", "ecmp", "random", "greedy", "repair", "anneal", "split"])
 def test_routers_take_any_network(router, network, kit):
     draw = np.random.default_rng(4)

@@ -66,6 +66,7 @@ def test_something_happens_in_the_story(uninterrupted: list[Decision]) -> None:
     assert any(move.apply_by_s is not None for decision in uninterrupted for move in decision.moves)
 
 
+@pytest.mark.slow_but(4)
 @pytest.mark.parametrize("stop", range(len(story()) + 1))
 def test_after_any_prefix_it_goes_on_the_same(tmp_path: Path, uninterrupted: list[Decision], stop: int) -> None:
     events = story()

@@ -49,6 +49,7 @@ def test_hashed_routes_are_never_faster_than_sprayed_ones() -> None:
         assert b.simulated_s >= a.simulated_s * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_failures_go_around_or_strand() -> None:
     """With scale-up domains a dead NIC or rail switch is passed through the domain; nothing gets faster."""
     for one in study().designs:

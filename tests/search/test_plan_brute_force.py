@@ -220,6 +220,7 @@ def batches(case: Case) -> Iterator[Batch]:
         yield from part.batches(np.arange(len(part.frames)))
 
 
+@pytest.mark.slow_but(1)
 @cases
 def test_enumerated_layouts_are_sound_unique_and_complete(name: str) -> None:
     """Each sound layout is there, or one with the same time and memory where a switch has no effect."""
@@ -231,6 +232,7 @@ def test_enumerated_layouts_are_sound_unique_and_complete(name: str) -> None:
     assert {known[row] for row in rows} == set(known.values())
 
 
+@pytest.mark.slow_but(1)
 @cases
 def test_plan_is_the_sorted_brute_force(name: str) -> None:
     case = CASES[name]
@@ -241,6 +243,7 @@ def test_plan_is_the_sorted_brute_force(name: str) -> None:
     assert found.feasible == len(found.layouts)
 
 
+@pytest.mark.slow_but(3)
 @cases
 def test_the_best_is_confirmed_by_single_estimates(name: str) -> None:
     case = CASES[name]
@@ -251,6 +254,7 @@ def test_the_best_is_confirmed_by_single_estimates(name: str) -> None:
     assert found.layouts[0].iteration_s == feasible(name)[0][0]
 
 
+@pytest.mark.slow_but(2)
 @cases
 def test_pareto_is_that_of_the_brute_force(name: str) -> None:
     case = CASES[name]
@@ -263,6 +267,7 @@ def test_pareto_is_that_of_the_brute_force(name: str) -> None:
     assert [(one.iteration_s, one.memory_bytes) for one in found] == front
 
 
+@pytest.mark.slow_but(1)
 @cases
 def test_best_of_each_mesh(name: str) -> None:
     case = CASES[name]
@@ -279,6 +284,7 @@ def test_best_of_each_mesh(name: str) -> None:
     assert got == best
 
 
+@pytest.mark.slow_but(5)
 @cases
 def test_counts_add_up(name: str) -> None:
     case = CASES[name]

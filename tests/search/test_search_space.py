@@ -45,6 +45,7 @@ def columns(job: Job, count: int, space: Space, rows: int) -> tuple[dict[str, np
     return joined, np.concatenate([b.mesh for b in batches]), rejected
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("job", [JOB, MIXTRAL], ids=["dense", "experts"])
 @pytest.mark.parametrize("rows", [1, 97, 4096])
 def test_batches_are_pieces_of_one_list(job: Job, rows: int) -> None:
@@ -96,6 +97,7 @@ def test_a_shorter_list_is_the_head_of_a_longer(top: int) -> None:
     assert search(top=top).layouts == search(top=200).layouts[:top]
 
 
+@pytest.mark.slow_but(3)
 @pytest.mark.parametrize(
     ("fixed", "maximum"),
     [

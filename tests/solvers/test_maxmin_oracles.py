@@ -246,6 +246,7 @@ def by_linear_programs(problem: Problem) -> Floats:
     return low
 
 
+@pytest.mark.slow
 def test_sequential_linear_programs() -> None:
     cases = 0
     for seed, problem in random_problems(24, first=30_000):

@@ -54,6 +54,7 @@ def test_finds_the_constants_that_made_the_runs(runs) -> None:
     assert np.abs(found.without_family / exact - 1).max() < 0.03
 
 
+@pytest.mark.slow
 def test_what_runs_do_not_tell_stays(runs) -> None:
     """Megatron-LM's attention is unfused."""
     measured = made_with(runs, gemm=(GEMM, 0.70))
@@ -69,6 +70,7 @@ def test_an_outlier_does_not_bend_the_fit(runs) -> None:
     assert found.values[GEMM] == pytest.approx(0.70, rel=0.05)
 
 
+@pytest.mark.slow
 def test_parameters_without_runs_are_left_out(runs) -> None:
     found = fit(Predictor(runs[:4]), prior_tables(), tuple(fitted_parameters(prior_tables())), quiet)
     tables = {one.table for one in found.values}

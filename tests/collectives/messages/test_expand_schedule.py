@@ -310,6 +310,7 @@ def on_links(plan, block_bytes, link_Bps, latency_s):
     return last
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("policy", ["baseline", "themis", "weft"])
 @pytest.mark.parametrize("side", [5, 8])
 def test_an_all_gather_on_the_links_of_a_mesh(side, policy):

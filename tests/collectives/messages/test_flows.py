@@ -66,6 +66,7 @@ def prove(kind, plan, ranks):
         assert (whole.sum(axis=1) == 1).all()
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("algorithm", FLAT)
 @pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "reduce-scatter"])
 def test_flat_algorithms_are_exact(kind, algorithm):

@@ -96,6 +96,7 @@ def assert_close(found, largest):
     assert found[:, 1].mean() <= 0.05
 
 
+@pytest.mark.slow
 def test_close_to_the_bound():
     assert_close(gaps(range(60), 21), 0.10)
 

@@ -198,6 +198,7 @@ def prove(text, capacity=1, seed=0):
     return machine
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("kind", "algorithm"), FLAT)
 def test_flat_algorithms_are_exact(kind, algorithm):
     for size in range(2, 17):
@@ -207,6 +208,7 @@ def test_flat_algorithms_are_exact(kind, algorithm):
             prove(write_msccl(made, kind, size, name="p", in_place=False), capacity=1 + size % 8, seed=size)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("kind", "algorithm"), SPREAD)
 def test_domain_algorithms_are_exact(kind, algorithm):
     for domains, members in SHAPES:

@@ -239,6 +239,7 @@ def prove(text, seed=0):
     return machine
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("kind", "algorithm"), FLAT)
 def test_flat_algorithms_are_exact(kind, algorithm):
     for size in range(2, 17):
@@ -248,6 +249,7 @@ def test_flat_algorithms_are_exact(kind, algorithm):
             prove(write_mscclpp(made, kind, size, name="p", in_place=False), seed=size)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("kind", "algorithm"), SPREAD)
 def test_domain_algorithms_are_exact(kind, algorithm):
     for domains, members in SHAPES:
@@ -349,6 +351,7 @@ def test_the_interpreter_sees_what_is_missing():
             prove(broken)
 
 
+@pytest.mark.slow
 def test_what_the_executor_cannot_run_is_refused():
     with pytest.raises(Unsupported, match="a step needs more"):
         write_mscclpp(plan("all-to-all", "direct", 32), "all-to-all", 32, name="p")

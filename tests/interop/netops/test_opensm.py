@@ -579,6 +579,7 @@ def test_too_many_paths_and_too_many_lids_are_refused():
         planned(discovered(wires), ways[:65])
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(("ports", "switches", "lmc"), [(383, 127, 7), (382, 255, 7), (40000, 9151, 0)])
 def test_the_last_lids(ports, switches, lmc):
     def subnet(switches):

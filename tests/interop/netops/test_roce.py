@@ -74,6 +74,7 @@ def test_hashes_of_ones_own(planned):
         source_ports(fabric, traffic, routed, switch_hash="crc16")
 
 
+@pytest.mark.slow
 def test_equal_hashes_polarise_three_tiers(planned):
     fabric, traffic, routed = planned(16, radix=4, flows=12)
     assert "not found" in {row.status for row in source_ports(fabric, traffic, routed, switch_hash="crc32")}

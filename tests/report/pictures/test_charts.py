@@ -59,6 +59,7 @@ def test_pareto_draws_a_point_a_layout(small_plan, drawn):
     assert any("memory of one accelerator" in item.words for item in alone if item.kind == "text")
 
 
+@pytest.mark.slow
 def test_designs_stand_where_their_figures_say(drawn):
     job = Job(model=models.load("llama-3.1-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
     options = Terms(simulate=False, failures=False, radix=16, prices=preset("rail-only-v5"))
@@ -88,6 +89,7 @@ def test_nothing_to_draw_is_refused(starved_plan):
             draw(starved_plan)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<svg"), (".PNG", b"\x89PNG"), (".html", b"<!DOCTYPE html>")])
 def test_forms_are_the_same_bytes_each_time(small_plan, suffix, begin):
     first, second = (rendered(breakdown_chart(small_plan, top=2), suffix) for _ in range(2))
@@ -95,6 +97,7 @@ def test_forms_are_the_same_bytes_each_time(small_plan, suffix, begin):
     assert first.startswith(begin)
 
 
+@pytest.mark.slow
 def test_names_are_inert(small_plan):
     name = "</script><script>alert(1)</script>&\x1b"
     model = replace(small_plan.job.model, name=name)
@@ -110,12 +113,14 @@ def test_names_are_inert(small_plan):
     assert spec["title"]["text"].startswith(name.replace("\x1b", "?"))
 
 
+@pytest.mark.slow
 def test_a_page_needs_no_other_file(small_plan):
     page = rendered(breakdown_chart(small_plan, top=1), ".html").decode()
     bare = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.findall(r"<(?:link|img|iframe|script)\b|url\(|@import", bare)
 
 
+@pytest.mark.slow
 def test_pictures_follow_the_scheme_of_the_viewer(small_plan):
     for suffix in (".svg", ".html"):
         text = rendered(pareto_chart(small_plan), suffix).decode()

@@ -61,6 +61,7 @@ def table(one, width=100):
     return printed(lambda console: schedule_table(one, console), width)
 
 
+@pytest.mark.slow_but(12)
 @pytest.mark.parametrize("width", [80, 110, 200])
 @pytest.mark.parametrize("shape", [NARROW, WIDE, SLOW], ids=["narrow", "wide", "slow"])
 @pytest.mark.parametrize("bytes_", [1e3, 64e6, 1e12])

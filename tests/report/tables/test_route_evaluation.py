@@ -151,6 +151,7 @@ def test_chart_has_bars_in_proportion(evaluation: Evaluation, drawn: Callable[[A
     assert {"spray", "auto", "no collision", "1 job, rings of 2", "4 jobs, rings of 2"} <= words
 
 
+@pytest.mark.slow
 def test_many_plots_and_routers_stay_apart(evaluation: Evaluation, drawn: Callable[[Any], list[Any]]) -> None:
     """More than fit in a line, and names longer than a line of the legend."""
     rows = tuple(

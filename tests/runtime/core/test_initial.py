@@ -57,6 +57,7 @@ def assembled(layout, seed=5):
     return found
 
 
+@pytest.mark.slow
 def test_every_grid_begins_with_the_same_model():
     alone = assembled(Layout())
     layouts = [layout_of(grid) for grid in EVERY]

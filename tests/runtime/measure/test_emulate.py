@@ -105,6 +105,7 @@ def test_every_grid_as_predicted(grid):
     check(job_of(gpt(vocab=64, tied=True)), replace(layout, zero=0))
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     "grid",
     [(2, 1, 2, 2), *(pytest.param(grid, marks=pytest.mark.slow) for grid in [(8, 1, 1, 1), (4, 1, 2, 1)])],

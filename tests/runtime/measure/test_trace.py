@@ -82,6 +82,7 @@ def check(ranks, model, layout, switches, asked, precision="fp32"):
         assert found[rank] == traced(job, layout, rank, switches)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("model", "layout", "switches"), CASES)
 def test_log_trace_and_prediction_agree(ranks, model, layout, switches):
     check(ranks, model, layout, switches, asked=(2, 7))
@@ -239,6 +240,7 @@ def test_thousands_of_ranks(name, layout, rank):
     assert taken < 2**29
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     "switches",
     [

@@ -33,6 +33,7 @@ def work(monkeypatch: pytest.MonkeyPatch):
     return ranks_at_work
 
 
+@pytest.mark.slow
 def test_every_rank_runs_in_its_group(work, tmp_path: Path) -> None:
     run_ranks(work.add_up, (str(tmp_path),), 2)
     lines = [(tmp_path / str(rank)).read_text().split() for rank in range(2)]
@@ -46,6 +47,7 @@ def test_one_rank_runs_here_without_a_group(work, tmp_path: Path) -> None:
     assert (tmp_path / "0").read_text().split()[::2] == ["1", str(os.getpid())]
 
 
+@pytest.mark.slow
 def test_the_errors_of_ranks_are_for_people(work) -> None:
     with pytest.raises(BadInput) as refused:
         run_ranks(work.refuse, (1,), 2)
@@ -72,6 +74,7 @@ def test_nobody_reads_what_a_rank_prints(work) -> None:
     assert raised.value.errno == errno.EPIPE
 
 
+@pytest.mark.slow
 def test_bugs_keep_their_traceback(work) -> None:
     with pytest.raises(RuntimeError, match=r"(?s)rank 1 failed:.*in stumble.*ZeroDivisionError: a bug"):
         run_ranks(work.stumble, (1,), 2)

@@ -25,6 +25,7 @@ def test_one_run_at_a_time(tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_a_lock_ends_with_its_process(tmp_path):
     script = "import os, sys; from pathlib import Path; from weft.runtime.run.folder import locked\n"
     script += "with locked(Path(sys.argv[1])): os._exit(1)"

@@ -257,6 +257,7 @@ def test_relabelling_changes_nothing():
     np.testing.assert_allclose(theirs.completion_s, ours.completion_s[order], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_other_processes_find_the_same_bits():
     code = (
         "import numpy as np; from weft.simulation.flows.engine import run;"

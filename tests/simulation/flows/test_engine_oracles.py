@@ -241,6 +241,7 @@ def assert_as_plain(seed: int, case: Case, mode: Mode) -> None:
     np.testing.assert_allclose(found.makespan_s, plain.phase_end_s.max(), rtol=1e-9)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_plain_event_loop(mode: Mode) -> None:
     for seed, case in cases(250):

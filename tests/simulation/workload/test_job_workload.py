@@ -70,6 +70,7 @@ def stage_bytes(found, stage):
     return {kind: bytes_ for kind, bytes_ in total.items() if bytes_ > 0}
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("name", CASES)
 def test_bytes_are_those_of_the_demand(name):
     job, cluster, layout = made(name)
@@ -84,6 +85,7 @@ def test_bytes_are_those_of_the_demand(name):
     ), (dict(found), stages)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("name", CASES)
 def test_groups_fit_on_the_cluster(name):
     """Every policy runs it, and Weft is not slower than the others."""
