@@ -137,17 +137,17 @@ SITES = {"perlmutter": ("perlmutter-80gb", 4), "frontier": ("frontier", 8), "alp
 
 _JOINED = (
     (re.compile(r"\b\d+\s*x\s*"), ""),
-    (re.compile(r"(\d+)\s*(gi?b)\b"), r"\1gb"),
+    (re.compile(r"(?<!\d)(\d+)\s*(gi?b)\b"), r"\1gb"),
     (re.compile(r"\b(tpu|gaudi|rtx|dgx|hgx)[\s_-]*(v?\d)"), r"\1-\2"),
     (re.compile(r"\bgaudi-(\d)"), r"gaudi\1"),
     (re.compile(r"v5[\s_-]*lite(pod)?"), "v5e"),
     (re.compile(r"\btrillium\b"), "tpu-v6e"),
 )
 _GIGABYTES = re.compile(r"(?<![\d.])(\d{2,3})\s*gi?b\b(?!/s)", re.I)
-_MEMORY_SPEED = re.compile(r"(\d+(?:\.\d+)?)\s*TB/s", re.I)
+_MEMORY_SPEED = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*TB/s", re.I)
 _POWER = re.compile(r"(\d{2,4})\s*W\b")
 _NETWORK = re.compile(
-    r"(?:(\d+)\s*[x×]\s*)?(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)[^;,.)]{0,20}?"  # noqa: RUF001
+    r"(?:(?<!\d)(\d+)\s*[x×]\s*)?(?<![\d.])(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)[^;,.)]{0,20}?"  # noqa: RUF001
     r"(?:per|/|a)\s*(node|server|host|gpu|accelerator|gcd|chip)",
     re.I,
 )
@@ -303,7 +303,7 @@ PRECISIONS: tuple[tuple[str, Precision], ...] = (
 SEQUENCE = 2048
 """Tokens of a sequence where none is stated."""
 _PURE = re.compile(r"mp_mode PURE|reduc\w* in (bf16|fp16)|(bf16|fp16) (gradient )?reduc", re.I)
-_ACCUMULATION = re.compile(r"grad(?:ient)?[ _-]?acc\w*(?:[ _-]steps)?\s*[=:]?\s*(\d{1,9})", re.I)
+_ACCUMULATION = re.compile(r"grad(?:ient)?[ _-]?acc\w{0,20}(?:[ _-]steps)?\s*[=:]?\s*(\d{1,9})", re.I)
 _FLASH = re.compile(r"flash[ -]?att|\bsdpa\b|cudnn attention", re.I)
 _UNFUSED = re.compile(r"unfused|(no|without) flash|naive attention|eager attention", re.I)
 
