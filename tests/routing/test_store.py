@@ -167,7 +167,7 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
     path = saved(tmp_path)
     path.write_bytes(BROKEN[name](path.read_bytes()))
 
-    with pytest.raises(BadInput, match="cannot be used|is damaged") as caught:
+    with pytest.raises(BadInput, match=r"cannot be used|is damaged") as caught:
         reload(tmp_path)
     assert str(tmp_path) in str(caught.value)
 
