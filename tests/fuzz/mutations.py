@@ -92,7 +92,7 @@ def as_bytes(text: str) -> bytes:
 
 
 def hostile(draw: Random) -> Any:
-    return draw.choice(HUGE_VALUES if draw.random() < 0.02 else HOSTILE_VALUES)
+    return copy.deepcopy(draw.choice(HUGE_VALUES if draw.random() < 0.02 else HOSTILE_VALUES))
 
 
 # Trees of JSON, TOML and YAML
@@ -256,7 +256,8 @@ def _token(draw: Random, raw: bytes, seeds: list[bytes]) -> bytes:
     if not tokens:
         return raw
     one, other = draw.choice(tokens), draw.choice(tokens)
-    value = hostile(draw)
+    digits = one[0].strip(b'"').isdigit()
+    value = draw.choice(HOSTILE_NUMBERS) if digits and draw.random() < 0.5 else hostile(draw)
     new = other[0] if draw.random() < 0.3 else as_bytes(value if isinstance(value, str) else _json(value))
     quoted = one[0].startswith(b'"') and not new.startswith(b'"') and draw.random() < 0.7
     return raw[: one.start()] + (b'"' + new + b'"' if quoted else new) + raw[one.end() :]

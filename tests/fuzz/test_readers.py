@@ -18,7 +18,7 @@ from trials import tried
 
 import weft
 
-FEW, MANY = 12, 100_000
+FEW, MANY = 8, 100_000
 ROOT = Path(weft.__file__).parent
 NAMED = re.compile(r"^(read|parse|lint|load|resolve)(_|$)|(^|_)from_(dict|json|toml|text)$")
 OPENS = {"read_text", "read_bytes", "parse_json", "parse_toml", "parse_yaml", "parse_xml"}
