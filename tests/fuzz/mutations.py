@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import tomllib
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -98,7 +99,9 @@ def hostile(draw: Random) -> Any:
 # Trees of JSON, TOML and YAML
 
 
+@lru_cache(maxsize=64)
 def loaded(raw: bytes, form: str) -> Any:
+    """The tree of a seed, of which changes take copies."""
     if form == "toml":
         return tomllib.loads(raw.decode())
     if form == "yaml":
