@@ -47,6 +47,7 @@ READERS: dict[str, Reader] = {}
 def add(names: str, read: Callable[[bytes, Path], object], form: str, seeds: Callable[[], list[str | bytes]]) -> None:
     full = tuple(f"weft.{name}" for name in names.split())
     one = Reader(names=full, read=read, seeds=seeds, form=form)
+    assert one.name not in READERS, one.name
     READERS[one.name] = one
 
 
@@ -407,6 +408,12 @@ def scripts() -> list[str | bytes]:
     return [MEGATRON, (EXAMPLES / "megatron-llama-2-70b.sh").read_bytes()]
 
 
+def jobs(raw: bytes, folder: Path) -> object:
+    """A name, or a script in a file."""
+    name = str(written(raw, folder / "run.sh")) if b"--" in raw else decoded(raw)
+    return called("model.resolve.resolve_job")(name)
+
+
 of_file("cluster.files.read_cluster cluster.files.cluster_from_dict", "toml", CLUSTERS)
 of_file("cluster.lookup.resolve", "toml", CLUSTERS, file="given.toml")
 of_text("cluster.catalogue.load", "text", words("h100-64", "a100-8", "gb200-144"))
@@ -415,8 +422,7 @@ of_text("cluster.calibration.parse_tables", "toml", words(CALIBRATIONS[1]))
 add("cluster.calibration.read_calibration", calibrations, "toml", words(*CALIBRATIONS))
 of_file("model.huggingface.read_config", "json", configurations, file="config.json")
 of_text("model.catalogue.load", "text", words("gpt2", "llama-3.1-8b", "deepseek-v3"))
-of_text("model.resolve.resolve_job", "text", words("gpt2", "llama-3.1-8b", "mixtral-8x7b"))
-of_file("model.resolve.resolve_job", "text", scripts, file="run.sh")
+add("model.resolve.resolve_job", jobs, "text", lambda: ["gpt2", "llama-3.1-8b", *scripts()])
 of_text("model.megatron_args.read_megatron_job", "text", scripts, vocab=1000)
 of_text("model.megatron_args.read_megatron_args", "text", lambda: scripts() + SCRIPTS(), vocab=1000)
 of_text("model.megatron_args.parse_arguments", "text", lambda: scripts() + SCRIPTS())
