@@ -55,6 +55,7 @@ TABLE: list[tuple[Parse, str | float, float]] = [
     (units.parse_count, "64Ki", 65536),
     (units.parse_whole, "8k", 8000),
     (units.parse_whole, "1e3", 1000),
+    (units.parse_whole, "2\x1d", 2),
     (units.parse_count, "4K", 4000),
     (units.parse_count, 4096, 4096),
     (units.parse_watts, "700 W", 700),

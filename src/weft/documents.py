@@ -11,19 +11,25 @@ import tomllib
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 from weft.errors import BadInput
+from weft.files import CONTROLS
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
     Fields = TypeVar("Fields", bound=BaseModel)
 
+Found = TypeVar("Found")
 _LONGEST_KEY = 64
 _NAME = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
 _DOTTED = re.compile(rf"(?<![\w-]){_NAME}(?:[ \t]*\.[ \t]*{_NAME}){{{_LONGEST_KEY}}}")
 """A key of TOML with many dots, for which tomllib takes time and memory in the square of their number."""
-_HUGE = re.compile(r"[eE]\+?[0-9]{3}|[0-9]{300}")
-_CONTROL = re.compile(r"\\u00(?:0[0-8bBeEfF]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\U000000[01789]|\\[be]")
-"""A control character as JSON and TOML write it: names in documents reach terminals."""
+_ODD = re.compile(r"\\(?:u00[01789]|b|u[dD][89a-fA-F])")
+"""A control character or half a character as JSON writes it, if its backslash is not itself escaped."""
+_MOST_DIGITS = 300
+"""Of whole numbers: all of them become floats."""
+_TOO_LONG = f"a number has more than {_MOST_DIGITS} digits"
+_HALVES = re.compile("[\ud800-\udfff]")
+"""Halves of pairs that JSON writes for one character: alone they are no text."""
 
 
 def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
@@ -32,10 +38,11 @@ def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
     Raises:
         BadInput: anything else, with the line.
     """
-    finite = _finite if _HUGE.search(text) else None
     try:
-        _refuse_controls(text)
-        return json.loads(text, parse_constant=_refuse, parse_float=finite, object_pairs_hook=_once)
+        found = json.loads(
+            text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once
+        )
+        return _usable(found) if any(_is_escape(text, odd.start()) for odd in _ODD.finditer(text)) else found
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not valid JSON: {_problem(error)}", where=where, remedy=remedy) from None
 
@@ -49,20 +56,49 @@ def parse_toml(text: str, where: str, *, remedy: str | None = None) -> dict[str,
     try:
         if _DOTTED.search(text):
             raise ValueError(f"a key has more than {_LONGEST_KEY} dots")
-        _refuse_controls(text)
-        return tomllib.loads(text)
+        return _usable(tomllib.loads(text))
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"not valid TOML: {_problem(error).split(';')[0]}", where=where, remedy=remedy) from None
+        raise BadInput(f"not valid TOML: {_problem(error)}", where=where, remedy=remedy) from None
 
 
 def _problem(error: ValueError | RecursionError) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = str(error)
+    return _TOO_LONG if text.startswith("Exceeds the limit") else text
 
 
-def _refuse_controls(text: str) -> None:
-    found = _CONTROL.search(text)
-    if found:
-        raise ValueError(f"{found[0]} in line {text.count(chr(10), 0, found.start()) + 1} is a control character")
+def _is_escape(text: str, last: int) -> bool:
+    """Whether the run of backslashes that ends at ``last`` leaves one that escapes."""
+    first = last
+    while first and text[first - 1] == "\\":
+        first -= 1
+    return (last - first) % 2 == 0
+
+
+def _usable(whole: Found) -> Found:
+    """The value, all of whose names, texts and whole numbers can be shown and become floats."""
+    waiting: list[Any] = [whole]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            if not one.isprintable() and (odd := CONTROLS.search(one) or _HALVES.search(one)):
+                kind = "control character" if ord(odd[0]) < 256 else "half character"
+                raise ValueError(f"{reprlib.repr(one)} holds the {kind} {ord(odd[0]):#04x}")
+        elif isinstance(one, dict):
+            waiting += one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+        elif isinstance(one, int) and abs(one) >= 10**_MOST_DIGITS:
+            raise ValueError(_TOO_LONG)
+    return whole
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(_TOO_LONG)
+    return int(text)
 
 
 def _finite(text: str) -> float:

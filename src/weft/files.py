@@ -18,7 +18,8 @@ from weft.errors import BadInput
 LARGEST_FILE_BYTES = 256_000_000
 CONFIGURATION_BYTES = 10_000_000
 """The largest file that people write by hand: configurations, clusters, constants."""
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\x80-\x9f]")
+CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\x80-\x9f]")
+"""Characters of a text that act on terminals; tab, new line, form feed and carriage return do no harm."""
 _EXCHANGE = 2
 _HERE = -100
 """``RENAME_EXCHANGE`` and ``AT_FDCWD`` of Linux's renameat2(2)."""
@@ -34,7 +35,10 @@ def read_bytes(
     """
     try:
         with open(path, "rb") as file:
-            raw = file.read(largest + 1)
+            held = os.fstat(file.fileno()).st_size  # read takes memory for all that it may return
+            raw = file.read(min(held, largest) + 1)
+            if len(raw) > held:  # a pipe, a device, or a file that grows
+                raw += file.read(largest + 1 - len(raw))
     except FileNotFoundError:
         raise BadInput("no such file", where=where, remedy=remedy) from None
     except (OSError, ValueError) as error:
@@ -70,7 +74,7 @@ def read_text(
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise BadInput("is not a text file in UTF-8", where=where, remedy=remedy) from None
-    odd = None if raw else _CONTROLS.search(text)
+    odd = None if raw else CONTROLS.search(text)
     if odd:
         line = text.count("\n", 0, odd.start()) + 1
         raise BadInput(f"line {line} holds the control character {ord(odd[0]):#04x}", where=where, remedy=remedy)

@@ -110,7 +110,7 @@ def parse_whole(text: str | float, where: str = "count") -> int:
         BadInput: it is none.
     """
     if isinstance(text, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip(), re.ASCII):
-        return int(text)
+        return int(text.strip())  # int() leaves some separators that strip() takes
     try:
         value = parse_count(text, where)
     except BadInput:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 
 import pytest
 from hypothesis import given
@@ -186,6 +187,27 @@ def test_empty_and_large_texts() -> None:
     for text in ("", "python train.py", "\0\0", "x" * 2_000_000):
         with pytest.raises(BadInput):
             parse_arguments(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("\n" * 400_000 + "--a 1", 1),
+        (" " * 400_000 + "--a 1", 1),
+        ("--a " + "x " * 400_000, 799_999),
+        ("export " * 100_000 + "--a 1", 1),
+        ("$" + "{a-" * 300_000 + " --a 1", 1),
+    ],
+)
+def test_large_texts_take_time_in_proportion(text: str, size: int) -> None:
+    before = time.process_time()
+    assert len(parse_arguments(text).text("--a")) == size
+    assert time.process_time() - before < 5
+
+
+def test_variables_do_not_multiply_a_text() -> None:
+    with pytest.raises(BadInput, match="longer than 1000000 characters"):
+        parse_arguments("A=" + "x" * 9_000 + "\n--a " + "$A " * 100_000)
 
 
 def test_moe_every_other_layer_and_biases() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,6 +149,11 @@ def saved(folder: Path) -> Path:
     return folder / FILE
 
 
+def reload(folder: Path) -> int:
+    with closing(Store(folder, Controller(FABRIC))) as store:
+        return store.load()
+
+
 BROKEN = {
     "junk": lambda raw: b"junk" * 1000,
     "cut": lambda raw: raw[: len(raw) // 2 + 100],
@@ -161,15 +167,8 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
     path = saved(tmp_path)
     path.write_bytes(BROKEN[name](path.read_bytes()))
 
-    def read() -> None:
-        store = Store(tmp_path, Controller(FABRIC))
-        try:
-            store.load()
-        finally:
-            store.close()
-
-    with pytest.raises(BadInput, match="cannot be used") as caught:
-        read()
+    with pytest.raises(BadInput, match=r"cannot be used|is damaged") as caught:
+        reload(tmp_path)
     assert str(tmp_path) in str(caught.value)
 
 
@@ -185,22 +184,28 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
         "update routes set links = x'00'",
         "update seen set times = 'soon'",
         "update down set nodes = '[[' where nodes like '%core%'",
+        "update down set nodes = '[\"nowhere\"]' where nodes like '%core%'",
+        "update jobs set traffic = replace(traffic, '[0, 1, 2,', '[0, 1, 99,')",
+        "update jobs set traffic = replace(traffic, '[0, 1, 2,', '[0, 1, ' || printf('%05000d', 7) || ',')",
+        "update jobs set traffic = replace(traffic, '\"collective\": [0', '\"collective\": [5')",
+        "update jobs set traffic = replace(traffic, '\"job\": [0', '\"job\": [1')",
+        "update jobs set traffic = '" + "[" * 100_000 + "'",
+        "update routes set links = x'" + "ff" * 7 + "7f" + "' || substr(links, 9)",
+        "update routes set links = substr(links, 1 + 8 * width) || x'0000000000000000' where job = 'a'",
+        "update routes set job = 'nobody' where job = 'a'",
+        "delete from decisions where number = 3",
+        "update seen set bytes = 'many'",
         "drop table seen",
+        "drop table decisions",
     ],
 )
 def test_broken_values_are_named(tmp_path: Path, change: str) -> None:
     path = saved(tmp_path)
-    base = sqlite3.connect(path)
-    base.execute(change)
-    base.commit()
-    base.close()
-    store = Store(tmp_path, Controller(FABRIC))
-    if change.startswith("drop"):
-        assert store.load() == 8
-    else:
-        with pytest.raises(BadInput, match="cannot be used"):
-            store.load()
-    store.close()
+    with closing(sqlite3.connect(path)) as base:
+        base.execute(change)
+        base.commit()
+    with pytest.raises(BadInput, match=r"is damaged: .* -- restore a copy of the folder, or give an empty one"):
+        reload(tmp_path)
 
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ source."""
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -197,12 +196,14 @@ def stack_names() -> tuple[str, ...]:
 
 def parse_tables(text: str, where: str = "calibration") -> Tables:
     """Tables of constants from TOML."""
-    return _tables(tomllib.loads(text), where)
+    return _tables(parse_toml(text, where), where)
 
 
 def _tables(raw: Mapping[str, Any], where: str) -> Tables:
     """Top-level tables, and those of software under their full names."""
     stacks = raw.get("stack", {})
+    if not isinstance(stacks, dict):
+        raise BadInput("stack is no table", where=where, remedy="put constants under [stack.NAME]")
     flat = {name: table for name, table in raw.items() if name != "stack"}
     flat |= {STACK + name: table for name, table in stacks.items()}
     for name, table in flat.items():

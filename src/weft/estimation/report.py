@@ -14,7 +14,7 @@ from weft.estimation.training import TrainingRun
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.model.text import job_from_dict, job_to_dict
-from weft.records import Reader
+from weft.records import Reader, table_of
 from weft.results import Result
 
 _KEYS = ("job", "cluster", "estimate", "sensitivities", "run")
@@ -81,6 +81,7 @@ class EstimateReport(Result):
         """
         from weft.cluster.files import cluster_from_dict
 
+        table_of(document, where)
         if missing := [
             name for name in ("job", "cluster", "estimate", "sensitivities", "run") if name not in document
         ]:

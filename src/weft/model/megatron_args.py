@@ -341,7 +341,9 @@ LARGEST_VALUE = 10**9
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _TOKEN = re.compile(r"\"([^\"\n]*)\"|'([^'\n]*)'|([^\s\"']+)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
-_ASSIGNMENT = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?![(])[\"']?([^\s\"'();]*)", re.MULTILINE)
+_ASSIGNMENT = re.compile(
+    r"^[ \t]*+(?:(?:export|local)[ \t]++)?([A-Za-z_]\w*+)=(?![(])[\"']?([^\s\"'();]*)", re.MULTILINE
+)
 _PREFIX = re.compile(r"[A-Za-z_]\w*\+?=")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|(\w+))")
 
@@ -415,34 +417,43 @@ def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") ->
     Raises:
         BadInput: more than ``LARGEST_TEXT`` characters, or no flag at all.
     """
-    words = _words_of_text(source, where) if isinstance(source, str) else [str(word) for word in source]
-    values: dict[str, str] = {}
-    flag = None
+    words = _words_of_text(source, where) if isinstance(source, str) else map(str, source)
+    values: dict[str, list[str]] = {}
+    flag, size = None, 0
     for word in words:
+        size += len(word)
+        if size > LARGEST_TEXT:
+            raise _too_long(where)
         name, equals, rest = word.partition("=")
         if _FLAG.fullmatch(name):
             flag = name
-            values[flag] = rest if equals else ""
+            values[flag] = [rest] if rest else []
             if equals:
                 flag = None
         elif word in _BOUNDARIES:
             flag = None
         elif flag is not None:
-            values[flag] = f"{values[flag]} {word}".strip()
+            values[flag].append(word)
     if not values:
         raise BadInput("no argument such as --num-layers", where=where, remedy="give a training command")
-    return Arguments(values=MappingProxyType(values), where=where)
+    joined = {name: " ".join(given).strip() for name, given in values.items()}
+    return Arguments(values=MappingProxyType(joined), where=where)
+
+
+def _too_long(where: str) -> BadInput:
+    return BadInput(f"longer than {LARGEST_TEXT} characters", where=where, remedy="give the command only")
 
 
 _BOUNDARIES = frozenset({"", "(", ")", "\\", ";", "&&", "||", "|", "&"})
 
 
-def _words_of_text(text: str, where: str) -> list[str]:
+def _words_of_text(text: str, where: str) -> Iterator[str]:
     if len(text) > LARGEST_TEXT:
-        raise BadInput(f"longer than {LARGEST_TEXT} characters", where=where, remedy="give the command only")
+        raise _too_long(where)
     joined = re.sub(r"\\\r?\n", " ", _COMMENT.sub("", text))
     variables = _variables(joined)
-    return [word for line in joined.splitlines() for word in _words_of_line(line, variables)]
+    for line in joined.splitlines():
+        yield from _words_of_line(line, variables)
 
 
 def _variables(text: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric, Ints
+from weft.records import number, table_of
 from weft.routing.controller import Controller, Decision
 from weft.routing.forecast import Seen
-from weft.routing.traffic import JobTraffic
+from weft.routing.traffic import JobTraffic, check_traffic
 
 FILE = "controller.sqlite"
 _SCHEMA = """
@@ -31,7 +33,10 @@ create table if not exists seen (job text, collective text, times text, bytes re
 collective)); create table if not exists decisions (number integer primary key, event text not null, decision
 text not null);
 """
+_TABLES = ("about", "jobs", "routes", "down", "seen", "decisions")
 _ARRAYS = ("source", "target", "bytes", "cap_Bps", "queue_pair", "collective", "job", "rounds", "start_s", "pause_s")
+_WHOLE = ("source", "target", "queue_pair", "collective", "job", "rounds")
+_MOST_ROUNDS = 2**31
 
 
 class Store:
@@ -61,14 +66,21 @@ class Store:
             self._base.execute("pragma locking_mode = exclusive")
             self._base.execute("pragma journal_mode = wal")
             self._base.execute("pragma synchronous = full")
+            there = {name for (name,) in self._base.execute("select name from sqlite_master where type = 'table'")}
+        if there and (missing := [name for name in _TABLES if name not in there]):
+            raise self._damaged(f"it has no table {missing[0]}")
+        with self._readable():
             self._base.executescript(_SCHEMA)
 
+    def _damaged(self, why: str) -> BadInput:
+        remedy = "restore a copy of the folder, or give an empty one to begin anew"
+        return BadInput(f"the state in {FILE} is damaged: {why}", where=self.where, remedy=remedy)
+
     @contextmanager
-    def _readable(self, *beside: type[Exception]) -> Iterator[None]:
-        errors: tuple[type[Exception], ...] = (OSError, sqlite3.Error, *beside)
+    def _readable(self) -> Iterator[None]:
         try:
             yield
-        except errors as error:
+        except (OSError, sqlite3.Error) as error:
             busy = "locked" in str(error)
             what = "is in use by another controller" if busy else f"cannot be used: {error}"
             raise BadInput(what, where=self.where, remedy="give a folder of its own") from None
@@ -88,32 +100,50 @@ class Store:
             self._base.executemany("insert or ignore into about values (?, ?)", mine.items())
 
     def load(self) -> int:
-        """Give the controller what was saved; the number of decisions so far."""
-        with self._readable(ValueError, KeyError, TypeError):
+        """Give the controller what was saved; the number of decisions so far.
+
+        Raises:
+            BadInput: the file cannot be read, or holds what no controller of this fabric saves.
+        """
+        try:
             about = dict(self._base.execute("select name, value from about"))
             if "count" not in about:
                 return 0
-            jobs = list(self._base.execute("select name, traffic from jobs order by position"))
-            routes = {
-                name: np.frombuffer(blob, dtype=np.int64).reshape(-1, width).copy()
-                for name, blob, width in self._base.execute("select job, links, width from routes")
-            }
-            seen = {
-                (job, collective): Seen(times_s=tuple(json.loads(times)), bytes=bytes_)
-                for job, collective, times, bytes_ in self._base.execute("select * from seen")
-            }
-            down = {tuple(json.loads(nodes)) for (nodes,) in self._base.execute("select nodes from down")}
-            self.controller.restore(
-                jobs={name: _traffic(text) for name, text in jobs},
-                links=routes,
-                down=down,
-                seen=seen,
-                count=int(about["count"]),
-                now_s=float(about["now_s"]),
-                planned_s=float(about["planned_s"]),
-            )
+            state = self._state(about)
+        except (sqlite3.Error, BadInput) as error:
+            raise self._damaged(str(error)) from None
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise self._damaged(f"{type(error).__name__} {error}") from None
+        self.controller.restore(**state)
         self._saved, self._routes = dict(self.controller.jobs), dict(self.controller.links)
-        return int(about["count"])
+        return int(state["count"])
+
+    def _state(self, about: dict[str, str]) -> dict[str, Any]:
+        """What ``Controller.restore`` takes, all of it checked: routes index arrays without bounds checks."""
+        base, fabric = self._base, self.controller.whole
+        rows = base.execute("select name, traffic from jobs order by position")
+        jobs = {_word(name): _traffic(text, fabric) for name, text in rows}
+        links = {
+            _word(name): np.frombuffer(blob, dtype=np.int64).reshape(-1, width).copy()
+            for name, blob, width in base.execute("select job, links, width from routes")
+        }
+        for name, paths in links.items():
+            _check_paths(fabric, jobs[name], paths)
+        seen = {
+            (_word(job), _word(collective)): Seen(
+                times_s=tuple(number(one, "times") for one in _listed(times)), bytes=number(bytes_, "bytes")
+            )
+            for job, collective, times, bytes_ in base.execute("select * from seen")
+        }
+        down = {tuple(map(_word, _listed(nodes))) for (nodes,) in base.execute("select nodes from down")}
+        if any(len(nodes) not in (1, 2) or not set(nodes) <= set(fabric.names) for nodes in down):
+            raise ValueError("a switch or link that is down is not in the fabric")
+        now_s, planned_s = (number(float(about[name]), name) for name in ("now_s", "planned_s"))
+        count = int(about["count"])
+        if count != base.execute("select count(*) from decisions").fetchone()[0]:
+            raise ValueError("decisions are missing")
+        known = {"jobs": jobs, "links": links, "down": down, "seen": seen}
+        return known | {"count": count, "now_s": now_s, "planned_s": planned_s}
 
     def save(self, event: str, decision: Decision, text: str) -> None:
         """Keep the controller's state after a decision, whole or not at all; it is on disk when this returns.
@@ -167,7 +197,7 @@ class Store:
     def decisions(self) -> list[str]:
         """All decisions so far, as they were printed."""
         with self._readable():
-            return [text for (text,) in self._base.execute("select decision from decisions order by number")]
+            return [str(text) for (text,) in self._base.execute("select decision from decisions order by number")]
 
     def event(self, number: int) -> str:
         """The event behind a decision."""
@@ -186,13 +216,59 @@ def _text(traffic: JobTraffic) -> str:
     return json.dumps(table | {"names": traffic.names, "jobs": traffic.jobs})
 
 
-def _traffic(text: str) -> JobTraffic:
-    table = json.loads(text)
-    whole = ("source", "target", "queue_pair", "collective", "job", "rounds")
+def _listed(text: str) -> list[Any]:
+    found = json.loads(text)
+    if not isinstance(found, list):
+        raise ValueError("is no list")
+    return found
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{reprlib.repr(value)} is no name")
+    return value
+
+
+def _traffic(text: str, fabric: Fabric) -> JobTraffic:
+    """A job's traffic, which must fit the fabric.
+
+    Raises:
+        BadInput, ValueError, KeyError, TypeError, OverflowError, RecursionError: it does not, or is none.
+    """
+    table = table_of(json.loads(text), "traffic")
     arrays: dict[str, Any] = {
-        name: np.array(table[name], dtype=np.int64 if name in whole else np.float64) for name in _ARRAYS
+        name: np.array(table[name], dtype=np.int64 if name in _WHOLE else np.float64) for name in _ARRAYS
     }
-    return JobTraffic(**arrays, names=tuple(table["names"]), jobs=tuple(table["jobs"]))
+    names, jobs = (tuple(map(_word, table[name])) for name in ("names", "jobs"))
+    flows = len(arrays["source"])
+    for name, array in arrays.items():
+        count = len(names) if name in ("job", "rounds") else len(jobs) if name.endswith("_s") else flows
+        if array.shape != (count,) or np.isnan(array).any():
+            raise ValueError(f"{name} has not {count} numbers")
+    for name, least, most in (("collective", 0, len(names)), ("job", 0, len(jobs)), ("rounds", 1, _MOST_ROUNDS)):
+        if not np.all((arrays[name] >= least) & (arrays[name] < most)):
+            raise ValueError(f"{name} is out of range")
+    if not all(np.all(np.isfinite(arrays[name]) & (arrays[name] >= 0)) for name in ("start_s", "pause_s")):
+        raise ValueError("a time is out of range")
+    found = JobTraffic(**arrays, names=names, jobs=jobs)
+    check_traffic(fabric, found, "traffic")
+    return found
+
+
+def _check_paths(fabric: Fabric, traffic: JobTraffic, links: Ints) -> None:
+    """Refuse links that are no path from a flow's source to its target, -1 behind; all -1 is no path."""
+    flows, width = links.shape
+    if flows > len(traffic) or not np.all((links >= -1) & (links < fabric.links)):
+        raise ValueError("routes name flows or links that are not there")
+    at = traffic.source[:flows]
+    for column in range(width):
+        on = links[:, column] >= 0
+        skips = on & (links[:, column - 1] < 0) if column else ~on & (links >= 0).any(axis=1)
+        if np.any(skips | (on & (fabric.source[links[:, column]] != at))):
+            raise ValueError("a route is no path")
+        at = np.where(on, fabric.target[links[:, column]], at)
+    if np.any((at != traffic.target[:flows]) & (links >= 0).any(axis=1)):
+        raise ValueError("a route does not join its flow's ends")
 
 
 def _fingerprint(fabric: Fabric) -> str:

@@ -138,6 +138,7 @@ class Plan(Result):
         """
         from weft.cluster.files import cluster_from_dict
 
+        table_of(document, where)
         if missing := [name for name in _KEYS if name not in document]:
             raise BadInput(f"{missing[0]} is missing", where=where)
         cluster = cluster_from_dict(document["cluster"], where=f"{where}: cluster")

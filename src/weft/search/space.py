@@ -83,9 +83,9 @@ class Space:
         Raises:
             BadInput: there is no such space or field, or a value is none of the field's.
         """
-        if name not in SPACES:
+        if not isinstance(name, str) or name not in SPACES:
             raise UnknownName("space", str(name)[:40], SPACES, where=where)
-        space = SPACES[str(name)]
+        space = SPACES[name]
         fixed, maximum = bounds.get("fixed"), bounds.get("maximum")
         if not isinstance(fixed, Mapping) or not isinstance(maximum, Mapping):
             raise BadInput("fixed and maximum are not tables of fields", where=where)

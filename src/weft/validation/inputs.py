@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 from weft.cluster import catalogue
 from weft.cluster.spec import Accelerator, Cluster, TierKind
@@ -56,10 +57,29 @@ class Skipped:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a run's columns say of it before its measured figures do, with what was assumed."""
+
+    stack: Stack
+    job: Job
+    cluster: Cluster
+    layout: Layout
+    assumptions: tuple[str, ...]
+
+
+_FIGURES = frozenset(("line", "id", "tflops_per_gpu", "mfu", "peak_memory_gib", "counts_recompute"))
+_TIMES = frozenset(("measured_iter_s", "iter_s", "tokens_s_gpu"))
+"""Columns that say nothing of a setting; of times and rates, where the batch is stated."""
+_without_times = attrgetter(*(one.name for one in fields(Run) if one.name not in _FIGURES | _TIMES))
+_with_times = attrgetter(*(one.name for one in fields(Run) if one.name not in _FIGURES))
+
+
 def prepare_all(rows: Iterable[Run | Unparsed]) -> tuple[Prepared | Skipped, ...]:
-    """Every row in order, prepared or skipped."""
+    """Every row in order, prepared or skipped; rows of one setting share it."""
+    known: dict[object, Setting | str] = {}
     return tuple(
-        prepare(row)
+        _prepared(row, known)
         if isinstance(row, Run)
         else Skipped(name=row.name, family=row.family, reason=f"unreadable: {row.reason}")
         for row in rows
@@ -68,39 +88,48 @@ def prepare_all(rows: Iterable[Run | Unparsed]) -> tuple[Prepared | Skipped, ...
 
 def prepare(run: Run) -> Prepared | Skipped:
     """One run with the defaults of its software; skipped with a reason where something does not fit."""
-    try:
-        return _prepared(run)
-    except BadInput as error:
-        return Skipped(name=run.name, family=run.family, reason=error.what)
+    return _prepared(run, {})
 
 
-def _prepared(run: Run) -> Prepared:
+def _prepared(run: Run, known: dict[object, Setting | str]) -> Prepared | Skipped:
+    key = _with_times(run) if run.global_batch is None else _without_times(run)
+    if key not in known:
+        try:
+            known[key] = _setting(run)
+        except BadInput as error:
+            known[key] = error.what
+    found = known[key]
+    if isinstance(found, str):
+        return Skipped(name=run.name, family=run.family, reason=found)
+    measured, note = stated_seconds(run, found.job)
+    derived = measured is None
+    if measured is None:
+        measured, note = seconds_from_rate(run, found.stack, found.job, found.layout, found.cluster.accelerator)
+    if measured is None:
+        return Skipped(name=run.name, family=run.family, reason="no time, rate or MFU is stated")
+    return Prepared(
+        run=run,
+        stack=found.stack,
+        job=found.job,
+        cluster=found.cluster,
+        layout=found.layout,
+        measured_s=measured,
+        derived=derived,
+        measured_bytes=None if run.peak_memory_gib is None else run.peak_memory_gib * GIB,
+        assumptions=(*found.assumptions, note) if note else found.assumptions,
+    )
+
+
+def _setting(run: Run) -> Setting:
     stack = recognise(run)
     where, what = machine(run), shape(run, prediction=stack.prediction)
     mesh_assumptions: list[str] = []
     mesh = degrees(run, what.model, where.cluster, mesh_assumptions)
-    chip = where.cluster.accelerator
-    how = training(run, stack, what.model, chip, mesh.data)
+    how = training(run, stack, what.model, where.cluster.accelerator, mesh.data)
     job = Job(model=what.model, recipe=how.recipe)
     split = cut(run, stack, job, where.cluster, mesh)
-    measured, note = stated_seconds(run, job)
-    derived = measured is None
-    if measured is None:
-        measured, note = seconds_from_rate(run, stack, job, split.layout, chip)
-    if measured is None:
-        raise BadInput("no time, rate or MFU is stated")
     words = (*what.assumptions, *how.assumptions, *where.assumptions, *mesh_assumptions, *split.assumptions)
-    return Prepared(
-        run=run,
-        stack=stack,
-        job=job,
-        cluster=where.cluster,
-        layout=split.layout,
-        measured_s=measured,
-        derived=derived,
-        measured_bytes=None if run.peak_memory_gib is None else run.peak_memory_gib * GIB,
-        assumptions=(*words, note) if note else words,
-    )
+    return Setting(stack=stack, job=job, cluster=where.cluster, layout=split.layout, assumptions=words)
 
 
 SITES = {"perlmutter": ("perlmutter-80gb", 4), "frontier": ("frontier", 8), "alps": ("alps", 4)}
@@ -108,17 +137,17 @@ SITES = {"perlmutter": ("perlmutter-80gb", 4), "frontier": ("frontier", 8), "alp
 
 _JOINED = (
     (re.compile(r"\b\d+\s*x\s*"), ""),
-    (re.compile(r"(\d+)\s*(gi?b)\b"), r"\1gb"),
+    (re.compile(r"(?<!\d)(\d+)\s*(gi?b)\b"), r"\1gb"),
     (re.compile(r"\b(tpu|gaudi|rtx|dgx|hgx)[\s_-]*(v?\d)"), r"\1-\2"),
     (re.compile(r"\bgaudi-(\d)"), r"gaudi\1"),
     (re.compile(r"v5[\s_-]*lite(pod)?"), "v5e"),
     (re.compile(r"\btrillium\b"), "tpu-v6e"),
 )
 _GIGABYTES = re.compile(r"(?<![\d.])(\d{2,3})\s*gi?b\b(?!/s)", re.I)
-_MEMORY_SPEED = re.compile(r"(\d+(?:\.\d+)?)\s*TB/s", re.I)
+_MEMORY_SPEED = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*TB/s", re.I)
 _POWER = re.compile(r"(\d{2,4})\s*W\b")
 _NETWORK = re.compile(
-    r"(?:(\d+)\s*[x×]\s*)?(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)[^;,.)]{0,20}?"  # noqa: RUF001
+    r"(?:(?<!\d)(\d+)\s*[x×]\s*)?(?<![\d.])(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)[^;,.)]{0,20}?"  # noqa: RUF001
     r"(?:per|/|a)\s*(node|server|host|gpu|accelerator|gcd|chip)",
     re.I,
 )
@@ -274,7 +303,7 @@ PRECISIONS: tuple[tuple[str, Precision], ...] = (
 SEQUENCE = 2048
 """Tokens of a sequence where none is stated."""
 _PURE = re.compile(r"mp_mode PURE|reduc\w* in (bf16|fp16)|(bf16|fp16) (gradient )?reduc", re.I)
-_ACCUMULATION = re.compile(r"grad(?:ient)?[ _-]?acc\w*(?:[ _-]steps)?\s*[=:]?\s*(\d+)", re.I)
+_ACCUMULATION = re.compile(r"grad(?:ient)?[ _-]?acc\w{0,20}(?:[ _-]steps)?\s*[=:]?\s*(\d{1,9})", re.I)
 _FLASH = re.compile(r"flash[ -]?att|\bsdpa\b|cudnn attention", re.I)
 _UNFUSED = re.compile(r"unfused|(no|without) flash|naive attention|eager attention", re.I)
 

@@ -20,6 +20,7 @@ LARGEST = 1e15
 LARGEST_RUNS_BYTES = 64_000_000
 LARGEST_COUNT = 10_000_000
 MOST_LAYERS = 10_000
+LONGEST_WORDS = 10_000
 
 
 def _number(text: str) -> float | None:
@@ -89,6 +90,8 @@ def _flag(text: str) -> bool | None:
 
 
 def _word(text: str) -> str:
+    if len(text) > LONGEST_WORDS:
+        raise ValueError(f"has more than {LONGEST_WORDS:,} characters")
     plain = " ".join(unicodedata.normalize("NFKC", text).split())
     return "" if plain.lower() in ABSENT else plain
 
@@ -210,7 +213,7 @@ def _parsed(row: Mapping[str | None, Any], line: int) -> Run | Unparsed:
             if not values[name]:
                 raise ValueError(f"{name} is not stated")
     except ValueError as error:
-        words = {name: _word(str(row.get(name, ""))) for name in ("id", "family")}
+        words = {name: _word(str(row.get(name, ""))[:LONGEST_WORDS]) for name in ("id", "family")}
         return Unparsed(name=words["id"] or f"line {line}", family=words["family"], reason=str(error))
     return Run(line=line, **values)
 

@@ -17,7 +17,9 @@ from weft.validation.runs import Run
 
 Style = Literal["plain", "unbiased", "gated"]
 
-_ASIDE = re.compile(r"\(.*?\)|\[.*?\]|\b(cut|reduced) to .*|\b(instruct|base|chat|hf|pretrain|dense|moe)\b", re.I)
+_ASIDE = re.compile(
+    r"\([^()]*\)|\[[^\[\]]*\]|\b(cut|reduced) to .*|\b(instruct|base|chat|hf|pretrain|dense|moe)\b", re.I
+)
 _SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*b\b", re.I)
 _NO_PREDICTION = re.compile(r"(w/o|without|no)\s+mtp", re.I)
 HEAD_FEATURES = 128

@@ -139,8 +139,10 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
     """The summary of rows and of the predictions of those that were prepared, in the same order."""
     numbers = iter(zip(predictions.seconds, predictions.memory_bytes, strict=True))
     judged = tuple(_outcome(row, *next(numbers)) if isinstance(row, Prepared) else row for row in rows)
-    names = sorted({_family(row) for row in judged})
-    families = tuple(_errors(name, [row for row in judged if _family(row) == name]) for name in names)
+    by_family: dict[str, list[Outcome | Skipped]] = {}
+    for row in judged:
+        by_family.setdefault(_family(row), []).append(row)
+    families = tuple(_errors(name, by_family[name]) for name in sorted(by_family))
     means = [one.mape for one in families if one.mape is not None]
     return Validation(
         headline=float(np.mean(means)) if means else None,

@@ -150,6 +150,10 @@ def test_other_formats_are_recognised_or_refused(tmp_path):
         ('<system version="1"/>', "no accelerator"),
         ('Switch\t8 "S-1"\t# "a"\n', "no accelerator"),
         ("hello", "no format"),
+        ("\n" * 200_000 + "x", "no format"),
+        (" " * 300_000 + "x", "no format"),
+        ("topology" + " " * 300_000 + "x", "no format"),
+        ("Switch" + "\t" * 300_000 + "x", "no format"),
     ):
         path.write_text(text)
         with pytest.raises(BadInput, match=words):

@@ -130,6 +130,10 @@ def rear_port(site):
         (lambda site: site.cables.append(3), "cables: is no list of objects"),
         (lambda site: site.interfaces[0].update(speed=-1), "speed is -1"),
         (lambda site: site.interfaces[0].update(device=None), "interface 100 has no device"),
+        (
+            lambda site: site.cables[0]["a_terminations"][0].update(object_id={}, object=None),
+            "interface {} has no device",
+        ),
         (lambda site: site.interfaces[0].update(name=""), "is no name"),
         (lambda site: site.devices.pop(), "nothing tells the role of 'spine1'"),
         (lambda site: site.devices.clear(), "nothing tells the role of"),

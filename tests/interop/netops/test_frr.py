@@ -98,6 +98,7 @@ CABLES = [("a", "l"), ("b", "m"), ("l", "m"), ("l", "m")]
         ("implicit-null", "implicit", "is not known here"),
         ("/32", "0000/32", "is no address"),
         ("mpls label 16", "mpls label 9916", "not in 16 to 1048575"),
+        ("mpls label 16", "mpls label " + "9" * 4301, "is not known here"),
         ("explicit segment-list a", "explicit segment-list b", "there is no segment list"),
         ("\nend\n", "\n", "does not come to its end"),
         (" mpls enable\nexit", " mpls enable", "is not known here"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from weft.cluster import Calibration, Cluster, Tier, accelerator, calibration, r
 from weft.cluster.calibration import constants, write_calibration  # noqa: E402
 from weft.cluster.files import read_cluster  # noqa: E402
 from weft.collectives.cost import Network, collective_s  # noqa: E402
+from weft.errors import BadInput  # noqa: E402
 from weft.estimation.kernels import Kernels  # noqa: E402
 from weft.layout import Layout  # noqa: E402
 from weft.layout.mesh import spread  # noqa: E402
@@ -225,6 +227,24 @@ def test_one_rank_has_a_cluster_too() -> None:
     assert read_cluster(cluster_file(found, constants=None)) == found.cluster
     assert found.cluster.count == 1
     assert found.lines == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"layout": None}, "layout: None is not a table"),
+        ({"rank": {"name": "cpu"}}, "rank.memory_bytes: is missing"),
+        ({"samples": [7]}, "7 is not a table"),
+        ({"repeats": 10**20}, "outside"),
+        ({"other": 1}, "'other' is not a known field"),
+    ],
+)
+def test_measurements_that_are_none(change: dict[str, object], words: str) -> None:
+    good = json.loads(measured_to_json(measured_of(LAYOUTS[0], line_samples("all-reduce", 2, 1e-6, 1e9))))
+    with pytest.raises(BadInput, match=words):
+        measured_from_json(json.dumps(good | change))
+    with pytest.raises(BadInput, match="nested too deeply"):
+        measured_from_json("[" * 100_000)
 
 
 def test_measurements_read_back_equal() -> None:

@@ -104,10 +104,11 @@ def test_a_line_that_a_crash_cut_off_is_dropped(tmp_path, cut):
 
 def test_files_that_hold_something_else(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\nhello\n{"step": 2}\n')
-    with pytest.raises(BadInput, match="line 2 is no record of a step"):
-        record(path, 2)
-    assert "hello" in path.read_text()
+    for other in ("hello", "[" * 100_000, '{"step": ' + "9" * 5000 + "}"):
+        path.write_text(f'{{"step": 1}}\n{other}\n{{"step": 2}}\n')
+        with pytest.raises(BadInput, match="line 2 is no record of a step"):
+            record(path, 2)
+        assert other in path.read_text()
     with pytest.raises(BadInput, match="cannot be written"):
         record(tmp_path / "metrics.jsonl" / "deeper", 0)
 

@@ -101,13 +101,13 @@ def _kind(text: str, where: str) -> str:
         return "netbox"
     if start.startswith("<"):
         return "graphml" if "<graphml" in text[:10_000] else "nccl"
-    if re.search(r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-', text, re.MULTILINE):
+    if re.search(r'^(Switch|Ca|Rt)[ \t]+\d+[ \t]+"[SHR]-', text, re.MULTILINE):
         return "ibnetdiscover"
-    if re.search(r"^topology\s*:\s*(#.*)?$", text, re.MULTILINE):
+    if re.search(r"^topology[ \t]*+:[ \t]*+(#.*)?$", text, re.MULTILINE):
         return "containerlab"
-    if re.search(r"^\s*(-?\s*topology\s*:|(SwitchName|BlockName)\s*=)", text, re.MULTILINE | re.IGNORECASE):
+    if re.search(r"^[ \t]*+(-?[ \t]*topology[ \t]*:|(Switch|Block)Name[ \t]*=)", text, re.MULTILINE | re.IGNORECASE):
         return "slurm"
-    if re.search(r"^\s*schema\s*=", text, re.MULTILINE):
+    if re.search(r"^[ \t]*+schema[ \t]*=", text, re.MULTILINE):
         return "toml"
     raise BadInput(
         "is in no format of fabrics that Weft reads",

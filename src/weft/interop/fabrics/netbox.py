@@ -131,11 +131,12 @@ class _Reader:
 
     def _end(self, end: Row, place: str) -> tuple[str, str, float | None]:
         """Device, port and speed of a termination."""
-        listed, brief = self.interfaces.get(end.get("object_id"), {}), end.get("object")
+        number, brief = end.get("object_id"), end.get("object")
+        listed = self.interfaces.get(number, {}) if isinstance(number, int) else {}
         row = {**(brief if isinstance(brief, dict) else {}), **listed}
         device = row.get("device")
         if not isinstance(device, dict):
-            raise BadInput(f"interface {str(end.get('object_id'))[:20]} has no device", where=place, remedy=_REMEDY)
+            raise BadInput(f"interface {str(number)[:20]} has no device", where=place, remedy=_REMEDY)
         name = device_name(device.get("name") or device.get("display"), f"{place}: device")
         self._note({**device, "name": name})
         return name, device_name(row.get("name"), f"{place}: interface"), _speed(row, place)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from weft.errors import BadInput, Unsupported
 from weft.fabric.assemble import ACCELERATOR, SCALE_UP_SWITCH, Cable, Node, assemble, levels, role_of_level
@@ -24,7 +25,7 @@ from weft.interop.text.yaml import Value, parse_yaml
 
 MOST_PER_NODE = 4096
 LONGEST_NAME = 64
-_WORD = re.compile(r"([A-Za-z]+)=((?:\[[^\[\]]*\]|\S)+)")
+_WORD = re.compile(r"(?<![A-Za-z])([A-Za-z]++)=((?:\[[^\[\]]*\]|\S)+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class _Tree:
 
     def expand(self, hostlist: str, where: str) -> list[str]:
         if hostlist and self.left <= 0:
-            raise BadInput(f"has more than {MOST_NAMES} nodes", where=where)
+            raise BadInput(f"has more than {MOST_NAMES:,} nodes", where=where)
         names = expand(hostlist, where=where, most=self.left) if hostlist else []
         self.left -= len(names)
         return names
@@ -100,7 +101,7 @@ def read(
         latency_s=latency_s,
         scale_up_latency_s=scale_up_latency_s,
     )
-    conf = re.search(r"^\s*(SwitchName|BlockName)\s*=", text, re.IGNORECASE | re.MULTILINE)
+    conf = re.search(r"^[ \t]*+(SwitchName|BlockName)[ \t]*=", text, re.IGNORECASE | re.MULTILINE)
     switches = _from_conf(text, where) if conf else _from_yaml(text, topology, where)
     return _fabric(switches, sizes, where)
 
@@ -128,7 +129,7 @@ def _from_yaml(text: str, topology: str | None, where: str) -> dict[str, _Switch
     found = parse_yaml(text, where=where)
     entries = found if isinstance(found, list) else [found]
     tables = [entry for entry in entries if isinstance(entry, dict) and "topology" in entry]
-    if len(tables) < len(entries):
+    if not tables or len(tables) < len(entries):
         raise BadInput("is not a list of topologies", where=where, remedy="write it like - topology: name")
     chosen = _chosen(tables, topology, where)
     place = f"{where}: {str(chosen['topology'])[:60]}"
@@ -271,8 +272,9 @@ def _nics(name: str, switch: _Switch, sizes: _Sizes) -> list[Cable]:
     ]
 
 
-MOST_NAMES = 1_000_000
+MOST_NAMES = 100_000
 _LONGEST = 1_000_000
+_LONGEST_HOST = 255
 _PART = re.compile(r"[^\[\],\s]+|\[[^\[\]]*\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,18})")
@@ -282,7 +284,7 @@ def expand(text: str, *, where: str, most: int = MOST_NAMES) -> list[str]:
     """The names of a host list, in its order.
 
     Raises:
-        BadInput: malformed, or more than ``most`` names.
+        BadInput: malformed, more than ``most`` names, or names that no host can have.
     """
     if len(text) > _LONGEST:
         raise BadInput("the host list is too long", where=where)
@@ -290,9 +292,11 @@ def expand(text: str, *, where: str, most: int = MOST_NAMES) -> list[str]:
     for item in _items(text, where):
         names = [""]
         for part in _parts(item, where):
-            ends = list(_ranged(part[1:-1], where, most)) if part.startswith("[") else [part]
+            ends = list(islice(_ranged(part[1:-1], where, most), most + 1)) if part.startswith("[") else [part]
+            if len(names[0]) + len(ends[0]) > _LONGEST_HOST:
+                raise BadInput(f"{item[:40]!r} is longer than {_LONGEST_HOST} characters", where=where)
             if len(names) * len(ends) + len(found) > most:
-                raise BadInput(f"{item[:40]!r} stands for more than {most} names", where=where)
+                raise BadInput(f"{item[:40]!r} stands for more than {most:,} names", where=where)
             names = [name + end for name in names for end in ends]
         found += names
     return found
@@ -359,7 +363,7 @@ def _ranged(text: str, where: str, most: int) -> Iterator[str]:
             remedy = "write it like [01-04,7]"
             raise BadInput(f"{piece[:40]!r} is not a range of numbers", where=where, remedy=remedy)
         if int(high) - int(low) >= most:
-            raise BadInput(f"[{piece[:40]}] stands for more than {most} names", where=where)
+            raise BadInput(f"[{piece[:40]}] stands for more than {most:,} names", where=where)
         yield from (f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1))
 
 

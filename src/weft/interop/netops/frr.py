@@ -169,7 +169,7 @@ def _policies(fabric: Fabric, plan: Addressing, destinations: list[list[_Steer]]
     return ["!", *routes, "!", *traffic]
 
 
-_NAME, _IF, _ADDRESS, _NUMBER = r"[a-z][a-z0-9-]*", r"(?:eth\d+|lo)", r"[0-9a-f.:]+", r"\d+"
+_NAME, _IF, _ADDRESS, _NUMBER = r"[a-z][a-z0-9-]*", r"(?:eth\d+|lo)", r"[0-9a-f.:]+", r"\d{1,10}"
 _GRAMMAR: Grammar = {
     "": [
         (r"!|end|frr defaults datacenter", ""),
@@ -177,7 +177,10 @@ _GRAMMAR: Grammar = {
         (rf"interface {_IF}", "interface"),
         (rf"router bgp {_NUMBER}", "bgp"),
         (rf"mpls lsp (?P<label>{_NUMBER}) (?P<address>{_ADDRESS}) implicit-null", ""),
-        (rf"ip route (?P<prefix>{_ADDRESS}/\d+) (?P<address>{_ADDRESS}) label (?P<stack>\d+(?:/\d+)*)", ""),
+        (
+            rf"ip route (?P<prefix>{_ADDRESS}/\d+) (?P<address>{_ADDRESS}) label (?P<stack>{_NUMBER}(?:/{_NUMBER})*)",
+            "",
+        ),
         (r"segment-routing", "sr"),
     ],
     "interface": [

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from weft.documents import parse_json
 from weft.layout.spec import Layout
 from weft.layout.text import layout_from_dict, layout_to_dict
+from weft.records import Reader, table_of
 from weft.runtime.core.grid import GRID_AXES
 
+_WHERE = "measurements"
 MeasuredKind = Literal["all-reduce", "all-gather", "reduce-scatter"]
 KINDS: tuple[MeasuredKind, ...] = ("all-reduce", "all-gather", "reduce-scatter")
 MeasuredPrecision = Literal["fp32", "bf16", "fp16"]
@@ -68,15 +71,19 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """All of it; samples by axis (inner to outer), collective and size."""
-
-    layout: Layout
+class _Rest:
     device: str
     repeats: int
     rank: Rank
     samples: tuple[Sample, ...]
     products: tuple[Product, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(_Rest):
+    """All of it; samples by axis (inner to outer), collective and size."""
+
+    layout: Layout
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -103,17 +110,22 @@ def measured_to_json(measured: Measured) -> str:
 
 
 def measured_from_json(text: str) -> Measured:
-    """What ``measured_to_json`` wrote."""
-    return measured_from_dict(json.loads(text))
+    """What ``measured_to_json`` wrote.
+
+    Raises:
+        BadInput: the text is something else.
+    """
+    return measured_from_dict(parse_json(text, _WHERE))
 
 
 def measured_from_dict(values: Mapping[str, Any]) -> Measured:
-    """What ``measured_to_dict`` made."""
-    return Measured(
-        layout=layout_from_dict(values["layout"]),
-        device=values["device"],
-        repeats=values["repeats"],
-        rank=Rank(**values["rank"]),
-        samples=tuple(Sample(**one) for one in values["samples"]),
-        products=tuple(Product(**one) for one in values["products"]),
-    )
+    """What ``measured_to_dict`` made.
+
+    Raises:
+        BadInput: a field is unknown, missing or of the wrong kind.
+    """
+    table = table_of(values, _WHERE)
+    layout = layout_from_dict(table_of(table.get("layout"), f"{_WHERE}: layout"), where=f"{_WHERE}: layout")
+    rest = {name: value for name, value in table.items() if name != "layout"}
+    found = Reader(limits={"bytes": (0, 2**62)}).read(_Rest, rest, _WHERE)
+    return Measured(layout=layout, **{one.name: getattr(found, one.name) for one in fields(_Rest)})

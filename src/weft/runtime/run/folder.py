@@ -98,7 +98,7 @@ def _kept(path: Path, after: int) -> str:
     for number, line in enumerate(lines, 1):
         try:
             step = json.loads(line)["step"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             step = None
         if isinstance(step, int) and line.endswith("\n"):
             kept.append(line if step <= after else "")

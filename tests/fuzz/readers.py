@@ -1,0 +1,668 @@
+"""Every reader of the library, what makes an input of bytes for it, and good inputs to begin with."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import Any
+
+from weft.errors import BadInput
+
+TESTS = Path(__file__).parents[1]
+EXAMPLES = TESTS.parent / "examples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """A reader, or several that one input goes through.
+
+    Attributes:
+        names: full names of the functions.
+        read: takes the bytes of an input and an empty folder, which it may fill.
+        seeds: good inputs.
+        form: what the seeds are trees of ("json", "toml", "yaml", "lines" of JSON), else "text" or "bytes".
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[bytes, Path], object]
+    seeds: Callable[[], list[str | bytes]]
+    form: str
+
+    @property
+    def name(self) -> str:
+        return self.names[0].removeprefix("weft.")
+
+
+READERS: dict[str, Reader] = {}
+
+
+def add(names: str, read: Callable[[bytes, Path], object], form: str, seeds: Callable[[], list[str | bytes]]) -> None:
+    full = tuple(f"weft.{name}" for name in names.split())
+    one = Reader(names=full, read=read, seeds=seeds, form=form)
+    assert one.name not in READERS, one.name
+    READERS[one.name] = one
+
+
+def called(name: str) -> Callable[..., Any]:
+    module, _, inner = name.rpartition(".")
+    if module.rpartition(".")[2][0].isupper():
+        return getattr(resolve_name(f"weft.{module.rpartition('.')[0]}:{module.rpartition('.')[2]}"), inner)
+    return resolve_name(f"weft.{module}:{inner}")
+
+
+def of_text(names: str, form: str, seeds: Callable[[], list[str | bytes]], *beside: Any, **options: Any) -> None:
+    """A reader of texts; what is beside and callable is called when it is needed."""
+    add(names, lambda raw, _: called(names.split()[0])(decoded(raw), *now(beside), **options), form, seeds)
+
+
+def of_file(
+    names: str, form: str, seeds: Callable[[], list[str | bytes]], *beside: Any, file: str = "given", **options: Any
+) -> None:
+    """A reader of files."""
+
+    def read(raw: bytes, folder: Path) -> object:
+        return called(names.split()[0])(str(written(raw, folder / file)), *now(beside), **options)
+
+    add(names, read, form, seeds)
+
+
+def of_tree(names: str, seeds: Callable[[], list[str | bytes]], *beside: Any, **options: Any) -> None:
+    """A reader of what JSON holds."""
+    add(names, lambda raw, _: called(names.split()[0])(parsed(raw), *now(beside), **options), "json", seeds)
+
+
+def now(values: tuple[Any, ...]) -> list[Any]:
+    return [value() if callable(value) else value for value in values]
+
+
+def written(raw: bytes, path: Path) -> Path:
+    path.write_bytes(raw)
+    return path
+
+
+def decoded(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def parsed(raw: bytes) -> Any:
+    from weft.documents import parse_json
+
+    return parse_json(decoded(raw), "given")
+
+
+@cache
+def tests_of(path: str) -> ModuleType:
+    """A module of tests, for its fixtures."""
+    spec = spec_from_file_location(f"fixtures_{Path(path).stem}", TESTS / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def example(*names: str) -> Callable[[], list[str | bytes]]:
+    return lambda: [(EXAMPLES / name).read_bytes() for name in names]
+
+
+def words(*texts: str) -> Callable[[], list[str | bytes]]:
+    return lambda: list(texts)
+
+
+def from_tests(path: str, *what: str) -> Callable[[], list[str | bytes]]:
+    """Texts of a module of tests: expressions over its names."""
+    return lambda: [eval(text, {"json": json, **vars(tests_of(path))}) for text in what]
+
+
+# Networks
+
+
+@cache
+def clos() -> Any:
+    from weft.fabric.families import clos as family
+
+    return family.build(8, radix=4, bandwidth_Bps=50e9)
+
+
+@cache
+def rails() -> Any:
+    from weft.fabric.dimension import Dimension
+    from weft.fabric.families import rail
+
+    return rail.only(8, radix=8, bandwidth_Bps=50e9, scale_up=Dimension(kind="switch", size=4, bandwidth_Bps=450e9))
+
+
+def asked() -> Any:
+    from weft.collectives.dimensions import parse_dimensions
+    from weft.collectives.schedules.chunks import Request
+
+    return Request(
+        kind="all-reduce", bytes=1e6, dimensions=parse_dimensions(DIMENSIONS), algorithms=("ring", "halving-doubling")
+    )
+
+
+def fabrics(kind: str) -> Callable[[], list[str | bytes]]:
+    def texts() -> list[str | bytes]:
+        from weft.interop.fabrics.formats import write_fabric
+
+        return [write_fabric(one, kind) for one in (clos(), rails())]
+
+    return texts
+
+
+DIMENSIONS = "ring:8:100GB/s:1us,switch:4:450GB/s:1us:reduce"
+SPEED = {"capacity_Bps": 50e9}
+NODE_LINK = """{"directed": false, "nodes": [{"id": 0, "role": "accelerator"}, {"id": "b", "role": "accelerator"},
+ {"id": "s", "role": "leaf"}], "links": [{"source": 0, "target": "s", "bandwidth": "400 Gb/s"},
+ {"source": "b", "target": "s"}]}"""
+SLURM_TEXTS = from_tests("interop/fabrics/test_slurm_topology.py", "CONF")
+SLURM_TREES = from_tests("interop/fabrics/test_slurm_topology.py", "TREE")
+LABS = from_tests("interop/fabrics/test_containerlab.py", "LAB")
+LLDP = from_tests("interop/fabrics/test_lldp.py", "json.dumps(site())", "json.dumps(site(False))")
+NETBOX = from_tests("interop/fabrics/test_netbox.py", "json.dumps(Site().table())", "json.dumps(Site().cables)")
+NCCL = from_tests("interop/fabrics/test_nccl_topology.py", "h100()")
+DISCOVERED = from_tests("interop/fabrics/test_ibnetdiscover.py", "discovered()")
+OPENSM = from_tests(
+    "interop/netops/test_opensm.py",
+    "discovered([('h0', 1, 's0', 1), ('h1', 1, 's0', 2), ('s0', 3, 's1', 3), ('h2', 1, 's1', 1)], "
+    "{('s0', 0): 1, ('s1', 0): 2, ('h0', 1): 3, ('h1', 1): 4, ('h2', 1): 5})",
+)
+TABLES = """Unicast lids [0x0-0x5] of switch Lid 1 guid 0x0000000000001030 (s0):
+0x0001 000 : (Switch portguid 0x0000000000001030: 's0')
+0x0003 001 : (Channel Adapter portguid 0x0000000000001001: 'h0')
+0x0005 003 : (Channel Adapter portguid 0x0000000000001021: 'h2')
+2 valid lids dumped
+Unicast lids [0x0-0x5] of switch Lid 2 guid 0x0000000000001040 (s1):
+0x0002 000 : (Switch portguid 0x0000000000001040: 's1')
+0x0005 001 : (Channel Adapter portguid 0x0000000000001021: 'h2')
+"""
+
+
+def all_fabrics() -> list[str | bytes]:
+    texts = (fabrics(kind)() for kind in ("json", "toml", "node-link", "graphml", "slurm", "containerlab"))
+    return [text for group in (*texts, SLURM_TEXTS(), NETBOX(), LLDP(), NCCL(), DISCOVERED()) for text in group]
+
+
+def subnet() -> Any:
+    from weft.interop.fabrics.ibnetdiscover import read_subnet
+
+    return read_subnet(str(OPENSM()[0]))
+
+
+of_file("interop.fabrics.formats.read_fabric", "text", all_fabrics, hosts=("gpu*",), **SPEED)
+of_file("fabric.files.read_fabric fabric.files.fabric_from_json", "json", fabrics("json"))
+of_text("fabric.files.fabric_from_toml", "toml", fabrics("toml"))
+of_text("interop.fabrics.containerlab.read", "yaml", lambda: fabrics("containerlab")() + LABS(), **SPEED)
+of_text("interop.fabrics.containerlab.lint", "yaml", lambda: fabrics("containerlab")() + LABS())
+of_text("interop.fabrics.graph_files.read_graphml", "text", fabrics("graphml"), **SPEED)
+of_text("interop.fabrics.graph_files.read_node_link", "json", lambda: [*fabrics("node-link")(), NODE_LINK], **SPEED)
+of_text("interop.fabrics.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
+of_text("interop.fabrics.ibnetdiscover.read_subnet", "text", OPENSM)
+of_text("interop.fabrics.lldp.read", "json", LLDP, scale_up_Bps=1e11)
+of_text("interop.fabrics.netbox.read", "json", NETBOX, hosts=("gpu*",), **SPEED)
+of_text("interop.fabrics.nccl_topology.read", "text", NCCL)
+add(
+    "interop.fabrics.slurm_topology.read",
+    lambda raw, _: called("interop.fabrics.slurm_topology.read")(decoded(raw), per_node=2),
+    "yaml",
+    lambda: SLURM_TREES() + fabrics("slurm")(),
+)
+of_text("interop.fabrics.slurm_topology.expand", "text", words("node[01-04,07],gpu[1-2]x[0-3]", "n[0-99]"), where="n")
+of_file(
+    "fabric.placement.read_placement",
+    "text",
+    words(
+        "host-1 slots=4\nhost-0 slots=4\n", "host-1:4\nhost-0:4\n", "rank,host\n0,host-1\n1,host-0\n", "host-0\n" * 4
+    ),
+    rails,
+    2,
+)
+of_file(
+    "fabric.cost.read_prices fabric.cost.prices_from_toml",
+    "toml",
+    words("usd_per_switch_port = 100\nusd_per_transceiver = 10.5\nwatts_per_switch_port = 3\n"),
+)
+
+# Routes and traffic
+
+
+@cache
+def routed() -> Any:
+    import numpy as np
+
+    from weft.fabric.paths import routes
+    from weft.routing.traffic import job_traffic
+
+    fabric = clos()
+    traffic = job_traffic(np.array([0, 1, 5]), np.array([6, 4, 0]), np.full(3, 1e6), names=["ring"])
+    return fabric, traffic, routes(fabric, traffic.source, traffic.target, mode="ecmp")
+
+
+def exported(name: str, **options: Any) -> Callable[[], list[str | bytes]]:
+    def texts() -> list[str | bytes]:
+        found = called(f"interop.netops.{name}")(*routed(), **options)
+        return list(found.values())[:3] if isinstance(found, dict) else [found]
+
+    return texts
+
+
+def source_ports(name: str) -> Callable[[], list[str | bytes]]:
+    def texts() -> list[str | bytes]:
+        from weft.interop.netops import roce
+
+        return [getattr(roce, name)(roce.source_ports(*routed()))]
+
+    return texts
+
+
+TRAFFIC = "interop/traffic/test_traffic_files.py"
+FLOWS = from_tests(TRAFFIC, "TABLE")
+EVENTS = (
+    '{"time_s": 0, "event": "job-arrives", "job": "a", "flows": [{"source": 0, "target": 5, "bytes": 1e9, '
+    '"collective": "ring", "rounds": 6, "queue_pair": 2, "rate_Bps": 1e9}], "pause_s": 1.5}',
+    '{"time_s": 4, "event": "link-down", "link": ["leaf-0", "spine-0"]}',
+    '{"time_s": 5, "event": "switch-up", "switch": "spine-1"}',
+    '{"time_s": 6, "event": "traffic", "job": "a", "collective": "ring", "bytes": 5}',
+    '{"time_s": 7, "event": "tick"}',
+)
+JOBS = from_tests("interop/traffic/test_routing_jobs.py", "RING")
+SCENARIO = "4 4 2 1e9\n0 1 1000 2 0 1\n2 3 500.5 1 2\n0 1\n1 2\n2 3\n3 0\n"
+
+
+def numbering() -> Any:
+    from weft.interop.traffic.routing_jobs import Numbering
+
+    return Numbering()
+
+
+of_text("interop.netops.routes_json.read", "json", exported("routes_json.write"), clos)
+of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
+of_text("interop.netops.frr.lint interop.netops.frr.known_lines", "text", exported("frr.write"))
+of_text("interop.netops.srv6.lint", "text", exported("srv6.write"))
+of_text("interop.netops.srv6.lint_script", "text", exported("srv6.write_script"))
+of_text("interop.netops.sonic.lint", "json", exported("sonic.write"))
+of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
+of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
+of_text("interop.netops.roce.lint_json", "json", source_ports("write_json"))
+of_text(
+    "interop.netops.roce.read_probes",
+    "text",
+    words("src_ip,dst_ip,udp_sport,leaf,spine\n10.0.0.1,10.0.0.9,49152,leaf-0,spine-1\n"),
+    clos,
+)
+of_text("interop.netops.opensm_lint.parse", "text", words(TABLES))
+of_text("interop.netops.opensm_lint.lint", "text", words(TABLES), subnet)
+of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
+of_file("interop.traffic.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
+of_file("interop.traffic.flow_tables.read_matrix", "text", from_tests(TRAFFIC, "MATRIX"))
+of_file("interop.traffic.routing_jobs.read_job interop.traffic.routing_jobs.parse_job", "text", JOBS, "a", numbering)
+add(
+    "interop.traffic.routing_jobs.read_jobs",
+    lambda raw, folder: called("interop.traffic.routing_jobs.read_jobs")(written(raw, folder / "job_0-a.txt").parent),
+    "text",
+    JOBS,
+)
+of_file("simulation.flows.scenario.read_scenario", "text", words(SCENARIO))
+of_text("verbs.traffic.asked_jobs", "text", words("BLOOM:4,GPT_3:2"))
+
+# The controller's state
+
+
+def state_rows() -> list[str | bytes]:
+    """Every table of a controller's state, with its arrays as lists of numbers."""
+    from tempfile import TemporaryDirectory
+
+    stored = tests_of("routing/test_store.py")
+    with TemporaryDirectory() as folder:
+        controller = stored.Controller(stored.FABRIC)
+        with closing(stored.Store(folder, controller)) as store:
+            stored.tell(controller, store, stored.story()[:5])
+        with closing(sqlite3.connect(Path(folder, stored.FILE))) as base:
+            tables = [name for (name,) in base.execute("select name from sqlite_master where type = 'table'")]
+            rows = {name: [list(row) for row in base.execute(f"select * from {name}")] for name in tables}
+    for row in (*rows["routes"],):
+        row[1] = memoryview(row[1]).cast("q").tolist()
+    return [json.dumps(rows)]
+
+
+def read_state(raw: bytes, folder: Path) -> object:
+    """A state with these rows is loaded, and another event decided on."""
+    stored = tests_of("routing/test_store.py")
+    controller = stored.Controller(stored.FABRIC)
+    path = folder / stored.FILE
+    given = parsed(raw)
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("pragma synchronous = off")
+        base.executescript(resolve_name("weft.routing.store:_SCHEMA"))
+        for name, rows in given.items() if isinstance(given, dict) else ():
+            for row in rows if isinstance(rows, list) else ():
+                fill(base, name, row)
+        base.commit()
+    with closing(stored.Store(folder, controller)) as store:
+        store.load()
+        store.decisions()
+    return controller.apply(stored.Event(time_s=1e9, kind="tick", text="tick"))
+
+
+def fill(base: sqlite3.Connection, table: str, row: Any) -> None:
+    cells = (
+        [cell if isinstance(cell, str | float | None) else _cell(cell) for cell in row]
+        if isinstance(row, list)
+        else []
+    )
+    marks = ", ".join("?" * len(cells))
+    try:
+        base.execute(f'insert or replace into "{table}" values ({marks})', cells)
+    except (sqlite3.Error, OverflowError, UnicodeError, ValueError):
+        return
+
+
+def _cell(cell: Any) -> Any:
+    if isinstance(cell, list) and all(isinstance(one, int) and abs(one) < 2**63 for one in cell):
+        return b"".join(one.to_bytes(8, "little", signed=True) for one in cell)
+    return cell if isinstance(cell, int) and abs(cell) < 2**63 else json.dumps(cell, default=str)
+
+
+add("routing.store.Store.load", read_state, "json", state_rows)
+
+# Machines and models
+
+CALIBRATIONS = (
+    "gemm_efficiency = 0.8\nkernel_s = 4e-6\n",
+    '[h100]\nsource = "a"\nprovenance = "calibrated"\ngemm_efficiency = 0.7\n[stack.megatron-core]\nlaunch_s = 5e-6\n'
+    '[h200]\nlike = "h100"\nsoftware = "by block"\n',
+)
+MEGATRON = (
+    "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 "
+    "--max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 2 --bf16 "
+    "--vocab-size 1000\n"
+)
+SCRIPTS = from_tests("model/test_megatron_args.py", "MIXTRAL", "DEEPSEEK", "GPT_OSS")
+CLUSTERS = example("h100-cluster.toml", "custom-accelerator.toml", "a100-half-nic.toml")
+
+
+def configurations() -> list[str | bytes]:
+    records = called("model.catalogue._records")()
+    found = {record["config"]["model_type"]: record["config"] for record in records.values()}
+    return [json.dumps(found[kind]) for kind in sorted(found)]
+
+
+def trained() -> list[str | bytes]:
+    return [text for text in configurations() if json.loads(text)["model_type"] in ("gpt2", "llama", "qwen2")]
+
+
+def calibrations(raw: bytes, folder: Path) -> object:
+    read, path = called("cluster.calibration.read_calibration"), str(written(raw, folder / "c.toml"))
+    return [read(path, name) for name in ("h100", "h200")]
+
+
+def scripts() -> list[str | bytes]:
+    return [MEGATRON, (EXAMPLES / "megatron-llama-2-70b.sh").read_bytes()]
+
+
+def jobs(raw: bytes, folder: Path) -> object:
+    """A name, or a script in a file."""
+    name = str(written(raw, folder / "run.sh")) if b"--" in raw else decoded(raw)
+    return called("model.resolve.resolve_job")(name)
+
+
+of_file("cluster.files.read_cluster cluster.files.cluster_from_dict", "toml", CLUSTERS)
+of_file("cluster.lookup.resolve", "toml", CLUSTERS, file="given.toml")
+of_text("cluster.catalogue.load", "text", words("h100-64", "a100-8", "gb200-144"))
+of_text("cluster.catalogue.accelerator", "text", words("h100", "a100-80gb"))
+of_text("cluster.calibration.parse_tables", "toml", words(CALIBRATIONS[1]))
+add("cluster.calibration.read_calibration", calibrations, "toml", words(*CALIBRATIONS))
+of_file("model.huggingface.read_config", "json", configurations, file="config.json")
+of_text("model.catalogue.load", "text", words("gpt2", "llama-3.1-8b", "deepseek-v3"))
+add("model.resolve.resolve_job", jobs, "text", lambda: ["gpt2", "llama-3.1-8b", *scripts()])
+of_text("model.megatron_args.read_megatron_job", "text", scripts, vocab=1000)
+of_text("model.megatron_args.read_megatron_args", "text", lambda: scripts() + SCRIPTS(), vocab=1000)
+of_text("model.megatron_args.parse_arguments", "text", lambda: scripts() + SCRIPTS())
+of_file("runtime.convert.details.read_details", "json", trained)
+of_text("units.parse_bytes", "text", words("1 GB", "2GiB", "5e8"))
+of_text("units.parse_bandwidth", "text", words("400 Gb/s", "50 GB/s", "1e9"))
+of_text("units.parse_flops", "text", words("989 TFLOP/s", "1e15", "2 PFLOP/s"))
+of_text("units.parse_seconds", "text", words("5 us", "1e-6", "2y"))
+of_text("units.parse_count", "text", words("15T", "1e9", "4M"))
+of_text("units.parse_whole", "text", words("4096", "4M", "1e9"))
+of_text("units.parse_watts", "text", words("700 W", "0.7 kW", "30"))
+of_text("collectives.dimensions.parse_dimensions", "text", words(DIMENSIONS, "fc:4:1GB/s:0"))
+of_text("collectives.dimensions.parse_algorithms", "text", words("ring,direct", "halving-doubling,-"))
+of_text("collectives.dimensions.parse_late", "text", words("1:5us", "0:1ms,3:2ms"), asked)
+of_text("collectives.dimensions.parse_slow", "text", words("1:2:0.5", "0:1:2"), asked)
+of_text("interop.netops.roce.resolve_hash", "text", words("crc32"))
+of_text("cli.bench_comm.parse_sizes", "text", words("4KiB,1MiB", "4KiB:1GiB"))
+
+# Runs, layouts and results
+
+
+@cache
+def plan() -> Any:
+    from dataclasses import replace
+
+    import weft
+
+    found = weft.plan("gpt2-124m", "a100-8", top=2)
+    return replace(found, pareto=found.pareto[:1])
+
+
+@cache
+def estimate() -> Any:
+    import weft
+
+    return weft.estimate("gpt2-124m", "a100-8", "x=2", tokens="10B", mtbf="5y")
+
+
+def listed(value: Any) -> tuple[Any, Any]:
+    """A name and a table."""
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], dict):
+        raise BadInput("is no name and table")
+    return value[0], value[1]
+
+
+def document(make: Callable[[], Any], *inside: Any) -> Callable[[], list[str | bytes]]:
+    """A part of a result as JSON."""
+
+    def texts() -> list[str | bytes]:
+        found = make().to_dict()
+        for key in inside:
+            found = found[key]
+        return [json.dumps(found)]
+
+    return texts
+
+
+def deepspeed() -> list[str | bytes]:
+    automatic = {"stage": 3, "offload_optimizer": {"device": "nvme"}, "reduce_bucket_size": "auto"}
+    tables = (
+        {"bf16": {"enabled": True}, "zero_optimization": automatic, "train_batch_size": 64},
+        {"train_batch_size": 64, "tensor_parallel": {"autotp_size": 2}, "zero_optimization": {"stage": 1}},
+    )
+    return [json.dumps(table) for table in tables]
+
+
+def measured_runs() -> list[str | bytes]:
+    lines = (TESTS / "cli" / "published_runs.csv").read_text().splitlines()
+    return ["\n".join([lines[0], *some]) + "\n" for some in (lines[1:3], lines[-3:])]
+
+
+TORCHTITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+global_batch_size = 64
+seq_len = 8192
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "1F1B"
+[activation_checkpoint]
+mode = "selective"
+"""
+
+of_file("interop.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
+of_text("interop.training.megatron.read", "text", scripts, world=64, vocab=1000)
+of_text("interop.training.deepspeed.read", "json", deepspeed, world=16)
+of_text("interop.training.torchtitan.read", "toml", words(TORCHTITAN), world=16)
+of_text(
+    "layout.text.parse_layout",
+    "text",
+    words("tp=8,pp=16,dp=128,sp,mbs=1", "x=2,order=x/y/context/z/data/pipeline,zero=1"),
+)
+of_tree("layout.text.layout_from_dict", document(plan, "layouts", 0, "layout"), world=8)
+of_tree("model.text.job_from_dict", document(plan, "job"))
+of_tree("search.ranking.Plan.from_dict", document(plan))
+add(
+    "search.space.Space.of_bounds",
+    lambda raw, _: called("search.space.Space.of_bounds")(*listed(parsed(raw)), where="given"),
+    "json",
+    words('["standard", {"fixed": {"x": [2], "schedule": ["1f1b"]}, "maximum": {"pipeline": 4}}]'),
+)
+of_tree("estimation.report.EstimateReport.from_dict estimation.training.TrainingRun.from_dict", document(estimate))
+of_tree("estimation.result.Estimate.from_dict", document(estimate, "estimate"), where="given")
+of_file("verbs.read.read", "json", lambda: document(plan)() + document(estimate)())
+of_file("verbs.read.read_plan", "json", document(plan))
+of_file("verbs.validate.validate verbs.validate.rows_of", "text", measured_runs, file="runs.csv")
+of_file("validation.runs.read_runs", "text", measured_runs)
+
+# Traces and simulators
+
+ASTRA = "interop/simulators/test_astra.py"
+CHAKRA = from_tests(
+    "interop/traces/test_chakra.py",
+    "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500, is_cpu_op=0), "
+    "node(8, 7, name='b', waits=[7], ctrl=[10, 7], comm_type=0, comm_size=4096, involved_dim=[1, 0]), "
+    "node(9, 6, ctrl=[8], comm_src=1, comm_size=5), node(11, 4, num_ops=1000, tensor_size=64))",
+    "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500))",
+)
+TORCH = "interop/traces/test_torch_traces.py"
+KINETO = from_tests(TORCH, "json.dumps(PROFILE)")
+EXECUTION = from_tests(TORCH, "json.dumps(EXECUTION)")
+TIMELINE = from_tests(
+    "interop/traces/test_kineto.py",
+    "json.dumps({'traceEvents': [launch(1, 0), launch(2, 2), launch(3, 3), kernel('g', 10, 10, correlation=1), "
+    "nccl('AllReduce_Sum_bf16', 25, 30, 1000, 1000, correlation=2), kernel('adam', 60, 5, correlation=3)]})",
+)
+PROGRAM = from_tests(
+    "interop/traces/test_pytorch_trace.py",
+    "json.dumps({'schema': '1.1.0-chakra.0.0.4', 'nodes': [collective(9, '_reduce_scatter_base', 100, 25), "
+    "collective(5, 'all_gather_into_tensor_coalesced', 25, 50, pg_name='7'), groups(2, [{'pg_name': '0', 'ranks': [], "
+    "'group_size': 4}, {'pg_name': '7', 'ranks': [0, 2], 'group_size': 2}])]})",
+)
+
+
+def packed() -> list[str | bytes]:
+    import gzip
+
+    texts = [text.encode() for text in (*KINETO(), *EXECUTION(), *TIMELINE(), *PROGRAM()) if isinstance(text, str)]
+    return [*texts, *(gzip.compress(text, mtime=0) for text in texts)]
+
+
+of_file("interop.simulators.astra_network.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
+of_file("interop.simulators.astra_network.read_logical_topology", "json", words('{"logical-dims": ["4", "2"]}'))
+of_file("interop.simulators.astra_system.read_system", "text", from_tests(ASTRA, "system()", "LINES"))
+of_file(
+    "interop.traces.chakra.read_trace", "bytes", CHAKRA, file="a.0.et", peak_flops=1e15, memory_Bps=1e12, sizes=(2, 2)
+)
+add(
+    "interop.traces.chakra.read_traces",
+    lambda raw, folder: called("interop.traces.chakra.read_traces")(written(raw, folder / "a.0.et").parent / "a"),
+    "bytes",
+    lambda: CHAKRA()[1:],
+)
+of_file("interop.traces.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
+of_file("interop.traces.torch_traces.read_torch_trace interop.traces.torch_traces.read_json", "bytes", packed)
+of_file("interop.traces.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
+of_file("interop.traces.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
+of_text("interop.text.xml.parse_xml", "text", lambda: fabrics("graphml")() + NCCL(), where="given")
+of_text("interop.text.yaml.parse_yaml", "yaml", lambda: LABS() + SLURM_TREES(), where="given")
+of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")
+of_text("documents.parse_toml", "toml", words('a = [1, 2.5, "b"]\n[c.d]\ne = 1979-05-27\n'), "given")
+
+# Training
+
+
+@cache
+def checkpoint() -> dict[str, bytes]:
+    """The files of a small checkpoint."""
+    from tempfile import TemporaryDirectory
+
+    import torch
+
+    from weft.runtime.checkpoints.checkpoint import Piece, save
+    from weft.runtime.core.placement import FlatRange
+
+    place = FlatRange(shape=(4,), rows=((0, 4),), columns=(0, 1), start=0, stop=4)
+    with TemporaryDirectory() as folder:
+        save(Path(folder, "a"), [Piece(name="w", values=torch.ones(4), placement=place)], STATE)
+        return {path.name: path.read_bytes() for path in Path(folder, "a").iterdir()}
+
+
+ADAM = {"rate": 1e-3, "betas": [0.9, 0.95], "epsilon": 1e-8, "weight_decay": 0.1, "warmup": 1, "steps": 9, "clip": 1.0}
+STATE = json.loads(
+    '{"step": 3, "seed": 1, "global_batch": 8, "sequence": 16, "model": "a", "data": "b", "precision": {"compute": '
+    '"fp32"}, "details": {"activation": "gelu", "norm_epsilon": 1e-5}}'
+) | {"adam": ADAM}
+
+
+def of_checkpoint(names: str, file: str) -> None:
+    """A reader of folders with a checkpoint, one of whose files is the input."""
+
+    def read(raw: bytes, folder: Path) -> object:
+        for name, data in (checkpoint() | {file: raw}).items():
+            written(data, folder / name)
+        return called(names.split()[0])(folder)
+
+    add(names, read, "json", lambda: [checkpoint()[file]])
+
+
+def sealed(raw: bytes, folder: Path) -> object:
+    """A state whose digest is right, as an attacker would write it."""
+    state = parsed(raw)
+    try:
+        digest = called("runtime.checkpoints.checkpoint._digest")(state)
+    except (TypeError, ValueError, AttributeError):
+        raise BadInput("has no digest") from None
+    whole = json.loads(checkpoint()["weft.json"]) | {"state": state, "digest": digest}
+    written(json.dumps(whole).encode(), folder / "weft.json")
+    table = called("runtime.checkpoints.checkpoint.read_state")(folder)
+    return called("runtime.run.session.State.read")(table, "given").settings()
+
+
+def metrics(raw: bytes, folder: Path) -> None:
+    with called("runtime.run.folder.metrics_file")(written(raw, folder / "metrics.jsonl"), 2):
+        pass
+
+
+def measured() -> list[str | bytes]:
+    from weft.layout.spec import Layout
+    from weft.runtime.measure.measured import Measured, Product, Rank, Sample, measured_to_json
+
+    share = {"memory_bytes": 1e10, "copy_Bps": 1e10, "best_copy_Bps": 2e10, "host_Bps": 1e10, "launch_s": 1e-6}
+    rank = Rank(name="cpu", multiprocessors=1, **share)
+    sample = Sample(axis="x", kind="all-reduce", ranks=2, bytes=4096, seconds=1e-4)
+    product = Product(precision="fp32", m=64, n=64, k=64, seconds=1e-5)
+    parts = {"samples": (sample,), "products": (product,)}
+    whole = Measured(layout=Layout(x=2), device="cpu", repeats=5, rank=rank, **parts)
+    return [measured_to_json(whole)]
+
+
+of_checkpoint("runtime.checkpoints.checkpoint.read_state", "weft.json")
+of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
+add("runtime.run.session.State.read", sealed, "json", words(json.dumps(STATE)))
+add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
+of_text("runtime.measure.measured.measured_from_json", "json", measured)
+of_tree("runtime.measure.measured.measured_from_dict", measured)
+of_file("runtime.run.data.byte_corpus", "text", words("some text"))

@@ -1,0 +1,101 @@
+"""Whatever a reader is given, it reads or refuses in words, soon and in bounded memory; and no reader is left out.
+
+A fault names a reader and a number: ``python tests/fuzz/trials.py READER NUMBER`` tries that input again, and
+``python tests/fuzz/trials.py`` prints what becomes of 10,000.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from readers import READERS
+from trials import tried
+
+import weft
+
+FEW, MANY = 8, 100_000
+ROOT = Path(weft.__file__).parent
+NAMED = re.compile(r"^(read|parse|lint|load|resolve)(_|$)|(^|_)from_(dict|json|toml|text)$")
+OPENS = {"read_text", "read_bytes", "parse_json", "parse_toml", "parse_yaml", "parse_xml"}
+"""What a function that takes somebody's file or text calls, itself or by private functions of its module."""
+
+NOT_READERS = {
+    "cli.route.PlanByDefault.parse_args": "parses the words of a command, as click does",
+    "cli.route_evaluate.evaluation": "gives lines of files to read_event",
+    "cli.route_export.export": "gives files to read_probes and read_subnet",
+    "cli.route_watch.watch": "gives lines of files to read_event",
+    "collectives.schedules.timing.resolve_active": "takes a number, or a word of an option's choices",
+    "estimation.trust.runs_from_json": "reads what Weft ships",
+    "fabric.cost.preset": "reads what Weft ships",
+    "fabric.cost.presets": "reads what Weft ships",
+    "files.read_bytes": "gives bytes as they are; readers of files go through it",
+    "files.read_text": "gives text as it is; readers of files go through it",
+    "interop.netops.srv6.lint_segments": "takes segments of srv6.lint and lint_script",
+    "records.Reader.read": "takes values of parse_json from readers that are here",
+    "routing.choice.Choice.load": "tells the load of a link",
+    "runtime.checkpoints.checkpoint.load": "read_state and read_metadata, then bytes with checksums",
+    "runtime.checkpoints.files.FolderReader.read_data": "reads bytes with checksums where read_metadata says",
+    "runtime.checkpoints.files.FolderReader.read_metadata": "gives what files.read_metadata gave",
+    "runtime.convert.state_dict.load_state_dict": "takes tensors in memory",
+    "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
+    "runtime.run.session.Session.load": "read_state and State.read, then checkpoint.load",
+    "verbs.networks.routes_of": "gives a file to routes_json.read",
+}
+"""Public functions that look like readers, and why no input is made for them."""
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Functions of a module, and methods of its public classes."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from ((f"{node.name}.{one.name}", one) for one in node.body if isinstance(one, ast.FunctionDef))
+
+
+def called(node: ast.AST) -> set[str]:
+    """Functions that a function calls by their bare names."""
+    return {one.func.id for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)}
+
+
+@cache
+def suspects() -> set[str]:
+    """Public functions that are called like readers, or that open files or texts."""
+    found = set()
+    for path in ROOT.rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        calls = {name: called(node) for name, node in functions(ast.parse(path.read_text(encoding="utf-8")))}
+        opens = {name for name, names in calls.items() if names & OPENS}
+        while (
+            more := {name for name, names in calls.items() if names & {one for one in opens if one[0] == "_"}} - opens
+        ):
+            opens |= more
+        for name in calls:
+            own = name.rpartition(".")[2]
+            if not own.startswith("_") and (NAMED.search(own) or name in opens):
+                found.add(f"{module}.{name}")
+    return found
+
+
+def test_every_reader_is_here() -> None:
+    known = {name.removeprefix("weft.") for one in READERS.values() for name in one.names}
+    missing = sorted(suspects() - known - set(NOT_READERS))
+    assert not missing, f"register them in tests/fuzz/readers.py, or say why not: {missing}"
+    gone = sorted(set(NOT_READERS) - suspects())
+    assert not gone, f"they are no readers, or are gone: {gone}"
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_few_inputs(name: str) -> None:
+    assert tried(READERS[name], range(FEW)).faults == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_many_inputs(name: str) -> None:
+    assert tried(READERS[name], range(-(-MANY // len(READERS)))).faults == {}
