@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from weft.solvers import compiling
+
 MOST_WORKERS = 8
+
+# Whether a test is the first to use a kernel depends on the tests before it; its output must not.
+compiling.heard.update((compiling.FOR_GOOD, compiling.FOR_NOW))
 
 settings.register_profile(
     "repeatable",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from weft.cli.options import tell_of_compiling
 from weft.verbs.options import Option, Options, options_of
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def takes(**records: type[Options]) -> Callable[[_Command], _Command]:
                 key: record(**{one.name: values[one.name] for one in options_of(record)})
                 for key, record in records.items()
             }
+            tell_of_compiling()
             return function(**rest, **made)
 
         options = {one.name: one for record in records.values() for one in options_of(record)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import click
 
 from weft.errors import BadInput, MissingExtra
 from weft.files import write_text, writing
+from weft.solvers import compiling
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +35,11 @@ def deliver(text: str, output: str | None) -> None:
         click.echo(text, nl=not text.endswith("\n"))
         return
     write_text(output, text)
+
+
+def tell_of_compiling() -> None:
+    """Let people know why a first run takes longer."""
+    compiling.listener = partial(click.echo, err=True)
 
 
 def check_chart(path: str | None, option: str = "--chart") -> None:

@@ -6,9 +6,7 @@ no machine code; and an index that one process writes may lead to a file that an
 
 from __future__ import annotations
 
-import os
 import pickle
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -16,6 +14,7 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from weft.solvers.compiling import FOR_GOOD, FOR_NOW, NOT_KEPT, tell
 
@@ -71,14 +70,13 @@ class SealedFiles:
     def save(self, key: tuple[Any, ...], data: Any) -> None:
         """Put data in place, whole: whoever reads meanwhile finds the old file or this one."""
         held = serialize.dumps(data)
-        handle, draft = tempfile.mkstemp(dir=self.folder, prefix=f"{self.name}.", suffix=".tmp")
+        draft = self.folder / f"{self.name}.{uuid4().hex}.tmp"
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(self._seal(key, held) + held)
-            os.replace(draft, self.path(key))
+            draft.write_bytes(self._seal(key, held) + held)
+            draft.replace(self.path(key))
         except BaseException:
             with suppress(OSError):
-                os.unlink(draft)
+                draft.unlink()
             raise
 
     def flush(self) -> None:
@@ -96,7 +94,10 @@ class _Kept(caching.FunctionCache):  # type: ignore[misc]
         self._cache_file = SealedFiles(self._cache_path, self._impl.filename_base, made_from)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = super().load_overload(sig, target_context)
+        try:
+            found = super().load_overload(sig, target_context)
+        except Exception:  # what the data refer to may have moved
+            found = None
         if found is None:
             tell(FOR_GOOD)
         return found

@@ -12,11 +12,12 @@ FOR_NOW = (
 NOT_KEPT = "The compiled kernels cannot be kept: {reason}."
 
 listener: Callable[[str], None] | None = None
-_heard: set[str] = set()
+heard: set[str] = set()
+"""What need not be said again."""
 
 
 def tell(words: str) -> None:
     """Say a line, once in the life of a process."""
-    if listener is not None and words not in _heard:
-        _heard.add(words)
+    if listener is not None and words not in heard:
+        heard.add(words)
         listener(words)
