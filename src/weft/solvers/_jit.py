@@ -12,7 +12,9 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
@@ -25,6 +27,18 @@ registry: Any = import_module("numba.core.registry")
 
 OPTIONS = {"nopython": True, "boundscheck": None, "error_model": "numpy", "_nrt": False}
 Function = TypeVar("Function", bound=Callable[..., object])
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave garbage for later: a compiler makes many objects that live until it is done."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class _PartCode(codegen.JITCodeLibrary):  # type: ignore[misc]
@@ -88,7 +102,8 @@ class Kernel(registry.CPUDispatcher):  # type: ignore[misc]
         """Machine code for some types of arguments, from disk where it is there."""
         if not self._sought:
             self._sought, self._cache = True, kept(self.py_func)
-        return super().compile(sig)
+        with _uncollected():
+            return super().compile(sig)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """How a kernel types its call of this one."""
