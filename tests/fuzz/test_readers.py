@@ -25,6 +25,7 @@ OPENS = {"read_text", "read_bytes", "parse_json", "parse_toml", "parse_yaml", "p
 """What a function that takes somebody's file or text calls, itself or by private functions of its module."""
 
 NOT_READERS = {
+    "solvers._kept.SealedFiles.load": "reads machine code whose seal matches; damaged files are tested beside it",
     "cli.route.PlanByDefault.parse_args": "parses the words of a command, as click does",
     "cli.route_evaluate.evaluation": "gives lines of files to read_event",
     "cli.route_export.export": "gives files to read_probes and read_subnet",
