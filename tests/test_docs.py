@@ -37,6 +37,7 @@ from weft.layout.spec import AXES, FIELDS, Layout
 from weft.model.huggingface import MODEL_TYPES
 from weft.model.megatron_args import _REFUSED
 from weft.search import SPACES
+from weft.solvers import compiling
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -344,6 +345,7 @@ def test_differences_are_seen() -> None:
 
 
 def _refresh() -> None:
+    compiling.heard.update((compiling.FOR_GOOD, compiling.FOR_NOW))  # as conftest.py does
     for path in PAGES:
         old = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder, workplace(Path(folder) / "work"):
