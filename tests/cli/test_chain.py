@@ -34,6 +34,7 @@ def as_json(weft: Run, *arguments: str) -> dict:
 
 
 def test_a_plan_goes_through_every_verb(weft: Run, planned: Path) -> None:
+    pytest.importorskip("torch")
     plan = ("--plan", str(planned / "plan.json"))
     document = json.loads((planned / "plan.json").read_text())
     first = document["layouts"][0]

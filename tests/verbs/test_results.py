@@ -25,6 +25,7 @@ from weft.verbs.validate import ValidateOptions
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Result]:
+    pytest.importorskip("torch")
     return {
         "plan": weft.plan("gpt2-124m", "a100-8", top=30, variants=True),
         "estimate": weft.estimate("gpt2-124m", "a100-8", "x=2", tokens="10B", mtbf="5y"),
