@@ -154,7 +154,8 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> 
                     file.flush()
                     os.fsync(file.fileno())
             partial.chmod(_mode(target, directory=True))
-            sync_folder(partial)
+            for place in {(partial / name).parent for name in files} | {partial}:
+                sync_folder(place)
             _take_place(partial, target)
             sync_folder(target.parent)
         finally:
@@ -191,7 +192,11 @@ def _take_place(partial: Path, target: Path) -> None:
     if exchange is None or exchange(_HERE, os.fsencode(partial), _HERE, os.fsencode(target), _EXCHANGE) != 0:
         old = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
         os.rename(target, old)
-        os.rename(partial, target)
+        try:
+            os.rename(partial, target)
+        except OSError:
+            os.rename(old, target)
+            raise
         shutil.rmtree(old, ignore_errors=True)
 
 
