@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -11,7 +12,7 @@ from weft.report.pictures.charts import COLOURS, INK, Chart, data, finished, lin
 from weft.report.tables.route_evaluation import workload_words
 
 if TYPE_CHECKING:
-    from weft.simulation.routes.evaluation import Evaluation
+    from weft.simulation.routes.evaluation import Evaluation, Row
 
 _GREY = COLOURS[-1]
 _BAR, _GAP, _HIGH, _WIDEST = 30, 24, 220, 1180
@@ -32,7 +33,7 @@ def evaluation_chart(evaluation: Evaluation) -> Chart:
     workloads = list(dict.fromkeys(row.workload.name for row in rows))
     routers = list(dict.fromkeys(row.replay.router for row in rows))
     failed = list(dict.fromkeys(row.failed_spines for row in rows))
-    width = len(failed) * (len(routers) * _BAR + _GAP)
+    width = len(failed) * _step(routers)
     highest = max(float(row.replay.mean_s.mean()) for row in rows)
     scale = linear(0, 1.12 * highest)
     colours = [_GREY, *COLOURS[:-1]]
@@ -44,28 +45,7 @@ def evaluation_chart(evaluation: Evaluation) -> Chart:
     plots = []
     for name in workloads:
         chosen = [row for row in rows if row.workload.name == name]
-        bars = alt.Chart(
-            data(
-                {
-                    "failed": row.failed_spines,
-                    "router": row.replay.router,
-                    "seconds": (value := float(row.replay.mean_s.mean())),
-                    "words": _figure(value),
-                    "ratio": f"{row.replay.ratio.mean():.3f}",
-                }
-                for row in chosen
-            )
-        ).encode(
-            x=alt.X(
-                "failed:O",
-                title="failed spines",
-                sort=failed,
-                axis=alt.Axis(labelAngle=0),
-                scale=alt.Scale(paddingInner=_GAP / (width / len(failed)), paddingOuter=0.1),
-            ),
-            xOffset=alt.XOffset("router:N", sort=routers, scale=alt.Scale(domain=routers)),
-            y=alt.Y("seconds:Q", title="mean all-reduce (s)", scale=scale, axis=alt.Axis(tickCount=6)),
-        )
+        bars = _bars(chosen, failed, routers, scale)
         best = alt.Chart(data([{"best": float(chosen[0].replay.alone_s.mean()), "line": "no collision"}]))
         layers = alt.layer(
             bars.mark_bar().encode(
@@ -91,6 +71,38 @@ def evaluation_chart(evaluation: Evaluation) -> Chart:
     chart = alt.concat(*plots, columns=across, spacing=28).resolve_legend(color="shared", strokeDash="shared")
     subtitle = f"{evaluation.fabric}, mean over {evaluation.epochs} epochs and all jobs"
     return finished(chart, "All-reduce time by router", subtitle)
+
+
+def _step(routers: Sequence[str]) -> int:
+    """Pixels of a group of bars and the gap beside it."""
+    return len(routers) * _BAR + _GAP
+
+
+def _bars(rows: Sequence[Row], failed: Sequence[int], routers: Sequence[str], scale: alt.Scale) -> alt.Chart:
+    """Where the bars of a workload stand, and what they say."""
+    points = alt.Chart(
+        data(
+            {
+                "failed": row.failed_spines,
+                "router": row.replay.router,
+                "seconds": (value := float(row.replay.mean_s.mean())),
+                "words": _figure(value),
+                "ratio": f"{row.replay.ratio.mean():.3f}",
+            }
+            for row in rows
+        )
+    )
+    return points.encode(
+        x=alt.X(
+            "failed:O",
+            title="failed spines",
+            sort=failed,
+            axis=alt.Axis(labelAngle=0),
+            scale=alt.Scale(paddingInner=_GAP / _step(routers), paddingOuter=0.1),
+        ),
+        xOffset=alt.XOffset("router:N", sort=routers, scale=alt.Scale(domain=routers)),
+        y=alt.Y("seconds:Q", title="mean all-reduce (s)", scale=scale, axis=alt.Axis(tickCount=6)),
+    )
 
 
 def _figure(seconds: float) -> str:
