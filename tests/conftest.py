@@ -1,7 +1,7 @@
 """How tests run: on the cores there are, and with the same examples every time.
 
 Folders run on all cores (at most 8); a named file or test runs in this process, which starts faster, and so does
-everything with ``-n 0``, ``--pdb`` or ``-p no:xdist``.
+everything with ``-n 0``, ``--pdb`` or ``-p no:xdist``.  The tests of a file share a process, and its fixtures.
 
 ``slow_but(n)`` lets the first n cases of a test run by default; the others are slow.
 A test states ``max_examples`` only where an example is dear.  Hypothesis has no deadline, since machines are shared.
@@ -11,6 +11,7 @@ A test states ``max_examples`` only where an example is dear.  Hypothesis has no
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,7 +27,7 @@ settings.register_profile(
     "repeatable",
     derandomize=True,
     deadline=None,
-    max_examples=30,
+    max_examples=15,
     print_blob=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.large_base_example],
 )
@@ -45,6 +46,19 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if all(Path(word).is_dir() for word in config.args):
         option.numprocesses = min(os.cpu_count() or 1, MOST_WORKERS)
         option.dist = "loadgroup"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal whole files; the tests of a group are dealt as one file."""
+    from xdist.scheduler.loadgroup import LoadGroupScheduling
+
+    class FileScheduling(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope = super()._split_scope(nodeid)
+            return nodeid.partition("::")[0] if scope == nodeid else scope
+
+    return FileScheduling(config, log) if config.option.dist == "loadgroup" else None
 
 
 @pytest.hookimpl(tryfirst=True)

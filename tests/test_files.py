@@ -120,6 +120,7 @@ def crashes(*arguments: object) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_program_killed_before_any_line_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     found = crashes("lines", tmp_path)
     assert {one["what"] for one in found if one["old"]} == {"file", "folder"}

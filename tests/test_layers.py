@@ -65,17 +65,24 @@ def package_of(module: str) -> str:
 
 
 @cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """The imports, conditions and calls of a file, parsed once for all tests."""
+    kinds = ast.Import | ast.ImportFrom | ast.If | ast.Call
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, kinds)]
+
+
+@cache
 def imported(module: str) -> frozenset[str]:
     """Modules of the library that one imports, at its top or within functions; not for types alone."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    nodes = nodes_of(MODULES[module])
     for_types = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         for inner in ast.walk(node)
     }
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in for_types:
             continue
         if isinstance(node, ast.Import):
@@ -134,8 +141,7 @@ def test_imports_go_down_only():
 
 def types_only(module: str) -> set[str]:
     """Packages whose types a module names: these count for layers, not for circles."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in nodes_of(MODULES[module]) if isinstance(node, ast.ImportFrom)]
     return {node.module.split(".")[1] for node in nodes if node.module and node.module.startswith("weft.")}
 
 
@@ -184,7 +190,7 @@ def test_no_dangerous_calls():
     found = []
     for path in sorted(ROOT.rglob("*.py")):
         unsafe = modules - readers.get(path, set())
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in forbidden:
                 found.append(f"{path.name}:{node.lineno} {node.func.id}")
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -57,6 +57,7 @@ def test_a_plan_goes_through_every_verb(weft: Run, planned: Path) -> None:
     assert "rank 0" in out.lower()
 
 
+@pytest.mark.slow
 def test_routes_of_a_plan_carry_its_iteration(weft: Run, planned: Path, tmp_path: Path) -> None:
     """What weft route writes for a plan, weft simulate takes; its own routers do the same."""
     plan, routes = ("--plan", str(planned / "cut.json")), tmp_path / "routes.json"
@@ -85,6 +86,7 @@ def test_routes_of_a_plan_carry_its_iteration(weft: Run, planned: Path, tmp_path
     assert (twice[0], "--routing spray" in twice[2]) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_placement_goes_through_simulate_and_route(weft: Run, planned: Path, tmp_path: Path) -> None:
     plan, hosts = ("--plan", str(planned / "cut.json")), tmp_path / "hosts"
     hosts.write_text("".join(f"host-{number} slots=8\n" for number in range(4)))
@@ -103,6 +105,7 @@ def test_a_placement_goes_through_simulate_and_route(weft: Run, planned: Path, t
         assert "line 2: unknown host or accelerator 'host-7'" in err
 
 
+@pytest.mark.slow
 def test_several_plans_on_one_fabric(weft: Run, planned: Path, tmp_path: Path) -> None:
     """Two jobs of 32 on 64 accelerators: one behind the other, or interleaved host by host."""
     plans = ("--plan", str(planned / "cut.json"), "--plan", str(planned / "plan.json"), "--rank", "1", "--rank", "2")

@@ -55,6 +55,7 @@ def test_an_iteration_stands_beside_the_closed_form(weft: Run, tmp_path) -> None
     assert timeline.stat().st_size > 100
 
 
+@pytest.mark.slow
 def test_design_compares_networks(weft: Run) -> None:
     code, out, _ = weft(
         *("design", "llama-3.2-1b", "h100-64", "--layout", "tp=2,dp=32,sp", "--batch", "64"),

@@ -58,6 +58,7 @@ def test_json_says_what_the_routers_reach(jobs: Path) -> None:
     assert again.output == result.output
 
 
+@pytest.mark.slow
 def test_csv_chart_and_file(jobs: Path, tmp_path: Path) -> None:
     chart, output = tmp_path / "times.svg", tmp_path / "times.csv"
     result = run(

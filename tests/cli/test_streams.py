@@ -36,7 +36,7 @@ def test_output_that_cannot_be_written_is_told_once(shell: str, reason: str, unb
     assert ended(program) == (2, f"Error: the output cannot be written: {reason}\n")
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_disk_that_fills_halfway_is_told(tmp_path: Path, unbuffered: str) -> None:
     """The largest file that the program may write stands for the room on the disk."""

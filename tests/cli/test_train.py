@@ -57,6 +57,7 @@ def test_a_step_line_per_step_and_metrics(tmp_path):
         assert record["axes"] == []
 
 
+@pytest.mark.slow
 def test_learns_a_text(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 200, encoding="utf-8")
@@ -88,6 +89,7 @@ def test_two_ranks_issue_what_was_predicted(tmp_path, capfd):
     assert losses(out / "metrics.jsonl") == pytest.approx(losses(alone), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_plan_and_a_described_machine(tmp_path):
     plan, machine = tmp_path / "plan.json", tmp_path / "machine.toml"
     machine.write_text(
@@ -106,6 +108,7 @@ def test_a_plan_and_a_described_machine(tmp_path):
     assert "%" in output.split("tokens/s")[1]
 
 
+@pytest.mark.slow
 def test_a_trace_opens_as_json(tmp_path):
     profile = tmp_path / "profile.json"
     weft("train", "tiny-gpt", *SMALL, "--steps", "1", "--profile", str(profile))
@@ -204,6 +207,7 @@ def test_the_best_loss_is_told_where_it_is_known():
     assert _synthetic(8) == "synthetic (a Markov chain)"
 
 
+@pytest.mark.slow
 def test_a_folder_with_checkpoints_is_not_begun_anew(tmp_path):
     common = ["train", "tiny-gpt", *SMALL, "--steps", "1", "--out", str(tmp_path)]
     weft(*common)
@@ -218,6 +222,7 @@ def test_a_folder_with_checkpoints_is_not_begun_anew(tmp_path):
 # Ends of runs -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_saves_nothing(tmp_path, monkeypatch):
     """Good checkpoints stay the last ones, and metrics hold numbers only."""
     out = tmp_path / "out"
@@ -240,6 +245,7 @@ def test_a_run_that_diverges_saves_nothing(tmp_path, monkeypatch):
     assert len(losses(out / "metrics.jsonl")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["x=1", pytest.param("x=2", marks=pytest.mark.slow)])
 def test_nobody_reads_on(layout):
     arguments = ["train", "tiny-gpt", *SMALL, "--steps", "200", "--layout", layout]
@@ -261,6 +267,7 @@ def test_metrics_into_a_closed_pipe_are_no_bad_input(tmp_path, monkeypatch):
     assert "Error" not in result.output
 
 
+@pytest.mark.slow
 def test_the_trace_comes_after_the_last_checkpoint(tmp_path, monkeypatch):
     profile, out = tmp_path / "profile.json", tmp_path / "out"
 
@@ -286,6 +293,7 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path):
         weft("train", "tiny-gpt", *SMALL, "--out", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_what_has_changed_is_said_and_metrics_hold_each_step_once(tmp_path):
     common = ["train", "tiny-gpt", *SMALL, "--out", str(tmp_path)]
     weft(*common, "--steps", "2")
@@ -323,6 +331,7 @@ def one_more(*arguments, **more):
     return Counter([Issue("all-reduce", ("x",), 1, 4)])
 
 
+@pytest.mark.slow
 def test_other_collectives_than_predicted_are_a_failure(monkeypatch):
     monkeypatch.setattr("weft.verbs.train_rank.step_collectives", one_more)
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--steps", "1", "--compare"])
@@ -339,6 +348,7 @@ def test_a_dry_run_says_what_was_traced():
     assert "Traced with 1 and 2 micro-batches, from which those of 32 follow exactly." in output
 
 
+@pytest.mark.slow
 def test_a_plan_names_what_can_be_trained(tmp_path):
     from weft.layout.trainable import check_runnable
     from weft.verbs.read import read_plan
@@ -361,6 +371,7 @@ def test_a_plan_names_what_can_be_trained(tmp_path):
     assert "equal to the prediction" in weft("train", "--plan", str(runnable), "--dry-run")
 
 
+@pytest.mark.slow
 def test_a_configuration_says_how_it_computes(tmp_path):
     config = tmp_path / "config.json"
     values = {

@@ -92,7 +92,7 @@ def test_calibration(weft, runs: str, tmp_path: Path) -> None:
     assert "gemm_efficiency = 7" in err
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["svg", "png", "html"])
 def test_plot(weft, runs: str, tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("altair")

@@ -77,6 +77,7 @@ def hops(size, *, closed):
     return crossed, longest
 
 
+@pytest.mark.slow_but(20)
 @pytest.mark.parametrize("size", SIZES)
 def test_an_all_to_all_around_a_ring_crosses_links_evenly(size):
     crossed, longest = hops(size, closed=True)
@@ -87,6 +88,7 @@ def test_an_all_to_all_around_a_ring_crosses_links_evenly(size):
         assert np.ptp(crossed) == 0
 
 
+@pytest.mark.slow_but(20)
 @pytest.mark.parametrize("size", SIZES)
 def test_an_all_to_all_along_a_line_is_held_by_its_middle(size):
     crossed, longest = hops(size, closed=False)

@@ -90,6 +90,7 @@ def test_line_all_reduce_is_its_two_halves():
         assert whole.steps == messages("all-reduce", "line", size).count
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("kind", ["ring", "line"])
 def test_all_to_all_on_shortest_paths(kind):
     """Blocks go the shorter way around, and both ways where they are equal; the busiest link counts."""

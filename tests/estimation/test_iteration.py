@@ -110,6 +110,7 @@ works = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow_but(1)
 @works
 def test_random_layouts_cover_every_switch(name: str) -> None:
     sample = layouts(name)
@@ -117,6 +118,7 @@ def test_random_layouts_cover_every_switch(name: str) -> None:
         assert len({getattr(layout, field) for layout in sample}) > 1, field
 
 
+@pytest.mark.slow_but(1)
 @works
 def test_parts_add_up(name: str) -> None:
     found = results(name)
@@ -126,6 +128,7 @@ def test_parts_add_up(name: str) -> None:
     assert np.allclose(memory, found.memory_bytes, rtol=1e-12)
 
 
+@pytest.mark.slow_but(1)
 @works
 def test_everything_is_finite_and_not_negative(name: str) -> None:
     for column, values in flat(results(name)).items():
@@ -142,7 +145,7 @@ def test_never_faster_than_the_lower_bound(name: str) -> None:
     assert (found.iteration_s >= found.lower_bound_s).all()
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @works
 def test_a_table_equals_single_layouts_bit_for_bit(name: str) -> None:
     estimator, together = Estimator(job(name), cluster()), flat(results(name))
@@ -152,6 +155,7 @@ def test_a_table_equals_single_layouts_bit_for_bit(name: str) -> None:
             assert values[0] == together[column][i], (column, layouts(name)[i])
 
 
+@pytest.mark.slow_but(1)
 @works
 def test_order_and_batches_do_not_matter(name: str) -> None:
     estimator, together = Estimator(job(name), cluster()), flat(results(name))
@@ -255,6 +259,7 @@ def test_zero_stages_save_memory(name: str) -> None:
         assert (less.memory_bytes <= more.memory_bytes * (1 + 1e-12)).all()
 
 
+@pytest.mark.slow_but(1)
 @works
 def test_recomputation_saves_memory_and_costs_time(name: str) -> None:
     """Selective against none; full needs a block's working space, which stages of one layer do not save."""

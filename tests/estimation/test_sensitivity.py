@@ -25,6 +25,7 @@ def speedups(layout: Layout) -> dict[str, float]:
     return {one.change: one.speedup for one in sensitivities(JOB, load_cluster("h100-64"), layout)}
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_faster_hardware_never_hurts_and_never_gains_more_than_its_factor(layout: Layout) -> None:
     found = speedups(layout)
@@ -35,6 +36,7 @@ def test_faster_hardware_never_hurts_and_never_gains_more_than_its_factor(layout
             assert 1 - 1e-12 <= speedup <= 2
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_speedup_is_the_ratio_of_times(layout: Layout) -> None:
     base = estimate(JOB, load_cluster("h100-64"), [layout])[0].iteration_s

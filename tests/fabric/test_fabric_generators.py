@@ -68,6 +68,7 @@ PUBLISHED = [
 """Rail-only (arXiv 2307.12169v1), table 2, K = 256: accelerators, radix, switches and transceivers."""
 
 
+@pytest.mark.slow_but(4)
 @pytest.mark.parametrize(("count", "radix", "clos_sw", "rail_sw", "clos_tr", "rail_tr"), PUBLISHED)
 def test_published_counts(count, radix, clos_sw, rail_sw, clos_tr, rail_tr):
     options = {"radix": radix, "bandwidth_Bps": NIC, "scale_up": domain(256)}

@@ -114,6 +114,7 @@ def some_pairs(fabric: Fabric, count: int = 14) -> list[tuple[int, int]]:
     return [(0, 1), (0, fabric.accelerators - 1), (5, 2), *drawn]
 
 
+@pytest.mark.slow_but(8)
 @pytest.mark.parametrize("name", SMALL)
 def test_paths_are_those_of_networkx(name):
     fabric = SMALL[name]
@@ -203,6 +204,7 @@ def test_published_counts_of_paths():
     assert len(paths.every(0, 1023, limit=10)) == 10
 
 
+@pytest.mark.slow
 def test_huge_counts_need_no_enumeration():
     paths = Paths(torus.hypercube(12, bandwidth_Bps=NIC))
     assert paths.count(0, 4095) == 479001600
@@ -324,6 +326,7 @@ def test_relayed_flows_to_one_target_equal_flow_by_flow(mode):
         np.testing.assert_allclose(together.usage[here], alone.usage)
 
 
+@pytest.mark.slow
 def test_routes_are_equal_across_processes():
     code = (
         "import numpy as np; from weft.fabric.families import clos; from weft.fabric.paths import routes;"
@@ -336,6 +339,7 @@ def test_routes_are_equal_across_processes():
     assert printed.strip() == str(routes(fabric, here, (here + 20) % 54, seed=3).links.tolist())
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("build", [clos.build, rail.optimized, rail.only])
 def test_large_permutation_is_routed_soon(build):
     fabric = build(16384, **options(8, radix=64))

@@ -122,6 +122,7 @@ def test_long_cells(tmp_path: Path, column: str) -> None:
     assert len(weft.validate(path).rows) == 1
 
 
+@pytest.mark.slow
 def test_many_runs(tmp_path: Path) -> None:
     """Rows of a published table again and again, under other names."""
     header, *rows = (TESTS / "cli" / "published_runs.csv").read_text().splitlines()
@@ -133,6 +134,7 @@ def test_many_runs(tmp_path: Path) -> None:
     assert found.headline == pytest.approx(weft.validate(TESTS / "cli" / "published_runs.csv").headline, rel=0.01)
 
 
+@pytest.mark.slow
 def test_many_families() -> None:
     rows = [Skipped(name=str(i), family=f"f{i}", reason="none") for i in range(20_000)]
     nothing = np.zeros(0)

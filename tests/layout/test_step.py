@@ -573,7 +573,7 @@ SOFTWARES_DRAWN = pytest.mark.parametrize(
 )
 RARE = [HealthCheck.filter_too_much, HealthCheck.too_slow]
 """Most random layouts break a rule."""
-FEW = settings(max_examples=15, suppress_health_check=RARE)
+FEW = settings(max_examples=5, suppress_health_check=RARE)
 MANY = settings(max_examples=150, suppress_health_check=RARE)
 
 

@@ -189,6 +189,7 @@ def test_empty_and_large_texts() -> None:
             parse_arguments(text)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     ("text", "size"),
     [

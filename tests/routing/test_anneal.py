@@ -13,6 +13,7 @@ from weft.routing.routers import _energy, _place, anneal
 from weft.routing.traffic import job_traffic
 
 
+@pytest.mark.slow_but(3)
 @pytest.mark.parametrize("seed", range(10))
 def test_flows_to_a_host_share_a_path_number_that_only_swaps_gave(seed, kit):
     fabric, traffic = kit.random_case(seed, 40, fabric=kit.ALL["two tiers"])
@@ -30,6 +31,7 @@ def test_flows_to_a_host_share_a_path_number_that_only_swaps_gave(seed, kit):
     assert np.all(np.bincount(numbers, minlength=4) <= before)
 
 
+@pytest.mark.slow_but(3)
 @pytest.mark.parametrize("seed", range(10))
 def test_it_ends_no_worse_than_it_began(seed, kit):
     fabric, traffic = kit.random_case(seed, 40)
@@ -63,6 +65,7 @@ def test_one_destination_has_nothing_to_swap(kit):
     kit.assert_paths(fabric, traffic, found.routes)
 
 
+@pytest.mark.slow_but(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_of_few_destinations_it_finds_the_least_energy(seed, kit):
     """Every order of the numbers that the destinations begin with, tried."""

@@ -40,6 +40,7 @@ def least_by_links(fabric, traffic, kit):
     return float(model.val(least))
 
 
+@pytest.mark.slow_but(12)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_linear_program_is_that_of_flow_conservation(seed, kit):
     fabric, traffic = kit.random_case(seed, 10, equal=seed % 2 == 0)
@@ -52,6 +53,7 @@ def test_the_linear_program_is_that_of_flow_conservation(seed, kit):
     assert np.bincount(paths.owner, rates, len(paths.count)) == pytest.approx(carried)
 
 
+@pytest.mark.slow_but(20)
 @pytest.mark.parametrize("seed", range(60))
 def test_bounds_are_in_order_and_below_the_optimum(seed, kit):
     fabric, traffic = kit.random_case(seed, 7, equal=seed % 2 == 0)
@@ -79,6 +81,7 @@ def test_bounds_hold_where_links_between_switches_have_another_speed(seed, kit):
     assert max(closed_bound(asked), fluid) <= best * (1 + 1e-6)
 
 
+@pytest.mark.slow_but(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_closed_form_is_the_optimum_of_equal_flows_on_two_tiers(seed, kit):
     draw = np.random.default_rng(seed)
@@ -105,6 +108,7 @@ def test_too_large_a_program_is_not_solved(kit):
     assert paths_of(asked, most=3) is None
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_proves_its_bound(kit):
     for seed in range(16):
         fabric, traffic = kit.random_case(seed, 25, equal=False)

@@ -106,7 +106,7 @@ def test_a_chain_displaces_where_no_single_move_helps():
     assert choice.congestion == pytest.approx(1.0)
 
 
-@pytest.mark.slow_but(8)
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_repair_of_unequal_flows_is_within_5_percent_of_the_linear_program(seed, kit):
     """Every host sends to a few others in one round, unequal amounts: several flows on each link."""
@@ -124,6 +124,7 @@ def test_repair_of_unequal_flows_is_within_5_percent_of_the_linear_program(seed,
     assert found.gap <= 0.05
 
 
+@pytest.mark.slow_but(10)
 @pytest.mark.parametrize("seed", range(30))
 def test_repair_is_near_the_optimum_of_few_flows(seed, kit):
     fabric, traffic = kit.random_case(seed, 7, equal=seed % 2 == 0)
@@ -132,6 +133,7 @@ def test_repair_is_near_the_optimum_of_few_flows(seed, kit):
     assert kit.least_congestion(asked) * (1 - 1e-9) <= found <= 1.1 * kit.least_congestion(asked)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("name", ["torus", "torus of domains", "rail-only"])
 def test_search_ends_where_no_bound_is_known(name, kit):
     """Halving the way to a bound of 0 would never end."""

@@ -33,6 +33,7 @@ def delta(left, right):
     return max(np.bincount(left).max(), np.bincount(right).max()) if len(left) else 0
 
 
+@pytest.mark.slow
 def test_ten_thousand_multigraphs_need_no_more_colours_than_their_busiest_vertex():
     draw, cases = np.random.default_rng(0), 0
     while cases < 10_000:
@@ -50,7 +51,7 @@ def test_ten_thousand_multigraphs_need_no_more_colours_than_their_busiest_vertex
             assert links.max() <= -(-delta(left, right) // parts)
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("spines", [1, 2, 3, 4, 5, 6])
 def test_ten_thousand_multigraphs_placed_greedily_stay_within_twice_their_bound(spines):
     """Leaves of one network in groups, a multigraph on each: greedy's loads in a group depend on it alone."""

@@ -9,6 +9,7 @@ from weft.routing.problem import problem
 from weft.routing.routers import route_exact, route_greedy, route_repaired, solve_ilp
 
 
+@pytest.mark.slow_but(12)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_optimum_of_few_flows_is_that_of_every_choice_tried(seed, kit):
     fabric, traffic = kit.random_case(seed, 7, equal=seed % 2 == 0)

@@ -33,6 +33,7 @@ def test_rates_are_max_min_fair(seed, kit):
         )
 
 
+@pytest.mark.slow_but(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_equal_flows_are_at_least_as_fast_as_congestion_says(seed, kit):
     fabric, traffic = kit.random_case(seed, 40)

@@ -54,7 +54,7 @@ def test_splitting_in_two_halves_a_collision_of_three_flows():
     assert (sprayed.alpha, sprayed.alpha_bound) == (pytest.approx(1.5), pytest.approx(1.5))
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_any_kind_of_bound_holds_for_any_router(bound, kit):
     for seed in range(8):

@@ -63,7 +63,7 @@ def test_over_a_rail_they_are_its_shortest_paths(kit):
     assert sorted(nodes_of(fabric, path) for path in direct) == sorted(expected)
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RAILS)
 @pytest.mark.parametrize("equal", [True, False])
 def test_routes_over_rails_are_valid_and_no_worse_than_the_targets_rail_alone(name, equal, kit):

@@ -33,7 +33,7 @@ def applies(router, asked):
     return True
 
 
-@pytest.mark.slow_but(22)
+@pytest.mark.slow_but(12)
 @pytest.mark.parametrize("router", CHOOSING)
 @pytest.mark.parametrize("seed", range(8))
 def test_routes_are_valid_repeatable_and_counted(router, seed, kit):
@@ -133,6 +133,7 @@ def spines_of(fabric, routes, kit):
     ]
 
 
+@pytest.mark.slow_but(12)
 @pytest.mark.parametrize("seed", range(40))
 def test_greedy_chooses_as_its_definition_does(seed, kit):
     draw = np.random.default_rng(seed)
@@ -173,6 +174,7 @@ def test_greedy_is_optimal_for_small_jobs_alone_in_any_order(seed, spines_down, 
         assert (found.alpha, found.jobs[0].slowdown) == (1.0, pytest.approx(1.0))
 
 
+@pytest.mark.slow_but(6)
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("down", [0, 4])
 def test_greedy_is_within_twice_the_optimum_and_repair_reaches_it(seed, down, spines_down, kit):
@@ -241,6 +243,7 @@ def test_one_job_with_spines_down(down, ecmp, workload, spines_down):
         assert found.jobs[0].alone_s == pytest.approx(1.17333, rel=1e-5)
 
 
+@pytest.mark.slow_but(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_best_router_is_no_worse_than_greedy(seed, kit):
     fabric, traffic = kit.random_case(seed, 40)

@@ -29,6 +29,7 @@ def test_the_ways_of_a_flow_are_its_shortest_paths(network, kit):
         assert set(found) == set(every.every(*ends))
 
 
+@pytest.mark.slow_but(20)
 @pytest.mark.parametrize("seed", range(60))
 def test_the_ways_on_any_clos_are_its_shortest_paths_up_and_down(seed, kit):
     fabric, traffic = kit.random_case(seed, 12)

@@ -23,6 +23,7 @@ def study(**changes: object):
     return design(JOB, CLUSTER, ("rail-only", "rail-optimized", "fat-tree"), options)
 
 
+@pytest.mark.slow
 def test_rail_only_is_as_fast_for_less() -> None:
     """A10: rail-aligned training sends nothing between rails, and takes the same time without spines."""
     only, optimized, tree = study().designs
@@ -43,6 +44,7 @@ def test_bills_are_those_of_the_built_fabrics() -> None:
         assert one.usd_per_speed == one.bill.usd * one.closed_form_s
 
 
+@pytest.mark.slow
 def test_hashed_routes_are_never_faster_than_sprayed_ones() -> None:
     sprayed, hashed = study(failures=False), study(failures=False, routing="ecmp")
     for a, b in zip(sprayed.designs, hashed.designs, strict=True):
@@ -84,6 +86,7 @@ def test_a_nic_is_the_way_out_of_an_accelerator() -> None:
     assert fabric.capacity_Bps[link] == CLUSTER.tiers[1].bandwidth_Bps
 
 
+@pytest.mark.slow
 def test_domain_sizes() -> None:
     wider = with_domain(CLUSTER, 16)
     assert (wider.tiers[0].size, wider.count) == (16, 64)

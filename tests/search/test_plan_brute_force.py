@@ -243,7 +243,7 @@ def test_plan_is_the_sorted_brute_force(name: str) -> None:
     assert found.feasible == len(found.layouts)
 
 
-@pytest.mark.slow_but(3)
+@pytest.mark.slow_but(1)
 @cases
 def test_the_best_is_confirmed_by_single_estimates(name: str) -> None:
     case = CASES[name]
@@ -254,7 +254,7 @@ def test_the_best_is_confirmed_by_single_estimates(name: str) -> None:
     assert found.layouts[0].iteration_s == feasible(name)[0][0]
 
 
-@pytest.mark.slow_but(2)
+@pytest.mark.slow_but(1)
 @cases
 def test_pareto_is_that_of_the_brute_force(name: str) -> None:
     case = CASES[name]
@@ -284,7 +284,7 @@ def test_best_of_each_mesh(name: str) -> None:
     assert got == best
 
 
-@pytest.mark.slow_but(5)
+@pytest.mark.slow_but(1)
 @cases
 def test_counts_add_up(name: str) -> None:
     case = CASES[name]
@@ -297,6 +297,7 @@ def test_counts_add_up(name: str) -> None:
     assert found.feasible + counts.get("does-not-fit", 0) == rows
 
 
+@pytest.mark.slow
 def test_hopeless_layouts_are_counted_but_not_timed() -> None:
     case = CASES["large-8-tight"]
     found = plan(case.job, cluster("large-8-tight"), space=case.space, top=1)
@@ -304,6 +305,7 @@ def test_hopeless_layouts_are_counted_but_not_timed() -> None:
     assert found.feasible < found.evaluated < found.feasible + unfit
 
 
+@pytest.mark.slow
 def test_cases_exercise_what_they_mean_to() -> None:
     """Some layouts do not fit; the wide and expert spaces turn their own knobs."""
     for name in ("gpt-8", "gqa-4-with-y", "moe-4"):

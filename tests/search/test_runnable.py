@@ -23,7 +23,7 @@ def runs(job, layout):
     return True
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cluster", "space"), [("tiny-llama", "h100-8", "standard"), ("tiny-gpt", "h100-2", "wide")]
 )

@@ -88,16 +88,18 @@ def test_wider_spaces_find_nothing_slower() -> None:
     assert best[2] <= best[1]
 
 
+@pytest.mark.slow
 def test_searches_are_deterministic() -> None:
     assert search(top=20) == search(top=20)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("top", [1, 3, 50])
 def test_a_shorter_list_is_the_head_of_a_longer(top: int) -> None:
     assert search(top=top).layouts == search(top=200).layouts[:top]
 
 
-@pytest.mark.slow_but(3)
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     ("fixed", "maximum"),
     [
@@ -142,6 +144,7 @@ def test_impossible_searches_come_back_empty(fixed: dict[str, int | str | bool])
     assert found.feasible == 0
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("count", "batch", "sequence"), [(6, 9, 1536), (24, 36, 3000), (8, 5, 77), (1, 3, 1)])
 def test_odd_counts_and_batches(count: int, batch: int, sequence: int) -> None:
     """No powers of two."""
@@ -205,6 +208,7 @@ def check_advice(found: Plan, cluster: Cluster) -> None:
     assert accepted == estimate(JOB, cluster, [accepted.layout])[0]
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("gigabytes", [10, 25, 40, 60])
 def test_advice_is_true(gigabytes: float) -> None:
     cluster = load_cluster("h100-8")

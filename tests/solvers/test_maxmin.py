@@ -61,6 +61,7 @@ def test_any_size(seed, flows, links, even):
     assert_solved(random_problem(np.random.default_rng(seed), flows, links, even=even))
 
 
+@pytest.mark.slow
 def test_a_large_problem():
     assert_solved(random_problem(np.random.default_rng(3), 8_000, 2_000))
 
@@ -200,6 +201,7 @@ def test_bad_problems_are_named(place, value, words):
         solve(*problem)
 
 
+@pytest.mark.slow
 def test_other_processes_find_the_same_bits():
     code = (
         "import numpy as np; from weft.solvers.maxmin import solve; r = np.random.default_rng(7);"

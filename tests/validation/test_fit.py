@@ -43,6 +43,7 @@ def quiet(_: str) -> None:
     pass
 
 
+@pytest.mark.slow
 def test_finds_the_constants_that_made_the_runs(runs) -> None:
     measured = made_with(runs, gemm=(GEMM, 0.70), passes=(PASSES, 1.6))
     found = fit(Predictor(measured), prior_tables(), (GEMM, PASSES), quiet)
@@ -63,6 +64,7 @@ def test_what_runs_do_not_tell_stays(runs) -> None:
     assert found.values[ATTENTION] == pytest.approx(before, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_an_outlier_does_not_bend_the_fit(runs) -> None:
     measured = made_with(runs, gemm=(GEMM, 0.70))
     wrong = [replace(measured[0], measured_s=10 * measured[0].measured_s), *measured[1:]]

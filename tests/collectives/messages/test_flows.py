@@ -74,6 +74,7 @@ def test_flat_algorithms_are_exact(kind, algorithm):
         prove(kind, plan(kind, algorithm, size), size)
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("algorithm", SPREAD)
 @pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "reduce-scatter"])
 def test_domain_algorithms_are_exact(kind, algorithm):

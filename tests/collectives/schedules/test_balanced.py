@@ -135,6 +135,7 @@ def test_never_slower_than_the_others(seed, active, kind):
         assert schedule.chunk_bytes.sum() == pytest.approx(asked.bytes)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, None]))
 @settings(max_examples=20)
 def test_the_order_repeats_itself(seed, active):
@@ -157,6 +158,7 @@ def test_the_order_repeats_itself(seed, active):
         assert (timed.chart.admitted_s[here[np.argsort(found[here])]] == timed.chart.admitted_s[in_order]).all()
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather"])
 def test_loads_are_those_of_the_lp(platform, kind):
     """The chunks load the dimensions as the best shares do, and the pipeline is full."""
@@ -177,6 +179,7 @@ def test_latency_is_overlapped_on_the_platforms_of_themis(platform):
             assert seconds <= 1.015 * best_shares(asked).bound_s, (name, mib)
 
 
+@pytest.mark.slow_but(8)
 @pytest.mark.parametrize("active", ["auto", None])
 @pytest.mark.parametrize(("kind", "sizes", "us"), TACOS)
 def test_all_gathers_are_not_slower_than_tacos(kind, sizes, us, active):

@@ -139,6 +139,7 @@ def test_the_bound_where_single_operations_cost_more_than_their_halves(algorithm
     assert time_schedule(balanced(asked, independent=True)).time_s >= bound_s * BELOW
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("kind", STAGE_KINDS)
 def test_dimensions_of_one_change_nothing(kind):
     alone = Dimension(size=1, kind="ring", bandwidth_Bps=1e9, latency_s=1e-6)

@@ -36,6 +36,7 @@ def sent(sizes):
     return [(size - 1) / size / prod(sizes[:i]) for i, size in enumerate(sizes)]
 
 
+@pytest.mark.slow
 @given(networks)
 def test_verdicts_say_whether_the_baseline_waits_for_the_outer_dimension(network):
     sizes, widths = network
@@ -66,6 +67,7 @@ def test_dimensions_of_one_do_not_count():
     assert provision(asked((4, 1), (100e9, 1e9))).pairs == ()
 
 
+@pytest.mark.slow
 @given(networks)
 def test_just_enough_makes_every_pair_just_enough(network):
     sizes, widths = network
@@ -101,6 +103,7 @@ def over_ideal(one):
     return best_shares(one).bandwidth_s / ideal_s(one) - 1
 
 
+@pytest.mark.slow
 @given(networks, st.sampled_from(["all-reduce", "reduce-scatter", "all-gather"]))
 def test_enough_is_enough_and_a_little_less_is_not(network, kind):
     sizes, widths = network

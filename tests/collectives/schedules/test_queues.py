@@ -190,6 +190,7 @@ def assert_same(chart, slow, operations):
     assert chart.time_s / ns == pytest.approx(max(slow.ended.values()), rel=1e-9)
 
 
+@pytest.mark.slow_but(5)
 @pytest.mark.parametrize("active", ACTIVE)
 @pytest.mark.parametrize("rule", RULES)
 @given(st.integers(0, 2**32 - 1))
@@ -216,6 +217,7 @@ def some_tasks(rng):
     return operations, dimensions, seconds, waits
 
 
+@pytest.mark.slow_but(5)
 @pytest.mark.parametrize("active", ACTIVE)
 @pytest.mark.parametrize("rule", RULES)
 @given(st.integers(0, 2**32 - 1))
@@ -248,6 +250,7 @@ def with_ties(rng):
     )
 
 
+@pytest.mark.slow_but(6)
 @pytest.mark.parametrize("active", [*ACTIVE, 64])
 @pytest.mark.parametrize("rule", RULES)
 @given(st.integers(0, 2**32 - 1), st.booleans())

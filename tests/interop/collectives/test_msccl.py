@@ -208,7 +208,7 @@ def test_flat_algorithms_are_exact(kind, algorithm):
             prove(write_msccl(made, kind, size, name="p", in_place=False), capacity=1 + size % 8, seed=size)
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "algorithm"), SPREAD)
 def test_domain_algorithms_are_exact(kind, algorithm):
     for domains, members in SHAPES:
@@ -237,6 +237,7 @@ def test_each_ring_on_its_channel():
     assert all(len(gpu.findall("tb")) == 8 for gpu in machine.gpus), "one to send and one to receive, per ring"
 
 
+@pytest.mark.slow
 def test_contiguous_blocks_travel_in_one_step():
     text = write_msccl(plan("all-reduce", "halving-doubling", 8), "all-reduce", 8, name="p")
     steps = ET.fromstring(text).findall(".//step[@type='s']")
@@ -290,6 +291,7 @@ def test_the_interpreter_sees_what_is_missing():
         prove(text.replace('"rrc"', '"r"'))
 
 
+@pytest.mark.slow
 def test_what_the_executor_cannot_run_is_refused():
     with pytest.raises(Unsupported, match="threadblocks on a rank"):
         write_msccl(plan("all-to-all", "direct", 32), "all-to-all", 32, name="p", instances=4)

@@ -239,7 +239,7 @@ def prove(text, seed=0):
     return machine
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "algorithm"), FLAT)
 def test_flat_algorithms_are_exact(kind, algorithm):
     for size in range(2, 17):
@@ -249,7 +249,7 @@ def test_flat_algorithms_are_exact(kind, algorithm):
             prove(write_mscclpp(made, kind, size, name="p", in_place=False), seed=size)
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "algorithm"), SPREAD)
 def test_domain_algorithms_are_exact(kind, algorithm):
     for domains, members in SHAPES:
@@ -258,6 +258,7 @@ def test_domain_algorithms_are_exact(kind, algorithm):
         prove(write_mscclpp(made, kind, size, name="p", domain=members, in_place=size % 2 == 0), seed=size)
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_any_order_of_threadblocks_will_do(seed):
     for kind, algorithm in (("all-reduce", "halving-doubling"), ("all-reduce", "ring"), ("broadcast", "tree")):

@@ -61,6 +61,7 @@ def test_modelled_ports_lead_along_the_plan(planned, seed, parts, failed):
     assert not lint_json(write_json(rows))
 
 
+@pytest.mark.slow
 def test_hashes_of_ones_own(planned):
     fabric, traffic, routed = planned(16, radix=8, flows=8)
     rows = source_ports(fabric, traffic, routed, switch_hash=lambda packet: packet.udp_sport)

@@ -23,6 +23,7 @@ def plan_file(small_plan, tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_every_rank_reads_back_with_job_and_cluster(small_plan, plan_file):
     for rank, one in enumerate(small_plan.layouts, 1):
         assert read_plan(plan_file, rank) == (small_plan.job, small_plan.cluster, one.layout)

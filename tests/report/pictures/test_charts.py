@@ -43,6 +43,7 @@ def test_bars_are_to_scale_and_stacked_as_the_legend_says(small_plan, drawn):
     assert [item.words for item in sorted(entries, key=lambda item: (item.x, item.y))] == legend
 
 
+@pytest.mark.slow
 def test_every_layout_has_its_label_and_its_memory(small_plan, drawn):
     words = [item.words for item in drawn(breakdown_chart(small_plan, top=4)) if item.kind == "text"]
     assert sum(word.startswith(("1. ", "2. ", "3. ", "4. ", "5. ")) for word in words) == 4
@@ -89,7 +90,7 @@ def test_nothing_to_draw_is_refused(starved_plan):
             draw(starved_plan)
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<svg"), (".PNG", b"\x89PNG"), (".html", b"<!DOCTYPE html>")])
 def test_forms_are_the_same_bytes_each_time(small_plan, suffix, begin):
     first, second = (rendered(breakdown_chart(small_plan, top=2), suffix) for _ in range(2))
@@ -161,6 +162,7 @@ def test_labels_stay_apart(points, labels):
         assert found == [(0, False)]
 
 
+@pytest.mark.slow
 def test_many_rows_are_drawn():
     """Altair's usual limit of 5,000 rows does not hold."""
     import altair

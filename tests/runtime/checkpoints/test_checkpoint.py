@@ -134,6 +134,7 @@ def layouts(draw):
     return layout(x=draw(st.sampled_from([1, 2, 4])), y=draw(DEGREES), z=z, data=draw(DEGREES))
 
 
+@pytest.mark.slow
 @given(layouts(), layouts())
 @settings(max_examples=30)
 def test_from_any_grid_to_any_other(tmp_path, written, read):

@@ -94,6 +94,7 @@ def check(job: Job, layout: Layout, options: StepOptions = NONE, steps: int = 2)
 FEW = [(1, 1, 8, 1), (2, 1, 2, 2), (1, 2, 2, 2), (4, 1, 2, 1), (8, 1, 1, 1)]
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(
     "grid", [pytest.param(grid, marks=() if grid in FEW else pytest.mark.slow) for grid in EVERY], ids=str
 )
@@ -120,6 +121,7 @@ def test_sequence_parallelism_and_recomputation_as_predicted(grid, switches):
     check(job, replace(layout, recompute="full", recompute_layers=1), CACHED)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("zero", [0, 1])
 def test_buckets_as_predicted(monkeypatch, zero):
     """Of a few thousand gradients, while at most eight matrices are scattered."""
@@ -172,6 +174,7 @@ def spearman(first, second):
     return float(np.corrcoef(*ranks)[0, 1])
 
 
+@pytest.mark.slow
 def test_some_grids_by_the_wall_s_clock():
     expected, found = compared(FEW, OVERLAPS["all"], NONE)
     assert np.max(np.abs(found / expected - 1)) < 0.05

@@ -157,6 +157,7 @@ def test_bounded_least_squares_beats_its_neighbours(data: st.DataObject) -> None
         assert least <= np.sum((rest - rest.mean()) ** 2) + 1e-6
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_network_is_found_again(data: st.DataObject) -> None:
     """Times that the model gives lead back to its latencies and bandwidths, whatever protocol is fastest."""

@@ -82,7 +82,7 @@ def check(ranks, model, layout, switches, asked, precision="fp32"):
         assert found[rank] == traced(job, layout, rank, switches)
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "layout", "switches"), CASES)
 def test_log_trace_and_prediction_agree(ranks, model, layout, switches):
     check(ranks, model, layout, switches, asked=(2, 7))
@@ -158,6 +158,7 @@ def reference_layout(grid, **switches):
     return Layout(x=x, y=y, z=z, data=data, **{"micro_batch": 8 // (z * data), "zero": 0, **switches})
 
 
+@pytest.mark.slow_but(3)
 @pytest.mark.parametrize("grid", REFERENCE_COUNTS, ids=str)
 def test_reference_counts_are_traced(grid):
     """The reference counts the input of gathers, and a reduction over data for each linear layer."""
@@ -167,6 +168,7 @@ def test_reference_counts_are_traced(grid):
     assert (found.total() + (LINEARS if grid[3] > 1 else 0), elements) == REFERENCE_COUNTS[grid]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "grid",
     [(2, 2, 2, 1), *(pytest.param(grid, marks=pytest.mark.slow) for grid in [(1, 4, 2, 1), (4, 1, 2, 1)])],
@@ -240,7 +242,7 @@ def test_thousands_of_ranks(name, layout, rank):
     assert taken < 2**29
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "switches",
     [

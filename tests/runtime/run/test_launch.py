@@ -115,6 +115,7 @@ def test_launched_ranks_run_in_their_own_processes(work, tmp_path: Path) -> None
         assert (tmp_path / str(rank)).read_text() == f"2 1 {end[2]}"
 
 
+@pytest.mark.slow
 def test_one_launched_rank_says_what_all_meet(work, tmp_path: Path) -> None:
     ends = _launched("run_ranks(w.find_nothing, (), 2)", tmp_path)
     assert sorted("nothing fits" in end[0] for end in ends) == [False, True]
@@ -138,6 +139,7 @@ def _launched(call: str, folder: Path) -> list[tuple[str, int, int]]:
     return [(one.communicate(timeout=PATIENCE_S)[1], one.returncode, one.pid) for one in started]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize(
     "how", ["Ctrl-C", *(pytest.param(how, marks=pytest.mark.slow) for how in ("ended", "killed"))]
@@ -164,6 +166,7 @@ def test_no_rank_outlives_the_start(work, tmp_path: Path, how: str) -> None:
         parent.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_while_ranks_are_started_is_not_lost(work, tmp_path: Path) -> None:
     parent = _parent(tmp_path, tmp_path, before="os.kill(os.getpid(), signal.SIGINT)")

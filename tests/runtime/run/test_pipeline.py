@@ -86,6 +86,7 @@ def check(ranks, layout, model):
         assert without_widths(issued) == without_widths(wanted)
 
 
+@pytest.mark.slow_but(4)
 @pytest.mark.parametrize(
     ("layout", "model"),
     [

@@ -241,7 +241,7 @@ def assert_as_plain(seed: int, case: Case, mode: Mode) -> None:
     np.testing.assert_allclose(found.makespan_s, plain.phase_end_s.max(), rtol=1e-9)
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_plain_event_loop(mode: Mode) -> None:
     for seed, case in cases(250):
@@ -336,6 +336,7 @@ def test_rates_solved_around_a_change_are_the_same_many_times(request: pytest.Fi
         assert_same(case.run(local_share=1.0), case.run(local_share=0.0), f"seed {seed}")
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_links_carry_the_bytes_of_their_flows_and_never_too_much(mode: Mode) -> None:
     for seed, case in cases(100, first=9_000):
@@ -477,6 +478,7 @@ def rounds(case: Case, times: int, field: str) -> Case:
     )
 
 
+@pytest.mark.slow_but(5)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("field", ["none", "bytes", "weight", "cap_Bps", "latency_s", "links", "usage"])
 def test_equal_rounds_simulated_once_are_the_same(mode: Mode, field: str) -> None:

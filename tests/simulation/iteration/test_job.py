@@ -57,6 +57,7 @@ def dense(kind, **changes):
     return simulate_iteration(job, cluster_of("h100-128"), DENSE, fabric_of(kind), **options)
 
 
+@pytest.mark.slow
 def test_dense_training_is_as_fast_on_rail_only_as_on_a_clos():
     """arXiv 2307.12169: rail-aligned training sends nothing between rails."""
     runs = [dense(kind, routing="spray") for kind in ("rail-only", "rail-optimized", "fat-tree")]
@@ -129,6 +130,7 @@ def test_forwarding_overhead_of_experts(name, published):
     assert seconds(rails, [direct]) == pytest.approx(free, rel=0.02)
 
 
+@pytest.mark.slow
 def test_experts_across_domains_are_reported_both_ways():
     job = job_of("mixtral-8x7b")
     layout = Layout(x=2, data=32, pipeline=2, expert=8, expert_tensor=2, sequence_parallel=True)
@@ -143,6 +145,7 @@ def test_experts_across_domains_are_reported_both_ways():
     assert clos.iteration_s <= run.iteration_s * 1.000001
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("routing", ["ecmp", "spray"])
 @pytest.mark.parametrize("kind", ["fat-tree", "rail-only"])
 def test_equal_groups_solved_once_are_all_groups_solved(kind, routing):
@@ -153,6 +156,7 @@ def test_equal_groups_solved_once_are_all_groups_solved(kind, routing):
         assert a.everybody_s == pytest.approx(b.everybody_s, rel=1e-9)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb1p"])
 def test_every_flow_in_time_agrees_without_contention(schedule):
     virtual = 2 if schedule == "interleaved" else 1
@@ -234,6 +238,7 @@ def test_sharded_weights_are_counted():
     assert run.iteration_s == pytest.approx(run.scheduled_s, rel=1e-9)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("routing", ["ecmp", "spray"])
 def test_every_flow_in_time_is_near_with_contention(routing):
     """Axes and stages that meet, or miss each other, on links move the time by a few per cent."""
@@ -246,6 +251,7 @@ def test_every_flow_in_time_is_near_with_contention(routing):
     assert (exact.iteration_s > exact.scheduled_s * 1.05) == (routing == "ecmp")
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb1p", "zbv"])
 def test_stages_hold_no_more_micro_batches_than_memory_is_charged_for(schedule):
     virtual = {"interleaved": 2, "zbv": 2}.get(schedule, 1)
@@ -292,6 +298,7 @@ def narrowed(fabric, factor):
     return replace(fabric, capacity_Bps=np.where(inner, fabric.capacity_Bps / factor, fabric.capacity_Bps))
 
 
+@pytest.mark.slow
 def test_planned_routes_do_not_collide_where_hashed_ones_do():
     """Rings that a Clos can carry without collision are as fast as on their own, whatever hashes do to them."""
     job, cluster, fabric = job_of("llama-3-8b"), cluster_of("h100-128"), fabric_of("fat-tree")
@@ -304,6 +311,7 @@ def test_planned_routes_do_not_collide_where_hashed_ones_do():
     assert planned.link_bytes.sum() == pytest.approx(hashed.link_bytes.sum(), rel=1e-12)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("router", ["ecmp", "split", "spray"])
 def test_a_simulated_collective_takes_as_long_as_its_routed_flows(router):
     """One rule for what links reach: alone on the network, a ring's transfer is the router's all-reduce."""
@@ -336,6 +344,7 @@ def test_routes_of_another_job_are_refused():
         simulate_iteration(job, cluster, Layout(x=4, data=4, pipeline=4), fabric, routes=routes)
 
 
+@pytest.mark.slow
 def test_every_flow_in_time_takes_the_routes_that_are_given():
     job, cluster = job_of("llama-3-8b", 16), cluster_of("h100-64")
     layout = Layout(x=8, data=4, pipeline=2, sequence_parallel=True)

@@ -103,6 +103,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(("model", "text"), LAYOUTS)
 def test_every_nic_carries_what_the_simulator_counts(model: str, text: str) -> None:
     one, chosen = job(model), layout(text)
@@ -118,6 +119,7 @@ def test_every_nic_carries_what_the_simulator_counts(model: str, text: str) -> N
         assert np.bincount(mine, found.bytes, FABRIC.accelerators) == pytest.approx(there, rel=1e-9)
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(("model", "text"), LAYOUTS)
 def test_the_busiest_nic_is_full_and_all_flows_end_together(model: str, text: str) -> None:
     found = planned_traffic(job(model), CLUSTER, layout(text), FABRIC)

@@ -221,6 +221,7 @@ def test_the_parts_of_a_step(job, layout, options, speeds):
         assert seconds <= found.seconds * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @given(JOBS, layouts(), OPTIONS, SPEEDS)
 def test_overlaps_and_bandwidth_only_help(job, layout, options, speeds):
     found = predicted(job, layout, options, speeds).seconds

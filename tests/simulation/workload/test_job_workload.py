@@ -36,6 +36,7 @@ def made(name, **changes):
     return job, cluster, parse_layout(text).complete(cluster.count)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("name", COMPARED)
 def test_the_baseline_is_near_the_closed_form(name):
     job, cluster, layout = made(name)
@@ -121,6 +122,7 @@ def test_weights_travel_a_layer_ahead():
     assert workload.tasks[second].waits == workload.tasks[computation].waits
 
 
+@pytest.mark.slow
 def test_it_says_what_it_assumes():
     assert len(job_workload(*made("tensor")).assumptions) == 1
     assert "slowest pipeline stage" in job_workload(*made("pipeline")).assumptions[1]

@@ -59,6 +59,7 @@ def speedup(name, network):
     return times[0] / times[1]
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("name", FIGURE_12)
 def test_figure_12(name):
     found = [speedup(name, platform(one)) for one in TABLE_2]

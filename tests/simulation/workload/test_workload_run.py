@@ -266,6 +266,7 @@ def critical_path_s(tasks, network):
     return max(ends)
 
 
+@pytest.mark.slow
 @given(chains())
 def test_ideal_weft_and_the_others_are_in_order(case):
     tasks, network = case
@@ -277,6 +278,7 @@ def test_ideal_weft_and_the_others_are_in_order(case):
     assert found["ideal"] >= sum(task.seconds for task in tasks) * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @given(chains(), st.sampled_from(["baseline", "themis", "weft"]))
 def test_waits_are_kept_and_no_dimension_is_overfull(case, policy):
     tasks, network = case
