@@ -24,14 +24,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
+from weft import validate
 from weft.cli import main
 from weft.cluster import accelerator, accelerator_names, calibration, names
 from weft.cluster.calibration import Calibration, calibration_from, constants, shipped_tables, stack_names
 from weft.cluster.catalogue import ALIASES, entries
 from weft.cluster.files import _AcceleratorFields, _ClusterFields, _known, _TierFields
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
+from weft.estimation.trust import covered, shipped_runs
 from weft.layout.check import CODES, REASONS
 from weft.layout.spec import AXES, FIELDS, Layout
 from weft.model.huggingface import MODEL_TYPES
@@ -241,6 +244,49 @@ def figures_table() -> str:
     return rows(("what", "result", "command"), lines) + busy
 
 
+def errors_table() -> str:
+    """How far predictions of each family are by constants that had not seen it, from the runs that Weft ships."""
+    known, inside = shipped_runs(), covered(shipped_runs())
+    lines, means = [], []
+    for family in sorted(inside):
+        runs = [one for one in known if one.family == family]
+        errors, unfitted = (np.abs([getattr(one, name) for one in runs]) for name in ("error", "unfitted"))
+        means.append((errors.mean(), unfitted.mean(), inside[family]))
+        shares = (f"{errors.mean():.1%}", f"{errors.max():.1%}", f"{unfitted.mean():.1%}", f"{inside[family]:.0%}")
+        lines.append((family, str(len(runs)), *shares))
+    mean = np.mean(means, axis=0)
+    lines.append(("mean over families", str(len(known)), f"{mean[0]:.1%}", "", f"{mean[1]:.1%}", f"{mean[2]:.0%}"))
+    return rows(("family", "runs", "family left out", "worst", "before any run", "inside the bar"), lines)
+
+
+def fitted_table() -> str:
+    """What ``weft validate`` prints of the runs that Weft ships, and of the choices among them."""
+    found = validate()
+    lines = [
+        (
+            one.family,
+            f"{one.predicted} of {one.runs}",
+            *(f"{value:{form}}" for value, form in ((one.mape, ".1%"), (one.bias, "+.1%"), (one.max_ape, ".1%"))),
+            "-" if one.spearman is None else f"{one.spearman:.3f}",
+            "-" if one.memory_mape is None else f"{one.memory_mape:.1%}",
+        )
+        for one in (*found.families, found.pooled)
+    ]
+    fitted = rows(("family", "predicted", "mean error", "bias", "worst", "rank correlation", "peak memory"), lines)
+    lines = [
+        (
+            one.family,
+            f"{one.jobs} of {one.layouts}",
+            *(f"{value:.1%}" for value in (one.regret, one.worst, one.random)),
+            "-" if one.ordered is None else f"{one.ordered:.0%} of {one.pairs}",
+        )
+        for one in found.choices
+    ]
+    return (
+        f"{fitted}\n{rows(('family', 'jobs of layouts', 'regret', 'worst', 'random pick', 'pairs in order'), lines)}"
+    )
+
+
 def listed(items: tuple[str, ...]) -> str:
     return ", ".join(f"`{item}`" for item in items) + ".\n"
 
@@ -256,6 +302,8 @@ GENERATED = {
     "refused-flags": lambda: listed(_REFUSED),
     "layout-fields": layout_table,
     "figures": figures_table,
+    "errors": errors_table,
+    "fitted": fitted_table,
 }
 
 

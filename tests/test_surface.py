@@ -175,10 +175,13 @@ def test_command_surface():
         ),
         "launch": sorted(["--output", "--rank", "--tool", "-o", "plan_file"]),
         "export-checkpoint": ["file", "folder"],
-        "validate": sorted([*("--calibration", "--family", "--format", "--output", "--plot", "-o", "runs")]),
+        "validate": sorted(
+            [*("--calibration", "--family", "--format", "--output", "--plot", "--regret", "-o", "runs")]
+        ),
         "calibrate": ["--errors", "--output", "--start", "-o", "runs"],
         "models": ["word"],
         "clusters": [],
+        "stacks": [],
         "explain": ["code"],
     }
 

@@ -102,6 +102,7 @@ def test_nothing_feasible_exits_with_3_and_still_writes_json(weft: Run) -> None:
 def test_names_are_listed(weft: Run) -> None:
     assert "llama-3.1-405b" in weft("models", "405b")[1]
     assert "gb200" in weft("clusters")[1]
+    assert "megatron-core" in weft("stacks")[1]
     assert weft("explain", "does-not-fit")[1].startswith("does-not-fit: ")
 
 

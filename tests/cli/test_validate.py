@@ -27,6 +27,26 @@ def test_table(weft, runs: str) -> None:
     assert "elsewhere: unreadable: layers = 'many' is not a number" in out
 
 
+def test_what_a_choice_costs(weft, runs: str) -> None:
+    _, plain, _ = weft("validate", runs)
+    assert "Regret" not in plain
+    assert "Farthest off" in plain
+    code, out, _ = weft("validate", runs, "--regret")
+    assert code == 0
+    assert "The choice among measured layouts of one job" in out
+    found = json.loads(weft("validate", runs, "--format", "json")[1])["choices"]
+    (korthikanti,) = (one for one in found if one["family"] == "korthikanti")
+    assert korthikanti["regret"] == 0
+    assert korthikanti["ordered"] == 1
+
+
+@pytest.mark.slow
+def test_the_runs_that_weft_comes_with(weft) -> None:
+    code, out, _ = weft("validate", "--family", "korthikanti")
+    assert code == 0
+    assert "korthikanti-1T-full" in out
+
+
 def test_json(weft, runs: str) -> None:
     code, out, _ = weft("validate", runs, "--format", "json")
     assert code == 0

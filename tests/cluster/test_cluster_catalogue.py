@@ -75,6 +75,14 @@ def test_data_sheet_figures(name: str, bf16: float, memory_Bps: float, scale_up:
     assert chip.scale_up_size == size
 
 
+@pytest.mark.parametrize(("name", "tflops"), [("a100-80gb", 156.0), ("h100", 494.7), ("b200", 1125.0)])
+def test_tf32_is_half_of_16_bits(name: str, tflops: float) -> None:
+    """NVIDIA's data sheets."""
+    assert catalogue.accelerator(name).peak_flops("tf32") == pytest.approx(tflops * 1e12, rel=3e-3)
+    with pytest.raises(Unsupported, match="no matrix units for tf32"):
+        catalogue.accelerator("v100-32gb").peak_flops("tf32")
+
+
 def test_fp8_needs_matrix_units() -> None:
     with pytest.raises(Unsupported, match="no matrix units for fp8"):
         catalogue.accelerator("a100").peak_flops("fp8")

@@ -429,3 +429,18 @@ def test_nothing_hidden_slows_nothing() -> None:
 def test_optimizer_updates_what_a_rank_keeps() -> None:
     whole, shared = (one(Layout(data=64, zero=zero), 64).time.optimizer_s[0] for zero in (0, 1))
     assert whole == pytest.approx(64 * shared)
+
+
+def test_a_rank_that_waits_for_its_host_communicates_meanwhile() -> None:
+    """A network of any speed gives the same time where launches take longer than all that they launch."""
+    slow_host = replace(calibration("h100"), launches_per_step=30.0)
+    layout = Layout(x=4, data=16, sequence_parallel=True)
+    model = replace(load_model("gpt2-124m").model, vocab=50304)
+    small = Job(model=model, recipe=replace(RECIPE, global_batch=16, sequence=256))
+    assert explain(small, COUNT, layout) is None
+    times = [
+        Estimator(small, cluster(), replace(slow_host, scale_up_efficiency=share)).evaluate(LayoutTable.of([layout]))
+        for share in (0.4, 0.9)
+    ]
+    assert float(times[0].time.tensor_s[0]) == float(times[1].time.tensor_s[0]) == 0.0
+    assert float(times[0].time.forward_s[0]) == float(times[1].time.forward_s[0])

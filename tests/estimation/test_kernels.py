@@ -136,6 +136,18 @@ def test_eight_bits_gain_more_on_larger_products() -> None:
     assert 1.4 < gains[-1] < 2.0
 
 
+def test_a_prologue_takes_the_same_time_in_fewer_bits() -> None:
+    """Only the work along k gets faster."""
+    same = replace(CONSTANTS, low_precision_efficiency=CONSTANTS.gemm_efficiency, gemm_depth=512.0)
+    fast = replace(H100, memory_Bps=np.inf)
+
+    def prologue_s(precision: Precision) -> float:
+        made = Kernels(fast, same, precision)
+        return 2.0 * seconds(gemm(8192, 8192, 4096), made) - seconds(gemm(8192, 8192, 8192), made)
+
+    assert prologue_s("fp8") == pytest.approx(prologue_s("bf16"), rel=1e-6)
+
+
 def test_attention_scores_and_logits_stay_in_16_bits() -> None:
     core = gemm(8192, 8192, 8192, core=True)
     assert seconds(core, kernels("fp8")) == seconds(core)

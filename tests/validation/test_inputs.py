@@ -215,3 +215,18 @@ def test_nothing_but_the_time_depends_on_the_result(make) -> None:
     )
     assert (fast.job, fast.layout, fast.cluster) == (slow.job, slow.layout, slow.cluster)
     assert fast.assumptions == slow.assumptions
+
+
+@pytest.mark.parametrize(
+    ("notes", "recompute"), [("", "full"), ("remat_policy ['full']", "full"), ("remat_policy ['custom']", "none")]
+)
+def test_maxtext_recomputes_everything_unless_it_names_a_policy(make, notes: str, recompute: str) -> None:
+    """Its base.yml: remat_policy = full; what a policy keeps is not known, so that memory decides."""
+    run = make(source="MaxText", notes=notes, recompute="", tp=1, zero=3, global_batch=8, micro_batch=1, layers=8)
+    assert prepared(run).layout.recompute == recompute
+
+
+def test_stated_without_recomputation(make) -> None:
+    known = {"source": "vTrain", "notes": "Megatron-DeepSpeed", "micro_batch": 1}
+    assert prepared(make(recompute="none", **known)).layout.recompute == "none"
+    assert prepared(make(recompute="", **known)).layout.recompute == "full"

@@ -52,7 +52,10 @@ def test_constants_by_accelerator_and_stack(several) -> None:
 
 def test_memory_as_the_framework_counts_it(several) -> None:
     found = Predictor(several).predict()
-    allocated, reserved = (estimate(run.job, run.cluster, [run.layout])[0] for run in (several[0], several[3]))
+    allocated, reserved = (
+        estimate(run.job, run.cluster, [run.layout], calibration("a100-80gb", run.stack.name))[0]
+        for run in (several[0], several[3])
+    )
     parts = {part.name: part.value for part in allocated.memory}
     assert found.memory_bytes[0] == pytest.approx(allocated.memory_bytes - parts["reserve_bytes"])
     constants = calibration("a100-80gb")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.validation.runs import Run, Unparsed, read_runs
+from weft.validation.runs import Run, Unparsed, read_runs, shipped_runs
 
 HEADER = "id,family,model,gpu,gpus,seq,mfu,sequence_parallel,measured_iter_s,notes,unheard_of"
 
@@ -101,3 +101,23 @@ def test_no_row_stops_the_others(tmp_path_factory: pytest.TempPathFactory, cells
     except BadInput:
         return
     assert all(isinstance(row, Run | Unparsed) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("none", "none"), (" None", "none"), ("", ""), ("n/a", ""), ("full", "full")]
+)
+def test_no_recomputation_is_something_stated(tmp_path: Path, text: str, value: str) -> None:
+    header = HEADER.replace("unheard_of", "recompute")
+    (run,) = read(tmp_path, f"a,f,GPT,A100,8,2048,0.4,1,1.5,,{text}", header=header)
+    assert isinstance(run, Run)
+    assert run.recompute == value
+
+
+def test_the_runs_that_weft_comes_with_are_whole() -> None:
+    runs = shipped_runs()
+    assert all(isinstance(run, Run) and run.source and run.source_url for run in runs)
+    assert len({run.name for run in runs}) == len(runs)
+    page = (Path(__file__).parents[2] / "docs" / "measured-runs.md").read_text(encoding="utf-8")
+    families = {run.family for run in runs}
+    assert all(f"\n| {family} |" in page for family in families)
+    assert f"{len(runs):,} published" in page

@@ -44,3 +44,25 @@ def test_every_stack_is_whole() -> None:
 
 def test_every_stack_has_constants() -> None:
     assert set(stacks()) <= set(stack_names())
+
+
+@pytest.mark.parametrize(
+    ("source", "flops"),
+    [
+        ("NeMo 24.12", "full"),
+        ("NeMo v2.1.0 docs", "full"),
+        ("NVIDIA NeMo 25.04", "full"),
+        ("NVIDIA NeMo 25.09", "causal"),
+        ("25.11 NeMo Container", "causal"),
+        ("26.04.01 NeMo Container", "causal"),
+    ],
+)
+def test_nemo_counted_the_whole_square_of_attention_until_august_2025(make, source: str, flops: str) -> None:
+    """NVIDIA-NeMo/NeMo, pull request 14424."""
+    assert recognise(make(source=source, family="")).flops == flops
+
+
+def test_nemo_reduces_gradients_in_16_bits(make) -> None:
+    known = recognise(make(source="NVIDIA NeMo 25.09", family=""))
+    assert set(known.gradient_bytes.values()) == {2}
+    assert "fp8" in known.gradient_bytes

@@ -28,12 +28,13 @@ VERBS = {
     "calibrate": "Fit the constants of accelerators and training software to the measured runs of RUNS.csv.",
     "models": "List the models of the catalogue (those whose name holds WORD).",
     "clusters": "List the accelerators and the patterns of cluster names.",
+    "stacks": "List the training software whose constants are known, for --stack.",
     "explain": "Say what a rejection CODE means (all of them without one).",
 }
 """Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
 COMPLETION = "_WEFT_COMPLETE"
 """Set by shells that ask what can follow."""
-_LISTS = ("models", "clusters", "explain")
+_LISTS = ("models", "clusters", "stacks", "explain")
 
 
 class Verbs(click.Group):
@@ -69,9 +70,9 @@ def cli() -> None:
     weft simulate llama-3.1-8b h100-64 --layout tp=8   flow by flow
     weft train tiny-gpt --layout x=2,z=2     train it, measured beside predicted
     weft bench-comm --ranks 2                this machine, measured for plans
-    weft validate runs.csv                   predictions against measured runs
+    weft validate --regret                   predictions against published, measured runs, or yours
     weft calibrate runs.csv                  constants from measured runs
-    weft models, weft clusters               what is known by name
+    weft models, weft clusters, weft stacks  what is known by name
 
     Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible, 130 interrupted.
     """

@@ -24,13 +24,15 @@ class CalibrateOutput(Options):
 
 
 @click.command()
-@click.argument("runs", metavar="RUNS.csv")
+@click.argument("runs", metavar="[RUNS.csv]", required=False)
 @takes(options=CalibrateOptions, out=CalibrateOutput)
-def calibrate(runs: str, options: CalibrateOptions, out: CalibrateOutput) -> None:
+def calibrate(runs: str | None, options: CalibrateOptions, out: CalibrateOutput) -> None:
     """Fit the constants of accelerators and training software to the measured runs of RUNS.csv.
 
     The columns are those of weft validate.  One set of constants serves all runs.  To
     tell what it is worth, each model's, and each family's, runs are predicted by constants fitted to the others.
+    Without RUNS.csv the published runs that Weft comes with are fitted, from what was known before any run: that
+    gives Weft's own constants.
     """
     for path, flag in ((out.output, "--output"), (out.errors, "--errors")):
         check_folder(path, flag)

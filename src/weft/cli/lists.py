@@ -1,4 +1,4 @@
-"""``weft models``, ``weft clusters``, ``weft explain``: what is known by name."""
+"""``weft models``, ``weft clusters``, ``weft stacks``, ``weft explain``: what is known by name."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ def clusters() -> None:
             f"  scale-up {chip.scale_up_size:3d} at {format_si(chip.scale_up_Bps, 'B/s'):>8s}"
             f"  NIC {format_si(chip.nic_Bps, 'B/s')}"
         )
+
+
+@click.command()
+def stacks() -> None:
+    """List the training software whose constants are known, for --stack."""
+    from weft.cluster.calibration import shipped_tables, stack_names
+    from weft.validation.stack import stacks as known
+
+    tables = shipped_tables().tables
+    for name in stack_names():
+        title = known()[name].title if name in known() else "weft.runtime"
+        click.echo(f"{name:18s}  {title:58s}  {tables[f'stack.{name}']['source']}")
 
 
 @click.command()

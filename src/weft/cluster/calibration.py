@@ -89,7 +89,7 @@ class Calibration:
     per block."""
     overlap_cost: float = _constant(0.10, "s per hidden s", 0.0, 0.5, "SMs and memory taken by communication kernels")
     """Compute slowed by each second of collective hidden behind it."""
-    iteration_s: float = _constant(5e-3, "s", 0.0, 0.1, "data loading, loss reduction and logging of an iteration")
+    iteration_s: float = _constant(5e-3, "s", 0.0, 3.0, "data loading, loss reduction and logging of an iteration")
     """Fixed host time per iteration."""
     optimizer_efficiency: float = _constant(0.75, "of peak", 0.3, 0.98, "fused multi-tensor Adam")
     """Share of the HBM peak that the optimizer step reaches."""
@@ -105,6 +105,11 @@ class Calibration:
         0.0, "of the time", 0.0, 0.95, "DualPipe, and 1F1B of Megatron-Core: arXiv 2412.19437, section 3.2"
     )
     """Share of dispatch and combine that other micro-batches hide."""
+    gradient_dummies: float = _constant(
+        0.0, "0 or 1", 0.0, 1.0, "Transformer Engine since 2.3: get_dummy_wgrad of its module/base.py"
+    )
+    """Whether one 16-bit gradient of each shape of weights is kept, which PyTorch is given where the true one
+    went into the accumulated gradient already."""
     fragmentation: float = _constant(0.03, "of memory in use", 0.0, 0.2, "PyTorch caching allocator")
     """Memory lost to fragmentation."""
     reserved_bytes: float = _constant(1.5e9, "bytes", 0.0, 1e10, "CUDA context, NCCL buffers, workspaces")

@@ -12,6 +12,10 @@ from weft.model.job import Precision
 TierKind = Literal["ring", "fully-connected", "switch"]
 
 
+TF32_SHARE = {"nvidia": 0.5}
+"""Dense peak in tf32 over that in bf16, by vendor (NVIDIA data sheets, A100 to B300)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """One accelerator as its scheduler sees it (one GCD of an MI250X, one GPU of a GB200).
@@ -48,6 +52,7 @@ class Accelerator:
         """
         peak = {
             "fp32": self.fp32_flops,
+            "tf32": TF32_SHARE.get(self.vendor.lower(), 0.0) * self.bf16_flops,
             "fp16": self.fp16_flops,
             "bf16": self.bf16_flops,
             "fp8": self.fp8_flops,

@@ -98,6 +98,9 @@ def collective_s(
     step of a ring; the caller multiplies by the steps.  With ``copies`` the all-to-all sends that many copies of
     each element to random ranks, of which a unit of a tier gets one and passes it on inside.
     """
+    moves = (group.size > 1) & (bytes_ > 0)
+    if not moves.any():
+        return np.zeros(moves.shape)
     if kind == "all-to-all":
         seconds = _all_to_all(bytes_, group, network, copies)
     elif kind in ("send", "exchange"):
@@ -107,7 +110,7 @@ def collective_s(
         seconds = np.minimum.reduce(list(options.values())) + network.launch_s
     if network.contention:
         seconds = np.maximum(seconds + bytes_ * network.contention.get((kind, group.axes), 0.0), 0.0)
-    return np.where((group.size > 1) & (bytes_ > 0), seconds, 0.0)
+    return np.where(moves, seconds, 0.0)
 
 
 def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:

@@ -88,10 +88,13 @@ class CostModel:
     def _part(self, operations: Operations) -> PartCosts:
         costs = PartCosts.zero(len(self.mesh))
         times = self._computations(operations, costs)
-        self._launch_floor(operations, costs)
+        idle = self._launch_floor(operations, costs)
         for collective in operations.collectives:
-            if np.any(collective.elements > 0):
+            if np.any((collective.elements > 0) & (self.spread(collective.axes).size > 1)):
                 self._collective(collective, times, costs)
+        # While a rank waits for its host, its collectives go on.
+        costs.tensor_forward_s = np.maximum(costs.tensor_forward_s - idle[0], 0.0)
+        costs.tensor_backward_s = np.maximum(costs.tensor_backward_s - idle[1], 0.0)
         return costs
 
     def _computations(self, operations: Operations, costs: PartCosts) -> _Times:
@@ -120,8 +123,9 @@ class CostModel:
         slower = constants.expert_imbalance / constants.expert_share
         return seconds * slower if _routed(operation) else seconds
 
-    def _launch_floor(self, operations: Operations, costs: PartCosts) -> None:
-        """The host cannot launch kernels faster than one per ``launch_s``."""
+    def _launch_floor(self, operations: Operations, costs: PartCosts) -> tuple[Floats, Floats]:
+        """The host cannot launch kernels faster than one per ``launch_s``; what the device waits for it, forward
+        and backward."""
         floor = self.kernels.calibration.launch_s * self.kernels.calibration.launches_per_step
         forward, behind = self.zeros(), self.zeros()
         for operation in (*operations.computations, *operations.collectives):
@@ -134,11 +138,13 @@ class CostModel:
                 forward += launched
             else:
                 behind += launched
-        costs.forward_s = np.maximum(costs.forward_s, forward * floor)
         backward = costs.input_gradient_s + costs.weight_gradient_s
+        idle = np.maximum(forward * floor - costs.forward_s, 0.0), np.maximum(behind * floor - backward, 0.0)
+        costs.forward_s = np.maximum(costs.forward_s, forward * floor)
         slow = np.where(backward > 0, np.maximum(backward, behind * floor) / np.maximum(backward, 1e-12), 1.0)
         costs.input_gradient_s = costs.input_gradient_s * slow
         costs.weight_gradient_s = costs.weight_gradient_s * slow
+        return idle
 
     def _collective(self, collective: Collective, times: _Times, costs: PartCosts) -> None:
         group = self.spread(collective.axes)

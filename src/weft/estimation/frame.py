@@ -16,16 +16,19 @@ from weft.layout.spec import Recompute
 from weft.layout.stages import StageTable
 from weft.layout.step import Software, Step
 from weft.layout.table import Floats, Index, LayoutTable
+from weft.layout.weights import distinct_matrices
 from weft.model.job import Job
 
 
 @dataclass(frozen=True, slots=True)
 class MeshSizes:
-    """The step of each distinct mesh of a table, and activations on one rank."""
+    """The step of each distinct mesh of a table; on one rank activations, logits, and one 16-bit gradient of each
+    shape that linear layers have."""
 
     step: Step
     activations: tuple[Activations, ...]
     logits_bytes: Floats
+    dummies_bytes: Floats
 
     @classmethod
     def of(cls, job: Job, mesh: LayoutTable, software: Software) -> MeshSizes:
@@ -35,6 +38,7 @@ class MeshSizes:
             step=step,
             activations=tuple(block_activations(kind, recipe, step.sizes) for kind in model.kinds),
             logits_bytes=logits_bytes(model, recipe, step.sizes),
+            dummies_bytes=recipe.element_bytes * distinct_matrices(model, step.sizes),
         )
 
     def members(self, group: str) -> Floats:

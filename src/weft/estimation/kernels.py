@@ -25,7 +25,7 @@ ATTENTION_TILE = 128.0
 USUAL_FEATURES = 128.0
 """Width of a head at which attention efficiency is stated."""
 
-OPERAND_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
+OPERAND_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
 """Bytes per operand element; nvfp4 carries a scale byte per 16 elements."""
 
 CAST_BYTES = {"fp8": 3.0, "mxfp8": 6.0, "nvfp4": 6.0}
@@ -62,8 +62,8 @@ class Kernels:
         return np.where(bytes_ > 0, bytes_ / Bps + self.calibration.kernel_s, 0.0)
 
     def half_peak(self) -> float:
-        """The 16-bit matrix peak in FLOP/s (fp32 where the job is in fp32)."""
-        if self.precision in ("fp32", "fp16"):
+        """The 16-bit matrix peak in FLOP/s (that of the job's own precision in 32 bits)."""
+        if self.precision in ("fp32", "tf32", "fp16"):
             return self.accelerator.peak_flops(self.precision)
         return self.accelerator.peak_flops("bf16")
 
@@ -93,8 +93,10 @@ class Kernels:
         reduced = self.precision in CAST_BYTES and not core
         efficiency = self.calibration.low_precision_efficiency if reduced else self.calibration.gemm_efficiency
         rate = self.peak(core=core) * efficiency * self.calibration.gemm_share * self.clock()
-        compute = self._tiles(gemm) * (gemm.k + self.calibration.gemm_depth) * 2.0 / rate
-        width = 4.0 if self.precision == "fp32" else 2.0
+        # A tile's prologue takes cycles, in which faster arithmetic would have gone deeper.
+        depth = self.calibration.gemm_depth * self.peak(core=core) / self.half_peak()
+        compute = self._tiles(gemm) * (gemm.k + depth) * 2.0 / rate
+        width = max(OPERAND_BYTES[self.precision], 2.0)
         operand = width if core else OPERAND_BYTES[self.precision]
         elements = (gemm.m + gemm.n) * gemm.k * operand + gemm.m * gemm.n * width
         memory = self.accelerator.memory_Bps * self.calibration.memory_efficiency

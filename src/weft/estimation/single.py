@@ -46,7 +46,7 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
         time=tuple(Part(name=name, value=float(getattr(results.time, name)[row])) for name in TIME_PARTS),
         memory=tuple(Part(name=name, value=float(getattr(results.memory, name)[row])) for name in MEMORY_PARTS),
         provenance=estimator.constants.provenance,
-        error=error_bar(Traits.of(job, cluster, layout)) if estimator.constants.shipped else None,
+        error=error_bar(Traits.of(job, cluster)) if estimator.constants.shipped else None,
     )
 
 

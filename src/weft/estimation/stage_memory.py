@@ -94,15 +94,16 @@ class StageMemory:
         """Weights at rest: whole copies in the compute width, or (z > 1) only the master copy, which mixed
         precision counts with the optimizer."""
         width = self.frame.job.recipe.element_bytes
-        sharded = elements / cut * width if self.frame.job.recipe.precision == "fp32" else 0.0
+        sharded = elements / cut * width if self.frame.job.recipe.whole else 0.0
         held: Floats = np.where(cut <= 1.0, elements * width, sharded)
         return held
 
     def _buffers(self, embedding: Floats, head: Floats, working: Floats, shared: Sharding) -> Floats:
         """Gathered weights of two blocks (one prefetched) and gradients of one where z > 1, logits, one
-        recomputed block."""
+        recomputed block, and the gradients that software keeps to hand to PyTorch in place of its own."""
         sizes, recipe = self.frame.sizes, self.frame.job.recipe
-        buffers = working + head * self.frame.at(self.frame.sizes.logits_bytes)
+        buffers = working + head * self.frame.at(sizes.logits_bytes)
+        buffers = buffers + self.frame.constants.gradient_dummies * self.frame.at(sizes.dummies_bytes)
         step = sizes.step
         blocks = [
             np.where(shared.weights > 1, self.frame.at(p.dense), 0.0)

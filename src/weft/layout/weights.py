@@ -53,6 +53,20 @@ def block_parameters(block: Block, sizes: Sizes) -> Parameters:
     return Parameters(dense, expert)
 
 
+def distinct_matrices(model: Model, sizes: Sizes) -> Floats:
+    """Elements on one rank of one matrix of each shape that linear layers of the blocks have."""
+    shapes = {
+        (linear.inputs, linear.outputs, linear.kind, linear.part == "expert"): linear
+        for kind in model.kinds
+        for linear in kind.linears()
+    }
+    total = np.zeros_like(sizes.x)
+    for linear in shapes.values():
+        inputs, outputs = split(linear, sizes)
+        total = total + linear.inputs * linear.outputs / (inputs * outputs)
+    return total
+
+
 def tied_parameters(model: Model, sizes: Sizes) -> Floats:
     """The copy of a tied embedding that a head on another stage holds."""
     return (model.vocab * model.hidden if model.tied_embeddings else 0) / (sizes.x * sizes.y)

@@ -7,10 +7,11 @@ from typing import Literal
 
 from weft.model.spec import Model
 
-Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
-"""Arithmetic of the linear layers; attention and everything else stay in 16 bits below fp16."""
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+"""Arithmetic of the linear layers; attention and everything else stay in 16 bits below fp16.  tf32 rounds the
+operands of matrix products in fp32."""
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 
 AttentionKernel = Literal["flash", "unfused"]
 
@@ -33,14 +34,19 @@ class Recipe:
     gradient_bytes: int = 4
 
     @property
+    def whole(self) -> bool:
+        """Whether weights and activations are kept in 32 bits."""
+        return self.precision in ("fp32", "tf32")
+
+    @property
     def element_bytes(self) -> float:
         """Width of a weight and of an activation as computed with (8 and 4 bits are cast on the fly)."""
-        return 4.0 if self.precision == "fp32" else 2.0
+        return 4.0 if self.whole else 2.0
 
     @property
     def optimizer_bytes(self) -> float:
         """Adam's state per parameter: two fp32 moments, and the fp32 master weight of mixed precision."""
-        return 8.0 if self.precision == "fp32" else 12.0
+        return 8.0 if self.whole else 12.0
 
     @property
     def tokens(self) -> int:

@@ -24,7 +24,9 @@ MOST_VIRTUAL_STAGES = 3
 """Chunks a stage of interleaved pipelines where their number is not stated, as in arXiv 2205.05198."""
 _ASYNC_TP = re.compile(r"async[ -]?tp|tp[ -]?(comm)?[ -]?overlap|userbuffers|TP/PP overlap on", re.I)
 _KEPT = re.compile(r"without reshard|no reshard|SHARD_GRAD_OP|zero[ -]?2\b", re.I)
-_HYBRID = re.compile(r"\bHSDP\b|HYBRID_SHARD", re.I)
+_HYBRID = re.compile(r"\bHSDP\b|HYBRID_SHARD|over DCN by data parallelism", re.I)
+_OTHER_POLICY = re.compile(r"remat_policy\W+(?!full\b)\w", re.I)
+"""MaxText keeps, or moves to the host, what another policy names."""
 _WAVE = re.compile(r"dualpipe|zb-?v\b", re.I)
 _ZERO_BUBBLE = re.compile(r"zero[ -]?bubble|zb-?(1p|h1)\b", re.I)
 _INTERLEAVED = re.compile(r"interleaved|PP overlap on", re.I)
@@ -239,7 +241,7 @@ def _recomputing(run: Run, stack: Stack, job: Job, cluster: Cluster, layout: Lay
     for choice in (Recompute.SELECTIVE, Recompute.FULL, Recompute.NONE):
         if choice in stated:
             return _recompute(stack, job, layout, choice, assumed)
-    if stack.recompute != "fit":
+    if stack.recompute != "fit" and not _OTHER_POLICY.search(run.notes):
         assumed.append(f"recomputation {stack.recompute} ({stack.title}; not stated)")
         return _recompute(stack, job, layout, Recompute(stack.recompute), assumed)
     if explain(job, cluster.count, layout) is not None:

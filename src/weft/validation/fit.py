@@ -9,15 +9,18 @@ them with the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 
 from weft.cluster.calibration import Calibration, Tables, calibration_from, constants, parse_tables, tables_to_toml
 from weft.estimation.iteration import Estimator
-from weft.estimation.trust import Known, Traits
+from weft.estimation.trust import Known, Traits, equal_shares
 from weft.layout.table import Floats
 from weft.results import Result
 from weft.validation.inputs import Prepared, Skipped
@@ -28,13 +31,15 @@ STEP = 0.04
 """Relative change of a constant for its derivative."""
 LONGEST = 0.5
 """Most that the logarithm of a constant changes in one round."""
-OUTLIER = 0.25
-"""Logarithmic error from which a run counts less."""
+OUTLIER = 0.1
+"""Logarithmic error from which a run counts by its size, not by its square."""
+FAVOUR, WORSE = 1.5, 0.05
+"""How much more a family counts that constants predict worse than those of the prior did, by more than a share."""
 PULL = 0.1
 """Weight of a constant's distance from its prior, in its spreads, beside a weight of 10 of all errors."""
 SPREADS = {
-    "gemm_efficiency": 0.1,
-    "gemm_share": 0.08,
+    "gemm_efficiency": 0.06,
+    "gemm_share": 0.1,
     "low_precision_efficiency": 0.15,
     "attention_efficiency": 0.25,
     "attention_softmax": 0.7,
@@ -52,9 +57,12 @@ SPREADS = {
     "expert_share": 0.2,
     "expert_overlap": 0.7,
     "shard_collectives": 0.5,
+    "iteration_s": 1.0,
 }
 """How far a constant may well be from its prior: a standard deviation of its logarithm."""
 ROUNDS = 8
+MANY_GROUPS, PIECES = 100, 16
+"""Groups of runs from which all cores time them, in so many pieces."""
 ENOUGH = 0.003
 """A round that lowers the cost by a smaller share is the last."""
 
@@ -77,12 +85,14 @@ class Fit:
 
     Attributes:
         values: of each parameter.
+        unfitted: seconds of each run with the constants that the fit began with.
         seconds: predicted with them, by run.
         without_model: predicted by run with constants that had not seen its model.
         without_family: the same of its family.
     """
 
     values: Values
+    unfitted: Floats
     seconds: Floats
     without_model: Floats
     without_family: Floats
@@ -123,11 +133,19 @@ class Fitted(Result):
         return tables_to_toml(self.tables, comment=comment)
 
     def errors(self) -> tuple[Known, ...]:
-        """Each run's error as predicted by constants that had not seen its model."""
+        """Each run's error as predicted by constants that had not seen its family."""
         prepared = [row for row in self.rows if isinstance(row, Prepared)]
+        jobs: dict[object, int] = {}
         return tuple(
-            Known(traits=Traits.of(run.job, run.cluster, run.layout), error=float(seconds / run.measured_s - 1.0))
-            for run, seconds in zip(prepared, self.fit.without_model, strict=True)
+            Known(
+                run=row.run.name,
+                family=row.run.family,
+                job=jobs.setdefault(row.same_job, len(jobs)),
+                traits=Traits.of(row.job, row.cluster),
+                error=float(seconds / row.measured_s - 1.0),
+                unfitted=float(before / row.measured_s - 1.0),
+            )
+            for row, seconds, before in zip(prepared, self.fit.without_family, self.fit.unfitted, strict=True)
         )
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -170,62 +188,128 @@ def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], pr
         prior: the calibration to begin with, to which parameters are pulled.
         progress: told each round.
     """
-    problem = _Problem(predictor, prior, tuple(parameters))
-    log_values, seconds = problem.solve(progress)
-    progress("cross-validating")
-    models = np.array([run.run.model.lower() for run in predictor.runs])
-    families = np.array([run.run.family for run in predictor.runs])
-    slopes = problem.slopes(log_values, seconds)
-    return Fit(
-        values=problem.values(log_values),
-        seconds=seconds,
-        without_model=problem.held_out(log_values, seconds, slopes, models),
-        without_family=problem.held_out(log_values, seconds, slopes, families),
-    )
+    groups = predictor.groups
+    met = tuple(one for one in parameters if any(_meets(prior, one, group) for group in groups))
+    clock = _Clock(groups=groups, prior=prior, parameters=met, runs=len(predictor.runs))
+    with _workers(clock) as timed:
+        problem = _Problem(predictor, clock, timed)
+        log_values, seconds = problem.solve(progress)
+        progress("cross-validating")
+        models = np.array([run.run.model.lower() for run in predictor.runs])
+        families = np.array([run.run.family for run in predictor.runs])
+        slopes = problem.slopes(log_values, seconds)
+        return Fit(
+            values=clock.values(log_values),
+            unfitted=problem.seconds(problem.start),
+            seconds=seconds,
+            without_model=problem.held_out(log_values, seconds, slopes, models),
+            without_family=problem.held_out(log_values, seconds, slopes, families),
+        )
 
 
-class _Problem:
-    def __init__(self, predictor: Predictor, prior: Tables, parameters: tuple[Parameter, ...]) -> None:
-        self.predictor, self.prior = predictor, prior
-        self.groups = predictor.groups
-        known = {name: (low, high) for name, _, low, high, _ in constants()}
-        self.parameters = tuple(one for one in parameters if any(self._meets(one, g) for g in self.groups))
-        self.measured = np.array([run.measured_s for run in predictor.runs])
-        start = [max(self._now(one), 1e-12) for one in self.parameters]
-        self.start = np.log(np.array(start))
-        ranges = np.array([known[one.constant] for one in self.parameters])
-        self.low, self.high = np.log(np.maximum(ranges, 1e-12)).T
-        self.pull = (PULL / np.array([SPREADS[one.constant] for one in self.parameters])) ** 2
-        families = [run.run.family for run in predictor.runs]
-        share = [1.0 / (families.count(name) * len(set(families))) for name in families]
-        self.weights = 10.0 * np.sqrt(np.array(share))
+def _meets(tables: Tables, parameter: Parameter, group: Group) -> bool:
+    return parameter.table in tables.used(group.cluster.accelerator.name, group.stack)
 
-    def _meets(self, parameter: Parameter, group: Group) -> bool:
-        return parameter.table in self.prior.used(group.cluster.accelerator.name, group.stack)
 
-    def _now(self, parameter: Parameter) -> float:
-        group = next(g for g in self.groups if self._meets(parameter, g))
-        found = calibration_from(self.prior, group.cluster.accelerator.name, group.stack)
-        return float(getattr(found, parameter.constant))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Clock:
+    """Times groups of runs with given logarithms of the parameters."""
+
+    groups: tuple[Group, ...]
+    prior: Tables
+    parameters: tuple[Parameter, ...]
+    runs: int
 
     def values(self, log_values: Floats) -> dict[Parameter, float]:
         return {one: float(np.exp(x)) for one, x in zip(self.parameters, log_values, strict=True)}
 
+    def seconds(self, task: tuple[Floats, Sequence[int]]) -> Floats:
+        """Times of the runs of some groups, by number; those of the others are 1 s."""
+        log_values, chosen = task
+        found = np.ones(self.runs)
+        values = self.values(log_values).items()
+        tables = self.prior.replaced((one.table, one.constant, value) for one, value in values)
+        known: dict[tuple[str, str], Calibration] = {}
+        for group in (self.groups[number] for number in chosen):
+            key = (group.cluster.accelerator.name, group.stack)
+            if key not in known:
+                known[key] = calibration_from(tables, *key)
+            found[group.rows] = Estimator(group.job, group.cluster, known[key]).evaluate(group.table).iteration_s
+        return found
+
+
+_Task = tuple[Floats, Sequence[int]]
+_Timed = Callable[[Sequence[_Task]], list[Floats]]
+
+
+@contextmanager
+def _workers(clock: _Clock) -> Iterator[_Timed]:
+    """Time tasks in order, on all cores where there are many groups."""
+    if len(clock.groups) < MANY_GROUPS:
+        yield lambda tasks: [clock.seconds(task) for task in tasks]
+        return
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_begin, initargs=(clock,)) as pool:
+        yield lambda tasks: list(pool.map(_timed, tasks))
+
+
+_begun: list[_Clock] = []
+"""The clock of a worker."""
+
+
+def _begin(clock: _Clock) -> None:
+    _begun[:] = [clock]
+
+
+def _timed(task: _Task) -> Floats:
+    return _begun[0].seconds(task)
+
+
+class _Problem:
+    def __init__(self, predictor: Predictor, clock: _Clock, timed: _Timed) -> None:
+        self.clock, self.timed = clock, timed
+        self.parameters = clock.parameters
+        self.measured = np.array([run.measured_s for run in predictor.runs])
+        self.start = np.log(np.array([max(self._now(one), 1e-12) for one in self.parameters]))
+        known = {name: (low, high) for name, _, low, high, _ in constants()}
+        ranges = np.array([known[one.constant] for one in self.parameters])
+        self.low, self.high = np.log(np.maximum(ranges, 1e-12)).T
+        self.pull = (PULL / np.array([SPREADS[one.constant] for one in self.parameters])) ** 2
+        families = np.array([run.run.family for run in predictor.runs])
+        self.family = np.unique(families, return_inverse=True)[1]
+        self.weights = 10.0 * np.sqrt(equal_shares(families))
+
+    def _now(self, parameter: Parameter) -> float:
+        tables = self.clock.prior
+        group = next(g for g in self.clock.groups if _meets(tables, parameter, g))
+        found = calibration_from(tables, group.cluster.accelerator.name, group.stack)
+        return float(getattr(found, parameter.constant))
+
     def solve(self, progress: Callable[[str], None]) -> tuple[Floats, Floats]:
-        """Levenberg-Marquardt from the prior; the logarithms of the constants, and seconds of the runs."""
+        """Levenberg-Marquardt from the prior; the logarithms of the constants, and seconds of the runs.
+
+        Families that come out worse than with the prior count for more in the next round.
+        """
         log_values, seconds = self.start, self.seconds(self.start)
-        cost, damping = self._cost(log_values, seconds), 1e-2
+        damping, unfitted = 1e-2, self._by_family(seconds)
         for turn in range(ROUNDS):
+            cost = self._cost(log_values, seconds)
             progress(f"round {turn + 1}: cost {cost:.4f}")
             slopes = self.slopes(log_values, seconds)
             found = self._better(log_values, seconds, slopes, cost, damping)
             if found is None:
                 break
             log_values, seconds, better, damping = found
-            gained, cost = 1.0 - better / cost, better
-            if gained < ENOUGH:
+            worse = self._by_family(seconds) > (1.0 + WORSE) * unfitted
+            if better > (1.0 - ENOUGH) * cost and not worse.any():
                 break
+            self.weights = self.weights * np.where(worse[self.family], np.sqrt(FAVOUR), 1.0)
         return log_values, seconds
+
+    def _by_family(self, seconds: Floats) -> Floats:
+        """Mean absolute error of each family."""
+        sizes = np.abs(seconds / self.measured - 1.0)
+        means: Floats = np.bincount(self.family, weights=sizes) / np.bincount(self.family)
+        return means
 
     def _better(
         self, log_values: Floats, seconds: Floats, slopes: Floats, cost: float, damping: float
@@ -242,12 +326,15 @@ class _Problem:
 
     def held_out(self, log_values: Floats, seconds: Floats, slopes: Floats, labels: np.ndarray) -> Floats:
         """The runs of each label predicted by constants that were fitted to the others'."""
-        found = np.zeros(len(seconds))
-        for label in sorted(set(labels)):
-            out = labels == label
-            matrix, vector = self._normal(log_values, seconds, slopes, ~out)
+        names, tasks = sorted(set(labels)), []
+        for label in names:
+            matrix, vector = self._normal(log_values, seconds, slopes, labels != label)
             step = np.clip(np.linalg.solve(matrix, vector), -LONGEST, LONGEST)
-            found += np.where(out, self.seconds(self._bounded(log_values + step), out), 0.0)
+            holding = [i for i, group in enumerate(self.clock.groups) if (labels[group.rows] == label).any()]
+            tasks.append((self._bounded(log_values + step), holding))
+        found = np.zeros(len(seconds))
+        for label, others in zip(names, self.timed(tasks), strict=True):
+            found = np.where(labels == label, others, found)
         return found
 
     def _bounded(self, log_values: Floats) -> Floats:
@@ -279,33 +366,23 @@ class _Problem:
 
     def slopes(self, log_values: Floats, seconds: Floats) -> Floats:
         """Derivatives of the logarithms of times by those of constants, shape (runs, parameters)."""
+        signs = np.where(log_values + np.log1p(STEP) <= self.high, 1.0, -1.0)
+        steps = np.diag(signs * np.log1p(STEP))
+        tables, groups = self.clock.prior, self.clock.groups
+        met = [[i for i, group in enumerate(groups) if _meets(tables, one, group)] for one in self.parameters]
+        tasks = [(log_values + step, chosen) for step, chosen in zip(steps, met, strict=True)]
         found = np.zeros((len(seconds), len(self.parameters)))
-        for column, parameter in enumerate(self.parameters):
-            sign = 1.0 if log_values[column] + np.log1p(STEP) <= self.high[column] else -1.0
-            moved = log_values.copy()
-            moved[column] += sign * np.log1p(STEP)
-            met = [group for group in self.groups if self._meets(parameter, group)]
-            changed = self._evaluate(moved, met, seconds)
-            found[:, column] = sign * np.log(changed / seconds) / np.log1p(STEP)
+        for column, (chosen, changed) in enumerate(zip(met, self.timed(tasks), strict=True)):
+            rows = np.concatenate([groups[number].rows for number in chosen])
+            found[rows, column] = signs[column] * np.log(changed[rows] / seconds[rows]) / np.log1p(STEP)
         return found
 
-    def seconds(self, log_values: Floats, rows: np.ndarray | None = None) -> Floats:
-        """Times of all runs, or of those groups that have some of ``rows``."""
-        groups = [g for g in self.groups if rows is None or rows[g.rows].any()]
-        return self._evaluate(log_values, groups, np.ones(len(self.measured)))
-
-    def _evaluate(self, log_values: Floats, groups: Sequence[Group], other: Floats) -> Floats:
-        seconds = other.copy()
-        values = self.values(log_values).items()
-        tables = self.prior.replaced((one.table, one.constant, value) for one, value in values)
-        known: dict[tuple[str, str], Calibration] = {}
-        for group in groups:
-            key = (group.cluster.accelerator.name, group.stack)
-            if key not in known:
-                known[key] = calibration_from(tables, *key)
-            table = Estimator(group.job, group.cluster, known[key]).evaluate(group.table)
-            seconds[group.rows] = table.iteration_s
-        return seconds
+    def seconds(self, log_values: Floats) -> Floats:
+        """Times of all runs."""
+        numbers = range(len(self.clock.groups))
+        tasks = [(log_values, numbers[first::PIECES]) for first in range(PIECES)]
+        product: Floats = np.prod(self.timed(tasks), axis=0)
+        return product
 
 
 def prior_tables() -> Tables:

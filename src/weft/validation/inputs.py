@@ -47,6 +47,11 @@ class Prepared:
     measured_bytes: float | None
     assumptions: tuple[str, ...]
 
+    @property
+    def same_job(self) -> tuple[object, ...]:
+        """What runs have in common that differ in their layouts alone."""
+        return (self.job.model, self.job.recipe, self.cluster, self.stack.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
@@ -297,6 +302,7 @@ PRECISIONS: tuple[tuple[str, Precision], ...] = (
     (r"^(fp|float)8", "fp8"),
     (r"^b(f|float)16", "bf16"),
     (r"^(fp|float)16|^half|^amp", "fp16"),
+    (r"^tf32$", "tf32"),
     (r"^(fp|float)32$|^full$|^single$", "fp32"),
 )
 """What tables call precisions, by how the name begins."""

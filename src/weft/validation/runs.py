@@ -7,6 +7,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from importlib.resources import as_file, files
 from typing import Any
 
 from weft.errors import BadInput
@@ -16,6 +17,7 @@ REQUIRED = ("id", "family", "model", "gpu", "gpus")
 MEASURES = ("measured_iter_s", "iter_s", "tokens_s_gpu", "tflops_per_gpu", "mfu")
 """Columns of which a table needs at least one."""
 ABSENT = frozenset({"", "-", "--", "n/a", "na", "nan", "none", "null", "?", "unknown"})
+SHIPPED = "measured_runs.csv"
 LARGEST = 1e15
 LARGEST_RUNS_BYTES = 64_000_000
 LARGEST_COUNT = 10_000_000
@@ -96,6 +98,11 @@ def _word(text: str) -> str:
     return "" if plain.lower() in ABSENT else plain
 
 
+def _choice(text: str) -> str:
+    """A word of which "none" is one, as opposed to what is not stated."""
+    return "none" if text.strip().lower() == "none" else _word(text)
+
+
 def _cell(read: Callable[[str], Any], default: Any = None) -> Any:
     return field(default=default, metadata={"read": read})
 
@@ -139,7 +146,7 @@ class Run:
     micro_batch: int | None = _cell(_count)
     global_batch: int | None = _cell(_count)
     precision: str = _cell(_word, "")
-    recompute: str = _cell(_word, "")
+    recompute: str = _cell(_choice, "")
     sequence_parallel: bool | None = _cell(_flag)
     tflops_per_gpu: float | None = _cell(_positive)
     mfu: float | None = _cell(_share)
@@ -173,6 +180,12 @@ class Unparsed:
 _CELLS: dict[str, Callable[[str], Any]] = {
     one.name: one.metadata["read"] for one in fields(Run) if one.default is not MISSING
 }
+
+
+def shipped_runs() -> tuple[Run | Unparsed, ...]:
+    """The published runs that Weft's own constants are fitted to (docs/measured-runs.md)."""
+    with as_file(files("weft.validation").joinpath("data", SHIPPED)) as path:
+        return read_runs(str(path))
 
 
 def read_runs(path: str) -> tuple[Run | Unparsed, ...]:

@@ -12,6 +12,7 @@ from weft.layout.table import Floats
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
 from weft.results import Result
+from weft.validation.choice import Choice, choices
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Predictions
 
@@ -77,7 +78,8 @@ class Reason:
 class Validation(Result):
     """Predictions against measured runs.
 
-    ``headline`` is the mean over families of their mean absolute error; ``pooled`` counts every run alike.
+    ``headline`` is the mean over families of their mean absolute error; ``pooled`` counts every run alike;
+    ``choices`` are those of the families that measured some job in several layouts.
     """
 
     SCHEMA = "weft.validate/1"
@@ -90,6 +92,7 @@ class Validation(Result):
     headline: float | None
     pooled: Errors
     families: tuple[Errors, ...]
+    choices: tuple[Choice, ...]
     rows: tuple[Outcome | Skipped, ...]
     reasons: tuple[Reason, ...]
 
@@ -120,6 +123,7 @@ class Validation(Result):
         return {
             "overall": overall,
             "families": [asdict(one) for one in self.families],
+            "choices": [asdict(one) for one in self.choices],
             "skipped": [asdict(one) for one in self.reasons],
             "runs": self.to_dicts(),
         }
@@ -148,6 +152,7 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
         headline=float(np.mean(means)) if means else None,
         pooled=_errors("all runs", judged),
         families=families,
+        choices=choices((one.prepared, one.predicted_s) for one in judged if isinstance(one, Outcome)),
         rows=judged,
         reasons=_reasons(judged),
     )

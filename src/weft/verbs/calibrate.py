@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 class CalibrateOptions(Options):
     """What the fit begins with."""
 
-    start: str = option(
-        "shipped",
-        "Constants to begin with, and to stay near: Weft's own, or what was known before any run.",
+    start: str | None = option(
+        None,
+        "Constants to begin with, and to stay near: Weft's own (for runs that are given), or what was known before"
+        " any run (for Weft's runs).",
         choices=("shipped", "prior"),
     )
 
 
 @verb(CalibrateOptions)
 def calibrate(
-    runs: RunSource,
+    runs: RunSource | None = None,
     options: CalibrateOptions | None = None,
     *,
     progress: Callable[[str], None] | None = None,
@@ -66,7 +67,8 @@ def calibrate(
     predictor = Predictor(row for row in rows if isinstance(row, Prepared))
     if not predictor.runs:
         raise BadInput("has no run that can be predicted", where=path, remedy="weft validate says why")
-    tables = prior_tables() if asked.start == "prior" else shipped_tables()
+    start = asked.start or ("prior" if runs is None else "shipped")
+    tables = prior_tables() if start == "prior" else shipped_tables()
     found = fit(predictor, tables, tuple(fitted_parameters(tables)), progress or (lambda words: None))
     if not found.values:
         raise BadInput(

@@ -30,7 +30,7 @@ class PlanOptions(RecipeOptions, RunOptions, ConstantsOptions):
     fix: tuple[str, ...] = option((), "Pin a degree or switch, as tp=8 (repeats).", metavar="NAME=VALUE")
     max: tuple[str, ...] = option((), "Bound a degree, as pp=16 (repeats).", metavar="NAME=N")
     runnable: bool = option(False, "Only layouts that weft train runs.")
-    memory_margin: str | float = option("0%", "Memory to leave free, as 5%.", metavar="SHARE")
+    memory_margin: str | float = option("5%", "Memory to leave free.", metavar="SHARE")
     top: int = option(10, "Layouts to show.", least=1, most=10_000)
     variants: bool = option(False, "Rank every layout, also near-equal ones.")
 

@@ -31,7 +31,7 @@ class RecipeOptions(Options):
 
     batch: int | None = option(None, "Global batch in sequences.", metavar="N")
     sequence: int | None = option(None, "Sequence length in tokens.", metavar="N")
-    precision: str | None = option(None, "fp32, fp16, bf16, fp8, mxfp8 or nvfp4.", metavar="P")
+    precision: str | None = option(None, "fp32, tf32, fp16, bf16, fp8, mxfp8 or nvfp4.", metavar="P")
     attention: str | None = option(
         None, "Attention kernel (default flash, or the recipe's).", choices=("flash", "unfused")
     )

@@ -31,7 +31,7 @@ class ValidateOptions(Options):
 
 
 @verb(ValidateOptions)
-def validate(runs: RunSource, options: ValidateOptions | None = None, **given: Any) -> Validation:
+def validate(runs: RunSource | None = None, options: ValidateOptions | None = None, **given: Any) -> Validation:
     """Predicted against measured iteration time, run by run and by family.
 
     >>> import tempfile, weft
@@ -46,7 +46,8 @@ def validate(runs: RunSource, options: ValidateOptions | None = None, **given: A
 
     Args:
         runs: a CSV file with one measured run a row: id, family, model, shape, accelerators, parallel degrees,
-            batch, and iter_s, tokens_s_gpu, tflops_per_gpu or mfu; or its rows (``weft.validation.runs.read_runs``).
+            batch, and iter_s, tokens_s_gpu, tflops_per_gpu or mfu; or its rows (``weft.validation.runs.read_runs``);
+            the published runs that Weft comes with by default.
         options: the options as a record instead of keywords.
 
     Raises:
@@ -68,14 +69,16 @@ def validate(runs: RunSource, options: ValidateOptions | None = None, **given: A
     return validation(prepared, predictor.predict(constants))
 
 
-def rows_of(runs: RunSource) -> tuple[tuple[Run | Unparsed, ...], str]:
-    """The runs of a file, or as given, and what they are called.
+def rows_of(runs: RunSource | None) -> tuple[tuple[Run | Unparsed, ...], str]:
+    """The runs of a file, as given, or Weft's own; and what they are called.
 
     Raises:
         BadInput: a file that cannot be used, or something else than runs.
     """
-    from weft.validation.runs import Run, Unparsed, read_runs
+    from weft.validation.runs import SHIPPED, Run, Unparsed, read_runs, shipped_runs
 
+    if runs is None:
+        return shipped_runs(), SHIPPED
     if isinstance(runs, list | tuple) and all(isinstance(one, Run | Unparsed) for one in runs):
         return tuple(runs), "runs"
     path = path_of(runs, "RUNS.csv")

@@ -57,6 +57,8 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
     Data, learning rate and checkpoints get placeholders for the user to replace.
     """
     reasons = common_reasons(job, cluster, layout) + _reasons(job.model, layout)
+    if job.recipe.precision not in PRECISION_FLAGS:
+        reasons.append(f"it has no argument for {job.recipe.precision}")
     if reasons:
         return NotExpressible(tool=TOOL, reasons=tuple(reasons))
     groups = (

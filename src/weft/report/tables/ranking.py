@@ -33,6 +33,8 @@ def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
         print_raw(console, f"  Best, to copy: --layout {format_layout(best.layout)}")
         for line in words.trust(best.error):
             paragraph(console, line, indent=2)
+        if best.error is not None and len(plan.layouts) > 1:
+            paragraph(console, words.ties([one.iteration_s for one in plan.layouts]), indent=2)
         print_time(best, console, title="Time of the best layout")
         print_memory(best, console)
         print_bound(best, console)

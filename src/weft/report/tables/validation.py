@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from statistics import mean
+
 from rich.console import Console
 from rich.table import Table
 
+from weft.validation.choice import APART
 from weft.validation.summary import Errors, Validation
+
+FARTHEST = 10
+"""Runs that are listed by name, those with the largest errors."""
 
 
 def validation_table(found: Validation, screen: Console) -> None:
@@ -20,10 +26,46 @@ def validation_table(found: Validation, screen: Console) -> None:
     screen.print(table)
     if found.headline is not None:
         screen.print(f"Mean over families of the mean absolute error: {found.headline:.1%}")
+    _farthest(found, screen)
     if found.reasons:
         screen.print("\nSkipped", style="bold")
         for why in found.reasons:
             screen.print(f"{why.runs:5d}  {why.family}: {why.reason}", markup=False)
+
+
+def _farthest(found: Validation, screen: Console) -> None:
+    worst = sorted(found.outcomes, key=lambda one: -abs(one.error))[:FARTHEST]
+    table = Table(title="Farthest off", title_justify="left")
+    for name in ("run", "family", "measured", "predicted", "error"):
+        table.add_column(name, justify="left" if name in ("run", "family") else "right")
+    for one in worst:
+        run = one.prepared.run
+        times = (f"{one.prepared.measured_s:.4g} s", f"{one.predicted_s:.4g} s", f"{one.error:+.1%}")
+        table.add_row(run.name, run.family, *times)
+    screen.print(table)
+
+
+def choice_table(found: Validation, screen: Console) -> None:
+    """What taking the layout that Weft ranks first costs, among layouts of one job that were measured."""
+    table = Table(title="The choice among measured layouts of one job", title_justify="left")
+    for name in ("family", "jobs", "layouts", "regret", "worst", "random pick", "pairs", "in order"):
+        table.add_column(name, justify="left" if name == "family" else "right")
+    known = found.choices
+    for one in known:
+        shares = (_percent(one.regret), _percent(one.worst), _percent(one.random))
+        table.add_row(one.family, str(one.jobs), str(one.layouts), *shares, str(one.pairs), _percent(one.ordered))
+    if not known:
+        screen.print("No job was measured in several layouts.")
+        return
+    table.add_section()
+    regret, random = (_percent(mean(values)) for values in zip(*((c.regret, c.random) for c in known), strict=True))
+    worst = _percent(max(one.worst for one in known))
+    table.add_row("mean over families", "", "", regret, worst, random, "", "")
+    screen.print(table)
+    screen.print(
+        "Regret: how much longer the layout that is predicted fastest took than the fastest;"
+        f" in order: of the pairs more than {APART:.0%} apart."
+    )
 
 
 def _cells(one: Errors) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from weft.estimation.trust import COVERED
+from weft.estimation.trust import COVERED, choice_error
 from weft.layout.spec import Layout
 from weft.units import format_bytes, format_count, format_seconds
 
@@ -205,10 +205,24 @@ def largest_memory(estimate: Estimate, most: int = 2) -> str:
     return ", ".join(f"{MEMORY_LABELS[part.name]} {format_bytes(part.value)}" for part in parts)
 
 
+def ties(seconds: Sequence[float]) -> str:
+    """Which of the layouts of one job, fastest first, cannot be told apart; nothing where no error is known."""
+    known = choice_error()
+    if known.error is None:
+        return ""
+    close = sum(one <= (1.0 + known.error) * seconds[0] for one in seconds)
+    first = "the first is apart from the others listed"
+    if close > 1:
+        first = f"{'all' if close == len(seconds) else 'the first'} {close} listed cannot be told apart"
+    proof = f"({COVERED:.0%} of {known.pairs:,} pairs of {known.sources} sources)"
+    return f"Choice: {first}; between two layouts of one job the error is +-{known.error:.0%} {proof}"
+
+
 def trust(error: ErrorBar | None) -> tuple[str, ...]:
     """How far such estimates were from measured runs; nothing where constants are not Weft's own."""
     if error is None:
         return ()
     if error.error is None:
         return ("Error: unknown; nothing similar was ever measured",)
-    return (f"Error: +-{error.error:.0%} ({COVERED:.0%} of {error.runs} similar runs: {error.alike})",)
+    sources = "1 source" if error.sources == 1 else f"{error.sources} sources"
+    return (f"Error: +-{error.error:.0%} ({COVERED:.0%} of {error.runs} runs of {sources}: {error.alike})",)
