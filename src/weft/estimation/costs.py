@@ -92,9 +92,11 @@ class CostModel:
         for collective in operations.collectives:
             if np.any((collective.elements > 0) & (self.spread(collective.axes).size > 1)):
                 self._collective(collective, times, costs)
-        # While a rank waits for its host, its collectives go on.
-        costs.tensor_forward_s = np.maximum(costs.tensor_forward_s - idle[0], 0.0)
-        costs.tensor_backward_s = np.maximum(costs.tensor_backward_s - idle[1], 0.0)
+        # While a rank waits for its host, its collectives go on: first those that nothing else hides.
+        forward, backward = costs.tensor_forward_s - idle[0], costs.tensor_backward_s - idle[1]
+        costs.tensor_forward_s, costs.tensor_backward_s = np.maximum(forward, 0.0), np.maximum(backward, 0.0)
+        left = np.minimum(forward, 0.0) + np.minimum(backward, 0.0)
+        costs.tensor_hidden_s = np.maximum(costs.tensor_hidden_s + left, 0.0)
         return costs
 
     def _computations(self, operations: Operations, costs: PartCosts) -> _Times:

@@ -221,7 +221,11 @@ class _Clock:
     runs: int
 
     def values(self, log_values: Floats) -> dict[Parameter, float]:
-        return {one: float(np.exp(x)) for one, x in zip(self.parameters, log_values, strict=True)}
+        ranges = {name: (low, high) for name, _, low, high, _ in constants()}
+        return {
+            one: float(np.clip(np.exp(x), *ranges[one.constant]))
+            for one, x in zip(self.parameters, log_values, strict=True)
+        }
 
     def seconds(self, task: tuple[Floats, Sequence[int]]) -> Floats:
         """Times of the runs of some groups, by number; those of the others are 1 s."""
