@@ -247,7 +247,8 @@ def test_overlap_never_loses(name: str, field: str) -> None:
 @works
 def test_tensor_overlap_never_loses(name: str) -> None:
     """Where weights are exposed instead, seconds of forward may become seconds of backward, for which zero-bubble
-    schedules wait.  Where a stage's work hides gradients and offloaded state at once, less of it shows more of both."""
+    schedules wait.  Where a stage's work hides gradients and offloaded state at once, less of it shows more of
+    both."""
     found = variants(name, "overlap_tensor", TensorOverlap)
     plain = np.array([not (one.offload_activations or one.offload_optimizer) for one in layouts(name)])
     assert plain.sum() > 30
