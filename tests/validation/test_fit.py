@@ -44,10 +44,12 @@ def quiet(_: str) -> None:
 
 
 @pytest.mark.slow
-def test_finds_the_constants_that_made_the_runs(runs) -> None:
-    measured = made_with(runs, gemm=(GEMM, 0.74), passes=(PASSES, 1.6))
+def test_finds_the_constants_that_made_the_runs(runs, monkeypatch) -> None:
+    """Where little pulls them to their prior."""
+    monkeypatch.setattr("weft.validation.fit.PULL", 0.03)
+    measured = made_with(runs, gemm=(GEMM, 0.70), passes=(PASSES, 1.6))
     found = fit(Predictor(measured), prior_tables(), (GEMM, PASSES), quiet)
-    assert found.values[GEMM] == pytest.approx(0.74, rel=0.02)
+    assert found.values[GEMM] == pytest.approx(0.70, rel=0.02)
     assert found.values[PASSES] == pytest.approx(1.6, rel=0.05)
     exact = np.array([run.measured_s for run in measured])
     assert np.abs(found.seconds / exact - 1).max() < 0.01
