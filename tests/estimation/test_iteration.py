@@ -247,13 +247,11 @@ def test_overlap_never_loses(name: str, field: str) -> None:
 @works
 def test_tensor_overlap_never_loses(name: str) -> None:
     """Where weights are exposed instead, seconds of forward may become seconds of backward, for which zero-bubble
-    schedules wait.  Where a stage's work hides gradients and offloaded state at once, less of it shows more of
-    both."""
+    schedules wait: there a little may be lost."""
     found = variants(name, "overlap_tensor", TensorOverlap)
-    plain = np.array([not (one.offload_activations or one.offload_optimizer) for one in layouts(name)])
-    assert plain.sum() > 30
+    waits = np.array([one.z > 1 and one.schedule.splits_backward for one in layouts(name)])
     for slower, faster in pairwise(found):
-        assert (faster.iteration_s <= slower.iteration_s * (1 + 1e-6))[plain].all()
+        assert (faster.iteration_s <= slower.iteration_s * np.where(waits, 1.005, 1 + 1e-6)).all()
 
 
 @pytest.mark.slow_but(1)
