@@ -262,6 +262,20 @@ def large_table(shapes: tuple[tuple[int, int, int], ...]) -> dict[str, float]:
     return figures
 
 
+def shortest_table(shapes: tuple[tuple[int, int, int], ...]) -> dict[str, float]:
+    """Flows served by the bytes that they have left: equal sizes, and mixed ones."""
+    figures = {}
+    for pods, half, times in shapes:
+        capacity, traffic, routes = permutations(pods, half, times)
+        mixed = np.random.default_rng(2).uniform(0.5e9, 1.5e9, len(traffic))
+        for words, sizes in (("equal", traffic.bytes), ("mixed", mixed)):
+            whole = partial(run, capacity, replace(traffic, bytes=sizes), routes, mode="shortest-remaining")
+            found, total = whole(), bench.cpu_s(whole)
+            row(f"shortest first, {words}", len(traffic), found.makespan_s, total, total)
+            figures[f"shortest_{len(traffic)}_{words}_cpu_s"] = total
+    return figures
+
+
 def main() -> None:
     options = bench.parser(__doc__).parse_args()
     run(*permutations(2, 2, 1))
@@ -269,7 +283,8 @@ def main() -> None:
     print("{:24}{:>10}{:>14}{:>11}{:>10}{:>11}{:>10}".format(*HEADS))
     figures = golden_table(options.tiny)
     shapes = ((4, 2, 1),) if options.tiny else ((16, 32, 1), (16, 32, 8), (64, 32, 1))
-    bench.record(options, figures | large_table(shapes))
+    figures |= large_table(shapes)
+    bench.record(options, figures | shortest_table(((4, 2, 1),) if options.tiny else ((16, 8, 8), (16, 32, 1))))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ LAYERS = {
     "simulation": 4,
     "reproductions": 4.5,
     "search": 5,
+    "arrangement": 5,
     "calibration": 5,
     "validation": 5,
     "report": 5.5,
@@ -183,13 +184,16 @@ def test_no_dangerous_calls():
     """Nothing unpickles, evaluates text or starts a shell; one module imports PyYAML.
 
     Machine code is kept as numba keeps it, pickled; one module reads these files, whose seal it checks first.
+    One module writes a snapshot for PyTorch's tools, which unpickle it, and reads none.
     """
     forbidden = {"eval", "exec", "compile", "__import__"}
     modules = {"pickle", "marshal", "shelve", "subprocess", "yaml"}
+    writer = ROOT / "report/formats/memory.py"
     readers = {ROOT / "interop/text/yaml.py": {"yaml"}, ROOT / "solvers/_kept.py": {"pickle"}}
+    assert {name for name in ("load", "loads", "Unpickler") if f"pickle.{name}" in writer.read_text()} == set()
     found = []
     for path in sorted(ROOT.rglob("*.py")):
-        unsafe = modules - readers.get(path, set())
+        unsafe = modules - readers.get(path, {"pickle"} if path == writer else set())
         for node in nodes_of(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in forbidden:
                 found.append(f"{path.name}:{node.lineno} {node.func.id}")

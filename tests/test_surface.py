@@ -33,6 +33,7 @@ def test_public_names():
         "Unsupported",
         "WeftError",
         "__version__",
+        "arrange",
         "calibrate",
         "design",
         "estimate",
@@ -72,16 +73,34 @@ def test_command_surface():
         name: sorted(option for param in command.params for option in (*param.opts, *param.secondary_opts))
         for name, command in commands().items()
     }
-    recipe = ["--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
+    recipe = ["--as", "--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
     output = ["--calibration", "--chart", "--format", "--launch", "--output", "--stack", "-o"]
     run = ["--mtbf", "--tokens", "--usd-per-hour"]
     network = ["--cluster", "--fabric", "--hosts", "--link-speed", "--radix", "--seed"]
     jobs = ["--calibration", "--flows", "--generate", "--job", "--jobs", "--placement", "--plan", "--rank"]
-    traffic = [*network, *jobs, "--failed", "--failed-spines", "--matrix"]
-    search = [*("--fix", "--max", "--memory-margin", "--pareto", "--runnable"), *("--space", "--top", "--variants")]
+    traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines", "--matrix"]
+    search = [
+        *("--fix", "--max", "--memory-margin", "--order", "--pareto", "--runnable"),
+        *("--space", "--top", "--variants"),
+    ]
+    chosen = ["--axis-order", "--budget", "--fabric", "--placement", "--radix", "--routing", "--seed"]
     assert surface == {
-        "plan": sorted([*recipe, *output, *run, *search, "model", "cluster"]),
-        "estimate": sorted([*recipe, *output, *run, "--layout", "--plan", "--rank", "--run", "names"]),
+        "plan": sorted([*recipe, *output, *run, *search, *chosen, "model", "cluster"]),
+        "estimate": sorted(
+            [
+                *recipe,
+                *output,
+                *run,
+                "--layout",
+                "--plan",
+                "--rank",
+                "--run",
+                "--stage",
+                "--timeline",
+                "--vocab",
+                "names",
+            ]
+        ),
         "schedule": sorted(
             [
                 *recipe,
@@ -124,8 +143,19 @@ def test_command_surface():
         "simulate": sorted(
             [
                 *recipe,
-                *("--calibration", "--fabric", "--flows", "--format", "--full", "--layout", "--mode", "--output"),
-                *("--picture", "--placement", "--plan", "--radix", "--rank", "--routes", "--routing", "--seed"),
+                *("--arrangement", "--calibration", "--fabric", "--flows", "--format", "--full", "--job", "--layout"),
+                *(
+                    "--mode",
+                    "--output",
+                    "--picture",
+                    "--placement",
+                    "--plan",
+                    "--radix",
+                    "--rank",
+                    "--routes",
+                    "--routing",
+                    "--seed",
+                ),
                 *("--timeline", "-o", "names"),
             ]
         ),
@@ -158,6 +188,7 @@ def test_command_surface():
             [*traffic, "--output", "--probes", "--router", "--split", "--switch-hash", "-o", "kind"]
         ),
         "route events": sorted([*traffic, "--at", "--output", "-o"]),
+        "arrange": sorted(["--budget", "--chart", "--format", "--output", "--seed", "-o", "site"]),
         "bench-comm": sorted(
             [
                 *("--calibration-output", "--device", "--format", "--layout", "--output", "--precision"),
@@ -173,12 +204,12 @@ def test_command_surface():
                 *("--warmup", "--weight-cache", "names"),
             ]
         ),
-        "launch": sorted(["--output", "--rank", "--tool", "-o", "plan_file"]),
+        "launch": sorted(["--arrangement", "--job", "--output", "--rank", "--tool", "-o", "plan_file"]),
         "export-checkpoint": ["file", "folder"],
         "validate": sorted(
-            [*("--calibration", "--family", "--format", "--output", "--plot", "--regret", "-o", "runs")]
+            [*("--by", "--calibration", "--family", "--format", "--output", "--plot", "--regret", "-o", "runs")]
         ),
-        "calibrate": ["--errors", "--output", "--start", "-o", "runs"],
+        "calibrate": ["--errors", "--output", "--start", "--trace", "-o", "runs"],
         "models": ["word"],
         "clusters": [],
         "stacks": [],

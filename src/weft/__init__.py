@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from weft.layout import Layout
     from weft.model import Job, Model, Recipe, read_config, resolve_job
     from weft.search import Plan
+    from weft.verbs.arrange import arrange
     from weft.verbs.calibrate import calibrate
     from weft.verbs.design import design
     from weft.verbs.estimate import estimate
@@ -45,6 +46,7 @@ _HOME = {
     "Recipe": "weft.model",
     "Unsupported": "weft.errors",
     "WeftError": "weft.errors",
+    "arrange": "weft.verbs.arrange",
     "calibrate": "weft.verbs.calibrate",
     "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
@@ -76,6 +78,7 @@ __all__ = [
     "Unsupported",
     "WeftError",
     "__version__",
+    "arrange",
     "calibrate",
     "design",
     "estimate",

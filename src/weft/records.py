@@ -141,6 +141,18 @@ def number(raw: object, where: str) -> float:
     return float(raw)
 
 
+def positive(raw: object, where: str) -> float:
+    """The value, which is to be a finite number above 0, as a float.
+
+    Raises:
+        BadInput: it is none.
+    """
+    value = number(raw, where)
+    if value <= 0:
+        raise BadInput(f"{value:g} is not positive", where=where)
+    return value
+
+
 def _choice(name: str, raw: object, choices: tuple[str, ...], where: str) -> str:
     if not isinstance(raw, str):
         raise BadInput(f"{reprlib.repr(raw)} is not a name", where=where, remedy=f"use {' or '.join(choices)}")

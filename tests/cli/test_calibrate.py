@@ -72,3 +72,22 @@ def test_runs_of_unknown_machines(tmp_path) -> None:
 def test_an_absent_file() -> None:
     with pytest.raises(WeftError, match="no such file"):
         weft("calibrate", "absent.csv")
+
+
+def test_a_trace_gives_times_by_shape(tmp_path) -> None:
+    arguments = {"External id": 1, "Input Dims": [[128, 64], [64, 256]], "Input type": ["float", "float"]}
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": 9.0, "args": arguments}
+    trace, constants = tmp_path / "trace.json", tmp_path / "mine.toml"
+    trace.write_text(json.dumps({"traceEvents": [event, event]}), encoding="utf-8")
+    result = weft("calibrate", "--trace", str(trace), "-o", str(constants))
+    assert "(128 x 64) by (64 x 256)" in result.stdout
+    measured = read_calibration(str(constants), "h100").measured
+    assert measured is not None
+    assert (measured.products[0].m, measured.products[0].seconds) == (128, 9e-6)
+    with pytest.raises(BadInput, match="goes without --trace"):
+        CliRunner().invoke(
+            cli,
+            ["calibrate", "--trace", str(trace), "--errors", str(tmp_path / "e.json")],
+            catch_exceptions=False,
+            standalone_mode=False,
+        )

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -38,7 +39,7 @@ def test_same_bytes_again(weft: Run) -> None:
 
 
 def test_csv_has_a_row_per_layout(weft: Run) -> None:
-    _, out, _ = weft(*SMALL, "--format", "csv", "--top", "4", "--variants")
+    _, out, _ = weft(*SMALL, "--format", "csv", "--top", "4", "--variants", "--order", "time")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["rank"] for row in rows] == ["1", "2", "3", "4"]
     assert [float(row["iteration_s"]) for row in rows] == sorted(float(row["iteration_s"]) for row in rows)
@@ -190,3 +191,37 @@ def test_nothing_is_half_written(weft: Run, tmp_path) -> None:
     assert weft("plan", "gpt2", "h100-12", "--format", "json", "-o", str(target))[0] == 2
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+ESTIMATED = ("estimate", "llama-3.2-1b", "h100-8", "--batch", "64", "--sequence", "2048", "--layout", "pp=2")
+
+
+def test_estimate_writes_a_memory_timeline(weft: Run, tmp_path: Path) -> None:
+    path = tmp_path / "memory.json"
+    code, out, err = weft(*ESTIMATED, "--timeline", str(path))
+    about = json.loads(path.read_text())["otherData"]
+    assert (code, err) == (0, "")
+    assert f"in {about['peak_operator']}" in " ".join(out.split())
+    found = json.loads(weft(*ESTIMATED, "--format", "json")[1])["estimate"]
+    assert about["peak_bytes"] == pytest.approx(found["memory_bytes"], rel=1e-9)
+    assert about["stage"] == found["fullest_stage"]
+    code, _, _ = weft(*ESTIMATED, "--timeline", str(path), "--stage", "1", "--format", "json")
+    assert (code, json.loads(path.read_text())["otherData"]["stage"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--stage", "1"), "goes with --timeline"),
+        (("--timeline", "memory.json", "--stage", "2"), "stage 2 of 2"),
+        (("--timeline", "nowhere/memory.json"), "its folder does not exist"),
+    ],
+)
+def test_timelines_that_cannot_be(
+    weft: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = weft(*ESTIMATED, *words)
+    assert (code, out) == (2, "")
+    assert problem in err
+    assert list(tmp_path.iterdir()) == []

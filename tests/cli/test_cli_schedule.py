@@ -189,7 +189,7 @@ def test_a_logical_topology(weft: Run) -> None:
     assert json.loads(out) == {"logical-dims": ["4", "4"]}
 
 
-def test_a_tuner_file_covers_all_sizes(weft: Run) -> None:
+def test_a_tuner_file_has_one_row_a_size_at_most(weft: Run) -> None:
     code, out, _ = weft("schedule", "all-reduce", "1MiB", "--cluster", "h100-16", "--export", "nccl-tuner")
     rows = [line.split(",") for line in out.splitlines() if not line.startswith("#")]
     assert code == 0
@@ -197,8 +197,8 @@ def test_a_tuner_file_covers_all_sizes(weft: Run) -> None:
     assert {tuple(row[-2:]) for row in rows} == {("2", "16")}
     for _, group in groupby(rows, key=lambda row: row[0]):
         ends = [(int(row[1]), int(row[2])) for row in group]
-        assert ends[0][0] == 0
-        assert all(before[1] + 1 == after[0] for before, after in pairwise(ends))
+        assert all(begin <= end for begin, end in ends)
+        assert all(before[1] < after[0] for before, after in pairwise(ends))
 
 
 def test_chakra_traces_are_a_workload(weft: Run, tmp_path: Path) -> None:

@@ -40,6 +40,15 @@ def test_what_a_choice_costs(weft, runs: str) -> None:
     assert korthikanti["ordered"] == 1
 
 
+def test_by_cause(weft, runs: str) -> None:
+    code, out, _ = weft("validate", runs, "--by", "cause")
+    assert code == 0
+    assert "Errors by what runs have in common" in out
+    assert "recompute" in out
+    assert "Farthest off" not in out
+    assert weft("validate", runs, "--by", "weather")[0] == 2
+
+
 @pytest.mark.slow
 def test_the_runs_that_weft_comes_with(weft) -> None:
     code, out, _ = weft("validate", "--family", "korthikanti")

@@ -28,6 +28,11 @@ attention_efficiency = 0.4
 [stack.older]
 like = "stack.old"
 pass_overhead = 4.0
+[stack.old_on_a100]
+pass_overhead = 2.0
+[stack.old_on_a100-40gb]
+like = "stack.old_on_a100"
+attention_efficiency = 0.3
 """
 
 
@@ -36,7 +41,8 @@ pass_overhead = 4.0
     [
         ("a100-80gb", None, 0.7, 0.5, 1.0),
         ("a100-40gb", None, 0.6, 0.5, 1.0),
-        ("a100-40gb", "old", 0.6, 0.4, 3.0),
+        ("a100-40gb", "old", 0.6, 0.3, 2.0),
+        ("a100-80gb", "old", 0.7, 0.4, 2.0),
         ("a100-80gb", "older", 0.7, 0.4, 4.0),
         ("a100-80gb", "unheard", 0.7, 0.5, 1.0),
         ("other", "old", Calibration().gemm_efficiency, 0.4, 3.0),

@@ -16,6 +16,7 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput, UnknownName, Unsupported
 
 GROUPS = {
+    "int8": "peaks",
     "fp32": "peaks",
     "fp16": "peaks",
     "bf16": "peaks",
@@ -30,6 +31,7 @@ GROUPS = {
     "in_switch_reduction": "scale_up",
     "nic_bandwidth": "nic",
     "host_bandwidth": "host",
+    "host_memory": "host_memory",
     "power": "power",
     "usd_per_hour": "usd_per_hour",
     "rail_domains": "rail_domains",

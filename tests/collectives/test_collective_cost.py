@@ -238,6 +238,21 @@ def test_all_to_all_leaves_through_every_nic() -> None:
     assert seconds("all-to-all", bytes_, group(8, 8, 8)) == pytest.approx(inside, rel=1e-2)
 
 
+@pytest.mark.parametrize(("ranks", "copies"), [(8, 8), (8, 2), (64, 8)])
+def test_copies_to_one_rank_are_sent_once(ranks: int, copies: int) -> None:
+    """Of copies for random ranks, what is left when every rank gets at most one: drawn at random."""
+    net = network((ranks,), (1e11,))
+    table = LayoutTable.of([Layout(data=ranks)])
+    whole = spread(table, ("data",), net.spans)
+    bytes_ = np.array([1e13])
+    share = collective_s("all-to-all", bytes_, whole, net, copies=copies) / collective_s(
+        "all-to-all", bytes_, whole, net
+    )
+    drawn = np.random.default_rng(0).integers(0, ranks, (20_000, copies))
+    others = [np.unique(row[row != 0]).size for row in drawn]
+    assert share[0] == pytest.approx(np.mean(others) / (copies * (1 - 1 / ranks)), rel=0.02)
+
+
 @pytest.mark.parametrize(("members", "Bps"), [(8, 4.5e11 * 0.78), (1, 5e10 * 0.85)])
 def test_sends_take_one_accelerators_path(members: int, Bps: float) -> None:
     assert seconds("send", 1e12, group(8, members, 8)) == pytest.approx(1e12 / Bps, rel=1e-3)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.cluster.calibration import Calibration
+from weft.cluster.calibration import Calibration, calibration_from
 from weft.cluster.catalogue import accelerator
 from weft.errors import Unsupported
 from weft.estimation.kernels import Kernels
-from weft.layout.operations import FlashAttention, Gemm, Pass
+from weft.layout.operations import FlashAttention, Gemm, Pass, Phase
 from weft.model import PRECISIONS, Precision
+from weft.validation.fit import prior_tables
 
 H100 = accelerator("h100")
 CONSTANTS = Calibration()
@@ -162,3 +163,46 @@ def test_each_precision_runs_or_is_refused(precision: Precision) -> None:
     else:
         assert made.peak(core=False) >= made.peak(core=True) * 0.05
         assert seconds(gemm(4096, 4096, 4096), made) > 0
+
+
+SHARES_B200 = [
+    # SimuMax, configs/system/b200_bf16_ceperm.json: grouped products of (experts, rows, inputs, outputs) in bf16 with
+    # gradients accumulated in fp32, and the share of 2250 TFLOP/s forward, for the inputs' and the weights' gradient.
+    (256, 128, 7168, 4096, (0.208, 0.226, 0.077)),
+    (160, 154, 5120, 3072, (0.200, 0.195, 0.094)),
+    (128, 256, 7168, 4096, (0.271, 0.333, 0.147)),
+    (64, 512, 7168, 4096, (0.367, 0.405, 0.219)),
+    (40, 616, 1536, 5120, (0.326, 0.281, 0.272)),
+    (32, 1024, 7168, 4096, (0.457, 0.435, 0.289)),
+    (20, 1232, 5120, 3072, (0.513, 0.422, 0.328)),
+    (40, 2460, 5120, 3072, (0.487, 0.452, 0.417)),
+    (40, 9832, 1536, 5120, (0.445, 0.463, 0.413)),
+]
+
+
+def achieved(experts: int, rows: int, inputs: int, outputs: int) -> list[float]:
+    """Shares of B200's peak forward, for the inputs' and for the weights' gradient, by kernel benchmarks alone."""
+    chip = accelerator("b200")
+    made = Kernels(chip, calibration_from(prior_tables(), "b200"), "bf16", gradient_bytes=4.0)
+    flops = 2.0 * experts * rows * inputs * outputs
+    shapes: list[tuple[Phase, int, int, int]] = [
+        ("forward", rows, outputs, inputs),
+        ("input-gradient", rows, inputs, outputs),
+        ("weight-gradient", outputs, inputs, rows),
+    ]
+    products = (replace(gemm(m, n, k, experts), name="expert.fc1", phase=phase) for phase, m, n, k in shapes)
+    return [flops / seconds(one, made) / chip.bf16_flops for one in products]
+
+
+def test_experts_products_take_as_long_as_measured() -> None:
+    """Many small products reach a fraction of what few large ones do, and accumulating gradients costs most."""
+    errors = np.array([np.log(np.divide(achieved(*shape), shares)) for *shape, shares in SHARES_B200])
+    assert np.abs(errors).max() < np.log(1.4)
+    assert np.abs(errors).mean() < 0.15
+
+
+def test_scales_by_row_cost_passes_and_gain_no_speed() -> None:
+    """torchtitan, 70B on 256 H100: 599.6 tokens/s by row, 809.8 by tensor."""
+    product = gemm(8192, 8192, 8192)
+    by_row, by_tensor, half = (seconds(product, kernels(precision)) for precision in ("fp8-rowwise", "fp8", "bf16"))
+    assert by_row > half > by_tensor

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
 from weft.estimation.iteration import Estimator
@@ -16,6 +17,7 @@ from weft.estimation.memory import block_activations
 from weft.estimation.result import EstimateTable, MemoryParts
 from weft.layout.operations import Sizes
 from weft.layout.spec import Layout
+from weft.layout.step import BLOCKWISE, FSDP2
 from weft.layout.table import LayoutTable
 from weft.layout.weights import block_parameters
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
@@ -85,6 +87,48 @@ def test_llama_block_keeps_its_gated_activations() -> None:
     recipe = Recipe(global_batch=1, sequence=8192)
     kept = block_activations(block, recipe, sizes(Layout(), recipe))
     assert kept.none[0] == pytest.approx(per_token * 8192)
+
+
+def test_what_torchtitan_keeps_of_a_llama_block() -> None:
+    """Selective recomputation by operation: the block's input, every second product (wq, wv, w1; w2's is not needed),
+    attention's output and log-sum-exp; also at 8 bits."""
+    block = load_model("llama-3-8b").model.runs[0].block
+    per_token = 2 * (4096 + 4096 + 1024 + 14336 + 4096) + 4 * 32
+    for precision in ("bf16", "fp8"):
+        recipe = Recipe(global_batch=1, sequence=8192, precision=precision)
+        kept = block_activations(block, recipe, sizes(Layout(), recipe), FSDP2)
+        assert kept.selective[0] == pytest.approx(per_token * 8192)
+
+
+def test_temporaries_of_a_block_s_backward() -> None:
+    """Whole: the gradients of both gated inputs, and of the residual stream; cut over x with sequence parallelism:
+    the gathered input and its gradient, two of them where the products are not one."""
+    block = load_model("llama-3-8b").model.runs[0].block
+    recipe = Recipe(global_batch=1, sequence=8192)
+    whole = block_activations(block, recipe, sizes(Layout(), recipe)).gradients[0]
+    assert whole == pytest.approx(8192 * 2 * (2 * 14336 + 4096))
+    cut = Layout(x=8, sequence_parallel=True)
+    joined, apart = (
+        block_activations(block, recipe, sizes(cut, recipe), one).gradients[0] for one in (BLOCKWISE, FSDP2)
+    )
+    assert joined == pytest.approx(8192 * 2 * 4096 * (2 + 1 / 8))
+    assert apart == pytest.approx(8192 * 2 * 4096 * (3 + 1 / 8))
+
+
+def test_logits_at_the_loss() -> None:
+    """In 16 bits, and as many copies in 32 as the software makes; a little block cannot hide them."""
+    work, recipe = model(gpt(8, 256), vocab=65536), replace(FLASH, global_batch=8)
+    logits = 512 * 65536
+    for stack, copies in (("megatron-core", 1), ("torchtitan-2024", 3)):
+        constants = replace(calibration("h100", stack), gradient_dummies=0.0)
+        buffers = [
+            Estimator(Job(model=work, recipe=recipe), load_cluster("h100-8"), one)
+            .evaluate(LayoutTable.of([Layout(data=8, zero=0)]))
+            .memory.buffers_bytes[0]
+            for one in (constants, replace(constants, loss_copies=0.0))
+        ]
+        assert buffers[0] - 512 * 256 * 2 * 2 == pytest.approx(logits * (2 + 4 * copies))
+        assert buffers[1] - 512 * 256 * 2 * 2 == pytest.approx(logits * 2 + 2 * (65536 + 1) * 256, rel=1e-3)
 
 
 def evaluate(

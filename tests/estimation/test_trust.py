@@ -9,25 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.cluster.catalogue import load
 from weft.estimation.trust import (
     COVERED,
     FEWEST,
     Known,
     Traits,
-    choice_error,
+    best_published,
     covered,
-    equal_shares,
     error_bar,
     runs_from_json,
     runs_to_json,
     shipped_runs,
 )
+from weft.model import Job, Recipe, resolve_job
+from weft.model import load as load_model
 
 USUAL = Traits(accelerator="a100", kind="dense")
 
 
-def known(error=0.1, family="one", unfitted=0.3, job=0, **changes):
-    return Known(run="r", family=family, job=job, traits=replace(USUAL, **changes), error=error, unfitted=unfitted)
+def known(error=0.1, family="one", unfitted=0.3, mfu=0.4, world=8, precision="bf16", parameters=7 * 10**10, **changes):
+    facts = {"layout": "data=8", "precision": precision, "world": world, "mfu": mfu, "parameters": parameters}
+    traits = replace(USUAL, **changes)
+    return Known(run="r", family=family, job=0, traits=traits, error=error, unfitted=unfitted, **facts)
 
 
 def both(error=0.1, **changes):
@@ -45,15 +49,35 @@ def test_the_nearest_circle_that_has_enough() -> None:
 
 def test_one_source_is_not_enough() -> None:
     alone = [known(0.05) for _ in range(100)]
-    other = [known(0.4, family="two", accelerator="h100") for _ in range(3)]
+    other = [known(0.4, family="two", accelerator="h100") for _ in range(30)]
     found = error_bar(USUAL, alone + other)
     assert (found.error, found.sources) == (0.4, 2)
 
 
-def test_sources_weigh_the_same() -> None:
-    many = [known(0.01) for _ in range(1000)]
-    few = [known(0.2, family="two") for _ in range(4)]
+def test_sources_weigh_as_the_root_of_their_runs() -> None:
+    many = [known(0.01) for _ in range(1024)]
+    few = [known(0.2, family="two") for _ in range(65)]
     assert error_bar(USUAL, many + few).error == 0.2
+    assert error_bar(USUAL, many + few[:63]).error == 0.01
+
+
+def test_a_kind_without_runs_takes_the_larger_error_of_all_kinds() -> None:
+    runs = both(0.05) + both(0.1, kind="experts")
+    found = error_bar(replace(USUAL, kind="state-space"), runs)
+    assert (found.error, found.runs, found.alike) == (0.3, len(runs), "models of any kind, none of them state-space")
+    own = both(0.4, kind="state-space")
+    assert error_bar(replace(USUAL, kind="state-space"), runs + own).error == 0.4
+    nobody = replace(USUAL, kind="state-space", accelerator="nobody's")
+    assert error_bar(nobody, runs).error == 0.3
+
+
+def test_hybrids_are_a_kind_of_their_own() -> None:
+    cluster, recipe = load("h100-8"), Recipe(global_batch=8, sequence=4096)
+    kinds = {
+        name: Traits.of(Job(model=load_model(name).model, recipe=recipe), cluster).kind
+        for name in ("llama-3.1-8b", "mixtral-8x7b", "nemotron-h-8b", "nemotron-3-nano")
+    }
+    assert list(kinds.values()) == ["dense", "experts", "state-space", "state-space"]
 
 
 def test_without_runs_on_the_accelerator_the_larger_error_counts() -> None:
@@ -73,9 +97,11 @@ def test_the_stated_share_is_within_it(runs) -> None:
     found = error_bar(USUAL, [known(error, family=family) for error, family in runs])
     assert found.runs == len(runs)
     inside = np.abs(errors) <= found.error
-    assert equal_shares(families) @ inside >= COVERED - 1e-9
+    _, group, counts = np.unique(families, return_inverse=True, return_counts=True)
+    shares = counts[group] ** -0.5 / np.sum(counts**0.5)
+    assert shares @ inside >= COVERED - 1e-9
     if found.error > 0:
-        assert equal_shares(families) @ (np.abs(errors) < found.error) < COVERED
+        assert shares @ (np.abs(errors) < found.error) < COVERED
 
 
 def test_how_many_runs_the_bars_of_the_others_cover() -> None:
@@ -83,15 +109,15 @@ def test_how_many_runs_the_bars_of_the_others_cover() -> None:
     assert covered(runs) == {"one": 0.5, "three": 1.0, "two": 1.0}
 
 
-def test_the_error_between_layouts_leaves_out_what_they_share() -> None:
-    """Two families; in one, both layouts are 50 % off alike."""
-    alike = [known(0.5), known(0.5)]
-    apart = [known(0.0, "two", job=1), known(0.2, "two", job=1), known(9.0, "two", job=2)]
-    found = choice_error(alike + apart)
-    assert (found.pairs, found.sources) == (2, 2)
-    assert found.error == pytest.approx(0.2)
-    assert choice_error(alike).error == 0.0
-    assert choice_error(apart[1:]).error is None
+def test_the_best_published_run_is_alike() -> None:
+    job, cluster = resolve_job("llama-3.1-70b"), load("a100-256")
+    alike, better = known(mfu=0.4, world=16), known(mfu=0.5, world=4096)
+    others = [known(mfu=0.9, world=4097), known(mfu=0.9, world=256, kind="experts")]
+    others += [known(mfu=0.9, precision="fp8", world=256), known(mfu=0.9, world=256, parameters=10**10)]
+    assert best_published(job, cluster, [alike, better, *others]) == better
+    assert best_published(job, cluster, [alike, *others]) == alike
+    assert best_published(job, cluster, others) is None
+    assert 0.3 < best_published(job, load("h100-512")).mfu < 0.6
 
 
 def test_json_and_back() -> None:

@@ -158,6 +158,12 @@ def fabrics(kind: str) -> Callable[[], list[str | bytes]]:
     return texts
 
 
+SHAPES = """{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": 9.0, "args": {"External id": 1,
+ "Input Dims": [[128, 64], [64, 256]], "Input type": ["float", "float"]}}, {"ph": "X", "cat": "kernel", "name": "k",
+ "dur": 5.0, "args": {"External id": 1}}, {"ph": "X", "cat": "cpu_op", "name":
+ "aten::_scaled_dot_product_flash_attention", "dur": 1.0, "args": {"External id": 2, "Concrete Inputs": ["True"],
+ "Input Dims": [[1, 4, 8, 8], [1, 2, 8, 8], [1, 2, 8, 8]], "Input type": ["c10::Half", "c10::Half"]}}, {"ph": "X",
+ "cat": "kernel", "name": "k", "dur": 5.0, "args": {"External id": 2}}]}"""
 DIMENSIONS = "ring:8:100GB/s:1us,switch:4:450GB/s:1us:reduce"
 SPEED = {"capacity_Bps": 50e9}
 NODE_LINK = """{"directed": false, "nodes": [{"id": 0, "role": "accelerator"}, {"id": "b", "role": "accelerator"},
@@ -379,6 +385,8 @@ CALIBRATIONS = (
     "gemm_efficiency = 0.8\nkernel_s = 4e-6\n",
     '[h100]\nsource = "a"\nprovenance = "calibrated"\ngemm_efficiency = 0.7\n[stack.megatron-core]\nlaunch_s = 5e-6\n'
     '[h200]\nlike = "h100"\nsoftware = "by block"\n',
+    'products = [{m = 8, n = 8, k = 8, seconds = 1e-6}]\nmemory = [{name = "default", Bps = 1e12}]\n'
+    'collectives = [{kind = "send", scope = "scale-up", Bps = 1e9, ranks = 2}]\n',
 )
 MEGATRON = (
     "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 "
@@ -386,6 +394,10 @@ MEGATRON = (
     "--vocab-size 1000\n"
 )
 SCRIPTS = from_tests("model/test_megatron_args.py", "MIXTRAL", "DEEPSEEK", "GPT_OSS")
+APPLICATIONS = from_tests("interop/training/test_calculon.py", "json.dumps(APPLICATION)")
+EXECUTIONS = from_tests("interop/training/test_calculon.py", "json.dumps(EXECUTION)")
+SYSTEMS = from_tests("interop/training/test_calculon.py", "json.dumps(SYSTEM)")
+SIMUMAX = from_tests("cluster/test_simumax.py", "json.dumps(SYSTEM)")
 CLUSTERS = example("h100-cluster.toml", "custom-accelerator.toml", "a100-half-nic.toml")
 
 
@@ -404,6 +416,14 @@ def calibrations(raw: bytes, folder: Path) -> object:
     return [read(path, name) for name in ("h100", "h200")]
 
 
+def systems(raw: bytes, folder: Path) -> object:
+    return called("cluster.lookup.resolve")(f"{written(raw, folder / 'a100_80g.json')}:64")
+
+
+def applications(raw: bytes, folder: Path) -> object:
+    return called("model.calculon.read_application")(written(raw, folder / "application.json"))
+
+
 def scripts() -> list[str | bytes]:
     return [MEGATRON, (EXAMPLES / "megatron-llama-2-70b.sh").read_bytes()]
 
@@ -420,12 +440,18 @@ of_text("cluster.catalogue.load", "text", words("h100-64", "a100-8", "gb200-144"
 of_text("cluster.catalogue.accelerator", "text", words("h100", "a100-80gb"))
 of_text("cluster.calibration.parse_tables", "toml", words(CALIBRATIONS[1]))
 add("cluster.calibration.read_calibration", calibrations, "toml", words(*CALIBRATIONS))
+add("cluster.simumax.simumax_calibration", calibrations, "json", SIMUMAX)
+add("cluster.calculon.system_calibration", calibrations, "json", SYSTEMS)
+add("cluster.calculon.system_cluster", systems, "json", SYSTEMS)
+add("model.calculon.read_application", applications, "json", APPLICATIONS)
 of_file("model.huggingface.read_config", "json", configurations, file="config.json")
+of_file("model.huggingface.read_config_noted", "json", configurations, file="config.json", stand_in=True)
 of_text("model.catalogue.load", "text", words("gpt2", "llama-3.1-8b", "deepseek-v3"))
 add("model.resolve.resolve_job", jobs, "text", lambda: ["gpt2", "llama-3.1-8b", *scripts()])
 of_text("model.megatron_args.read_megatron_job", "text", scripts, vocab=1000)
 of_text("model.megatron_args.read_megatron_args", "text", lambda: scripts() + SCRIPTS(), vocab=1000)
 of_text("model.megatron_args.parse_arguments", "text", lambda: scripts() + SCRIPTS())
+of_text("model._shell_syntax.parse", "text", lambda: scripts() + SCRIPTS(), "run.sh")
 of_file("runtime.convert.details.read_details", "json", trained)
 of_text("units.parse_bytes", "text", words("1 GB", "2GiB", "5e8"))
 of_text("units.parse_bandwidth", "text", words("400 Gb/s", "50 GB/s", "1e9"))
@@ -452,6 +478,16 @@ def plan() -> Any:
 
     found = weft.plan("gpt2-124m", "a100-8", top=2)
     return replace(found, pareto=found.pareto[:1])
+
+
+@cache
+def network_plan() -> Any:
+    from dataclasses import replace
+
+    import weft
+
+    found = weft.plan("gpt2-124m", "a100-8", top=1, fabric="rail-optimized")
+    return replace(found, pareto=())
 
 
 @cache
@@ -512,9 +548,49 @@ pipeline_parallel_schedule = "1F1B"
 mode = "selective"
 """
 
+MAXTEXT = """base_config: base.yml
+model_name: mixtral-8x7b
+per_device_batch_size: 2
+remat_policy: minimal_with_context
+ici_tensor_parallelism: 2
+ici_fsdp_parallelism: -1
+"""
+OVERRIDES = """model:
+  tensor_model_parallel_size: 2
+  sequence_parallel: true
+train: {global_batch_size: 64, micro_batch_size: 2}
+ddp: {use_distributed_optimizer: true}
+mixed_precision: bf16_mixed
+"""
+RECIPE = """from torchtitan.models.llama3 import model_registry
+
+def small():
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 8192, max_context_length=8192),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8),
+    )
+"""
+BRIDGED = """def pretrain_recipe(size=2):
+    cfg = ConfigContainer(train=Config(global_batch_size=32, micro_batch_size=size), mixed_precision="bf16_mixed")
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Llama-3.1-8B").get_model_config()
+    if size > 1 and cfg.train is not None:
+        cfg.model.tensor_model_parallel_size = 4 // size
+    return cfg
+"""
+
+
+def yaml_runs(raw: bytes, folder: Path) -> object:
+    return called("interop.read_run")(str(written(raw, folder / "given.yml")), world=16)
+
+
+add("interop.training.maxtext.read interop.training.bridge.read_yaml", yaml_runs, "text", words(MAXTEXT, OVERRIDES))
+of_text("interop.training.torchtitan.read_recipe", "text", words(RECIPE), world=16)
+of_text("interop.training.bridge.read_recipe interop.text.recipe.read_recipe", "text", words(BRIDGED), world=16)
 of_file("interop.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
 of_text("interop.training.megatron.read", "text", scripts, world=64, vocab=1000)
 of_text("interop.training.deepspeed.read", "json", deepspeed, world=16)
+of_text("interop.training.calculon.read", "json", EXECUTIONS, where="given", world=64)
 of_text("interop.training.torchtitan.read", "toml", words(TORCHTITAN), world=16)
 of_text(
     "layout.text.parse_layout",
@@ -524,6 +600,36 @@ of_text(
 of_tree("layout.text.layout_from_dict", document(plan, "layouts", 0, "layout"), world=8)
 of_tree("model.text.job_from_dict", document(plan, "job"))
 of_tree("search.ranking.Plan.from_dict", document(plan))
+of_tree("search.network_plan.NetworkPlan.from_dict", document(network_plan))
+SITE = """schema = "weft.site/1"
+name = "two"
+cluster = "a100-16"
+fabric = "rail-optimized"
+[[hosts]]
+name = "host-1"
+state = "up"
+[[jobs]]
+name = "one"
+model = "gpt2-124m"
+layout = "dp=8"
+batch = 8
+"""
+
+
+@cache
+def arrangement() -> Any:
+    import tempfile
+
+    import weft
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(SITE.encode(), Path(folder) / "site.toml")
+        return weft.arrange(str(path), budget="1s")
+
+
+of_file("arrangement.site.read_site", "toml", words(SITE), file="given.toml")
+of_file("arrangement.bundle.read_bundle", "json", document(arrangement), file="given.json")
+of_file("arrangement.documents.plan_parts", "json", document(plan), 1, file="given.json")
 add(
     "search.space.Space.of_bounds",
     lambda raw, _: called("search.space.Space.of_bounds")(*listed(parsed(raw)), where="given"),
@@ -585,6 +691,7 @@ add(
 of_file("interop.traces.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
 of_file("interop.traces.torch_traces.read_torch_trace interop.traces.torch_traces.read_json", "bytes", packed)
 of_file("interop.traces.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
+of_file("interop.traces.kernel_times.read_kernel_times", "json", words(SHAPES))
 of_file("interop.traces.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
 of_text("interop.text.xml.parse_xml", "text", lambda: fabrics("graphml")() + NCCL(), where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", lambda: LABS() + SLURM_TREES(), where="given")

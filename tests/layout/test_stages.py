@@ -101,12 +101,12 @@ def test_split_of_published_models(layers: int, chunks: int) -> None:
     assert min(counts) >= 1
 
 
-def test_prediction_modules_count_as_blocks_of_the_last_chunk():
-    """DeepSeek-V3's 61 blocks and one module on 16 stages: 62 parts, the last stage has the module."""
-    counts = [len(chunk.blocks) for chunk in model_chunks([0] * 61, 16, behind=1)]
-    assert sum(counts) == 61
-    whole = list(split_layers(62, 16))
-    assert counts == [*whole[:-1], whole[-1] - 1]
+@pytest.mark.parametrize(("chunks", "each"), [(4, 16), (8, 8), (16, 4)])
+def test_prediction_modules_count_as_in_megatron_bridges_layouts(chunks, each):
+    """DeepSeek-V3's 61 blocks and one module: recipes/deepseek/deepseek_v3.py has 16, 8 and 4 blocks a chunk, and
+    three fewer before the module."""
+    counts = [len(chunk.blocks) for chunk in model_chunks([0] * 61, chunks, behind=1)]
+    assert counts == [each] * (chunks - 1) + [each - 3]
 
 
 def test_more_prediction_modules_than_the_last_chunk_holds():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft.errors import BadInput, UnknownName, Unsupported, WeftError
 from weft.model import catalogue
 from weft.model.huggingface import LARGEST_CONFIGURATION_BYTES, MODEL_TYPES, read_config
-from weft.model.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from weft.model.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts, Rope
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -52,7 +52,6 @@ def test_path_folder_and_mapping_agree(tmp_path: Path) -> None:
 
 def test_keys_without_effect_are_ignored() -> None:
     noise = {
-        "rope_theta": 5e5,
         "torch_dtype": "bfloat16",
         "use_cache": True,
         "auto_map": {"AutoModel": "evil.py"},
@@ -173,6 +172,7 @@ def test_gemma_3_wrapper_with_sparse_text_config() -> None:
         "num_hidden_layers": 34,
         "sliding_window": 1024,
         "model_type": "gemma3_text",
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
     }
     model = read_config({"model_type": "gemma3", "text_config": text, "vision_config": {}}, name="gemma-3-4b")
     assert model == catalogue.load("gemma-3-4b").model
@@ -251,7 +251,9 @@ def test_bad_values(change: dict[str, Any], problem: str) -> None:
         {"architectures": ["LlamaForSequenceClassification"]},
         {"num_local_experts": 8},
         {"use_qk_norm": True},
-        {"model_type": "llama4"},
+        {"model_type": "jamba"},
+        {"model_type": "deepseek_v32"},
+        {"model_type": "minimax_m2", "num_experts_per_tok": 1, "qk_norm_type": "per_head"},
         {"model_type": "gpt2", "add_cross_attention": True},
         {"model_type": "opt", "layer_norm_elementwise_affine": False},
         {"model_type": "mpt", "d_model": 64, "attn_config": {"qk_ln": True}},
@@ -327,3 +329,30 @@ def test_mutated_configurations_give_models_or_expected_errors(data: st.DataObje
 def test_random_mappings_are_refused(mapping: dict[str, Any], kind: str) -> None:
     with pytest.raises(WeftError):
         read_config(mapping | {"model_type": kind})
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, Rope()),
+        ({"rope_theta": 5e5}, Rope(base=5e5)),
+        ({"rope_scaling": {"type": "linear", "factor": 4}}, Rope(scaling="linear", factor=4.0)),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, Rope(scaling="llama3", factor=8.0)),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, Rope(base=1e6)),
+        ({"partial_rotary_factor": 0.5, "rope_scaling": None}, Rope(share=0.5)),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, None),
+    ],
+)
+def test_rotary_positions(keys: dict[str, object], expected: Rope | None) -> None:
+    """Defaults and names are those of transformers."""
+    found = read_config(LLAMA | keys, name="a")
+    assert found.rope == expected
+    assert found.parameters == read_config(LLAMA, name="a").parameters
+    assert catalogue.load("gpt-3-175b").model.rope is None
+    assert catalogue.load("pythia-1b").model.rope == Rope(share=0.25)
+
+
+@pytest.mark.parametrize("value", [0, -1, "x", True, 1e13, {}])
+def test_bases_that_cannot_be(value: object) -> None:
+    with pytest.raises(BadInput, match=r"rope_theta: .* is not a positive number"):
+        read_config(LLAMA | {"rope_theta": value}, name="a")

@@ -34,6 +34,7 @@ PUBLISHED = {
     "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
+    "nemotron-3-nano": 31_577_937_344,  # without the balancing biases, which are buffers
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v3": 671_026_419_200,  # main model, without multi-token prediction and fp8 scales

@@ -18,6 +18,7 @@ from weft.layout.check import explain, reject
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable, encode
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
+from weft.search.ease import Ease
 from weft.search.enumeration import Batch, Enumeration
 from weft.search.ranking import plan
 from weft.search.space import FOUR_D, STANDARD, WIDE, Space
@@ -236,7 +237,7 @@ def test_enumerated_layouts_are_sound_unique_and_complete(name: str) -> None:
 @cases
 def test_plan_is_the_sorted_brute_force(name: str) -> None:
     case = CASES[name]
-    found = plan(case.job, cluster(name), space=case.space, top=10**6)
+    found = plan(case.job, cluster(name), space=case.space, top=10**6, order="time")
     ranked = [(one.iteration_s, one.memory_bytes) for one in found.layouts]
     assert ranked == sorted(ranked)
     assert sorted(set(ranked)) == feasible(name)
@@ -247,11 +248,32 @@ def test_plan_is_the_sorted_brute_force(name: str) -> None:
 @cases
 def test_the_best_is_confirmed_by_single_estimates(name: str) -> None:
     case = CASES[name]
-    found = plan(case.job, cluster(name), space=case.space, top=3)
+    found = plan(case.job, cluster(name), space=case.space, top=3, order="time")
     for one in found.layouts:
         assert explain(case.job, case.count, one.layout) is None
         assert estimate(case.job, cluster(name), [one.layout])[0] == one
     assert found.layouts[0].iteration_s == feasible(name)[0][0]
+
+
+@pytest.mark.slow_but(1)
+@cases
+def test_ease_orders_by_time_and_effort(name: str) -> None:
+    """All layouts that fit, by time with the price of what each does; the first alone may be moved ahead."""
+    case, where = CASES[name], cluster(name)
+    capacity = where.accelerator.memory_bytes
+    ease = Ease(case.job, where, "megatron-core", capacity)
+    found = plan(case.job, where, space=case.space, top=10**6)
+    scores = []
+    for one in found.layouts:
+        tight = min(max((one.memory_bytes / capacity - 0.8) / 0.2, 0.0), 1.0)
+        prices = sum(habit.price for habit in ease.does(one.layout))
+        scores.append(one.iteration_s * (1.0 + prices + 0.01 * tight))
+    assert np.all(np.diff(scores[1:]) >= -1e-12 * np.array(scores[1:-1]))
+    assert sorted({(one.iteration_s, one.memory_bytes) for one in found.layouts}) == feasible(name)
+    assert found.choice is not None
+    assert found.choice.fastest.iteration_s == feasible(name)[0][0]
+    assert found.ties[0].group == 1
+    assert found.ties[0].chance == found.choice.chance
 
 
 @pytest.mark.slow_but(1)
@@ -278,7 +300,7 @@ def test_best_of_each_mesh(name: str) -> None:
         mesh = tuple(getattr(layout, axis) for axis in axes)
         if used <= capacity:
             best[mesh] = min(best.get(mesh, (np.inf, np.inf)), (seconds, used))
-    found = plan(case.job, cluster(name), space=case.space, top=10**6, per_mesh=True).layouts
+    found = plan(case.job, cluster(name), space=case.space, top=10**6, per_mesh=True, order="time").layouts
     got = {tuple(getattr(one.layout, axis) for axis in axes): (one.iteration_s, one.memory_bytes) for one in found}
     assert len(got) == len(found)
     assert got == best

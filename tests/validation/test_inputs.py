@@ -74,8 +74,8 @@ def test_shapes_of_unknown_models(make, columns: dict[str, object], gated: bool)
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model": "Nemotron_3_Super", "layers": None}, "state-space"),
-        ({"model": "Qwen3-Next 80B", "layers": None}, "linear attention"),
+        ({"model": "Jamba 1.5 Mini", "layers": None}, "state-space"),
+        ({"model": "Kimi-Linear 48B", "layers": None}, "linear attention"),
         ({"model": "Secret 9", "layers": None}, "neither its shape nor a model"),
         ({"gpu": "Abacus 3000"}, "not in the catalogue"),
         ({"precision": "fp8"}, "no matrix units for fp8"),
@@ -222,7 +222,17 @@ def test_nothing_but_the_time_depends_on_the_result(make) -> None:
 )
 def test_maxtext_recomputes_everything_unless_it_names_a_policy(make, notes: str, recompute: str) -> None:
     """Its base.yml: remat_policy = full; what a policy keeps is not known, so that memory decides."""
-    run = make(source="MaxText", notes=notes, recompute="", tp=1, zero=3, global_batch=8, micro_batch=1, layers=8)
+    run = make(
+        source="MaxText",
+        notes=notes,
+        gpu="TPU v5p",
+        recompute="",
+        tp=1,
+        zero=3,
+        global_batch=8,
+        micro_batch=1,
+        layers=8,
+    )
     assert prepared(run).layout.recompute == recompute
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from weft.calibration.fit import KernelFit, Line, NetworkFit, fit_kernels, fit_line, fit_network
 from weft.cluster.calibration import Calibration, calibration, constants
 from weft.cluster.files import cluster_to_dict
+from weft.cluster.measurements import CollectiveTime, Measurements, ProductTime
 from weft.cluster.spec import Accelerator, Cluster, Tier
 from weft.results import Result
 from weft.runtime.measure.measured import KINDS, PRECISIONS, Measured, Product, Rank, Sample, measured_to_dict
@@ -48,6 +49,27 @@ class Described(Result):
     def bus_Bps(self, sample: Sample) -> float:
         """Bytes/s that a ring sends in a sample."""
         return self.line(sample.axis, sample.kind).sent * sample.bytes / sample.seconds
+
+    def by_shape(self) -> Measurements:
+        """The products, and the collectives whose own line describes them no worse than the tier does, as a
+        calibration file holds them."""
+        products = tuple(
+            ProductTime(m=one.m, n=one.n, k=one.k, precision=one.precision, seconds=_rounded(one.seconds))
+            for one in self.measured.products
+        )
+        tiers = {one.axis: one for one in self.network.axes}
+        collectives = tuple(
+            CollectiveTime(
+                kind=one.kind,
+                scope=one.axis,
+                ranks=tiers[one.axis].ranks,
+                Bps=_rounded(one.Bps),
+                latency_s=_rounded(one.latency_s),
+            )
+            for one in self.lines
+            if one.worst <= tiers[one.axis].worst
+        )
+        return Measurements(products=products, collectives=collectives)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a measured collective: bytes, seconds, and the bandwidths of nccl-tests in bytes/s."""

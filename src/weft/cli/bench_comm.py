@@ -46,7 +46,9 @@ class BenchOptions(Options):
         None, "Also write the cluster file that plans read.", "-o", "--output", metavar="FILE.toml"
     )
     calibration_output: str | None = option(
-        None, "Also write constants for --calibration of plans.", metavar="FILE.toml"
+        None,
+        "Also write constants, and times of products and collectives, for --calibration of plans.",
+        metavar="FILE.toml",
     )
 
 
@@ -171,4 +173,4 @@ def _write(found: Described, cluster: str | None, constants: str | None) -> None
         deliver(text, cluster)
     if constants is not None:
         source = f"weft bench-comm on {found.cluster.name}"
-        deliver(write_calibration(found.constants, source=source), constants)
+        deliver(write_calibration(found.constants, source=source, measured=found.by_shape()), constants)

@@ -8,6 +8,7 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import check_folder, console, deliver
+from weft.errors import BadInput
 from weft.verbs.calibrate import CalibrateOptions
 from weft.verbs.calibrate import calibrate as calibrated
 from weft.verbs.options import Options, option
@@ -33,14 +34,25 @@ def calibrate(runs: str | None, options: CalibrateOptions, out: CalibrateOutput)
     tell what it is worth, each model's, and each family's, runs are predicted by constants fitted to the others.
     Without RUNS.csv the published runs that Weft comes with are fitted, from what was known before any run: that
     gives Weft's own constants.
+
+    With --trace nothing is fitted: -o writes the median time of every shape of product and of causal attention that
+    the trace holds, and other verbs take them with --calibration.
     """
     for path, flag in ((out.output, "--output"), (out.errors, "--errors")):
         check_folder(path, flag)
+    if options.trace is not None and out.errors is not None:
+        raise BadInput("goes without --trace: a trace tells no run's error", where="--errors", remedy="leave it out")
     found = calibrated(runs, options, progress=lambda words: click.echo(words, err=True))
     from weft.estimation.trust import runs_to_json
-    from weft.report.tables.calibration import calibration_table, fit_table
+    from weft.interop.traces.kernel_times import Traced
+    from weft.report.tables.calibration import calibration_table, fit_table, traced_table
 
     screen = console()
+    if isinstance(found, Traced):
+        traced_table(found, screen)
+        if out.output is not None:
+            deliver(found.to_toml(), out.output)
+        return
     fit_table(found, screen)
     calibration_table(found, screen)
     if out.output is not None:

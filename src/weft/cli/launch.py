@@ -9,6 +9,7 @@ import click
 from weft.cli.build import takes
 from weft.cli.options import deliver
 from weft.cli.outcome import FileOutput
+from weft.errors import BadInput
 from weft.verbs.launch import TOOLS, launch_arguments
 from weft.verbs.options import option
 from weft.verbs.read import read_plan
@@ -20,18 +21,36 @@ class LaunchOptions(FileOutput):
 
     tool: str = option("megatron", "Launcher.", choices=TOOLS)
     rank: int = option(1, "Layout of the plan.", metavar="N", least=1)
+    arrangement: str | None = option(None, "JSON of weft arrange, in place of a plan.", metavar="FILE")
+    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
 
 
 @click.command()
-@click.argument("plan_file", metavar="PLAN.json")
+@click.argument("plan_file", metavar="[PLAN.json]", required=False)
 @takes(options=LaunchOptions)
-def launch(plan_file: str, options: LaunchOptions) -> None:
+def launch(plan_file: str | None, options: LaunchOptions) -> None:
     """Write the launch file of a layout of PLAN.json (weft plan --format json).
+
+    With --arrangement it is that of a job of weft arrange -o, and notes say on which hosts, with which NCCL
+    settings and when it begins.
 
     The command that starts it goes to stderr.
     """
-    arguments = launch_arguments(options.tool, *read_plan(plan_file, options.rank))
+    if (plan_file is None) == (options.arrangement is None):
+        raise BadInput(
+            "one plan or one arrangement is needed", where="launch", remedy="give PLAN.json, or --arrangement"
+        )
+    if plan_file is not None and options.job is not None:
+        raise BadInput("--job needs --arrangement", where="launch", remedy="add it, or drop --job")
+    notes: tuple[str, ...] = ()
+    if plan_file is not None:
+        arguments = launch_arguments(options.tool, *read_plan(plan_file, options.rank))
+    else:
+        from weft.verbs.launch import arranged_arguments
+
+        arguments, notes = arranged_arguments(options.tool, str(options.arrangement), options.job)
     deliver(arguments.text, options.output)
+    click.echo(arguments.written_for, err=True)
     click.echo(f"run: {arguments.command}", err=True)
-    for note in arguments.notes:
+    for note in (*notes, *arguments.notes):
         click.echo(f"note: {note}", err=True)

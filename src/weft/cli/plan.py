@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from weft.search import Plan
+    from weft.search.network_plan import NetworkPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,12 @@ class PlanOutput(LayoutOutput):
 def plan(model: str, cluster: str, options: PlanOptions, out: PlanOutput) -> None:
     """Rank the layouts of MODEL on CLUSTER.
 
-    MODEL is a name (weft models), a Hugging Face config.json or a Megatron-LM script; CLUSTER a name such as
-    h100-1024 (weft clusters) or a TOML file.
+    MODEL is a name (weft models), a Hugging Face config.json, a Megatron-LM script or an application of Calculon;
+    CLUSTER an accelerator's name and a count, as a100-512, h100-1024, h800-2048, b200-256, gb200-nvl72-576, mi300x-64
+    or tpu-v5p-512 (weft clusters lists all), a TOML file or a system of Calculon (system.json:1024).
+
+    The first layout is the fastest but for what makes layouts hard to run: each mechanism must gain 1 % of the
+    time, what hardly any published run does 10 %.
     """
     check_chart(out.chart)
     with Progress("evaluating layouts") as progress:
@@ -60,7 +65,12 @@ def _print(found: Plan, out: PlanOutput, screen: Console) -> None:
     from weft.report.tables.ranking import plan_table
     from weft.report.tables.training import training_table
 
-    plan_table(found, screen, pareto=out.pareto)
+    if "simulated_s" in found.COLUMNS:
+        from weft.report.tables.network_plan import network_plan_table
+
+        network_plan_table(cast("NetworkPlan", found), screen)
+    else:
+        plan_table(found, screen, pareto=out.pareto)
     if found.runs:
         training_table(found.runs[0], screen)
     if out.launch and found.layouts:

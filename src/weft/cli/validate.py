@@ -19,6 +19,7 @@ from weft.verbs.validate import validate as validated
 class ValidateOutput(RowsOutput):
     """What is made of a comparison."""
 
+    by: str = option("family", "Errors by family, or by what may be behind them.", choices=("family", "cause"))
     regret: bool = option(False, "Also show what the choice among measured layouts of one job costs.")
     plot: str | None = option(None, "Also draw predicted over measured times (.svg, .png, .html).", metavar="FILE")
 
@@ -34,14 +35,14 @@ def validate(runs: str | None, options: ValidateOptions, out: ValidateOutput) ->
     does by default; --format json lists every assumption.  Without RUNS.csv: the published runs that Weft comes
     with, which its own constants are fitted to.
     """
-    from weft.report.tables.validation import choice_table, validation_table
+    from weft.report.tables.validation import cause_table, choice_table, validation_table
 
     check_chart(out.plot, "--plot")
     check_folder(out.output, "--output")
     found = validated(runs, options)
 
     def tables(screen: Console) -> None:
-        validation_table(found, screen)
+        (cause_table if out.by == "cause" else validation_table)(found, screen)
         if out.regret:
             choice_table(found, screen)
 

@@ -11,7 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from weft.documents import parse_toml
+from weft.cluster.measurements import PARTS, Measurements, measurements_from, measurements_to_toml
+from weft.documents import parse_json, parse_toml
 from weft.errors import BadInput, UnknownName
 from weft.files import CONFIGURATION_BYTES, read_text
 
@@ -45,14 +46,22 @@ class Calibration:
     """Share of the 16-bit peak that the best fused attention kernel reaches on unmasked FLOPs."""
     attention_share: float = _constant(1.0, "ratio", 0.2, 1.2, "FlashAttention papers: versions 1 to 3, cuDNN")
     """Speed of the software's fused attention kernel over the accelerator's best."""
-    routing_overhead: float = _constant(1.0, "ratio", 1.0, 10.0, "traces of token permutation and expert activation")
+    scan_share: float = _constant(
+        0.3, "ratio", 0.05, 1.5, "assumption: the Triton kernels of mamba_ssm, several passes over chunks and states"
+    )
+    """Speed of the software's state-space scan over its roofline."""
+    routing_overhead: float = _constant(1.0, "ratio", 0.5, 10.0, "traces of token permutation and expert activation")
     """Traffic of the experts' element-wise steps, over what ``pass_overhead`` makes of the fused ones'."""
     expert_share: float = _constant(1.0, "ratio", 0.3, 1.0, "grouped GEMMs of public MoE benchmarks")
     """Throughput of the experts' GEMMs over that of dense ones of the same shape."""
     reference_power_w: float = _constant(0.0, "W", 0.0, 3000.0, "board power of the runs or benchmarks")
     """Board power at which the shares of the peak were set; 0: they hold at any."""
     power_exponent: float = _constant(
-        0.5, "exponent", 0.0, 1.0, "dynamic power grows with clock x voltage^2, between its square and cube"
+        0.5,
+        "exponent",
+        0.0,
+        1.0,
+        "dynamic power grows with clock x voltage^2: between its first power, at the least voltage, and its cube",
     )
     """Matrix throughput falls with this power of the board's limit over the reference."""
     attention_softmax: float = _constant(
@@ -70,10 +79,10 @@ class Calibration:
     launch_s: float = _constant(7e-6, "s", 1e-6, 5e-5, "host time per launched kernel, eager PyTorch")
     """Host time per kernel: the floor of a phase of many small kernels."""
     recompute_share: float = _constant(
-        1.0, "of the forward pass", 0.5, 1.1, "PyTorch's checkpoint stops once what is kept is there again"
+        1.0, "of the linear layers", 0.5, 1.1, "PyTorch's checkpoint stops once what is kept is there again"
     )
-    """Share of a block's forward computation that full recomputation repeats: PyTorch's non-reentrant
-    checkpoint does not repeat the last linear layer, a third of a GPT block."""
+    """Share of a block's linear layers that full recomputation repeats: PyTorch's non-reentrant checkpoint does not
+    repeat the last one, a third of a GPT block's."""
     launches_per_step: float = _constant(1.0, "kernels", 0.1, 30.0, "traces of the software; below 1: graphs")
     """Kernels that the software launches for each computation or collective of Weft's list."""
     scale_up_efficiency: float = _constant(0.78, "of peak", 0.4, 0.98, _NCCL)
@@ -110,10 +119,20 @@ class Calibration:
     )
     """Whether one 16-bit gradient of each shape of weights is kept, which PyTorch is given where the true one
     went into the accumulated gradient already."""
+    loss_copies: float = _constant(
+        1.0, "copies", 0.0, 6.0, "Megatron-Core's fused loss: 1; PyTorch's cross_entropy: 3; compiled: a 16-bit one"
+    )
+    """Copies of the logits in 32 bits that are held at once, beside those in 16 bits."""
+    cut_loss_copies: float = _constant(
+        1.0, "copies", 0.0, 6.0, "the same where x cuts the vocabulary; PyTorch's loss_parallel: 4"
+    )
+    """The same where tensor parallelism cuts the vocabulary."""
     fragmentation: float = _constant(0.03, "of memory in use", 0.0, 0.2, "PyTorch caching allocator")
     """Memory lost to fragmentation."""
     reserved_bytes: float = _constant(1.5e9, "bytes", 0.0, 1e10, "CUDA context, NCCL buffers, workspaces")
     """Memory that is not the job's."""
+    measured: Measurements | None = None
+    """Times by shape, which count where they fit; the constants count elsewhere."""
 
 
 def constants() -> tuple[tuple[str, str, float, float, str], ...]:
@@ -125,12 +144,18 @@ def constants() -> tuple[tuple[str, str, float, float, str], ...]:
     )
 
 
-SOFTWARES = ("by block", "weft.runtime")
+def _ranges() -> dict[str, tuple[float, float]]:
+    return {name: (low, high) for name, _, low, high, _ in constants()}
+
+
+SOFTWARES = ("by block", "fsdp2", "weft.runtime")
 """Ways of keeping weights together, as ``weft.layout.step`` lists them."""
 NOTES = ("source", "provenance", "like", "fitted", "software")
 """Fields of a table that are no constants."""
 STACK = "stack."
 """Before the name of a training software in the name of its table."""
+ON = "_on_"
+"""Between the name of a software and the beginning of accelerators' names, in a table of what it does on these."""
 USUAL_STACK = "megatron-core"
 """The training software whose constants count where none is named."""
 
@@ -138,7 +163,7 @@ USUAL_STACK = "megatron-core"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
     """Constants by table: of accelerators, by the beginning of their name, and of training software
-    (``stack.NAME``).
+    (``stack.NAME``, and ``stack.NAME_on_ACCELERATOR`` for what it does on some).
 
     A table takes what it leaves out from the one that it is ``like``; software overrides the accelerator.
     """
@@ -148,12 +173,17 @@ class Tables:
 
     def used(self, accelerator: str, stack: str | None = None) -> tuple[str, ...]:
         """The tables that count, later ones over earlier ones."""
-        names = [name for name in self.tables if accelerator.lower().startswith(name)]
-        family = max(names, key=len, default=None)
-        chain = [] if family is None else self._chain(family)
+        chain = self._family(accelerator, "")
         if stack is not None and STACK + stack in self.tables:
-            chain += self._chain(STACK + stack)
+            for name in self._chain(STACK + stack):
+                chain += [name, *self._family(accelerator, name + ON)]
         return tuple(chain)
+
+    def _family(self, accelerator: str, before: str) -> list[str]:
+        """The chain of the table with the longest beginning of an accelerator's name, behind ``before``."""
+        named = (name.removeprefix(before) for name in self.tables if name.startswith(before))
+        found = max((name for name in named if accelerator.lower().startswith(name)), key=len, default=None)
+        return [] if found is None else self._chain(before + found)
 
     def _chain(self, name: str) -> list[str]:
         found = [name]
@@ -167,7 +197,7 @@ class Tables:
     def value(self, table: str, constant: str) -> float:
         """A constant of a table, or of what it is like."""
         found = getattr(Calibration(), constant)
-        for name in self._chain(table):
+        for name in dict.fromkeys((*self._chain(table.partition(ON)[0]), *self._chain(table))):
             found = self.tables[name].get(constant, found)
         return float(found)
 
@@ -196,7 +226,7 @@ def shipped_tables() -> Tables:
 def stack_names() -> tuple[str, ...]:
     """The training software whose constants are known."""
     names = (name for name in shipped_tables().tables if name.startswith(STACK))
-    return tuple(name.removeprefix(STACK) for name in names)
+    return tuple(name.removeprefix(STACK) for name in names if ON not in name)
 
 
 def parse_tables(text: str, where: str = "calibration") -> Tables:
@@ -240,31 +270,35 @@ def calibration(accelerator: str, stack: str | None = USUAL_STACK) -> Calibratio
 
 
 def with_constants(base: Calibration, values: Mapping[str, Any], *, where: str) -> Calibration:
-    """``base`` with some constants replaced, each checked against its range."""
-    ranges = {name: (low, high) for name, _, low, high, _ in constants()}
+    """``base`` with some constants and measured times replaced, each constant checked against its range."""
+    ranges = _ranges()
     for name, value in values.items():
-        if name in NOTES:
+        if name in NOTES or name in PARTS:
             continue
         if name not in ranges:
-            raise BadInput(f"unknown constant {name!r}", where=where, remedy=f"known: {', '.join(ranges)}")
+            known = ", ".join((*ranges, *PARTS))
+            raise BadInput(f"unknown constant {name!r}", where=where, remedy=f"known: {known}")
         low, high = ranges[name]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise BadInput(f"{name} = {value!r} is outside {low:g} to {high:g}", where=where)
     numbers = {name: float(value) for name, value in values.items() if name in ranges}
+    if any(name in values for name in PARTS):
+        base = replace(base, measured=measurements_from(values, where=where))
     return replace(base, **numbers)  # type: ignore[arg-type]
 
 
 def read_calibration(path: str, accelerator: str, stack: str | None = USUAL_STACK) -> Calibration:
-    """The shipped constants of an accelerator and a software, with those of a TOML file on top.
+    """The shipped constants of an accelerator and a software, with those of a file on top.
 
-    The file has constants alone, for whatever is estimated, or tables by accelerator and ``stack.NAME``.
+    TOML has constants and measured times alone, for whatever is estimated, or tables of them by accelerator and
+    ``stack.NAME``.  JSON is a system of SimuMax or of Calculon.
 
     Raises:
         BadInput: unreadable, malformed, an unknown constant, or one outside its plausible range.
     """
-    remedy = "give TOML constants"
+    remedy = "give TOML constants, or a system of SimuMax or Calculon"
     text = read_text(path, largest=CONFIGURATION_BYTES, remedy=remedy)
-    values = parse_toml(text, path, remedy=remedy)
+    values = _of_json(text, path, remedy) if text.lstrip()[:1] == "{" else parse_toml(text, path, remedy=remedy)
     name = Path(path).stem
     if any(isinstance(value, dict) for value in values.values()):
         found = calibration_from(_tables(values, path).over(shipped_tables()), accelerator, stack)
@@ -273,10 +307,23 @@ def read_calibration(path: str, accelerator: str, stack: str | None = USUAL_STAC
     return with_constants(base, values, where=path)
 
 
-def write_calibration(values: Mapping[str, float], *, source: str) -> str:
-    """TOML that ``read_calibration`` takes; ``source`` says where the constants are from."""
+def _of_json(text: str, path: str, remedy: str) -> dict[str, Any]:
+    from weft.cluster.calculon import is_system, system_calibration
+    from weft.cluster.simumax import is_simumax, simumax_calibration
+
+    values = parse_json(text, path, remedy=remedy)
+    if is_system(values):
+        return system_calibration(values, _ranges(), where=path)
+    if not is_simumax(values):
+        raise BadInput("is JSON, but no system of SimuMax or Calculon", where=path, remedy=remedy)
+    return simumax_calibration(values, _ranges(), where=path)
+
+
+def write_calibration(values: Mapping[str, float], *, source: str, measured: Measurements | None = None) -> str:
+    """TOML that ``read_calibration`` takes; ``source`` says where the constants and times are from."""
     lines = [f"source = {json.dumps(source, ensure_ascii=False)}"]
-    return "\n".join([*lines, *(f"{name} = {value!r}" for name, value in values.items())]) + "\n"
+    lines += [f"{name} = {value!r}" for name, value in values.items()]
+    return "\n".join([*lines, *measurements_to_toml(measured or Measurements())]) + "\n"
 
 
 def tables_to_toml(tables: Tables, *, comment: str) -> str:

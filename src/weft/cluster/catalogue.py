@@ -45,11 +45,13 @@ _PARSERS: dict[str, tuple[str, Callable[..., float]]] = {
     "bf16": ("bf16_flops", units.parse_flops),
     "fp8": ("fp8_flops", units.parse_flops),
     "fp4": ("fp4_flops", units.parse_flops),
+    "int8": ("int8_flops", units.parse_flops),
     "memory": ("memory_bytes", units.parse_bytes),
     "memory_bandwidth": ("memory_Bps", units.parse_bandwidth),
     "scale_up_bandwidth": ("scale_up_Bps", units.parse_bandwidth),
     "nic_bandwidth": ("nic_Bps", units.parse_bandwidth),
     "host_bandwidth": ("host_Bps", units.parse_bandwidth),
+    "host_memory": ("host_memory_bytes", units.parse_bytes),
     "power": ("power_w", units.parse_watts),
 }
 _PLAIN = ("vendor", "scale_up_size", "multiprocessors", "in_switch_reduction", "usd_per_hour")

@@ -64,12 +64,14 @@ class _AcceleratorFields(_Strict):
     bf16_flops: _Quantity | None = _either("bf16", "bf16_flops", None)
     fp8_flops: _Quantity | None = _either("fp8", "fp8_flops", None)
     fp4_flops: _Quantity | None = _either("fp4", "fp4_flops", None)
+    int8_flops: _Quantity | None = _either("int8", "int8_flops", None)
     memory_bytes: _Quantity | None = _either("memory", "memory_bytes", None)
     memory_Bps: _Quantity | None = _either("memory_bandwidth", "memory_Bps", None)
     scale_up_size: _Size | None = None
     scale_up_Bps: _Quantity | None = _either("scale_up_bandwidth", "scale_up_Bps", None)
     nic_Bps: _Quantity | None = _either("nic_bandwidth", "nic_Bps", None)
     host_Bps: _Quantity | None = _either("host_bandwidth", "host_Bps", None)
+    host_memory_bytes: _Quantity | None = _either("host_memory", "host_memory_bytes", None)
     multiprocessors: _Size | None = None
     power_w: _Quantity | None = _either("power", "power_w", None)
     in_switch_reduction: bool | None = None
@@ -86,13 +88,14 @@ class _ClusterFields(_Strict):
 
 _Fields = TypeVar("_Fields", bound=_Strict)
 _Parser = Callable[[str | float, str], float]
-_PEAKS = ("fp32_flops", "fp16_flops", "bf16_flops", "fp8_flops", "fp4_flops")
+_PEAKS = ("fp32_flops", "fp16_flops", "bf16_flops", "fp8_flops", "fp4_flops", "int8_flops")
 _PEAK = (units.parse_flops, 1e9, 1e18, "989 TFLOP/s")
 _BANDWIDTH = (units.parse_bandwidth, 1e6, 1e14, "450 GB/s or 400 Gb/s, from 1 MB/s to 100 TB/s")
 _LIMITS: dict[str, tuple[_Parser, float, float, str]] = {
     **dict.fromkeys(_PEAKS, _PEAK),
     **dict.fromkeys(("memory_Bps", "scale_up_Bps", "nic_Bps", "host_Bps", "bandwidth_Bps"), _BANDWIDTH),
     "memory_bytes": (units.parse_bytes, 1e6, 1e14, "80 GB or 80 GiB, from 1 MB to 100 TB"),
+    "host_memory_bytes": (units.parse_bytes, 0.0, 1e14, "256 GB, up to 100 TB; 0 where there is none"),
     "power_w": (units.parse_watts, 1.0, 1e6, "700 W"),
     "latency_s": (units.parse_seconds, 0.0, 1.0, "2 us; a bare number is in seconds"),
 }
@@ -100,6 +103,7 @@ _OPTIONAL: dict[str, Any] = {
     "vendor": "unknown",
     "in_switch_reduction": False,
     "usd_per_hour": 0.0,
+    "host_memory_bytes": None,
     **dict.fromkeys(_PEAKS, 0.0),
 }
 
@@ -144,8 +148,10 @@ def cluster_from_dict(mapping: Mapping[str, Any], *, where: str = "cluster") -> 
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
-    """What ``cluster_from_dict`` needs to build an equal cluster: strings, numbers in SI, lists."""
+    """What ``cluster_from_dict`` needs to build an equal cluster: strings, numbers in SI, lists; nothing of what is
+    not known."""
     mapping = asdict(cluster)
+    mapping["accelerator"] = {name: value for name, value in mapping["accelerator"].items() if value is not None}
     return mapping | {"tiers": list(mapping["tiers"]), "defaults": list(mapping["defaults"])}
 
 

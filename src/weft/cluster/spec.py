@@ -23,7 +23,7 @@ class Accelerator:
     Peaks are dense (no sparsity), in FLOP/s; 0 means the format has no matrix units.  ``memory_Bps`` is the peak
     of its HBM.  ``scale_up_Bps`` and ``nic_Bps`` are bytes/s per accelerator and direction.  ``multiprocessors``
     counts SMs or compute units; ``power_w`` is the board's limit; ``host_Bps`` its path to host memory, per
-    direction.
+    direction, and ``host_memory_bytes`` its share of that memory (None: not known, and no limit).
     """
 
     name: str
@@ -41,8 +41,10 @@ class Accelerator:
     host_Bps: float
     multiprocessors: int
     power_w: float
+    int8_flops: float = 0.0
     in_switch_reduction: bool = False
     usd_per_hour: float = 0.0
+    host_memory_bytes: float | None = None
 
     def peak_flops(self, precision: Precision) -> float:
         """Dense peak in FLOP/s for the linear layers of ``precision``.
@@ -56,7 +58,9 @@ class Accelerator:
             "fp16": self.fp16_flops,
             "bf16": self.bf16_flops,
             "fp8": self.fp8_flops,
+            "fp8-rowwise": self.fp8_flops,
             "mxfp8": self.fp8_flops,
+            "int8": self.int8_flops,
             "nvfp4": self.fp4_flops,
         }[precision]
         if peak <= 0:

@@ -16,8 +16,10 @@ from typing import Literal
 import numpy as np
 
 from weft.cluster.calibration import Calibration
+from weft.cluster.measurements import SCALE_OUT, SCALE_UP, CollectiveTime
 from weft.cluster.spec import Cluster, TierKind
 from weft.collectives.stages import in_switch_share
+from weft.errors import BadInput
 from weft.layout.mesh import Spread
 from weft.layout.operations import CollectiveKind
 from weft.layout.table import Floats
@@ -55,6 +57,7 @@ class Network:
     in seconds.
 
     ``contention`` holds what a simulation found beyond the closed form: seconds per byte of a kind over axes.
+    ``measured`` times count where they fit, general ones before those of a tier or of a number of ranks.
     """
 
     spans: tuple[int, ...]
@@ -67,9 +70,16 @@ class Network:
     switch_efficiency: float
     launch_s: float
     contention: Mapping[tuple[CollectiveKind, tuple[str, ...]], float] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    measured: tuple[CollectiveTime, ...] = ()
 
     @classmethod
     def of(cls, cluster: Cluster, calibration: Calibration) -> Network:
+        """The tiers of a cluster with what a calibration says of them.
+
+        Raises:
+            BadInput: collectives were measured in a scope that is no tier of the cluster.
+        """
         efficiency = [calibration.scale_up_efficiency] + [calibration.scale_out_efficiency] * (len(cluster.tiers) - 1)
         pairs = list(zip(cluster.tiers, efficiency, strict=True))
         return cls(
@@ -82,11 +92,26 @@ class Network:
             reduces=tuple(tier.in_network_reduction for tier in cluster.tiers),
             switch_efficiency=calibration.scale_up_reduction_efficiency,
             launch_s=calibration.collective_s,
+            names=tuple(tier.name for tier in cluster.tiers),
+            measured=_measured_in(cluster, calibration),
         )
 
     def share(self, tier: int, units: Floats, pattern: Pattern) -> Floats | float:
         """``link_share`` of a tier, at least one link where the group does not use it."""
         return link_share(self.kinds[tier], self.sizes[tier], np.maximum(units, 2.0), pattern)
+
+
+def _measured_in(cluster: Cluster, calibration: Calibration) -> tuple[CollectiveTime, ...]:
+    found = calibration.measured.collectives if calibration.measured is not None else ()
+    known = dict.fromkeys((SCALE_UP, SCALE_OUT, *(tier.name for tier in cluster.tiers)))
+    for one in found:
+        if one.scope not in known:
+            raise BadInput(
+                f"collectives were measured on {one.scope!r}, which is no tier of {cluster.name}",
+                where=f"calibration {calibration.name}",
+                remedy=f"give the cluster that was measured, or a scope of {', '.join(known)}",
+            )
+    return tuple(sorted(found, key=lambda one: (one.scope not in (SCALE_UP, SCALE_OUT), one.ranks > 0)))
 
 
 def collective_s(
@@ -108,9 +133,44 @@ def collective_s(
     else:
         options = candidates(kind, bytes_, group, network)
         seconds = np.minimum.reduce(list(options.values())) + network.launch_s
+    if network.measured:
+        seconds = _measured(kind, bytes_, group, network, copies, seconds)
     if network.contention:
         seconds = np.maximum(seconds + bytes_ * network.contention.get((kind, group.axes), 0.0), 0.0)
     return np.where(moves, seconds, 0.0)
+
+
+def _measured(
+    kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network, copies: float, seconds: Floats
+) -> Floats:
+    """``seconds`` where nothing was measured, else the line of what was: the outermost tier that a group spans
+    counts, whose crossing the ranks of one unit below it share."""
+    tier, below = _outermost(group)
+    crossing = bytes_ * (group.size - 1) / group.size * (2.0 if kind == "all-reduce" else 1.0) / below
+    steps = (group.size - 1) * (2.0 if kind == "all-reduce" else 1.0)
+    if kind == "all-to-all":
+        distinct = np.where(tier > 0, _distinct(group.size / below, copies), 1.0) if copies else 1.0
+        crossing = bytes_ * (group.size - below) / group.size * distinct
+    elif kind in ("send", "exchange"):
+        crossing, steps = bytes_, np.ones_like(group.size)
+    for one in network.measured:
+        if one.kind == kind or (one.kind == "send" and kind == "exchange"):
+            fits = tier == 0 if one.scope == SCALE_UP else tier > 0
+            if one.scope in network.names:
+                fits = tier == network.names.index(one.scope)
+            fits = fits & ((group.size == one.ranks) | (one.ranks == 0))
+            seconds = np.where(fits, one.latency_s + steps * one.step_s + crossing / one.Bps, seconds)
+    return seconds
+
+
+def _outermost(group: Spread) -> tuple[Floats, Floats]:
+    """The outermost tier that a group spans, and its ranks in one unit below that."""
+    below, tier, members_below = np.ones_like(group.size), np.zeros_like(group.size), np.ones_like(group.size)
+    for k, members in enumerate(group.members):
+        crossed = members > below
+        tier, members_below = np.where(crossed, k, tier), np.where(crossed, below, members_below)
+        below = members
+    return tier, members_below
 
 
 def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:
@@ -243,7 +303,7 @@ def _spread_out(
     seconds = np.zeros_like(bytes_)
     for k, (members, Bps) in enumerate(zip(group.members, bandwidth, strict=True)):
         leaving = bytes_ * (group.size - below) / group.size
-        if copies and k:
+        if copies:
             leaving = leaving * _distinct(group.size / below, copies)
         share = 1.0 if network is None else network.share(k, members / below, "pairs")
         seconds = np.maximum(seconds, np.where(members > below, leaving / (Bps * share), 0.0))

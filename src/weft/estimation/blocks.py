@@ -44,7 +44,7 @@ class BlockRows:
         head; as ``Frame.row_counts`` counts them."""
         parts = list(zip(self.frame.costs.parts, self.frame.costs.shards, strict=True))
         never = self.frame.zeros()
-        replays = [self.frame.replays, never] if self.frame.partial else [self.frame.replays]
+        replays = [self.frame.repeated, never] if self.frame.partial else [self.frame.repeated]
         blocks = [self.block(*one, replays=replays, repeats=True) for one in parts[:-2]]
         edges = [self.block(*one, replays=[never], repeats=False) for one in parts[-2:]]
         return [row for some in (*zip(*blocks, strict=True), *edges) for row in some]
@@ -63,25 +63,26 @@ class BlockRows:
         self, part: PartCosts, shards: ShardCosts, *, replays: Sequence[Floats], repeats: bool
     ) -> list[BlockRow]:
         """One block (or the embedding or head, which recomputation never ``repeats``) per micro-batch, with
-        what overlap leaves exposed, for each of ``replays``: 1 where it is recomputed whole."""
+        what overlap leaves exposed, for each of ``replays``: the share of it that is recomputed."""
         forward = self.frame.at(part.forward_s)
         weight_gradient = self.frame.at(part.weight_gradient_s)
         backward = self.frame.at(part.input_gradient_s) + weight_gradient
         cheap = self.frame.zeros()
-        if repeats and self.frame.selective.any():
+        if repeats and self.frame.cheap.any():
             wanted = part.core_s if self.frame.job.recipe.attention == "unfused" else part.cheap_s
-            cheap = self.frame.selective * self.frame.at(wanted)
+            cheap = self.frame.cheap * self.frame.at(wanted)
         tensor_forward, tensor_backward, hidden = self._tensor(part)
         context_forward, context_backward = self._exposed(part.context_forward_s, part.context_backward_s)
         expert_forward, expert_backward = self._exposed(part.expert_forward_s, part.expert_backward_s)
         across_forward = tensor_forward + context_forward + expert_forward
         across_backward = tensor_backward + context_backward + expert_backward
         forward_total = forward + across_forward
-        flops, core_flops = self.frame.at(part.flops), self.frame.selective * self.frame.at(part.core_flops)
+        flops, core_flops = self.frame.at(part.flops), self.frame.cheap * self.frame.at(part.core_flops)
         math_bound, wire_bound = self.frame.at(part.math_bound_s), self._wire_bound(part, shards)
+        skipped = (1.0 - self.frame.constants.recompute_share) * self.frame.at(part.linear_s)
         found = []
         for replay in replays:
-            recompute = replay * forward * self.frame.constants.recompute_share + cheap
+            recompute = replay * (forward - skipped) + cheap
             backward_total = backward + recompute + across_backward + replay * across_forward
             weights_forward, weights_backward, weights_hidden = self._shards(
                 shards, replay, forward_total, backward_total

@@ -10,7 +10,7 @@ import numpy as np
 from weft.collectives.cost import Network, collective_s, lower_bound_s
 from weft.estimation.kernels import Kernels
 from weft.layout.mesh import Spread, spread
-from weft.layout.operations import Collective, Computation, FlashAttention, Gemm, Operations, Pass, Phase
+from weft.layout.operations import Collective, Computation, FlashAttention, Gemm, Operations, Pass, Phase, Scan
 from weft.layout.spec import TensorOverlap
 from weft.layout.step import Step
 from weft.layout.table import Floats
@@ -24,14 +24,15 @@ class PartCosts:
     """Seconds (and FLOPs) of one block, or of the embedding or head, for one micro-batch on one rank.
 
     Arrays hold one value per distinct mesh; ``tensor_*`` have a leading axis over ``TensorOverlap``.
-    ``*_exposed_s`` is not hidden by overlap inside the block, ``tensor_hidden_s`` is.  ``core_s`` and ``cheap_s``
-    are what selective recomputation runs again.  ``*_bound_s`` (tensor: x; contract: y) are lower bounds at peak
-    figures.
+    ``*_exposed_s`` is not hidden by overlap inside the block, ``tensor_hidden_s`` is.  ``linear_s`` is what linear
+    layers take of the forward pass; ``core_s`` and ``cheap_s`` are what selective recomputation runs again.
+    ``*_bound_s`` (tensor: x; contract: y) are lower bounds at peak figures.
     """
 
     forward_s: Floats
     input_gradient_s: Floats
     weight_gradient_s: Floats
+    linear_s: Floats
     core_s: Floats
     cheap_s: Floats
     tensor_forward_s: Floats
@@ -88,7 +89,7 @@ class CostModel:
     def _part(self, operations: Operations) -> PartCosts:
         costs = PartCosts.zero(len(self.mesh))
         times = self._computations(operations, costs)
-        idle = self._launch_floor(operations, costs)
+        idle = self._launch_floor(operations, costs, times)
         for collective in operations.collectives:
             if np.any((collective.elements > 0) & (self.spread(collective.axes).size > 1)):
                 self._collective(collective, times, costs)
@@ -102,51 +103,71 @@ class CostModel:
     def _computations(self, operations: Operations, costs: PartCosts) -> _Times:
         """Add the device time of every computation; return GEMM and attention times for what hides behind
         them."""
-        times = _Times({}, {})
+        times = _Times({}, {}, {})
         peak, half = self.kernels.peak(core=False), self.kernels.peak(core=True)
         for operation in operations.computations:
-            seconds = self._seconds(operation)
+            seconds = self.seconds(operation)
             flops, core = _flops(operation)
             _add(costs, operation.phase, seconds)
+            if _behind_routing(operation):
+                key = _direction(operation.phase)
+                times.routed[key] = times.routed.get(key, 0.0) + seconds
             costs.math_bound_s += flops / (half if core else peak)
             if isinstance(operation, Gemm):
                 times.gemms[operation.name, operation.phase] = seconds
             if isinstance(operation, FlashAttention):
                 times.attention[operation.phase] = seconds
             if operation.phase == "forward":
+                if isinstance(operation, Gemm) and not core:
+                    costs.linear_s += seconds
                 costs.flops += flops
                 _replays(costs, operation, seconds, flops)
         return times
 
-    def _seconds(self, operation: Computation) -> Floats:
+    def seconds(self, operation: Computation) -> Floats:
         """Device time; the busiest rank of experts sets the pace of theirs."""
         seconds = self.kernels.seconds(operation)
         constants = self.kernels.calibration
         slower = constants.expert_imbalance / constants.expert_share
-        return seconds * slower if _routed(operation) else seconds
+        return seconds * slower if isinstance(operation, Gemm) and operation.routed else seconds
 
-    def _launch_floor(self, operations: Operations, costs: PartCosts) -> tuple[Floats, Floats]:
+    def _launch_floor(self, operations: Operations, costs: PartCosts, times: _Times) -> tuple[Floats, Floats]:
         """The host cannot launch kernels faster than one per ``launch_s``; what the device waits for it, forward
-        and backward."""
+        and backward.
+
+        The host waits for the router's counts of tokens: it cannot launch what the experts do ahead of the rest.
+        """
+        launched = self._launched(operations)
+        backward = costs.input_gradient_s + costs.weight_gradient_s
+        idle = []
+        for direction, device in (("forward", costs.forward_s), ("backward", backward)):
+            routed = times.routed.get(direction, self.zeros())
+            rest = np.maximum(launched[direction, False] - (device - routed), 0.0)
+            idle.append(rest + np.maximum(launched[direction, True] - routed, 0.0))
+        costs.forward_s = costs.forward_s + idle[0]
+        slow = np.where(backward > 0, (backward + idle[1]) / np.maximum(backward, 1e-12), 1.0)
+        costs.input_gradient_s = costs.input_gradient_s * slow
+        costs.weight_gradient_s = costs.weight_gradient_s * slow
+        return idle[0], idle[1]
+
+    def _launched(self, operations: Operations) -> dict[tuple[str, bool], Floats]:
+        """Seconds in which the host launches a pass, by direction and whether it is behind the routing."""
         floor = self.kernels.calibration.launch_s * self.kernels.calibration.launches_per_step
-        forward, behind = self.zeros(), self.zeros()
+        found = {(way, behind): self.zeros() for way in ("forward", "backward") for behind in (False, True)}
         for operation in (*operations.computations, *operations.collectives):
             launched = self.zeros() + 1.0
             if isinstance(operation, Collective):
                 launched *= (operation.elements > 0) & (self.spread(operation.axes).size > 1)
-            elif isinstance(operation, Gemm) and _routed(operation):
+                if operation.kind == "exchange":
+                    launched *= self.sizes.context - 1
+            elif isinstance(operation, FlashAttention):
+                launched *= operation.calls
+            elif isinstance(operation, Pass):
+                launched *= operation.bytes > 0
+            elif isinstance(operation, Gemm) and operation.routed:
                 launched *= operation.copies * self.kernels.launches
-            if operation.phase == "forward":
-                forward += launched
-            else:
-                behind += launched
-        backward = costs.input_gradient_s + costs.weight_gradient_s
-        idle = np.maximum(forward * floor - costs.forward_s, 0.0), np.maximum(behind * floor - backward, 0.0)
-        costs.forward_s = np.maximum(costs.forward_s, forward * floor)
-        slow = np.where(backward > 0, np.maximum(backward, behind * floor) / np.maximum(backward, 1e-12), 1.0)
-        costs.input_gradient_s = costs.input_gradient_s * slow
-        costs.weight_gradient_s = costs.weight_gradient_s * slow
-        return idle
+            found[_direction(operation.phase), _behind_routing(operation)] += launched * floor
+        return found
 
     def _collective(self, collective: Collective, times: _Times, costs: PartCosts) -> None:
         group = self.spread(collective.axes)
@@ -195,8 +216,11 @@ class CostModel:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
+    """Device time of products and attention by phase, and forward and backward of what is behind the routing."""
+
     gemms: dict[tuple[str, Phase], Floats]
     attention: dict[Phase, Floats]
+    routed: dict[str, Floats]
 
 
 Hide = Callable[[Collective, Floats, _Times], Floats]
@@ -217,8 +241,8 @@ def _behind_other_gradient(collective: Collective, seconds: Floats, times: _Time
     return np.zeros_like(seconds) if gemm is None else np.minimum(seconds, gemm)
 
 
-def _routed(operation: Computation) -> bool:
-    return isinstance(operation, Gemm) and operation.name.startswith("expert.")
+def _behind_routing(operation: Computation | Collective) -> bool:
+    return isinstance(operation, Gemm) and operation.routed
 
 
 def _family(collective: Collective) -> str:
@@ -239,19 +263,17 @@ def _add(costs: PartCosts, phase: Phase, seconds: Floats) -> None:
     _accumulate(costs, f"{phase.replace('-', '_')}_s", seconds)
 
 
-def _flops(operation: Gemm | FlashAttention | Pass) -> tuple[Floats | float, bool]:
+def _flops(operation: Computation) -> tuple[Floats | float, bool]:
     """FLOPs of one computation, and whether they run at the 16-bit peak."""
     if isinstance(operation, Gemm):
         flops = 2.0 * operation.m * operation.n * operation.k * operation.copies
         return flops, operation.role != "linear"
-    if isinstance(operation, FlashAttention):
+    if isinstance(operation, FlashAttention | Scan):
         return operation.flops, True
     return 0.0, True
 
 
-def _replays(
-    costs: PartCosts, operation: Gemm | FlashAttention | Pass, seconds: Floats, flops: Floats | float
-) -> None:
+def _replays(costs: PartCosts, operation: Computation, seconds: Floats, flops: Floats | float) -> None:
     """Note what selective recomputation would run again."""
     if isinstance(operation, Pass):
         if operation.replay == "core":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
+from weft.collectives.cost import Network
 from weft.estimation.costs import PartCosts
-from weft.estimation.memory import Activations, block_activations, logits_bytes
+from weft.estimation.memory import Activations, block_activations, head_tokens, logits_elements
 from weft.estimation.weights import GradientCosts, ShardCosts
 from weft.layout.mesh import degrees
 from weft.layout.spec import Recompute
@@ -19,25 +21,37 @@ from weft.layout.table import Floats, Index, LayoutTable
 from weft.layout.weights import distinct_matrices
 from weft.model.job import Job
 
+HALF = 0.5
+"""Share of a block's forward pass that is repeated where every second product is kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeshSizes:
-    """The step of each distinct mesh of a table; on one rank activations, logits, and one 16-bit gradient of each
-    shape that linear layers have."""
+    """The step of each distinct mesh of a table; on one rank activations of each kind of block and of a
+    multi-token-prediction module, logits, what the head reads of a micro-batch, what stages pass on of one, and one
+    16-bit gradient of each shape that linear layers have."""
 
     step: Step
     activations: tuple[Activations, ...]
-    logits_bytes: Floats
+    prediction: Activations
+    logits: Floats
+    head_bytes: Floats
+    boundary_bytes: Floats
     dummies_bytes: Floats
 
     @classmethod
     def of(cls, job: Job, mesh: LayoutTable, software: Software) -> MeshSizes:
         model, recipe = job.model, job.recipe
         step = Step(model, recipe, mesh, software)
+        module = [block_activations(block, recipe, step.sizes, software) for block in model.prediction_module]
+        stream = recipe.element_bytes * model.hidden / step.sizes.y
         return cls(
             step=step,
-            activations=tuple(block_activations(kind, recipe, step.sizes) for kind in model.kinds),
-            logits_bytes=logits_bytes(model, recipe, step.sizes),
+            activations=tuple(block_activations(kind, recipe, step.sizes, software) for kind in model.kinds),
+            prediction=sum(module[1:], module[0]),
+            logits=logits_elements(model, step.sizes),
+            head_bytes=stream * head_tokens(step.sizes),
+            boundary_bytes=stream * step.sizes.own_tokens,
             dummies_bytes=recipe.element_bytes * distinct_matrices(model, step.sizes),
         )
 
@@ -75,12 +89,18 @@ class SharedTimes:
 
     shared: Shared
     cluster: Cluster
+    network: Network
     costs: MeshCosts
     gradients: tuple[GradientCosts, ...]
 
 
 class Frame:
-    """Rows of a table of layouts: ``mesh`` maps them to distinct meshes, ``line`` to lines of stages."""
+    """Rows of a table of layouts: ``mesh`` maps them to distinct meshes, ``line`` to lines of stages.
+
+    ``selective`` and ``replays`` say (0 or 1) whether recomputation is selective or of whole blocks; ``cheap``,
+    whether norms and activations alone (or an attention core) are repeated, ``repeated``, which share of a forward
+    pass is.
+    """
 
     def __init__(self, shared: Shared, table: LayoutTable, mesh: Index, line: Index) -> None:
         self.job, self.constants, self.software = shared.job, shared.constants, shared.software
@@ -92,6 +112,9 @@ class Frame:
         self.micro_batches = job.recipe.global_batch / (table.micro_batch * table.z * table.data)
         self.selective = (table.recompute == Recompute.SELECTIVE.code).astype(np.float64)
         self.replays = (table.recompute == Recompute.FULL.code).astype(np.float64)
+        halves = self.selective if shared.software.by_product else np.zeros_like(self.selective)
+        self.cheap = self.selective - halves
+        self.repeated = self.replays + HALF * halves
         self._row_counts: dict[int, list[Floats]] = {}
         self.partial = bool(np.any((self.replays > 0) & (table.recompute_layers > 0)))
 
@@ -137,6 +160,13 @@ class Frame:
             self._row_counts[stage] = counts
         return self._row_counts[stage]
 
+    def part_counts(self, rows: list[Floats]) -> list[Floats]:
+        """``row_counts`` by part: blocks of each kind together, embedding and head."""
+        if not self.partial:
+            return rows
+        kinds = len(self.sizes.activations)
+        return [again + plain for again, plain in zip(rows[:kinds], rows[kinds:-2], strict=True)] + rows[-2:]
+
     def kept_rows(self) -> list[Floats]:
         """Activation bytes that a block of each of ``row_counts`` keeps per micro-batch."""
         plain = [self.kept(one) for one in self.sizes.activations]
@@ -145,6 +175,17 @@ class Frame:
             for kept, one in zip(plain, self.sizes.activations, strict=True)
         ]
         return [*again, *plain] if self.partial else again
+
+    @cached_property
+    def working(self) -> Floats:
+        """Bytes that the backward pass of a block makes again, and of its gradients' temporaries."""
+        rows = []
+        for one in self.sizes.activations:
+            none, kept = self.at(one.none), self.kept(one)
+            again = none - kept + self.replays * (kept - self.at(one.full))
+            rows.append(again + self.at(one.gradients))
+        most: Floats = np.max(rows, axis=0)
+        return most
 
     def kept(self, activations: Activations) -> Floats:
         """Activation bytes that one block keeps per micro-batch, where it is not recomputed whole."""
@@ -158,7 +199,8 @@ class TimedFrame(Frame):
 
     def __init__(self, timed: SharedTimes, table: LayoutTable, mesh: Index, line: Index, pair: Index) -> None:
         super().__init__(timed.shared, table, mesh, line)
-        self.cluster, self.costs, self.gradients = timed.cluster, timed.costs, timed.gradients
+        self.cluster, self.network = timed.cluster, timed.network
+        self.costs, self.gradients = timed.costs, timed.gradients
         self.pair = pair
 
 

@@ -19,6 +19,7 @@ from weft.estimation.blocks import BlockRow, BlockRows
 from weft.estimation.frame import Frame, MeshSizes, Shared, SharedTimes, TimedFrame, weighted
 from weft.estimation.kernels import Kernels
 from weft.estimation.mesh_costs import MeshCostModel
+from weft.estimation.offload import activation_offload_s
 from weft.estimation.pace import Slowest, slowest_stage
 from weft.estimation.result import EstimateTable, TimeParts
 from weft.estimation.stage_memory import StageMemory
@@ -68,7 +69,7 @@ class Estimator:
         software = SOFTWARES[self.constants.software]
         self.software = software if software.by_matrix else replace(software, pieces=self.constants.shard_collectives)
         self.network = Network.of(cluster, self.constants)
-        self.kernels = Kernels(cluster.accelerator, self.constants, job.recipe.precision)
+        self.kernels = Kernels(cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes)
         self.kernels.peak(core=False)
 
     def evaluate(self, table: LayoutTable) -> EstimateTable:
@@ -79,15 +80,19 @@ class Estimator:
 
     def frames(self, table: LayoutTable) -> Iterator[TimedFrame]:
         """The rows with what their parts cost, in slices."""
+        return (frame for _, frame in self.slices(table))
+
+    def slices(self, table: LayoutTable) -> Iterator[tuple[Index, TimedFrame]]:
+        """Numbers of some rows, and their frame, until all rows have been."""
         shared, mesh, line, first = self._shared(table)
         distinct = table.take(first)
         model = MeshCostModel(self.job, self.kernels, self.network, self.software)
         costs = model.costs(distinct)
         pairs = collapse((mesh, line))
         gradients = model.gradients(shared, distinct, mesh[pairs.first], line[pairs.first])
-        timed = SharedTimes(shared, self.cluster, costs, gradients)
+        timed = SharedTimes(shared, self.cluster, self.network, costs, gradients)
         for rows in _slices(table):
-            yield TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
+            yield rows, TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
 
     def memory_bytes(self, table: LayoutTable) -> Floats:
         """Memory of the fullest stage of every row, without timing it."""
@@ -158,7 +163,7 @@ class IterationAssembly:
             bubble_s=self._bubble(slowest),
             data_s=sync.exposed_s,
             optimizer_s=sync.update_s,
-            offload_s=sync.offload_s + self._activation_offload(slowest),
+            offload_s=sync.offload_s + activation_offload_s(self.frame, slowest, sync),
             host_s=np.full(len(self.frame.mesh), self.frame.constants.iteration_s),
         )
 
@@ -182,18 +187,6 @@ class IterationAssembly:
         steady = hop - hidden + self.frame.constants.overlap_cost * hidden
         passes = 2.0 * self.frame.micro_batches * self.frame.virtual
         return np.where(self.frame.pipeline > 1, passes * steady + 2.0 * (self.frame.pipeline - 1) * hop, 0.0)
-
-    def _activation_offload(self, slowest: Slowest) -> Floats:
-        """Activations leave behind forward and return behind backward; what does not fit behind is
-        exposed."""
-        if not self.frame.table.offload_activations.any():
-            return self.frame.zeros()
-        host = self.frame.cluster.accelerator.host_Bps * self.frame.constants.host_efficiency
-        kept = self.frame.kept_rows()
-        moved = weighted(kept, slowest.counts[: len(kept)]) / host
-        exposed = np.maximum(moved - slowest.forward, 0.0) + np.maximum(moved - slowest.backward, 0.0)
-        total: Floats = self.frame.micro_batches * exposed * self.frame.table.offload_activations
-        return total
 
     def _flops(self, rows: list[BlockRow]) -> tuple[Floats, Floats]:
         """FLOPs that all ranks run in one iteration, and those of them that repeat a forward pass."""

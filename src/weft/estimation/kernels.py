@@ -2,18 +2,32 @@
 
 GEMM time is tiles in waves over the multiprocessors, each tile paying for its depth and its prologue, or the
 operands' traffic to memory, whichever is longer (NVIDIA, "Matrix Multiplication Background User's Guide": tile
-and wave quantization).
+and wave quantization).  Where the calibration holds measured times, they count for their shapes
+(``weft.estimation.by_shape``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from weft.cluster.calibration import Calibration
+from weft.cluster.measurements import DEFAULT, AttentionTime, MemoryTime
 from weft.cluster.spec import Accelerator
-from weft.layout.operations import Computation, FlashAttention, Gemm
+from weft.estimation.by_shape import APART, ShapeTable
+from weft.layout.operations import (
+    AttentionShape,
+    Computation,
+    FlashAttention,
+    Gemm,
+    Pass,
+    Phase,
+    Scan,
+    causal_attention,
+)
 from weft.layout.table import Floats
 from weft.model.job import Precision
 
@@ -25,12 +39,30 @@ ATTENTION_TILE = 128.0
 USUAL_FEATURES = 128.0
 """Width of a head at which attention efficiency is stated."""
 
-OPERAND_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
+OPERAND_BYTES = {
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "fp8-rowwise": 1.0,
+    "mxfp8": 1.0,
+    "nvfp4": 0.5625,
+    "int8": 1.0,
+}
 """Bytes per operand element; nvfp4 carries a scale byte per 16 elements."""
 
-CAST_BYTES = {"fp8": 3.0, "mxfp8": 6.0, "nvfp4": 6.0}
+CAST_BYTES = {"fp8": 3.0, "fp8-rowwise": 10.0, "mxfp8": 6.0, "nvfp4": 6.0, "int8": 10.0}
 """Bytes moved per operand element to quantize it (read 16 bits, write; twice where row and column copies
-differ)."""
+differ, and read once more for the largest of each row, which scales by row need beforehand)."""
+
+ACCUMULATION = 0.5
+"""Share of the time to read and write a gradient accumulated in place that the product behind it does not hide, as
+in SimuMax's table of kernels measured on B200 (configs/system/b200_bf16_ceperm.json; matmul and group_matmul)."""
+
+NO_FASTER = "fp8-rowwise"
+"""The products that run no faster than in 16 bits: torchtitan's benchmark of June 2025 (benchmarks/
+asyncTP_llama3_h100_2025-06_torchtitan.md) has them slower than bf16, where scales by tensor are 1.4 times faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +72,7 @@ class Kernels:
     accelerator: Accelerator
     calibration: Calibration
     precision: Precision
+    gradient_bytes: float = 4.0
 
     def seconds(self, operation: Computation) -> Floats:
         """Device time of one computation, 0 where it has no work."""
@@ -47,9 +80,15 @@ class Kernels:
             return self._gemm(operation)
         if isinstance(operation, FlashAttention):
             return self._attention(operation)
+        if isinstance(operation, Scan):
+            return self._scan(operation)
         constants = self.calibration
         routed = constants.routing_overhead if operation.name.startswith("expert.") else 1.0
-        return self.memory_s(operation.bytes * constants.pass_overhead * routed)
+        bytes_ = operation.bytes * constants.pass_overhead * routed
+        if constants.measured is None or (time := self._measured_pass(operation)) is None:
+            return self.memory_s(bytes_)
+        moved = bytes_ if time.name == DEFAULT else operation.bytes
+        return np.where(moved > 0, moved / time.Bps + time.latency_s, 0.0)
 
     @property
     def launches(self) -> float:
@@ -58,8 +97,12 @@ class Kernels:
 
     def memory_s(self, bytes_: Floats) -> Floats:
         """A memory-bound kernel."""
-        Bps = self.accelerator.memory_Bps * self.calibration.memory_efficiency
-        return np.where(bytes_ > 0, bytes_ / Bps + self.calibration.kernel_s, 0.0)
+        return np.where(bytes_ > 0, bytes_ / self._memory_Bps() + self.calibration.kernel_s, 0.0)
+
+    @property
+    def half_precision(self) -> Precision:
+        """What stays in 16 bits where linear layers have fewer; the job's own precision otherwise."""
+        return "bf16" if self.precision in CAST_BYTES else self.precision
 
     def half_peak(self) -> float:
         """The 16-bit matrix peak in FLOP/s (that of the job's own precision in 32 bits)."""
@@ -78,33 +121,91 @@ class Kernels:
             return 1.0
         return float((self.accelerator.power_w / reference) ** self.calibration.power_exponent)
 
+    def _measured_pass(self, operation: Pass) -> MemoryTime | None:
+        """What was measured of a memory-bound kernel: of its own name, else of those without one.  The first
+        says how fast the software's own kernel is, and needs no constant for its traffic."""
+        times = self.calibration.measured.memory if self.calibration.measured is not None else ()
+        for name in (operation.name, DEFAULT):
+            for time in times:
+                if time.name == name and time.phase in ("any", operation.phase):
+                    return time
+        return None
+
+    def distance(self, operation: Gemm | FlashAttention) -> Floats:
+        """How far the nearest measured shape is (``ShapeTable.distance``); infinite without one."""
+        found = self._lookup(operation)
+        return np.array([np.inf]) if found is None else found[0].distance(found[1])
+
+    def _lookup(self, operation: Gemm | FlashAttention) -> tuple[ShapeTable, tuple[Floats, ...]] | None:
+        """Measured shapes of an operation's family, and its sides; None where nothing was measured."""
+        if self.calibration.measured is None:
+            return None
+        if isinstance(operation, Gemm):
+            precision = self.precision if self._reduced(operation) else self.half_precision
+            return _product_table(self, operation.phase, precision), _sides(operation)
+        if operation.shape is None or operation.edges != 1:
+            return None
+        return _attention_table(self, operation.phase), _attention_sides(operation.shape)
+
     def _attention(self, operation: FlashAttention) -> Floats:
+        found = self._lookup(operation)
+        seconds = self._modelled_attention(operation)
+        return seconds if found is None else seconds * found[0].scale(found[1])
+
+    def _modelled_attention(self, operation: FlashAttention) -> Floats:
         share = self.calibration.attention_efficiency * self.calibration.attention_share
         width = operation.features / (operation.features + self.calibration.attention_softmax)
         usual = USUAL_FEATURES / (USUAL_FEATURES + self.calibration.attention_softmax)
         masked = 1.0 + operation.edges * ATTENTION_TILE / 2.0 / operation.pairs
         rate = self.half_peak() * share * self.clock() * width / usual
         compute = operation.flops * masked / rate
-        moved = operation.bytes / (self.accelerator.memory_Bps * self.calibration.memory_efficiency)
+        moved = operation.bytes / self._memory_Bps()
         return np.maximum(compute, moved) + operation.calls * self.calibration.kernel_s
 
+    def _scan(self, operation: Scan) -> Floats:
+        """A share of its roofline: products at the pace of fused attention, whose tiles and depths are alike."""
+        compute = operation.flops / (self.half_peak() * self.calibration.attention_efficiency * self.clock())
+        roof = np.maximum(compute, operation.bytes / self._memory_Bps())
+        return roof / self.calibration.scan_share + operation.calls * self.calibration.kernel_s
+
     def _gemm(self, gemm: Gemm) -> Floats:
-        core = gemm.role != "linear"
-        reduced = self.precision in CAST_BYTES and not core
-        efficiency = self.calibration.low_precision_efficiency if reduced else self.calibration.gemm_efficiency
-        rate = self.peak(core=core) * efficiency * self.calibration.gemm_share * self.clock()
+        reduced = self._reduced(gemm)
+        seconds = self._modelled_product(gemm)
+        if (found := self._lookup(gemm)) is not None:
+            seconds = seconds * found[0].scale(found[1])
+        if reduced:
+            cast = gemm.copies * (gemm.m + gemm.n) * gemm.k * CAST_BYTES[self.precision] / 2.0
+            seconds = seconds + cast / self._memory_Bps()
+        return np.where(gemm.m * gemm.n * gemm.k > 0, seconds, 0.0)
+
+    def _reduced(self, gemm: Gemm) -> bool:
+        """Whether the product runs in 8 or 4 bits, its operands being quantized before."""
+        return self.precision in CAST_BYTES and gemm.role == "linear"
+
+    def _modelled_product(self, gemm: Gemm) -> Floats:
+        """The product alone."""
+        core, reduced = gemm.role != "linear", self._reduced(gemm)
+        faster = reduced and self.precision != NO_FASTER
+        efficiency = self.calibration.low_precision_efficiency if faster else self.calibration.gemm_efficiency
+        peak = self.peak(core=not faster) if reduced else self.peak(core=core)
+        rate = peak * efficiency * self.calibration.gemm_share * self.clock()
         # A tile's prologue takes cycles, in which faster arithmetic would have gone deeper.
-        depth = self.calibration.gemm_depth * self.peak(core=core) / self.half_peak()
+        depth = self.calibration.gemm_depth * peak / self.half_peak()
         compute = self._tiles(gemm) * (gemm.k + depth) * 2.0 / rate
         width = max(OPERAND_BYTES[self.precision], 2.0)
         operand = width if core else OPERAND_BYTES[self.precision]
-        elements = (gemm.m + gemm.n) * gemm.k * operand + gemm.m * gemm.n * width
-        memory = self.accelerator.memory_Bps * self.calibration.memory_efficiency
-        seconds = np.maximum(compute, gemm.copies * elements / memory) + self.calibration.kernel_s
-        if reduced:
-            cast = gemm.copies * (gemm.m + gemm.n) * gemm.k * CAST_BYTES[self.precision] / 2.0
-            seconds = seconds + cast / memory
-        return np.where(gemm.m * gemm.n * gemm.k > 0, seconds, 0.0)
+        moved = (gemm.m + gemm.n) * gemm.k * operand
+        if gemm.phase == "weight-gradient" and gemm.role != "core":
+            kept = gemm.copies * gemm.m * gemm.n * 2.0 * self.gradient_bytes
+            added = ACCUMULATION * kept / self._memory_Bps()
+        else:
+            moved, added = moved + gemm.m * gemm.n * width, np.zeros_like(gemm.m)
+        calls = 1.0 if gemm.role == "core" else gemm.copies
+        seconds = np.maximum(compute, gemm.copies * moved / self._memory_Bps())
+        return seconds + added + calls * self.calibration.kernel_s
+
+    def _memory_Bps(self) -> float:
+        return self.accelerator.memory_Bps * self.calibration.memory_efficiency
 
     def _tiles(self, gemm: Gemm) -> Floats:
         """Output elements that the machine is busy for: tiles rounded up to the matrix, then to waves."""
@@ -115,3 +216,73 @@ class Kernels:
             waves = np.maximum(0.5 * (np.ceil(tiles / units) + tiles / units), 1.0)
             best = np.minimum(best, waves * units * rows * columns / share)
         return best
+
+
+SAME_SPEED: dict[Precision, Precision] = {"fp16": "bf16", "mxfp8": "fp8"}
+"""Precisions whose products take the time of another's."""
+
+
+def _speed(precision: Precision) -> Precision:
+    return SAME_SPEED.get(precision, precision)
+
+
+def _sides(gemm: Gemm) -> tuple[Floats, ...]:
+    copies = np.ones_like(gemm.m) * gemm.copies
+    return gemm.m, gemm.n, gemm.k, copies, np.where(copies > 1, APART, 1.0)
+
+
+def _attention_sides(shape: AttentionShape) -> tuple[Floats, ...]:
+    ones = np.ones_like(shape.heads)
+    whole = (shape.batch, shape.sequence, shape.heads, shape.kv_heads, ones * shape.qk_dim, ones * shape.v_dim)
+    return tuple(ones * side for side in whole)
+
+
+@lru_cache(maxsize=64)
+def _product_table(kernels: Kernels, phase: Phase, precision: Precision) -> ShapeTable:
+    """Measured products of a phase and a precision; those of any phase also stand for their transposes."""
+    measured = kernels.calibration.measured
+    entries = [
+        one
+        for one in (measured.products if measured is not None else ())
+        if one.phase in ("any", phase) and _speed(one.precision) == _speed(precision)
+    ]
+    entries += [replace(one, m=one.n, n=one.m) for one in entries if one.phase == "any"]
+    named = ("m", "n", "k", "groups")
+    m, n, k, copies = (np.array([getattr(one, side) for one in entries], dtype=np.float64) for side in named)
+    gemm = Gemm(name="measured", phase=phase, m=m, n=n, k=k, copies=copies)
+    if precision != kernels.precision:
+        gemm = replace(gemm, role="head")
+    seconds = kernels._modelled_product(gemm)
+    return _table(_sides(gemm), np.array([one.seconds for one in entries]), seconds)
+
+
+@lru_cache(maxsize=64)
+def _attention_table(kernels: Kernels, phase: Phase) -> ShapeTable:
+    """Measured attention, forward or backward."""
+    measured = kernels.calibration.measured
+    entries = [
+        one
+        for one in (measured.attention if measured is not None else ())
+        if one.phase in ("any", phase) and _speed(one.precision) == _speed(kernels.half_precision)
+    ]
+    shapes = [_attention_shape(one) for one in entries]
+    calls = [causal_attention(shape)[phase != "forward"] for shape in shapes]
+    seconds = np.array([kernels._modelled_attention(call)[0] for call in calls])
+    sides = [np.concatenate(side) for side in zip(*map(_attention_sides, shapes), strict=True)]
+    return _table(sides, np.array([one.seconds for one in entries]), seconds)
+
+
+def _attention_shape(time: AttentionTime) -> AttentionShape:
+    return AttentionShape(
+        batch=np.array([time.batch]),
+        sequence=np.array([time.sequence]),
+        heads=np.array([time.heads]),
+        kv_heads=np.array([time.kv_heads]),
+        qk_dim=time.qk_dim,
+        v_dim=time.v_dim,
+    )
+
+
+def _table(sides: Sequence[Floats], measured: Floats, modelled: Floats) -> ShapeTable:
+    logs = np.log2(np.stack(sides, axis=1)) if sides else np.zeros((0, 0))
+    return ShapeTable(logs, measured / modelled)

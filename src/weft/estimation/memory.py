@@ -1,4 +1,4 @@
-"""Activations that one rank keeps for the backward pass.
+"""Activations that one rank keeps for the backward pass, and what it needs beside them for a moment.
 
 Activation sizes follow Korthikanti et al. (arXiv 2205.05198, section 4) term by term, so that an unfused GPT
 block with dropout keeps s b h (34 + 5 a s / h) bytes, and a flash one drops the score terms.
@@ -11,46 +11,127 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.layout.operations import Sizes, expert_rows, split
+from weft.layout.operations import Sizes, expert_rows, scan_share, split
+from weft.layout.step import BLOCKWISE, Software
 from weft.layout.table import Floats
 from weft.model.job import Recipe
-from weft.model.spec import Block, FeedForward, Linear, Model
+from weft.model.spec import Attention, Block, FeedForward, Linear, MixtureOfExperts, Model
 
-SAVED_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 1.0}
+SAVED_BYTES = {"fp8": 1.0, "fp8-rowwise": 1.0, "mxfp8": 1.0, "nvfp4": 1.0, "int8": 1.0}
 """Bytes kept per element of a linear layer's input where it is quantized (the wgrad copy is 8-bit)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activations:
     """Bytes of one block and micro-batch on one rank: all kept, after selective recomputation, and the
-    input alone."""
+    input alone; and ``gradients``, the most that backward needs beside them, of its own."""
 
     none: Floats
     selective: Floats
     full: Floats
+    gradients: Floats
+
+    def __add__(self, other: Activations) -> Activations:
+        """Of one block behind another: what both keep, and the most that one of them allocates."""
+        return Activations(
+            none=self.none + other.none,
+            selective=self.selective + other.selective,
+            full=self.full + other.full,
+            gradients=np.maximum(self.gradients, other.gradients),
+        )
 
 
-def block_activations(block: Block, recipe: Recipe, sizes: Sizes) -> Activations:
+def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Software = BLOCKWISE) -> Activations:
     """Activation bytes of one block for each recomputation."""
     hidden = sizes.own_tokens * block.hidden / sizes.y
-    linear_bytes = SAVED_BYTES.get(recipe.precision, recipe.element_bytes)
+    linear_bytes = SAVED_BYTES.get(recipe.precision, recipe.element_bytes) if software.quantized else None
     norm_inputs = recipe.element_bytes * block.norms * hidden
-    masks = (2.0 if recipe.dropout else 0.0) * hidden
-    cheap, kept = _linear_inputs(block, sizes, linear_bytes)
+    masks = (float(block.branches) if recipe.dropout else 0.0) * hidden
+    cheap, kept = _linear_inputs(block, sizes, linear_bytes or recipe.element_bytes)
     core = _score_bytes(block, recipe, sizes)
     rest = norm_inputs + masks + kept + _attention_operands(block, recipe, sizes)
-    rest = rest + _activation_inputs(block, recipe, sizes)
-    dropped = core if recipe.attention == "unfused" else cheap
-    return Activations(
-        none=rest + cheap + core, selective=rest + cheap + core - dropped, full=recipe.element_bytes * hidden
-    )
+    rest = rest + _activation_inputs(block, recipe, sizes) + _scan_operands(block, recipe, sizes)
+    full = recipe.element_bytes * hidden
+    if software.by_product:
+        selective = full + core + recipe.element_bytes * _kept_products(block, sizes)
+    else:
+        selective = rest + cheap + core - (core if recipe.attention == "unfused" else cheap)
+    gradients = _gradient_bytes(block, recipe, sizes, software)
+    return Activations(none=rest + cheap + core, selective=selective, full=full, gradients=gradients)
 
 
-def logits_bytes(model: Model, recipe: Recipe, sizes: Sizes) -> Floats:
-    """Logits of one micro-batch, in 16 bits and in the 32 bits of the loss, of the head and each prediction
-    module."""
+def logits_elements(model: Model, sizes: Sizes) -> Floats:
+    """Logits of one micro-batch on one rank, of the head and each prediction module."""
     heads = 1 + model.prediction_layers
-    return heads * sizes.tokens * model.vocab / (sizes.x * sizes.y) * (recipe.element_bytes + 4.0)
+    return heads * sizes.tokens * model.vocab / (sizes.x * sizes.y)
+
+
+def head_tokens(sizes: Sizes) -> Floats:
+    """Tokens of which a rank holds the hidden features at the head: before the last norm, after it, and gathered
+    over sequence parallelism."""
+    return 2.0 * sizes.own_tokens + sizes.tokens * (sizes.own_tokens < sizes.tokens)
+
+
+def _kept_products(block: Block, sizes: Sizes) -> Floats:
+    """Elements of every second product, the first one included, but for the last, which backward does not need,
+    and of attention's output (torchtitan's ``selective_ac_option = op``)."""
+    widths: list[Floats] = []
+    for linear in block.linears():
+        rows = _rows(linear, block, sizes)
+        _, cut = split(linear, sizes)
+        widths += [rows * width / cut for width in _products(linear, block)]
+    kept = sum(widths[:-1:2], np.zeros_like(sizes.x))
+    if block.attention is None:
+        return kept
+    return kept + sizes.tokens * block.attention.heads / sizes.x * block.attention.v_dim
+
+
+def _products(linear: Linear, block: Block) -> tuple[float, ...]:
+    """Outputs of the products that a linear layer is where none are joined."""
+    attention = block.attention
+    if linear.name == "qkv" and attention is not None:
+        key, value = attention.kv_heads * attention.qk_dim, attention.kv_heads * attention.v_dim
+        return (linear.outputs - key - value, key, value)
+    gated = linear.name.endswith("fc1") and _is_gated(linear, block)
+    return (linear.outputs / 2.0,) * 2 if gated else (float(linear.outputs),)
+
+
+def _is_gated(linear: Linear, block: Block) -> bool:
+    layer = block.feed_forward
+    if isinstance(layer, MixtureOfExperts):
+        layer = layer.shared if linear.part == "shared_expert" else layer.expert
+    return layer is not None and layer.gated
+
+
+def _rows(linear: Linear, block: Block, sizes: Sizes) -> Floats:
+    """Rows of a linear layer's product on a rank."""
+    return expert_rows(block, sizes) if linear.part == "expert" else sizes.tokens
+
+
+def _gradient_bytes(block: Block, recipe: Recipe, sizes: Sizes, software: Software) -> Floats:
+    """The most that a block's backward pass allocates at once: at its activation function, whose inputs' gradients
+    are as large as they are, or at the layer before it, which gathers its input again over sequence parallelism
+    and makes its gradient, one of each product; or at attention, where context parallelism gathers all keys and
+    values.  The gradient of what the block adds to is there all the time."""
+    width = recipe.element_bytes
+    stream = width * sizes.own_tokens * block.hidden / sizes.y
+    gathered = width * sizes.tokens * block.hidden / sizes.y * (sizes.own_tokens < sizes.tokens)
+    inputs = (1.0 if software.joined else 2.0) * gathered
+    widest = np.maximum(_activation_inputs(block, recipe, sizes), gathered + inputs)
+    if software.context_gather:
+        widest = np.maximum(widest, _gathered_keys(block, recipe, sizes))
+    return stream + widest
+
+
+def _gathered_keys(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
+    """Keys and values of the whole sequence, for each head of a query, as they arrive and in order, and the same of
+    their gradients."""
+    attention = block.attention
+    if attention is None:
+        return np.zeros_like(sizes.x)
+    features = attention.heads / sizes.x * (attention.qk_dim + attention.v_dim)
+    whole = recipe.element_bytes * sizes.tokens * sizes.context * features
+    return np.where(sizes.context > 1, 4.0 * whole, 0.0)
 
 
 def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float) -> tuple[Floats, Floats]:
@@ -77,9 +158,9 @@ def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float) -> tuple[Fl
 
 def _source(linear: Linear) -> str:
     """The tensor that feeds a linear layer, by name."""
-    if linear.name in ("q_down", "kv_down", "qkv", "q"):
+    if linear.name in ("q_down", "kv_down", "qkv", "q", "in_proj"):
         return "norm1"
-    if linear.name in ("fc1", "router", "shared_expert.fc1"):
+    if linear.name in ("fc1", "router", "shared_expert.fc1", "latent_down"):
         return "norm2"
     return linear.name
 
@@ -93,17 +174,36 @@ def _saved_rows(linear: Linear, block: Block, sizes: Sizes) -> Floats:
 
 
 def _attention_operands(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
-    """Queries, keys and values of the core; Ulysses and ring both keep the rank's own share."""
+    """Queries, keys and values of the core, and what gates its output; Ulysses and ring both keep the rank's own
+    share."""
     attention = block.attention
+    if attention is None:
+        return np.zeros_like(sizes.x)
     kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
     queries = attention.heads / sizes.x * attention.qk_dim
+    if isinstance(attention, Attention) and attention.gated:
+        queries = queries + 2.0 * attention.heads / sizes.x * attention.v_dim
     operands: Floats = queries + kv_heads * (attention.qk_dim + attention.v_dim)
     return recipe.element_bytes * sizes.tokens * operands
+
+
+def _scan_operands(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
+    """What a state space keeps: the output of its input projection, and of the recurrence before its gated norm.
+    Backward makes the convolution's output, the states of chunks and their products again (Dao & Gu 2024, arXiv
+    2405.21060, section 6)."""
+    state = block.state_space
+    if state is None:
+        return np.zeros_like(sizes.x)
+    heads, groups = scan_share(state, sizes)
+    projected = heads * (2.0 * state.head_dim + state.scalars) + 2.0 * groups * state.state
+    return recipe.element_bytes * sizes.tokens * (projected + heads * state.head_dim)
 
 
 def _score_bytes(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
     """Softmax output, dropout mask and dropout output of unfused attention (5 a s / h); the log-sum-exp of
     a fused one."""
+    if block.attention is None:
+        return np.zeros_like(sizes.x)
     heads = block.attention.heads / sizes.x
     if recipe.attention == "flash":
         return 4.0 * sizes.tokens * heads
@@ -122,6 +222,8 @@ def _activation_inputs(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
 def _feed_forwards(block: Block, sizes: Sizes) -> Iterator[tuple[Floats, FeedForward, Floats]]:
     """Rows on the rank, layer and cut of each feed-forward part."""
     layer = block.feed_forward
+    if layer is None:
+        return
     if isinstance(layer, FeedForward):
         yield sizes.tokens, layer, sizes.x
         return

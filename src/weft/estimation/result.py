@@ -72,7 +72,7 @@ class TimeParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """Bytes on the fullest stage."""
+    """Bytes on the fullest stage; ``host_bytes`` are those in host memory, of the stage that has most there."""
 
     weights_bytes: Floats
     gradients_bytes: Floats
@@ -80,6 +80,7 @@ class MemoryParts:
     activations_bytes: Floats
     buffers_bytes: Floats
     reserve_bytes: Floats
+    host_bytes: Floats
     stage: Floats
 
 
@@ -131,7 +132,7 @@ class EstimateTable:
         return EstimateTable(
             **joined(TOTALS, lambda table: table),
             time=TimeParts(**joined(TIME_PARTS, lambda table: table.time)),
-            memory=MemoryParts(**joined((*MEMORY_PARTS, "stage"), lambda table: table.memory)),
+            memory=MemoryParts(**joined((*MEMORY_PARTS, "host_bytes", "stage"), lambda table: table.memory)),
         )
 
 
@@ -155,10 +156,13 @@ TOTAL_FIELDS = {
     "capacity_bytes": "capacity_bytes",
 }
 """Figures of an estimate: their names in documents and rows, and in ``Estimate``."""
+HOST_FIELDS = {"host_memory_bytes": "host_bytes", "host_capacity_bytes": "host_capacity_bytes"}
+"""The same of host memory, which documents of before do not have."""
 ROW_FIELDS = (*TOTAL_FIELDS, "fullest_stage", "provenance")
 COLUMNS = (
     *FIELDS,
     *ROW_FIELDS,
+    *HOST_FIELDS,
     *(f"time_{name}" for name in TIME_PARTS),
     *(f"memory_{name}" for name in MEMORY_PARTS),
 )
@@ -171,8 +175,9 @@ class Estimate(Result):
 
     ``mfu`` counts the whole square of attention, ``mfu_unmasked`` only what the causal mask leaves.  ``mfu`` and
     ``hfu`` are fractions of the dense peak of the job's precision; ``capacity_bytes`` is one accelerator's memory;
-    ``fullest_stage`` holds ``memory_bytes``.  ``provenance`` is analytic, calibrated, simulated or measured;
-    ``error`` how far estimates of similar runs were from measured ones, None with a user's constants.
+    ``fullest_stage`` holds ``memory_bytes``.  ``host_bytes`` are pinned in host memory per accelerator, of
+    ``host_capacity_bytes`` that can be (None: not known).  ``provenance`` is analytic, calibrated, simulated or
+    measured; ``error`` how far estimates of similar runs were from measured ones, None with a user's constants.
     """
 
     layout: Layout
@@ -185,6 +190,8 @@ class Estimate(Result):
     model_tflops: float
     memory_bytes: float
     capacity_bytes: float
+    host_bytes: float
+    host_capacity_bytes: float | None
     fullest_stage: int
     time: tuple[Part, ...]
     memory: tuple[Part, ...]
@@ -193,7 +200,12 @@ class Estimate(Result):
 
     @property
     def fits(self) -> bool:
-        return self.memory_bytes <= self.capacity_bytes
+        return self.memory_bytes <= self.capacity_bytes and self.fits_host
+
+    @property
+    def fits_host(self) -> bool:
+        """Whether what is offloaded fits the host's memory."""
+        return self.host_capacity_bytes is None or self.host_bytes <= self.host_capacity_bytes
 
     def _document(self) -> dict[str, Any]:
         """Layout, totals and parts, part of a plan's document; times in seconds, memory in bytes."""
@@ -201,6 +213,7 @@ class Estimate(Result):
             "layout": layout_to_dict(self.layout),
             "layout_text": format_layout(self.layout),
             **{name: getattr(self, field) for name, field in TOTAL_FIELDS.items()},
+            **{name: getattr(self, field) for name, field in HOST_FIELDS.items()},
             "fits": self.fits,
             "fullest_stage": self.fullest_stage,
             "provenance": self.provenance,
@@ -219,10 +232,12 @@ class Estimate(Result):
         table = table_of(mapping, where)
         if missing := [name for name in ("layout", *ROW_FIELDS, "time", "memory") if name not in table]:
             raise BadInput(f"{missing[0]} is missing", where=where)
-        error = table.get("error")
+        error, pinned = table.get("error"), table.get("host_capacity_bytes")
         return cls(
             layout=layout_from_dict(table["layout"], where=where, world=world),
             **{field: number(table[name], f"{where}.{name}") for name, field in TOTAL_FIELDS.items()},
+            host_bytes=number(table.get("host_memory_bytes", 0.0), f"{where}.host_memory_bytes"),
+            host_capacity_bytes=None if pinned is None else number(pinned, f"{where}.host_capacity_bytes"),
             fullest_stage=int(number(table["fullest_stage"], f"{where}.fullest_stage")),
             provenance=str(table["provenance"]),
             error=None if error is None else _ERRORS.read(ErrorBar, error, f"{where}.error"),
@@ -234,6 +249,7 @@ class Estimate(Result):
         """The layout's fields, totals and parts side by side, under ``COLUMNS``."""
         flat = layout_to_dict(self.layout) | {"order": "/".join(self.layout.order)}
         flat |= {name: getattr(self, TOTAL_FIELDS.get(name, name)) for name in ROW_FIELDS}
+        flat |= {name: getattr(self, field) for name, field in HOST_FIELDS.items()}
         flat |= {f"time_{part.name}": part.value for part in self.time}
         flat |= {f"memory_{part.name}": part.value for part in self.memory}
         return {name: flat[name] for name in COLUMNS}

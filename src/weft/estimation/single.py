@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster, Tier
 from weft.estimation.iteration import Estimator
+from weft.estimation.offload import pinned_capacity
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
 from weft.estimation.trust import Traits, error_bar
 from weft.layout.check import check_layout
@@ -23,11 +24,12 @@ for s/6h in arXiv 2205.05198, appendix A.  Only the reported HFU does; time repl
 
 def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, row: int) -> Estimate:
     """One row of a table of estimates with totals, rates and named parts."""
-    job, cluster = estimator.job, estimator.cluster
+    job, cluster, chip = estimator.job, estimator.cluster, estimator.cluster.accelerator
     seconds = float(results.iteration_s[row])
     peak = cluster.accelerator.peak_flops(job.recipe.precision) * layout.world
     flops = model_flops(job.model, job.recipe)
-    counted = CORE_REPLAY if layout.recompute == "selective" else 1.0
+    core = layout.recompute == "selective" and not estimator.software.by_product
+    counted = CORE_REPLAY if core else 1.0
     replayed = counted * float(
         results.replayed_flops[row] / (results.executed_flops[row] - results.replayed_flops[row])
     )
@@ -42,6 +44,8 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
         model_tflops=flops / seconds / layout.world / 1e12,
         memory_bytes=float(results.memory_bytes[row]),
         capacity_bytes=cluster.accelerator.memory_bytes,
+        host_bytes=float(results.memory.host_bytes[row]),
+        host_capacity_bytes=None if cluster.accelerator.host_memory_bytes is None else pinned_capacity(chip),
         fullest_stage=int(results.memory.stage[row]),
         time=tuple(Part(name=name, value=float(getattr(results.time, name)[row])) for name in TIME_PARTS),
         memory=tuple(Part(name=name, value=float(getattr(results.memory, name)[row])) for name in MEMORY_PARTS),
@@ -95,6 +99,7 @@ def _variants(cluster: Cluster, constants: Calibration | None) -> Sequence[tuple
         bf16_flops=2 * chip.bf16_flops,
         fp8_flops=2 * chip.fp8_flops,
         fp4_flops=2 * chip.fp4_flops,
+        int8_flops=2 * chip.int8_flops,
     )
     faster_memory = replace(chip, memory_Bps=2 * chip.memory_Bps)
     variants = [

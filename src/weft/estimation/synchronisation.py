@@ -17,11 +17,14 @@ update), weight written."""
 
 @dataclass(frozen=True, slots=True)
 class Synchronisation:
-    """Once per step: exposed gradient and parameter communication, update, its offload."""
+    """Once per step: exposed gradient and parameter communication, update, its offload; and how much communication
+    is hidden behind forward and backward passes."""
 
     exposed_s: Floats
     update_s: Floats
     offload_s: Floats
+    forward_s: Floats
+    backward_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class StepSynchronisation:
         accelerator, constants = self.frame.cluster.accelerator, self.frame.constants
         rounds = np.where(zero == 2, self.frame.micro_batches, 1.0)
         early = np.minimum(reduce_s * (1 - last), slowest.backward) * self.frame.table.overlap_reduce
-        ahead = np.minimum(gather_s * (1 - last), slowest.forward) * self.frame.table.overlap_gather
+        ahead: Floats = np.minimum(gather_s * (1 - last), slowest.forward) * self.frame.table.overlap_gather
         hidden = constants.overlap_cost * (rounds * early + ahead)
         exposed = rounds * (reduce_s - early) + gather_s - ahead + hidden + totals.single_s
         joined = self.frame.table.scheduled(lambda one: one.wraps)
@@ -82,4 +85,6 @@ class StepSynchronisation:
             exposed_s=exposed,
             update_s=updated * UPDATE_BYTES / memory_Bps * (1 - offloaded),
             offload_s=on_host * offloaded,
+            forward_s=ahead,
+            backward_s=rounds * early,
         )

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,12 @@ from weft.cluster.calibration import shipped_tables
 from weft.cluster.spec import Cluster
 from weft.layout.table import Floats
 from weft.model.job import Job
+from weft.model.spec import Model
 
 FEWEST = 8
 """Runs from which an error is stated."""
+NEAR = 4
+"""Models whose parameters differ by at most this factor are of one size."""
 COVERED = 0.8
 """Share of similar runs whose error is at most the stated one."""
 
@@ -29,7 +31,7 @@ class Traits:
 
     Attributes:
         accelerator: its table in the calibration.
-        kind: dense, or experts.
+        kind: dense, experts, or state-space (with or without experts).
     """
 
     accelerator: str
@@ -39,10 +41,13 @@ class Traits:
     def of(cls, job: Job, cluster: Cluster) -> Traits:
         """The traits of an estimate."""
         tables = shipped_tables().used(cluster.accelerator.name)
-        return cls(
-            accelerator=tables[-1] if tables else cluster.accelerator.name,
-            kind="experts" if any(kind.moe for kind in job.model.kinds) else "dense",
-        )
+        return cls(accelerator=tables[-1] if tables else cluster.accelerator.name, kind=_kind(job.model))
+
+
+def _kind(model: Model) -> str:
+    if model.state_spaces:
+        return "state-space"
+    return "experts" if any(kind.moe for kind in model.kinds) else "dense"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,11 @@ class Known:
         run: its id in the table of runs.
         family: its source.
         job: a number that runs of one job, in different layouts, share.
+        layout: as ``weft.layout.text`` writes it.
+        precision: of the linear layers.
+        world: accelerators.
+        parameters: of the model.
+        mfu: measured, of the dense peak of the precision; attention counted as a whole square.
         traits: what makes it like others.
         error: predicted / measured - 1 by constants that had not seen its family.
         unfitted: the same by the constants before any run.
@@ -61,6 +71,11 @@ class Known:
     run: str
     family: str
     job: int
+    layout: str
+    precision: str
+    world: int
+    parameters: int
+    mfu: float
     traits: Traits
     error: float
     unfitted: float
@@ -80,38 +95,17 @@ class ErrorBar:
     alike: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceError:
-    """``COVERED`` of ``pairs`` of layouts of one job, of so many ``sources`` that weigh the same, had their times'
-    ratio predicted within the share ``error``; None where no job is known in several layouts."""
-
-    error: float | None
-    pairs: int
-    sources: int
-
-
-def choice_error(known: Sequence[Known] | None = None) -> ChoiceError:
-    """How far predictions of two layouts of one job are off against each other."""
-    jobs: dict[tuple[str, int], list[float]] = {}
-    for one in shipped_runs() if known is None else known:
-        jobs.setdefault((one.family, one.job), []).append(float(np.log1p(one.error)))
-    pairs = [(abs(a - b), family) for (family, _), logs in jobs.items() for a, b in combinations(logs, 2)]
-    if not pairs:
-        return ChoiceError(error=None, pairs=0, sources=0)
-    sizes, families = zip(*pairs, strict=True)
-    error = float(np.expm1(_quantile(np.array(sizes), families)))
-    return ChoiceError(error=error, pairs=len(pairs), sources=len(set(families)))
-
-
 def error_bar(traits: Traits, known: Sequence[Known] | None = None) -> ErrorBar:
     """The error of the runs that are most like these traits and at least ``FEWEST``, of two sources or more.
 
-    Without runs on the accelerator its constants are guesses: a run's error is then the larger of those by constants
-    fitted to other sources and by constants before any run, and no accelerator with runs has a larger one.
+    Without runs on the accelerator, or of the kind of model, its constants are guesses: a run's error is then the
+    larger of those by constants fitted to other sources and by constants before any run, and no accelerator with runs
+    has a larger one.
     """
     runs = shipped_runs() if known is None else known
     accelerators = {one.traits.accelerator for one in runs}
-    seen = traits.accelerator in accelerators
+    measured = traits.accelerator in accelerators
+    seen = measured and any(one.traits.kind == traits.kind for one in runs)
     found = ErrorBar(error=None, runs=0, sources=0, alike="")
     for alike, similar in _circles(traits, runs):
         sources = {one.family for one in similar}
@@ -121,17 +115,42 @@ def error_bar(traits: Traits, known: Sequence[Known] | None = None) -> ErrorBar:
             found = ErrorBar(error=bar, runs=len(similar), sources=len(sources), alike=alike)
         if len(similar) >= FEWEST and len(sources) > 1:
             break
-    if found.error is not None and not seen:
+    if found.error is not None and not measured:
         others = (error_bar(replace(traits, accelerator=name), runs).error or 0.0 for name in accelerators)
         found = replace(found, error=max(found.error, *others))
     return found
 
 
+def best_published(job: Job, cluster: Cluster, known: Sequence[Known] | None = None) -> Known | None:
+    """The run of the highest MFU among those alike in accelerator, kind and precision, of a model of up to ``NEAR``
+    times fewer or more parameters, on up to ``NEAR**2`` times fewer or more accelerators; None without one."""
+    traits, precision, parameters = Traits.of(job, cluster), job.recipe.precision, job.model.parameters
+    alike = [
+        one
+        for one in (shipped_runs() if known is None else known)
+        if (one.traits, one.precision) == (traits, precision)
+        and _near(one.parameters, parameters, NEAR)
+        and _near(one.world, cluster.count, NEAR**2)
+    ]
+    return max(alike, key=lambda one: (one.mfu, one.run), default=None)
+
+
+def _near(one: int, other: int, factor: int) -> bool:
+    return one <= factor * other and other <= factor * one
+
+
 def _quantile(errors: Floats, families: Sequence[str]) -> float:
-    """The least error that covers ``COVERED`` of the runs, every family weighing the same."""
-    order = np.argsort(errors, kind="stable")
-    shares = np.cumsum(equal_shares(np.array(families))[order])
-    return float(errors[order][min(int(np.searchsorted(shares, COVERED - 1e-9)), len(order) - 1)])
+    """The least error that covers ``COVERED`` of the runs, a family weighing as the square root of its runs: more
+    than one that has few, less than one that has many."""
+    shares = equal_shares(np.array(families))
+    return weighted_quantile(errors, np.sqrt(shares) / np.sqrt(shares).sum(), COVERED)
+
+
+def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
+    """The least value at or below which the share of the weights, which add up to 1, lies."""
+    order = np.argsort(values, kind="stable")
+    shares = np.cumsum(weights[order])
+    return float(values[order][min(int(np.searchsorted(shares, share - 1e-9)), len(order) - 1)])
 
 
 def equal_shares(families: np.ndarray) -> Floats:
@@ -160,6 +179,8 @@ def _circles(traits: Traits, runs: Sequence[Known]) -> Iterator[tuple[str, list[
     what = f"{traits.kind} models on"
     yield f"{what} {traits.accelerator}", machine
     yield f"{what} any accelerator" + ("" if machine else f", none of them on {traits.accelerator}"), kind
+    if not kind:
+        yield f"models of any kind, none of them {traits.kind}", list(runs)
 
 
 @cache
@@ -191,4 +212,4 @@ def runs_from_json(text: str) -> tuple[Known, ...]:
     )
 
 
-_NAMES, _ERRORS = ("run", "family", "job"), ("error", "unfitted")
+_NAMES, _ERRORS = ("run", "family", "job", "layout", "precision", "world", "parameters"), ("mfu", "error", "unfitted")

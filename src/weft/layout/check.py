@@ -12,6 +12,7 @@ from weft.errors import BadInput
 from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute
 from weft.layout.table import Ints, LayoutTable, Mask
 from weft.model.job import Job
+from weft.model.spec import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ REASONS = {
     "features-not-divisible": "hidden or feed-forward features do not divide by x or y",
     "sequence-not-divisible": "the sequence does not divide over 2 x context, or over x",
     "ulysses-heads": "Ulysses needs the heads of a tensor-parallel rank to divide by context",
+    "state-heads": "heads or groups of a state-space layer do not divide by x, or its heads by x * context",
     "too-many-stages": "more pipeline chunks than layers",
     "schedule-mismatch": "virtual stages and schedule contradict each other",
     "interleaving-rounds": "interleaved 1F1B needs micro-batches in multiples of the pipeline",
@@ -39,6 +41,7 @@ REASONS = {
     "sequence-parallel-misused": "sequence parallelism needs x > 1 and y = 1",
     "recompute-layers": "more recomputed layers than a stage holds, or without full recomputation",
     "does-not-fit": "the fullest stage needs more memory than an accelerator has",
+    "host-memory": "what is offloaded needs more pinned host memory than an accelerator's share",
 }
 """Every rejection code and what it means."""
 
@@ -49,6 +52,7 @@ REMEDIES = {
     "features-not-divisible": "choose x and y that divide the features",
     "sequence-not-divisible": "choose a sequence that is a multiple, or less context parallelism",
     "ulysses-heads": "use context_method=ring",
+    "state-heads": "choose x and context that divide the heads and groups of the state-space layers",
     "too-many-stages": "use fewer stages or virtual stages",
     "schedule-mismatch": "interleaved needs virtual_stages > 1 and pipeline > 1, zbv exactly 2, the others 1",
     "interleaving-rounds": "use smaller micro-batches, fewer stages, or plain 1f1b",
@@ -58,6 +62,7 @@ REMEDIES = {
     "experts-with-y": "use y = 1",
     "sequence-parallel-misused": "drop sp, or use x > 1 with y = 1",
     "recompute-layers": "set recompute=full, with no more layers than a stage holds",
+    "host-memory": "offload less, or shard the optimizer: zero, fsdp",
     "does-not-fit": "shard or recompute more: fsdp, zero, recompute, sp, smaller micro-batches, offload",
 }
 """What to change, for every code."""
@@ -107,11 +112,11 @@ def _mesh_rules(job: Job, count: int, table: LayoutTable) -> Iterator[tuple[str,
     yield "batch-not-divisible", recipe.global_batch % (table.z * table.data) != 0
     heads = np.zeros(len(table), dtype=bool)
     features = model.hidden % table.y != 0
-    for kind in model.kinds:
-        attention = kind.attention
+    for attention in model.attentions:
         heads |= attention.heads % table.x != 0
         if attention.kv_heads > 1:
             heads |= attention.kv_heads % table.x != 0
+    for kind in model.kinds:
         for linear in kind.linears():
             if linear.part in ("expert", "router"):
                 continue
@@ -119,11 +124,25 @@ def _mesh_rules(job: Job, count: int, table: LayoutTable) -> Iterator[tuple[str,
             features |= (linear.outputs if linear.kind == "normal" else linear.inputs) % cut != 0
             features |= (linear.inputs if linear.kind != "transposed" else linear.outputs) % table.y != 0
     yield "heads-not-divisible", heads
+    yield from _state_rules(model, table)
     yield "features-not-divisible", features
     halves = np.where(table.context > 1, 2 * table.context, 1)
     yield "sequence-not-divisible", recipe.sequence % halves != 0
     yield "too-many-stages", table.pipeline > model.layers
     yield "experts-with-y", (table.y > 1) & any(kind.moe for kind in model.kinds)
+
+
+def _state_rules(model: Model, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
+    """Heads and groups are cut over x; context parallelism deals a rank's heads on, and copies groups if need be."""
+    if not model.state_spaces:
+        return
+    broken = np.zeros(len(table), dtype=bool)
+    for state in model.state_spaces:
+        broken |= state.heads % (table.x * table.context) != 0
+        broken |= state.groups % table.x != 0
+        groups = np.maximum(state.groups // table.x, 1)
+        broken |= (groups % table.context != 0) & (table.context % groups != 0)
+    yield "state-heads", broken
 
 
 def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
@@ -133,8 +152,8 @@ def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
     micro_batches = recipe.global_batch // ranks
     ulysses = (table.context_method == ContextMethod.ULYSSES.code) & (table.context > 1)
     starved = np.zeros(len(table), dtype=bool)
-    for kind in model.kinds:
-        heads = np.gcd(kind.attention.heads, kind.attention.kv_heads)
+    for attention in model.attentions:
+        heads = np.gcd(attention.heads, attention.kv_heads)
         starved |= ulysses & (heads % (table.x * table.context) != 0)
     yield "ulysses-heads", starved
     sharded = table.sequence_parallel > 0
@@ -184,8 +203,10 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
             f"global batch {recipe.global_batch}, micro_batch {layout.micro_batch} * z {layout.z}"
             f" * data {layout.data} = {layout.micro_batch * layout.data_parallel}"
         )
-    attention = model.kinds[0].attention
-    heads = f"{attention.heads} heads, {attention.kv_heads} key-value heads"
+    heads = ", ".join(
+        f"{one.heads} heads, {one.kv_heads} key-value heads" for one in dict.fromkeys(model.attentions[:1])
+    )
+    states = ", ".join(f"{one.heads} heads in {one.groups} groups" for one in dict.fromkeys(model.state_spaces))
     experts = f"expert {layout.expert} * expert_tensor {layout.expert_tensor}"
     schedule = f"{layout.schedule} with virtual_stages = {layout.virtual_stages}"
     micro_batches = recipe.global_batch // (layout.micro_batch * layout.data_parallel)
@@ -195,6 +216,7 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
         "pipeline-starved": rounds,
         "heads-not-divisible": f"{heads}, x = {layout.x}",
         "ulysses-heads": f"{heads}, x * context = {layout.x * layout.context}",
+        "state-heads": f"{states}, x = {layout.x}, context = {layout.context}",
         "features-not-divisible": f"hidden {model.hidden}, x = {layout.x}, y = {layout.y}",
         "sequence-not-divisible": f"{recipe.sequence} tokens, context = {layout.context}, x = {layout.x}",
         "too-many-stages": f"{layout.pipeline} * {layout.virtual_stages} chunks, {model.layers} layers",

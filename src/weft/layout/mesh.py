@@ -36,9 +36,11 @@ def degrees(table: LayoutTable, axis: str) -> Ints:
 
 
 def strides(table: LayoutTable, axis: str) -> Ints:
-    """Distance in ranks between neighbours along an axis, per row."""
+    """Distance in ranks between neighbours along an axis, per row: the least of any order where the table has none."""
     if axis in EXPERT_AXES:
         return _expert_strides(table, axis)
+    if not table.order:
+        return np.ones(len(table), dtype=np.int64)
     stride = np.ones(len(table), dtype=np.int64)
     for inner in table.order[: table.order.index(axis)]:
         stride = stride * table.column(inner)
@@ -49,6 +51,8 @@ def _expert_strides(table: LayoutTable, axis: str) -> Ints:
     stride = np.ones(len(table), dtype=np.int64)
     for inner in EXPERT_AXES[: EXPERT_AXES.index(axis)]:
         stride = stride * degrees(table, inner)
+    if not table.order:
+        return stride
     outside = strides(table, "pipeline")
     return np.where(stride >= outside, stride * table.pipeline, stride)
 
@@ -121,7 +125,7 @@ def _factors(table: LayoutTable, axis: str) -> list[tuple[Ints, Ints]]:
     if axis in WEIGHT_GROUPS:
         return _weight_factors(table, axis)
     size, step = degrees(table, axis), strides(table, axis)
-    if axis not in EXPERT_AXES:
+    if axis not in EXPERT_AXES or not table.order:
         return [(size, step)]
     room = np.maximum(strides(table, "pipeline") // step, 1)
     inner = np.where(step * size > room * step, np.gcd(room, size), size)

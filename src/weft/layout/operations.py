@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
 from weft.layout.spec import ContextMethod
 from weft.layout.table import Floats, LayoutTable
+from weft.model.flops import score_pairs
 from weft.model.job import Recipe
-from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, Model
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, Model, StateSpace
 
 Phase = Literal["forward", "input-gradient", "weight-gradient"]
 Replay = Literal["core", "cheap", "full"]
@@ -40,6 +41,23 @@ class Gemm:
     copies: Floats | float = 1.0
     role: Literal["linear", "core", "head"] = "linear"
 
+    @property
+    def routed(self) -> bool:
+        """Whether these are products of experts, one a copy."""
+        return self.name.startswith("expert.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """Sizes of one call of a fused attention kernel on a rank."""
+
+    batch: Floats
+    sequence: Floats
+    heads: Floats
+    kv_heads: Floats
+    qk_dim: float
+    v_dim: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashAttention:
@@ -47,7 +65,8 @@ class FlashAttention:
     (once per block of keys that a ring brings).
 
     ``pairs`` are the unmasked keys of a query on average, ``edges`` how many of their two ends a mask cuts;
-    ``features`` is the mean width of queries, keys and values of a head.
+    ``features`` is the mean width of queries, keys and values of a head.  ``shape`` is of one call, for kernels
+    that were measured.
     """
 
     phase: Phase
@@ -57,6 +76,18 @@ class FlashAttention:
     pairs: float
     edges: int
     features: float
+    shape: AttentionShape | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """The kernels of a chunked recurrence (``StateSpace``): FLOPs of their matrix products, bytes that they move to
+    and from memory, and their number."""
+
+    phase: Phase
+    flops: Floats
+    bytes: Floats
+    calls: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +128,7 @@ class Collective:
         return self.elements * self.element_bytes
 
 
-Computation = Gemm | FlashAttention | Pass
+Computation = Gemm | FlashAttention | Scan | Pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +190,13 @@ def block_operations(block: Block, recipe: Recipe, sizes: Sizes) -> Operations:
     for linear in block.linears():
         computations += _linear_gemms(linear, sizes, block)
         collectives += _linear_collectives(linear, sizes, block)
-    computations += _attention_core(block.attention, recipe, sizes)
+    if block.attention is not None:
+        computations += _attention_core(block.attention, recipe, sizes)
+        collectives += _context_collectives(block.attention, sizes)
+    if block.state_space is not None:
+        computations += _scan(block.state_space, sizes)
+        collectives += _scan_collectives(block.state_space, sizes)
     computations += _passes(block, recipe, sizes)
-    collectives += _context_collectives(block.attention, sizes)
     for i in range(block.norms):
         collectives += _norm_statistics(f"norm{i + 1}", block.norm_bias, sizes)
     if block.moe is not None:
@@ -210,6 +245,11 @@ def expert_rows(block: Block, sizes: Sizes) -> Floats:
     """Token copies that the experts of one rank receive in a micro-batch, routing being balanced."""
     top_k = block.moe.top_k if block.moe else 0
     return sizes.own_tokens * top_k * sizes.expert_tensor
+
+
+def routed_features(block: Block) -> int:
+    """Features of a token that is sent to experts."""
+    return (block.moe and block.moe.latent) or block.hidden
 
 
 def _linear_gemms(linear: Linear, sizes: Sizes, block: Block) -> Iterator[Gemm]:
@@ -336,13 +376,10 @@ def _whole_features(phase: Phase, hidden: int, sizes: Sizes) -> Collective:
 # Attention --------------------------------------------------------------------------------------
 
 
-def score_pairs(window: int | None, sequence: float, *, masked: bool) -> float:
-    """Query-key pairs of one sequence and head: those a causal (and windowed) mask leaves, or the whole
-    square."""
-    if not masked:
-        return sequence * sequence
-    reach = min(window or sequence, sequence)
-    return reach * sequence - reach * (reach - 1) / 2
+MERGE_BYTES = 24.0
+"""Bytes moved per feature of a query to merge what one more step of ring attention gives, three times read and
+written in 32 bits (``_merge`` of torch.distributed.tensor.experimental._attention): the output by the sums of
+exponentials forward, the queries' gradient backward."""
 
 
 def _attention_core(attention: Attention | LatentAttention, recipe: Recipe, sizes: Sizes) -> Iterator[Computation]:
@@ -351,23 +388,67 @@ def _attention_core(attention: Attention | LatentAttention, recipe: Recipe, size
     if recipe.attention == "unfused":
         yield from _unfused_core(attention, recipe, sizes, share)
         return
-    pairs = score_pairs(attention.window, sizes.sequence, masked=True)
-    flops = 2.0 * (attention.qk_dim + attention.v_dim) * pairs * share
+    pairs = score_pairs(attention, sizes.sequence)
     kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
-    row = heads * (attention.qk_dim + attention.v_dim) + kv_heads * (attention.qk_dim + attention.v_dim)
-    moved = 2.0 * sizes.tokens * row
-    calls = np.where(sizes.ulysses > 0, 1.0, sizes.context)
+    features = attention.qk_dim + attention.v_dim
     forward = FlashAttention(
         phase="forward",
-        flops=flops,
-        bytes=moved,
-        calls=calls,
+        flops=2.0 * features * pairs * share,
+        bytes=2.0 * sizes.tokens * (heads + kv_heads) * features,
+        calls=np.where(sizes.ulysses > 0, 1.0, sizes.context),
         pairs=pairs / sizes.sequence,
-        edges=2 if attention.window and attention.window < sizes.sequence else 1,
-        features=(attention.qk_dim + attention.v_dim) / 2.0,
+        edges=2 if _slides(attention) and (attention.window or 0) < sizes.sequence else 1,
+        features=features / 2.0,
+        shape=_attention_shape(attention, sizes, heads, kv_heads),
     )
-    yield forward
-    yield replace(forward, phase="input-gradient", flops=2.5 * flops, bytes=2.0 * moved)
+    yield from _both_ways(forward)
+    merged = MERGE_BYTES * (forward.calls - 1.0) * sizes.tokens * heads
+    yield Pass(name="ring.merge", phase="forward", bytes=merged * attention.v_dim)
+    yield Pass(name="ring.merge", phase="input-gradient", bytes=merged * attention.qk_dim)
+
+
+def _slides(attention: Attention | LatentAttention) -> bool:
+    """Whether a mask cuts off keys at both ends; a chunk starts with a tile."""
+    chunked = isinstance(attention, Attention) and attention.chunked
+    return attention.window is not None and not chunked
+
+
+def causal_attention(shape: AttentionShape) -> tuple[FlashAttention, FlashAttention]:
+    """One call without a window, forward and backward; ``shape`` holds arrays of one item."""
+    sequence = float(shape.sequence[0])
+    pairs = sequence * (sequence + 1) / 2
+    features = shape.qk_dim + shape.v_dim
+    forward = FlashAttention(
+        phase="forward",
+        flops=2.0 * features * pairs * shape.batch * shape.heads,
+        bytes=2.0 * shape.batch * shape.sequence * (shape.heads + shape.kv_heads) * features,
+        calls=np.ones_like(shape.heads),
+        pairs=pairs / sequence,
+        edges=1,
+        features=features / 2.0,
+        shape=shape,
+    )
+    return _both_ways(forward)
+
+
+def _both_ways(forward: FlashAttention) -> tuple[FlashAttention, FlashAttention]:
+    """A fused attention and its backward pass, which computes the scores again."""
+    return forward, replace(forward, phase="input-gradient", flops=2.5 * forward.flops, bytes=2.0 * forward.bytes)
+
+
+def _attention_shape(
+    attention: Attention | LatentAttention, sizes: Sizes, heads: Floats, kv_heads: Floats
+) -> AttentionShape:
+    """Ulysses' all-to-all leaves whole sequences and fewer heads, a ring blocks of them with all heads."""
+    spread_heads = np.where(sizes.ulysses > 0, sizes.context, 1.0)
+    return AttentionShape(
+        batch=sizes.micro_batch,
+        sequence=sizes.sequence * spread_heads / sizes.context,
+        heads=heads / spread_heads,
+        kv_heads=np.maximum(kv_heads / spread_heads, 1.0),
+        qk_dim=float(attention.qk_dim),
+        v_dim=float(attention.v_dim),
+    )
 
 
 def _unfused_core(
@@ -377,7 +458,7 @@ def _unfused_core(
     rank."""
     rows = np.full_like(share, sizes.sequence)
     qk, v = np.full_like(share, attention.qk_dim), np.full_like(share, attention.v_dim)
-    square = share * score_pairs(None, sizes.sequence, masked=False)
+    square = share * sizes.sequence * sizes.sequence
     yield Gemm(name="scores", phase="forward", m=rows, n=rows, k=qk, copies=share, role="core")
     yield Gemm(name="context", phase="forward", m=rows, n=v, k=rows, copies=share, role="core")
     for name, k in (("scores", qk), ("context", v)):
@@ -407,6 +488,67 @@ def _context_collectives(attention: Attention | LatentAttention, sizes: Sizes) -
     )
 
 
+# State spaces -----------------------------------------------------------------------------------
+
+
+SCAN_CALLS = (5.0, 12.0)
+"""Kernels of the recurrence forward and backward: sums of decays, products of keys and queries, states of chunks,
+states passed on, outputs (Dao & Gu 2024, arXiv 2405.21060, section 6 and listing 1; backward makes states and
+products again, and has a gradient of each)."""
+
+
+def scan_share(state: StateSpace, sizes: Sizes) -> tuple[Floats, Floats]:
+    """Heads and groups of the recurrence on one rank; a rank has one group at least."""
+    return state.heads / sizes.x, np.maximum(state.groups / sizes.x, 1.0)
+
+
+def _scan(state: StateSpace, sizes: Sizes) -> Iterator[Scan]:
+    """The recurrence in chunks: values, keys, queries and gate in 16 bits; products of keys and queries, and states of
+    chunks, written and read between kernels in 32 bits (states once more in 16).
+
+    Backward makes states and products again, and moves operands and gradients.
+    """
+    heads, groups = scan_share(state, sizes)
+    chunk = min(float(state.chunk), sizes.sequence)
+    values, keys = heads * state.head_dim, groups * state.state
+    states = heads * state.head_dim * state.state / chunk
+    products = (groups if state.update == "sum" else heads) * chunk
+    moved = 2.0 * (3.0 * values + 5.0 * keys) + 16.0 * states + 8.0 * products
+    if state.update == "delta":
+        # The inverse of a chunk's triangle, keys and values that it is applied to, values less the state's.
+        moved = moved + 16.0 * products + 4.0 * (heads * state.state + 2.0 * values)
+    tokens = sizes.tokens * np.ones_like(sizes.x)
+    flops = tokens * state.token_flops(sizes.sequence, causal=False) / sizes.x
+    forward, backward = SCAN_CALLS
+    yield Scan(phase="forward", flops=flops, bytes=tokens * moved, calls=forward)
+    yield Scan(phase="input-gradient", flops=2.5 * flops, bytes=3.0 * tokens * moved, calls=backward)
+
+
+def _scan_passes(state: StateSpace, sizes: Sizes) -> Iterator[Pass]:
+    """The convolution over what enters the recurrence, and the gated norm of its output."""
+    heads, groups = scan_share(state, sizes)
+    values = sizes.tokens * heads * state.head_dim
+    mixed = values + 2.0 * sizes.tokens * groups * state.state
+    if state.kernel:
+        yield Pass(name="convolution", phase="forward", bytes=4.0 * mixed)
+        yield Pass(name="convolution", phase="input-gradient", bytes=10.0 * mixed)
+    yield Pass(name="gated-norm", phase="forward", bytes=6.0 * values)
+    yield Pass(name="gated-norm", phase="input-gradient", bytes=10.0 * values)
+
+
+def _scan_collectives(state: StateSpace, sizes: Sizes) -> Iterator[Collective]:
+    """With context parallelism heads are exchanged for sequence, whatever attention does: all that is projected on
+    the way in, the heads' output on the way out."""
+    heads, groups = scan_share(state, sizes)
+    projected = heads * (2.0 * state.head_dim + state.scalars) + 2.0 * groups * state.state
+    every = sizes.tokens * (projected + heads * state.head_dim)
+    phases: tuple[Phase, ...] = ("forward", "input-gradient")
+    for phase in phases:
+        yield Collective(
+            name="state-heads-sequence", kind="all-to-all", axes=("context",), phase=phase, elements=every
+        )
+
+
 # Experts ----------------------------------------------------------------------------------------
 
 
@@ -414,7 +556,7 @@ def _expert_collectives(block: Block, sizes: Sizes) -> Iterator[Collective]:
     """Dispatch and combine: all-to-all over the experts, gather and scatter over the tensor cut of an
     expert."""
     top_k = block.moe.top_k if block.moe else 0
-    sent = sizes.own_tokens * top_k * block.hidden
+    sent = sizes.own_tokens * top_k * routed_features(block)
     phases: tuple[Phase, ...] = ("forward", "input-gradient")
     for phase in phases:
         for name in ("dispatch", "combine"):
@@ -430,19 +572,29 @@ def _expert_collectives(block: Block, sizes: Sizes) -> Iterator[Collective]:
 
 # Memory-bound kernels ---------------------------------------------------------------------------
 
+BIAS_BYTES, BIAS_GRADIENT_BYTES = 28.0, 36.0
+"""Bytes moved per output of an expert to add its bias, and for the gradients of bias and gate: Megatron-Core adds
+gate x bias expert by expert in 32 bits, joins the pieces and rounds (``TEGroupedMLP._apply_bias``)."""
+
 
 def _passes(block: Block, recipe: Recipe, sizes: Sizes) -> Iterator[Pass]:
     hidden = sizes.own_tokens * block.hidden / sizes.y
     mask = 1.0 if recipe.dropout else 0.0
     yield Pass(name="norms", phase="forward", bytes=4.0 * block.norms * hidden, replay="cheap")
     yield Pass(name="norms", phase="input-gradient", bytes=8.0 * block.norms * hidden)
-    yield Pass(name="residuals", phase="forward", bytes=2.0 * (6.0 + mask) * hidden)
-    yield Pass(name="residuals", phase="input-gradient", bytes=2.0 * (4.0 + mask) * hidden)
-    if block.attention.rotary:
-        attention = block.attention
+    yield Pass(name="residuals", phase="forward", bytes=block.branches * (6.0 + mask) * hidden)
+    yield Pass(name="residuals", phase="input-gradient", bytes=block.branches * (4.0 + mask) * hidden)
+    attention = block.attention
+    if attention is not None and attention.rotary:
         rotated = sizes.tokens * (attention.heads + attention.kv_heads) * attention.qk_dim / sizes.x
         yield Pass(name="rotary", phase="forward", bytes=4.0 * rotated)
         yield Pass(name="rotary", phase="input-gradient", bytes=4.0 * rotated)
+    if isinstance(attention, Attention) and attention.gated:
+        outputs = sizes.tokens * attention.heads * attention.v_dim / sizes.x
+        yield Pass(name="output-gate", phase="forward", bytes=6.0 * outputs)
+        yield Pass(name="output-gate", phase="input-gradient", bytes=10.0 * outputs)
+    if block.state_space is not None:
+        yield from _scan_passes(block.state_space, sizes)
     for linear, rows, layer in _activations(block, sizes):
         inputs, _ = split(linear, sizes)
         width = rows * layer.intermediate / inputs * local_copies(linear, sizes)
@@ -451,8 +603,12 @@ def _passes(block: Block, recipe: Recipe, sizes: Sizes) -> Iterator[Pass]:
         name, replay = ("expert.activation", CHEAP) if routed else ("activation", FULL)
         yield Pass(name=name, phase="forward", bytes=(2.0 * up + 2.0) * width, replay=replay)
         yield Pass(name=name, phase="input-gradient", bytes=(4.0 * up + 2.0) * width)
+        if routed and layer.bias:
+            outputs = rows * linear.outputs * local_copies(linear, sizes)
+            yield Pass(name="expert.bias", phase="forward", bytes=BIAS_BYTES * outputs)
+            yield Pass(name="expert.bias", phase="input-gradient", bytes=BIAS_GRADIENT_BYTES * outputs)
     if block.moe is not None:
-        moved = expert_rows(block, sizes) * block.hidden
+        moved = expert_rows(block, sizes) * routed_features(block)
         yield Pass(name="expert.permute", phase="forward", bytes=8.0 * moved)
         yield Pass(name="expert.permute", phase="input-gradient", bytes=8.0 * moved)
 
@@ -463,8 +619,8 @@ def _activations(block: Block, sizes: Sizes) -> Iterator[tuple[Linear, Floats, F
         if not linear.name.endswith("fc2"):
             continue
         feed = block.feed_forward
-        if isinstance(feed, FeedForward):
-            layer = feed
+        if feed is None or isinstance(feed, FeedForward):
+            layer = cast(FeedForward, feed)
         elif linear.part == "expert" or feed.shared is None:
             layer = feed.expert
         else:
@@ -562,17 +718,17 @@ def _enter_vocabulary(elements: Floats, sizes: Sizes) -> Iterator[Collective]:
 
 
 def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
-    """The multi-token-prediction modules of the last stage: each a block, its 2h x h projection and the head
-    (arXiv 2412.19437, section 2.2)."""
-    block = block_operations(model.runs[-1].block, recipe, sizes)
+    """The multi-token-prediction modules of the last stage: each its blocks, its 2h x h projection and the
+    head (arXiv 2412.19437, section 2.2)."""
+    blocks = [block_operations(block, recipe, sizes) for block in model.prediction_module]
     head = head_operations(model, recipe, sizes)
     projection = Linear(
         name="prediction", inputs=2 * model.hidden, outputs=model.hidden, kind="replicated", part="attention"
     )
     gemms = tuple(_linear_gemms(projection, sizes, model.runs[-1].block))
     once = Operations(
-        computations=(*gemms, *block.computations, *head.computations),
-        collectives=(*block.collectives, *head.collectives),
+        computations=(*gemms, *(one for block in blocks for one in block.computations), *head.computations),
+        collectives=(*(one for block in blocks for one in block.collectives), *head.collectives),
     )
     repeats = model.prediction_layers
     return Operations(computations=once.computations * repeats, collectives=once.collectives * repeats)

@@ -7,10 +7,10 @@ torch.distributed.pipelining (``ScheduleZBVZeroBubble``).
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from weft.layout.stages import chunk_stage
 from weft.layout.table import Floats, Ints, LayoutTable
 
 Pass = Literal["forward", "backward", "weight-gradient"]
+PASSES: tuple[Pass, ...] = get_args(Pass)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,49 +74,55 @@ def following(layout: Layout, op: Op) -> Op | None:
 # Orders ------------------------------------------------------------------------------------------
 
 
+class Order(NamedTuple):
+    """What one stage runs, in order, as columns: the pass (a place in ``PASSES``), chunk and micro-batch."""
+
+    what: Ints
+    chunk: Ints
+    micro_batch: Ints
+
+
 def orders(layout: Layout, micro_batches: int) -> list[list[Op]]:
     """What each stage runs, in order."""
+    return [
+        [Op(PASSES[what], chunk, i) for what, chunk, i in zip(*(column.tolist() for column in order), strict=True)]
+        for order in order_columns(layout, micro_batches)
+    ]
+
+
+def order_columns(layout: Layout, micro_batches: int) -> list[Order]:
+    """What each stage runs, in order, as columns."""
     made = {PipelineSchedule.INTERLEAVED: _interleaved, PipelineSchedule.ZBV: _wave}.get(layout.schedule, _plain)
     return [made(layout, stage, micro_batches) for stage in range(layout.pipeline)]
 
 
-def _plain(layout: Layout, stage: int, count: int) -> list[Op]:
+def _plain(layout: Layout, stage: int, count: int) -> Order:
     """1F1B.  ZB-H1 defers as many weight gradients as there are stages before this one, so that every stage
     holds what the first does."""
     ahead, deferred = min(layout.pipeline - 1 - stage, count), min(stage, count)
     split = layout.schedule.splits_backward
-    found = [Op("forward", stage, i) for i in range(ahead)]
-    for i in range(count):
-        if ahead + i < count:
-            found.append(Op("forward", stage, ahead + i))
-        found.append(Op("backward", stage, i))
-        if split and i >= deferred:
-            found.append(Op("weight-gradient", stage, i - deferred))
-    if split:
-        found += [Op("weight-gradient", stage, i) for i in range(count - deferred, count)]
-    return found
+    turn = np.arange(count)
+    steady = np.stack([ahead + turn, turn, turn - deferred], axis=1)
+    runs = np.stack([ahead + turn < count, turn >= 0, split & (turn >= deferred)], axis=1)
+    late = np.arange(count - deferred, count) if split else turn[:0]
+    what = np.concatenate([np.zeros(ahead, np.int64), np.nonzero(runs)[1], np.full(len(late), 2)])
+    return Order(what, np.full(len(what), stage), np.concatenate([np.arange(ahead), steady[runs], late]))
 
 
-def _interleaved(layout: Layout, stage: int, count: int) -> list[Op]:
+def _interleaved(layout: Layout, stage: int, count: int) -> Order:
     stages, virtual = layout.pipeline, layout.virtual_stages
     total = count * virtual
     ahead = min(2 * (stages - 1 - stage) + (virtual - 1) * stages, total)
-
-    def op(what: Pass, turn: int) -> Op:
-        rounds, place = divmod(turn, stages * virtual)
-        own, within = divmod(place, stages)
-        own = own if what == "forward" else virtual - 1 - own
-        return Op(what, own * stages + stage, rounds * stages + within)
-
-    found = [op("forward", turn) for turn in range(ahead)]
-    for turn in range(total):
-        if ahead + turn < total:
-            found.append(op("forward", ahead + turn))
-        found.append(op("backward", turn))
-    return found
+    turn = np.arange(total)
+    turns = np.stack([np.minimum(ahead + turn, total), turn], axis=1)
+    runs = turns < total
+    what = np.concatenate([np.zeros(ahead, np.int64), np.nonzero(runs)[1]])
+    rounds, place = np.divmod(np.concatenate([turn[:ahead], turns[runs]]), stages * virtual)
+    own, within = np.divmod(place, stages)
+    return Order(what, np.where(what, virtual - 1 - own, own) * stages + stage, rounds * stages + within)
 
 
-def _wave(layout: Layout, stage: int, count: int) -> list[Op]:
+def _wave(layout: Layout, stage: int, count: int) -> Order:
     """ZB-V: a stage runs the chunk ``near`` on the way there and ``far`` on the way back.
 
     The order is that of at least 2p - 1 micro-batches, which fill the pipeline; those that are not there are
@@ -123,36 +130,24 @@ def _wave(layout: Layout, stage: int, count: int) -> list[Op]:
     """
     stages = layout.pipeline
     near, far, filled = stage, 2 * stages - 1 - stage, max(count, 2 * stages - 1)
-    found: list[Op] = []
-    done: Counter[tuple[int, Pass]] = Counter()
-
-    def run(chunk: int, *passes: Pass) -> None:
-        for what in passes:
-            found.append(Op(what, chunk, done[chunk, what]))
-            done[chunk, what] += 1
-
-    for _ in range(2 * (stages - stage) - 1):
-        run(near, "forward")
-    for _ in range(stage):
-        run(far, "forward")
-        run(near, "forward")
-    for _ in range(stages - stage):
-        run(far, "forward", "backward", "weight-gradient")
+    forth, back, weight = ((near, 0), (near, 1), (near, 2))
+    far_forth, far_back, far_weight = ((far, 0), (far, 1), (far, 2))
+    found = [forth] * (2 * (stages - stage) - 1) + [far_forth, forth] * stage
+    found += [far_forth, far_back, far_weight] * (stages - stage)
     # From here to the drain the stage is full: each forward pass follows a weight gradient that made room.
-    while done[far, "forward"] < filled:
-        if done[near, "forward"] < filled:
-            run(near, "forward")
-        run(near, "backward", "weight-gradient")
-        run(far, "forward", "backward", "weight-gradient")
-    for _ in range(stage):
-        run(near, "backward")
-        run(far, "backward")
-    for _ in range(stages - stage):
-        run(near, "backward", "weight-gradient")
+    turn = [back, weight, far_forth, far_back, far_weight]
+    left, more = filled - stages, max(filled - 2 * stages + stage + 1, 0)
+    found += [forth, *turn] * min(more, left) + turn * max(left - more, 0)
+    found += [back, far_back] * stage + [back, weight] * (stages - stage)
     for chunk in (far, near):
-        while done[chunk, "weight-gradient"] < filled:
-            run(chunk, "weight-gradient")
-    return [op for op in found if op.micro_batch < count]
+        found += [(chunk, 2)] * (filled - found.count((chunk, 2)))
+    chunk, what = np.array(found, dtype=np.int64).T
+    micro_batch = np.zeros(len(found), dtype=np.int64)
+    for kind in set(found):
+        mine = (chunk == kind[0]) & (what == kind[1])
+        micro_batch[mine] = np.arange(np.count_nonzero(mine))
+    kept = micro_batch < count
+    return Order(what[kept], chunk[kept], micro_batch[kept])
 
 
 # Memory ------------------------------------------------------------------------------------------

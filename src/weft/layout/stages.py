@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, Ints, collapse
 from weft.model.spec import Model
+
+KEPT = 512
+"""Splits of a model over stages that are kept."""
 
 
 def split_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -27,13 +31,17 @@ def split_layers(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def chunk_sizes(layers: int, chunks: int, behind: int = 0) -> tuple[int, ...]:
-    """Blocks per model chunk where ``behind`` multi-token-prediction modules count as blocks of the last.
+BLOCKS_OF_PREDICTION = 3
+"""Blocks that take as long as a multi-token-prediction module with its head, as the pipeline layouts of Megatron
+Bridge's DeepSeek-V3 count it: 61 blocks on 16 stages are 4 each, and 1 and the module on the last."""
 
-    So do Megatron-Core's pipeline layouts for DeepSeek-V3.
-    """
-    counts = list(split_layers(layers + behind, chunks))
-    for _ in range(behind):
+
+def chunk_sizes(layers: int, chunks: int, behind: int = 0) -> tuple[int, ...]:
+    """Blocks per model chunk where ``behind`` multi-token-prediction modules are on the last, each instead of
+    ``BLOCKS_OF_PREDICTION``."""
+    instead = BLOCKS_OF_PREDICTION * behind
+    counts = list(split_layers(layers + instead, chunks))
+    for _ in range(instead):
         counts[max(i for i, count in enumerate(counts) if count)] -= 1
     return tuple(counts)
 
@@ -74,9 +82,9 @@ def stage_table(
     groups = collapse((pipeline, virtual, wraps))
     kinds = len(model.kinds)
     places = model.layers if ordered and kinds > 1 else 0
+    blocks = tuple(model.block_sequence()), kinds, model.prediction_layers
     lines = [
-        _distinct(_compositions(model, int(pipeline[i]), int(virtual[i]), bool(wraps[i]), places))
-        for i in groups.first
+        _distinct_stages(*blocks, int(pipeline[i]), int(virtual[i]), bool(wraps[i]), places) for i in groups.first
     ]
     width = max(len(line) for line in lines)
     packed = np.zeros((len(lines), width, kinds + places + 4))
@@ -162,43 +170,53 @@ def held_chunks(model: Model, layout: Layout) -> list[HeldChunk]:
 
     Full recomputation that is limited to ``recompute_layers`` takes the first blocks of each stage.
     """
-    sequence, kinds = model.block_sequence(), len(model.kinds)
-    wraps = layout.schedule.wraps
-    chunks = list(
-        model_chunks(sequence, layout.pipeline, layout.virtual_stages, wraps=wraps, behind=model.prediction_layers)
-    )
-    full = layout.recompute == "full"
-    left = dict.fromkeys(range(layout.pipeline), (layout.recompute_layers or len(sequence)) if full else 0)
+    sequence = model.block_sequence()
+    again = (layout.recompute_layers or len(sequence)) if layout.recompute == "full" else 0
+    cut = layout.pipeline, layout.virtual_stages, layout.schedule.wraps
+    return list(_held(tuple(sequence), len(model.kinds), model.prediction_layers, cut, again))
+
+
+@lru_cache(maxsize=KEPT)
+def _held(
+    sequence: tuple[int, ...], kinds: int, behind: int, cut: tuple[int, int, bool], again: int
+) -> tuple[HeldChunk, ...]:
+    """Chunks of blocks of some kinds, for a number of stages, virtual stages, and whether they run back; ``again``
+    blocks of each stage are recomputed."""
+    pipeline, virtual, wraps = cut
+    chunks = list(model_chunks(sequence, pipeline, virtual, wraps=wraps, behind=behind))
+    left = dict.fromkeys(range(pipeline), again)
     found = []
     for i, chunk in enumerate(chunks):
-        again = chunk.blocks[: left[chunk.stage]]
-        left[chunk.stage] -= len(again)
+        replayed = chunk.blocks[: left[chunk.stage]]
+        left[chunk.stage] -= len(replayed)
         beside = [other.stage != chunk.stage for other in chunks[max(i - 1, 0) : i + 2] if other is not chunk]
         last = i + 1 == len(chunks)
         found.append(
             HeldChunk(
                 stage=chunk.stage,
                 counts=(*_by_kind(chunk.blocks, kinds), float(chunk.embedding), float(chunk.head)),
-                replayed=_by_kind(again, kinds),
+                replayed=_by_kind(replayed, kinds),
                 passes_on=0 if last else int(beside[-1]),
                 receives=0 if i == 0 else int(beside[0]),
             )
         )
-    return found
+    return tuple(found)
 
 
 def _by_kind(blocks: Sequence[int], kinds: int) -> tuple[float, ...]:
     return tuple(float(blocks.count(kind)) for kind in range(kinds))
 
 
-def _compositions(model: Model, pipeline: int, virtual: int, wraps: bool, places: int) -> Floats:
-    """One line a stage: blocks of each kind, holds the embedding, holds the head, the kinds of its blocks in
-    order (as many ``places``, -1 behind the last), its index."""
-    sequence, kinds = model.block_sequence(), len(model.kinds)
+@lru_cache(maxsize=KEPT)
+def _distinct_stages(
+    sequence: tuple[int, ...], kinds: int, behind: int, pipeline: int, virtual: int, wraps: bool, places: int
+) -> Floats:
+    """One line a distinct stage: blocks of each kind, holds the embedding, holds the head, the kinds of its blocks in
+    order (as many ``places``, -1 behind the last), its first index, and how many there are."""
     lines = np.zeros((pipeline, kinds + places + 3))
     lines[:, kinds + 2 : -1] = -1
     filled = [kinds + 2] * pipeline
-    for chunk in model_chunks(sequence, pipeline, virtual, wraps=wraps, behind=model.prediction_layers):
+    for chunk in model_chunks(sequence, pipeline, virtual, wraps=wraps, behind=behind):
         line = lines[chunk.stage]
         line[:kinds] += np.bincount(np.array(chunk.blocks, dtype=np.int64), minlength=kinds)
         line[kinds : kinds + 2] += (chunk.embedding, chunk.head)
@@ -207,7 +225,7 @@ def _compositions(model: Model, pipeline: int, virtual: int, wraps: bool, places
             filled[chunk.stage] = start + len(chunk.blocks)
             line[start : filled[chunk.stage]] = chunk.blocks
     lines[:, -1] = np.arange(pipeline)
-    return lines
+    return _distinct(lines)
 
 
 def _distinct(lines: Floats) -> Floats:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -58,6 +58,15 @@ class Software:
             the recomputation gathered; Weft's runtime gathers again.
         embedding_gathers: gathers of the embedding in backward, which needs none of its values.
         scalars: whether loss and norm are listed; else they are part of an iteration's fixed time.
+        root: embedding and head are one unit of sharding, gathered from the first forward to the last backward
+            pass, and gradients are reduced from copies in the width of the weights.
+        joined: queries, keys and values are one product, and so are both inputs of a gated layer.
+        quantized: linear layers in 8 bits keep their inputs in 8 bits.
+        by_product: selective recomputation keeps every second product of a block and attention's output, and
+            repeats everything else.  Otherwise it repeats norms and activations, or the core of unfused attention.
+        buffered: a stage's boundary tensors of all micro-batches are allocated at once, and the last one keeps
+            all logits.
+        context_gather: context parallelism gathers all keys and values, for every head of a query.
     """
 
     name: str
@@ -66,14 +75,31 @@ class Software:
     replay_gathers: int
     embedding_gathers: int
     scalars: bool
+    root: bool = False
+    joined: bool = True
+    quantized: bool = True
+    by_product: bool = False
+    buffered: bool = False
+    context_gather: bool = False
 
 
 BLOCKWISE = Software(name="by block", by_matrix=False, replay_gathers=0, embedding_gathers=1, scalars=False)
-"""FSDP2, Megatron-Core and DeepSpeed: a transformer block is the unit of sharding."""
+"""Megatron-Core and DeepSpeed: a transformer block is the unit of sharding."""
+FSDP2 = replace(
+    BLOCKWISE,
+    name="fsdp2",
+    root=True,
+    joined=False,
+    quantized=False,
+    by_product=True,
+    buffered=True,
+    context_gather=True,
+)
+"""PyTorch's fully_shard, pipelines and context parallelism, as torchtitan joins them."""
 RUNTIME = Software(name="weft.runtime", by_matrix=True, replay_gathers=1, embedding_gathers=0, scalars=True)
 
 
-SOFTWARES = {software.name: software for software in (BLOCKWISE, RUNTIME)}
+SOFTWARES = {software.name: software for software in (BLOCKWISE, FSDP2, RUNTIME)}
 """By the name that ``weft.cluster.calibration.Calibration.software`` gives."""
 
 

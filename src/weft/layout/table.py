@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,8 @@ FLAGS = ("sequence_parallel", "overlap_reduce", "overlap_gather", "offload_optim
 class LayoutTable:
     """Columns of equal length, named as the fields of ``Layout``; ``order`` is shared by all rows.
 
-    Fields of ``VOCABULARIES`` hold codes, flags hold 0 or 1.
+    Without an order (an empty one) every group is as if its axes were the innermost: no order has groups that lie
+    closer together.  Fields of ``VOCABULARIES`` hold codes, flags hold 0 or 1.
     """
 
     x: Ints
@@ -64,6 +65,10 @@ class LayoutTable:
         """The same rows with some columns exchanged."""
         kept = {name: columns[name] if name in columns else self.column(name) for name in COLUMNS}
         return LayoutTable(**kept, order=self.order)
+
+    def ordered(self, order: tuple[str, ...]) -> LayoutTable:
+        """The same rows in another order of the axes."""
+        return replace(self, order=order)
 
     def column(self, name: str) -> Ints:
         values: Ints = getattr(self, name)

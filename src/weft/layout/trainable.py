@@ -8,7 +8,7 @@ from weft.errors import BadInput, Unsupported
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.model.job import Job
-from weft.model.spec import LatentAttention, Model
+from weft.model.spec import Attention, LatentAttention, Model
 
 NORMS = 2
 """Norms of a block that the runtime builds: before attention and before the feed-forward part."""
@@ -35,10 +35,10 @@ def check_runnable(model: Model, layout: Layout) -> None:
     for wanted, field, what, remedy in (*_model_limits(model), *_layout_limits(model, layout)):
         if wanted:
             raise Unsupported(f"the runtime does not support {what}", where=field, remedy=remedy)
-    for block in model.kinds:
-        if block.attention.kv_heads % layout.x:
+    for attention in model.attentions:
+        if attention.kv_heads % layout.x:
             raise BadInput(
-                f"{block.attention.kv_heads} key-value heads (kv_heads) do not divide over x = {layout.x}",
+                f"{attention.kv_heads} key-value heads (kv_heads) do not divide over x = {layout.x}",
                 where="layout",
                 remedy="choose x that divides kv_heads",
             )
@@ -51,6 +51,12 @@ _Limit = tuple[bool, str, str, str]
 def _model_limits(model: Model) -> Iterator[_Limit]:
     for block in model.kinds:
         attention = block.attention
+        recurrent, choose = block.state_space is not None, "choose a model whose blocks all have attention"
+        yield recurrent, "block.state_space", "state-space blocks", choose
+        alone = "blocks of one part alone"
+        yield block.branches < 2, "block", alone, "choose a model of attention and feed-forward blocks"
+        if attention is None:
+            continue
         latent, extra = isinstance(attention, LatentAttention), attention.extra_parameters > 0
         yield block.moe is not None, "block.feed_forward", "experts", "choose a dense model"
         yield latent, "block.attention", "latent attention", "choose a model with grouped-query attention"
@@ -60,13 +66,15 @@ def _model_limits(model: Model) -> Iterator[_Limit]:
         vectors = "query and key norms, sinks or learned biases"
         yield extra, "block.attention.extra_parameters", vectors, "set extra_parameters=0"
         yield attention.window is not None, "block.attention.window", "sliding windows", "set window=None"
+        gated = isinstance(attention, Attention) and attention.gated
+        yield gated, "block.attention.gated", "gated attention", "set gated=False"
     ahead = model.prediction_layers > 0
     yield ahead, "model.prediction_layers", "prediction layers", "set prediction_layers=0"
     narrow = model.embedding_features is not None
     yield narrow, "model.embedding_features", "a narrower embedding", "set embedding_features=None"
     normed = "a norm after the embedding"
     yield model.embedding_norm, "model.embedding_norm", normed, "set embedding_norm=False"
-    placed = model.positions > 0 or any(block.attention.rotary for block in model.kinds)
+    placed = model.positions > 0 or any(attention.rotary for attention in model.attentions)
     yield not placed, "model.positions", "models without positions", "set positions, or rotary=True"
 
 

@@ -34,10 +34,10 @@ def part_parameters(model: Model, sizes: Sizes) -> tuple[Parameters, ...]:
     embedding = Parameters(model.embedding_parameters / cut, nothing)
     head = Parameters(model.head_parameters / cut, nothing)
     if model.prediction_layers:
-        last, modules = model.runs[-1].block, model.prediction_layers
-        block = block_parameters(last, sizes)
-        own = model.prediction_parameters / modules - last.parameters
-        head += Parameters(modules * (block.dense + own), modules * block.expert)
+        blocks, modules = model.prediction_module, model.prediction_copies
+        own = model.prediction_parameters / modules - sum(block.parameters for block in blocks)
+        held = sum((block_parameters(block, sizes) for block in blocks), Parameters(nothing, nothing))
+        head += Parameters(modules * (held.dense + own), modules * held.expert)
     return (*(block_parameters(kind, sizes) for kind in model.kinds), embedding, head)
 
 

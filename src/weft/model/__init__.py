@@ -16,6 +16,7 @@ from weft.model.spec import (
     LinearKind,
     MixtureOfExperts,
     Model,
+    StateSpace,
 )
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Precision",
     "Recipe",
     "RecipeChanges",
+    "StateSpace",
     "load",
     "model_flops",
     "names",

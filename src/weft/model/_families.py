@@ -271,7 +271,10 @@ def _uniform(f: Fields, attention: Attention, feed_forward: FeedForward | Mixtur
 
 def _windowed(block: Block, window: int, sliding: Sequence[bool]) -> list[Block]:
     """The block for each layer, with the window where it slides."""
-    narrow = replace(block, attention=replace(block.attention, window=window))
+    attention = block.attention
+    if attention is None:
+        return [block] * len(sliding)
+    narrow = replace(block, attention=replace(attention, window=window))
     return [narrow if slides else block for slides in sliding]
 
 
@@ -416,15 +419,14 @@ def gemma2(f: Fields, name: str) -> Model:
 
 
 def gemma3(f: Fields, name: str) -> Model:
-    """Gemma 3 (its text part): five layers with windows, then one without.
+    """Gemma 3: five layers with windows, then one without.
 
     Published configurations leave out heads and vocabulary where they are the defaults.
     """
-    text = f.inner("text_config") if f.has("text_config") else f
-    bias = text.flag("attention_bias", False)
+    bias = f.flag("attention_bias", False)
     attention = grouped_attention(
-        text,
-        text.integer("hidden_size"),
+        f,
+        f.integer("hidden_size"),
         heads_default=8,
         kv_default=4,
         head_default=256,
@@ -432,9 +434,9 @@ def gemma3(f: Fields, name: str) -> Model:
         out_bias=bias,
         head_norms=True,
     )
-    period = text.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    blocks = _gemma_windows(text, attention, period)
-    return stack(text, name, blocks, tied=True, vocab_default=262_208)
+    period = f.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    blocks = _gemma_windows(f, attention, period)
+    return stack(f, name, blocks, tied=True, vocab_default=262_208)
 
 
 def gpt_oss(f: Fields, name: str) -> Model:
@@ -452,7 +454,8 @@ def gpt_oss(f: Fields, name: str) -> Model:
     return stack(f, name, blocks, tied=False)
 
 
-def _latent_attention(f: Fields) -> LatentAttention:
+def latent_attention(f: Fields) -> LatentAttention:
+    """Latent attention with the norms of its compressed vectors."""
     f.only("attention_bias", False)
     q_rank = f.optional_integer("q_lora_rank")
     kv_rank = f.integer("kv_lora_rank")
@@ -467,7 +470,8 @@ def _latent_attention(f: Fields) -> LatentAttention:
     )
 
 
-def _deepseek_moe(f: Fields, *, balance_bias: bool) -> MixtureOfExperts:
+def shared_moe(f: Fields, *, balance_bias: bool) -> MixtureOfExperts:
+    """Experts of DeepSeek's kind: shared ones merge into one; a balancing bias per expert where there is one."""
     experts, top_k = routing(f, "n_routed_experts")
     width = f.integer("moe_intermediate_size")
     shared = f.integer("n_shared_experts", default=0, least=0) * width
@@ -480,11 +484,11 @@ def _deepseek_moe(f: Fields, *, balance_bias: bool) -> MixtureOfExperts:
     )
 
 
-def _deepseek(f: Fields, name: str, *, balance_bias: bool) -> Model:
+def dense_then_routed(f: Fields, name: str, attention: Attention | LatentAttention, *, balance_bias: bool) -> Model:
     """Dense in the first ``first_k_dense_replace`` layers, then routed every ``moe_layer_freq`` layers."""
     dense = Block(
         hidden=f.integer("hidden_size"),
-        attention=_latent_attention(f),
+        attention=attention,
         feed_forward=FeedForward(intermediate=f.integer("intermediate_size")),
     )
     first = f.integer("first_k_dense_replace", default=0, least=0)
@@ -492,7 +496,7 @@ def _deepseek(f: Fields, name: str, *, balance_bias: bool) -> Model:
     layers = f.layers("num_hidden_layers")
     routed = dense
     if f.has("n_routed_experts"):
-        routed = replace(dense, feed_forward=_deepseek_moe(f, balance_bias=balance_bias))
+        routed = replace(dense, feed_forward=shared_moe(f, balance_bias=balance_bias))
     blocks = [routed if layer >= first and layer % step == 0 else dense for layer in range(layers)]
     model = stack(f, name, blocks, tied=False)
     return replace(model, prediction_layers=f.integer("num_nextn_predict_layers", default=0, least=0, most=64))
@@ -500,12 +504,12 @@ def _deepseek(f: Fields, name: str, *, balance_bias: bool) -> Model:
 
 def deepseek_v2(f: Fields, name: str) -> Model:
     """DeepSeek-V2 and V2-Lite."""
-    return _deepseek(f, name, balance_bias=False)
+    return dense_then_routed(f, name, latent_attention(f), balance_bias=False)
 
 
 def deepseek_v3(f: Fields, name: str) -> Model:
-    """DeepSeek-V3 and R1: routing with a balancing bias per expert."""
-    return _deepseek(f, name, balance_bias=True)
+    """DeepSeek-V3, V3.1 and R1, Kimi K2: routing with a balancing bias per expert."""
+    return dense_then_routed(f, name, latent_attention(f), balance_bias=True)
 
 
 def palm(f: Fields, name: str) -> Model:

@@ -13,6 +13,9 @@ LARGEST = 10**9
 
 MOST_LAYERS = 10_000
 
+STAND_IN = "--as dense-equivalent takes every block as full attention and a feed-forward part of its widths"
+"""The way round what is not modelled (``weft.model._stand_in``)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
@@ -35,7 +38,15 @@ class Fields:
         return Unsupported(
             f"{self.kind} with {name} = {value} is not modelled",
             where=f"{self.where}: {name}",
-            remedy="it changes shape or cost; remove it only if the model runs without it",
+            remedy=f"it changes shape or cost; remove it only if the model runs without it, or {STAND_IN}",
+        )
+
+    def missing(self, *names: str) -> BadInput:
+        """A ``BadInput`` about a key that the model type needs, under one of ``names``."""
+        return BadInput(
+            f"{names[0]} is missing, and model type {self.kind!r} needs it",
+            where=self.where,
+            remedy=f"add {' or '.join(names)} to the configuration",
         )
 
     def has(self, name: str) -> bool:
@@ -63,11 +74,7 @@ class Fields:
         if value is not None:
             return value
         if default is None:
-            raise BadInput(
-                f"{names[0]} is missing, and model type {self.kind!r} needs it",
-                where=self.where,
-                remedy=f"add {' or '.join(names)} to the configuration",
-            )
+            raise self.missing(*names)
         return default
 
     def flag(self, name: str, default: bool) -> bool:

@@ -27,13 +27,16 @@ class Entry:
     """A model of the catalogue.
 
     ``recipe`` is None where none was published.  ``published_parameters`` is the publisher's exact count
-    (None where only a rounded one exists).  ``source`` says where shape and recipe come from.
+    (None where only a rounded one exists).  ``source`` says where shape and recipe come from; ``stack`` and
+    ``space`` are those of a ``Job``.
     """
 
     model: Model
     recipe: Recipe | None
     source: str
     published_parameters: int | None = None
+    stack: str | None = None
+    space: str | None = None
 
 
 def names() -> tuple[str, ...]:
@@ -57,6 +60,8 @@ def load(name: str) -> Entry:
         recipe=Recipe(**recipe) if recipe else None,
         source=record["source"],
         published_parameters=record["parameters"],
+        stack=record["stack"],
+        space=record["space"],
     )
 
 
@@ -81,6 +86,7 @@ def _family(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 "source": own.get("source", shared["source"]),
                 "parameters": own.get("parameters"),
                 "aliases": own.get("aliases", []),
+                **{name: own.get(name, shared.get(name)) for name in ("stack", "space")},
             },
         )
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.files import read_text
-from weft.model import _families
-from weft.model._fields import Fields
+from weft.model import _families, _hybrids, _mixtures
+from weft.model._fields import STAND_IN, Fields
+from weft.model._rope import rope
+from weft.model._stand_in import OTHER_TASKS, dense_equivalent
 from weft.model.spec import Model
 
 LARGEST_CONFIGURATION_BYTES = 4_000_000
 
 _BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
+    "bamba": _hybrids.bamba,
     "bloom": _families.bloom,
     "deepseek_v2": _families.deepseek_v2,
     "deepseek_v3": _families.deepseek_v3,
@@ -30,47 +34,83 @@ _BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
     "gemma2": _families.gemma2,
     "gemma3": _families.gemma3,
     "gemma3_text": _families.gemma3,
+    "glm4_moe": _mixtures.glm4_moe,
     "gpt2": _families.gpt2,
     "gpt_neox": _families.gpt_neox,
     "gpt_oss": _families.gpt_oss,
+    "granitemoehybrid": _hybrids.granitemoehybrid,
+    "kimi_k2": _families.deepseek_v3,
     "llama": _families.llama,
+    "llama4": _mixtures.llama4,
+    "llama4_text": _mixtures.llama4,
+    "mamba2": _hybrids.mamba2,
+    "minimax": _mixtures.minimax_m2_or(_hybrids.minimax),
+    "minimax_m1": _hybrids.minimax,
+    "minimax_m2": _mixtures.minimax_m2,
+    "minimax_text_01": _hybrids.minimax,
     "mistral": _families.mistral,
     "mixtral": _families.mixtral,
     "mpt": _families.mpt,
     "nemotron": _families.nemotron,
+    "nemotron_h": _hybrids.nemotron_h,
     "opt": _families.opt,
     "palm": _families.palm,
     "phi3": _families.phi3,
     "qwen2": _families.qwen2,
     "qwen2_moe": _families.qwen2_moe,
     "qwen3": _families.qwen3,
+    "qwen3_5_moe_text": _hybrids.qwen3_next,
+    "qwen3_5_text": _hybrids.qwen3_next,
     "qwen3_moe": _families.qwen3_moe,
+    "qwen3_next": _hybrids.qwen3_next,
 }
 
 MODEL_TYPES = tuple(sorted(_BUILDERS))
 """The values of ``model_type`` that can be read; ``palm`` is Weft's own (PaLM published none)."""
 
-_KNOWN_NOT_MODELLED = (
-    "bamba",
-    "bert",
-    "clip",
-    "jamba",
-    "llama4",
-    "llama4_text",
-    "mamba",
-    "mamba2",
-    "t5",
-    "vit",
-    "whisper",
-)
+_KNOWN_NOT_MODELLED = ("deepseek_v32", "falcon_h1", "glm_moe_dsa", "jamba", "kimi_linear", "mamba")
 
 _EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts")
 
-_MIXTURES = frozenset({"deepseek_v2", "deepseek_v3", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"})
+_MIXTURES = frozenset(
+    {
+        "deepseek_v2",
+        "deepseek_v3",
+        "glm4_moe",
+        "granitemoehybrid",
+        "gpt_oss",
+        "kimi_k2",
+        "llama4",
+        "llama4_text",
+        "minimax",
+        "minimax_m1",
+        "minimax_m2",
+        "minimax_text_01",
+        "mixtral",
+        "nemotron_h",
+        "qwen2_moe",
+        "qwen3_5_moe_text",
+        "qwen3_moe",
+        "qwen3_next",
+    }
+)
 
 _SHAPE_FLAGS = ("qk_layernorm", "use_qk_norm")
+_QK_NORMS = frozenset({"glm4_moe", "llama4", "llama4_text", "minimax", "minimax_m2"})
+"""Types whose query-key norms are read."""
+
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""Where configurations of several modalities keep their language model."""
 
 _HEADS_OF_OTHER_TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadModel:
+    """A model, and what was left out of the configuration that it is of, or stands in for it."""
+
+    model: Model
+    notes: tuple[str, ...]
 
 
 def read_config(
@@ -90,11 +130,26 @@ def read_config(
         Unsupported: a setting or architecture that Weft does not model.
         UnknownName: an unknown ``model_type``.
     """
+    return read_config_noted(source, name=name, where=where).model
+
+
+def read_config_noted(
+    source: str | PathLike[str] | Mapping[str, object],
+    *,
+    name: str | None = None,
+    where: str | None = None,
+    stand_in: bool = False,
+) -> ReadModel:
+    """As ``read_config``, with notes on what was left out: of several modalities the text part is read.
+
+    With ``stand_in`` what is not modelled is read as full attention and feed-forward blocks of the same widths,
+    which the notes say.
+    """
     if isinstance(source, Mapping):
-        return _build(source, name or _own_name(source), where or "config")
+        return _build(source, name or _own_name(source), where or "config", stand_in)
     path = _config_file(Path(source))
     default = path.parent.name if path.name == "config.json" else path.stem
-    return _build(_read_json(path), name or default or "model", where or str(path))
+    return _build(_read_json(path), name or default or "model", where or str(path), stand_in)
 
 
 def _own_name(data: Mapping[str, object]) -> str:
@@ -127,32 +182,61 @@ def _read_json(path: Path) -> Mapping[str, object]:
     return data
 
 
-def _build(data: Mapping[str, object], name: str, where: str) -> Model:
+def _build(data: Mapping[str, object], name: str, where: str, stand_in: bool) -> ReadModel:
     kind = data.get("model_type")
+    whole = Fields(data=data, kind=str(kind), where=where)
+    part = whole.find(*_TEXT_PARTS)
+    notes: tuple[str, ...] = ()
+    if part is not None:
+        _check_task(whole)
+        data, where = whole.inner(part).data, f"{where}: {part}"
+        kind = data.get("model_type", kind)
+        notes = (f"{name} without its other modalities: the language model of {part}",)
     if not isinstance(kind, str):
         remedy = f"add one of {', '.join(MODEL_TYPES)}"
         raise BadInput("model_type is missing or not text", where=where, remedy=remedy)
-    builder = _BUILDERS.get(kind)
-    if builder is None:
-        raise _unknown_type(kind, where)
     fields = Fields(data=data, kind=kind, where=where)
+    try:
+        return ReadModel(model=_modelled(fields, name), notes=notes)
+    except (Unsupported, UnknownName) as refused:
+        if not stand_in or kind in OTHER_TASKS:
+            raise
+        reason = refused.what
+    _check_task(fields)
+    fields.only("is_encoder_decoder", False)
+    model = dense_equivalent(fields, name)
+    note = f"dense equivalent: {reason}; all {model.layers} blocks as full attention and feed-forward parts"
+    told = f"{model.parameters / 1e9:.4g}B parameters, which the model's own need not equal"
+    return ReadModel(model=model, notes=(*notes, f"{note} ({told})"))
+
+
+def _modelled(fields: Fields, name: str) -> Model:
+    """The model of a configuration without a stand-in."""
+    builder = _BUILDERS.get(fields.kind)
+    if builder is None:
+        raise _unknown_type(fields.kind, fields.where)
     _check_shape_keys(fields)
     _check_task(fields)
-    return builder(fields, name)
+    model = builder(fields, name)
+    return replace(model, rope=rope(fields, model))
 
 
 def _unknown_type(kind: str, where: str) -> BadInput:
+    """A refusal that names a way round, where there is one."""
+    modelled = f"modelled types: {', '.join(MODEL_TYPES)}"
+    if kind in OTHER_TASKS:
+        return Unsupported(f"model type {kind!r} is no decoder of text", where=f"{where}: model_type", remedy=modelled)
     if kind in _KNOWN_NOT_MODELLED:
-        remedy = f"modelled types: {', '.join(MODEL_TYPES)}"
-        return Unsupported(f"model type {kind!r} is not modelled", where=f"{where}: model_type", remedy=remedy)
+        problem = f"model type {kind!r} is not modelled"
+        return Unsupported(problem, where=f"{where}: model_type", remedy=f"{STAND_IN}; {modelled}")
     error = UnknownName("model type", kind[:80], MODEL_TYPES, where=f"{where}: model_type")
-    error.remedy = f"{error.remedy}; supported: {', '.join(MODEL_TYPES)}"
+    error.remedy = f"{error.remedy}; supported: {', '.join(MODEL_TYPES)}; {STAND_IN}"
     return error
 
 
 def _check_shape_keys(f: Fields) -> None:
     """Refuse settings that change the shape of any family."""
-    for key in ("is_encoder_decoder", *_SHAPE_FLAGS):
+    for key in ("is_encoder_decoder", *(_SHAPE_FLAGS if f.kind not in _QK_NORMS else ())):
         f.only(key, False)
     if f.kind not in _MIXTURES:
         for key in _EXPERT_KEYS:

@@ -7,11 +7,11 @@ from typing import Literal
 
 from weft.model.spec import Model
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-rowwise", "mxfp8", "nvfp4", "int8"]
 """Arithmetic of the linear layers; attention and everything else stay in 16 bits below fp16.  tf32 rounds the
-operands of matrix products in fp32."""
+operands of matrix products in fp32; fp8 has a scale a tensor, fp8-rowwise one a row."""
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8-rowwise", "mxfp8", "nvfp4", "int8")
 
 AttentionKernel = Literal["flash", "unfused"]
 
@@ -56,8 +56,14 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A model and how it is trained; ``defaults`` lists, for people, every value that was assumed."""
+    """A model and how it is trained; ``defaults`` lists, for people, every value that was assumed.
+
+    ``stack`` is the software of the recipe's authors and ``space`` the space of layouts that it runs, by their names
+    in ``weft.cluster`` and ``weft.search``; None where a recipe does not say.
+    """
 
     model: Model
     recipe: Recipe
     defaults: tuple[str, ...] = ()
+    stack: str | None = None
+    space: str | None = None

@@ -14,19 +14,24 @@ import ast
 import math
 import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, Literal
 
 from weft.errors import BadInput, Unsupported
+from weft.model import _shell
 from weft.model._families import runs
 from weft.model._fields import MOST_LAYERS
+from weft.model._shell import LARGEST_TEXT, Include, Script
 from weft.model.job import AttentionKernel, Job, Precision, Recipe
-from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model, Rope
 
 __all__ = ["Arguments", "parse_arguments", "read_megatron_args", "read_megatron_job"]
 
 _GPT2_VOCABULARY = 50257
+
+_SHAPE = ("--num-layers", "--hidden-size", "--num-attention-heads")
 
 _REFUSED = (
     "--attention-output-gate",
@@ -63,6 +68,7 @@ def read_megatron_args(
     """
     a = source if isinstance(source, Arguments) else parse_arguments(source)
     _refuse(a)
+    _require(a, *_SHAPE, vocab=vocab)
     norm_bias = a.text("--normalization", "LayerNorm") != "RMSNorm"
     blocks = _blocks(a, norm_bias)
     return Model(
@@ -74,6 +80,7 @@ def read_megatron_args(
         positions=_positions(a),
         norm_bias=norm_bias,
         prediction_layers=a.integer("--mtp-num-layers", 0, least=0, most=64),
+        rope=_rope(a) if blocks[0].attention is not None and blocks[0].attention.rotary else None,
     )
 
 
@@ -87,16 +94,34 @@ def read_megatron_job(
         Unsupported: as ``read_megatron_args``.
     """
     a = source if isinstance(source, Arguments) else parse_arguments(source)
-    dropout = max(a.number("--hidden-dropout", 0.1), a.number("--attention-dropout", 0.1)) > 0
+    _require(a, *_SHAPE, "--seq-length", "--global-batch-size", vocab=vocab)
     recipe = Recipe(
-        global_batch=a.integer("--global-batch-size"),
-        sequence=a.integer("--seq-length"),
-        precision=_precision(a),
-        attention=attention_kernel(a),
-        dropout=dropout,
-        gradient_bytes=_gradient_bytes(a),
+        global_batch=a.integer("--global-batch-size"), sequence=a.integer("--seq-length"), **read_numerics(a)
     )
     return Job(model=read_megatron_args(a, name=name, vocab=vocab), recipe=recipe)
+
+
+def read_numerics(a: Arguments) -> dict[str, Any]:
+    """What the flags say of a ``Recipe`` besides batch and sequence, by field."""
+    return {
+        "precision": _precision(a),
+        "attention": attention_kernel(a),
+        "dropout": max(a.number("--hidden-dropout", 0.1), a.number("--attention-dropout", 0.1)) > 0,
+        "gradient_bytes": _gradient_bytes(a),
+    }
+
+
+def _require(a: Arguments, *flags: str, vocab: int | None) -> None:
+    """Name all flags at once that a reader cannot do without.
+
+    Raises:
+        BadInput: some are not stated.
+    """
+    missing = [flag for flag in flags if not a.has(flag)]
+    if not (vocab or a.has("--padded-vocab-size") or a.has("--vocab-size") or _uses_gpt2_tokenizer(a)):
+        missing.append("--vocab-size")
+    if missing:
+        raise a.unstated(*missing)
 
 
 def _refuse(a: Arguments) -> None:
@@ -118,6 +143,21 @@ def _positions(a: Arguments) -> int:
     if kind != "learned_absolute" or rotary:
         return 0
     return a.integer("--max-position-embeddings")
+
+
+def _rope(a: Arguments) -> Rope:
+    """How positions rotate; latent attention takes YaRN unless told otherwise."""
+    base, share = a.number("--rotary-base", 10_000.0), a.number("--rotary-percent", 1.0)
+    scaling: Literal["none", "linear", "llama3", "yarn"] = "none"
+    factor = 1.0
+    latent = a.has("--multi-latent-attention") and a.text("--rope-type", "yarn") == "yarn"
+    if latent or a.text("--position-embedding-type") == "yarn":
+        scaling, factor = "yarn", a.number("--rotary-scaling-factor", 1.0)
+    elif a.has("--use-rope-scaling"):
+        scaling, factor = "llama3", a.number("--rope-scaling-factor", 8.0)
+    elif a.has("--rotary-seq-len-interpolation-factor"):
+        scaling, factor = "linear", a.number("--rotary-seq-len-interpolation-factor", 1.0)
+    return Rope(base=base, share=share, scaling=scaling, factor=factor)
 
 
 def _padded_vocabulary(a: Arguments, vocab: int | None) -> int:
@@ -329,34 +369,34 @@ def attention_kernel(a: Arguments) -> AttentionKernel:
 
 def _gradient_bytes(a: Arguments) -> int:
     """Megatron accumulates in fp32 with bf16 unless told otherwise, and in fp16 with fp16."""
-    if a.has("--grad-reduce-in-bf16"):
+    sharded = a.has("--use-megatron-fsdp") and a.text("--megatron-fsdp-main-grads-dtype") in ("bf16", "fp16")
+    if a.has("--grad-reduce-in-bf16") or sharded:
         return 2
     half = a.has("--fp16") and not a.has("--accumulate-allreduce-grads-in-fp32")
     return 2 if half else 4
 
 
-LARGEST_TEXT = 1_000_000
 LARGEST_VALUE = 10**9
 
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
-_TOKEN = re.compile(r"\"([^\"\n]*)\"|'([^'\n]*)'|([^\s\"']+)")
-_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
-_ASSIGNMENT = re.compile(
-    r"^[ \t]*+(?:(?:export|local)[ \t]++)?([A-Za-z_]\w*+)=(?![(])[\"']?([^\s\"'();]*)", re.MULTILINE
-)
-_PREFIX = re.compile(r"[A-Za-z_]\w*\+?=")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|(\w+))")
+_MORE = re.compile(r"@|\*|ARGS|ARGUMENTS|OPTIONS|OPTS|PARAMS|FLAGS|EXTRA", re.IGNORECASE)
+"""Names of variables that hold arguments rather than a value."""
+_STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate")
+_SILENT_PROGRAMS = frozenset({"echo", "printf", "cat", "grep", "sed", "awk", "pip", "git", "docker"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
     """The flags of a command: each with its values joined by spaces, or "" when it stands alone.
 
-    A flag given twice keeps its last value, as argparse does.
+    A flag given twice keeps its last value, as argparse does.  A value that the text leaves open holds its
+    variable as ``$NAME``.  ``program`` is the Python file that gets the flags; ``notes`` say what was left out.
     """
 
     values: Mapping[str, str]
     where: str = "arguments"
+    program: str = ""
+    notes: tuple[str, ...] = ()
 
     def has(self, flag: str) -> bool:
         return flag in self.values
@@ -378,8 +418,10 @@ class Arguments:
             return None
         text = self.values[flag]
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            remedy = "write the number instead of the variable" if "$" in text else None
-            raise self.bad(flag, f"{reprlib.repr(text)} is not a whole number", remedy)
+            if "$" in text:
+                problem = f"is not stated: {reprlib.repr(text)} has no value in the text"
+                raise self.bad(flag, problem, "write the number instead of the variable")
+            raise self.bad(flag, f"{reprlib.repr(text)} is not a whole number")
         value = int(text)
         if not least <= value <= most:
             raise self.bad(flag, f"{value} is outside {least} to {most}")
@@ -391,8 +433,14 @@ class Arguments:
         if value is not None:
             return value
         if default is None:
-            raise BadInput(f"{flag} is missing", where=self.where, remedy=f"add {flag} and its value")
+            raise self.unstated(flag)
         return default
+
+    def unstated(self, *flags: str) -> BadInput:
+        """A ``BadInput`` that names the flags that are not there."""
+        verb = "is" if len(flags) == 1 else "are"
+        remedy = f"add {' and '.join(flags)} with {'its value' if len(flags) == 1 else 'their values'}"
+        return BadInput(f"{', '.join(flags)} {verb} not stated", where=self.where, remedy=remedy)
 
     def number(self, flag: str, default: float) -> float:
         """A finite number >= 0."""
@@ -408,80 +456,83 @@ class Arguments:
         return value
 
 
-def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") -> Arguments:
+def parse_arguments(
+    source: str | Sequence[str], *, where: str = "arguments", include: Include | None = None
+) -> Arguments:
     """The flags in a list of arguments or in the text of a command or shell script.
 
-    In text, line continuations, comments, quotes, bash arrays and variables that the text gives one value are
-    understood; other variables stay as they are written.
+    A script is followed without a shell (``weft.model._shell``): the arguments are those that its training command
+    would get with an empty environment.  A text without such a command gives all flags that its lines and
+    variables hold.  ``include`` gives the text of files that the script sources, or None.
 
     Raises:
         BadInput: more than ``LARGEST_TEXT`` characters, or no flag at all.
     """
-    words = _words_of_text(source, where) if isinstance(source, str) else map(str, source)
+    notes: list[str] = []
+    if isinstance(source, str):
+        script = _shell.run(source, where=where, include=include)
+        notes += script.notes
+        words = _training_words(script, notes)
+    else:
+        words = list(map(str, source))
+    values, program = _flags(words, where, notes)
+    if not values:
+        raise BadInput("no argument such as --num-layers", where=where, remedy="give a training command")
+    return Arguments(values=MappingProxyType(values), where=where, program=program, notes=tuple(notes))
+
+
+def _training_words(script: Script, notes: list[str]) -> list[str]:
+    """The words of the training command; of all commands and variables, where none starts a training."""
+    with_flags = [words for words in script.commands if any(map(_FLAG.match, words))]
+    starts = [words for words in with_flags if _starts_python(words)]
+    shaped = [words for words in starts if "--num-layers" in words]
+    starts = shaped or starts
+    if not starts:
+        loose = [words for words in with_flags if words[0] not in _SILENT_PROGRAMS]
+        return [word for words in [*script.values, *loose] for word in (*words, "")]
+    if any(words != starts[-1] for words in starts):
+        notes.append(f"of its {len(starts)} training commands the last is read")
+    return starts[-1]
+
+
+def _starts_python(words: Sequence[str]) -> bool:
+    return any(word.endswith(".py") or word in _STARTERS for word in words)
+
+
+def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str, str], str]:
+    """Flags with their values, and the Python file before them."""
     values: dict[str, list[str]] = {}
-    flag, size = None, 0
+    flag, size, program = None, 0, ""
+    open_: dict[str, None] = {}
     for word in words:
         size += len(word)
         if size > LARGEST_TEXT:
-            raise _too_long(where)
+            raise _shell.too_long(where)
         name, equals, rest = word.partition("=")
         if _FLAG.fullmatch(name):
             flag = name
-            values[flag] = [rest] if rest else []
+            values[flag] = [_shell.shown(rest)] if rest else []
             if equals:
                 flag = None
         elif word in _BOUNDARIES:
             flag = None
+        elif not program and word.endswith(".py"):
+            program, flag = word, None
+        elif (names := _holds_more(word, values[flag] if flag else [])) is not None:
+            open_ |= dict.fromkeys(names)
         elif flag is not None:
-            values[flag].append(word)
-    if not values:
-        raise BadInput("no argument such as --num-layers", where=where, remedy="give a training command")
-    joined = {name: " ".join(given).strip() for name, given in values.items()}
-    return Arguments(values=MappingProxyType(joined), where=where)
+            values[flag].append(_shell.shown(word))
+    if open_:
+        notes.append(f"what {', '.join(f'${name}' for name in open_)} holds is not in the text")
+    return {name: " ".join(given).strip() for name, given in values.items()}, program
 
 
-def _too_long(where: str) -> BadInput:
-    return BadInput(f"longer than {LARGEST_TEXT} characters", where=where, remedy="give the command only")
+def _holds_more(word: str, before: Sequence[str]) -> list[str] | None:
+    """The open variables that a word consists of, if they hold arguments and not the value of a flag."""
+    names = _shell.open_names(word)
+    if not names or _shell.shown(word) != "".join(f"${name}" for name in names):
+        return None
+    return names if before or any(map(_MORE.search, names)) else None
 
 
 _BOUNDARIES = frozenset({"", "(", ")", "\\", ";", "&&", "||", "|", "&"})
-
-
-def _words_of_text(text: str, where: str) -> Iterator[str]:
-    if len(text) > LARGEST_TEXT:
-        raise _too_long(where)
-    joined = re.sub(r"\\\r?\n", " ", _COMMENT.sub("", text))
-    variables = _variables(joined)
-    for line in joined.splitlines():
-        yield from _words_of_line(line, variables)
-
-
-def _variables(text: str) -> dict[str, str]:
-    """Variables with one value in the text; those assigned differently (in branches) are left out."""
-    found: dict[str, str] = {}
-    ambiguous = set()
-    for match in _ASSIGNMENT.finditer(text):
-        value = _expand(match[2], found)
-        if found.setdefault(match[1], value) != value:
-            ambiguous.add(match[1])
-    return {name: value for name, value in found.items() if name not in ambiguous}
-
-
-def _words_of_line(line: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """Words of one line, ended by an empty word: values do not continue on the next line."""
-    for match in _TOKEN.finditer(line):
-        quoted = match[1] if match[1] is not None else match[2]
-        if quoted is None:
-            plain = _PREFIX.sub("", match[3], count=1) if _PREFIX.match(match[3]) else match[3]
-            yield _expand(plain, variables)
-        elif "--" in quoted:
-            yield from (_expand(word, variables) for word in quoted.split())
-        else:
-            yield _expand(quoted, variables)
-    yield ""
-
-
-def _expand(word: str, variables: Mapping[str, str]) -> str:
-    """Replace variables that the text assigned so far, or their ``:-`` defaults; others stay."""
-    replaced = _VARIABLE.sub(lambda m: variables.get(m[1] or m[3], m[2] or m[0]), word)
-    return replaced if len(replaced) <= 10_000 else word

@@ -9,6 +9,7 @@ from pathlib import Path
 from weft.errors import BadInput, UnknownName
 from weft.files import read_text
 from weft.model import catalogue
+from weft.model.catalogue import Entry
 from weft.model.job import PRECISIONS, AttentionKernel, Job, Recipe
 from weft.model.spec import Model
 
@@ -32,11 +33,19 @@ class RecipeChanges:
     dropout: bool | None = None
     gradient_bytes: int | None = None
 
+    def __or__(self, other: RecipeChanges) -> RecipeChanges:
+        """These changes, and those of ``other`` on top."""
+        given = {name: value for name in _NAMES if (value := getattr(other, name)) is not None}
+        return replace(self, **given)
 
-def resolve_job(source: str, changes: RecipeChanges | None = None) -> Job:
-    """The job of a catalogue name, a Hugging Face ``config.json`` (or its folder) or a Megatron-LM script.
 
-    Every value that nobody gave is listed in ``Job.defaults``.
+def resolve_job(source: str, changes: RecipeChanges | None = None, *, stand_in: bool = False) -> Job:
+    """The job of a catalogue name, a Hugging Face ``config.json`` (or its folder), an application of Calculon
+    or a Megatron-LM script.
+
+    Every value that nobody gave is listed in ``Job.defaults``, and before them what of a ``config.json`` was left
+    out.  With ``stand_in`` what Weft does not model of one is read as full attention and feed-forward blocks of the
+    same widths, which is listed too.
 
     >>> job = resolve_job("llama-3.1-8b", RecipeChanges(global_batch=512))
     >>> job.model.layers, job.recipe.global_batch
@@ -47,8 +56,17 @@ def resolve_job(source: str, changes: RecipeChanges | None = None) -> Job:
         UnknownName: no such catalogue entry or file.
         Unsupported: a model that Weft does not cover.
     """
-    model, recipe, origin = _model(source)
-    return complete_job(model, recipe, changes or RecipeChanges(), origin=origin)
+    entry, origin, notes = _entry(source, stand_in)
+    job = complete_job(entry.model, entry.recipe, changes or RecipeChanges(), origin=origin)
+    if stand_in and not any(note.startswith("dense equivalent") for note in notes):
+        notes = (*notes, "dense equivalent: nothing to replace, Weft models all of it")
+    return replace(job, defaults=(*notes, *job.defaults), stack=entry.stack, space=entry.space)
+
+
+def changed_job(job: Job, changes: RecipeChanges, *, origin: str) -> Job:
+    """A job with the user's changes of its recipe."""
+    changed = complete_job(job.model, job.recipe, changes, origin=origin)
+    return replace(changed, stack=job.stack, space=job.space)
 
 
 def complete_job(model: Model, recipe: Recipe | None, changes: RecipeChanges, *, origin: str) -> Job:
@@ -95,21 +113,32 @@ def _check(changes: RecipeChanges) -> None:
         raise UnknownName("precision", changes.precision, PRECISIONS, where="recipe")
 
 
-def _model(source: str) -> tuple[Model, Recipe | None, str]:
+def _entry(source: str, stand_in: bool) -> tuple[Entry, str, tuple[str, ...]]:
+    """What a source says of a model and its recipe, what the source is called, and what was left out."""
     path = Path(source)
     if os.path.isdir(path) or path.suffix == ".json":
-        from weft.model.huggingface import read_config
+        from weft.model.calculon import read_application
+        from weft.model.huggingface import read_config_noted
 
-        return read_config(path), None, path.name
+        if (application := read_application(path)) is not None:
+            model, sequence = application
+            recipe = Recipe(global_batch=max(DEFAULT_TOKENS // sequence, 1), sequence=sequence)
+            return Entry(model=model, recipe=recipe, source=path.name), path.name, ()
+        read = read_config_noted(path, stand_in=stand_in)
+        return Entry(model=read.model, recipe=None, source=path.name), path.name, read.notes
     if os.path.isfile(path):
-        from weft.model.megatron_args import read_megatron_job
+        from weft.model._shell import beside
+        from weft.model.megatron_args import parse_arguments, read_megatron_job
 
-        job = read_megatron_job(read_text(path, largest=SCRIPT_BYTES, remedy=_SCRIPT), name=path.stem)
-        return job.model, job.recipe, path.name
+        text = read_text(path, largest=SCRIPT_BYTES, remedy=_SCRIPT)
+        arguments = parse_arguments(text, where=source, include=beside(path))
+        job = read_megatron_job(arguments, name=path.stem)
+        called = "; ".join((path.name, *arguments.notes))
+        return Entry(model=job.model, recipe=job.recipe, source=called), called, ()
     if path.suffix in (".sh", ".txt", ".toml", ".yaml"):
         raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
     if source.startswith((".", "/", "~")):
         raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
     entry = catalogue.load(source)
     origin = entry.model.name if entry.recipe is None else f"recipe of {entry.model.name}: {entry.source}"
-    return entry.model, entry.recipe, origin
+    return entry, origin, ()

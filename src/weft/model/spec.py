@@ -1,7 +1,8 @@
-"""What is trained: a transformer as runs of identical blocks.
+"""What is trained: a transformer, or a hybrid with state-space blocks, as runs of identical blocks.
 
-A block is a list of (fused) linear layers, an attention core, a feed-forward part and norms.  Parameter counts,
-FLOPs, tensor sizes and collectives are all derived from ``Block.linears()``, so they cannot disagree.
+A block is a list of (fused) linear layers, an attention or state-space core, a feed-forward part and norms.
+Parameter counts, FLOPs, tensor sizes and collectives are all derived from ``Block.linears()``, so they cannot
+disagree.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ LinearKind = Literal["normal", "transposed", "replicated"]
 """How tensor parallelism cuts a linear layer: ``normal`` = output features over x (Megatron's column-parallel),
 ``transposed`` = input features over x (row-parallel), ``replicated`` = not cut by x."""
 
-LinearPart = Literal["attention", "feed_forward", "expert", "shared_expert", "router"]
+LinearPart = Literal["attention", "state_space", "feed_forward", "expert", "shared_expert", "router"]
+
+StateUpdate = Literal["sum", "delta"]
+"""How a state takes in a token: its decayed ``sum`` with the token's outer product (Mamba-2, lightning attention),
+or the ``delta`` rule, which first takes out what the state holds for the token's key (gated DeltaNet)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +52,10 @@ class Linear:
 class Attention:
     """Multi-head, grouped-query or multi-query attention.
 
-    ``window`` is the number of keys a query sees (None: the whole causal prefix).  ``extra_parameters`` counts
-    small learned vectors of one layer that are in no linear layer (query/key norms, sinks, learned relative
-    biases).
+    ``window`` is the number of keys a query sees (None: the whole causal prefix); where ``chunked``, keys are those
+    of the query's own chunk of so many tokens (Llama 4).  ``gated``: each head's output is gated by a projection of
+    the input of its own width (Qwen3-Next).  ``extra_parameters`` counts small learned vectors of one layer that
+    are in no linear layer (query/key norms, sinks, learned relative biases).
     """
 
     heads: int
@@ -60,6 +66,8 @@ class Attention:
     out_bias: bool = False
     extra_parameters: int = 0
     rotary: bool = True
+    chunked: bool = False
+    gated: bool = False
 
     @property
     def qk_dim(self) -> int:
@@ -77,7 +85,7 @@ class Attention:
         return self.kv_heads * 2 * self.head_dim
 
     def linears(self, hidden: int) -> Iterator[Linear]:
-        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
+        qkv = (self.heads * (2 if self.gated else 1) + 2 * self.kv_heads) * self.head_dim
         yield Linear(name="qkv", inputs=hidden, outputs=qkv, kind="normal", part="attention", bias=self.qkv_bias)
         out = self.heads * self.head_dim
         yield Linear(name="proj", inputs=out, outputs=hidden, kind="transposed", part="attention", bias=self.out_bias)
@@ -134,6 +142,76 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpace:
+    """A recurrence over tokens with a matrix as its state, in place of attention: Mamba-2 (Dao & Gu 2024, arXiv
+    2405.21060), gated DeltaNet (arXiv 2412.06464), lightning attention (arXiv 2501.08313).
+
+    Each of ``heads`` heads keeps a state of ``state`` x ``head_dim``; heads share the ``groups`` vectors that write
+    and read it (B and C, keys and queries).  The sequence is worked through in chunks of ``chunk`` tokens, with matrix
+    products within a chunk and between chunks.  ``kernel`` is the width of the causal convolution over what enters
+    the recurrence (0: none).  ``scalars`` counts inputs per head and token (step size; decay and write strength).
+    ``extra_parameters`` counts vectors of one layer: decays, skips, biases of the scalars, the norm of the output.
+    The output is gated by a projection of the input of its own width.
+    """
+
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    chunk: int
+    kernel: int = 0
+    kernel_bias: bool = False
+    scalars: int = 1
+    update: StateUpdate = "sum"
+    bias: bool = False
+    extra_parameters: int = 0
+
+    @property
+    def inner(self) -> int:
+        """Features of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def mixed(self) -> int:
+        """Features that enter the recurrence, which the convolution covers: values, keys and queries."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def projected(self) -> int:
+        """Features of the input projection: what enters the recurrence, the gate and the scalars."""
+        return self.mixed + self.inner + self.scalars * self.heads
+
+    @property
+    def vector_parameters(self) -> int:
+        """What is in no linear layer: the convolution and ``extra_parameters``."""
+        return self.mixed * (self.kernel + (1 if self.kernel_bias else 0)) + self.extra_parameters
+
+    def token_flops(self, sequence: float, *, causal: bool) -> float:
+        """Forward FLOPs of the recurrence for one token, in chunks (arXiv 2405.21060, section 6).
+
+        Within a chunk: products of queries and keys, and of those with values; between chunks: the chunk's state,
+        and what the state before it adds to the output.  The delta rule also multiplies keys with keys, inverts the
+        triangle of a chunk, applies it to keys and values, and takes the state's values off (arXiv 2406.06484,
+        section 3).  ``causal`` counts the part of a chunk's square that the mask leaves.
+        """
+        chunk = min(float(self.chunk), sequence)
+        seen = (chunk + 1.0) / 2.0 if causal else chunk
+        within, between = 2.0 * seen * self.head_dim, 4.0 * self.state * self.head_dim
+        if self.update == "sum":
+            return 2.0 * seen * self.state * self.groups + self.heads * (within + between)
+        triangle = 6.0 * seen * self.state + 2.0 * within + chunk * chunk / 3.0
+        return self.heads * (triangle + between + 2.0 * self.state * self.head_dim)
+
+    def linears(self, hidden: int) -> Iterator[Linear]:
+        yield Linear(
+            name="in_proj", inputs=hidden, outputs=self.projected, kind="normal", part="state_space", bias=self.bias
+        )
+        yield Linear(
+            name="out_proj", inputs=self.inner, outputs=hidden, kind="transposed", part="state_space", bias=self.bias
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForward:
     """A dense feed-forward layer; ``gated`` adds the second input projection of SwiGLU/GeGLU (fused with
     the first)."""
@@ -172,7 +250,11 @@ class FeedForward:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExperts:
     """A routed feed-forward layer: ``experts`` of which a token uses ``top_k``, plus an optional dense
-    shared expert."""
+    shared expert.
+
+    ``latent`` is the width that tokens are projected to before they are sent to experts, and back from afterwards
+    (LatentMoE of Nemotron 3); None: experts work on the hidden features.
+    """
 
     experts: int
     top_k: int
@@ -180,44 +262,61 @@ class MixtureOfExperts:
     shared: FeedForward | None = None
     router_bias: bool = False
     extra_parameters: int = 0
+    latent: int | None = None
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         yield Linear(
             name="router", inputs=hidden, outputs=self.experts, kind="replicated", part="router", bias=self.router_bias
         )
-        yield from self.expert.linears(hidden, "expert", self.experts, self.top_k)
+        width = self.latent or hidden
+        if self.latent:
+            yield Linear(name="latent_down", inputs=hidden, outputs=width, kind="replicated", part="router")
+        yield from self.expert.linears(width, "expert", self.experts, self.top_k)
+        if self.latent:
+            yield Linear(name="latent_up", inputs=width, outputs=hidden, kind="replicated", part="router")
         if self.shared is not None:
             yield from self.shared.linears(hidden, "shared_expert")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One transformer block.
+    """One block: a part that mixes tokens, a feed-forward part, or one of the two alone (Nemotron-H).
 
-    ``norms`` counts the norms over the hidden features (2; 4 with Gemma's post-norms; 1 for Falcon-7B's shared
-    norm); ``norm_bias`` is True for LayerNorm with bias.  ``parallel`` blocks run attention and feed-forward from
+    Tokens are mixed by ``attention`` or by ``state_space``, side by side where a block has both.  ``norms`` counts the
+    norms over the hidden features (2; 4 with Gemma's post-norms; 1 for Falcon-7B's shared norm, and where one part is
+    alone); ``norm_bias`` is True for LayerNorm with bias.  ``parallel`` blocks run attention and feed-forward from
     one input (GPT-NeoX, Falcon, PaLM).
     """
 
     hidden: int
-    attention: Attention | LatentAttention
-    feed_forward: FeedForward | MixtureOfExperts
+    attention: Attention | LatentAttention | None
+    feed_forward: FeedForward | MixtureOfExperts | None
     norms: int = 2
     norm_bias: bool = False
     parallel: bool = False
+    state_space: StateSpace | None = None
 
     def linears(self) -> tuple[Linear, ...]:
         """The block's linear layers in order of use."""
-        return (*self.attention.linears(self.hidden), *self.feed_forward.linears(self.hidden))
+        parts = (part for part in (self.attention, self.state_space, self.feed_forward) if part is not None)
+        return tuple(linear for part in parts for linear in part.linears(self.hidden))
 
     @property
     def moe(self) -> MixtureOfExperts | None:
         return self.feed_forward if isinstance(self.feed_forward, MixtureOfExperts) else None
 
     @property
+    def branches(self) -> int:
+        """Residual branches: the part that mixes tokens, and the feed-forward part."""
+        mixes = self.attention is not None or self.state_space is not None
+        return int(mixes) + int(self.feed_forward is not None)
+
+    @property
     def vector_parameters(self) -> int:
         """Norms and other small vectors, replicated over tensor-parallel ranks."""
-        extra = self.attention.extra_parameters + (self.moe.extra_parameters if self.moe else 0)
+        extra = self.moe.extra_parameters if self.moe else 0
+        extra += self.attention.extra_parameters if self.attention else 0
+        extra += self.state_space.vector_parameters if self.state_space else 0
         return self.norms * self.hidden * (2 if self.norm_bias else 1) + extra
 
     @property
@@ -240,13 +339,27 @@ class BlockRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rope:
+    """Rotary positions: ``base`` is theta, ``share`` the part of a head's features that turns, ``factor`` that by
+    which ``scaling`` stretches the positions.  Time and memory do not depend on them; launch files carry them."""
+
+    base: float = 10_000.0
+    share: float = 1.0
+    scaling: Literal["none", "linear", "llama3", "yarn"] = "none"
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A decoder-only transformer.
+    """A decoder-only language model.
 
     ``positions`` counts rows of a learned position table (0 for rotary or ALiBi).  ``prediction_layers`` counts
     multi-token-prediction modules after the last block (DeepSeek-V3: one extra block, a 2h x h projection and
-    norms); they share embedding and head.  ``embedding_norm`` adds a norm after the embedding (BLOOM).
-    ``embedding_features`` is the width of the embedding when it differs from ``hidden`` (OPT-350M).
+    norms); they share embedding and head.  ``prediction_blocks`` are the blocks of one module where they are not
+    one like the last of the model; with ``prediction_shared`` all modules are passes through the same weights.
+    ``embedding_norm`` adds a norm after the embedding (BLOOM).  ``embedding_features`` is the width of the
+    embedding when it differs from ``hidden`` (OPT-350M).  ``rope`` is None where positions do
+    not rotate, or nobody said how.
     """
 
     name: str
@@ -261,6 +374,9 @@ class Model:
     embedding_norm: bool = False
     embedding_features: int | None = None
     prediction_layers: int = 0
+    prediction_blocks: tuple[Block, ...] = ()
+    prediction_shared: bool = False
+    rope: Rope | None = None
 
     @property
     def layers(self) -> int:
@@ -271,10 +387,26 @@ class Model:
         """The distinct blocks, in order of first use."""
         return tuple(dict.fromkeys(run.block for run in self.runs))
 
+    @property
+    def attentions(self) -> tuple[Attention | LatentAttention, ...]:
+        """The attention of each kind of block that has one."""
+        return tuple(kind.attention for kind in self.kinds if kind.attention is not None)
+
+    @property
+    def state_spaces(self) -> tuple[StateSpace, ...]:
+        """The state space of each kind of block that has one."""
+        return tuple(kind.state_space for kind in self.kinds if kind.state_space is not None)
+
+    @property
+    def prediction_module(self) -> tuple[Block, ...]:
+        """The blocks of one multi-token-prediction module."""
+        return self.prediction_blocks or (self.runs[-1].block,)
+
     def block_sequence(self) -> tuple[int, ...]:
         """For each layer, the index of its block in ``kinds``."""
         index = {block: i for i, block in enumerate(self.kinds)}
-        return tuple(index[run.block] for run in self.runs for _ in range(run.count))
+        numbers = [(index[run.block], run.count) for run in self.runs]
+        return tuple(number for number, count in numbers for _ in range(count))
 
     @property
     def norm_parameters(self) -> int:
@@ -299,12 +431,17 @@ class Model:
         return matrix + bias + (self.norm_parameters if self.final_norm else 0)
 
     @property
+    def prediction_copies(self) -> int:
+        """Multi-token-prediction modules that have weights of their own."""
+        return min(self.prediction_layers, 1) if self.prediction_shared else self.prediction_layers
+
+    @property
     def prediction_parameters(self) -> int:
         """Parameters of the multi-token-prediction modules (their own weights only)."""
         if not self.prediction_layers:
             return 0
-        own = self.runs[-1].block.parameters + 2 * self.hidden * self.hidden + 3 * self.norm_parameters
-        return self.prediction_layers * own
+        blocks = sum(block.parameters for block in self.prediction_module)
+        return self.prediction_copies * (blocks + 2 * self.hidden * self.hidden + 3 * self.norm_parameters)
 
     @property
     def parameters(self) -> int:

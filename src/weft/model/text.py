@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.errors import BadInput
 from weft.model.job import Job
-from weft.model.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts, Model
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model
 from weft.records import Reader
 
 _MOST_LAYERS = 10_000
@@ -20,7 +20,7 @@ _READER = Reader(
         "prediction_layers": (0, 100),
         "gradient_bytes": (1, 8),
         "norms": (0, 100),
-        **dict.fromkeys(("extra_parameters", "positions", "rope_dim"), (0, 10**9)),
+        **dict.fromkeys(("extra_parameters", "positions", "rope_dim", "kernel", "scalars"), (0, 10**9)),
     },
 )
 
@@ -48,13 +48,23 @@ def _check(model: Model, where: str) -> None:
         problem = f"{model.layers} layers in all"
         raise BadInput(problem, where=f"{where}.runs", remedy=f"use 1 to {_MOST_LAYERS}")
     for i, run in enumerate(model.runs):
-        place = f"{where}.runs[{i}].block"
-        attention, moe = run.block.attention, run.block.moe
-        if run.block.hidden != model.hidden:
-            raise BadInput(f"{run.block.hidden} differs from the model's {model.hidden}", where=f"{place}.hidden")
-        if attention.heads % attention.kv_heads:
-            problem = f"{attention.heads} heads do not share {attention.kv_heads} key-value heads evenly"
-            raise BadInput(problem, where=f"{place}.attention")
-        if moe and moe.top_k > moe.experts:
-            problem = f"{moe.top_k} is more than the {moe.experts} experts"
-            raise BadInput(problem, where=f"{place}.feed_forward.top_k")
+        _check_block(run.block, model.hidden, f"{where}.runs[{i}].block")
+    for i, block in enumerate(model.prediction_blocks):
+        _check_block(block, model.hidden, f"{where}.prediction_blocks[{i}]")
+
+
+def _check_block(block: Block, hidden: int, place: str) -> None:
+    attention, state, moe = block.attention, block.state_space, block.moe
+    if block.hidden != hidden:
+        raise BadInput(f"{block.hidden} differs from the model's {hidden}", where=f"{place}.hidden")
+    if not block.branches:
+        raise BadInput("has neither attention nor state space nor feed-forward part", where=place)
+    if attention and attention.heads % attention.kv_heads:
+        problem = f"{attention.heads} heads do not share {attention.kv_heads} key-value heads evenly"
+        raise BadInput(problem, where=f"{place}.attention")
+    if state and state.heads % state.groups:
+        problem = f"{state.heads} heads do not share {state.groups} groups evenly"
+        raise BadInput(problem, where=f"{place}.state_space")
+    if moe and moe.top_k > moe.experts:
+        problem = f"{moe.top_k} is more than the {moe.experts} experts"
+        raise BadInput(problem, where=f"{place}.feed_forward.top_k")

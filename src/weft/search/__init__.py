@@ -1,6 +1,22 @@
 """Rank layouts: spaces, their enumeration and the search."""
 
 from weft.search.ranking import Advice, Count, Plan, distinct, plan
-from weft.search.space import FOUR_D, SPACES, STANDARD, WIDE, Space, runnable
+from weft.search.space import FOUR_D, SPACES, STANDARD, WIDE, ZERO_BUBBLE, Space, runnable
+from weft.search.ties import Choice, Tie
 
-__all__ = ["FOUR_D", "SPACES", "STANDARD", "WIDE", "Advice", "Count", "Plan", "Space", "distinct", "plan", "runnable"]
+__all__ = [
+    "FOUR_D",
+    "SPACES",
+    "STANDARD",
+    "WIDE",
+    "ZERO_BUBBLE",
+    "Advice",
+    "Choice",
+    "Count",
+    "Plan",
+    "Space",
+    "Tie",
+    "distinct",
+    "plan",
+    "runnable",
+]

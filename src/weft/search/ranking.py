@@ -1,4 +1,4 @@
-"""The search: every layout of a space, ranked by iteration time among those that fit."""
+"""The search: every layout of a space, ranked among those that fit by iteration time and by what it is to run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.cluster.calibration import Calibration
+from weft.cluster.calibration import USUAL_STACK, Calibration
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, NothingFeasible
 from weft.estimation.iteration import Estimator
+from weft.estimation.offload import pinned_capacity
 from weft.estimation.result import COLUMNS, Estimate, EstimateTable
 from weft.estimation.single import estimate_of
 from weft.estimation.training import TrainingRun
@@ -22,8 +23,10 @@ from weft.model.job import Job
 from weft.model.text import job_from_dict, job_to_dict
 from weft.records import Reader, number, table_of
 from weft.results import Result
+from weft.search.ease import Ease
 from weft.search.enumeration import Batch, Enumeration, Frames
 from weft.search.space import STANDARD, Space
+from weft.search.ties import Choice, Facts, Tie, held
 from weft.units import format_bytes
 
 HOPELESS = 1.25
@@ -32,7 +35,9 @@ ALIKE = 0.03
 """Layouts closer than this in time are alike."""
 WORTHWHILE = 0.99
 """Advice must promise at least this share of the best iteration time."""
-DOES_NOT_FIT = CODES.index("does-not-fit")
+ORDERS = ("ease", "time")
+"""How layouts are ranked: by time and what each is to run (``weft.search.ease``), or by time alone."""
+DOES_NOT_FIT, HOST_MEMORY = CODES.index("does-not-fit"), CODES.index("host-memory")
 Progress = Callable[[int, int], None]
 
 
@@ -62,13 +67,15 @@ class Plan(Result):
     """Ranked layouts of a job on a cluster.
 
     ``considered`` counts feasible and rejected layouts; ``evaluated`` those whose time was computed, without those
-    that lack so much memory that no switch helps.  ``layouts`` are feasible, by iteration time, then memory, then
-    order of enumeration; ``pareto`` the feasible ones that no other beats in both time and memory, by time.
+    that lack so much memory that no switch helps.  ``layouts`` are feasible, in ``order``, then by memory, then by
+    order of enumeration; ``ties`` say of each which others cannot be told apart from it, ``choice`` what being first
+    is worth (both empty where no error between layouts is known, as with a user's constants).  ``pareto`` are the
+    feasible ones that no other beats in both time and memory, by time.  ``stack`` is the software that trains.
     ``runs`` are whole training runs with the ``layouts``, in their order, where they were asked for.
     """
 
     SCHEMA = "weft.plan/1"
-    COLUMNS = ("rank", "model", "cluster", *COLUMNS)
+    COLUMNS = ("rank", "model", "cluster", *COLUMNS, *Tie.__slots__)
 
     job: Job
     cluster: Cluster
@@ -76,6 +83,8 @@ class Plan(Result):
     memory_margin: float
     per_mesh: bool
     constants: Calibration
+    stack: str
+    order: str
     considered: int
     evaluated: int
     feasible: int
@@ -83,11 +92,13 @@ class Plan(Result):
     layouts: tuple[Estimate, ...]
     pareto: tuple[Estimate, ...]
     advice: Advice | None
+    ties: tuple[Tie, ...] = ()
+    choice: Choice | None = None
     runs: tuple[TrainingRun, ...] = ()
 
     @property
     def best(self) -> Estimate:
-        """The fastest layout that fits.
+        """The first layout.
 
         Raises:
             NothingFeasible: none fits; says how many fell to which rule.
@@ -103,14 +114,21 @@ class Plan(Result):
         return f"none of {self.considered:,} layouts is feasible ({counts})"
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """The ranked layouts, a row each, under ``COLUMNS``: degrees, switches, totals in SI units, and parts."""
+        """The ranked layouts, a row each, under ``COLUMNS``: degrees, switches, totals in SI units, parts, ties."""
         named = {"model": self.job.model.name, "cluster": self.cluster.name}
-        return [{"rank": rank} | named | one.row() for rank, one in enumerate(self.layouts, 1)]
+        rows = [{"rank": rank} | named | one.row() for rank, one in enumerate(self.layouts, 1)]
+        return [row | tie for row, tie in zip(rows, self._ties(), strict=True)]
+
+    def _ties(self) -> list[dict[str, Any]]:
+        """Group and chance of each layout; None where they are not known."""
+        unknown = dict.fromkeys(Tie.__slots__)
+        return [asdict(one) for one in self.ties] + [unknown] * (len(self.layouts) - len(self.ties))
 
     def _document(self) -> dict[str, Any]:
         from weft.cluster.files import cluster_to_dict  # pydantic loads only for files
 
         layouts = [{"rank": rank} | one.to_dict() for rank, one in enumerate(self.layouts, 1)]
+        layouts = [layout | tie for layout, tie in zip(layouts, self._ties(), strict=True)]
         for layout, run in zip(layouts, self.runs, strict=False):
             layout["run"] = run.to_dict()
         return {
@@ -121,10 +139,15 @@ class Plan(Result):
             "job": job_to_dict(self.job),
             "cluster": cluster_to_dict(self.cluster),
             "space": self.space.name,
-            "search": self.space.bounds() | {"memory_margin": self.memory_margin, "per_mesh": self.per_mesh},
+            "search": self.space.bounds()
+            | {"memory_margin": self.memory_margin, "per_mesh": self.per_mesh, "order": self.order},
+            "stack": self.stack,
             "calibration": asdict(self.constants),
             "defaults": [*self.job.defaults, *self.cluster.defaults],
             "advice": None if self.advice is None else _advice_to_dict(self.advice),
+            "choice": None
+            if self.choice is None
+            else asdict(self.choice) | {"fastest": self.choice.fastest.to_dict()},
             "layouts": layouts,
             "pareto": [one.to_dict() for one in self.pareto],
         }
@@ -164,6 +187,8 @@ class Plan(Result):
             memory_margin=number(search.get("memory_margin"), f"{where}: search.memory_margin"),
             per_mesh=bool(search.get("per_mesh")),
             constants=_PLAIN.read(Calibration, document["calibration"], f"{where}: calibration"),
+            stack=str(document.get("stack", USUAL_STACK)),
+            order=str(search.get("order", "time")),
             **counts,
             rejected=tuple(
                 Count(code=str(code), layouts=int(number(count, f"{where}: rejected.{code}")))
@@ -172,6 +197,12 @@ class Plan(Result):
             layouts=estimates("layouts"),
             pareto=estimates("pareto"),
             advice=_advice_from_dict(document["advice"], cluster.count, f"{where}: advice"),
+            ties=tuple(
+                _PLAIN.read(Tie, {name: one.get(name) for name in Tie.__slots__}, f"{where}: layouts")
+                for one in ranked
+                if isinstance(one, Mapping) and one.get("group") is not None
+            ),
+            choice=_choice_from_dict(document.get("choice"), cluster.count, f"{where}: choice"),
             runs=tuple(TrainingRun.from_dict(run, where=f"{where}: run") for run in runs),
         )
 
@@ -211,18 +242,27 @@ def _advice_from_dict(raw: object, world: int, where: str) -> Advice | None:
     )
 
 
+def _choice_from_dict(raw: object, world: int, where: str) -> Choice | None:
+    if raw is None:
+        return None
+    table = table_of(raw, where)
+    fastest = Estimate.from_dict(table.get("fastest"), where=f"{where}.fastest", world=world)
+    facts = {name: value for name, value in table.items() if name != "fastest"}
+    return Choice(fastest=fastest, **asdict(_PLAIN.read(Facts, facts, where)))
+
+
 @dataclass(slots=True)
 class _Kept:
-    """Rows worth keeping: their layouts, time, memory and place in the enumeration."""
+    """Rows worth keeping: their layouts, what they are ordered by, memory and place in the enumeration."""
 
     layouts: list[Layout]
-    seconds: list[float]
+    keys: list[float]
     bytes_: list[float]
     meshes: list[int]
 
     def order(self) -> list[int]:
         keys = range(len(self.layouts))
-        return sorted(keys, key=lambda i: (self.seconds[i], self.bytes_[i], i))
+        return sorted(keys, key=lambda i: (self.keys[i], self.bytes_[i], i))
 
 
 def plan(
@@ -234,6 +274,8 @@ def plan(
     per_mesh: bool = False,
     memory_margin: float = 0.0,
     constants: Calibration | None = None,
+    stack: str = USUAL_STACK,
+    order: str = "ease",
     progress: Progress | None = None,
 ) -> Plan:
     """Search a space exhaustively.
@@ -246,6 +288,8 @@ def plan(
         per_mesh: keep only the best layout of each mesh.
         memory_margin: share of the accelerator's memory to leave free.
         constants: calibration; the shipped one by default.
+        stack: the software that trains, which decides what is usual.
+        order: one of ``ORDERS``.
         progress: called with meshes done and meshes in all.
 
     Raises:
@@ -253,7 +297,8 @@ def plan(
     """
     estimator = Estimator(job, cluster, constants)
     enumeration = Enumeration(job, cluster.count, space)
-    search = _Search(estimator, top, per_mesh, (1 - memory_margin) * cluster.accelerator.memory_bytes)
+    ease = _ease(job, cluster, stack, memory_margin)
+    search = _Search(estimator, top, per_mesh, ease.capacity_bytes, ease if order == "ease" else None)
     rejected = np.zeros(len(CODES), dtype=np.int64)
     done = 0
     for part in enumeration.parts():
@@ -268,43 +313,84 @@ def plan(
         if progress is not None:
             progress(done, len(enumeration.meshes))
     rejected += enumeration.rejected
-    rejected[DOES_NOT_FIT] += search.evaluated - search.feasible
-    return Plan(
+    rejected[DOES_NOT_FIT] += search.evaluated - search.feasible - search.unpinned
+    rejected[HOST_MEMORY] += search.unpinned
+    found = Plan(
         job=job,
         cluster=cluster,
         space=space,
         memory_margin=memory_margin,
         per_mesh=per_mesh,
         constants=estimator.constants,
+        stack=stack,
+        order=order,
         considered=search.feasible + int(rejected.sum()),
         evaluated=search.evaluated,
         feasible=search.feasible,
-        rejected=tuple(
-            Count(code=code, layouts=int(number))
-            for code, number in sorted(zip(CODES, rejected, strict=True), key=lambda pair: (-pair[1], pair[0]))
-            if number
-        ),
+        rejected=_counts(rejected),
         layouts=search.ranked(),
         pareto=search.frontier(),
         advice=search.advice(),
     )
+    return _judged(found)
+
+
+def _counts(rejected: Ints) -> tuple[Count, ...]:
+    """What fell to each rule, most first."""
+    ordered = sorted(zip(CODES, rejected, strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return tuple(Count(code=code, layouts=int(number)) for code, number in ordered if number)
+
+
+def _ease(job: Job, cluster: Cluster, stack: str, memory_margin: float) -> Ease:
+    return Ease(job, cluster, stack, (1 - memory_margin) * cluster.accelerator.memory_bytes)
+
+
+def _judged(found: Plan) -> Plan:
+    """A plan with its ties and its choice; what comes first by ease but is told apart from the fastest, does not."""
+    if not found.layouts or not found.constants.shipped:
+        return found
+    fastest = found.pareto[0]
+    ease = _ease(found.job, found.cluster, found.stack, found.memory_margin)
+    against = held(found.layouts, fastest)
+    if against is None:
+        return found
+    order = list(range(len(found.layouts)))
+    if found.order == "ease":
+        ahead = next((i for i, tie in enumerate(against.ties) if tie.group == 1), 0)
+        order.insert(0, order.pop(ahead))
+    layouts = tuple(found.layouts[i] for i in order)
+    ties = tuple(against.ties[i] for i in order if i < len(against.ties))
+    own = ease.does(layouts[0].layout)
+    spared = sorted((habit for habit in ease.does(fastest.layout) if habit not in own), key=lambda one: -one.price)
+    choice = Choice(
+        fastest=fastest,
+        chance=ties[0].chance,
+        fastest_chance=against.fastest.chance,
+        candidates=against.candidates,
+        pairs=against.contrast.pairs,
+        jobs=against.contrast.jobs,
+        sources=against.contrast.sources,
+        reasons=tuple(habit.words for habit in spared if habit.price),
+        unusual=tuple(habit.words for habit in own if habit.unusual),
+    )
+    return replace(found, layouts=layouts, ties=ties, choice=choice)
 
 
 def distinct(found: Plan, top: int) -> Plan:
     """A plan with at most ``top`` layouts, without those that only deal the same ranks differently.
 
-    A layout is left out that shares tensor, pipeline and expert degrees with a faster one, differs in how the other
-    ranks are divided among context, z and data, and takes less than ``ALIKE`` more time.
+    A layout is left out that shares tensor, pipeline and expert degrees with one ahead of it, differs in how the
+    other ranks are divided among context, z and data, and takes less than ``ALIKE`` more time.
     """
-    kept: list[Estimate] = []
-    for one in found.layouts:
+    kept: list[int] = []
+    for i, one in enumerate(found.layouts):
         alike = (
             _family(other.layout) == _family(one.layout) and one.iteration_s < (1 + ALIKE) * other.iteration_s
-            for other in kept
+            for other in (found.layouts[j] for j in kept)
         )
-        if not any(alike):
-            kept.append(one)
-    return replace(found, layouts=tuple(kept[:top]))
+        if len(kept) < top and not any(alike):
+            kept.append(i)
+    return _judged(replace(found, layouts=tuple(found.layouts[i] for i in kept)))
 
 
 def _family(layout: Layout) -> tuple[int, ...]:
@@ -314,9 +400,13 @@ def _family(layout: Layout) -> tuple[int, ...]:
 class _Search:
     """Folds batches of estimates into the best, the Pareto frontier and the fastest that does not fit."""
 
-    def __init__(self, estimator: Estimator, top: int, per_mesh: bool, capacity_bytes: float) -> None:
+    def __init__(
+        self, estimator: Estimator, top: int, per_mesh: bool, capacity_bytes: float, ease: Ease | None
+    ) -> None:
         self.estimator, self.top, self.per_mesh, self.capacity = estimator, top, per_mesh, capacity_bytes
-        self.evaluated = self.feasible = 0
+        self.pinned = pinned_capacity(estimator.cluster.accelerator)
+        self.ease = ease
+        self.evaluated = self.feasible = self.unpinned = 0
         self.leanest = np.inf
         self.best = _Kept([], [], [], [])
         self.front = _Kept([], [], [], [])
@@ -343,24 +433,29 @@ class _Search:
         if not len(batch.table):
             return
         results = self.estimator.evaluate(batch.table)
-        fits = results.memory_bytes <= self.capacity
+        pinned = results.memory.host_bytes <= self.pinned
+        on_device = results.memory_bytes <= self.capacity
+        fits = on_device & pinned
         self.evaluated += len(fits)
+        self.unpinned += int((on_device & ~pinned).sum())
         self.feasible += int(fits.sum())
-        seconds = np.where(fits, results.iteration_s, np.inf)
-        self._keep_best(batch, results, seconds)
+        keys = results.iteration_s
+        if self.ease is not None:
+            keys = keys * (1.0 + self.ease.efforts(batch.table, results.memory_bytes))
+        self._keep_best(batch, results, np.where(fits, keys, np.inf))
         self.front = self._with_front(self.front, batch, results, fits)
-        self.misfits = self._with_front(self.misfits, batch, results, ~fits)
+        self.misfits = self._with_front(self.misfits, batch, results, ~on_device & pinned)
 
-    def _keep_best(self, batch: Batch, results: EstimateTable, seconds: Floats) -> None:
-        worst = self.best.seconds[-1] if len(self.best.seconds) >= self.top else np.inf
-        rows = np.flatnonzero((seconds <= worst) & np.isfinite(seconds))
+    def _keep_best(self, batch: Batch, results: EstimateTable, keys: Floats) -> None:
+        worst = self.best.keys[-1] if len(self.best.keys) >= self.top else np.inf
+        rows = np.flatnonzero((keys <= worst) & np.isfinite(keys))
         if not len(rows):
             return
-        rows = rows[np.lexsort((rows, results.memory_bytes[rows], seconds[rows]))]
+        rows = rows[np.lexsort((rows, results.memory_bytes[rows], keys[rows]))]
         if self.per_mesh:
             _, first = np.unique(batch.mesh[rows], return_index=True)
             rows = rows[np.sort(first)]
-        self._extend(self.best, batch, results, rows[: self.top])
+        self._extend(self.best, batch, results, keys, rows[: self.top])
         order, seen = [], set[int]()
         for i in self.best.order():
             if self.per_mesh and self.best.meshes[i] in seen:
@@ -375,19 +470,19 @@ class _Search:
         seconds, bytes_ = results.iteration_s, results.memory_bytes
         rows = np.flatnonzero(kept)
         if front.layouts:
-            known = np.searchsorted(front.seconds, seconds[rows], side="right")
+            known = np.searchsorted(front.keys, seconds[rows], side="right")
             rows = rows[bytes_[rows] < np.array([np.inf, *front.bytes_])[known]]
         if not len(rows):
             return front
         rows = rows[np.lexsort((rows, bytes_[rows], seconds[rows]))]
-        self._extend(front, batch, results, rows[_records(bytes_[rows])])
+        self._extend(front, batch, results, seconds, rows[_records(bytes_[rows])])
         order = front.order()
         return _pick(front, [order[i] for i in _records(np.array([front.bytes_[i] for i in order]))])
 
-    def _extend(self, kept: _Kept, batch: Batch, results: EstimateTable, rows: Index | Ints) -> None:
+    def _extend(self, kept: _Kept, batch: Batch, results: EstimateTable, keys: Floats, rows: Index | Ints) -> None:
         for row in rows:
             kept.layouts.append(batch.table.row(int(row)))
-            kept.seconds.append(float(results.iteration_s[row]))
+            kept.keys.append(float(keys[row]))
             kept.bytes_.append(float(results.memory_bytes[row]))
             kept.meshes.append(int(batch.mesh[row]))
 
@@ -408,8 +503,8 @@ class _Search:
 
         Where layouts fit already, only gains of more than ``WORTHWHILE`` count.
         """
-        limit = WORTHWHILE * self.best.seconds[0] if self.best.seconds else np.inf
-        faster = [i for i, seconds in enumerate(self.misfits.seconds) if seconds < limit]
+        limit = WORTHWHILE * self.front.keys[0] if self.front.keys else np.inf
+        faster = [i for i, seconds in enumerate(self.misfits.keys) if seconds < limit]
         if not faster:
             return None
         layout = self.misfits.layouts[faster[-1]]
@@ -419,7 +514,7 @@ class _Search:
         fitting = [
             (change, estimate)
             for (change, _), estimate in zip(changes, self._estimates([c for _, c in changes]), strict=True)
-            if estimate.memory_bytes <= self.capacity and estimate.iteration_s < limit
+            if estimate.memory_bytes <= self.capacity and estimate.fits_host and estimate.iteration_s < limit
         ]
         if fitting:
             change, accepted = min(fitting, key=lambda pair: (pair[1].iteration_s, pair[0]))
@@ -451,7 +546,7 @@ def single_changes(layout: Layout) -> list[tuple[str, Layout]]:
 def _pick(kept: _Kept, rows: list[int]) -> _Kept:
     return _Kept(
         [kept.layouts[i] for i in rows],
-        [kept.seconds[i] for i in rows],
+        [kept.keys[i] for i in rows],
         [kept.bytes_[i] for i in rows],
         [kept.meshes[i] for i in rows],
     )

@@ -105,7 +105,7 @@ def runnable(space: Space, model: Model) -> Space:
         BadInput: the space pins what the runtime lacks.
     """
     check_runnable(model, Layout())
-    heads = gcd(*(kind.attention.kv_heads for kind in model.kinds))
+    heads = gcd(*(attention.kv_heads for attention in model.attentions))
     trained: dict[str, tuple[int, ...]] = dict.fromkeys(("context", "expert", "expert_tensor"), (1,))
     trained |= dict.fromkeys(("offload_optimizer", "offload_activations"), (0,))
     trained |= {"x": tuple(divisors(heads)), "zero": (0, 1)}
@@ -131,6 +131,13 @@ def runnable(space: Space, model: Model) -> Space:
 STANDARD = Space(name="standard")
 """What Megatron-LM and torchtitan both run, with overlap on, which never loses to the same layout without."""
 
+ZERO_BUBBLE = replace(
+    STANDARD,
+    name="zero-bubble",
+    schedules=tuple(one for one in PipelineSchedule if one is not PipelineSchedule.INTERLEAVED),
+)
+"""With pipeline schedules that split the backward pass, in place of the interleaved one."""
+
 FOUR_D = replace(STANDARD, name="4d", y=True)
 """With AxoNN's y axis, which none of the launchers runs."""
 
@@ -148,4 +155,4 @@ WIDE = replace(
 )
 """Every switch that Weft models."""
 
-SPACES = {space.name: space for space in (STANDARD, FOUR_D, WIDE)}
+SPACES = {space.name: space for space in (STANDARD, ZERO_BUBBLE, FOUR_D, WIDE)}

@@ -93,7 +93,9 @@ def _smallest(model: Model, cluster: Cluster, context: int) -> tuple[int, int]:
 
 def _model_parallel(model: Model, cluster: Cluster, context: int) -> Iterator[tuple[int, int]]:
     """Tensor and pipeline degrees by their product."""
-    heads = gcd(*(gcd(kind.attention.heads, kind.attention.kv_heads) for kind in model.kinds))
+    heads = gcd(
+        *(gcd(one.heads, one.kv_heads) for one in model.attentions), *(one.groups for one in model.state_spaces)
+    )
     ranks = cluster.count // context
     node = gcd(cluster.tiers[0].size, 8)
     tensors = [n for n in (1, 2, 4, 8) if node % n == 0 and heads % n == 0 and ranks % n == 0]
@@ -240,10 +242,10 @@ def _recomputing(run: Run, stack: Stack, job: Job, cluster: Cluster, layout: Lay
     stated = run.recompute.lower()
     for choice in (Recompute.SELECTIVE, Recompute.FULL, Recompute.NONE):
         if choice in stated:
-            return _recompute(stack, job, layout, choice, assumed)
+            return replace(layout, recompute=choice)
     if stack.recompute != "fit" and not _OTHER_POLICY.search(run.notes):
         assumed.append(f"recomputation {stack.recompute} ({stack.title}; not stated)")
-        return _recompute(stack, job, layout, Recompute(stack.recompute), assumed)
+        return replace(layout, recompute=Recompute(stack.recompute))
     if explain(job, cluster.count, layout) is not None:
         return layout
     choices = [replace(layout, recompute=choice) for choice in Recompute]
@@ -252,11 +254,3 @@ def _recomputing(run: Run, stack: Stack, job: Job, cluster: Cluster, layout: Lay
     chosen = (fits or choices[-1:])[0]
     assumed.append(f"recomputation {chosen.recompute}, the least that fits (not stated)")
     return chosen
-
-
-def _recompute(stack: Stack, job: Job, layout: Layout, choice: Recompute, assumed: list[str]) -> Layout:
-    if choice is Recompute.SELECTIVE and stack.selective == "half":
-        layers = -(-job.model.layers // layout.pipeline)
-        assumed.append(f"selective recomputation as that of every second layer ({stack.title})")
-        return replace(layout, recompute=Recompute.FULL, recompute_layers=max(layers // 2, 1))
-    return replace(layout, recompute=choice)

@@ -1,9 +1,9 @@
 """Constants fitted to measured runs: one set for all, held near what was known before.
 
-Least squares of logarithmic errors, in which every family weighs the same and outliers less (Huber), with a
-pull of every constant towards its prior value.  What the fit is worth is told by leaving models, and families
-of runs, out: one Gauss-Newton step from the fitted constants without their runs, and the full prediction of
-them with the result.
+Least squares of logarithmic errors, in which every family weighs the same (one of dense models and mixtures as
+two) and outliers less (Huber), with a pull of every constant towards its prior value.  What the fit is worth is
+told by leaving models, and families of runs, out: one Gauss-Newton step from the fitted constants without their
+runs, and the full prediction of them with the result.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from weft.cluster.calibration import Calibration, Tables, calibration_from, cons
 from weft.estimation.iteration import Estimator
 from weft.estimation.trust import Known, Traits, equal_shares
 from weft.layout.table import Floats
+from weft.layout.text import format_layout
+from weft.model.flops import model_flops
 from weft.results import Result
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Group, Predictor
@@ -53,10 +55,12 @@ SPREADS = {
     "routing_overhead": 0.5,
     "launches_per_step": 0.7,
     "attention_share": 0.3,
+    "scan_share": 0.7,
     "recompute_share": 0.1,
     "expert_share": 0.2,
     "expert_overlap": 0.7,
     "shard_collectives": 0.5,
+    "power_exponent": 0.3,
     "iteration_s": 1.0,
 }
 """How far a constant may well be from its prior: a standard deviation of its logarithm."""
@@ -141,6 +145,11 @@ class Fitted(Result):
                 run=row.run.name,
                 family=row.run.family,
                 job=jobs.setdefault(row.same_job, len(jobs)),
+                layout=format_layout(row.layout),
+                precision=row.job.recipe.precision,
+                world=row.layout.world,
+                parameters=row.job.model.parameters,
+                mfu=measured_mfu(row),
                 traits=Traits.of(row.job, row.cluster),
                 error=float(seconds / row.measured_s - 1.0),
                 unfitted=float(before / row.measured_s - 1.0),
@@ -179,6 +188,12 @@ class Fitted(Result):
 
     def _facts(self) -> Sequence[str]:
         return (f"{len(self.fit.values)} constants", f"{len(self.fit.seconds)} runs of {self.source}")
+
+
+def measured_mfu(row: Prepared) -> float:
+    """Model FLOP/s of a run over the dense peak of its precision."""
+    peak = row.cluster.accelerator.peak_flops(row.job.recipe.precision) * row.layout.world
+    return model_flops(row.job.model, row.job.recipe) / row.measured_s / peak
 
 
 def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], progress: Callable[[str], None]) -> Fit:
@@ -278,7 +293,7 @@ class _Problem:
         ranges = np.array([known[one.constant] for one in self.parameters])
         self.low, self.high = np.log(np.maximum(ranges, 1e-12)).T
         self.pull = (PULL / np.array([SPREADS[one.constant] for one in self.parameters])) ** 2
-        families = np.array([run.run.family for run in predictor.runs])
+        families = np.array([f"{run.run.family} {Traits.of(run.job, run.cluster).kind}" for run in predictor.runs])
         self.family = np.unique(families, return_inverse=True)[1]
         self.weights = 10.0 * np.sqrt(equal_shares(families))
 

@@ -34,7 +34,8 @@ class Prepared:
     """A run as Weft estimates it.
 
     ``measured_s`` is the iteration's time, ``derived`` whether it follows from a rate in FLOP/s;
-    ``measured_bytes`` is the peak per accelerator, None where not stated.  ``assumptions`` are sentences.
+    ``measured_bytes`` is the peak per accelerator, None where not stated.  ``assumptions`` are sentences, and so is
+    ``warning``, of a measured time that may be wrong; empty where it is not.
     """
 
     run: Run
@@ -46,6 +47,7 @@ class Prepared:
     derived: bool
     measured_bytes: float | None
     assumptions: tuple[str, ...]
+    warning: str = ""
 
     @property
     def same_job(self) -> tuple[object, ...]:
@@ -122,6 +124,7 @@ def _prepared(run: Run, known: dict[object, Setting | str]) -> Prepared | Skippe
         derived=derived,
         measured_bytes=None if run.peak_memory_gib is None else run.peak_memory_gib * GIB,
         assumptions=(*found.assumptions, note) if note else found.assumptions,
+        warning=convention_warning(found.stack, found.job) if derived else "",
     )
 
 
@@ -147,6 +150,7 @@ _JOINED = (
     (re.compile(r"\bgaudi-(\d)"), r"gaudi\1"),
     (re.compile(r"v5[\s_-]*lite(pod)?"), "v5e"),
     (re.compile(r"\btrillium\b"), "tpu-v6e"),
+    (re.compile(r"\bironwood\b|\btpu-v?7x?\b"), "tpu-7x"),
 )
 _GIGABYTES = re.compile(r"(?<![\d.])(\d{2,3})\s*gi?b\b(?!/s)", re.I)
 _MEMORY_SPEED = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*TB/s", re.I)
@@ -277,6 +281,19 @@ def seconds_from_rate(run: Run, stack: Stack, job: Job, layout: Layout, chip: Ac
     return counted / (rate * layout.world), f"time from stated {unit}, {how}"
 
 
+def convention_warning(stack: Stack, job: Job) -> str:
+    """Why a time that follows from a rate is in doubt: attention is much of the FLOPs, and how the software counts it
+    is not documented.  Empty where it is not in doubt."""
+    full, causal = (model_flops(job.model, job.recipe, causal=flag) for flag in (False, True))
+    if stack.flops_stated or full <= (1.0 + DOUBT) * causal:
+        return ""
+    wrong = full / causal - 1.0
+    return (
+        f"time from a rate at {job.recipe.sequence:,} tokens: {stack.title} may count attention full or causal,"
+        f" {stack.flops} assumed; a factor of {1.0 + wrong:.2f}"
+    )
+
+
 def counted_flops(run: Run, stack: Stack, job: Job, layout: Layout) -> tuple[float, str]:
     """FLOPs of an iteration as the source counts them, and how that is.
 
@@ -296,9 +313,13 @@ def counted_flops(run: Run, stack: Stack, job: Job, layout: Layout) -> tuple[flo
     return flops + replayed, f"FLOPs with recomputation, {attention}"
 
 
+DOUBT = 0.05
+"""Share of the FLOPs by which conventions of counting must differ to matter."""
 PRECISIONS: tuple[tuple[str, Precision], ...] = (
     (r"^(nv|mx)?fp4", "nvfp4"),
     (r"^mx", "mxfp8"),
+    (r"^int8|^aqt", "int8"),
+    (r"^(fp|float)8[ _-]?row", "fp8-rowwise"),
     (r"^(fp|float)8", "fp8"),
     (r"^b(f|float)16", "bf16"),
     (r"^(fp|float)16|^half|^amp", "fp16"),
@@ -310,6 +331,7 @@ SEQUENCE = 2048
 """Tokens of a sequence where none is stated."""
 _PURE = re.compile(r"mp_mode PURE|reduc\w* in (bf16|fp16)|(bf16|fp16) (gradient )?reduc", re.I)
 _ACCUMULATION = re.compile(r"grad(?:ient)?[ _-]?acc\w{0,20}(?:[ _-]steps)?\s*[=:]?\s*(\d{1,9})", re.I)
+_BY_ROW = re.compile(r"\b(fp|float)8[ _-]?row|row-?wise (scal\w+|fp8|float8)", re.I)
 _FLASH = re.compile(r"flash[ -]?att|\bsdpa\b|cudnn attention", re.I)
 _UNFUSED = re.compile(r"unfused|(no|without) flash|naive attention|eager attention", re.I)
 
@@ -359,7 +381,7 @@ def _precision(run: Run, stack: Stack, chip: Accelerator, assumed: list[str]) ->
         return precision
     for pattern, precision in PRECISIONS:
         if re.search(pattern, run.precision, re.I):
-            return precision
+            return "fp8-rowwise" if precision == "fp8" and _BY_ROW.search(run.remarks) else precision
     raise BadInput(f"precision {run.precision!r} is not modelled")
 
 

@@ -78,8 +78,9 @@ def _spellings(name: str) -> Iterator[str]:
 
 def _agrees(run: Run, model: Model) -> bool:
     """Whether the columns state the same width and heads as the model."""
-    attention = model.kinds[0].attention
-    pairs = ((run.hidden, model.hidden), (run.heads, attention.heads), (run.kv_heads, attention.kv_heads))
+    pairs = [(run.hidden, model.hidden)]
+    for attention in model.attentions[:1]:
+        pairs += [(run.heads, attention.heads), (run.kv_heads, attention.kv_heads)]
     return all(stated in (None, own) for stated, own in pairs)
 
 

@@ -22,7 +22,8 @@ class Stack:
     """Training software and its documented defaults; ``data/stacks.toml`` says what each field means.
 
     ``source`` says where the defaults are from; ``gradient_bytes`` is keyed by precision, other precisions
-    have 4.
+    have 4.  ``flops_stated`` says whether the counting of FLOPs is the software's own, not taken from one that it is
+    like.
     """
 
     name: str
@@ -32,7 +33,6 @@ class Stack:
     attention: AttentionKernel
     dropout: bool
     recompute: Literal["none", "selective", "full", "fit"]
-    selective: Literal["norms", "half"]
     zero: int
     sequence_parallel: bool
     overlap_tensor: TensorOverlap
@@ -45,6 +45,7 @@ class Stack:
     micro_batch: Literal["of", "stages"]
     reshard: bool
     flops: Literal["full", "causal"]
+    flops_stated: bool
     memory: Literal["allocated", "reserved"]
     pattern: str = ""
     sharded_by: str = ""
@@ -55,7 +56,13 @@ def stacks() -> Mapping[str, Stack]:
     """All stacks by name, in the order in which they are recognised."""
     text = files("weft.validation").joinpath("data", "stacks.toml").read_text(encoding="utf-8")
     raw = tomllib.loads(text)
-    return {name: Stack(name=name, **_whole(raw, name)) for name in raw}
+    return {name: Stack(name=name, flops_stated=_states(raw, name, "flops"), **_whole(raw, name)) for name in raw}
+
+
+def _states(raw: Mapping[str, dict[str, Any]], name: str, key: str) -> bool:
+    """Whether a stack, or an older or newer one of the same name, gives a value itself."""
+    base = raw[name].get("like", "")
+    return key in raw[name] or (base.split("-")[0] == name.split("-")[0] and _states(raw, base, key))
 
 
 def _whole(raw: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def _whole(raw: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
 def recognise(run: Run) -> Stack:
     """The stack that the words of a run name; ``unknown`` where none does."""
     known = stacks()
-    places = (f"{run.source}; {run.family}", run.notes, f"{run.source_url} {run.model}")
+    places = (f"{run.source}; {run.family}; on {run.gpu}", run.notes, f"{run.source_url} {run.model}")
     stack = next((found for place in places if (found := _named(place))), known[UNKNOWN])
     return known[stack.sharded_by] if run.zero == 3 and stack.sharded_by else stack
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from weft.layout.table import Floats
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
 from weft.results import Result
+from weft.validation.causes import Cause, causes
 from weft.validation.choice import Choice, choices
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Predictions
@@ -67,7 +69,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why so many runs of a family were skipped."""
+    """Why so many runs of a family were skipped, or are in doubt."""
 
     family: str
     reason: str
@@ -79,7 +81,8 @@ class Validation(Result):
     """Predictions against measured runs.
 
     ``headline`` is the mean over families of their mean absolute error; ``pooled`` counts every run alike;
-    ``choices`` are those of the families that measured some job in several layouts.
+    ``choices`` are those of the families that measured some job in several layouts; ``causes`` are errors by what
+    runs have in common; ``reasons`` say why rows were skipped, ``warnings`` which measured times are in doubt.
     """
 
     SCHEMA = "weft.validate/1"
@@ -93,8 +96,10 @@ class Validation(Result):
     pooled: Errors
     families: tuple[Errors, ...]
     choices: tuple[Choice, ...]
+    causes: tuple[Cause, ...]
     rows: tuple[Outcome | Skipped, ...]
     reasons: tuple[Reason, ...]
+    warnings: tuple[Reason, ...]
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -124,7 +129,9 @@ class Validation(Result):
             "overall": overall,
             "families": [asdict(one) for one in self.families],
             "choices": [asdict(one) for one in self.choices],
+            "causes": [asdict(one) for one in self.causes],
             "skipped": [asdict(one) for one in self.reasons],
+            "warnings": [asdict(one) for one in self.warnings],
             "runs": self.to_dicts(),
         }
 
@@ -153,8 +160,14 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
         pooled=_errors("all runs", judged),
         families=families,
         choices=choices((one.prepared, one.predicted_s) for one in judged if isinstance(one, Outcome)),
+        causes=causes((one.prepared, one.error) for one in judged if isinstance(one, Outcome)),
         rows=judged,
-        reasons=_reasons(judged),
+        reasons=_counted((row.family, row.reason) for row in judged if isinstance(row, Skipped)),
+        warnings=_counted(
+            (row.prepared.run.family, row.prepared.warning)
+            for row in judged
+            if isinstance(row, Outcome) and row.prepared.warning
+        ),
     )
 
 
@@ -241,9 +254,7 @@ def _order(found: Sequence[Outcome]) -> float | None:
     return spearman(measured, predicted)
 
 
-def _reasons(rows: Sequence[Outcome | Skipped]) -> tuple[Reason, ...]:
-    counts: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if isinstance(row, Skipped):
-            counts[row.family, row.reason] = counts.get((row.family, row.reason), 0) + 1
+def _counted(told: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
+    """How many rows of each family have which reason."""
+    counts = Counter(told)
     return tuple(Reason(family=family, reason=why, runs=n) for (family, why), n in sorted(counts.items()))

@@ -9,22 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
 from weft.verbs.options import Options, given_options, option, verb
+from weft.verbs.shared import path_of
 from weft.verbs.validate import rows_of
 
 if TYPE_CHECKING:
+    from weft.interop.traces.kernel_times import Traced
     from weft.validation.fit import Fitted
     from weft.verbs.validate import RunSource
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(Options):
-    """What the fit begins with."""
+    """What the fit begins with, or what stands in place of runs."""
 
     start: str | None = option(
         None,
         "Constants to begin with, and to stay near: Weft's own (for runs that are given), or what was known before"
         " any run (for Weft's runs).",
         choices=("shipped", "prior"),
+    )
+    trace: str | None = option(
+        None,
+        "Instead of runs, a trace of torch.profiler with record_shapes=True: times of products and attention.",
+        metavar="FILE",
     )
 
 
@@ -35,8 +42,8 @@ def calibrate(
     *,
     progress: Callable[[str], None] | None = None,
     **given: Any,
-) -> Fitted:
-    """Fit the constants of accelerators and training software to measured runs.
+) -> Fitted | Traced:
+    """Fit the constants of accelerators and training software to measured runs, or read times out of a trace.
 
     >>> import tempfile, weft
     >>> columns = "id,family,model,seq,gpu,gpus,tp,dp,micro_batch,global_batch,precision,iter_s"
@@ -57,6 +64,8 @@ def calibrate(
         BadInput: a file or an option that cannot be used, or no run that tells anything.
     """
     asked = given_options(CalibrateOptions, options, given)
+    if asked.trace is not None:
+        return _traced(asked, runs)
     from weft.cluster.calibration import shipped_tables
     from weft.validation.fit import Fitted, fit, fitted_parameters, prior_tables
     from weft.validation.inputs import Prepared, prepare_all
@@ -77,3 +86,12 @@ def calibrate(
             remedy="give constants with --calibration",
         )
     return Fitted(source=Path(path).name, rows=rows, before=tables, fit=found)
+
+
+def _traced(asked: CalibrateOptions, runs: RunSource | None) -> Traced:
+    if runs is not None or asked.start is not None:
+        other = "RUNS.csv" if runs is not None else "--start"
+        raise BadInput(f"goes without {other}: a trace is not fitted", where="--trace", remedy="leave one out")
+    from weft.interop.traces.kernel_times import read_kernel_times
+
+    return read_kernel_times(path_of(asked.trace, "--trace"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from weft.verbs.shared import (
 
 if TYPE_CHECKING:
     from weft.estimation.report import EstimateReport
+    from weft.simulation.iteration.memory import MemoryTimeline
     from weft.verbs.shared import ClusterSource, JobSource, LayoutSource
 
 USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run FILE | --plan FILE [--rank N]"
@@ -30,7 +32,15 @@ USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run 
 class EstimateOptions(PlannedOptions, RecipeOptions, RunOptions, ConstantsOptions):
     """What is estimated."""
 
-    run: str | None = option(None, "A Megatron-LM, torchtitan or DeepSpeed configuration.", metavar="FILE")
+    run: str | None = option(None, "The configuration of a run (docs/models-and-clusters.md).", metavar="FILE")
+    vocab: int | None = option(
+        None, "Vocabulary of the run's tokenizer, where --run leaves it open.", metavar="N", least=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocab is not None and self.run is None:
+            raise BadInput("says nothing without --run", where="--vocab", remedy="add --run, or drop --vocab")
 
 
 @verb(EstimateOptions)
@@ -67,10 +77,13 @@ def estimate(
         subject = subject_of(model, cluster, asked, asked, verb="estimate", usage=USAGE)
     from weft.estimation import estimate as evaluate
     from weft.estimation import sensitivities
+    from weft.estimation.coverage import coverage
     from weft.estimation.report import EstimateReport
 
     job, where, cut = subject.job, subject.cluster, subject.layout
-    calibration = constants_of(asked, where)
+    calibration = constants_of(asked, where, job)
+    if calibration is not None and (covered := coverage(job, where, cut, calibration)) is not None:
+        job = replace(job, defaults=(*job.defaults, covered))
     found = evaluate(job, where, [cut], calibration)[0]
     return EstimateReport(
         job=job,
@@ -81,29 +94,44 @@ def estimate(
     )
 
 
+def memory_timeline(found: EstimateReport, options: EstimateOptions, stage: int | None = None) -> MemoryTimeline:
+    """What a pipeline stage (the fullest by default) of an estimate allocates over one iteration.
+
+    Raises:
+        BadInput: there is no such stage.
+        Unsupported: the iteration has more blocks and micro-batches than can be listed.
+    """
+    from weft.simulation.iteration.memory import memory_timeline as recorded
+
+    constants = constants_of(options, found.cluster)
+    return recorded(found.job, found.cluster, found.layout, stage=stage, constants=constants)
+
+
 def _from_run(model: JobSource | None, cluster: ClusterSource | None, asked: EstimateOptions, path: str) -> Subject:
     from weft.interop import read_run
     from weft.layout.check import check_layout
-    from weft.model.resolve import complete_job
+    from weft.model.resolve import changed_job, complete_job
 
     if cluster is None:
         raise BadInput("CLUSTER is needed, and MODEL where the run does not state it", where="--run", remedy=USAGE)
-    where = cluster_of(cluster)
-    run = read_run(path, world=where.count)
     stated = _stated_world(path)
-    recipe = replace(
-        asked,
-        batch=asked.batch or run.global_batch,
-        sequence=asked.sequence or run.sequence,
-        precision=asked.precision or run.precision,
-    )
+    if isinstance(cluster, str | os.PathLike) and os.fspath(cluster).endswith(".json") and stated is not None:
+        cluster = f"{os.fspath(cluster)}:{stated}"
+    where = cluster_of(cluster)
+    run = read_run(path, world=where.count, vocab=asked.vocab)
+    stated = _stated_world(path)
+    changes = run.changes() | asked.changes()
     if model is not None:
-        job = job_of(model, recipe)
+        own = job_of(model, RecipeOptions())
+        job = changed_job(own, changes, origin=own.model.name)
     elif run.model is not None:
-        job = complete_job(run.model, None, recipe.changes(), origin=path)
+        job = complete_job(run.model, None, changes, origin=path)
     else:
-        raise BadInput("does not state the model", where=path, remedy=f"name it: {USAGE}")
-    assumed = [*job.defaults, *run.notes]
+        vocab = ", give --vocab N," if "--vocab-size" in run.problem else ""
+        remedy = f"change it{vocab} or name the model: weft estimate MODEL CLUSTER --run FILE"
+        raise BadInput(run.problem, where=path, remedy=remedy)
+    notes = [note for note in run.notes if model is None or run.problem not in note]
+    assumed = [*job.defaults, *notes]
     if stated is not None and stated != where.count:
         assumed.append(f"{path} starts {stated} accelerators; estimated for {where.count}")
     if run.ignored:

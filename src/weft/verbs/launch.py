@@ -13,7 +13,18 @@ if TYPE_CHECKING:
     from weft.layout import Layout
     from weft.model import Job
 
-TOOLS = ("megatron", "torchtitan", "torchtitan-toml", "deepspeed", "nanotron")
+TOOLS = (
+    "megatron",
+    "torchtitan",
+    "torchtitan-toml",
+    "deepspeed",
+    "nanotron",
+    "calculon",
+    "calculon-application",
+    "calculon-system",
+    "simai",
+    "sailor",
+)
 
 
 def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
@@ -22,7 +33,7 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
     Raises:
         NothingFeasible: the tool cannot run the layout; says every reason.
     """
-    from weft.interop.training import deepspeed, megatron, nanotron, torchtitan
+    from weft.interop.training import calculon, deepspeed, megatron, nanotron, sailor, simai, torchtitan
     from weft.interop.training.launchers import NotExpressible
 
     writers: dict[str, Callable[..., Any]] = {
@@ -31,8 +42,34 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
         "torchtitan-toml": torchtitan.toml_arguments,
         "deepspeed": deepspeed.launch_arguments,
         "nanotron": nanotron.launch_arguments,
+        "calculon": calculon.launch_arguments,
+        "calculon-application": calculon.application_arguments,
+        "calculon-system": calculon.system_arguments,
+        "simai": simai.launch_arguments,
+        "sailor": sailor.launch_arguments,
     }
     written: LaunchArguments | NotExpressible = writers[tool](job, cluster, layout)
     if isinstance(written, NotExpressible):
         raise NothingFeasible(f"{written.reason} -- choose another tool, or pin what it can run with --fix")
     return written
+
+
+def arranged_arguments(tool: str, path: str, name: str | None) -> tuple[LaunchArguments, tuple[str, ...]]:
+    """Launch arguments of a job of an arrangement, and what else starting it there needs.
+
+    Raises:
+        BadInput: the file is no arrangement, or no job of it is meant.
+        NothingFeasible: the tool cannot run the layout.
+    """
+    from weft.arrangement.bundle import read_bundle
+    from weft.units import format_seconds
+
+    bundle = read_bundle(path)
+    number = bundle.number(name)
+    job, site = bundle.site.jobs[number], bundle.site
+    arguments = launch_arguments(tool, job.job, bundle.subcluster(number), job.layout)
+    notes = [f"hosts in rank order: {' '.join(site.host_names[host] for host in bundle.choice.hosts[number])}"]
+    notes += [f"environment: {line}" for line in bundle.environments[number].splitlines() if not line.startswith("#")]
+    if bundle.choice.offset_s[number] > 0:
+        notes.append(f"begin the first step {format_seconds(bundle.choice.offset_s[number])} after the other jobs")
+    return arguments, tuple(notes)

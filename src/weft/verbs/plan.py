@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import BadInput
+from weft.errors import BadInput, UnknownName
+from weft.verbs.on_fabric import NetworkOptions, network_of
 from weft.verbs.options import given_options, option, verb
-from weft.verbs.shared import ConstantsOptions, RecipeOptions, RunOptions, cluster_of, constants_of, job_of
+from weft.verbs.shared import ConstantsOptions, RecipeOptions, RunOptions, cluster_of, constants_of, job_of, stack_of
 
 if TYPE_CHECKING:
     from weft.search import Plan, Space
@@ -19,13 +20,17 @@ SPARE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(RecipeOptions, RunOptions, ConstantsOptions):
+class PlanOptions(RecipeOptions, RunOptions, ConstantsOptions, NetworkOptions):
     """What is searched, and how the result is ranked."""
 
-    space: str = option(
-        "standard",
-        "Layouts to try: what Megatron-LM and torchtitan run; also AxoNN's y axis; every switch.",
-        choices=("standard", "4d", "wide"),
+    space: str | None = option(
+        None,
+        "Layouts to try: what Megatron-LM and torchtitan run; also zero-bubble schedules; also AxoNN's y axis; every"
+        " switch (default: the recipe's, else standard).",
+        choices=("standard", "zero-bubble", "4d", "wide"),
+    )
+    order: str = option(
+        "ease", "Rank by time and by what a layout needs to run, or by time alone.", choices=("ease", "time")
     )
     fix: tuple[str, ...] = option((), "Pin a degree or switch, as tp=8 (repeats).", metavar="NAME=VALUE")
     max: tuple[str, ...] = option((), "Bound a degree, as pp=16 (repeats).", metavar="NAME=N")
@@ -61,11 +66,15 @@ def plan(
         BadInput: a name, a file or an option that cannot be used.
     """
     asked = given_options(PlanOptions, options, given)
-    from weft.search import SPACES, distinct, runnable
+    from weft.search import SPACES, STANDARD, distinct, runnable
     from weft.search import plan as search
 
     job, where = job_of(model, asked), cluster_of(cluster)
-    space = _constrain(SPACES[asked.space], where.count, asked)
+    name = asked.space or job.space or STANDARD.name
+    if name not in SPACES:
+        raise UnknownName("space", name, SPACES, where=f"recipe of {job.model.name}")
+    space = _constrain(SPACES[name], where.count, asked)
+    network = network_of(asked, where)
     if asked.runnable:
         space = runnable(space, job.model)
     found = search(
@@ -75,12 +84,17 @@ def plan(
         top=asked.top if asked.variants else SPARE * asked.top,
         per_mesh=not asked.variants,
         memory_margin=_share(asked.memory_margin, "--memory-margin"),
-        constants=constants_of(asked, where),
+        constants=constants_of(asked, where, job),
+        stack=stack_of(asked, job),
+        order=asked.order,
         progress=progress,
     )
     if not found.considered:
         raise BadInput("the constraints exclude every layout", where="--fix and --max", remedy="drop or loosen one")
-    kept = found if asked.variants else distinct(found, asked.top)
+    if network is not None and found.layouts:
+        kept: Plan = network.plan(found, top=asked.top, per_mesh=not asked.variants)
+    else:
+        kept = found if asked.variants else distinct(found, asked.top)
     runs = [asked.training(one, job, where) for one in kept.layouts]
     return replace(kept, runs=tuple(run for run in runs if run is not None))
 

@@ -41,7 +41,12 @@ def read(path: str | os.PathLike[str]) -> Plan | EstimateReport:
     where = os.fspath(path)
     document = _document(path, where)
     schema = _field(document, "schema", where)
-    for kind in (Plan, EstimateReport):
+    plan_kind: type[Plan] = Plan
+    if "proof" in document:
+        from weft.search.network_plan import NetworkPlan  # with compiled kernels
+
+        plan_kind = NetworkPlan
+    for kind in (plan_kind, EstimateReport):
         if schema == kind.SCHEMA:
             return kind.from_dict(document, where=where)
     raise _no_schema(schema, f"{Plan.SCHEMA!r} or {EstimateReport.SCHEMA!r}", where)

@@ -344,7 +344,7 @@ def _workload(
 def _planned_workload(subject: Subject, asked: ScheduleOptions) -> Workload:
     from weft.simulation.workload.planned import job_workload
 
-    constants = constants_of(asked, subject.cluster)
+    constants = constants_of(asked, subject.cluster, subject.job)
     return job_workload(subject.job, subject.cluster, subject.layout, constants=constants)
 
 

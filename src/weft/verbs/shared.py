@@ -31,11 +31,19 @@ class RecipeOptions(Options):
 
     batch: int | None = option(None, "Global batch in sequences.", metavar="N")
     sequence: int | None = option(None, "Sequence length in tokens.", metavar="N")
-    precision: str | None = option(None, "fp32, tf32, fp16, bf16, fp8, mxfp8 or nvfp4.", metavar="P")
+    precision: str | None = option(
+        None, "fp32, tf32, fp16, bf16, fp8, fp8-rowwise, mxfp8, nvfp4 or int8.", metavar="P"
+    )
     attention: str | None = option(
         None, "Attention kernel (default flash, or the recipe's).", choices=("flash", "unfused")
     )
     reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits instead of 32.")
+    read_as: str | None = option(
+        None,
+        "Blocks of a config.json that are not modelled as attention and feed-forward parts: dense-equivalent.",
+        "--as",
+        choices=("dense-equivalent",),
+    )
 
     def changes(self) -> RecipeChanges:
         """What they change of a model's own recipe."""
@@ -54,7 +62,11 @@ class RecipeOptions(Options):
 class CalibrationOptions(Options):
     """Constants of this machine."""
 
-    calibration: str | Calibration | None = option(None, "TOML file of constants for this machine.", metavar="FILE")
+    calibration: str | Calibration | None = option(
+        None,
+        "Constants and measured kernels of this machine: TOML, or a system of SimuMax or Calculon.",
+        metavar="FILE",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +74,9 @@ class ConstantsOptions(CalibrationOptions):
     """Constants of this machine and of the training software."""
 
     stack: str | None = option(
-        None, "Training software whose constants count (default: megatron-core).", metavar="NAME"
+        None,
+        "Training software whose constants and habits count (default: the recipe's, else megatron-core).",
+        metavar="NAME",
     )
 
 
@@ -153,7 +167,7 @@ def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: Reci
         BadInput: the file is no plan, has no layout of that rank, or its layout cannot run the changed job.
     """
     from weft.layout.check import check_layout
-    from weft.model.resolve import RecipeChanges, complete_job
+    from weft.model.resolve import RecipeChanges, changed_job
     from weft.search import Plan
     from weft.verbs.read import read_plan
 
@@ -166,7 +180,7 @@ def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: Reci
         job, cluster, layout = read_plan(origin, rank)
     changes = RecipeChanges() if recipe is None else recipe.changes()
     if changes != RecipeChanges():
-        job = complete_job(job.model, job.recipe, changes, origin=origin)
+        job = changed_job(job, changes, origin=origin)
         check_layout(job, cluster.count, layout)
     return Subject(job=job, cluster=cluster, layout=layout)
 
@@ -178,15 +192,14 @@ def job_of(model: JobSource, recipe: RecipeOptions) -> Job:
         BadInput: no such name or file, or a value out of range.
     """
     from weft.model import Job, Model, resolve_job
-    from weft.model.resolve import RecipeChanges, complete_job
+    from weft.model.resolve import RecipeChanges, changed_job, complete_job
 
     changes = recipe.changes()
     if isinstance(model, Job):
-        changed = changes != RecipeChanges()
-        return complete_job(model.model, model.recipe, changes, origin=model.model.name) if changed else model
+        return changed_job(model, changes, origin=model.model.name) if changes != RecipeChanges() else model
     if isinstance(model, Model):
         return complete_job(model, None, changes, origin=model.name)
-    return resolve_job(path_of(model, "MODEL"), changes)
+    return resolve_job(path_of(model, "MODEL"), changes, stand_in=recipe.read_as is not None)
 
 
 def cluster_of(cluster: ClusterSource) -> Cluster:
@@ -215,25 +228,37 @@ def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
     return found
 
 
-def constants_of(asked: CalibrationOptions, cluster: Cluster) -> Calibration | None:
+def constants_of(asked: CalibrationOptions, cluster: Cluster, job: Job | None = None) -> Calibration | None:
     """The calibration of ``calibration`` on top of the accelerator's and the software's own; None: the shipped one.
 
     Raises:
         UnknownName: no constants are known of the software.
     """
-    stack = asked.stack if isinstance(asked, ConstantsOptions) else None
-    if asked.calibration is None and stack is None:
-        return None
-    from weft.cluster.calibration import USUAL_STACK, Calibration, calibration, read_calibration, stack_names
+    from weft.cluster.calibration import USUAL_STACK, Calibration, calibration, read_calibration
 
-    if stack is not None and stack not in stack_names():
-        raise UnknownName("software", stack, stack_names(), where="--stack")
+    stack = stack_of(asked, job)
+    if asked.calibration is None and stack == USUAL_STACK:
+        return None
     if isinstance(asked.calibration, Calibration):
         return asked.calibration
-    named = (cluster.accelerator.name, stack or USUAL_STACK)
+    named = (cluster.accelerator.name, stack)
     if asked.calibration is None:
         return calibration(*named)
     return read_calibration(path_of(asked.calibration, "--calibration"), *named)
+
+
+def stack_of(asked: CalibrationOptions, job: Job | None) -> str:
+    """The software that is asked for, else that of the job's recipe, else the usual one.
+
+    Raises:
+        UnknownName: no constants are known of the software.
+    """
+    from weft.cluster.calibration import USUAL_STACK, stack_names
+
+    stack = asked.stack if isinstance(asked, ConstantsOptions) else None
+    if stack is not None and stack not in stack_names():
+        raise UnknownName("software", stack, stack_names(), where="--stack")
+    return stack or (job and job.stack) or USUAL_STACK
 
 
 def path_of(value: object, where: str) -> str:

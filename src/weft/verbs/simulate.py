@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from weft.simulation.iteration.report import IterationReport
     from weft.verbs.shared import ClusterSource, JobSource, LayoutSource
 
-USAGE = "weft simulate MODEL CLUSTER --layout tp=8,pp=4 | weft simulate --plan FILE | weft simulate --flows FILE"
+USAGE = (
+    "weft simulate MODEL CLUSTER --layout tp=8,pp=4 | weft simulate --plan FILE | weft simulate --flows FILE"
+    " | weft simulate --arrangement FILE --job NAME"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,10 @@ class SimulateOptions(PlannedOptions, RadixOptions, CalibrationOptions, RecipeOp
     placement: str | Placement | None = option(
         None, "Hosts in rank order, as CSV or a hostfile (default: rank r on accelerator r).", metavar="FILE"
     )
+    arrangement: str | None = option(
+        None, "JSON of weft arrange; takes a job's hosts, routes, cluster and layout.", metavar="FILE"
+    )
+    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
     seed: int = option(0, "Seed of hashed and random paths.")
     full: bool = option(False, "Simulate every flow in time, not equal groups once (small jobs).")
 
@@ -72,13 +79,17 @@ def simulate(
         return _scenario(model, cluster, asked, asked.flows)
     if asked.mode != "fair":
         raise BadInput("--mode goes with --flows only", where="simulate", remedy="drop it")
+    if asked.arrangement is not None:
+        return _arranged(model, cluster, asked, asked.arrangement)
+    if asked.job is not None:
+        raise BadInput("--job needs --arrangement", where="simulate", remedy="add it, or drop --job")
     subject = subject_of(model, cluster, asked, asked, verb="simulate", usage=USAGE)
     from weft.simulation.iteration.report import IterationReport
     from weft.simulation.iteration.simulate import simulate_iteration
     from weft.simulation.routes.traffic import planned_routes
 
     job, where, cut = subject.job, subject.cluster, subject.layout
-    fabric, constants = fabric_of(asked.fabric, where, asked.radix), constants_of(asked, where)
+    fabric, constants = fabric_of(asked.fabric, where, asked.radix), constants_of(asked, where, job)
     placement = placement_of(asked.placement, fabric, cut.world)
     planned = asked.routing == "planned"
     routes = None
@@ -101,6 +112,36 @@ def simulate(
         full=asked.full,
     )
     return IterationReport(job=job, cluster=where, layout=cut, fabric=fabric, result=found)
+
+
+def _arranged(
+    model: JobSource | None, cluster: ClusterSource | None, asked: SimulateOptions, path: str
+) -> IterationReport:
+    """A job alone on the hosts and routes that an arrangement gives it."""
+    own = ("arrangement", "job", "full", "calibration", "seed")
+    beside = [one for one in options_of(SimulateOptions) if one.name not in own]
+    if model is not None or cluster is not None or any(getattr(asked, one.name) != one.default for one in beside):
+        problem = "--arrangement goes with --job, --full, --calibration, --format and -o only"
+        raise BadInput(problem, where="simulate", remedy="drop the rest: they are in the arrangement")
+    from weft.arrangement.bundle import read_bundle
+    from weft.simulation.iteration.report import IterationReport
+    from weft.simulation.iteration.simulate import simulate_iteration
+
+    bundle = read_bundle(path)
+    number = bundle.number(asked.job)
+    site, job = bundle.site, bundle.site.jobs[number]
+    found = simulate_iteration(
+        job.job,
+        site.cluster,
+        job.layout,
+        site.fabric,
+        routing="spray" if bundle.choice.router == "spray" else "ecmp",
+        constants=constants_of(asked, site.cluster, job.job),
+        placement=bundle.placement(number),
+        routes=bundle.routes,
+        full=asked.full,
+    )
+    return IterationReport(job=job.job, cluster=site.cluster, layout=job.layout, fabric=site.fabric, result=found)
 
 
 def _scenario(

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _NUMBERED = re.compile(r"\s*\S+\s+\S+(\s+[0-9]{1,9})?\s*")
 SOURCES = (
-    "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --matrix FILE.cm or --job 'MODEL LAYOUT'"
+    "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --matrix FILE.cm, --job 'MODEL LAYOUT'"
+    " or --arrangement FILE"
 )
 
 
@@ -75,6 +76,9 @@ class JobOptions(CalibrationOptions, NetworkOptions):
 class TrafficOptions(JobOptions):
     """The fabric, what is down, and whose flows cross it."""
 
+    arrangement: str | None = option(
+        None, "JSON of weft arrange: its fabric, and all its jobs where they are.", metavar="FILE"
+    )
     matrix: tuple[str, ...] = option((), "Connection matrix of htsim, SimAI.", metavar="FILE.cm")
     failed_spines: int = option(0, "The last N are down.", metavar="N", least=0)
     failed: tuple[str, ...] = option((), "A switch or a link that is down, by names.", metavar="NODE|A:B")
@@ -197,6 +201,8 @@ def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTra
 
     if asked.job and asked.cluster is None and not asked.plan:
         raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
+    if asked.arrangement is not None:
+        return _arranged(asked, asked.arrangement)
     found = network_of(asked)
     whole = found.fabric
     parts = [*more, *(read_jobs(folder, numbering(whole)) for folder in asked.jobs)]
@@ -208,6 +214,20 @@ def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTra
     if not parts:
         raise BadInput("no traffic is given", where="weft route", remedy=f"add {SOURCES}")
     return failed(whole, asked.failed_spines, asked.failed), merged(parts)
+
+
+def _arranged(asked: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic]:
+    """The fabric and the flows of an arrangement."""
+    from weft.arrangement.bundle import read_bundle
+    from weft.cluster.calibration import calibration
+    from weft.simulation.iteration.contention import reached
+
+    for name in ("plan", "job", "jobs", "generate", "flows", "matrix", "cluster", "fabric"):
+        if getattr(asked, name):
+            raise BadInput(f"--{name} beside --arrangement", where="weft route", remedy="drop one of them")
+    bundle = read_bundle(path)
+    fabric = reached(bundle.site.fabric, calibration(bundle.site.cluster.accelerator.name))
+    return failed(fabric, asked.failed_spines, asked.failed), bundle.flows()
 
 
 def failed(fabric: Fabric, spines: int, names: Sequence[str]) -> Fabric:

@@ -269,7 +269,7 @@ def _request(
         described=described,
         planned_for=planned.name if planned else None,
         assumed=assumed,
-        calibration=constants_of(asked, cluster) if cluster else None,
+        calibration=constants_of(asked, cluster, job) if cluster else None,
         data=asked.data,
         tokenizer=asked.tokenizer,
         steps=asked.steps,

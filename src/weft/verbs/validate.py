@@ -27,7 +27,7 @@ class ValidateOptions(Options):
     """Which runs are predicted, and with which constants."""
 
     family: tuple[str, ...] = option((), "Only this family; may be repeated.", metavar="F")
-    calibration: str | None = option(None, "TOML file of constants, for every accelerator.", metavar="FILE")
+    calibration: str | None = option(None, "Constants and measured kernels, for every accelerator.", metavar="FILE")
 
 
 @verb(ValidateOptions)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import weft
 from weft.errors import BadInput, Unsupported
 from weft.interop.text.settings import flatten
 from weft.interop.training import deepspeed
@@ -147,3 +148,25 @@ def test_secondary_partitions_are_unsupported():
     text = '{"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}'
     with pytest.raises(Unsupported, match="hpZ"):
         deepspeed.read(text, world=16)
+
+
+def test_what_auto_leaves_to_the_script_is_named(tmp_path):
+    """The file that Hugging Face's trainer fills in, beside a model's config.json."""
+    text = {
+        "bf16": {"enabled": "auto"},
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": 2,
+        "zero_optimization": {"stage": 3},
+        "data_types": {"grad_accum_dtype": "bf16"},
+    }
+    run = deepspeed.read(json.dumps(text), world=8)
+    assert (run.precision, run.gradient_bytes, run.global_batch) == (None, 2, 16)
+    assert run.notes[1] == "left to the training script (auto): train_micro_batch_size_per_gpu, bf16.enabled"
+    (tmp_path / "ds.json").write_text(json.dumps(text), encoding="utf-8")
+    shape = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    shape |= {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256}
+    (tmp_path / "config.json").write_text(json.dumps(shape), encoding="utf-8")
+    found = weft.estimate(tmp_path / "config.json", "h100-8", run=str(tmp_path / "ds.json"), batch=32, sequence=4096)
+    assert (found.layout.z, found.job.recipe.global_batch, found.job.recipe.gradient_bytes) == (8, 32, 2)
+    with pytest.raises(BadInput, match=r"does not state the model.*name the model"):
+        weft.estimate(None, "h100-8", run=str(tmp_path / "ds.json"))

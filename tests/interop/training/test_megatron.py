@@ -1,14 +1,16 @@
 """Megatron-LM: argument names, splits, round trips and real command lines."""
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.errors import BadInput
+import weft
+from weft.errors import BadInput, Unsupported
+from weft.interop import read_run
 from weft.interop.training import megatron
 from weft.interop.training.launchers import LaunchArguments, NotExpressible
 from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
@@ -16,6 +18,7 @@ from weft.layout.stages import split_layers
 from weft.model import catalogue
 from weft.model.job import PRECISIONS, Job, Recipe
 from weft.model.megatron_args import read_megatron_job
+from weft.model.resolve import RecipeChanges
 
 TABLE = Path(__file__).with_name("megatron_arguments.txt")
 """Argument names of Megatron-LM's main branch (commit d98e8a64), from its parsers and dataclasses."""
@@ -107,6 +110,51 @@ def test_model_reads_back_equal(name, cluster):
     assert read.runs == model.runs
     padded = -(-model.vocab // 128) * 128
     assert (read.vocab, read.positions, read.tied_embeddings) == (padded, model.positions, model.tied_embeddings)
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue.names() if catalogue.load(name).model.rope])
+def test_rotary_positions_read_back(name, cluster):
+    model = catalogue.load(name).model
+    written = megatron.launch_arguments(
+        Job(model=model, recipe=Recipe(global_batch=8, sequence=1024)), cluster, Layout()
+    )
+    if isinstance(written, NotExpressible):
+        assert model.state_spaces or any(attention.chunked or attention.gated for attention in model.attentions)
+        return
+    assert f"--rotary-base {model.rope.base:.0f}" in written.text
+    assert read_megatron_job(written.text).model.rope == model.rope
+
+
+@given(
+    layout=layouts,
+    name=st.sampled_from(("llama-3.1-8b", "deepseek-v2-lite", "qwen3-30b-a3b", "gpt-oss-20b", "gpt-3-175b")),
+    precision=st.sampled_from(("fp16", "bf16", "fp8", "mxfp8", "nvfp4")),
+    attention=st.sampled_from(("flash", "unfused")),
+    dropout=st.booleans(),
+    narrow=st.booleans(),
+)
+def test_a_launch_file_reads_back_as_the_whole_plan(layout, name, precision, attention, dropout, narrow, cluster):
+    """Layout, shape and every field of the recipe; the vocabulary as Megatron-LM pads it."""
+    model = catalogue.load(name).model
+    recipe = Recipe(
+        global_batch=4 * layout.micro_batch * layout.data_parallel,
+        sequence=2048,
+        precision=precision,
+        attention=attention,
+        dropout=dropout,
+        gradient_bytes=2 if narrow else 4,
+    )
+    written = megatron.launch_arguments(Job(model=model, recipe=recipe), cluster, layout)
+    if isinstance(written, NotExpressible):
+        return
+    run = megatron.read(written.text)
+    assert run.changes() == RecipeChanges(**{field.name: getattr(recipe, field.name) for field in fields(Recipe)})
+    moe = any(kind.moe for kind in model.kinds)
+    assert run.layout == canonical(layout, moe=moe)
+    assert run.model.runs == model.runs
+    unit = 128 * layout.x
+    assert run.model.vocab == -(-model.vocab // unit) * unit
+    assert written.written_for in written.text
 
 
 def unrolled(text):
@@ -245,7 +293,7 @@ def test_defaults_of_variables_and_a_tokenizer_vocabulary():
     """
     run = megatron.read(text)
     assert (run.world, run.precision, run.model) == (32, "bf16", None)
-    assert "--vocab-size is missing" in run.notes[0]
+    assert "--vocab-size is not stated" in run.notes[0]
     assert megatron.read(text, vocab=32000).model.vocab == 32000
     with pytest.raises(BadInput, match="number of accelerators"):
         megatron.read("torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain_gpt.py")
@@ -285,3 +333,114 @@ def test_any_text_is_read_or_refused(text, world):
     except BadInput:
         return
     assert run.layout.world == run.world
+
+
+MIXTURE = """#!/bin/bash
+# A mixture of experts, in the style of Megatron-LM's examples.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-"2"}
+CHECKPOINT_PATH=$1
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NNODES
+)
+MODEL_ARGS=(
+    --disable-bias-linear
+    --seq-length 4096
+    --max-position-embeddings 32768
+    --num-layers 32
+    --hidden-size 4096
+    --ffn-hidden-size 14336
+    --num-attention-heads 32
+    --normalization RMSNorm
+    --position-embedding-type rope
+    --swiglu
+    --untie-embeddings-and-output-weights
+    --group-query-attention
+    --num-query-groups 8
+    --rotary-base 1000000
+)
+MOE_ARGS=(--num-experts 8 --moe-router-topk 2)
+TRAINING_ARGS=(
+    --micro-batch-size 1
+    --global-batch-size 256
+    --bf16
+    --grad-reduce-in-bf16
+    --fp8-param-gather
+)
+PARALLEL_ARGS=(
+    --pipeline-model-parallel-size 4   # stages
+    --expert-model-parallel-size 4
+    --use-distributed-optimizer
+)
+LOGGING_ARGS=(
+    --save $CHECKPOINT_PATH \\
+    --tensorboard-dir "${CHECKPOINT_PATH}/tensorboard" \\
+)
+if [ -n "${WANDB_API_KEY}" ]; then
+    LOGGING_ARGS+=(--wandb-project ${WANDB_PROJECT:-"one"})
+fi
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${MODEL_ARGS[@]} ${MOE_ARGS[@]} \\
+    --tokenizer-type Llama2Tokenizer --tokenizer-model $2 \\
+    ${TRAINING_ARGS[@]} ${PARALLEL_ARGS[@]} ${LOGGING_ARGS[@]}
+"""
+
+
+def test_a_script_in_the_style_of_the_examples(tmp_path):
+    path = tmp_path / "train.sh"
+    path.write_text(MIXTURE, encoding="utf-8")
+    run = read_run(path)
+    assert (run.world, run.layout.pipeline, run.layout.expert, run.layout.data) == (16, 4, 4, 4)
+    assert (run.global_batch, run.sequence, run.precision, run.dropout, run.gradient_bytes) == (
+        256,
+        4096,
+        "bf16",
+        True,
+        2,
+    )
+    assert (run.model, run.problem) == (None, "--vocab-size is not stated")
+    assert run.notes[-1] == "change time or memory, and are not modelled: --fp8-param-gather"
+    assert "--wandb-project" not in run.ignored
+    model = catalogue.load("mixtral-8x7b").model
+    whole = read_run(path, vocab=32000).model
+    assert (whole.runs, whole.vocab, whole.rope) == (model.runs, model.vocab, model.rope)
+
+
+def test_the_recipe_of_a_run_counts_in_its_estimate(tmp_path):
+    """Dropout and the width of gradients, also where the model is named; the caller's own wishes go on top."""
+    path = tmp_path / "train.sh"
+    path.write_text(MIXTURE, encoding="utf-8")
+    with pytest.raises(BadInput, match=r"train.sh: --vocab-size is not stated -- change it, give --vocab N, or name"):
+        weft.estimate(None, "h100-16", run=str(path))
+    for found in (
+        weft.estimate(None, "h100-16", run=str(path), vocab=32000),
+        weft.estimate("mixtral-8x7b", "h100-16", run=str(path)),
+    ):
+        assert found.job.model.runs == catalogue.load("mixtral-8x7b").model.runs
+        recipe = found.job.recipe
+        assert (recipe.global_batch, recipe.dropout, recipe.gradient_bytes, recipe.precision) == (256, True, 2, "bf16")
+    mine = weft.estimate("mixtral-8x7b", "h100-16", run=str(path), batch=512, precision="fp8").job.recipe
+    assert (mine.global_batch, mine.precision, mine.gradient_bytes) == (512, "fp8", 2)
+    with pytest.raises(BadInput, match="says nothing without --run"):
+        weft.estimate("mixtral-8x7b", "h100-16", "pp=4", vocab=32000)
+
+
+@pytest.mark.parametrize(
+    "program", ["pretrain_bert.py", "pretrain_t5.py", "examples/multimodal/train.py", "train_vlm.py"]
+)
+def test_other_programs_are_refused(program):
+    with pytest.raises(Unsupported, match=f"{program} trains something else than a decoder"):
+        megatron.read(f"torchrun --nproc-per-node 8 {program} --num-layers 2", world=8)
+
+
+def test_open_values_are_named():
+    text = "torchrun pretrain_gpt.py --num-layers 2 --global-batch-size $GBS --seq-length 64 --micro-batch-size $MBS"
+    with pytest.raises(BadInput, match=r"--micro-batch-size: is not stated: '\$MBS' has no value in the text"):
+        megatron.read(text, world=8)
+    run = megatron.read(text.replace("$MBS", "1"), world=8)
+    assert run.global_batch is None
+    assert "--global-batch-size is not stated ($GBS has no value in the text)" in run.notes
+    assert run.problem == "--hidden-size, --num-attention-heads, --vocab-size are not stated"
+    refused = megatron.read("python pretrain_hybrid.py --hybrid-layer-pattern M-M* --micro-batch-size 1", world=8)
+    assert refused.problem.startswith("--hybrid-layer-pattern changes the model's shape")

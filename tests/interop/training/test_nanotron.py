@@ -32,7 +32,7 @@ layouts = st.builds(
 def scalars(text):
     """Dotted names and texts of block-style YAML with two blanks of indentation."""
     found, path = {}, []
-    for line in text.splitlines():
+    for line in text.splitlines()[1:]:
         plain = line.replace("- ", "  ", 1) if line.lstrip().startswith("- ") else line
         depth = (len(plain) - len(plain.lstrip())) // 2
         name, colon, value = plain.strip().partition(":")

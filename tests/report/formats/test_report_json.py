@@ -12,7 +12,7 @@ from weft.estimation.report import EstimateReport
 from weft.estimation.single import estimate, sensitivities
 from weft.estimation.training import training_run
 from weft.search import SPACES
-from weft.search.ranking import plan
+from weft.search.ranking import Plan, plan
 from weft.verbs.read import read, read_plan
 
 
@@ -94,7 +94,12 @@ def test_plans_read_back_equal(small_plan, starved_plan, tmp_path):
         per_mesh=True,
         top=3,
     )
-    for found in (small_plan, starved_plan, bounded, replace(small_plan, layouts=(best,), runs=(run,))):
+    for found in (
+        small_plan,
+        starved_plan,
+        bounded,
+        replace(small_plan, layouts=(best,), ties=small_plan.ties[:1], runs=(run,)),
+    ):
         path = tmp_path / "plan.json"
         path.write_text(found.to_json(), encoding="utf-8")
         again = read(path)
@@ -174,3 +179,14 @@ def test_one_damaged_value_is_read_or_refused(small_plan, tmp_path, data):
         else:
             message = ""
         assert len(message) < 500
+
+
+def test_plans_without_a_choice_are_read(small_plan):
+    """As written before plans had one."""
+    document = small_plan.to_dict()
+    del document["choice"], document["stack"], document["search"]["order"]
+    for layout in document["layouts"]:
+        del layout["group"], layout["chance"]
+    found = Plan.from_dict(document)
+    assert (found.choice, found.ties, found.order) == (None, (), "time")
+    assert found.layouts == small_plan.layouts

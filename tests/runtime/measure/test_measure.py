@@ -195,7 +195,7 @@ def test_the_files_give_the_measured_times(layout: Layout, with_constants: bool,
     found = describe(measured_of(layout, samples), with_constants=with_constants)
     machine, kept = tmp_path / "machine.toml", tmp_path / "constants.toml"
     machine.write_text(cluster_file(found, constants=str(kept) if with_constants else None))
-    kept.write_text(write_calibration(found.constants, source="a test"))
+    kept.write_text(write_calibration(found.constants, source="a test", measured=found.by_shape()))
     cluster = read_cluster(machine)
     assert cluster == found.cluster
     assert [tier.name for tier in cluster.tiers] == list(measured_axes(layout))

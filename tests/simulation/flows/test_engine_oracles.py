@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
@@ -320,6 +322,56 @@ def test_rates_solved_around_a_change_are_the_same() -> None:
         assert_same(some, full, f"seed {seed}, some local")
         np.testing.assert_array_equal(whole.link_bytes, full.link_bytes)
     assert local > total / 2
+
+
+def crossing(rng: np.random.Generator, hosts: int, spines: int, times: int, sizes: str) -> Case:
+    """Permutations of hosts over a few spines, as the flows of a Clos cross; all begin at 0.
+
+    ``sizes``: all equal, of three kinds, or all different.
+    """
+    source = np.tile(np.arange(hosts), times)
+    target = np.concatenate([rng.permutation(hosts) for _ in range(times)])
+    leaf, spine = hosts // 2, rng.integers(0, spines, len(source))
+    up = 2 * hosts + (source // leaf) * spines + spine
+    down = 2 * hosts + 3 * spines + (target // leaf) * spines + spine
+    routes = Routes(
+        indptr=4 * np.arange(len(source) + 1),
+        links=np.stack([source, up, down, hosts + target], axis=1).ravel(),
+        usage=np.ones(4 * len(source)),
+        latency_s=np.zeros(len(source)),
+    )
+    kinds = {"equal": [3.0], "few": [1.0, 2.0, 5.0]}.get(sizes, rng.uniform(1, 9, len(source)))
+    capacity = np.full(2 * hosts + 6 * spines, 2.0)
+    return Case(capacity, at_once(source, target, rng.choice(kinds, len(source))), routes)
+
+
+SIZES = st.sampled_from(["equal", "few", "mixed"])
+
+
+@given(st.integers(0, 2**31), SIZES, st.sampled_from(MODES))
+def test_flows_that_cross_as_plain(seed: int, sizes: str, mode: Mode) -> None:
+    """Long chains of bottlenecks, and many ties where sizes are equal."""
+    rng = np.random.default_rng(seed)
+    case = crossing(rng, int(rng.integers(2, 7)), int(rng.integers(1, 4)), int(rng.integers(1, 4)), sizes)
+    plain = Plain(case, mode)
+    for local_share in (0.0, 1.0) if mode == "fair" else (0.25,):
+        assert_same(case.run(mode, local_share=local_share), plain, f"{sizes}, {mode}, {local_share}")
+
+
+@given(st.integers(0, 2**31), SIZES, st.booleans())
+def test_rates_solved_around_long_chains_are_the_same(seed: int, sizes: str, weighted: bool) -> None:
+    rng = np.random.default_rng(seed)
+    case = crossing(rng, 24, 8, 6, sizes)
+    if weighted:
+        flows = len(case.traffic)
+        weight, cap = rng.choice([0.5, 1.0, 3.0], flows), np.where(rng.random(flows) < 0.2, 0.1, np.inf)
+        usage = rng.choice([0.25, 1 / 3, 1.0], len(case.routes.links))
+        case = case._replace(
+            traffic=replace(case.traffic, weight=weight, cap_Bps=cap), routes=replace(case.routes, usage=usage)
+        )
+    full, whole = case.run(local_share=0.0), case.run(local_share=1.0)
+    assert whole.local_solutions == whole.solutions
+    assert_same(whole, full, sizes)
 
 
 def test_crowds_as_plain() -> None:

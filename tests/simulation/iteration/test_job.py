@@ -171,6 +171,15 @@ def test_every_flow_in_time_agrees_without_contention(schedule):
     assert exact.iteration_s == pytest.approx(quick.iteration_s, rel=0.02)
 
 
+def test_accelerators_beyond_the_job_belong_to_no_stage():
+    """A pipelined job on part of a fabric takes as long as on a fabric of its own, flow by flow."""
+    layout = Layout(x=4, data=2, pipeline=2, sequence_parallel=True)
+    job, cluster = job_of("llama-3-8b", 4), cluster_of("h100-16")
+    own, larger = (for_cluster("rail-only", cluster_of(name)) for name in ("h100-16", "h100-32"))
+    alone, beside = (simulate_iteration(job, cluster, layout, one, full=True) for one in (own, larger))
+    assert beside.iteration_s == pytest.approx(alone.iteration_s, rel=1e-9)
+
+
 def test_a_scattered_placement_crosses_rails_and_takes_longer():
     placement = RANDOM.permutation(128)
     job, cluster = job_of("llama-3-8b"), cluster_of("h100-128")

@@ -8,7 +8,8 @@ from weft.errors import BadInput
 from weft.layout.schedule import Durations, stepped_s
 from weft.layout.spec import Layout
 from weft.simulation.flows.graph import Graph
-from weft.simulation.iteration.pipeline import PhaseTimes, StepTimes, timed
+from weft.simulation.iteration.pipeline import PhaseTimes, StepTimes
+from weft.simulation.iteration.stepping import timed
 
 NOTHING = StepTimes(reduce_s=0.0, gather_s=0.0, last=1.0, update_s=0.0, tied_s=0.0, host_s=0.0)
 

@@ -230,7 +230,7 @@ def read_kineto(path: str | os.PathLike[str]) -> Workload:
         Unsupported: a collective that is not modelled.
     """
     where = os.fspath(path)
-    events = _events(read_json(path, where=where), where)
+    events = events_of(read_json(path, where=where), where)
     kernels = _kernels(events, where)
     if not kernels:
         raise BadInput("has no kernels of a GPU", where=where, remedy="profile with ProfilerActivity.CUDA")
@@ -263,7 +263,12 @@ class _Piece:
     waits: list[_Piece]
 
 
-def _events(found: Any, where: str) -> list[dict[str, Any]]:
+def events_of(found: Any, where: str) -> list[dict[str, Any]]:
+    """The events of a document of the profiler.
+
+    Raises:
+        BadInput: it is none.
+    """
     events = found.get("traceEvents") if isinstance(found, dict) else found
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise BadInput(

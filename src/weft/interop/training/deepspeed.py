@@ -26,6 +26,7 @@ from weft.layout.spec import AXES, ContextMethod, Layout, Recompute, TensorOverl
 from weft.model.job import Job, Precision
 
 TOOL = "DeepSpeed"
+WRITTEN_FOR = "Written for the settings that DeepSpeed documents in August 2026."
 
 
 def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
@@ -37,6 +38,7 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
     command = f"deepspeed --num_nodes {hosts} --num_gpus {each} train.py --deepspeed_config planned.json"
     return LaunchArguments(
         tool=TOOL,
+        written_for=WRITTEN_FOR,
         text=json.dumps(_configuration(job, layout), indent=2) + "\n",
         file="planned.json",
         command=command,
@@ -165,14 +167,17 @@ def read(text: str, *, where: str = "config.json", world: int | None = None) -> 
     ranks = share_of(world, degrees, where=where) if world is not None else _ranks(s)
     micro, batch = _batches(s, ranks)
     layout = _layout(s, degrees, ranks, micro)
+    notes = ["DeepSpeed's configuration states neither the model nor the sequence length", *_automatic(s)]
     return RunConfiguration(
         tool=TOOL,
         layout=layout,
         world=layout.world,
         global_batch=batch,
         precision=_precision(s),
+        gradient_bytes=_gradient_bytes(s),
+        problem="DeepSpeed's configuration does not state the model",
         ignored=s.ignored,
-        notes=("DeepSpeed's configuration states neither the model nor the sequence length",),
+        notes=tuple(notes),
     )
 
 
@@ -267,7 +272,23 @@ def _shard(s: Settings, ranks: int) -> int:
     return size
 
 
-def _precision(s: Settings) -> Precision:
+def _automatic(s: Settings) -> list[str]:
+    """What "auto" leaves to the training script, as Hugging Face's trainer has it."""
+    names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
+    left = [name for name in (*names, "bf16.enabled", "fp16.enabled") if s.get(name) == "auto"]
+    return [f"left to the training script (auto): {', '.join(left)}"] if left else []
+
+
+def _gradient_bytes(s: Settings) -> int | None:
+    """Width of accumulated gradients, where it is stated."""
+    return {"fp32": 4, "fp16": 2, "bf16": 2}.get(s.word("data_types.grad_accum_dtype", ""))
+
+
+def _precision(s: Settings) -> Precision | None:
+    """None where the training script decides."""
     if s.flag("bf16.enabled") or s.flag("bfloat16.enabled"):
         return "bf16"
-    return "fp16" if s.flag("fp16.enabled") else "fp32"
+    if s.flag("fp16.enabled"):
+        return "fp16"
+    automatic = any(s.get(name) == "auto" for name in ("bf16.enabled", "fp16.enabled"))
+    return None if automatic else "fp32"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from weft.cluster.spec import Cluster
 from weft.layout.spec import Layout
-from weft.model.job import Job, Precision
+from weft.model.job import AttentionKernel, Job, Precision
+from weft.model.resolve import RecipeChanges
 from weft.model.spec import Model
 
 MASTER = '--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-29500}"'
@@ -23,11 +24,13 @@ _RACK_SCALE_HOST = 4
 class LaunchArguments:
     """A configuration that a launcher can run.
 
-    ``text`` is the content of ``file``; ``command`` starts it on every host.  ``notes`` say what the
+    ``written_for`` names the version whose names of settings it uses; it also stands in the text, where the format
+    has comments.  ``text`` is the content of ``file``; ``command`` starts it on every host.  ``notes`` say what the
     launcher does otherwise than planned, or leaves to the user.
     """
 
     tool: str
+    written_for: str
     text: str
     file: str
     command: str
@@ -50,9 +53,9 @@ class NotExpressible:
 class RunConfiguration:
     """A run as its configuration states it.
 
-    ``model``, ``global_batch`` (sequences), ``sequence`` (tokens) and ``precision`` are None where it does
-    not say; ``world`` counts accelerators.  ``ignored`` names settings that were not used, ``notes`` what
-    was assumed.
+    ``model`` and the fields of the recipe (``global_batch`` in sequences, ``sequence`` in tokens, ``precision``,
+    ``attention``, ``dropout``, ``gradient_bytes``) are None where it does not say; ``problem`` says why there is no
+    model.  ``world`` counts accelerators.  ``ignored`` names settings that were not used, ``notes`` what was assumed.
     """
 
     tool: str
@@ -62,8 +65,17 @@ class RunConfiguration:
     global_batch: int | None = None
     sequence: int | None = None
     precision: Precision | None = None
+    attention: AttentionKernel | None = None
+    dropout: bool | None = None
+    gradient_bytes: int | None = None
+    problem: str = "does not state the model"
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def changes(self) -> RecipeChanges:
+        """What it says of the recipe."""
+        names = ("global_batch", "sequence", "precision", "attention", "dropout", "gradient_bytes")
+        return RecipeChanges(**{name: getattr(self, name) for name in names})
 
 
 def micro_batches(job: Job, layout: Layout) -> int:

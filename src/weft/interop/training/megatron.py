@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from weft.cluster.spec import Cluster
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.interop.text.settings import Settings, share_of
 from weft.interop.training.launchers import (
     LaunchArguments,
@@ -25,17 +25,13 @@ from weft.interop.training.launchers import (
 )
 from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.stages import chunk_sizes
+from weft.model._shell import Include
 from weft.model.job import Job, Precision
-from weft.model.megatron_args import (
-    Arguments,
-    attention_kernel,
-    parse_arguments,
-    read_megatron_args,
-    read_megatron_job,
-)
+from weft.model.megatron_args import Arguments, attention_kernel, parse_arguments, read_megatron_args, read_numerics
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model
 
 TOOL = "Megatron-LM"
+WRITTEN_FOR = "Written for Megatron-LM's main branch of August 2026 (commit d98e8a64, Megatron-Core 0.20)."
 PIPELINE_BEFORE_DATA = ("x", "y", "context", "pipeline", "z", "data")
 """The placement that --use-tp-pp-dp-mapping selects; without it, it is that of ``AXES``."""
 
@@ -64,6 +60,7 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
     groups = (
         *_shape(job.model),
         _attention(job.model),
+        [*_positions(job.model), *_windows(job.model)],
         _experts(job.model),
         _training(job, layout),
         [*PRECISION_FLAGS[job.recipe.precision], *_gradients(job)],
@@ -74,9 +71,16 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
     )
     command = f"{torchrun(cluster, layout)} pretrain_gpt.py"
     text = " \\\n  ".join([command, *(" ".join(group) for group in groups if group)])
-    notes = (*_layout_notes(layout), *_model_notes(job.model))
-    text = f"#!/bin/bash\n{_environment(layout)}{text}\n"
-    return LaunchArguments(tool=TOOL, text=text, file="megatron.sh", command="bash megatron.sh", notes=notes)
+    notes = (*_layout_notes(layout), *_model_notes(job.model), *_padding(job.model, layout))
+    text = f"#!/bin/bash\n# {WRITTEN_FOR}\n{_environment(layout)}{text}\n"
+    return LaunchArguments(
+        tool=TOOL, written_for=WRITTEN_FOR, text=text, file="megatron.sh", command="bash megatron.sh", notes=notes
+    )
+
+
+def _padding(model: Model, layout: Layout) -> list[str]:
+    padded = -(-model.vocab // (128 * layout.x)) * 128 * layout.x
+    return [f"Megatron-LM pads the vocabulary of {model.vocab} to {padded}"] if padded != model.vocab else []
 
 
 def sharded_data(layout: Layout) -> bool:
@@ -86,6 +90,12 @@ def sharded_data(layout: Layout) -> bool:
 
 def _reasons(model: Model, layout: Layout) -> list[str]:
     found = []
+    if any(block.state_space or block.branches < 2 for block in model.kinds):
+        found.append("Weft does not write --hybrid-layer-pattern (state-space blocks, blocks of one part)")
+    if any(block.moe and block.moe.latent for block in model.kinds):
+        found.append("Weft does not write --moe-latent-size (experts of projected tokens)")
+    if any(isinstance(one, Attention) and (one.gated or one.chunked) for one in model.attentions):
+        found.append("Weft does not write gated or chunked attention")
     if layout.schedule not in ("1f1b", "interleaved"):
         found.append(f"it has no schedule {layout.schedule}, only 1f1b and interleaved")
     if layout.virtual_stages > 1 and (layout.schedule != "interleaved" or layout.pipeline == 1):
@@ -173,7 +183,7 @@ def _gated(block: Block) -> bool:
 
 
 def _attention(model: Model) -> list[str]:
-    attention = model.kinds[0].attention
+    attention = model.attentions[0]
     flags = [f"--num-attention-heads {attention.heads}"]
     if isinstance(attention, LatentAttention):
         flags.append("--multi-latent-attention")
@@ -183,8 +193,7 @@ def _attention(model: Model) -> list[str]:
         flags += ["--qk-layernorm"] if attention.extra_parameters else []
     else:
         flags += _grouped(model, attention)
-    flags.append(_positions(model))
-    return flags + _windows(model)
+    return flags
 
 
 def _grouped(model: Model, attention: Attention) -> list[str]:
@@ -201,14 +210,31 @@ def _grouped(model: Model, attention: Attention) -> list[str]:
     return flags
 
 
-def _positions(model: Model) -> str:
+def _positions(model: Model) -> list[str]:
     if model.positions:
-        return "--position-embedding-type learned_absolute"
-    return f"--position-embedding-type {'rope' if model.kinds[0].attention.rotary else 'none'}"
+        return ["--position-embedding-type learned_absolute"]
+    if not model.attentions[0].rotary:
+        return ["--position-embedding-type none"]
+    rope = model.rope
+    if rope is None:
+        return ["--position-embedding-type rope"]
+    latent = isinstance(model.attentions[0], LatentAttention)
+    kind = "yarn" if rope.scaling == "yarn" and not latent else "rope"
+    flags = [f"--position-embedding-type {kind}", f"--rotary-base {round(rope.base)}"]
+    flags += [f"--rotary-percent {rope.share:g}"] if rope.share != 1 else []
+    if latent:
+        flags.append(f"--rope-type {'yarn' if rope.scaling == 'yarn' else 'rope'}")
+    if rope.scaling == "yarn":
+        flags.append(f"--rotary-scaling-factor {rope.factor:g}")
+    elif rope.scaling == "llama3":
+        flags.append(f"--use-rope-scaling --rope-scaling-factor {rope.factor:g}")
+    elif rope.scaling == "linear":
+        flags.append(f"--rotary-seq-len-interpolation-factor {round(rope.factor)}")
+    return flags
 
 
 def _windows(model: Model) -> list[str]:
-    windows = [model.kinds[kind].attention.window for kind in model.block_sequence()]
+    windows = [model.attentions[kind].window for kind in model.block_sequence()]
     widest = max((window for window in windows if window is not None), default=None)
     if widest is None:
         return []
@@ -266,9 +292,11 @@ def _model_notes(model: Model) -> list[str]:
         notes.append("blocks with other than two norms need an own layer spec (--spec)")
     if model.embedding_norm or model.embedding_features:
         notes.append("a normed or narrower embedding has no argument")
-    if len({block.attention.window for block in blocks} - {None}) > 1:
+    if len({attention.window for attention in model.attentions} - {None}) > 1:
         notes.append("only one window size can be given; the largest is used")
-    if not model.positions and not blocks[0].attention.rotary:
+    if model.attentions[0].rotary and model.rope is None:
+        notes.append("the base of the rotary positions is not known: set --rotary-base (Megatron-LM's is 10000)")
+    if not model.positions and not model.attentions[0].rotary:
         notes.append("positions other than learned or rotary (ALiBi) have no argument")
     widths = {_expert(block) if block.moe else _dense_width(model) for block in blocks if block.moe}
     if len(widths) > 1:
@@ -389,40 +417,89 @@ def _memory(job: Job, layout: Layout) -> list[str]:
     return flags
 
 
-_QUOTED_DEFAULT = re.compile(r"""\$\{(\w+):?-["']([^"'${}]*)["']\}""")
-"""A variable with a quoted default, whose quotes would end the text around it."""
+_OTHER_PROGRAM = re.compile(r"(bert|t5|biencoder|ict|vision|retro|vlm|mimo|multimodal)[^/]*(?:/[^/]*)?\.py\Z")
+NOT_MODELLED = (
+    "--cpu-offloading-num-layers",
+    "--cuda-graph-impl",
+    "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers",
+    "--defer-embedding-wgrad-compute",
+    "--delay-wgrad-compute",
+    "--distribute-saved-activations",
+    "--enable-cuda-graph",
+    "--exp-avg-dtype",
+    "--exp-avg-sq-dtype",
+    "--external-cuda-graph",
+    "--fp8-param-gather",
+    "--hierarchical-context-parallel-sizes",
+    "--main-params-dtype",
+    "--microbatch-group-size-per-virtual-pipeline-stage",
+    "--moe-expert-capacity-factor",
+    "--moe-pad-expert-input-to-capacity",
+    "--no-overlap-p2p-communication",
+    "--optimizer-offload-fraction",
+    "--overlap-moe-expert-parallel-comm",
+    "--overlap-param-gather-with-optimizer-step",
+    "--rampup-batch-size",
+    "--step-batch-size-schedule",
+)
+"""Flags that a reader should hear of, though no number of the estimate follows them."""
 _TORCHRUN = ("--nnodes", "--nproc-per-node")
 _STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 
 
 def read(
-    text: str, *, where: str = "arguments", world: int | None = None, vocab: int | None = None
+    text: str,
+    *,
+    where: str = "arguments",
+    world: int | None = None,
+    vocab: int | None = None,
+    include: Include | None = None,
 ) -> RunConfiguration:
     """What a Megatron-LM command runs.
 
     ``world`` counts accelerators; without it, torchrun's --nnodes and --nproc-per-node must be in the text.
-    ``vocab`` is the tokenizer's vocabulary, where the command leaves it to the tokenizer.
+    ``vocab`` is the tokenizer's vocabulary, where the command leaves it to the tokenizer.  ``include`` gives the
+    text of files that a script sources.
 
     Raises:
         BadInput: a value that cannot be used, or the number of accelerators is unknown.
+        Unsupported: it trains something else than a decoder.
     """
-    parsed = parse_arguments(_QUOTED_DEFAULT.sub(r"${\1:-\2}", text), where=where)
+    parsed = parse_arguments(text, where=where, include=include)
+    if other := _OTHER_PROGRAM.search(parsed.program):
+        raise Unsupported(
+            f"{parsed.program} trains something else than a decoder ({other[1]})",
+            where=where,
+            remedy="give a script that starts pretrain_gpt.py",
+        )
     settings = Settings(dict(map(_torchrun, parsed.values.items())), where=where)
     flags = Arguments(values=settings, where=where)
-    notes: list[str] = []
+    notes = list(parsed.notes)
     count = world or _world(flags)
-    layout = _layout(flags, count, notes)
-    found = _model(flags, vocab, notes)
+    layout = layout_of(flags, count, notes)
+    found = _recipe(flags, notes) | _model(flags, vocab, notes)
+    notes += not_modelled(flags)
     return RunConfiguration(
-        tool=TOOL,
-        layout=layout,
-        world=count,
-        global_batch=flags.optional_integer("--global-batch-size"),
-        sequence=flags.optional_integer("--seq-length"),
-        ignored=settings.ignored,
-        notes=tuple(notes),
-        **found,
+        tool=TOOL, layout=layout, world=count, ignored=settings.ignored, notes=tuple(notes), **found
     )
+
+
+def _recipe(flags: Arguments, notes: list[str]) -> dict[str, Any]:
+    """The recipe's fields that the command states; what it leaves to a variable is noted."""
+    found: dict[str, Any] = read_numerics(flags) if flags.has("--num-layers") else {}
+    for name, flag in (("global_batch", "--global-batch-size"), ("sequence", "--seq-length")):
+        if "$" in flags.text(flag):
+            notes.append(f"{flag} is not stated ({flags.text(flag)} has no value in the text)")
+        else:
+            found[name] = flags.optional_integer(flag)
+    return found
+
+
+def not_modelled(flags: Arguments) -> list[str]:
+    """Flags that change time or memory in ways that the estimate does not count."""
+    found = [flag for flag in NOT_MODELLED if flags.has(flag)]
+    return [f"change time or memory, and are not modelled: {', '.join(found)}"] if found else []
 
 
 def _torchrun(item: tuple[str, str]) -> tuple[str, str]:
@@ -443,20 +520,21 @@ def _world(flags: Arguments) -> int:
 
 
 def _model(flags: Arguments, vocab: int | None, notes: list[str]) -> dict[str, Any]:
-    """Model and precision, where the command states them; only the model needs the vocabulary."""
-    if not flags.has("--num-layers"):
-        return {}
-    found: dict[str, Any] = {}
+    """The model, or the problem where the command does not state all of it."""
     try:
-        if flags.has("--global-batch-size") and flags.has("--seq-length"):
-            found["precision"] = read_megatron_job(flags, vocab=vocab or 1).recipe.precision
-        found["model"] = read_megatron_args(flags, vocab=vocab)
+        return {"model": read_megatron_args(flags, vocab=vocab)}
     except BadInput as error:
-        notes.append(f"the model is not taken from it: {error}")
-    return found
+        problem = f"{error.where}: {error.what}".removeprefix(f"{flags.where}: ")
+        notes.append(f"the model is not taken from it: {problem}")
+        return {"problem": problem}
 
 
-def _layout(flags: Arguments, world: int, notes: list[str]) -> Layout:
+def layout_of(flags: Arguments, world: int, notes: list[str]) -> Layout:
+    """The layout that arguments give ``world`` accelerators; ``notes`` takes what was assumed.
+
+    Raises:
+        BadInput: a value that cannot be used, or degrees that do not divide the accelerators.
+    """
     degrees = {
         "tensor": flags.integer("--tensor-model-parallel-size", 1),
         "pipeline": flags.integer("--pipeline-model-parallel-size", 1),
@@ -523,10 +601,11 @@ def _recompute(flags: Arguments, virtual: int, notes: list[str]) -> tuple[Recomp
     granularity = flags.text("--recompute-granularity")
     if flags.has("--recompute-activations") or granularity == "selective":
         return _selective(flags, notes), 0
-    if granularity != "full" and not flags.has("--checkpoint-activations"):
+    before_2022 = flags.text("--activations-checkpoint-method")
+    if granularity != "full" and not flags.has("--checkpoint-activations") and not before_2022:
         return Recompute.NONE, 0
-    layers = flags.integer("--recompute-num-layers", 1)
-    if flags.text("--recompute-method") == "block":
+    layers = flags.integer("--recompute-num-layers", flags.integer("--activations-checkpoint-num-layers", 1))
+    if flags.text("--recompute-method", before_2022) == "block":
         return Recompute.FULL, layers * virtual
     if layers > 1:
         notes.append(f"recomputing {layers} layers at a time is taken as one at a time")

@@ -5,7 +5,7 @@ Setting names are those of nanotron's main branch of April 2026 (``nanotron/conf
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from weft.cluster.spec import Cluster
 from weft.interop.text.yaml import write_yaml
@@ -22,6 +22,7 @@ from weft.model.job import Job
 from weft.model.spec import Attention, FeedForward, Model
 
 TOOL = "nanotron"
+WRITTEN_FOR = "Written for nanotron's main branch of April 2026 (commit 2411b022)."
 _TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -33,7 +34,8 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
     start = torchrun(cluster, layout)
     return LaunchArguments(
         tool=TOOL,
-        text=write_yaml(_configuration(job, layout)),
+        written_for=WRITTEN_FOR,
+        text=f"# {WRITTEN_FOR}\n{write_yaml(_configuration(job, layout))}",
         file="planned.yaml",
         command=f"CUDA_DEVICE_MAX_CONNECTIONS=1 {start} run_train.py --config-file planned.yaml",
         notes=tuple(_notes(job, layout)),
@@ -66,10 +68,14 @@ def _shape_reasons(model: Model, layout: Layout) -> list[str]:
     block = model.kinds[0]
     attention, feed_forward = block.attention, block.feed_forward
     if not isinstance(attention, Attention) or not isinstance(feed_forward, FeedForward):
-        return ["latent attention, and experts cut as planned, are not in its models"]
+        return ["state-space blocks, latent attention, and experts cut as planned, are not in its models"]
     found = []
+    if model.rope is not None and model.rope.share != 1:
+        found.append("its heads rotate all of their features")
     if not (feed_forward.gated and attention.rotary) or block.parallel or block.norms != 2 or block.norm_bias:
         found.append("its models are like Llama: RMSNorm, rotary positions and SwiGLU")
+    if attention.gated or attention.chunked or block.state_space:
+        found.append("its attention is neither gated nor chunked, with no state space beside it")
     if attention.heads * attention.head_dim != model.hidden or attention.extra_parameters:
         found.append("its heads share the hidden size without query and key norms")
     if attention.kv_heads < layout.x:
@@ -115,18 +121,18 @@ def _configuration(job: Job, layout: Layout) -> dict[str, Any]:
 def _model(job: Job, layout: Layout) -> dict[str, Any]:
     model = job.model
     block = model.kinds[0]
-    attention, feed_forward = block.attention, block.feed_forward
-    width = feed_forward.intermediate if isinstance(feed_forward, FeedForward) else 0
+    attention, feed_forward = cast(Attention, block.attention), cast(FeedForward, block.feed_forward)
     return {
         "is_qwen2_config": True,
         "hidden_size": model.hidden,
         "num_hidden_layers": model.layers,
         "num_attention_heads": attention.heads,
         "num_key_value_heads": attention.kv_heads,
-        "intermediate_size": width,
+        "intermediate_size": feed_forward.intermediate,
         "vocab_size": model.vocab,
         "max_position_embeddings": job.recipe.sequence,
-        "attention_bias": isinstance(attention, Attention) and attention.qkv_bias,
+        "rope_theta": model.rope.base if model.rope else 10_000.0,
+        "attention_bias": attention.qkv_bias,
         "sliding_window_size": attention.window,
         "tie_word_embeddings": model.tied_embeddings,
         "_attn_implementation": "ring" if layout.context > 1 else "flash_attention_2",
@@ -158,6 +164,10 @@ def _optimizer(job: Job, layout: Layout) -> dict[str, Any]:
 
 def _notes(job: Job, layout: Layout) -> list[str]:
     notes = []
+    if job.model.rope is None:
+        notes.append("the base of the rotary positions is not known: set rope_theta (10000 is written)")
+    elif job.model.rope.scaling != "none":
+        notes.append(f"rotary positions scaled by {job.model.rope.scaling} have no setting")
     if layout.pipeline > 1 and job.model.layers % layout.pipeline:
         notes.append("its stages are balanced by its own cost model of the blocks")
     if layout.x > 1 and layout.overlap_tensor == "full":

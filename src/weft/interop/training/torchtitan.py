@@ -2,17 +2,19 @@
 
 Setting names are those of torchtitan's main branch of August 2026 and of its tag v0.2.2.  z becomes the
 sharding degree and data the replication degree; sharding over ``data`` alone (zero 1 and 2) becomes sharding
-whose weights stay gathered between forward and backward.  ``read`` reads job files back.
+whose weights stay gathered between forward and backward.  ``read`` reads job files back, ``read_recipe`` recipes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from weft.cluster.spec import Cluster
 from weft.documents import parse_toml
 from weft.errors import BadInput
+from weft.interop.text import recipe as recipes
 from weft.interop.text.settings import Settings, flatten, share_of
 from weft.interop.training.launchers import (
     LaunchArguments,
@@ -31,6 +33,8 @@ from weft.model.spec import Model
 
 TOOL = "torchtitan"
 TOML = "torchtitan (TOML)"
+WRITTEN_FOR = "Written for torchtitan's main branch of August 2026 (commit b5bcd76c, after v0.2.2)."
+TOML_WRITTEN_FOR = "Written for torchtitan v0.2.2."
 Form = Literal["recipe", "toml"]
 Value = bool | int | str | list[str]
 _Written = dict[str, Value]
@@ -110,10 +114,12 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
     body.append(f"config.activation_checkpoint = {ac}.Config()" if ac else "config.activation_checkpoint = None")
     body += _registry(flavor, job.recipe.precision)
     command = f"{torchrun(cluster, layout)} -m torchtitan.train --module planned --config planned"
-    lines = [*sorted(line for line in imports if line), "", "", "def planned() -> Trainer.Config:"]
+    lines = [f"# {WRITTEN_FOR}", *sorted(line for line in imports if line), "", "", "def planned() -> Trainer.Config:"]
     lines += [*(f"    {line}" for line in (*body, "return config")), ""]
     notes = _notes(job, layout, flavor)
-    return LaunchArguments(tool=TOOL, text="\n".join(lines), file="planned.py", command=command, notes=notes)
+    return LaunchArguments(
+        tool=TOOL, written_for=WRITTEN_FOR, text="\n".join(lines), file="planned.py", command=command, notes=notes
+    )
 
 
 def toml_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
@@ -128,9 +134,11 @@ def toml_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgument
         "\n".join([f"[{table}]", *(f"{name} = {_toml(value)}" for name, value in settings.items())])
         for table, settings in _toml_tables(job, layout, flavor).items()
     ]
-    text = "\n\n".join(tables) + "\n"
+    text = "\n\n".join([f"# {TOML_WRITTEN_FOR}", *tables]) + "\n"
     notes = _notes(job, layout, flavor)
-    return LaunchArguments(tool=tool, text=text, file="planned.toml", command=command, notes=notes)
+    return LaunchArguments(
+        tool=tool, written_for=TOML_WRITTEN_FOR, text=text, file="planned.toml", command=command, notes=notes
+    )
 
 
 def find_flavor(model: Model) -> Flavor | None:
@@ -309,6 +317,8 @@ def _notes(job: Job, layout: Layout, flavor: Flavor | None) -> tuple[str, ...]:
     notes = []
     if flavor is None:
         notes.append(f"no flavor has the shape of {job.model.name}: add it to a model's registry")
+    elif job.model.rope not in (None, catalogue.load(flavor.model).model.rope):
+        notes.append(f"the flavor {flavor.name} has rotary positions of its own; set the model's in its registry")
     if layout.zero == 1 and layout.z == 1 and layout.data > 1:
         notes.append("gradients are sharded too (zero 2); there is no zero 1")
     if layout.context > 1 and _shard(layout) > 1:
@@ -336,7 +346,7 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
     """
     s = Settings(_tables(text, where), where=where)
     notes: list[str] = []
-    model = _model(s, notes)
+    model, problem = _model(s, notes)
     layout = _layout(s, model, world, notes)
     local = s.integer("training.local_batch_size", 8)
     batch = s.integer("training.global_batch_size", -1, least=-1)
@@ -345,6 +355,7 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
         layout=layout,
         world=layout.world,
         model=model,
+        problem=problem,
         global_batch=batch if batch > 0 else local * layout.data_parallel,
         sequence=s.integer("training.seq_len", 2048),
         precision=_precision(s),
@@ -353,17 +364,108 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
     )
 
 
+def read_recipe(
+    text: str,
+    *,
+    function: str | None = None,
+    where: str = "config_registry.py",
+    path: Path | None = None,
+    world: int | None = None,
+) -> RunConfiguration:
+    """What a recipe runs: a Python function that returns a Trainer.Config, read and never executed.
+
+    ``function`` names it where the file has several; with ``path``, imports from the same package are followed.
+    ``world`` counts accelerators; it is needed where the sharding degree is left out or -1 (all that remain).
+
+    Raises:
+        BadInput: no Python, no such recipe, a value that cannot be used, or the number of accelerators is unknown.
+    """
+    recipe = recipes.read_recipe(
+        recipes.Source(text, path), function, where=where, include=recipes.package_files, opaque=("model_registry",)
+    )
+    s = Settings(_job_file_names(recipe.settings(), where), where=where)
+    notes = [*recipe.notes, *_unread(recipe)]
+    model, problem = _model(s, notes)
+    layout = _layout(s, model, world, notes)
+    return RunConfiguration(
+        tool=TOOL,
+        layout=layout,
+        world=layout.world,
+        model=model,
+        problem=problem,
+        global_batch=_recipe_batch(s, layout),
+        sequence=s.integer("training.max_context_length", 2048),
+        precision=_precision(s),
+        ignored=tuple(name for name in s.ignored if not isinstance(recipe.settings().get(name), recipes.Record)),
+        notes=tuple(notes),
+    )
+
+
+def _unread(recipe: recipes.Recipe) -> list[str]:
+    if recipe.root.name.endswith("Config"):
+        return []
+    return [f"what {recipe.root.name}() sets is not in the text; torchtitan's defaults hold where nothing else is set"]
+
+
+def _job_file_names(settings: dict[str, Any], where: str) -> dict[str, Any]:
+    """A recipe's settings under the names of job files, whose meaning they share."""
+    found = {name: value for name, value in settings.items() if not name.startswith(("model_spec.", "dataloader."))}
+    found |= _spec(found.pop("model_spec", None))
+    if "compile.enable_async_tensor_parallel" in found:
+        found["parallelism.enable_async_tensor_parallel"] = found.pop("compile.enable_async_tensor_parallel")
+    checkpoint = found.get("activation_checkpoint", recipes.Record("SelectiveAC.Config"))
+    modes = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
+    name = checkpoint.name.partition(".")[0] if isinstance(checkpoint, recipes.Record) else "none"
+    found["activation_checkpoint.mode"] = modes.get(name, name)
+    tokens = "training.num_tokens_per_microbatch_per_dp_rank"
+    context, micro = found.get("training.max_context_length", 2048), found.pop(tokens, 16384)
+    if not isinstance(context, int) or not isinstance(micro, int) or context < 1:
+        raise BadInput(
+            f"{micro!r} tokens in sequences of {context!r} are not whole numbers", where=f"{where}: {tokens}"
+        )
+    if micro % context:
+        problem = f"{micro} tokens are no whole number of sequences of {context}"
+        raise BadInput(problem, where=f"{where}: {tokens}", remedy="make it a multiple of max_context_length")
+    found["training.local_batch_size"] = found["parallelism.pipeline_parallel_microbatch_size"] = micro // context
+    return found
+
+
+def _spec(spec: Any) -> dict[str, Any]:
+    """Module, flavor and converters of model_registry(...) or ModelSpec(...)."""
+    if not isinstance(spec, recipes.Record):
+        return {"model.name": "", "model.flavor": ""}
+    flavor = spec.arguments[0] if spec.arguments else spec.fields.get("flavor", "")
+    converters = spec.fields.get("converters")
+    names = [one.name for one in converters if isinstance(one, recipes.Record)] if isinstance(converters, list) else []
+    module = spec.fields.get("module", spec.fields.get("name", ""))
+    return {"model.name": str(module), "model.flavor": str(flavor), "model.converters": names}
+
+
+def _recipe_batch(s: Settings, layout: Layout) -> int | None:
+    """Sequences of an iteration."""
+    tokens = s.integer("training.num_tokens_per_train_step", -1, least=-1)
+    micro_batches = s.integer("parallelism.num_pp_microbatches") if layout.pipeline > 1 else 1
+    if tokens < 0:
+        return layout.micro_batch * micro_batches * layout.data_parallel
+    sequence = s.integer("training.max_context_length", 2048)
+    if tokens % sequence:
+        raise s.bad("training.num_tokens_per_train_step", f"{tokens} tokens are no multiple of {sequence}")
+    return tokens // sequence
+
+
 def _tables(text: str, where: str) -> dict[str, object]:
     return flatten(parse_toml(text, where, remedy="correct the file"))
 
 
-def _model(s: Settings, notes: list[str]) -> Model | None:
+def _model(s: Settings, notes: list[str]) -> tuple[Model | None, str]:
+    """The model, or why it is not taken from the configuration."""
     module, flavor = s.word("model.name", "llama3"), s.word("model.flavor", "debugmodel")
     for known in FLAVORS:
         if (known.module, known.name.lower()) == (module, flavor.lower()):
-            return catalogue.load(known.model).model
-    notes.append(f"the model is not taken from it: torchtitan's {module} {flavor} is not known")
-    return None
+            return catalogue.load(known.model).model, ""
+    problem = f"torchtitan's {module} {flavor} is not known" if flavor else "no flavor of a model is stated"
+    notes.append(f"the model is not taken from it: {problem}")
+    return None, problem
 
 
 def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str]) -> Layout:
@@ -403,7 +505,7 @@ def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str
         virtual_stages=virtual,
         schedule=schedule,
         recompute=recompute,
-        sequence_parallel=x > 1,
+        sequence_parallel=x > 1 and s.flag("parallelism.enable_sequence_parallel", True),
         overlap_tensor=_overlap_tensor(s, x),
         offload_optimizer=s.flag("training.enable_cpu_offload"),
     )
@@ -465,8 +567,9 @@ def _precision(s: Settings) -> Precision:
     converters = s.get("model.converters", [])
     if not isinstance(converters, list) or not all(isinstance(name, str) for name in converters):
         raise s.bad("model.converters", "not a list of names")
-    for precision, converter in CONVERTERS.items():
-        if any(name in (converter, converter.rpartition(".")[2]) for name in converters):
+    for precision in (*CONVERTERS, *_CONVERTERS):
+        known = (CONVERTERS.get(precision, ""), CONVERTERS.get(precision, "").rpartition(".")[2])
+        if any(name in known or name == f"{_CONVERTERS.get(precision)}.Config" for name in converters if name):
             return precision
     width = s.word("training.mixed_precision_param", "bfloat16", "bfloat16", "float32")
     return "bf16" if "bfloat16" in (width, s.word("training.dtype", "float32")) else "fp32"

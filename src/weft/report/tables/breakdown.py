@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.estimation.result import Estimate, Part
     from weft.estimation.single import Sensitivity
     from weft.model.job import Job
+    from weft.simulation.iteration.memory import MemoryTimeline
 
 BAR = 40
 """Widest bar, in characters."""
@@ -51,7 +52,7 @@ def print_defaults(defaults: Sequence[str], console: Console) -> None:
 def print_totals(estimate: Estimate, console: Console) -> None:
     """Print iteration time, rates, and the memory against what an accelerator has."""
     room = estimate.capacity_bytes - estimate.memory_bytes
-    fit = f"fits, {format_bytes(room)} left" if estimate.fits else f"DOES NOT FIT, {format_bytes(-room)} missing"
+    fit = _fit(room)
     lines = (
         f"Iteration {format_seconds(estimate.iteration_s)} ({estimate.provenance}),"
         f" {format_count(estimate.tokens_per_s)} tokens/s",
@@ -60,10 +61,26 @@ def print_totals(estimate: Estimate, console: Console) -> None:
         f" HFU {estimate.hfu:.1%},"
         f" {estimate.model_tflops:.0f} TFLOP/s per accelerator",
         f"Memory {format_bytes(estimate.memory_bytes)} of {format_bytes(estimate.capacity_bytes)}: {fit}",
+        *_host_memory(estimate),
     )
     console.print()
     for line in lines:
         paragraph(console, line)
+
+
+def _fit(room: float) -> str:
+    return f"fits, {format_bytes(room)} left" if room >= 0 else f"DOES NOT FIT, {format_bytes(-room)} missing"
+
+
+def _host_memory(estimate: Estimate) -> tuple[str, ...]:
+    """What is offloaded, where anything is."""
+    if not estimate.host_bytes:
+        return ()
+    used, most = format_bytes(estimate.host_bytes), estimate.host_capacity_bytes
+    if most is None:
+        return (f"Host memory {used} per accelerator, pinned; how much there is, is not known",)
+    fit = _fit(most - estimate.host_bytes)
+    return (f"Host memory {used} of {format_bytes(most)} that an accelerator can pin: {fit}",)
 
 
 def print_time(estimate: Estimate, console: Console, *, title: str = "Time") -> None:
@@ -86,6 +103,17 @@ def print_memory(estimate: Estimate, console: Console) -> None:
     _print_parts(
         parts, estimate.capacity_bytes, [format_bytes(part.value) for part in parts], words.MEMORY_LABELS, console
     )
+
+
+def peak_table(timeline: MemoryTimeline, console: Console) -> None:
+    """Print where a stage's memory peaks, and what is there then."""
+    peak = timeline.peak
+    console.print()
+    text = (
+        f"Peak of stage {timeline.stage}: {format_bytes(peak.total_bytes)} after {format_seconds(peak.time_s)},"
+        f" in {timeline.peak_operator}"
+    )
+    paragraph(console, text)
 
 
 def print_bound(estimate: Estimate, console: Console) -> None:

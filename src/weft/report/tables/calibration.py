@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from weft.interop.traces.kernel_times import Traced
+from weft.report.tables.words import printable
+from weft.units import format_seconds
 from weft.validation.fit import Fitted
 from weft.validation.summary import INDENT, Errors
 
@@ -48,4 +51,21 @@ def calibration_table(found: Fitted, screen: Console) -> None:
         table.add_column(name, justify="right" if name in ("before", "fitted") else "left")
     for row in found.to_dicts():
         table.add_row(row["table"], row["constant"], f"{row['before']:.4g}", f"{row['fitted']:.4g}", row["unit"])
+    screen.print(table)
+
+
+def traced_table(found: Traced, screen: Console) -> None:
+    """The shapes of a trace, the longest in all first."""
+    table = Table(title=f"Kernels of {printable(found.source)}, medians", title_justify="left")
+    for name in ("kernel", "phase", "shape", "precision", "calls", "time", "in all"):
+        table.add_column(name, justify="right" if name in ("calls", "time", "in all") else "left")
+    for row in sorted(found.to_dicts(), key=lambda row: -row["seconds"] * row["calls"]):
+        if row["kind"] == "product":
+            groups = f"{row['groups']:.0f} x " if row["groups"] > 1 else ""
+            shape = f"{groups}({row['m']:.0f} x {row['k']:.0f}) by ({row['k']:.0f} x {row['n']:.0f})"
+        else:
+            heads = f"{row['heads']:.0f}/{row['kv_heads']:.0f} heads of {row['qk_dim']:.0f}/{row['v_dim']:.0f}"
+            shape = f"{row['batch']:.0f} x {row['sequence']:.0f} tokens, {heads}"
+        times = (format_seconds(row["seconds"]), format_seconds(row["seconds"] * row["calls"]))
+        table.add_row(row["kind"], row["phase"], shape, row.get("precision", ""), f"{row['calls']:,}", *times)
     screen.print(table)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from weft.estimation.contrast import WITHIN
 from weft.layout.check import REASONS
 from weft.layout.text import format_layout
 from weft.report.tables import words
@@ -20,6 +21,7 @@ from weft.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
     from weft.search.ranking import Advice, Plan
+    from weft.search.ties import Tie
 
 
 def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
@@ -27,14 +29,17 @@ def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
     print_subject(plan.job, plan.cluster, console)
     print_counts(plan, console)
     if plan.layouts:
-        heading(console, "Fastest layouts that fit")
-        print_ranking(plan.layouts, console)
+        heading(console, _TITLES[plan.order])
+        print_ranking(plan.layouts, console, plan.ties)
         best = plan.layouts[0]
         print_raw(console, f"  Best, to copy: --layout {format_layout(best.layout)}")
         for line in words.trust(best.error):
             paragraph(console, line, indent=2)
-        if best.error is not None and len(plan.layouts) > 1:
-            paragraph(console, words.ties([one.iteration_s for one in plan.layouts]), indent=2)
+        if plan.choice is not None:
+            for line in words.choice(plan.choice, best, [tie.group for tie in plan.ties]):
+                paragraph(console, line, indent=2)
+        if best.error is not None and (line := words.published(plan.job, plan.cluster, best.mfu)):
+            paragraph(console, line, indent=2)
         print_time(best, console, title="Time of the best layout")
         print_memory(best, console)
         print_bound(best, console)
@@ -45,6 +50,9 @@ def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
         print_advice(plan.advice, plan.layouts[0] if plan.layouts else None, console)
 
 
+_TITLES = {"ease": "Layouts that fit, by time and ease", "time": "Layouts that fit, by time"}
+
+
 def print_counts(plan: Plan, console: Console) -> None:
     """Print how many layouts were looked at and how many fit."""
     rejected = plan.considered - plan.evaluated
@@ -53,22 +61,25 @@ def print_counts(plan: Plan, console: Console) -> None:
         f" {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
     )
     paragraph(console, text, hang=9)
+    paragraph(console, f"For:     {words.software(plan.stack, plan.space.name, plan.job)}", hang=9)
 
 
-def print_ranking(estimates: Sequence[Estimate], console: Console) -> None:
-    """Print a table with one layout a line.
+def print_ranking(estimates: Sequence[Estimate], console: Console, ties: Sequence[Tie] = ()) -> None:
+    """Print a table with one layout a line; ``ties`` says how they compare.
 
     Degrees that are 1 in all layouts are left out; what all layouts share otherwise stands below.
     """
     settings = _settings(estimates)
     shared = [column for column in settings if len(estimates) > 1 and len(set(column.cells)) == 1]
     varying = [column for column in settings if column not in shared]
-    print_grid(console, [*_degrees(estimates), *varying, *_results(estimates)])
+    chances = [Column(heading="chance", cells=[f"{tie.chance:.0%}" for tie in ties], drop=0)] if ties else []
+    print_grid(console, [*_degrees(estimates), *varying, *_results(estimates, chances)])
     if shared:
         facts = ", ".join(f"{column.heading} {column.cells[0]}" for column in shared)
         paragraph(console, f"In all of them: {facts}.", indent=2)
     used = {short for short, name in words.DEGREES if any(_degree(one, name) > 1 for one in estimates)}
-    paragraph(console, words.legend(used), indent=2, style="dim")
+    chance = f"; chance: to take at most {WITHIN:.0%} longer than the best" if ties else ""
+    paragraph(console, words.legend(used) + chance, indent=2, style="dim")
 
 
 def _degrees(estimates: Sequence[Estimate]) -> list[Column]:
@@ -90,9 +101,10 @@ def _settings(estimates: Sequence[Estimate]) -> list[Column]:
     ]
 
 
-def _results(estimates: Sequence[Estimate]) -> list[Column]:
+def _results(estimates: Sequence[Estimate], chances: Sequence[Column]) -> list[Column]:
     return [
         Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
+        *chances,
         Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates]),
         Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=6),
         Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates]),

@@ -27,10 +27,30 @@ def validation_table(found: Validation, screen: Console) -> None:
     if found.headline is not None:
         screen.print(f"Mean over families of the mean absolute error: {found.headline:.1%}")
     _farthest(found, screen)
-    if found.reasons:
-        screen.print("\nSkipped", style="bold")
-        for why in found.reasons:
+    for title, reasons in (("Skipped", found.reasons), ("In doubt", found.warnings)):
+        if reasons:
+            screen.print(f"\n{title}", style="bold")
+        for why in reasons:
             screen.print(f"{why.runs:5d}  {why.family}: {why.reason}", markup=False)
+
+
+def cause_table(found: Validation, screen: Console) -> None:
+    """Errors by what runs have in common, the values of each cause together."""
+    table = Table(title="Errors by what runs have in common", title_justify="left")
+    for name in ("cause", "value", "runs", "families", "mean", "bias", "over others"):
+        table.add_column(name, justify="left" if name in ("cause", "value") else "right")
+    shown = ""
+    for one in found.causes:
+        if shown and one.cause != shown:
+            table.add_section()
+        name, shown = ("" if one.cause == shown else one.cause), one.cause
+        shares = (_percent(one.mape), _percent(one.bias, signed=True), _percent(one.excess, signed=True))
+        table.add_row(name, one.value, str(one.runs), str(one.families), *shares)
+    screen.print(table)
+    screen.print(
+        "Every family weighs the same; over others: how much larger the mean error is than that of the same"
+        " families' other runs."
+    )
 
 
 def _farthest(found: Validation, screen: Console) -> None:

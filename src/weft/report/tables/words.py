@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from weft.estimation.trust import COVERED, choice_error
+from weft.estimation.trust import COVERED, Traits, best_published
 from weft.layout.spec import Layout
 from weft.units import format_bytes, format_count, format_seconds
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.estimation.trust import ErrorBar
     from weft.model.job import Job
     from weft.search.ranking import Advice
+    from weft.search.ties import Choice
 
 TIME_LABELS = {
     "forward_s": "forward compute",
@@ -205,17 +206,57 @@ def largest_memory(estimate: Estimate, most: int = 2) -> str:
     return ", ".join(f"{MEMORY_LABELS[part.name]} {format_bytes(part.value)}" for part in parts)
 
 
-def ties(seconds: Sequence[float]) -> str:
-    """Which of the layouts of one job, fastest first, cannot be told apart; nothing where no error is known."""
-    known = choice_error()
-    if known.error is None:
+def choice(found: Choice, first: Estimate, groups: Sequence[int]) -> tuple[str, ...]:
+    """What the order of layouts is worth: the first's chance, which others cannot be told apart from the fastest,
+    and why the first is first."""
+    near = sum(group == 1 for group in groups)
+    told = "the first is apart from the others listed"
+    if near > 1:
+        told = f"{'all' if near == len(groups) else near} of {len(groups)} listed cannot be told apart"
+    proof = f"{found.pairs:,} pairs of {found.jobs} jobs of {found.sources} sources"
+    lines = [
+        f"Choice: with a probability of {found.chance:.0%} the first takes at most {found.within:.0%} longer than the"
+        f" best of {found.candidates}; {told}, by the error between layouts that differ so much ({proof})"
+    ]
+    fastest = found.fastest.layout
+    if fastest != first.layout:
+        slower = first.iteration_s / found.fastest.iteration_s - 1
+        does = f" and does not need {_listed(found.reasons[:3])}" if found.reasons else " and leaves more memory"
+        lines.append(
+            f"First: predicted {slower:.1%} slower than the fastest{does}. The fastest, with a probability of"
+            f" {found.fastest_chance:.0%}: {layout_words(fastest)}, mbs {fastest.micro_batch},"
+            f" {schedule_words(fastest)} (--order time)"
+        )
+    if found.unusual:
+        lines.append(f"Unusual in the first: {_listed(found.unusual)}; it gains more than that counts")
+    return tuple(lines)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words[:-1]) + (" and " if len(words) > 1 else "") + words[-1]
+
+
+def published(job: Job, cluster: Cluster, mfu: float) -> str:
+    """The best measured MFU of such jobs, beside that of an estimate; empty where none is known."""
+    traits, best = Traits.of(job, cluster), best_published(job, cluster)
+    if best is None:
         return ""
-    close = sum(one <= (1.0 + known.error) * seconds[0] for one in seconds)
-    first = "the first is apart from the others listed"
-    if close > 1:
-        first = f"{'all' if close == len(seconds) else 'the first'} {close} listed cannot be told apart"
-    proof = f"({COVERED:.0%} of {known.pairs:,} pairs of {known.sources} sources)"
-    return f"Choice: {first}; between two layouts of one job the error is +-{known.error:.0%} {proof}"
+    beside = "more than" if mfu > best.mfu else "at most"
+    what = f"{traits.kind} models in {job.recipe.precision} on {traits.accelerator}"
+    return (
+        f"MFU {mfu:.1%} is {beside} the best published of {what} of about this size: {best.mfu:.1%}"
+        f" ({best.run}, {best.world:,} accelerators)"
+    )
+
+
+def software(stack: str, space: str, job: Job) -> str:
+    """The software that is planned for, and that of the recipe's authors."""
+    flags = f"--stack {job.stack}" + (f" --space {job.space}" if job.space else "")
+    if not job.stack:
+        return f"{stack} (weft stacks has others)"
+    if (stack, space) == (job.stack, job.space or space):
+        return f"{stack}, that of the recipe's authors; plans for others with --stack, as --stack megatron-core"
+    return f"{stack}; the recipe's authors used {job.stack} ({flags})"
 
 
 def trust(error: ErrorBar | None) -> tuple[str, ...]:

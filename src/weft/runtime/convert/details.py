@@ -78,7 +78,7 @@ def in_words(details: Details, model: Model) -> str:
         f"activation {details.activation or ('silu' if gated else 'gelu')}",
         f"norm epsilon {details.norm_epsilon:g}",
     ]
-    if any(kind.attention.rotary for kind in model.kinds):
+    if any(attention.rotary for attention in model.attentions):
         words.append(f"rotary theta {details.rotary_theta:g}")
     return ", ".join(words)
 

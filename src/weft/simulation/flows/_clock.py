@@ -1,14 +1,16 @@
 """The event loop: all that happens at one instant (completions, capacities, phases, arrivals), then new rates.
 
-The soonest of the many completion times is the top of a wide tree of minima, repaired once per event.
+The soonest of the many completion times is the top of a wide tree of lower bounds of them, mended where they are too
+low once they come to the top.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from weft.simulation.flows._fill import fill_fair, fill_ranked
-from weft.simulation.flows._ripple import LESS, MORE, ripple
+from weft.simulation.flows._fill import fill_fair, share_of
+from weft.simulation.flows._rank import fill_ranked
+from weft.simulation.flows._ripple import ripple
 from weft.simulation.flows._state import (
     ARRIVALS,
     CHANGED,
@@ -18,6 +20,7 @@ from weft.simulation.flows._state import (
     HALTS,
     LIVE,
     LOGGED,
+    NO_LINK,
     READY,
     RIPPLES,
     SEEDS,
@@ -26,53 +29,51 @@ from weft.simulation.flows._state import (
     Net,
     Timeline,
 )
-from weft.solvers._arrays import Records, wide
+from weft.solvers._arrays import Floats, Records, wide
 from weft.solvers._heap import pop, push
 from weft.solvers._jit import jit
 
 
 @jit
-def touch(clock: Timeline, flow: int) -> None:
-    """Note that a flow's completion time has changed."""
-    node = flow >> 4
-    if clock.nodes[node].dirty == 0:
-        clock.nodes[node].dirty = 1
-        clock.nodes[clock.levels[0].queued].queue = node
-        clock.levels[0].queued += 1
+def plan(clock: Timeline, flow: int, end: float) -> None:
+    """Set a flow's completion time."""
+    clock.finish[flow] = end
+    node, level = flow >> 4, 0
+    # A node is at most the least of its children; where it has become less, `soonest_end` mends it.
+    while level < len(clock.levels) - 1 and end < clock.nodes[clock.levels[level] + node]:
+        clock.nodes[clock.levels[level] + node] = end
+        node >>= 4
+        level += 1
 
 
 @jit
-def least(clock: Timeline, level: int, node: int) -> float:
-    """The soonest completion below a node."""
-    best, begin = np.inf, node << 4
-    if level == 0:
-        for leaf in range(begin, min(begin + 16, len(clock.finish))):
-            best = min(best, clock.finish[leaf])
-        return best
-    below, end = clock.levels[level - 1].first, clock.levels[level].first
-    for child in range(below + begin, min(below + begin + 16, end)):
-        best = min(best, clock.nodes[child].soonest)
+def least(values: Floats, first: int, end: int) -> int:
+    """Place of the least of some values."""
+    best = first
+    for at in range(first + 1, end):
+        if values[at] < values[best]:
+            best = at
     return best
 
 
 @jit
-def refresh(clock: Timeline) -> float:
-    """Repair the tree; returns the soonest completion."""
-    nodes, last = clock.nodes, len(clock.levels) - 2
-    # Nodes below this level hold the least of their children; the queue of a level lists those that may not.
-    for level in range(last + 1):
-        first, above = clock.levels[level].first, clock.levels[level + 1].first
-        for queued in range(clock.levels[level].queued):
-            node = nodes[first + queued].queue
-            nodes[first + node].soonest = least(clock, level, node)
-            nodes[first + node].dirty = 0
-            parent = node >> 4
-            if level < last and nodes[above + parent].dirty == 0:
-                nodes[above + parent].dirty = 1
-                nodes[above + clock.levels[level + 1].queued].queue = parent
-                clock.levels[level + 1].queued += 1
-        clock.levels[level].queued = 0
-    return float(nodes[len(nodes) - 1].soonest)
+def soonest_end(clock: Timeline) -> float:
+    """When the next flow completes."""
+    nodes, levels, last = clock.nodes, clock.levels, len(clock.levels) - 2
+    while True:
+        node = 0
+        for level in range(last - 1, -1, -1):
+            first = levels[level]
+            node = least(nodes, first + (node << 4), min(first + (node << 4) + 16, levels[level + 1])) - first
+        first = node << 4
+        soonest = clock.finish[least(clock.finish, first, min(first + 16, len(clock.finish)))]
+        if soonest <= nodes[levels[last]]:
+            return float(soonest)
+        nodes[node] = soonest
+        for level in range(1, last + 1):
+            below, node = levels[level - 1], node >> 4
+            first = below + (node << 4)
+            nodes[levels[level] + node] = nodes[least(nodes, first, min(first + 16, levels[level]))]
 
 
 @jit
@@ -83,7 +84,7 @@ def collect(clock: Timeline, flow_list: Records, latest: float) -> int:
     # In order from the left: leaves left of `node` at its level are listed; a subtree whose least is later than
     # `latest` is passed as a whole.
     while level <= last:
-        if nodes[levels[level].first + node].soonest <= latest:
+        if nodes[levels[level] + node] <= latest:
             if level > 0:
                 level, node = level - 1, node << 4
                 continue
@@ -92,25 +93,27 @@ def collect(clock: Timeline, flow_list: Records, latest: float) -> int:
                     flow_list[found].due = leaf
                     found += 1
         node += 1
-        while level <= last and (node & 15 == 0 or levels[level].first + node >= levels[level + 1].first):
+        while level <= last and (node & 15 == 0 or levels[level] + node >= levels[level + 1]):
             node = ((node - 1) >> 4) + 1
             level += 1
     return found
 
 
-FAIR, SHORTEST = 0, 1
+Sharing = int | None
+FAIR: Sharing = None
+SHORTEST: Sharing = 1
+"""How links are shared.  None has a type of its own, so each is compiled without the code of the other."""
 INSTANT = 1e-13
 """Relative difference of two times that is rounding."""
 
 
 @jit
-def seed(net: Net, link: int, kind: int) -> None:
+def seed(net: Net, link: int) -> None:
     """Note that a link has to be looked at again."""
-    this = net.link_list[link]
-    if this.seeded == 0:
+    if net.link_list[link].seeded == 0:
+        net.link_list[link].seeded = 1
         net.link_list[net.counter[SEEDS]].seed = link
         net.counter[SEEDS] += 1
-    this.seeded = max(this.seeded, kind)
 
 
 @jit
@@ -120,7 +123,7 @@ def make_room(net: Net, link: int) -> None:
     # Old slots are left unused: because rooms double, they are fewer than those of the new room.
     for at in range(this.count):
         old, new = net.slots[this.first + at], net.slots[first + at]
-        new.flow, new.place, new.share = old.flow, old.place, old.share
+        new.flow, new.place = old.flow, old.place
         net.path[new.place].slot = first + at
     this.first, this.room = first, max(2 * this.room, FEW)
     net.counter[TAKEN] += this.room
@@ -130,7 +133,7 @@ def make_room(net: Net, link: int) -> None:
 def join(net: Net, flow: int) -> None:
     """A flow becomes active."""
     this, seat = net.flows[flow], net.counter[LIVE]
-    net.trips[flow].seat, this.level = seat, np.inf
+    net.trips[flow].seat, this.level, this.limit = seat, np.inf, NO_LINK
     net.flow_list[seat].live = flow
     net.counter[LIVE] += 1
     net.counter[COME] += 1
@@ -141,10 +144,26 @@ def join(net: Net, flow: int) -> None:
             make_room(net, number)
         slot = link.first + link.count
         net.slots[slot].flow, net.slots[slot].place = flow, place
-        net.slots[slot].share = net.path[place].share
         net.path[place].slot = slot
         link.count += 1
-        seed(net, number, MORE)
+        link.rising += share_of(net, place)
+        link.open += 1
+        seed(net, number)
+
+
+@jit
+def take_off(net: Net, number: int, share: float, flow: int) -> None:
+    """A link loses a flow."""
+    link, this = net.links[number], net.flows[flow]
+    if link.count == 0:
+        link.left, link.rising, link.open, link.full_at = link.capacity, 0.0, 0, np.inf
+    elif this.limit == number:
+        link.rising -= share
+        link.open -= 1
+        if link.open == 0:
+            link.rising, link.full_at = 0.0, np.inf
+    else:
+        link.left += share * this.level
 
 
 @jit
@@ -160,10 +179,11 @@ def leave(net: Net, flow: int) -> None:
         number = wide(net.path[place].link)
         link = net.links[number]
         link.count -= 1
+        take_off(net, number, share_of(net, place), flow)
         free, last_slot = net.slots[net.path[place].slot], net.slots[link.first + link.count]
-        free.flow, free.place, free.share = last_slot.flow, last_slot.place, last_slot.share
+        free.flow, free.place = last_slot.flow, last_slot.place
         net.path[free.place].slot = net.path[place].slot
-        seed(net, number, LESS)
+        seed(net, number)
 
 
 @jit
@@ -204,8 +224,7 @@ def arrive(net: Net, clock: Timeline, flow: int, now: float) -> None:
     trip.rate, trip.since = 0.0, now
     if bare:
         this.level, trip.rate = this.top, this.top * this.weight
-        clock.finish[flow] = now + trip.bytes / trip.rate
-        touch(clock, flow)
+        plan(clock, flow, now + trip.bytes / trip.rate)
 
 
 @jit
@@ -231,7 +250,6 @@ def finish_flows(net: Net, clock: Timeline, now: float, latest: float) -> None:
     for at in range(collect(clock, net.flow_list, latest)):
         flow = net.flow_list[at].due
         clock.finish[flow] = np.inf
-        touch(clock, flow)
         leave(net, flow)
         complete(net, clock, flow, now)
 
@@ -240,11 +258,14 @@ def finish_flows(net: Net, clock: Timeline, now: float, latest: float) -> None:
 def happen(net: Net, clock: Timeline, now: float) -> None:
     """Everything of one instant except new rates."""
     latest, counter = now * (1.0 + INSTANT), net.counter
+    counter[COME] = 0
     finish_flows(net, clock, now, latest)
     while counter[EVENT] < len(clock.events) and clock.events[counter[EVENT]].time <= latest:
         event = clock.events[counter[EVENT]]
-        net.links[event.link].capacity = event.capacity
-        seed(net, event.link, MORE)
+        link = net.links[event.link]
+        link.left += event.capacity - link.capacity
+        link.capacity = event.capacity
+        seed(net, event.link)
         counter[EVENT] += 1
     # A phase may begin and end at once and ready others of this instant: until neither heap has one due.
     while True:
@@ -270,8 +291,7 @@ def apply_changes(net: Net, clock: Timeline, now: float) -> None:
         trip.bytes_left = max(trip.bytes_left - trip.rate * (now - trip.since), 0.0)
         flow.level = flow.fresh
         trip.since, trip.rate = now, flow.weight * flow.fresh
-        clock.finish[number] = now + trip.bytes_left / trip.rate if trip.rate > 0.0 else np.inf
-        touch(clock, number)
+        plan(clock, number, now + trip.bytes_left / trip.rate if trip.rate > 0.0 else np.inf)
 
 
 @jit
@@ -279,7 +299,7 @@ def sample(net: Net, clock: Timeline, link: int, now: float) -> None:
     """Note a link's rate if it is another one now."""
     this, load = net.links[link], 0.0
     for slot in range(this.first, this.first + this.count):
-        load += net.slots[slot].share * net.flows[net.slots[slot].flow].level
+        load += share_of(net, wide(net.slots[slot].place)) * net.flows[net.slots[slot].flow].level
     if this.capacity < np.inf and abs(load - clock.sampled[link]) > INSTANT * max(load, clock.sampled[link]):
         clock.sampled[link] = load
         taken = clock.samples[net.counter[LOGGED]]
@@ -299,12 +319,12 @@ def sample_changes(net: Net, clock: Timeline, now: float) -> None:
 
 
 @jit
-def share(net: Net, clock: Timeline, mode: int, local: float, now: float) -> None:
+def share(net: Net, clock: Timeline, mode: Sharing, local: float, now: float) -> None:
     """New rates and completion times, where they change."""
     counter = net.counter
     counter[SOLVES] += 1
     most = int(local * counter[LIVE])
-    if mode == SHORTEST:
+    if mode is not None:
         fill_ranked(net, now)
     elif local > 0.0 and counter[COME] <= most and ripple(net, most):
         counter[RIPPLES] += 1
@@ -315,13 +335,13 @@ def share(net: Net, clock: Timeline, mode: int, local: float, now: float) -> Non
         sample_changes(net, clock, now)
     for at in range(counter[SEEDS]):
         net.link_list[net.link_list[at].seed].seeded = 0
-    counter[SEEDS], counter[COME] = 0, 0
+    counter[SEEDS] = 0
 
 
 @jit
 def soonest_of(net: Net, clock: Timeline) -> float:
     """When something happens next; infinity if nothing does."""
-    counter, soonest = net.counter, refresh(clock)
+    counter, soonest = net.counter, soonest_end(clock)
     if counter[READY] > 0:
         soonest = min(soonest, clock.ready[0].key)
     if counter[ARRIVALS] > 0:
@@ -332,7 +352,7 @@ def soonest_of(net: Net, clock: Timeline) -> float:
 
 
 @jit
-def advance(net: Net, clock: Timeline, mode: int, local: float, until: float) -> bool:
+def advance(net: Net, clock: Timeline, mode: Sharing, local: float, until: float) -> bool:
     """Run on; True when nothing more happens up to a time, or a phase that halts has ended; False when the
     samples have to be taken away first."""
     # No event lies before `now`, rates are those of all active flows, and samples have room for one instant.

@@ -1,28 +1,30 @@
 """Rates of all active flows at once, by progressive filling over the slots of the links.
 
 ``solvers._filling`` fills a problem that is stated once, this a network whose flows come and go (see there);
-``_ripple`` solves again only what a small change reaches.
+``_ripple`` solves again only what a small change reaches, ``_rank`` serves flows by the bytes that they have left.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from weft.simulation.flows._state import CHANGED, EPOCH, LIVE, NO_LINK, RANKED, Net
+from weft.simulation.flows._state import CHANGED, EPOCH, LIVE, NO_LINK, Net
 from weft.solvers._arrays import ZERO, wide
 from weft.solvers._heap import heapify, pop, sink
 from weft.solvers._jit import jit
 
-OPEN, WAITING = -1.0, -2.0
-"""In place of a level: the flow still rises, or its turn has not come."""
+OPEN = -1.0
+"""In place of a level: the flow still rises."""
 SAME = 1e-13
 """Relative difference of two levels that is rounding."""
 EMPTY = 1e-12
 """Share of a link's capacity that is rounding when flows served before have taken the rest."""
-MOVES = 8
-"""Moves per flow after which sorting by insertion gives up."""
-EQUAL = 1e-12
-"""Relative difference of bytes left that counts as none."""
+
+
+@jit
+def share_of(net: Net, place: int) -> float:
+    """What a flow loads a link of its path with at level 1."""
+    return 1.0 if net.even else float(net.share[place])
 
 
 @jit
@@ -32,7 +34,7 @@ def add_up(net: Net, link: int) -> None:
     left, rising = this.capacity, 0.0
     # Differences that `stop` makes one by one round; a sum over all slots is exact to one rounding.
     for slot in range(this.first, this.first + this.count):
-        level, share = net.flows[net.slots[slot].flow].fresh, net.slots[slot].share
+        level, share = net.flows[net.slots[slot].flow].fresh, share_of(net, wide(net.slots[slot].place))
         if level == OPEN:
             rising += share
         elif level > 0.0:
@@ -46,7 +48,7 @@ def stop(net: Net, flow: int, level: float, link: int) -> None:
     this = net.flows[flow]
     this.fresh, this.limit = level, link
     for place in range(this.first, this.end):
-        share, crossed = net.path[place].share, net.links[net.path[place].link]
+        share, crossed = share_of(net, place), net.links[net.path[place].link]
         crossed.left -= share * level
         crossed.rising -= share
         crossed.open -= 1
@@ -75,7 +77,7 @@ def open_flow(net: Net, flow: int, used: int) -> int:
             link.stamp, link.rising, link.open, link.full_at = epoch, 0.0, 0, np.inf
             net.link_list[used].used = number
             used += 1
-        link.rising += net.path[place].share
+        link.rising += share_of(net, place)
         link.open += 1
     return used
 
@@ -141,6 +143,22 @@ def push_top(net: Net, flow: int, size: int) -> int:
 
 
 @jit
+def keep_members(net: Net, used: int) -> None:
+    """Leave links as ``_ripple`` keeps them: their members are the flows that they stopped."""
+    for at in range(used):
+        link = net.links[net.link_list[at].used]
+        link.rising, link.open = 0.0, 0
+    for at in range(net.counter[LIVE]):
+        flow = net.flows[net.flow_list[at].live]
+        for place in range(flow.first, flow.end):
+            if net.path[place].link == flow.limit:
+                link, share = net.links[net.path[place].link], share_of(net, place)
+                link.left += share * flow.fresh
+                link.rising += share
+                link.open += 1
+
+
+@jit
 def fill_fair(net: Net) -> None:
     """Weighted max-min fair levels of all active flows."""
     net.counter[EPOCH] += 1
@@ -150,6 +168,7 @@ def fill_fair(net: Net) -> None:
         flow = net.flow_list[at].live
         used, size = open_flow(net, flow, used), push_top(net, flow, size)
     raise_open(net, first_keys(net, used, size))
+    keep_members(net, used)
     report(net)
 
 
@@ -172,111 +191,3 @@ def report(net: Net) -> None:
             net.flow_list[changed].changed = net.flow_list[at].live
             changed += 1
     net.counter[CHANGED] = changed
-
-
-@jit
-def known_first(net: Net) -> None:
-    """List the active flows in their order so far, then those that have come."""
-    ranks, kept = net.flow_list, 0
-    # Ranks keep their order, those with a completion drop out; `touched` says who is listed.
-    for at in range(net.counter[RANKED]):
-        flow = ranks[at].ranked
-        if np.isnan(net.trips[flow].completion):
-            ranks[kept].ranked = flow
-            kept += 1
-    for at in range(net.counter[LIVE]):
-        flow = ranks[at].live
-        if net.flows[flow].touched == 0:
-            net.flows[flow].touched = 1
-            ranks[kept].ranked = flow
-            kept += 1
-    net.counter[RANKED] = kept
-
-
-@jit
-def mend_order(net: Net, most: int) -> bool:
-    """Sort the ranks, which hardly change between events, by insertion; False after too many moves."""
-    ranks, moves = net.flow_list, 0
-    # The ranks before `at` are sorted; shortest-first order changes by few swaps an event.
-    for at in range(1, net.counter[RANKED]):
-        flow, hole = ranks[at].ranked, at
-        left = net.trips[flow].remaining
-        while hole > 0:
-            before = ranks[hole - 1].ranked
-            other = net.trips[before].remaining
-            if other < left or (other == left and before < flow):
-                break
-            ranks[hole].ranked = before
-            hole -= 1
-        ranks[hole].ranked = flow
-        moves += at - hole
-        if moves > most:
-            return False
-    return True
-
-
-@jit
-def rank(net: Net, now: float) -> None:
-    """List the active flows by bytes left; equals by number."""
-    known_first(net)
-    size, heap, ranks = net.counter[RANKED], net.heap, net.flow_list
-    for at in range(size):
-        trip = net.trips[ranks[at].ranked]
-        net.flows[ranks[at].ranked].fresh = WAITING
-        trip.remaining = max(trip.bytes_left - trip.rate * (now - trip.since), 0.0)
-    if mend_order(net, MOVES * size):
-        return
-    for at in range(size):
-        heap[at].key, heap[at].item = net.trips[ranks[at].ranked].remaining, ranks[at].ranked
-    heapify(heap, size)
-    for at in range(size):
-        ranks[at].ranked = heap[0].item
-        pop(heap, size - at)
-
-
-@jit
-def serve(net: Net, flow: int) -> None:
-    """Give a flow all that is left on its path."""
-    this = net.flows[flow]
-    this.fresh, this.limit = this.top, NO_LINK
-    for place in range(this.first, this.end):
-        number = wide(net.path[place].link)
-        at = net.links[number].left / net.path[place].share
-        if at < this.fresh:
-            this.fresh, this.limit = at, number
-    if this.fresh == 0.0:
-        return
-    for place in range(this.first, this.end):
-        link = net.links[net.path[place].link]
-        left = link.left - net.path[place].share * this.fresh
-        link.left = left if left > EMPTY * link.capacity else 0.0
-
-
-@jit
-def share_equally(net: Net, begin: int, end: int) -> None:
-    """Share what is left fairly among flows of one rank."""
-    net.counter[EPOCH] += 1
-    used, size = ZERO, ZERO
-    for at in range(begin, end):
-        flow = net.flow_list[at].ranked
-        used, size = open_flow(net, flow, used), push_top(net, flow, size)
-    raise_open(net, first_keys(net, used, size))
-
-
-@jit
-def fill_ranked(net: Net, now: float) -> None:
-    """Serve flows by bytes left, the fewest first."""
-    nlive, ranks, begin = net.counter[LIVE], net.flow_list, ZERO
-    free_links(net)
-    rank(net, now)
-    # Flows before `begin` have what they get; `left` is what they leave to flows with more bytes to go.
-    while begin < nlive:
-        end, most = begin + 1, net.trips[ranks[begin].ranked].remaining * (1.0 + EQUAL)
-        while end < nlive and net.trips[ranks[end].ranked].remaining <= most:
-            end += 1
-        if end == begin + 1:
-            serve(net, ranks[begin].ranked)
-        else:
-            share_equally(net, begin, end)
-        begin = end
-    report(net)

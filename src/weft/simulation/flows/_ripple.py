@@ -1,196 +1,233 @@
 """Rates after a small change: only what the change reaches is solved again.
 
-Levels are swept upwards, as in progressive filling.  A link is *stamped* once its load differs, from the
-present level upwards, from what it was; all others still fill at their old level.  A flow is *touched* when
-it rises on a stamped link.  At its old level a touched flow stops as before if an unstamped link holds it;
-if none does, it rises on, and its links are alerted: they are stamped where this can first make a
-difference.
+Levels are swept upwards, as in progressive filling.  Every flow is *presumed* to keep its level until the link
+that holds it fills at another one.  A link knows its *members*, the flows that it holds and those that are open
+(they rise), and what the presumed levels of all others leave: it fills at that room over the members' shares, or
+higher, should others turn out to have less.  Where that level is
+
+- below its old one, it cuts its members and all that are above down to it,
+- above, it opens the flows that it held when the sweep comes to its old level.
+
+So a flow is touched only if its level changes, and a link is looked at only where it may fill.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from weft.simulation.flows._fill import OPEN, SAME, is_new
-from weft.simulation.flows._state import CHANGED, EPOCH, NO_LINK, SEEDS, Net
+from weft.simulation.flows._fill import EMPTY, OPEN, SAME, is_new, share_of
+from weft.simulation.flows._state import CHANGED, COME, EPOCH, LIVE, NO_LINK, OPENED, PENDING, SEEDS, Net
 from weft.solvers._arrays import ZERO, wide
-from weft.solvers._heap import pop, push, sink
+from weft.solvers._heap import pop, push
 from weft.solvers._jit import jit
 
+HIGHEST = 1e300
+"""In place of the level at which a link is full, as long as it is not known."""
 TIE = 1e-12
 """Relative difference of levels that counts as none when it is decided what holds a flow."""
-LESS, MORE = wide(1), wide(2)
-"""A link's load has fallen, or may have grown."""
 
 
 @jit
-def fair_start(net: Net, link: int) -> float:
-    """Level below which a link cannot fill: all its active flows at one level."""
-    this, total = net.links[link], 0.0
-    if net.even:
-        return float(this.capacity / this.count)
-    for slot in range(this.first, this.first + this.count):
-        total += net.slots[slot].share
-    return float(this.capacity / total * (1.0 - TIE))
-
-
-@jit
-def alert(net: Net, size: int, link: int, now: float, kind: int) -> int:
-    """Stamp a link later: where it was full, or, with more load, where its fair share begins."""
-    this, alerted = net.links[link], 2 * net.counter[EPOCH] - 1
-    at = this.full_at
-    if kind == MORE:
-        at = min(at, fair_start(net, link))
-    at = max(at, now)
-    if at == np.inf or (this.stamp == alerted and this.alert_at <= at):
+def put(net: Net, size: int, link: int, at: float) -> int:
+    """Have a link looked at when the sweep comes to a level, unless it will be before."""
+    this, stamp = net.links[link], 2 * net.counter[EPOCH]
+    if this.stamp < stamp:
+        this.stamp, this.look_at = stamp, np.inf
+    if at >= this.look_at:
         return size
-    this.stamp, this.alert_at = alerted, at
-    return push(net.heap, size, at, len(net.links) + link)
+    # A link that held flows has to be looked at even if none is open any more.
+    if this.look_at == np.inf and this.full_at < np.inf:
+        net.counter[PENDING] += 1
+    this.look_at = at
+    return push(net.heap, size, at, link)
 
 
 @jit
-def reach(net: Net, size: int, flow: int) -> int:
-    """Touch a flow: it rises until its old level, or its cap, is looked at."""
+def alert(net: Net, size: int, link: int) -> int:
+    """Have a link looked at where it fills, or where it did."""
+    this = net.links[link]
+    at = this.left / this.rising if this.open > 0 else np.inf
+    return put(net, size, link, min(at, this.full_at))
+
+
+@jit
+def touch(net: Net, flow: int, level: float, link: int) -> None:
+    """Note a flow as one whose level changes."""
     this = net.flows[flow]
-    this.touched, this.fresh = net.counter[EPOCH], OPEN
-    net.flow_list[net.counter[CHANGED]].changed = flow
-    net.counter[CHANGED] += 1
-    at = min(this.level, this.top)
-    return push(net.heap, size, at, 2 * len(net.links) + flow) if at < np.inf else size
-
-
-@jit
-def stamp(net: Net, size: int, link: int, now: float) -> int:
-    """Follow a link's load from a level upwards; touches its flows that still rise there."""
-    epoch, this = net.counter[EPOCH], net.links[link]
-    this.stamp, this.full_at = 2 * epoch, np.inf
-    left, rising, rises = this.capacity, 0.0, 0
-    # Flows that stopped below `now` keep their load; all others rise from here on and are touched.
-    for slot in range(this.first, this.first + this.count):
-        flow, share = net.flows[net.slots[slot].flow], net.slots[slot].share
-        known = flow.touched == epoch
-        level = flow.fresh if known else flow.level
-        if level >= 0.0 and (known or level < now * (1.0 - TIE)):
-            left -= share * level
-            continue
-        rising += share
-        rises += 1
-        if not known:
-            size = reach(net, size, wide(net.slots[slot].flow))
-    this.left, this.rising, this.open = max(left, 0.0), rising, rises
-    if rises > 0 and this.capacity < np.inf:
-        size = push(net.heap, size, max(this.left / rising, now), link)
-    return size
-
-
-@jit
-def settle(net: Net, size: int, flow: int, level: float, link: int, now: float) -> int:
-    """Give a flow its level; alerts its links if that is less than before."""
-    stamped, this = 2 * net.counter[EPOCH], net.flows[flow]
-    less = level < this.level * (1.0 - SAME)
+    if this.touched != net.counter[EPOCH]:
+        this.touched = net.counter[EPOCH]
+        net.flow_list[net.counter[CHANGED]].changed = flow
+        net.counter[CHANGED] += 1
     this.fresh, this.limit = level, link
+
+
+@jit
+def open_flow(net: Net, size: int, flow: int, holder: int) -> int:
+    """Let a flow rise; its holder counts it as a member already."""
+    this = net.flows[flow]
+    touch(net, flow, OPEN, NO_LINK)
+    net.counter[OPENED] += 1
     for place in range(this.first, this.end):
-        number, share = wide(net.path[place].link), net.path[place].share
-        crossed = net.links[number]
-        if crossed.stamp == stamped:
+        number, share = wide(net.path[place].link), share_of(net, place)
+        if number != holder:
+            link = net.links[number]
+            link.left += share * this.level
+            link.rising += share
+            link.open += 1
+            size = alert(net, size, number)
+    return push(net.heap, size, this.top, len(net.links) + flow) if this.top < np.inf else size
+
+
+@jit
+def open_new(net: Net, size: int, flow: int) -> int:
+    """Let a flow rise that has come; it is a member of all its links already."""
+    this = net.flows[flow]
+    touch(net, flow, OPEN, NO_LINK)
+    net.counter[OPENED] += 1
+    return push(net.heap, size, this.top, len(net.links) + flow) if this.top < np.inf else size
+
+
+@jit
+def close(net: Net, flow: int, level: float, link: int) -> None:
+    """Give an open flow its level."""
+    this = net.flows[flow]
+    touch(net, flow, level, link)
+    net.counter[OPENED] -= 1
+    for place in range(this.first, this.end):
+        number, share = wide(net.path[place].link), share_of(net, place)
+        if number != link:
+            crossed = net.links[number]
             crossed.left -= share * level
             crossed.rising -= share
             crossed.open -= 1
-        elif less:
-            size = alert(net, size, number, now, LESS)
-    return size
+            if crossed.open == 0 and crossed.full_at == np.inf and crossed.left < -EMPTY * crossed.capacity:
+                # It is in the heap, and will have to cut flows that are above the level at which it is full.
+                crossed.full_at = HIGHEST
+                net.counter[PENDING] += 1
 
 
 @jit
-def pass_old_level(net: Net, size: int, flow: int, now: float) -> int:
-    """Stop a flow where it stopped before, if that still holds; else let it rise and alert its links."""
-    stamped, this = 2 * net.counter[EPOCH], net.flows[flow]
-    if this.top <= now * (1.0 + TIE):
-        return settle(net, size, flow, this.top, NO_LINK, now)
-    # A link that is full at or below `now`, and whose load is what it was, holds the flow as before.
+def cut(net: Net, size: int, flow: int, level: float, link: int) -> int:
+    """Bring a flow down from its old level; links that others hold at more room are alerted."""
+    this = net.flows[flow]
+    holder, fall = this.limit, this.level - level
+    touch(net, flow, level, link)
     for place in range(this.first, this.end):
-        number = wide(net.path[place].link)
-        link = net.links[number]
-        if link.stamp != stamped and link.full_at <= now * (1.0 + TIE):
-            if link.stamp != stamped - 1:
-                return settle(net, size, flow, this.level, number, now)
-            size = stamp(net, size, number, now)
-    for place in range(this.first, this.end):
-        number = wide(net.path[place].link)
-        if net.links[number].stamp != stamped:
-            size = alert(net, size, number, now, MORE)
-    if this.top < np.inf:
-        size = push(net.heap, size, this.top, 2 * len(net.links) + flow)
-    return size
-
-
-@jit
-def add_up_stamped(net: Net, link: int) -> None:
-    """Sum afresh what flows with a level leave of a link, and the shares of those that rise."""
-    this, epoch = net.links[link], net.counter[EPOCH]
-    left, rising = this.capacity, 0.0
-    for slot in range(this.first, this.first + this.count):
-        flow, share = net.flows[net.slots[slot].flow], net.slots[slot].share
-        level = flow.fresh if flow.touched == epoch else flow.level
-        if level == OPEN:
-            rising += share
+        number, share = wide(net.path[place].link), share_of(net, place)
+        if number == link:
+            continue
+        crossed = net.links[number]
+        if number == holder:
+            crossed.left -= share * level
+            crossed.rising -= share
+            crossed.open -= 1
         else:
-            left -= share * level
-    this.left, this.rising = max(left, 0.0), rising
+            crossed.left += share * fall
+        if crossed.full_at < np.inf:
+            size = alert(net, size, number)
+    return size
 
 
 @jit
-def saturate(net: Net, size: int, link: int, now: float) -> int:
-    """A link is full: its flows stop."""
+def release(net: Net, size: int, link: int) -> int:
+    """Open the flows that a link held: it is not full at their level any more."""
     this = net.links[link]
-    this.full_at = now
+    this.full_at = np.inf
     for slot in range(this.first, this.first + this.count):
         flow = wide(net.slots[slot].flow)
-        if net.flows[flow].touched == net.counter[EPOCH] and net.flows[flow].fresh == OPEN:
-            size = settle(net, size, flow, now, link, now)
+        if net.flows[flow].limit == link:
+            size = open_flow(net, size, flow, link)
+    return alert(net, size, link)
+
+
+@jit
+def fills_at(net: Net, link: int, now: float) -> float:
+    """Level at which a link is full, or a lower bound of it above a level; infinity if it holds no flow there."""
+    this, epoch, high = net.links[link], net.counter[EPOCH], now * (1.0 + TIE)
+    left, rising, stops, room, share_in, members = this.capacity, 0.0, 0, this.capacity, 0.0, 0
+    # Sums over all slots: what was added and taken off one by one has rounded.
+    for slot in range(this.first, this.first + this.count):
+        flow, share = net.flows[net.slots[slot].flow], share_of(net, wide(net.slots[slot].place))
+        presumed = flow.fresh if flow.touched == epoch else flow.level
+        member = presumed == OPEN or flow.limit == link
+        if member:
+            share_in += share
+            members += 1
+        else:
+            room -= share * presumed
+        if member or presumed > high:
+            rising += share
+            stops += 1
+        else:
+            left -= share * presumed
+    level = max(left / rising, now) if stops > 0 else np.inf
+    if level > high:
+        this.left, this.rising, this.open = room, share_in, members
+    else:
+        this.left, this.rising, this.open = left, rising, stops
+    if stops == 0:
+        this.full_at = np.inf
+    return level
+
+
+@jit
+def stop_above(net: Net, size: int, link: int, level: float) -> int:
+    """A link is full at a level: its members stop there, and all flows that are above."""
+    this, epoch = net.links[link], net.counter[EPOCH]
+    this.full_at, this.stamp = level, 2 * epoch + 1
+    for slot in range(this.first, this.first + this.count):
+        number = wide(net.slots[slot].flow)
+        flow = net.flows[number]
+        if flow.touched == epoch:
+            if flow.fresh == OPEN:
+                close(net, number, level, link)
+        elif flow.level > level * (1.0 + TIE) or (flow.limit == link and abs(flow.level - level) > SAME * level):
+            size = cut(net, size, number, level, link)
     return size
 
 
 @jit
-def fills_later(net: Net, size: int, link: int, now: float) -> bool:
-    """Whether the link on top of the heap fills at a higher level than it was put there with; moves it if
-    so."""
-    this, at = net.links[link], net.heap[0].key
-    fresh = max(this.left / this.rising, now)
-    if fresh != at and not net.even:
-        add_up_stamped(net, link)
-        fresh = max(this.left / this.rising, now)
-    if fresh <= at:
-        return False
-    net.heap[0].key = fresh
-    sink(net.heap, size, ZERO)
-    return True
+def look(net: Net, size: int, link: int, now: float) -> int:
+    """Decide about a link whose level has come."""
+    this = net.links[link]
+    if this.full_at < np.inf:
+        net.counter[PENDING] -= 1
+    this.look_at = np.inf
+    if this.open == 0 and this.left >= -EMPTY * this.capacity:
+        this.full_at = np.inf
+        return size
+    level = this.left / this.rising if this.open > 0 else now
+    if level <= now * (1.0 + TIE):
+        level = fills_at(net, link, now)
+    if level <= now * (1.0 + TIE):
+        return stop_above(net, size, link, level)
+    # It fills at a higher level: look at it there, or let its flows go where that is above their own.
+    if this.stamp == 2 * net.counter[EPOCH] and level > this.full_at * (1.0 + TIE):
+        if now >= this.full_at:
+            return release(net, size, link)
+        level = this.full_at
+    return put(net, size, link, level)
 
 
 @jit
 def sweep(net: Net, size: int, most: int) -> bool:
-    """Raise the level through all alerts, old levels and full links; False if too many flows are touched."""
+    """Raise the level until no flow is open and no link has to be looked at; False if too many flows are
+    touched."""
     nlinks, now, counter = len(net.links), 0.0, net.counter
-    # Below `now` every level is final: of touched flows the new one, of all others the old one.  An item is a
-    # link (below nlinks), an alert of one (below 2 nlinks) or the old level or cap of a flow; keys of links are
-    # lower bounds, as in `_fill.raise_open`.
-    while size > 0:
+    # Keys are lower bounds of the level at which a link fills, so below `now` every level is final.
+    while size > 0 and counter[OPENED] + counter[PENDING] > 0:
         if counter[CHANGED] > most:
             return False
         at, what = net.heap[0].key, net.heap[0].item
-        if what < nlinks and net.links[what].open > 0 and fills_later(net, size, what, now):
-            continue
         size = pop(net.heap, size)
-        now = max(now, at)
-        if what >= 2 * nlinks:
-            if net.flows[what - 2 * nlinks].fresh == OPEN:
-                size = pass_old_level(net, size, what - 2 * nlinks, now)
-        elif what >= nlinks:
-            if net.links[what - nlinks].stamp != 2 * counter[EPOCH]:
-                size = stamp(net, size, what - nlinks, now)
-        elif net.links[what].open > 0:
-            size = saturate(net, size, what, now)
-    return True
+        if what >= nlinks:
+            if net.flows[what - nlinks].fresh == OPEN:
+                now = max(now, at)
+                close(net, what - nlinks, at, NO_LINK)
+        elif net.links[what].look_at == at:
+            now = max(now, at)
+            size = look(net, size, what, now)
+    return bool(counter[CHANGED] <= most)
 
 
 @jit
@@ -198,15 +235,20 @@ def ripple(net: Net, most: int) -> bool:
     """New levels around the seeds; False, with nothing decided, if more than ``most`` flows are touched."""
     counter, size, changed = net.counter, ZERO, 0
     counter[EPOCH] += 1
-    counter[CHANGED] = 0
-    # An empty link can be full no more; the others may differ from where they were full, or would be.
+    counter[CHANGED], counter[OPENED], counter[PENDING] = 0, 0, 0
+    # Who has come sits last.
+    for seat in range(counter[LIVE] - counter[COME], counter[LIVE]):
+        flow = wide(net.flow_list[seat].live)
+        if net.flows[flow].level == np.inf:
+            size = open_new(net, size, flow)
     for at in range(counter[SEEDS]):
-        number = net.link_list[at].seed
-        link = net.links[number]
-        if link.count == 0:
-            link.full_at = np.inf
-        else:
-            size = alert(net, size, number, 0.0, net.link_list[number].seeded)
+        link = net.links[net.link_list[at].seed]
+        if link.open == 0 and link.left < -EMPTY * link.capacity:
+            # Less capacity than its load: it is full from some level on.
+            link.full_at = HIGHEST
+            size = put(net, size, net.link_list[at].seed, 0.0)
+        elif link.open > 0:
+            size = alert(net, size, net.link_list[at].seed)
     if not sweep(net, size, most):
         return False
     for at in range(counter[CHANGED]):

@@ -9,7 +9,7 @@ import numpy as np
 from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic
-from weft.simulation.flows._clock import advance
+from weft.simulation.flows._clock import FAIR, SHORTEST, advance
 from weft.simulation.flows._state import (
     EVENT_AT,
     LIVE,
@@ -45,14 +45,15 @@ def simulate(
     """``engine.run`` with numpy and numba at hand; messages count flows from ``first_flow``."""
     capacity = np.asarray(capacity, dtype=np.float64)
     check_inputs(capacity, traffic, routes, events)
-    if MODES[mode] == "shortest-remaining":
+    sharing = SHORTEST if MODES[mode] == "shortest-remaining" else FAIR
+    if sharing is SHORTEST:
         check_distinct_links(routes, len(capacity), first_flow)
     net = new_net(capacity, traffic, routes)
     clock, net.counter[READY] = new_clock(traffic, routes, events, SAMPLES + len(capacity) if sample else 0)
     taken = []
     ended = False
     while not ended:
-        ended = advance(net, clock, mode, float(local), np.inf)
+        ended = advance(net, clock, sharing, float(local), np.inf)
         taken.append(clock.samples[: net.counter[LOGGED]].copy())
         net.counter[LOGGED] = 0
     if net.counter[LIVE] > 0:
@@ -116,7 +117,7 @@ def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], sam
     timed = sorted(events, key=lambda event: (event.time_s, event.link))
     nodes, levels = new_tree(len(traffic))
     clock = Timeline(
-        finish=np.full(len(traffic), np.inf),
+        finish=np.full(max(len(traffic), 1), np.inf),
         nodes=nodes,
         levels=levels,
         phases=phases,

@@ -27,14 +27,19 @@ from weft.solvers._arrays import PAIR, Floats, Ints, Records, wide
     LOGGED,
     COME,
     TAKEN,
-    RANKED,
+    STILL,
+    MOVING,
+    SIDE,
     HALTS,
+    OPENED,
+    PENDING,
     COUNTERS,
-) = range(15)
+) = range(19)
 """Places in ``counter``: active flows; sizes of the heaps of arrivals and of ready phases; flows whose level
 changed; links to look at again; the last stamp given; solutions; local ones; link events done; samples of
-link rates taken; flows that came since the last solution; slots given to links; flows that are in order of
-bytes left; phases that ended and halt the simulation."""
+link rates taken; flows that came since the last solution; slots given to links; flows that stand and that move, in
+order of bytes left, and which half of each list holds them; phases that ended and halt the simulation; flows that
+rise; links that have held flows and wait to be looked at."""
 
 NO_LINK = wide(-1)
 FAN = 16
@@ -44,12 +49,12 @@ FEW = 4
 LINK = np.dtype(
     [
         ("capacity", np.float64),
-        ("left", np.float64),  # capacity that flows with a level leave
-        ("rising", np.float64),  # share of flows without a level yet
-        ("full_at", np.float64),  # level at which it is full; infinity if it is not
-        ("alert_at", np.float64),
-        ("stamp", np.int64),  # twice the stamp that was given last, and 1 less if it is only alerted
-        ("open", np.int32),  # number of flows without a level yet
+        ("left", np.float64),  # capacity that flows leave that are no members
+        ("rising", np.float64),  # share of its members: flows that it holds, or without a level yet
+        ("full_at", np.float64),  # level of the flows that it holds; infinity if it holds none
+        ("look_at", np.float64),  # level at which it is looked at next
+        ("stamp", np.int64),  # twice the number of the solution that used it last, and 1 more once it is full
+        ("open", np.int32),  # number of its members
         ("first", np.int32),  # slots first .. first+count are taken
         ("count", np.int32),
         ("room", np.int32),  # slots that are its own
@@ -85,13 +90,13 @@ TRIP = np.dtype(
     ],
     align=True,
 )
-PLACE = np.dtype([("link", np.int32), ("slot", np.int32), ("share", np.float64)], align=True)
-SLOT = np.dtype([("flow", np.int32), ("place", np.int32), ("share", np.float64)], align=True)
+PLACE = np.dtype([("link", np.int32), ("slot", np.int32)], align=True)
+SLOT = np.dtype([("flow", np.int32), ("place", np.int32)], align=True)
+RANK = np.dtype([("key", np.float64), ("flow", np.int32), ("link", np.int32)], align=True)
+"""Bytes left of a flow, and the link that it waits behind."""
 FLOW_LIST = np.dtype([(name, np.int64) for name in ("live", "changed", "ranked", "due")])
 LINK_LIST = np.dtype([(name, np.int64) for name in ("used", "seed", "seeded")])
-"""Links used in a solution; links to look at again; per link, whether it is one (0, LESS or MORE)."""
-NODE = np.dtype([("soonest", np.float64), ("queue", np.int64), ("dirty", np.int64)])
-LEVEL = np.dtype([("first", np.int64), ("queued", np.int64)])
+"""Links used in a solution; links to look at again; per link, whether it is one."""
 PHASE = np.dtype(
     [
         ("delay", np.float64),
@@ -119,10 +124,14 @@ class Net(NamedTuple):
     trips: Records
     """What changes of a flow when it moves, not when rates are sought."""
     path: Records
+    share: Floats
+    """Of each place; not looked at where all are 1."""
     slots: Records
     flow_list: Records
     link_list: Records
     heap: Records
+    ranks: Records
+    """Flows in order of bytes left: those that stand, twice as many places as flows, then those that move."""
     counter: Ints
     even: bool
     """Every share is 1."""
@@ -132,8 +141,8 @@ class Timeline(NamedTuple):
     """What happens when: a tree of the soonest completions, phases, arrivals and link events."""
 
     finish: Floats
-    nodes: Records
-    levels: Records
+    nodes: Floats
+    levels: Ints
     phases: Records
     flow_order: Ints
     next_phase: Ints
@@ -152,22 +161,25 @@ def new_net(capacity: Floats, traffic: Traffic, routes: Routes) -> Net:
     nlinks, nflows, places = len(capacity), len(traffic), len(routes.links)
     links, flows, trips, path = (blank(nlinks, LINK), blank(nflows, FLOW), blank(nflows, TRIP), blank(places, PLACE))
     links["capacity"], links["full_at"] = capacity, np.inf
+    links["left"] = capacity
     flows["first"], flows["end"] = routes.indptr[:-1], routes.indptr[1:]
     flows["limit"], flows["weight"], flows["top"] = NO_LINK, traffic.weight, traffic.cap_Bps / traffic.weight
     trips["bytes"], trips["bytes_left"], trips["phase"] = traffic.bytes, traffic.bytes, traffic.phase
     trips["latency"], trips["begin"], trips["completion"] = routes.latency_s, np.nan, np.nan
     path["link"] = routes.links
     same = bool(np.all(traffic.weight == 1.0))
-    path["share"] = routes.usage if same else routes.usage * np.repeat(traffic.weight, np.diff(routes.indptr))
+    share = routes.usage if same else routes.usage * np.repeat(traffic.weight, np.diff(routes.indptr))
     return Net(
         links=links,
         flows=flows,
         trips=trips,
         path=path,
+        share=np.ascontiguousarray(share, dtype=np.float64),
         slots=blank(4 * places + FEW * nlinks, SLOT),
         flow_list=blank(nflows, FLOW_LIST),
         link_list=blank(nlinks, LINK_LIST),
-        heap=blank(3 * nlinks + 2 * nflows + 1, PAIR),
+        heap=blank(2 * places + nlinks + 2 * nflows + 1, PAIR),
+        ranks=blank(4 * nflows, RANK),
         counter=np.zeros(COUNTERS, dtype=np.int64),
         even=same and bool(np.all(routes.usage == 1.0)),
     )
@@ -178,13 +190,10 @@ def blank(count: int, dtype: np.dtype[np.void]) -> Records:
     return np.zeros(count, dtype=dtype)
 
 
-def new_tree(leaves: int) -> tuple[Records, Records]:
-    """Nodes and levels of a tree of minima with ``FAN`` children a node; the last level only closes the
-    list."""
+def new_tree(leaves: int) -> tuple[Floats, Ints]:
+    """A tree of minima with ``FAN`` children a node: its nodes, and the first node of each level; the last level only
+    closes the list."""
     sizes = [-(-max(leaves, 1) // FAN)]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // FAN))
-    nodes, levels = blank(sum(sizes), NODE), blank(len(sizes) + 1, LEVEL)
-    nodes["soonest"] = np.inf
-    levels["first"][1:] = np.cumsum(sizes)
-    return nodes, levels
+    return np.full(sum(sizes), np.inf), np.cumsum([0, *sizes])

@@ -7,6 +7,7 @@ called: only one of each is simulated.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,22 +64,38 @@ def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
     """For each flow the one in the first equal set that stands in its place."""
     label = components(routes, len(capacity_Bps))
     order = np.argsort(label, kind="stable")
-    bounds = np.flatnonzero(np.diff(label[order])) + 1
+    sets = np.flatnonzero(np.diff(label[order], prepend=-1))
     twin = np.empty(len(label), dtype=np.int64)
     first: dict[tuple[bytes, ...], Ints] = {}
-    for flows in np.split(order, bounds):
-        twin[flows] = first.setdefault(_signature(capacity_Bps, bytes_, routes.of(flows), flows), flows)
+    for begin, signature in zip(sets.tolist(), _signatures(capacity_Bps, bytes_, routes, order, sets), strict=True):
+        flows = order[begin : begin + len(signature[0]) // label.itemsize]
+        twin[flows] = first.setdefault(signature, flows)
     return twin
 
 
-def _signature(capacity_Bps: Floats, bytes_: Floats, routes: Routes, flows: Ints) -> tuple[bytes, ...]:
-    """What decides the times of a set of flows: links by order of appearance, not by number."""
-    links, appears, inverse = np.unique(routes.links, return_index=True, return_inverse=True)
-    order = np.argsort(appears)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    parts = (routes.indptr, rank[inverse], capacity_Bps[links[order]], routes.usage, bytes_[flows])
-    return tuple(part.tobytes() for part in parts)
+def _signatures(
+    capacity_Bps: Floats, bytes_: Floats, routes: Routes, order: Ints, sets: Ints
+) -> Iterator[tuple[bytes, ...]]:
+    """What decides the times of each set of flows: links by order of appearance in the set, not by number.
+
+    The sets stand behind each other in ``order`` and begin at ``sets``.
+    """
+    sorted_ = routes.of(order)
+    lengths = np.diff(sorted_.indptr)
+    number = np.repeat(np.arange(len(sets)), np.diff(sets, append=len(order)))
+    _, appears, inverse = np.unique(sorted_.links, return_index=True, return_inverse=True)
+    # No two sets share a link, so that the links of a set appear behind those of the sets before it.
+    place = np.argsort(np.argsort(appears))
+    links = sorted_.links[np.sort(appears)]
+    until = np.searchsorted(np.repeat(number, lengths)[np.sort(appears)], np.arange(len(sets) + 1))
+    rank = place[inverse] - np.repeat(until[number], lengths)
+    flows, entries = [*sets.tolist(), len(order)], [*sorted_.indptr[sets].tolist(), len(sorted_.links)]
+    parts = (lengths, bytes_[order]), (rank, sorted_.usage), (capacity_Bps[links],)
+    bounds = flows, entries, until.tolist()
+    for i in range(len(sets)):
+        yield tuple(
+            part[bound[i] : bound[i + 1]].tobytes() for some, bound in zip(parts, bounds, strict=True) for part in some
+        )
 
 
 def _counterparts(routes: Routes, twin: Ints, bottleneck: Ints) -> Ints:

@@ -8,6 +8,8 @@ fabric adds is then a number of seconds per byte, which the closed form takes up
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -19,6 +21,7 @@ from weft.cluster.spec import Cluster
 from weft.collectives.cost import Pattern, link_share
 from weft.collectives.messages.flows import by_domain, expand
 from weft.errors import BadInput, UnknownName
+from weft.fabric.checks import components
 from weft.fabric.paths import MODES, Mode, Paths
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric, Floats, Ints
@@ -124,6 +127,55 @@ class Wires:
         placed.check(layout.world, fabric)
         self.placement = placed.accelerators
         self.in_order = bool((self.placement == np.arange(layout.world)).all())
+        self._extras: dict[tuple[object, ...], float] = {}
+        self._leasts: dict[tuple[object, ...], float] = {}
+
+    def of(self, layout: Layout, routes: FlowRoutes | None = None) -> Wires:
+        """The wires of another layout of as many ranks on the same fabric, with what is known of contention there.
+
+        ``routes`` are those of the other layout.
+        """
+        other = copy(self)
+        other.layout, other.routes = layout, routes
+        return other
+
+    def extra(self, key: Key) -> float:
+        """What the fabric adds to the closed form of a collective, in seconds per byte, as ``contended`` has it.
+
+        Kept by kind and groups, for all layouts that share them.
+        """
+        pattern = self.pattern(key)
+        if pattern not in self._extras:
+            messages = self.messages(key)
+            found = self._everybody(messages) - messages.ideal / messages.calls
+            if self.routes is not None and not self._stays(messages):
+                return found
+            self._extras[pattern] = found
+        return self._extras[pattern]
+
+    def knows(self, key: Key) -> bool:
+        """Whether ``extra`` is kept."""
+        return self.pattern(key) in self._extras
+
+    def least_extra(self, key: Key, cuts: Cuts) -> float:
+        """What no routing can keep the fabric from adding: ``cuts`` have to let through what they let through."""
+        pattern = self.pattern(key)
+        if pattern not in self._leasts:
+            laid, ideal = self._lie(key)
+            passing = sum(cuts.seconds(*step) for step in laid.steps)
+            self._leasts[pattern] = (passing - ideal) / _calls(key)
+        return self._leasts[pattern]
+
+    def pattern(self, key: Key) -> tuple[object, ...]:
+        """What decides the messages of a collective on this fabric."""
+        ranks = rank_groups(self.layout, key[1])
+        rounds = key[0] == "send" and self.layout.schedule.rounds
+        return key[0], rounds, ranks.shape, ranks.tobytes()
+
+    def _stays(self, messages: Messages) -> bool:
+        """Whether no message leaves its domain."""
+        domain = self.fabric.domain
+        return all(bool((domain[wave.source] == domain[wave.target]).all()) for wave in messages.waves)
 
     @property
     def routing(self) -> str:
@@ -137,17 +189,27 @@ class Wires:
 
     def messages(self, key: Key, *, algorithm: str | None = None) -> Messages:
         """The messages of a collective, by the algorithm that suits where its groups lie."""
-        ranks = rank_groups(self.layout, key[1])
-        laid = self._laid(key, self.placement[ranks], algorithm)
-        nominal = laid if self.in_order else self._laid(key, ranks, algorithm)
+        laid, ideal = self._lie(key, algorithm)
         return Messages(
             key=key,
             algorithm=laid.algorithm,
             groups=laid.groups,
             waves=tuple(self._wave(key, *step) for step in laid.steps),
-            ideal=sum(self._over_ports(key, nominal.groups, *step) for step in nominal.steps),
-            calls=2 if key[0] == "send" else 1,
+            ideal=ideal,
+            calls=_calls(key),
         )
+
+    def _lie(self, key: Key, algorithm: str | None = None) -> tuple[_Laid, float]:
+        """Messages between accelerators, and their seconds per byte over the ports that the closed form sees."""
+        ranks = rank_groups(self.layout, key[1])
+        laid = self._laid(key, self.placement[ranks], algorithm)
+        nominal = laid if self.in_order else self._laid(key, ranks, algorithm)
+        return laid, sum(self._over_ports(key, nominal.groups, *step) for step in nominal.steps)
+
+    def outlines(self, key: Key) -> Iterator[tuple[Ints, Ints, Floats, Ints]]:
+        """Source, target, bytes and group of the messages of a collective, wave by wave, without their routes."""
+        for source, target, bytes_ in self._lie(key)[0].steps:
+            yield source.ravel(), target.ravel(), *_grouped(source, bytes_)
 
     def contended(self, messages: Messages) -> Contended:
         """How long a call takes over ports alone, alone, and with everybody."""
@@ -171,6 +233,13 @@ class Wires:
             bottlenecks=tuple(self.link_name(link) for link in named[:NAMED]),
             simulated=simulated,
         )
+
+    def _everybody(self, messages: Messages) -> float:
+        """Seconds per byte of a call while all groups send."""
+        seconds = 0.0
+        for wave in messages.waves:
+            seconds += float(self._transfer(wave).end_s.max())
+        return seconds * (1.0 / (UNIT_BYTES * messages.calls))
 
     def link_name(self, link: int) -> str:
         """Source and target of a link."""
@@ -220,14 +289,8 @@ class Wires:
     def _wave(self, key: Key, source: Ints, target: Ints, bytes_: Floats) -> Wave:
         """Messages of all groups, one group a row."""
         ends = source.ravel(), target.ravel()
-        group = np.repeat(np.arange(len(source)), source.shape[1])
-        return Wave(
-            source=ends[0],
-            target=ends[1],
-            bytes=np.tile(bytes_, len(source)),
-            group=group,
-            routes=self._routed(key, group, *ends),
-        )
+        each, group = _grouped(source, bytes_)
+        return Wave(source=ends[0], target=ends[1], bytes=each, group=group, routes=self._routed(key, group, *ends))
 
     def _routed(self, key: Key, group: Ints, source: Ints, target: Ints) -> Routes:
         if self.routes is None:
@@ -235,7 +298,8 @@ class Wires:
         leaves = self.fabric.domain[source] != self.fabric.domain[target]
         away, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
         titles = [title(key, number) for number in range(int(group.max(initial=-1)) + 1)]
-        outside = self.routes.of(titles, group[away], source[away], target[away])
+        outside, idle = self.routes.of(titles, group[away], source[away], target[away])
+        away, stay = np.delete(away, idle), np.concatenate([away[idle], stay])
         inside = self.paths.routes(source[stay], target[stay], mode=self.mode, seed=self.seed)
         return joined([outside, inside]).of(np.argsort(np.concatenate([away, stay])))
 
@@ -274,6 +338,50 @@ class Wires:
                 seconds = max(seconds, float(crossing.max()) / Bps)
             below = span
         return seconds
+
+
+class Cuts:
+    """Parts of a fabric and what can leave and enter each, whatever the routes: accelerators, scale-up domains,
+    and what hangs together up to each tier."""
+
+    def __init__(self, fabric: Fabric, capacity_Bps: Floats) -> None:
+        up = np.flatnonzero(fabric.up)
+        source, target, tier = fabric.source[up], fabric.target[up], fabric.tier[up]
+        parts = [np.arange(fabric.nodes, dtype=np.int64)]
+        parts += [
+            components(fabric.nodes, source[tier <= height], target[tier <= height]) for height in np.unique(tier)[:-1]
+        ]
+        self.accelerators = fabric.accelerators
+        self._parts: list[tuple[Ints, Floats, Floats]] = []
+        for part in parts:
+            across = part[source] != part[target]
+            out, into = (
+                np.bincount(part[ends[across]], capacity_Bps[up][across], minlength=fabric.nodes).astype(np.float64)
+                for ends in (source, target)
+            )
+            self._parts.append((part, out, into))
+
+    def seconds(self, source: Ints, target: Ints, bytes_: Floats) -> float:
+        """Seconds that messages between accelerators need at least, a group a row, with the bytes of a row's."""
+        source, target, weights = source.ravel(), target.ravel(), np.tile(bytes_, len(source))
+        longest = 0.0
+        for part, out, into in self._parts:
+            across = part[source] != part[target]
+            for ends, able in ((source, out), (target, into)):
+                passing = np.bincount(part[ends[across]], weights[across], minlength=len(able))
+                used = passing > 0
+                longest = max(longest, float((passing[used] / able[used]).max(initial=0.0)))
+        return longest
+
+
+def _grouped(rows: Ints, bytes_: Floats) -> tuple[Floats, Ints]:
+    """Bytes and group of every message, of those of a row and rows of messages."""
+    return np.tile(bytes_, len(rows)), np.repeat(np.arange(len(rows)), rows.shape[1])
+
+
+def _calls(key: Key) -> int:
+    """How many calls the waves of a collective stand for."""
+    return 2 if key[0] == "send" else 1
 
 
 class _Laid(NamedTuple):

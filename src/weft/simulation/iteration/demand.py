@@ -6,8 +6,9 @@ The calls are those of ``weft.layout.step``; here their bytes are added up per k
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from weft.layout.spec import Layout
 from weft.layout.stages import HeldChunk, held_chunks
 from weft.layout.step import Call, Step
 
+T = TypeVar("T")
 Key = tuple[CollectiveKind, tuple[str, ...]]
 """Kind and axes of a collective."""
 
@@ -74,18 +76,35 @@ class Demand:
 
 def demand(layout: Layout, frame: TimedFrame) -> Demand:
     """The demand of a layout, whose one-row frame is given."""
-    step = Step(frame.job.model, frame.job.recipe, frame.table, frame.software)
-    chunks = held_chunks(frame.job.model, layout)
+    return demand_of(layout, Step(frame.job.model, frame.job.recipe, frame.table, frame.software))
+
+
+def demand_of(layout: Layout, step: Step) -> Demand:
+    """The demand of a layout, whose step is given."""
+    chunks = held_chunks(step.model, layout)
     stages = [
         HeldChunk.together([chunk for chunk in chunks if chunk.stage == stage]) for stage in range(layout.pipeline)
     ]
     gathered = _Gathered(layout)
     return Demand(
-        chunks=tuple(_chunk(chunk, step, gathered) for chunk in chunks),
+        chunks=tuple(
+            replace(found, stage=chunk.stage)
+            for chunk, found in zip(chunks, _each(chunks, lambda chunk: _chunk(chunk, step, gathered)), strict=True)
+        ),
         boundary=gathered.amounts(step.crossing()) if layout.pipeline > 1 else {},
-        stages=tuple(_stage(stage, step, gathered) for stage in stages),
+        stages=tuple(_each(stages, lambda stage: _stage(stage, step, gathered))),
         micro_batches=int(step.micro_batches[0]),
     )
+
+
+def _each(held: Sequence[HeldChunk], found: Callable[[HeldChunk], T]) -> list[T]:
+    """What is found for each; only for one of those that hold the same, on whatever stage."""
+    known: dict[HeldChunk, T] = {}
+    alike = [replace(one, stage=0) for one in held]
+    for one, other in zip(held, alike, strict=True):
+        if other not in known:
+            known[other] = found(one)
+    return [known[one] for one in alike]
 
 
 class _Gathered:
@@ -93,6 +112,7 @@ class _Gathered:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
+        self._axes: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._sizes: dict[tuple[str, ...], int] = {}
 
     def amounts(self, calls: Iterable[Call]) -> Amounts:
@@ -100,10 +120,15 @@ class _Gathered:
         found: Amounts = defaultdict(Amount)
         for one in calls:
             bytes_, times = float(np.max(one.bytes)), float(np.max(one.times))
-            axes = real_axes(self.layout, one.axes)
+            axes = self._real(one.axes)
             if bytes_ > 0 and times > 0 and self._size(axes) > 1:
                 found[one.kind, axes].add(bytes_, times)
         return found
+
+    def _real(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        if axes not in self._axes:
+            self._axes[axes] = real_axes(self.layout, axes)
+        return self._axes[axes]
 
     def _size(self, axes: tuple[str, ...]) -> int:
         if axes not in self._sizes:

@@ -28,10 +28,14 @@ from weft.simulation.iteration.usage import rank_stages
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FullTraffic:
-    """An iteration's flows and phases, their routes, and the phase that ends it."""
+    """An iteration's flows and phases, their routes, and the phase that ends it.
+
+    ``message`` numbers each flow's message among those of all waves.
+    """
 
     traffic: Traffic
     routes: Routes
+    message: Ints
     pipeline: Pipeline
     last: int
 
@@ -66,7 +70,8 @@ def full_traffic(
     traffic = pipeline.graph.traffic()
     known = joined([wave.routes for one in messages.values() for wave in one.waves])
     routes = pipeline.graph.routes(known).without_latency()
-    return FullTraffic(traffic=traffic, routes=routes, pipeline=pipeline, last=last)
+    message = np.concatenate([np.zeros(0, dtype=np.int64), *(load.route for _, load in pipeline.graph.loads)])
+    return FullTraffic(traffic=traffic, routes=routes, message=message, pipeline=pipeline, last=last)
 
 
 class FullPipeline(Pipeline):
@@ -86,7 +91,8 @@ class FullPipeline(Pipeline):
     ) -> None:
         super().__init__(layout, clock)
         self.wanted, self.messages, self.ideal = wanted, messages, ideal
-        self.stage = np.zeros(wires.fabric.accelerators, dtype=np.int64)
+        # Accelerators beyond the job belong to no stage.
+        self.stage = np.full(wires.fabric.accelerators, -1, dtype=np.int64)
         self.stage[wires.placement] = rank_stages(layout)
         self.column = self._columns()
         self.flows: dict[tuple[Key, int, int, int], Load] = {}

@@ -45,28 +45,41 @@ class PhaseTimes:
     step: StepTimes
 
 
+class Clocks:
+    """What the phases of the rows of a frame last."""
+
+    def __init__(self, frame: TimedFrame, rows: list[BlockRow] | None = None) -> None:
+        self.frame = frame
+        self.rows = BlockRows(frame).all() if rows is None else rows
+        synchronisation = StepSynchronisation(frame)
+        self.totals, self.costs = synchronisation.totals(), synchronisation.costs(slowest_stage(frame, self.rows))
+
+    def of(self, row: int, layout: Layout, offload_s: float) -> PhaseTimes:
+        """Durations of the layout of a row; offloading in all, behind the update."""
+        frame, totals = self.frame, self.totals
+        chunks = _Chunks(self.rows, row)
+        counts = [_timed_counts(chunk, frame.partial) for chunk in held_chunks(frame.job.model, layout)]
+        tied = frame.at(frame.costs.tied_s)[row] if layout.pipeline > 1 and not layout.schedule.wraps else 0.0
+        return PhaseTimes(
+            chunks=tuple(chunks.durations(one) for one in counts),
+            exposed=tuple(chunks.exposed(one) for one in counts),
+            hop_s=float(frame.at(frame.costs.send_s)[row]) if layout.pipeline > 1 else 0.0,
+            overlap_cost=frame.constants.overlap_cost,
+            micro_batches=int(frame.micro_batches[row]),
+            step=StepTimes(
+                reduce_s=float(totals.reduce_s[row]),
+                gather_s=float(totals.gather_s[row]),
+                last=float(totals.last[row]),
+                update_s=float(self.costs.update_s[row] + totals.single_s[row]) + offload_s,
+                tied_s=float(tied),
+                host_s=frame.constants.iteration_s,
+            ),
+        )
+
+
 def clock(layout: Layout, frame: TimedFrame, offload_s: float) -> PhaseTimes:
     """Durations of a layout, whose one-row frame is given; offloading in all, behind the update."""
-    rows = BlockRows(frame).all()
-    counts = [_timed_counts(chunk, frame.partial) for chunk in held_chunks(frame.job.model, layout)]
-    synchronisation = StepSynchronisation(frame)
-    totals, costs = synchronisation.totals(), synchronisation.costs(slowest_stage(frame, rows))
-    tied = frame.at(frame.costs.tied_s)[0] if layout.pipeline > 1 and not layout.schedule.wraps else 0.0
-    return PhaseTimes(
-        chunks=tuple(_durations(rows, one) for one in counts),
-        exposed=tuple(_exposed(rows, one) for one in counts),
-        hop_s=float(frame.at(frame.costs.send_s)[0]) if layout.pipeline > 1 else 0.0,
-        overlap_cost=frame.constants.overlap_cost,
-        micro_batches=int(frame.micro_batches[0]),
-        step=StepTimes(
-            reduce_s=float(totals.reduce_s[0]),
-            gather_s=float(totals.gather_s[0]),
-            last=float(totals.last[0]),
-            update_s=float(costs.update_s[0] + totals.single_s[0]) + offload_s,
-            tied_s=float(tied),
-            host_s=frame.constants.iteration_s,
-        ),
-    )
+    return Clocks(frame).of(0, layout, offload_s)
 
 
 def _timed_counts(chunk: HeldChunk, partial: bool) -> tuple[float, ...]:
@@ -77,23 +90,60 @@ def _timed_counts(chunk: HeldChunk, partial: bool) -> tuple[float, ...]:
     return (*chunk.replayed, *without, *chunk.counts[-2:])
 
 
-def _sum(rows: list[BlockRow], counts: tuple[float, ...], name: str) -> float:
-    return float(sum(count * getattr(row, name)[0] for row, count in zip(rows, counts, strict=True)))
+class _Chunks:
+    """Durations of the chunks of one layout, found once for equal ones."""
+
+    def __init__(self, rows: list[BlockRow], row: int) -> None:
+        self.rows, self.row = rows, row
+        self._sums: dict[tuple[tuple[float, ...], str], float] = {}
+
+    def durations(self, counts: tuple[float, ...]) -> Durations:
+        weight_gradient_s = self._sum(counts, "weight_gradient")
+        return Durations(
+            forward_s=self._sum(counts, "forward_total"),
+            input_gradient_s=self._sum(counts, "backward_total") - weight_gradient_s,
+            weight_gradient_s=weight_gradient_s,
+        )
+
+    def exposed(self, counts: tuple[float, ...]) -> tuple[float, float]:
+        forward = self._sum(counts, "forward_total") - self._sum(counts, "forward")
+        computed = self._sum(counts, "backward") + self._sum(counts, "recompute")
+        return forward, self._sum(counts, "backward_total") - computed
+
+    def _sum(self, counts: tuple[float, ...], name: str) -> float:
+        key = counts, name
+        if key not in self._sums:
+            pairs = zip(self.rows, counts, strict=True)
+            self._sums[key] = float(sum(count * getattr(row, name)[self.row] for row, count in pairs))
+        return self._sums[key]
 
 
-def _durations(rows: list[BlockRow], counts: tuple[float, ...]) -> Durations:
-    weight_gradient_s = _sum(rows, counts, "weight_gradient")
-    return Durations(
-        forward_s=_sum(rows, counts, "forward_total"),
-        input_gradient_s=_sum(rows, counts, "backward_total") - weight_gradient_s,
-        weight_gradient_s=weight_gradient_s,
-    )
+def op_seconds(layout: Layout, clock: PhaseTimes, op: Op, *, edge: bool) -> float:
+    """Seconds of a pass, slowed by what runs beside it; ``edge``: it is the first forward or the last backward
+    pass of its chunk."""
+    chunk, cost = clock.chunks[op.chunk], clock.overlap_cost
+    seconds = chunk.of(op, layout)
+    if op.what == "weight-gradient":
+        return seconds
+    slowed = 0.0 if layout.schedule.blocks else cost * min(clock.hop_s, chunk.forward_s)
+    beside = _ahead(layout, clock, chunk, edge) if op.what == "forward" else _behind(layout, clock, chunk, edge)
+    return seconds + slowed + cost * beside
 
 
-def _exposed(rows: list[BlockRow], counts: tuple[float, ...]) -> tuple[float, float]:
-    forward = _sum(rows, counts, "forward_total") - _sum(rows, counts, "forward")
-    computed = _sum(rows, counts, "backward") + _sum(rows, counts, "recompute")
-    return forward, _sum(rows, counts, "backward_total") - computed
+def _behind(layout: Layout, clock: PhaseTimes, chunk: Durations, edge: bool) -> float:
+    """Gradient reduction hidden behind one backward pass of a chunk."""
+    if not layout.overlap_reduce or not (layout.zero == 2 or edge):
+        return 0.0
+    step = clock.step
+    return min(1.0 / layout.virtual_stages * step.reduce_s * (1 - step.last), chunk.backward_s)
+
+
+def _ahead(layout: Layout, clock: PhaseTimes, chunk: Durations, edge: bool) -> float:
+    """Gathering of parameters hidden behind the first forward pass of a chunk."""
+    if not layout.overlap_gather or not edge:
+        return 0.0
+    step = clock.step
+    return min(1.0 / layout.virtual_stages * step.gather_s * (1 - step.last), chunk.forward_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +155,10 @@ class Placed:
 
 
 class Pipeline:
-    """Builds the phases of one iteration.
+    """Builds the phases of one iteration, for flows that run in them.
 
-    The base class has one column: each stage is one worker, and collectives are part of its durations.
+    The base class has one column: each stage is one worker, and collectives are part of its durations.  It is
+    what ``stepping`` does without phases.
     """
 
     def __init__(self, layout: Layout, clock: PhaseTimes) -> None:
@@ -180,26 +231,7 @@ class Pipeline:
         self.bars.append((stage, kind, name, first, last))
 
     def _seconds(self, op: Op) -> float:
-        chunk, cost = self.clock.chunks[op.chunk], self.clock.overlap_cost
-        seconds = chunk.of(op, self.layout)
-        if op.what == "weight-gradient":
-            return seconds
-        slowed = 0.0 if self.blocking else cost * min(self.clock.hop_s, chunk.forward_s)
-        return seconds + slowed + cost * (self._ahead(op) if op.what == "forward" else self._behind(op))
-
-    def _behind(self, op: Op) -> float:
-        """Gradient reduction hidden behind one backward pass of a chunk."""
-        if not self.layout.overlap_reduce or not (self.layout.zero == 2 or op in self.last_backward):
-            return 0.0
-        step = self.clock.step
-        return min(self.share * step.reduce_s * (1 - step.last), self.clock.chunks[op.chunk].backward_s)
-
-    def _ahead(self, op: Op) -> float:
-        """Gathering of parameters hidden behind the first forward pass of a chunk."""
-        if not self.layout.overlap_gather or op not in self.first_forward:
-            return 0.0
-        step = self.clock.step
-        return min(self.share * step.gather_s * (1 - step.last), self.clock.chunks[op.chunk].forward_s)
+        return op_seconds(self.layout, self.clock, op, edge=op in self.first_forward or op in self.last_backward)
 
     def _column(self, stage: int, column: int) -> int:
         """Wire one column from its first op to its reduced gradients; returns the phase that ends it."""
@@ -273,9 +305,13 @@ class Pipeline:
         return [phase]
 
 
-def timed(layout: Layout, clock: PhaseTimes) -> tuple[float, tuple[Span, ...]]:
-    """Seconds of an iteration of one column, and its timeline."""
+def timed_ops(layout: Layout, clock: PhaseTimes) -> tuple[float, list[list[tuple[Op, float, float]]]]:
+    """Seconds of an iteration of one column, and when each op of each stage begins and ends, in order."""
     pipeline = Pipeline(layout, clock)
     last = pipeline.build()
-    begin, end = pipeline.graph.times()
-    return float(end[last]), pipeline.spans(begin.tolist(), end.tolist())
+    begin, end = (times.tolist() for times in pipeline.graph.times())
+    stages = []
+    for stage, order in enumerate(pipeline.orders):
+        placed = [(op, pipeline.placed[stage, 0, op]) for op in order]
+        stages.append([(op, float(begin[at.begin]), float(end[at.end])) for op, at in placed])
+    return float(end[last]), stages

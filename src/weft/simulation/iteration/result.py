@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,4 +102,4 @@ class IterationSimulation:
     tiers: tuple[TierLoad, ...]
     cross_rail_bytes: float
     link_bytes: Floats
-    timeline: tuple[Span, ...]
+    timeline: Sequence[Span]

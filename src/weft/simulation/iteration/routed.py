@@ -22,10 +22,15 @@ class FlowRoutes:
 
     Args:
         name: who made the routes, for results and messages.
+        idle: source and target of messages that carry nothing, and so are no traffic and need no route.
     """
 
-    def __init__(self, fabric: Fabric, traffic: JobTraffic, routes: Routes, *, name: str) -> None:
+    def __init__(
+        self, fabric: Fabric, traffic: JobTraffic, routes: Routes, *, name: str, idle: tuple[Ints, Ints] | None = None
+    ) -> None:
         self.fabric, self.name = fabric, name
+        source, target = idle or (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        self.idle = np.unique(source * fabric.accelerators + target)
         pairs = fabric.accelerators**2
         flow = traffic.collective * pairs + traffic.source * fabric.accelerators + traffic.target
         whole, at = np.unique(flow, return_inverse=True)
@@ -36,8 +41,9 @@ class FlowRoutes:
         key = named[whole // pairs] * pairs + whole % pairs if len(whole) else whole
         self.key, self.of_key = np.unique(key, return_index=True)
 
-    def of(self, titles: Sequence[str], group: Ints, source: Ints, target: Ints) -> Routes:
-        """The routes of messages, message m in the collective ``titles[group[m]]``.
+    def of(self, titles: Sequence[str], group: Ints, source: Ints, target: Ints) -> tuple[Routes, Ints]:
+        """The routes of messages, message m in the collective ``titles[group[m]]``, and the numbers of those messages
+        that carry nothing, which have none.
 
         Raises:
             BadInput: a pair of accelerators has no route; says how many, and names some.
@@ -46,7 +52,8 @@ class FlowRoutes:
         numbers = np.array([self.number.get(title, -1) for title in titles], dtype=np.int64)
         found = _found(self.key, self.of_key, numbers[group] * self.fabric.accelerators**2 + pair)
         found = np.where(found < 0, _found(self.pair, self.of_pair, pair), found)
-        missing = np.flatnonzero(found < 0)
+        without = np.flatnonzero(found < 0)
+        missing = without[~np.isin(pair[without], self.idle)]
         if len(missing):
             names = self.fabric.names
             shown = [f"{names[source[one]]} -> {names[target[one]]}" for one in missing.tolist()]
@@ -56,7 +63,7 @@ class FlowRoutes:
                 where=self.name,
                 remedy="route this layout on this fabric and placement, as weft route --plan does",
             )
-        return self.routes.of(found)
+        return self.routes.of(found[found >= 0]), without
 
 
 def _found(keys: Ints, values: Ints, wanted: Ints) -> Ints:

@@ -9,6 +9,7 @@ every flow of a small world in time, where axes and stages meet as they do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,10 +27,11 @@ from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.simulation.iteration.contention import Contended, Messages, Wires
 from weft.simulation.iteration.demand import Demand, Key, demand
-from weft.simulation.iteration.full import run_full
-from weft.simulation.iteration.pipeline import PhaseTimes, clock, timed
+from weft.simulation.iteration.full import FullTraffic, full_traffic, run_full
+from weft.simulation.iteration.pipeline import PhaseTimes, clock
 from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, Span
 from weft.simulation.iteration.routed import FlowRoutes
+from weft.simulation.iteration.stepping import timed
 from weft.simulation.iteration.usage import StageTotals, busiest, tiers, totals, usage
 
 
@@ -83,12 +85,26 @@ def simulate_iteration(
     return _Run(closed, layout, wires).result(full=full)
 
 
+def iteration_traffic(
+    job: Job, cluster: Cluster, layout: Layout, wires: Wires
+) -> tuple[FullTraffic, dict[Key, Messages]]:
+    """Every flow of one iteration in phases, as ``simulate_iteration`` with ``full`` runs it, and the messages
+    whose routes the flows take.
+
+    Raises:
+        BadInput: the layout breaks a rule.
+    """
+    check_layout(job, layout.world, layout)
+    found = _Run(Estimator(job, cluster, wires.constants), layout, wires)
+    return found.full(), found.messages
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scheduled:
     """The schedule under one network: seconds, timeline, and what the phases last."""
 
     seconds: float
-    timeline: tuple[Span, ...]
+    timeline: Sequence[Span]
     clock: PhaseTimes
 
 
@@ -130,6 +146,11 @@ class _Run:
             link_bytes=used.link_bytes,
             timeline=timeline,
         )
+
+    def full(self) -> FullTraffic:
+        """Every flow of an iteration, in phases that last what the closed form says beside the transfers."""
+        plain = self._schedule(self.closed.network)
+        return full_traffic(self.layout, plain.clock, self.demand, self.wires, self.messages, self._ideal_s())
 
     def _schedule(self, network: Network) -> _Scheduled:
         """The pipeline of one data-parallel column with the durations that a network gives."""

@@ -7,7 +7,9 @@ share of that NIC's traffic, whichever axis it belongs to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from weft.model.job import Job
 from weft.routing.plan import route
 from weft.routing.problem import demands
 from weft.routing.traffic import JobTraffic, job_traffic
-from weft.simulation.iteration.contention import Messages, Wires, title
+from weft.simulation.iteration.contention import Wires, title
 from weft.simulation.iteration.demand import Key, demand
 from weft.simulation.iteration.routed import FlowRoutes
 from weft.simulation.iteration.usage import StageTotals, crossings, rank_stages, totals
@@ -53,7 +55,7 @@ def planned_traffic(
     Raises:
         BadInput: the layout breaks a rule, the ranks do not fit on the fabric, or nothing leaves the domains.
     """
-    parts, iteration_s = _asked(job, cluster, layout, fabric, placement, constants)
+    (parts, _), iteration_s = _asked(job, cluster, layout, fabric, placement, constants)
     if not parts:
         what = f"{name} sends nothing over the network of {fabric.name}"
         raise BadInput(what, where="traffic", remedy="route other jobs")
@@ -78,11 +80,22 @@ def planned_routes(
         UnknownName: there is no such router.
         Unsupported: the router does not apply.
     """
-    parts, iteration_s = _asked(job, cluster, layout, fabric, placement, constants)
-    if not parts:
+    return _routed(*_asked(job, cluster, layout, fabric, placement, constants), fabric, router, seed)
+
+
+def routes_over(
+    wires: Wires, wanted: Mapping[Key, StageTotals], iteration_s: float, *, router: str = "auto", seed: int = 0
+) -> FlowRoutes | None:
+    """As ``planned_routes``, of the layout of ``wires``, with what it asks for and its closed form's seconds."""
+    return _routed(_parts(wires, wanted), iteration_s, wires.fabric, router, seed)
+
+
+def _routed(asked: _Asked, iteration_s: float, fabric: Fabric, router: str, seed: int) -> FlowRoutes | None:
+    if not asked.parts:
         return None
-    traffic = _together(parts, "job", iteration_s, fabric)
-    return FlowRoutes(fabric, traffic, route(fabric, traffic, router=router, seed=seed), name="planned")
+    traffic = _together(asked.parts, "job", iteration_s, fabric)
+    found = route(fabric, traffic, router=router, seed=seed)
+    return FlowRoutes(fabric, traffic, found, name="planned", idle=asked.idle)
 
 
 def _asked(
@@ -92,51 +105,66 @@ def _asked(
     fabric: Fabric,
     placement: Placement | None,
     constants: Calibration | None,
-) -> tuple[list[_Part], float]:
+) -> tuple[_Asked, float]:
     """The flows of an iteration between domains, and the seconds that the closed form gives it."""
     check_layout(job, layout.world, layout)
     closed = Estimator(job, cluster, constants)
     table = LayoutTable.of([layout])
     wires = Wires(layout, cluster, fabric, closed.constants, placement=placement, routing="spray")
     wanted = totals(layout, demand(layout, next(iter(closed.frames(table)))))
-    stages = np.zeros(fabric.accelerators, dtype=np.int64)
-    stages[wires.placement] = rank_stages(layout)
-    parts: list[_Part] = []
-    for key, total in wanted.items():
-        parts += _flows(wires.messages(key), total, key, stages, layout, fabric)
-    return parts, float(closed.evaluate(table).iteration_s[0])
+    return _parts(wires, wanted), float(closed.evaluate(table).iteration_s[0])
 
 
 _Part = tuple[str, Ints, Ints, Floats]
 """Name of a collective, and its flows: source, target, bytes in an iteration."""
 
 
-def _flows(
-    messages: Messages, wanted: StageTotals, key: Key, stages: Ints, layout: Layout, fabric: Fabric
-) -> list[_Part]:
-    """The flows of a collective's groups between domains."""
-    sent = crossings(layout)
-    sent = sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0)
-    found = []
-    for wave in messages.waves:
-        flows = wave.bytes * wanted.bytes[stages[wave.source]]
-        if key[0] == "send":
-            flows = flows * sent[stages[wave.source], stages[wave.target]]
-        if key[1] == ("tied",):
-            flows = wave.bytes * wanted.bytes[0]
-        leaves = np.flatnonzero((fabric.domain[wave.source] != fabric.domain[wave.target]) & (flows > 0))
-        for group in np.unique(wave.group[leaves]).tolist():
-            mine = leaves[wave.group[leaves] == group]
-            found.append((title(key, group), wave.source[mine], wave.target[mine], flows[mine]))
-    return found
+class _Asked(NamedTuple):
+    """Flows between domains, and the ends of messages that carry nothing."""
+
+    parts: list[_Part]
+    idle: tuple[Ints, Ints]
+
+
+def _parts(wires: Wires, wanted: Mapping[Key, StageTotals]) -> _Asked:
+    """The flows of an iteration between domains."""
+    stages = np.zeros(wires.fabric.accelerators, dtype=np.int64)
+    stages[wires.placement] = rank_stages(wires.layout)
+    domain, none = wires.fabric.domain, np.zeros(0, dtype=np.int64)
+    parts: list[_Part] = []
+    idle = [(none, none)]
+    for key, total in wanted.items():
+        for source, target, bytes_, group in wires.outlines(key):
+            flows = _bytes(wires.layout, bytes_, total, key, stages[source], stages[target])
+            leaves = domain[source] != domain[target]
+            sends, rests = np.flatnonzero(leaves & (flows > 0)), np.flatnonzero(leaves & (flows <= 0))
+            idle.append((source[rests], target[rests]))
+            # The messages of a group stand together.
+            rows = np.split(sends, np.flatnonzero(np.diff(group[sends])) + 1) if len(sends) else []
+            parts += [(title(key, int(group[mine[0]])), source[mine], target[mine], flows[mine]) for mine in rows]
+    return _Asked(parts, (np.concatenate([ends[0] for ends in idle]), np.concatenate([ends[1] for ends in idle])))
+
+
+def _bytes(layout: Layout, each: Floats, wanted: StageTotals, key: Key, here: Ints, there: Ints) -> Floats:
+    """Bytes in an iteration of messages between stages, of those that ``each`` has per byte of a call."""
+    if key[1] == ("tied",):
+        return np.asarray(each * wanted.bytes[0])
+    flows = np.asarray(each * wanted.bytes[here])
+    if key[0] == "send":
+        sent = crossings(layout)
+        flows = flows * (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0))[here, there]
+    return flows
 
 
 def _together(parts: list[_Part], name: str, iteration_s: float, fabric: Fabric) -> JobTraffic:
     """One job of all parts; those of one name are one collective, and demands follow from all bytes
     together.
     """
-    titles = list(dict.fromkeys(part[0] for part in parts))
-    group = np.concatenate([np.full(len(part[1]), titles.index(part[0])) for part in parts])
+    number: dict[str, int] = {}
+    for part in parts:
+        number.setdefault(part[0], len(number))
+    titles = list(number)
+    group = np.repeat([number[part[0]] for part in parts], [len(part[1]) for part in parts])
     source, target, bytes_ = (np.concatenate([part[i] for part in parts]) for i in (1, 2, 3))
     pair = np.stack([group, source, target])
     unique, at = np.unique(pair, axis=1, return_inverse=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.errors import Unsupported
 from weft.layout.mesh import real_axes
-from weft.layout.operations import CollectiveKind, Computation, FlashAttention, Gemm, Operations, Phase
+from weft.layout.operations import CollectiveKind, Computation, FlashAttention, Gemm, Operations, Phase, Scan
 from weft.layout.schedule import weight_gradient_first
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
@@ -150,7 +150,7 @@ class _Part:
         for computation in operations.computations:
             if _of_core(computation):
                 self.core[computation.phase].append(computation)
-            elif not isinstance(computation, FlashAttention):
+            elif not isinstance(computation, FlashAttention | Scan):
                 self.computations[computation.name, computation.phase] = computation
         self.collectives: dict[tuple[str, Phase], Issue] = {}
         for one in operations.collectives:
@@ -161,8 +161,8 @@ class _Part:
 
 
 def _of_core(computation: Computation) -> bool:
-    """Whether it belongs to the attention core."""
-    if isinstance(computation, FlashAttention):
+    """Whether it belongs to the attention core, or is a recurrence."""
+    if isinstance(computation, FlashAttention | Scan):
         return True
     if isinstance(computation, Gemm):
         return computation.role == "core"

@@ -1,0 +1,1 @@
+"""Jobs, hosts, routes and times chosen together for one site."""

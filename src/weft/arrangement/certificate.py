@@ -1,0 +1,169 @@
+"""How good any arrangement of a site could be, in the model of the clock.
+
+For each job the largest of these bounds holds, whatever else is chosen:
+
+- alone: what it takes alone on a 1:1 network;
+- cuts: bytes that must cross a cut, over the cut's capacity;
+- phases: its phases one after the other, each no faster than its bytes cross cuts (jobs that stay).
+
+Jobs that share a cut share its time: what all of them send over it, at their paces, is at most its capacity.  The
+least objective under that is a convex program; a linear one over tangents bounds it from below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from weft.arrangement.clock import Clock, Hosts
+from weft.arrangement.cuts import Cuts, least_cut
+from weft.arrangement.template import Template
+from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import Routes, Traffic
+from weft.simulation.flows.engine import run
+
+TANGENTS = 64
+MOST_HOSTS = 300
+"""Hosts of a job up to which its least cut is computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Certificate:
+    """Least seconds of each job's iteration with what proves them, and the least objective with what proves it."""
+
+    iteration_s: Floats
+    proofs: tuple[str, ...]
+    objective: float
+    proof: str
+
+    def gap(self, reached: float) -> float:
+        """How far an objective is above the bound, as a share of the bound; below a millionth it is none."""
+        share = reached / self.objective - 1.0
+        return share if share > 1e-6 else 0.0
+
+
+def certify(clock: Clock, cuts: Cuts, given: Hosts) -> Certificate:
+    """The bounds for a site whose jobs that stay are where ``given`` has them."""
+    site = clock.site
+    between = [one.between_hosts(site.domain_size) for one in clock.templates]
+    must = np.stack([_must_cross(clock, cuts, given, job, between[job]) for job in range(len(between))])
+    alone = np.array([one.alone_s for one in clock.templates])
+    least, proofs = [], []
+    for job, one in enumerate(clock.templates):
+        bounds = {"alone": one.alone_s}
+        if len(cuts.all_Bps):
+            bounds["cuts"] = max(float((must[job] / cuts.all_Bps).max()), _overflow(clock, cuts, job, between[job]))
+        if site.jobs[job].may == "stay" and len(cuts.all_Bps):
+            bounds["phases"] = _in_phases(one, cuts, clock.accelerators(given[job], job), clock)
+        best = max(bounds.values())
+        name = next(name for name, value in bounds.items() if value >= best * (1 - 1e-9))
+        least.append(bounds[name])
+        proofs.append(name)
+    seconds = np.array(least)
+    lone = clock.objective(seconds / alone)
+    shared = _time_sharing(clock, cuts, must, seconds, alone)
+    if shared > lone * (1 + 1e-9):
+        return Certificate(iteration_s=seconds, proofs=tuple(proofs), objective=shared, proof="time-sharing")
+    strongest = "phases" if "phases" in proofs else "cuts" if "cuts" in proofs else "alone"
+    return Certificate(iteration_s=seconds, proofs=tuple(proofs), objective=lone, proof=strongest)
+
+
+def _must_cross(clock: Clock, cuts: Cuts, given: Hosts, job: int, between: Floats) -> Floats:
+    """Bytes of a job that cross each cut in every arrangement: exactly where it stays, the least of any order of
+    its hosts where these stay, none known where it may move."""
+    may = clock.site.jobs[job].may
+    if may == "stay":
+        return cuts.crossing(between, given[job])
+    found = np.zeros(len(cuts.all_Bps))
+    if may == "move" or len(between) > MOST_HOSTS:
+        return found
+    least, first = least_cut(between), 0
+    held = np.array(given[job], dtype=np.int64)
+    for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
+        inside = np.bincount(unit[held], minlength=len(capacity))
+        found[first : first + len(capacity)] = np.where((inside > 0) & (inside < len(held)), least, 0.0)
+        first += len(capacity)
+    return found
+
+
+def _overflow(clock: Clock, cuts: Cuts, job: int, between: Floats) -> float:
+    """Seconds that a job larger than every unit needs over some cut, wherever it is put."""
+    if len(between) > MOST_HOSTS:
+        return 0.0
+    usable = np.flatnonzero(np.array(clock.site.usable))
+    found = 0.0
+    for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
+        if np.bincount(unit[usable], minlength=len(capacity)).max() < len(between):
+            found = max(found, least_cut(between) / float(capacity.max()))
+    return found
+
+
+def _in_phases(one: Template, cuts: Cuts, at: Ints, clock: Clock) -> float:
+    """Seconds of a job's phases in their order, each at least as long as its bytes cross every cut."""
+    source, target = at[one.source][one.message], at[one.target][one.message]
+    longest = np.zeros(len(one.phases))
+    domain = clock.fabric.domain
+    for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
+        a, b = unit[domain[source]], unit[domain[target]]
+        crossing = np.flatnonzero(a != b)
+        for ends in (a, b):
+            key = one.phase[crossing] * len(capacity) + ends[crossing]
+            bytes_ = np.bincount(key, one.bytes[crossing], len(one.phases) * len(capacity))
+            busy = bytes_.reshape(len(one.phases), -1) / capacity
+            longest = np.maximum(longest, busy.max(axis=1))
+    none = np.zeros(0)
+    whole = none.astype(np.int64)
+    # A phase's delay comes before its flows: both one after the other are its length.
+    empty = Traffic(
+        source=whole,
+        target=whole,
+        bytes=none,
+        phase=whole,
+        weight=none,
+        cap_Bps=none,
+        phases=replace(one.phases, delay_s=one.phases.delay_s + longest),
+    )
+    routes = Routes(indptr=np.zeros(1, dtype=np.int64), links=whole, usage=none, latency_s=none)
+    return float(run(np.ones(1), empty, routes).phase_end_s[one.last])
+
+
+def _time_sharing(clock: Clock, cuts: Cuts, must: Floats, least_s: Floats, alone_s: Floats) -> float:
+    """The least objective when cuts are shared in time; 0 where no cut is too busy for all jobs at their bounds."""
+    if not len(cuts.all_Bps):
+        return 0.0
+    share = must / least_s[:, None] / cuts.all_Bps[None, :]
+    busy = np.flatnonzero(share.sum(axis=0) > 1.0)
+    if not len(busy):
+        return 0.0
+    highspy: Any = import_module("highspy")
+    model = highspy.Highs()
+    model.setOptionValue("output_flag", False)
+    model.setOptionValue("threads", 1)
+    jobs, inf = len(least_s), highspy.kHighsInf
+    worst = clock.site.objective == "worst"
+    least = least_s / alone_s
+    # Pace p of each job (1: at its bound), its slowdown s >= least / p by tangents, and the worst slowdown.
+    for _ in range(jobs):
+        model.addVar(0.0, 1.0)
+    for job in range(jobs):
+        model.addVar(float(least[job]), inf)
+        model.changeColCost(jobs + job, 0.0 if worst else float(clock.weights[job]))
+    model.addVar(0.0, inf)
+    model.changeColCost(2 * jobs, 1.0 if worst else 0.0)
+    for cut in busy.tolist():
+        mine = np.flatnonzero(share[:, cut] > 0).astype(np.int32)
+        model.addRow(-inf, 1.0, len(mine), mine, share[mine, cut])
+    lowest = 1.0 / float(share.sum(axis=0).max()) / 4
+    for job in range(jobs):
+        for point in np.geomspace(lowest, 1.0, TANGENTS).tolist():
+            columns = np.array([job, jobs + job], dtype=np.int32)
+            slope = float(least[job]) / point**2
+            model.addRow(2 * float(least[job]) / point, inf, 2, columns, np.array([slope, 1.0]))
+        model.addRow(0.0, inf, 2, np.array([2 * jobs, jobs + job], dtype=np.int32), np.array([1.0, -1.0]))
+    model.run()
+    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return 0.0
+    return float(model.getInfo().objective_function_value)

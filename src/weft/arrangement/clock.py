@@ -1,0 +1,321 @@
+"""All jobs of a site stepped together: every flow between hosts, every phase, for many iterations.
+
+Times are those of the flow-level engine: max-min fair sharing, weighted by traffic class.  A class above another has
+``CLASS_WEIGHT`` times its weight, so that it nearly has the link for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weft.arrangement.site import Router, Site
+from weft.arrangement.template import Template, merged_traffic
+from weft.cluster.calibration import calibration
+from weft.fabric.paths import Mode, Paths, spans
+from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.traffic import Phases, Routes, Traffic, joined
+from weft.routing.plan import route
+from weft.routing.traffic import JobTraffic
+from weft.simulation.flows.engine import run
+from weft.simulation.iteration.contention import reached
+from weft.simulation.iteration.routed import FlowRoutes
+
+EPOCHS = 12
+"""Iterations of the longest job that are stepped; the second half counts."""
+MOST_EPOCHS = 240
+"""Iterations of any job."""
+CLASS_WEIGHT = 64.0
+"""Weight of a traffic class over that of the next lower one."""
+TIE = 1e-6
+"""Weight of the mean where the worst counts."""
+OVER = 10.0
+"""What exceeding a limit costs."""
+Hosts = tuple[tuple[int, ...], ...]
+"""Hosts of each job, in rank order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is chosen for a site: hosts of each job in rank order, the router, offsets in seconds, and the place
+    of each job in the order of classes (0 is served first; all 0 without classes)."""
+
+    hosts: Hosts
+    router: Router
+    offset_s: tuple[float, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timed:
+    """What a choice comes to: steady seconds of an iteration of each job, over those alone on a 1:1 network, and
+    the objective."""
+
+    choice: Choice
+    iteration_s: Floats
+    slowdown: Floats
+    cost: float
+    link_bytes: Floats
+
+
+@dataclass(slots=True, eq=False)
+class Clock:
+    """Evaluates choices for one site.
+
+    Raises:
+        BadInput: flows without a path.
+    """
+
+    site: Site
+    templates: tuple[Template, ...]
+    given: FlowRoutes | None = None
+    """Routes to take where "planned" is chosen; those of ``weft.routing.plan.route`` by default."""
+    fabric: Fabric = field(init=False)
+    paths: Paths = field(init=False)
+    members: Ints = field(init=False)
+    epochs: tuple[int, ...] = field(init=False)
+    repeats: list[Repeated] = field(init=False)
+    evaluations: int = 0
+    _routes: dict[tuple[Hosts, Router], list[Routes]] = field(default_factory=dict)
+    _known: dict[tuple[Choice, tuple[int, ...]], Timed] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.fabric = reached(self.site.fabric, calibration(self.site.cluster.accelerator.name))
+        self.paths = Paths(self.fabric)
+        self.members = self.site.members
+        longest = max(one.alone_s for one in self.templates)
+        self.epochs = tuple(
+            min(MOST_EPOCHS, max(EPOCHS, int(np.ceil(EPOCHS * longest / one.alone_s)))) for one in self.templates
+        )
+        self.repeats = [repeated(one, count) for one, count in zip(self.templates, self.epochs, strict=True)]
+
+    @property
+    def weights(self) -> Floats:
+        """Weights of the jobs, which add up to 1."""
+        given = np.array([job.weight for job in self.site.jobs])
+        return np.asarray(given / given.sum())
+
+    def cost(self, slowdown: Floats) -> float:
+        """What is minimised: the objective, and ``OVER`` times what the worst job takes beyond the limit."""
+        limit = np.inf if self.site.max_slowdown is None else self.site.max_slowdown
+        return self.objective(slowdown) + OVER * max(0.0, float(slowdown.max()) - limit)
+
+    def objective(self, slowdown: Floats) -> float:
+        """Weighted mean of slowdowns, or the worst (with the mean breaking ties)."""
+        mean = float(slowdown @ self.weights)
+        return mean if self.site.objective == "slowdown" else float(slowdown.max()) + TIE * mean
+
+    def plain(self, hosts: Hosts, router: Router = "ecmp") -> Choice:
+        """A choice without offsets and classes."""
+        none = len(self.templates)
+        return Choice(hosts=hosts, router=router, offset_s=(0.0,) * none, order=(0,) * none)
+
+    def accelerators(self, hosts: Sequence[int], job: int) -> Ints:
+        """The accelerator of every rank of a job."""
+        return np.asarray(self.members[np.array(hosts, dtype=np.int64)].ravel()[: self.templates[job].ranks])
+
+    def routes(self, hosts: Hosts, router: Router) -> list[Routes]:
+        """The routes of the messages of each job."""
+        if (hosts, router) not in self._routes:
+            self._routes[hosts, router] = self._routed(hosts, router)
+        return self._routes[hosts, router]
+
+    def timed(self, choice: Choice, jobs: Sequence[int] | None = None) -> Timed:
+        """What a choice comes to, with all jobs or some of them (the others keep the slowdown 1)."""
+        chosen = tuple(range(len(self.templates))) if jobs is None else tuple(jobs)
+        key = (choice, chosen)
+        if key not in self._known:
+            self._known[key] = self._stepped(choice, chosen)
+        return self._known[key]
+
+    def alone(self, hosts: Hosts, router: Router, job: int, *, sample: bool = False) -> tuple[float, object]:
+        """Seconds of one iteration of a job alone on its hosts, and the rates of its links where they are asked
+        for."""
+        one = repeated(self.templates[job], 1)
+        routes = self.routes(hosts, router)[job].of(one.message)
+        result = run(self.fabric.capacity_Bps, one.traffic(0.0, 1.0), routes, sample=sample)
+        return float(result.phase_end_s[one.ends[0]]), result.rates
+
+    def _routed(self, hosts: Hosts, router: Router) -> list[Routes]:
+        at = [self.accelerators(held, job) for job, held in enumerate(hosts)]
+        planned = (self.given or self._planned(at)) if router == "planned" else None
+        mode: Mode = "spray" if router == "spray" else "ecmp"
+        found = []
+        for one, where in zip(self.templates, at, strict=True):
+            source, target = where[one.source], where[one.target]
+            if planned is None:
+                routes = self.paths.routes(source, target, mode=mode)
+            else:
+                leaves = self.fabric.domain[source] != self.fabric.domain[target]
+                away, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
+                outside, idle = planned.of(one.titles, one.group[away], source[away], target[away])
+                away, stay = np.delete(away, idle), np.concatenate([stay, away[idle]])
+                inside = self.paths.routes(source[stay], target[stay], mode="ecmp")
+                routes = joined([outside, inside]).of(np.argsort(np.concatenate([away, stay])))
+            found.append(routes.without_latency())
+        return found
+
+    def _planned(self, at: list[Ints]) -> FlowRoutes | None:
+        """Routes for the exact traffic of all jobs; None where nothing leaves hosts."""
+        parts = [
+            (one.traffic, where) for one, where in zip(self.templates, at, strict=True) if one.traffic is not None
+        ]
+        if not parts:
+            return None
+        traffic = merged_traffic(parts)
+        return FlowRoutes(self.fabric, traffic, route(self.fabric, traffic), name="planned")
+
+    def flows(self, hosts: Hosts, router: Router) -> list[tuple[JobTraffic, Routes] | None]:
+        """The flows between hosts of each job by accelerator, and their routes; None where nothing leaves."""
+        at = [self.accelerators(held, job) for job, held in enumerate(hosts)]
+        planned = (self.given or self._planned(at)) if router == "planned" else None
+        found: list[tuple[JobTraffic, Routes] | None] = []
+        for one, where in zip(self.templates, at, strict=True):
+            if one.traffic is None:
+                found.append(None)
+                continue
+            traffic = merged_traffic([(one.traffic, where)])
+            if planned is not None:
+                routes, _ = planned.of(traffic.names, traffic.collective, traffic.source, traffic.target)
+            else:
+                mode: Mode = "spray" if router == "spray" else "ecmp"
+                routes = self.paths.routes(traffic.source, traffic.target, mode=mode)
+            found.append((traffic, routes))
+        return found
+
+    def _stepped(self, choice: Choice, jobs: tuple[int, ...]) -> Timed:
+        self.evaluations += 1
+        routes = self.routes(choice.hosts, choice.router)
+        parts, known = [], []
+        for job in jobs:
+            place = min(choice.order[job], self.site.classes - 1)
+            weight = CLASS_WEIGHT ** (self.site.classes - 1 - place if max(choice.order) else 0)
+            parts.append(self.repeats[job].traffic(choice.offset_s[job], weight))
+            known.append(routes[job].of(self.repeats[job].message))
+        result = run(self.fabric.capacity_Bps, together(parts), joined(known))
+        iteration = np.array([one.alone_s for one in self.templates])
+        first = np.cumsum([0] + [len(part.phases) for part in parts])
+        ends = [result.phase_end_s[at + self.repeats[job].ends] for at, job in zip(first.tolist(), jobs, strict=False)]
+        # Once the first job has done all its iterations, the others have less beside them: that time does not count.
+        until = min(float(one[-1]) for one in ends)
+        for job, one in zip(jobs, ends, strict=True):
+            iteration[job] = steady(one, until)
+        slowdown = iteration / np.array([one.alone_s for one in self.templates])
+        return Timed(
+            choice=choice,
+            iteration_s=iteration,
+            slowdown=slowdown,
+            cost=self.cost(slowdown),
+            link_bytes=result.link_bytes,
+        )
+
+
+def steady(ends: Floats, until: float) -> float:
+    """Mean seconds of the second half of the iterations that end by a time; of the first one where fewer than two
+    do."""
+    done = int(np.searchsorted(ends, until * (1 + 1e-12), side="right"))
+    half = done // 2
+    return float((ends[done - 1] - ends[half - 1]) / (done - half)) if half else float(ends[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Repeated:
+    """Iterations of a job behind each other; ``ends`` are the phases that end them, ``roots`` those that begin the
+    first."""
+
+    phases: Phases
+    phase: Ints
+    bytes: Floats
+    message: Ints
+    ends: Ints
+    roots: Ints
+
+    def traffic(self, offset_s: float, weight: float) -> Traffic:
+        """As traffic that begins at an offset; the engine is not told who talks to whom."""
+        count = len(self.phase)
+        start = self.phases.start_s.copy()
+        start[self.roots] = offset_s + self.phases.delay_s[self.roots] if offset_s > 0 else 0.0
+        none = np.zeros(count, dtype=np.int64)
+        return Traffic(
+            source=none,
+            target=none,
+            bytes=self.bytes,
+            phase=self.phase,
+            weight=np.full(count, weight),
+            cap_Bps=np.full(count, np.inf),
+            phases=Phases(
+                delay_s=self.phases.delay_s,
+                start_s=start,
+                indptr=self.phases.indptr,
+                waits=self.phases.waits,
+                label=self.phases.label,
+                labels=self.phases.labels,
+                job=self.phases.job,
+            ),
+        )
+
+
+def repeated(one: Template, count: int) -> Repeated:
+    """``count`` iterations; each begins when the one before has ended."""
+    size = len(one.phases)
+    lengths = np.diff(one.phases.indptr)
+    roots = np.flatnonzero(lengths == 0)
+    # From the second iteration on, phases that wait for nothing wait for the end of the one before.
+    later = np.where(lengths == 0, 1, lengths)
+    waits = np.empty(int(later.sum()), dtype=np.int64)
+    begin = np.cumsum(later) - later
+    waits[begin[roots]] = one.last - size
+    held = np.flatnonzero(lengths > 0)
+    waits[spans(begin[held], lengths[held])] = one.phases.waits
+    shift = size * np.arange(count)
+    per = np.concatenate([lengths, np.tile(later, count - 1)])
+    phases = Phases(
+        delay_s=np.tile(one.phases.delay_s, count),
+        start_s=np.zeros(size * count),
+        indptr=np.concatenate([[0], np.cumsum(per)]).astype(np.int64),
+        waits=np.concatenate([one.phases.waits, (waits[None, :] + shift[1:, None]).ravel()]),
+        label=np.zeros(size * count, dtype=np.int64),
+        labels=("phase",),
+        job=np.zeros(size * count, dtype=np.int64),
+    )
+    return Repeated(
+        phases=phases,
+        phase=(one.phase[None, :] + shift[:, None]).ravel(),
+        bytes=np.tile(one.bytes, count),
+        message=np.tile(one.message, count),
+        ends=one.last + shift,
+        roots=roots,
+    )
+
+
+def together(parts: Sequence[Traffic]) -> Traffic:
+    """Jobs side by side as one traffic."""
+    shift = np.cumsum([0] + [len(part.phases) for part in parts])
+
+    def of(name: str) -> np.ndarray:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    def of_phases(name: str) -> np.ndarray:
+        return np.concatenate([getattr(part.phases, name) for part in parts])
+
+    waits = np.concatenate([part.phases.waits + by for part, by in zip(parts, shift, strict=False)])
+    lengths = np.concatenate([np.diff(part.phases.indptr) for part in parts])
+    return Traffic(
+        source=of("source"),
+        target=of("target"),
+        bytes=of("bytes"),
+        phase=np.concatenate([part.phase + by for part, by in zip(parts, shift, strict=False)]),
+        weight=of("weight"),
+        cap_Bps=of("cap_Bps"),
+        phases=Phases(
+            delay_s=of_phases("delay_s"),
+            start_s=of_phases("start_s"),
+            indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            waits=waits.astype(np.int64),
+            label=of_phases("label"),
+            labels=("phase",),
+            job=np.repeat(np.arange(len(parts)), [len(part.phases) for part in parts]),
+        ),
+    )

@@ -1,0 +1,123 @@
+"""Where a fabric is narrow: its units, what can leave them, and what jobs must send across.
+
+A unit of a tier is what hangs together by links of that tier and those below: a leaf, or the leaves of a scalable
+unit, then a pod.  Links of the next tier out of a unit are its cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cuts:
+    """Units of every tier that has several.
+
+    ``unit[t]`` numbers the unit of each host in tier ``t`` (inner first), ``capacity_Bps[t]`` is what leaves and
+    what enters each unit, whichever is less.
+    """
+
+    unit: tuple[Ints, ...]
+    capacity_Bps: tuple[Floats, ...]
+
+    def names(self) -> list[tuple[int, int]]:
+        """Tier and unit of every cut."""
+        return [(tier, unit) for tier, sizes in enumerate(self.capacity_Bps) for unit in range(len(sizes))]
+
+    def crossing(self, between: Floats, hosts: Sequence[int] | Ints) -> Floats:
+        """Bytes of a job that leave or enter each unit (the larger of both), for all cuts in order of ``names``.
+
+        Args:
+            between: bytes from each host of the job to each other, in rank order.
+            hosts: where these are.
+        """
+        held = np.asarray(hosts, dtype=np.int64)
+        found = []
+        for unit, capacity in zip(self.unit, self.capacity_Bps, strict=True):
+            at = unit[held]
+            differs = at[:, None] != at[None, :]
+            gone = between * differs
+            out = np.bincount(at, gone.sum(axis=1), len(capacity))
+            into = np.bincount(at, gone.sum(axis=0), len(capacity))
+            found.append(np.maximum(out, into))
+        return np.concatenate(found) if found else np.zeros(0)
+
+    @property
+    def all_Bps(self) -> Floats:
+        """Capacity of all cuts, in order of ``names``."""
+        return np.concatenate(self.capacity_Bps) if self.capacity_Bps else np.zeros(0)
+
+
+def cuts_of(fabric: Fabric) -> Cuts:
+    """The cuts of a fabric, at the speed of its links; without any where no tier lies above another."""
+    top = int(fabric.tier.max(initial=0))
+    units, capacities = [], []
+    for tier in range(SCALE_UP + 1, top):
+        label = _components(fabric, tier)
+        of_host = np.zeros(int(fabric.domain.max()) + 1, dtype=np.int64)
+        of_host[fabric.domain] = label[: fabric.accelerators]
+        names, unit = np.unique(of_host, return_inverse=True)
+        if len(names) < 2:
+            continue
+        number = np.full(fabric.nodes, -1, dtype=np.int64)
+        for at, name in enumerate(names.tolist()):
+            number[label == name] = at
+        above = np.flatnonzero((fabric.tier > tier) & fabric.up)
+        ways = []
+        for ends, others in ((fabric.source, fabric.target), (fabric.target, fabric.source)):
+            mine = above[(number[ends[above]] >= 0) & (number[ends[above]] != number[others[above]])]
+            ways.append(np.bincount(number[ends[mine]], fabric.capacity_Bps[mine], len(names)))
+        units.append(unit.reshape(-1))
+        capacities.append(np.minimum(*ways))
+    return Cuts(unit=tuple(units), capacity_Bps=tuple(capacities))
+
+
+def _components(fabric: Fabric, tier: int) -> Ints:
+    """The least node that each node is joined to by links of a tier and below."""
+    links = np.flatnonzero((fabric.tier <= tier) & fabric.up)
+    source, target = fabric.source[links], fabric.target[links]
+    label = np.arange(fabric.nodes)
+    while True:
+        low = label.copy()
+        np.minimum.at(low, source, label[target])
+        np.minimum.at(low, target, label[source])
+        low = low[low]
+        if (low == label).all():
+            return label
+        label = low
+
+
+def least_cut(between: Floats) -> float:
+    """The fewest bytes that cross when hosts of a job lie in two places, however they are divided.
+
+    Of every division into two parts, the larger of both directions is at least half of what goes both ways; the
+    least of that is the global minimum cut (Stoer and Wagner, J. ACM 44, 1997).
+    """
+    both = (between + between.T).astype(np.float64)
+    np.fill_diagonal(both, 0.0)
+    count = len(both)
+    if count < 2:
+        return 0.0
+    alive = np.ones(count, dtype=bool)
+    best = np.inf
+    for _ in range(count - 1):
+        reach = np.where(alive, 0.0, -np.inf)
+        last = before = -1
+        for _ in range(int(alive.sum())):
+            before, last = last, int(np.argmax(reach))
+            worth = reach[last]
+            reach = np.where(np.isneginf(reach), -np.inf, reach + both[last])
+            reach[last] = -np.inf
+        best = min(best, float(worth))
+        both[before] += both[last]
+        both[:, before] += both[:, last]
+        both[before, before] = 0.0
+        alive[last] = False
+        both[last] = 0.0
+        both[:, last] = 0.0
+    return best / 2

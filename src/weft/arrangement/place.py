@@ -1,0 +1,261 @@
+"""Where jobs go: packings by an integer program on counts, then local search on what crosses cuts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from weft.arrangement.clock import Hosts
+from weft.arrangement.cuts import Cuts
+from weft.arrangement.site import Site
+from weft.arrangement.template import Template
+from weft.fabric.spec import Floats, Ints
+
+MOVES = 400
+"""Moves that local search draws, for each job."""
+PACKING_S = 5.0
+"""Seconds that one integer program may take."""
+MOST_COUNTS = 20_000
+"""Jobs times units up to which packings are solved exactly."""
+
+
+def as_given(site: Site) -> Hosts:
+    """Every job on the hosts that it holds, the others on the first that are free, in order (first fit)."""
+    kept = [bool(job.hosts) and all(site.usable[host] for host in job.hosts) for job in site.jobs]
+    held = {host for job, stays in zip(site.jobs, kept, strict=True) if stays for host in job.hosts}
+    free = iter([host for host, up in enumerate(site.usable) if up and host not in held])
+    found = [
+        job.hosts if stays else tuple(islice(free, job.domains)) for job, stays in zip(site.jobs, kept, strict=True)
+    ]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Places:
+    """Placements of a site's jobs, judged by what crosses cuts: the closed form of what the clock steps."""
+
+    site: Site
+    cuts: Cuts
+    between: tuple[Floats, ...]
+    alone_s: Floats
+    weights: Floats
+
+    @classmethod
+    def of(cls, site: Site, cuts: Cuts, templates: tuple[Template, ...]) -> Places:
+        """The places of a site."""
+        weights = np.array([job.weight for job in site.jobs])
+        return cls(
+            site=site,
+            cuts=cuts,
+            between=tuple(one.between_hosts(site.domain_size) for one in templates),
+            alone_s=np.array([one.alone_s for one in templates]),
+            weights=weights / weights.sum(),
+        )
+
+    def seconds(self, job: int, hosts: tuple[int, ...]) -> Floats:
+        """Seconds that a job keeps each cut busy in an iteration."""
+        return self.cuts.crossing(self.between[job], hosts) / np.maximum(self.cuts.all_Bps, 1e-300)
+
+    def cost(self, busy: list[Floats]) -> float:
+        """What a placement costs, from the seconds of ``seconds``: each job's longest cut over its iteration, what
+        shares its cuts beside, and what exceeds them."""
+        if not len(self.cuts.all_Bps):
+            return 0.0
+        shares = np.array([one / alone for one, alone in zip(busy, self.alone_s, strict=True)])
+        all_of_it = shares.sum(axis=0)
+        own = shares.max(axis=1)
+        met = (shares * (all_of_it[None, :] - shares)).max(axis=1)
+        return float((self.weights * (own + met)).sum() + np.maximum(all_of_it - 1.0, 0.0).sum())
+
+    def sorted(self, hosts: Hosts) -> Hosts:
+        """Ranks in the order of units, outermost first, for jobs whose order is free."""
+        return tuple(
+            held if job.may == "stay" else tuple(sorted(held, key=lambda host: self._place(host)))
+            for job, held in zip(self.site.jobs, hosts, strict=True)
+        )
+
+    def candidates(self, given: Hosts, seed: int) -> list[Hosts]:
+        """Placements worth a closer look, the given one first, without repetition."""
+        found = [given, self.sorted(given)]
+        moving = [job for job, one in enumerate(self.site.jobs) if one.may == "move"]
+        if moving:
+            order = sorted(moving, key=lambda job: (-self.site.jobs[job].domains, job))
+            found.append(self._filled(given, order))
+            found += [self._of_counts(given, counts) for counts in self._packings(given, moving)]
+        best = min(found, key=lambda hosts: self.cost(self.busy(hosts)))
+        found.append(self.improved(best, seed))
+        found.append(self.improved(self.sorted(given), seed + 1))
+        return list(dict.fromkeys(found))
+
+    def busy(self, hosts: Hosts) -> list[Floats]:
+        """``seconds`` of every job."""
+        return [self.seconds(job, held) for job, held in enumerate(hosts)]
+
+    def improved(self, hosts: Hosts, seed: int) -> Hosts:
+        """Local search: two places of one job exchanged, or of two jobs that may move, or one with a free host."""
+        jobs = self.site.jobs
+        able = [job for job, one in enumerate(jobs) if one.may != "stay"]
+        if not able or not len(self.cuts.all_Bps):
+            return hosts
+        draw = np.random.default_rng(seed)
+        taken = {host for held in hosts for host in held}
+        free = [host for host, up in enumerate(self.site.usable) if up and host not in taken]
+        now = [list(held) for held in hosts]
+        busy = self.busy(hosts)
+        cost = self.cost(busy)
+        for _ in range(MOVES * len(able)):
+            one = able[int(draw.integers(len(able)))]
+            other = able[int(draw.integers(len(able)))]
+            into_free = bool(free) and draw.random() < 0.25
+            a = int(draw.integers(len(now[one])))
+            if jobs[one].may != "move" or (not into_free and jobs[other].may != "move"):
+                other, into_free = one, False
+            pool = free if into_free else now[other]
+            b = int(draw.integers(len(pool)))
+            if pool is now[one] and a == b:
+                continue
+            now[one][a], pool[b] = pool[b], now[one][a]
+            changed = {one} if into_free else {one, other}
+            fresh = [self.seconds(job, tuple(now[job])) if job in changed else busy[job] for job in range(len(jobs))]
+            better = self.cost(fresh)
+            if better < cost - 1e-12:
+                busy, cost = fresh, better
+            else:
+                now[one][a], pool[b] = pool[b], now[one][a]
+        return tuple(tuple(held) for held in now)
+
+    def _place(self, host: int) -> tuple[int, ...]:
+        return (*(int(unit[host]) for unit in reversed(self.cuts.unit)), host)
+
+    def _free(self, given: Hosts) -> list[int]:
+        """Hosts for jobs that may move, in the order of units."""
+        kept = {host for job, held in zip(self.site.jobs, given, strict=True) if job.may != "move" for host in held}
+        usable = [host for host, up in enumerate(self.site.usable) if up and host not in kept]
+        return sorted(usable, key=self._place)
+
+    def _filled(self, given: Hosts, order: list[int]) -> Hosts:
+        """Jobs that may move one behind the other, the largest first."""
+        free, at = self._free(given), 0
+        found = list(self.sorted(given))
+        for job in order:
+            count = self.site.jobs[job].domains
+            found[job] = tuple(free[at : at + count])
+            at += count
+        return tuple(found)
+
+    def _packings(self, given: Hosts, moving: list[int]) -> list[Floats]:
+        """Hosts of each moving job (row) in each inner unit, by the least bytes over cuts in all, and by the least
+        load of the busiest cut."""
+        if not self.cuts.unit:
+            return []
+        inner = self.cuts.unit[0]
+        room = np.bincount(
+            inner[np.array(self._free(given), dtype=np.int64)], minlength=len(self.cuts.capacity_Bps[0])
+        )
+        if len(moving) * len(room) > MOST_COUNTS:
+            return []
+        # What a job sends over a cut that parts its ranks: in the middle, as share of its iteration.
+        worth = np.array([self._parting(job) for job in moving])
+        found = []
+        for spread in (False, True):
+            counts = _packed([self.site.jobs[job].domains for job in moving], room, self.cuts, worth, spread=spread)
+            if counts is not None:
+                found.append(counts)
+        return found
+
+    def _parting(self, job: int) -> float:
+        between = self.between[job]
+        half = len(between) // 2
+        crossing = max(float(between[:half, half:].sum()), float(between[half:, :half].sum()))
+        return crossing / float(self.alone_s[job]) * self.site.jobs[job].weight
+
+    def _of_counts(self, given: Hosts, counts: Floats) -> Hosts:
+        """Concrete hosts of counts per unit, the first that are free in each unit."""
+        inner = self.cuts.unit[0]
+        pools: dict[int, list[int]] = {}
+        for host in self._free(given):
+            pools.setdefault(int(inner[host]), []).append(host)
+        found = list(self.sorted(given))
+        moving = [job for job, one in enumerate(self.site.jobs) if one.may == "move"]
+        for row, job in enumerate(moving):
+            held: list[int] = []
+            for unit, count in enumerate(counts[row].tolist()):
+                pool = pools.get(unit, [])
+                held += pool[: int(count)]
+                pools[unit] = pool[int(count) :]
+            found[job] = tuple(sorted(held, key=self._place))
+        return tuple(found)
+
+
+def _packed(wanted: list[int], room: Ints, cuts: Cuts, worth: Floats, *, spread: bool) -> Floats | None:
+    """Hosts of each job in each inner unit; None where the program ends without a packing.
+
+    Variables: counts, whether a job is in a unit (of each tier), and the busiest cut's load.  A job in k units of a
+    tier pays k - 1 times what parting its ranks sends; with ``spread`` the busiest cut counts most.
+    """
+    highspy: Any = import_module("highspy")
+    jobs, inner = len(wanted), len(room)
+    inf = highspy.kHighsInf
+    model = highspy.Highs()
+    model.setOptionValue("output_flag", False)
+    model.setOptionValue("threads", 1)
+    model.setOptionValue("random_seed", 0)
+    model.setOptionValue("time_limit", PACKING_S)
+    scale = max(float(worth.max()), 1e-300)
+    for _ in range(jobs * inner):
+        model.addVar(0.0, inf)
+    kinds = [highspy.HighsVarType.kInteger] * (jobs * inner)
+    for job, count in enumerate(wanted):
+        own = [job * inner + unit for unit in range(inner)]
+        model.addRow(float(count), float(count), inner, np.array(own, dtype=np.int32), np.ones(inner))
+    for unit in range(inner):
+        own = [job * inner + unit for job in range(jobs)]
+        model.addRow(0.0, float(room[unit]), jobs, np.array(own, dtype=np.int32), np.ones(jobs))
+    first = jobs * inner
+    busiest = first + jobs * sum(len(one) for one in cuts.capacity_Bps)
+    rows: list[tuple[list[int], list[float]]] = []
+    outer_of_inner = [_outer(cuts, tier) for tier in range(len(cuts.unit))]
+    for tier, capacity in enumerate(cuts.capacity_Bps):
+        fastest = float(capacity.max())
+        for unit in range(len(capacity)):
+            inside = [at for at in range(inner) if outer_of_inner[tier][at] == unit]
+            load: tuple[list[int], list[float]] = ([busiest], [-1.0])
+            for job, count in enumerate(wanted):
+                here = first + job * len(capacity) + unit
+                pays = float(worth[job]) / scale
+                model.addVar(0.0, 1.0)
+                model.changeColCost(here, (0.01 if spread else 1.0) * pays)
+                held = [job * inner + at for at in inside]
+                most = min(float(count), float(sum(room[at] for at in inside)))
+                rows.append(([*held, here], [*([1.0] * len(held)), -most]))
+                # Presence stands for crossing: linear, and too much only for a job that lies in one unit.
+                load[0].append(here)
+                load[1].append(pays * fastest / max(float(capacity[unit]), 1e-300))
+            rows.append(load)
+        first += jobs * len(capacity)
+    kinds += [highspy.HighsVarType.kInteger] * (first - jobs * inner)
+    model.addVar(0.0, inf)
+    model.changeColCost(busiest, 1.0 if spread else 0.0)
+    kinds.append(highspy.HighsVarType.kContinuous)
+    for columns, values in rows:
+        model.addRow(-inf, 0.0, len(columns), np.array(columns, dtype=np.int32), np.array(values))
+    for column, kind in enumerate(kinds):
+        model.changeColIntegrality(column, kind)
+    model.run()
+    solution = np.array(model.getSolution().col_value)
+    if len(solution) < jobs * inner or model.getInfo().primal_solution_status != 2:
+        return None
+    counts = np.rint(solution[: jobs * inner]).reshape(jobs, inner)
+    return counts if (counts.sum(axis=1) == np.array(wanted)).all() else None
+
+
+def _outer(cuts: Cuts, tier: int) -> list[int]:
+    """The unit of a tier in which each inner unit lies."""
+    found = [0] * len(cuts.capacity_Bps[0])
+    for host, unit in enumerate(cuts.unit[0].tolist()):
+        found[unit] = int(cuts.unit[tier][host])
+    return found

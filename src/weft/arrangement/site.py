@@ -1,0 +1,312 @@
+"""Site files (``weft.site/1``): a fabric, its hosts, what its switches can do, and the jobs that share it.
+
+A site is TOML.  Hosts are scale-up domains; a job takes whole hosts.  Quantities and names are checked here, and
+what does not fit together is refused with the place and what to change.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from weft.cluster import Cluster
+from weft.cluster import resolve as resolve_cluster
+from weft.documents import parse_toml, validate
+from weft.errors import BadInput, NothingFeasible, UnknownName
+from weft.fabric.catalogue import default_kind, for_cluster
+from weft.fabric.placement import host_names
+from weft.fabric.spec import Fabric, Ints
+from weft.files import read_text
+from weft.layout.check import check_layout
+from weft.layout.spec import Layout
+from weft.layout.text import parse_layout
+from weft.model import Job, RecipeChanges, resolve_job
+
+SCHEMA = "weft.site/1"
+MAX_FILE_BYTES = 4_000_000
+Router = Literal["ecmp", "planned", "spray"]
+May = Literal["move", "reorder", "stay"]
+Objective = Literal["slowdown", "worst"]
+_Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Host(_Strict):
+    name: _Name
+    state: Literal["up", "drained"] = "up"
+    domain: Annotated[int, Field(ge=0)] | None = None
+
+
+class _Switches(_Strict):
+    routing: list[Router] = Field(["ecmp"], min_length=1, max_length=3)
+    classes: int = Field(1, ge=1, le=8)
+
+
+class _Job(_Strict):
+    name: _Name
+    model: _Name | None = None
+    layout: _Name | None = None
+    plan: _Name | None = None
+    rank: int = Field(1, ge=1)
+    batch: int | None = Field(None, ge=1, le=10**9)
+    accelerators: int | None = Field(None, ge=1, le=10**7)
+    hosts: list[_Name] | None = Field(None, min_length=1)
+    may: May | None = None
+    weight: float = Field(1.0, gt=0.0, le=1e9)
+
+
+class _Goal(_Strict):
+    kind: Objective = "slowdown"
+
+
+class _Limits(_Strict):
+    max_slowdown: float | None = Field(None, ge=1.0, le=1e6)
+
+
+class _SiteFields(_Strict):
+    format: Literal["weft.site/1"] = Field(alias="schema")
+    name: _Name
+    cluster: _Name
+    fabric: _Name | None = None
+    radix: int = Field(64, ge=2, le=4096)
+    oversubscription: list[float] | None = Field(None, min_length=1, max_length=8)
+    hosts: list[_Host] = Field(default_factory=list)
+    switches: _Switches = Field(default_factory=lambda: _Switches.model_validate({}))
+    jobs: list[_Job] = Field(min_length=1, max_length=256)
+    objective: _Goal = Field(default_factory=lambda: _Goal.model_validate({}))
+    limits: _Limits = Field(default_factory=lambda: _Limits.model_validate({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteJob:
+    """A job of a site.
+
+    ``hosts`` are the domains that it holds, in rank order; empty where it may have any.  ``may`` says what is
+    free: "move" (hosts and their order), "reorder" (the order of its hosts), "stay" (neither).
+    """
+
+    name: str
+    model: str
+    job: Job
+    layout: Layout
+    domains: int
+    hosts: tuple[int, ...]
+    may: May
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """A fabric with its hosts, and jobs.
+
+    Host ``h`` is scale-up domain ``h`` of the fabric; ``host_names[h]`` is its name, ``usable[h]`` whether jobs
+    may be put there.
+    """
+
+    name: str
+    cluster: Cluster
+    fabric: Fabric
+    fabric_source: str
+    host_names: tuple[str, ...]
+    usable: tuple[bool, ...]
+    routers: tuple[Router, ...]
+    classes: int
+    jobs: tuple[SiteJob, ...]
+    objective: Objective
+    max_slowdown: float | None
+
+    @property
+    def domain_size(self) -> int:
+        """Accelerators of a host."""
+        return self.fabric.accelerators // len(self.host_names)
+
+    @property
+    def members(self) -> Ints:
+        """Accelerators of each host, a host a row."""
+        order = np.argsort(self.fabric.domain, kind="stable")
+        return order.reshape(len(self.host_names), -1)
+
+    def with_placement(self, hosts: tuple[tuple[int, ...], ...]) -> Site:
+        """The same site with every job on given hosts, where it stays."""
+        return replace(
+            self, jobs=tuple(replace(job, hosts=at, may="stay") for job, at in zip(self.jobs, hosts, strict=True))
+        )
+
+
+def read_site(source: str | os.PathLike[str]) -> Site:
+    """The site of a TOML file.  Files that it names are looked for beside it, too.
+
+    Raises:
+        BadInput: the file cannot be read, a field is unknown or wrong, or hosts and jobs do not fit together.
+        NothingFeasible: a job needs more hosts than are free.
+    """
+    where = os.fspath(source)
+    text = read_text(source, where=where, largest=MAX_FILE_BYTES, remedy="name a site file (TOML)")
+    given = validate(_SiteFields, parse_toml(text, where), where)
+    beside = Path(where).parent
+    cluster = resolve_cluster(_beside(given.cluster, beside))
+    fabric, origin = _fabric(given, cluster, beside, where)
+    names, usable = _hosts(given.hosts, fabric, cluster, where)
+    jobs = tuple(
+        _job(one, f"{where}: jobs[{number}]", cluster, names, beside) for number, one in enumerate(given.jobs)
+    )
+    site = Site(
+        name=given.name,
+        cluster=cluster,
+        fabric=fabric,
+        fabric_source=origin,
+        host_names=names,
+        usable=usable,
+        routers=tuple(dict.fromkeys(given.switches.routing)),
+        classes=given.switches.classes,
+        jobs=jobs,
+        objective=given.objective.kind,
+        max_slowdown=given.limits.max_slowdown,
+    )
+    _check(site, where)
+    return site
+
+
+def _beside(name: str, folder: Path) -> str:
+    """A file's path where the name is that of a file beside the site, else the name."""
+    return str(folder / name) if (folder / name).is_file() else name
+
+
+def _fabric(given: _SiteFields, cluster: Cluster, beside: Path, where: str) -> tuple[Fabric, str]:
+    if len(cluster.tiers) < 2:
+        problem = f"{cluster.name} is one scale-up domain without a network"
+        raise BadInput(problem, where=f"{where}: cluster", remedy="name a cluster of several hosts")
+    kind = given.fabric or default_kind(cluster)
+    path = _beside(kind, beside)
+    if path != kind or Path(kind).suffix:
+        from weft.interop.fabrics.formats import read_fabric
+
+        return read_fabric(path), kind
+    ratio = None if given.oversubscription is None else tuple(given.oversubscription)
+    return for_cluster(kind, cluster, radix=given.radix, oversubscription=ratio), kind
+
+
+def _hosts(
+    given: list[_Host], fabric: Fabric, cluster: Cluster, where: str
+) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    sizes = np.bincount(fabric.domain)
+    size = cluster.tiers[0].size
+    if not (sizes == size).all():
+        odd = int(np.argmax(sizes != size))
+        raise BadInput(
+            f"the fabric's domain {odd} has {sizes[odd]} accelerators, a host of {cluster.name} {size}",
+            where=f"{where}: fabric",
+            remedy="name a fabric and a cluster with hosts of one size",
+        )
+    first = np.unique(fabric.domain, return_index=True)[1]
+    of_fabric = host_names(fabric)
+    names = [of_fabric[int(at)] for at in first]
+    usable = [True] * len(names)
+    twice = [name for name, times in Counter(one.name for one in given).items() if times > 1]
+    if twice:
+        raise BadInput(f"host {twice[0]} is given twice", where=f"{where}: hosts", remedy="give each host once")
+    inventory = any(one.domain is not None for one in given)
+    if inventory:
+        usable = [False] * len(names)
+    taken: dict[int, str] = {}
+    for number, one in enumerate(given):
+        place = f"{where}: hosts[{number}]"
+        if one.domain is not None and one.domain >= len(names):
+            problem = f"{one.name} is in domain {one.domain}, but the fabric has {len(names)} domains"
+            raise BadInput(problem, where=place, remedy=f"give 0 to {len(names) - 1}, or a larger fabric")
+        if one.domain is None and one.name not in names:
+            raise UnknownName("host", one.name, names, where=place)
+        at = names.index(one.name) if one.domain is None else one.domain
+        if at in taken:
+            problem = f"{one.name} and {taken[at]} are both domain {at}"
+            raise BadInput(problem, where=place, remedy="give each host a domain of its own")
+        taken[at], names[at], usable[at] = one.name, one.name, one.state == "up"
+    return tuple(names), tuple(usable)
+
+
+def _job(given: _Job, where: str, cluster: Cluster, names: tuple[str, ...], beside: Path) -> SiteJob:
+    size = cluster.tiers[0].size
+    job, model, layout = _work(given, where, cluster, beside)
+    if given.accelerators is not None and given.accelerators != layout.world:
+        problem = f"{given.accelerators} accelerators wanted, but the layout has {layout.world} ranks"
+        raise BadInput(problem, where=where, remedy="make them equal, or leave accelerators out")
+    domains = -(-layout.world // size)
+    hosts: tuple[int, ...] = ()
+    if given.hosts is not None:
+        for name in given.hosts:
+            if name not in names:
+                raise UnknownName("host", name, names, where=f"{where}.hosts")
+        hosts = tuple(names.index(name) for name in given.hosts)
+        if len(set(hosts)) != len(hosts) or len(hosts) != domains:
+            problem = f"{len(set(hosts))} different hosts for {layout.world} ranks"
+            raise BadInput(problem, where=f"{where}.hosts", remedy=f"name {domains}, one for every {size} ranks")
+    may = given.may or ("stay" if hosts else "move")
+    if may != "move" and not hosts:
+        raise BadInput(f"may = {may!r} without hosts", where=where, remedy="name its hosts, or let it move")
+    return SiteJob(
+        name=given.name, model=model, job=job, layout=layout, domains=domains, hosts=hosts, may=may,
+        weight=given.weight,
+    )  # fmt: skip
+
+
+def _work(given: _Job, where: str, cluster: Cluster, beside: Path) -> tuple[Job, str, Layout]:
+    """The job, the name of its model, and its layout."""
+    if (given.plan is None) == (given.model is None):
+        raise BadInput("names a model or a plan, not both", where=where, remedy="give model and layout, or plan")
+    if given.plan is not None:
+        from weft.arrangement.documents import plan_parts
+        from weft.layout.text import layout_from_dict
+        from weft.model.text import job_from_dict
+
+        if given.layout is not None or given.batch is not None:
+            raise BadInput("layout and batch are in the plan", where=where, remedy="leave them out")
+        raw_job, raw_layout = plan_parts(_beside(given.plan, beside), given.rank)
+        job = job_from_dict(raw_job, where=f"{where}.plan: job")
+        layout = layout_from_dict(raw_layout, where=f"{where}.plan: layout")
+        check_layout(job, layout.world, layout, where=f"{where}.plan")
+        return job, given.plan, layout
+    if given.layout is None or given.model is None:
+        raise BadInput("layout is missing", where=where, remedy="write it like tp=8,dp=8, or give a plan")
+    job = resolve_job(_beside(given.model, beside), RecipeChanges(global_batch=given.batch))
+    layout = parse_layout(given.layout, where=f"{where}.layout").complete(given.accelerators)
+    check_layout(job, layout.world, layout, where=f"{where}.layout")
+    return job, given.model, layout
+
+
+def _check(site: Site, where: str) -> None:
+    """Refuse names given twice, hosts that two jobs hold, hosts that are not up, and too many jobs."""
+    names = Counter(job.name for job in site.jobs)
+    twice = [name for name, times in names.items() if times > 1]
+    if twice:
+        raise BadInput(f"two jobs are called {twice[0]}", where=f"{where}: jobs", remedy="give each its own name")
+    holder: dict[int, str] = {}
+    for number, job in enumerate(site.jobs):
+        place = f"{where}: jobs[{number}].hosts"
+        for host in job.hosts:
+            if host in holder:
+                problem = f"{site.host_names[host]} is held by {holder[host]} and {job.name}"
+                raise BadInput(problem, where=place, remedy="give each job hosts of its own")
+            if not site.usable[host] and job.may != "move":
+                problem = f"{site.host_names[host]} is drained or not there, but {job.name} stays on it"
+                raise BadInput(problem, where=place, remedy='let the job move (may = "move"), or bring the host up')
+            holder[host] = job.name
+    held = sum(len(job.hosts) for job in site.jobs if job.may != "move")
+    free = sum(site.usable) - held
+    wanted = [job for job in site.jobs if job.may == "move"]
+    for job in wanted:
+        if job.domains > free:
+            raise NothingFeasible(
+                f"{where}: {job.name} needs {job.domains} hosts, {free} are free -- cut it smaller, or free hosts"
+            )
+    if sum(job.domains for job in wanted) > free:
+        need = sum(job.domains for job in wanted)
+        raise NothingFeasible(f"{where}: the jobs need {need} free hosts, {free} are free -- take a job out")

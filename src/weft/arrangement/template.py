@@ -1,0 +1,214 @@
+"""The iteration of a job by rank: phases of computation and communication, ready to be put on any hosts.
+
+The phases are those of the flow-level simulation of one iteration (``weft.simulation.iteration.full``), built once on
+a 1:1 rail-optimized network of the job's own size.  Phases whose flows all stay inside hosts become delays: what
+they take there does not depend on where the hosts are.  Large jobs are one burst of all their bytes and a pause
+(``weft.simulation.routes.traffic``), as ``weft route`` sees them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from weft.arrangement.contract import contracted
+from weft.arrangement.site import SiteJob
+from weft.cluster.calibration import Calibration, calibration
+from weft.cluster.spec import Cluster
+from weft.errors import BadInput
+from weft.fabric.catalogue import for_cluster
+from weft.fabric.paths import Paths
+from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.traffic import Phases
+from weft.routing.traffic import JobTraffic, merged
+from weft.simulation.flows.engine import run
+from weft.simulation.iteration.contention import Messages, Wires, reached, title
+from weft.simulation.iteration.demand import Key
+from weft.simulation.iteration.simulate import iteration_traffic
+from weft.simulation.routes.traffic import planned_traffic
+
+Detail = Literal["phases", "burst"]
+MOST_RANKS = 256
+"""Ranks of a job up to which its iteration is stepped phase by phase."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Template:
+    """One iteration of a job.
+
+    Flow ``f`` is in phase ``phase[f]``, carries ``bytes[f]`` and takes the route of message ``message[f]``, which
+    goes from rank ``source[m]`` to ``target[m]`` in the collective ``titles[group[m]]``.  ``last`` ends the
+    iteration.  ``alone_s`` is what it takes alone on a 1:1 rail-optimized network, sprayed; ``network_s`` the
+    part of it in which something is sent between hosts.  ``traffic`` are all flows between hosts, by rank, for
+    routers; it is None where nothing leaves a host.
+    """
+
+    name: str
+    detail: Detail
+    ranks: int
+    domains: int
+    phases: Phases
+    last: int
+    phase: Ints
+    bytes: Floats
+    message: Ints
+    source: Ints
+    target: Ints
+    group: Ints
+    titles: tuple[str, ...]
+    traffic: JobTraffic | None
+    alone_s: float
+    network_s: float
+
+    @property
+    def flows(self) -> int:
+        """Flows of an iteration."""
+        return len(self.phase)
+
+    def between_hosts(self, size: int) -> Floats:
+        """Bytes of an iteration from each host of the job (row) to each other."""
+        found = np.zeros((self.domains, self.domains))
+        if self.traffic is not None:
+            np.add.at(found, (self.traffic.source // size, self.traffic.target // size), self.traffic.bytes)
+        return found
+
+
+def template(job: SiteJob, cluster: Cluster, *, detail: Detail | None = None) -> Template:
+    """The iteration of a job of a site.
+
+    Args:
+        detail: "phases" or "burst"; by the size of the job by default.
+
+    Raises:
+        BadInput: the layout cannot run the job.
+    """
+    constants = calibration(cluster.accelerator.name)
+    fabric = reference(job, cluster)
+    traffic = _between(job, cluster, fabric)
+    chosen = detail or ("phases" if job.layout.world <= MOST_RANKS else "burst")
+    if traffic is None or chosen == "phases":
+        return _phased(job, cluster, fabric, constants, traffic)
+    return _burst(job, cluster, fabric, constants, traffic)
+
+
+def reference(job: SiteJob, cluster: Cluster) -> Fabric:
+    """A 1:1 rail-optimized network of the job's size, at the speed that its links reach."""
+    size = cluster.tiers[0].size
+    hosts = max(job.domains, 2)
+    rail = replace(cluster.tiers[1], size=hosts, oversubscription=1.0)
+    alone = replace(cluster, count=size * hosts, tiers=(cluster.tiers[0], rail))
+    return reached(for_cluster("rail-optimized", alone, radix=4096, oversubscription=1.0), _constants(cluster))
+
+
+def _constants(cluster: Cluster) -> Calibration:
+    return calibration(cluster.accelerator.name)
+
+
+def _between(job: SiteJob, cluster: Cluster, fabric: Fabric) -> JobTraffic | None:
+    try:
+        return planned_traffic(job.job, cluster, job.layout, fabric, name=job.name)
+    except BadInput as error:
+        if "sends nothing over the network" in error.what:
+            return None
+        raise
+
+
+def _phased(
+    job: SiteJob, cluster: Cluster, fabric: Fabric, constants: Calibration, traffic: JobTraffic | None
+) -> Template:
+    """Every phase of an iteration; what stays inside hosts as delays."""
+    bare = replace(fabric, capacity_Bps=fabric.capacity_Bps / _share(fabric, constants))
+    wires = Wires(job.layout, cluster, bare, constants, routing="spray")
+    full, messages = iteration_traffic(job.job, cluster, job.layout, wires)
+    done = run(wires.capacity_Bps, full.traffic, full.routes)
+    source, target, group, titles = _messages(messages)
+    away = fabric.domain[full.traffic.source] != fabric.domain[full.traffic.target]
+    mixed = np.zeros(len(full.traffic.phases), dtype=bool)
+    mixed[full.traffic.phase[away]] = True
+    kept = np.flatnonzero(mixed[full.traffic.phase])
+    inside_s = np.where(mixed, 0.0, done.phase_end_s - done.phase_begin_s)
+    whole = replace(full.traffic.phases, delay_s=full.traffic.phases.delay_s + inside_s)
+    phases, number = contracted(whole, mixed, full.last)
+    return Template(
+        name=job.name,
+        detail="phases",
+        ranks=job.layout.world,
+        domains=job.domains,
+        phases=phases,
+        last=int(number[full.last]),
+        phase=number[full.traffic.phase[kept]],
+        bytes=full.traffic.bytes[kept],
+        message=full.message[kept],
+        source=source,
+        target=target,
+        group=group,
+        titles=titles,
+        traffic=traffic,
+        alone_s=float(done.phase_end_s[full.last]),
+        network_s=_covered(done.phase_begin_s[mixed], done.phase_end_s[mixed]),
+    )
+
+
+def _share(fabric: Fabric, constants: Calibration) -> Floats:
+    """What links reach of their capacity."""
+    return np.where(fabric.tier == 0, constants.scale_up_efficiency, constants.scale_out_efficiency)
+
+
+def _messages(messages: dict[Key, Messages]) -> tuple[Ints, Ints, Ints, tuple[str, ...]]:
+    """Source, target and collective of the messages of all waves, in order."""
+    titles: dict[str, int] = {}
+    sources, targets, groups = [], [], []
+    for key, one in messages.items():
+        for wave in one.waves:
+            names = [title(key, number) for number in range(int(wave.group.max(initial=-1)) + 1)]
+            numbers = np.array([titles.setdefault(name, len(titles)) for name in names], dtype=np.int64)
+            sources.append(wave.source)
+            targets.append(wave.target)
+            groups.append(numbers[wave.group] if len(names) else wave.group)
+    none = np.zeros(0, dtype=np.int64)
+    source, target, group = (np.concatenate([none, *part]) for part in (sources, targets, groups))
+    return source, target, group, tuple(titles)
+
+
+def _burst(job: SiteJob, cluster: Cluster, fabric: Fabric, constants: Calibration, traffic: JobTraffic) -> Template:
+    """All bytes at once, then a pause."""
+    one = traffic.epochs(1)
+    order = np.argsort(traffic.collective, kind="stable")
+    pause = len(one.phases) - 1
+    routes = Paths(fabric).routes(one.source, one.target, mode="spray").without_latency()
+    done = run(fabric.capacity_Bps, one, routes)
+    return Template(
+        name=job.name,
+        detail="burst",
+        ranks=job.layout.world,
+        domains=job.domains,
+        phases=one.phases,
+        last=pause,
+        phase=one.phase,
+        bytes=one.bytes,
+        message=order,
+        source=traffic.source,
+        target=traffic.target,
+        group=traffic.collective,
+        titles=traffic.names,
+        traffic=traffic,
+        alone_s=float(done.phase_end_s[pause]),
+        network_s=float(done.phase_end_s[pause] - traffic.pause_s[0]),
+    )
+
+
+def _covered(begin: Floats, end: Floats) -> float:
+    """Seconds that some spans cover together."""
+    order = np.argsort(begin, kind="stable")
+    total, reach = 0.0, -np.inf
+    for a, b in zip(begin[order].tolist(), end[order].tolist(), strict=True):
+        total += max(0.0, b - max(a, reach))
+        reach = max(reach, b)
+    return total
+
+
+def merged_traffic(parts: list[tuple[JobTraffic, Ints]]) -> JobTraffic:
+    """The flows of several jobs by accelerator; each part is a job by rank and the accelerators of its ranks."""
+    return merged([replace(one, source=at[one.source], target=at[one.target]) for one, at in parts])

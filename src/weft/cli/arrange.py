@@ -1,0 +1,55 @@
+"""``weft arrange``: where the jobs of a site run, when they send, and by which routes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from weft.cli.build import takes
+from weft.cli.options import check_chart, check_folder, console, deliver, deliver_chart
+from weft.cli.outcome import Output
+from weft.verbs.arrange import ArrangeOptions
+from weft.verbs.arrange import arrange as arranged
+from weft.verbs.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrangeOutput(Output):
+    """What is made of an arrangement."""
+
+    output: str | None = option(None, "Also write the arrangement (JSON).", "-o", "--output", metavar="FILE")
+    chart: str | None = option(None, "Also draw who sits where (.svg, .png, .html).", metavar="FILE")
+
+
+@click.command()
+@click.argument("site", metavar="SITE.toml")
+@takes(options=ArrangeOptions, out=ArrangeOutput)
+def arrange(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
+    """Arrange the jobs of a site: hosts, routes, times and classes together, with a bound.
+
+    SITE.toml names the fabric, the hosts, what its switches can do, and the jobs. An interrupt (Ctrl-C) ends the
+    search with the best so far. What -o writes, weft simulate, route and launch read (--arrangement).
+    """
+    check_chart(out.chart)
+    check_folder(out.output, "-o")
+    screen = console(error=True)
+
+    def progress(value: float, bound: float) -> None:
+        if screen.is_terminal:
+            screen.print(f"objective {value:.4f}, at least {bound:.4f}", style="dim")
+
+    found = arranged(site, options, progress=progress)
+    if out.output is not None:
+        deliver(found.to_json(), out.output)
+    if out.form == "json":
+        if out.output is None:
+            deliver(found.to_json(), None)
+    else:
+        from weft.report.tables.arrangement import arrangement_table
+
+        arrangement_table(found, console())
+    if out.chart is not None:
+        from weft.report.pictures.arrangement import seats_chart
+
+        deliver_chart(seats_chart(found), out.chart)

@@ -1,0 +1,141 @@
+"""Measured times of single kernels and collectives, by shape: what a calibration may hold beside its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from weft.errors import BadInput
+from weft.model.job import Precision
+from weft.records import Reader
+
+MeasuredPhase = Literal["any", "forward", "input-gradient", "weight-gradient"]
+MeasuredCollective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+SCALE_UP, SCALE_OUT = "scale-up", "scale-out"
+DEFAULT = "default"
+"""The memory-bound kernels that no other entry names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductTime:
+    """Seconds of ``groups`` products (m x k) by (k x n) in one kernel.
+
+    The sides are those of the phase: forward (tokens x inputs) by (inputs x outputs), input-gradient (tokens x
+    outputs) by (outputs x inputs), weight-gradient (outputs x tokens) by (tokens x inputs).  ``any`` phase stands
+    for all three, and for the transposed product.
+    """
+
+    m: float
+    n: float
+    k: float
+    seconds: float
+    groups: float = 1.0
+    phase: MeasuredPhase = "any"
+    precision: Precision = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionTime:
+    """Seconds of one fused, causal attention kernel, forward or backward (``input-gradient``); heads are those
+    of one rank."""
+
+    batch: float
+    sequence: float
+    heads: float
+    kv_heads: float
+    qk_dim: float
+    v_dim: float
+    seconds: float
+    phase: MeasuredPhase = "forward"
+    precision: Precision = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTime:
+    """``seconds = latency_s + bytes / Bps`` of the memory-bound kernels of a ``name``: ``default``, or what
+    ``weft.layout.operations`` calls them (``cross-entropy``, ``expert.permute``, ``norms``)."""
+
+    name: str
+    Bps: float
+    latency_s: float = 0.0
+    phase: MeasuredPhase = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTime:
+    """``seconds = latency_s + steps * step_s + bytes / Bps`` of a collective.
+
+    ``scope`` is the outermost tier that the group spans: ``scale-up`` (the innermost), ``scale-out`` (any other),
+    or a tier's name.  ``ranks`` limits the entry to groups of that size; 0 is any.  ``Bps`` is per accelerator and
+    direction, over the bytes that a ring's rank sends (nccl-tests' bus bandwidth); ranks of one unit below the
+    scope's tier share the crossing.  Steps are a ring's.
+    """
+
+    kind: MeasuredCollective
+    scope: str
+    Bps: float
+    latency_s: float = 0.0
+    step_s: float = 0.0
+    ranks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Everything that was measured by shape; empty parts leave Weft's closed forms as they are."""
+
+    products: tuple[ProductTime, ...] = ()
+    attention: tuple[AttentionTime, ...] = ()
+    memory: tuple[MemoryTime, ...] = ()
+    collectives: tuple[CollectiveTime, ...] = ()
+
+
+PARTS = tuple(one.name for one in fields(Measurements))
+"""Names of the lists of a calibration file."""
+_MAY_BE_ZERO = ("latency_s", "step_s", "ranks")
+_READER = Reader(limits={"ranks": (0, 10**9)})
+
+
+def measurements_from(values: Mapping[str, Any], *, where: str) -> Measurements:
+    """The lists of a calibration file, each an array of tables with the fields of its record.
+
+    Raises:
+        BadInput: a field is unknown, missing, of the wrong kind, or a size or time is not positive.
+    """
+    found = _READER.read(Measurements, {name: values[name] for name in PARTS if name in values}, where)
+    for place, entry in _entries(found):
+        for one in fields(entry):
+            value = getattr(entry, one.name)
+            if isinstance(value, float | int) and not (value > 0 or (value == 0 and one.name in _MAY_BE_ZERO)):
+                raise BadInput(f"{value:g} is not positive", where=f"{where}.{place}.{one.name}")
+    return found
+
+
+def measurements_to_toml(found: Measurements) -> Iterator[str]:
+    """Lines that ``measurements_from`` reads back: a list a part, an entry a line, without what is default."""
+    for part in PARTS:
+        entries: Sequence[Any] = getattr(found, part)
+        if entries:
+            yield ""
+            yield f"{part} = ["
+            yield from (f"  {{{', '.join(_shown(entry))}}}," for entry in entries)
+            yield "]"
+
+
+def _entries(found: Measurements) -> Iterator[tuple[str, Any]]:
+    for part in PARTS:
+        for i, entry in enumerate(getattr(found, part)):
+            yield f"{part}[{i}]", entry
+
+
+def _shown(entry: Any) -> Iterator[str]:
+    for one in fields(entry):
+        value = getattr(entry, one.name)
+        if value != one.default:
+            yield f"{one.name} = {_toml(value)}"
+
+
+def _toml(value: float | int | str) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(int(value) if float(value).is_integer() and abs(value) < 2**53 else value)

@@ -1,0 +1,164 @@
+"""Seconds that no stepping through a pipeline undercuts, for a table of layouts at once.
+
+``weft.simulation.iteration.stepping`` lets every stage run its passes in order.  So a stage ends no earlier than
+the first micro-batch needs to come to it, plus all of its own passes; behind its last backward pass, that
+micro-batch's gradients still go back through the stages before it.  The largest of these over the stages is the
+floor.  Where stages are alike it is the time itself, but for what overlaps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.estimation.blocks import BlockRows
+from weft.estimation.frame import TimedFrame, weighted
+from weft.estimation.result import EstimateTable
+from weft.estimation.synchronisation import StepSynchronisation, StepTotals
+from weft.layout.stages import model_chunks
+from weft.layout.table import Floats, Index, Ints, collapse
+from weft.model.spec import Model
+
+
+class _Stage(NamedTuple):
+    """The last stage of those that hold the same: its place, its blocks in order, whether it holds embedding and
+    head, and blocks of each kind on the first chunks of the stages before it."""
+
+    place: int
+    blocks: tuple[int, ...]
+    ends: tuple[int, int]
+    before: Floats
+
+
+class _Lines(NamedTuple):
+    """Distinct stages of each pipeline of a frame, shape (pipelines, stages): place; blocks of each kind among the
+    first 0, 1, 2, ... of a stage (a further axis before the kinds'), and their number; embedding and head; blocks
+    before the stage; the fewest blocks of a chunk (one a pipeline)."""
+
+    place: Ints
+    first: Ints
+    blocks: Ints
+    ends: Ints
+    before: Floats
+    fewest: Ints
+
+
+class Floor:
+    """Floors of one model's layouts; keeps what it learned of pipelines."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._stages: dict[tuple[int, int, bool], tuple[list[_Stage], int]] = {}
+
+    def seconds(self, frame: TimedFrame, estimates: EstimateTable) -> Floats:
+        """The floor of every row, of which the estimates are given."""
+        rows = BlockRows(frame).all()
+        lines, line = self._lines(frame)
+        totals = StepSynchronisation(frame).totals()
+        whole, table = frame.micro_batches, frame.table
+        blocks, split = table.scheduled(lambda one: one.blocks), table.scheduled(lambda one: one.splits_backward)
+        hop = np.where(table.pipeline > 1, frame.at(frame.costs.send_s), 0.0)
+        behind = np.where(table.overlap_reduce > 0, totals.last, 1.0) * totals.reduce_s / frame.virtual
+        every = table.zero == 2
+        forward, backward = ([getattr(row, name) for row in rows] for name in ("forward_total", "backward_total"))
+        cost, fewest = frame.constants.overlap_cost, lines.fewest[line]
+        least = fewest * _least(forward[:-2]), fewest * _least(backward[:-2])
+        beside = cost * np.where(blocks, 0.0, np.minimum(hop, least[0]))
+        shown = (1.0 - totals.last) / frame.virtual
+        ahead = cost * table.overlap_gather * np.minimum(shown * totals.gather_s, least[0])
+        after = cost * table.overlap_reduce * np.minimum(shown * totals.reduce_s, least[1])
+        passes = frame.virtual * (2.0 * whole * beside + ahead + np.where(every, whole, 1.0) * after)
+        found = frame.zeros()
+        for j in range(lines.place.shape[1]):
+            counts = self._counts(frame, lines, line, j)
+            index = lines.place[line, j]
+            early = weighted(forward[-2 - len(self.model.kinds) :], self._before(lines, line, j))
+            late = weighted(backward[-2 - len(self.model.kinds) :], self._before(lines, line, j))
+            work = whole * (weighted(forward, counts) + weighted(backward, counts)) + passes
+            neighbours = (index > 0) + 1.0 * (index < table.pipeline - 1)
+            work = work + np.where(blocks, np.maximum(whole * neighbours - (index > 0), 0.0) * hop, 0.0)
+            work = work + np.where(every, (whole * frame.virtual - 1.0) * behind, 0.0)
+            there = early + index * (hop + beside + ahead)
+            back = np.where(split, 0.0, late + index * (hop + beside + after))
+            found = np.maximum(found, there + work + back)
+        # The last reduction waits for all that was before; where passes are split, other passes may hide it.
+        tail = np.where(split, 0.0, behind)
+        tied = np.where(split | (table.pipeline == 1), 0.0, frame.at(frame.costs.tied_s))
+        time = estimates.time
+        once = time.optimizer_s + totals.single_s + time.offload_s + time.host_s
+        return self._start(frame, totals) + found + tail + tied + once
+
+    def _start(self, frame: TimedFrame, totals: StepTotals) -> Floats:
+        """Seconds until the first parameters are there."""
+        first = np.where(frame.table.overlap_gather > 0, totals.last / frame.virtual, 1.0)
+        return first * totals.gather_s
+
+    def _counts(self, frame: TimedFrame, lines: _Lines, line: Index, j: int) -> list[Floats]:
+        """Blocks of each kind (those that are replayed, then those that are not, where some are), embedding, head."""
+        every = lines.blocks[line, j]
+        kinds = len(self.model.kinds)
+        whole = lines.first[line, j, every]
+        ends = [lines.ends[line, j, k].astype(np.float64) for k in range(2)]
+        if not frame.partial:
+            return [*(whole[:, k].astype(np.float64) for k in range(kinds)), *ends]
+        limit = frame.table.recompute_layers
+        again = lines.first[line, j, np.where(limit > 0, np.minimum(limit, every), every)] * frame.replays[:, None]
+        return [*(again[:, k] for k in range(kinds)), *((whole - again)[:, k] for k in range(kinds)), *ends]
+
+    def _before(self, lines: _Lines, line: Index, j: int) -> list[Floats]:
+        """Blocks of each kind on the way to a stage (none counts as replayed), embedding, no head."""
+        before = lines.before[line, j]
+        return [before[:, k] for k in range(before.shape[1])]
+
+    def _lines(self, frame: TimedFrame) -> tuple[_Lines, Index]:
+        table = frame.table
+        wraps = table.scheduled(lambda one: one.wraps).astype(np.int64)
+        groups = collapse((table.pipeline, table.virtual_stages, wraps))
+        asked = [(int(table.pipeline[i]), int(table.virtual_stages[i]), bool(wraps[i])) for i in groups.first]
+        for key in asked:
+            if key not in self._stages:
+                self._stages[key] = self._made(*key)
+        known = [self._stages[key] for key in asked]
+        width = max(len(stages) for stages, _ in known)
+        longest = max(len(stage.blocks) for stages, _ in known for stage in stages)
+        kinds = len(self.model.kinds)
+        lines = _Lines(
+            place=np.zeros((len(known), width), dtype=np.int64),
+            first=np.zeros((len(known), width, longest + 1, kinds), dtype=np.int64),
+            blocks=np.zeros((len(known), width), dtype=np.int64),
+            ends=np.zeros((len(known), width, 2), dtype=np.int64),
+            before=np.zeros((len(known), width, kinds + 2)),
+            fewest=np.array([fewest for _, fewest in known], dtype=np.int64),
+        )
+        for i, (stages, _) in enumerate(known):
+            for j, stage in enumerate(stages):
+                lines.place[i, j], lines.blocks[i, j], lines.ends[i, j] = stage.place, len(stage.blocks), stage.ends
+                lines.before[i, j] = stage.before
+                for k, kind in enumerate(stage.blocks):
+                    lines.first[i, j, k + 1] = lines.first[i, j, k]
+                    lines.first[i, j, k + 1, kind] += 1
+        return lines, groups.group
+
+    def _made(self, pipeline: int, virtual: int, wraps: bool) -> tuple[list[_Stage], int]:
+        """The distinct stages of a pipeline, and the fewest blocks of a chunk."""
+        model, kinds = self.model, len(self.model.kinds)
+        chunks = list(
+            model_chunks(model.block_sequence(), pipeline, virtual, wraps=wraps, behind=model.prediction_layers)
+        )
+        before = np.zeros(kinds + 2)
+        found: dict[tuple[tuple[int, ...], tuple[int, int]], _Stage] = {}
+        for index in range(pipeline):
+            mine = [chunk for chunk in chunks if chunk.stage == index]
+            blocks = tuple(kind for chunk in mine for kind in chunk.blocks)
+            ends = int(any(chunk.embedding for chunk in mine)), int(any(chunk.head for chunk in mine))
+            found[blocks, ends] = _Stage(index, blocks, ends, before.copy())
+            before[:kinds] += np.bincount(np.array(chunks[index].blocks, dtype=np.int64), minlength=kinds)
+            before[kinds] += chunks[index].embedding
+        return list(found.values()), min(len(chunk.blocks) for chunk in chunks)
+
+
+def _least(passes: list[Floats]) -> Floats:
+    """The shortest of the passes of all kinds of blocks."""
+    least: Floats = np.minimum.reduce(passes)
+    return least

@@ -1,0 +1,127 @@
+"""Arrangements for people: what policies reach, jobs, and who sits where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+
+from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.units import format_seconds
+
+if TYPE_CHECKING:
+    from weft.arrangement.bundle import Arrangement
+
+_WORDS = {
+    "hashed": "hosts as given, ECMP",
+    "routes": "hosts as given, planned routes",
+    "offsets": "hosts as given, ECMP, offsets in time",
+    "priorities": "hosts as given, ECMP, traffic classes",
+    "arrange": "all together",
+}
+_HOLDS = {
+    "alone": "jobs alone on a 1:1 network",
+    "cuts": "bytes that must cross cuts",
+    "phases": "phases that must cross cuts",
+    "time-sharing": "jobs that share the time of a cut",
+}
+_ENDS = {"complete": "all steps done", "budget": "cut short by --budget", "interrupted": "interrupted"}
+SHOWN = 40
+"""Units that the table of seats lists."""
+
+
+def arrangement_table(found: Arrangement, console: Console) -> None:
+    """Print what an arrangement reaches, and who sits where."""
+    site, certificate = found.site, found.found.certificate
+    up = sum(site.usable)
+    paragraph(
+        console,
+        f"Site: {site.name}, {len(site.jobs)} jobs on {up} hosts of {site.domain_size} {site.cluster.accelerator.name}"
+        f" ({len(site.usable) - up} drained or not there), {site.fabric.name}",
+    )
+    verdict = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
+    kind = "weighted mean slowdown" if site.objective == "slowdown" else "worst slowdown"
+    paragraph(
+        console,
+        f"Objective ({kind}): {found.objective:.4f}, no arrangement below {certificate.objective:.4f}"
+        f" (by {_HOLDS[certificate.proof]}): {verdict}",
+    )
+    paragraph(
+        console,
+        f"Search: {found.found.clock.evaluations:,} arrangements stepped, {found.found.placements} placements;"
+        f" {_ENDS[found.found.ended]}",
+    )
+    heading(console, "Policies on this site (slowdown against a 1:1 network)")
+    names = list(found.found.policies)
+    slow = [found.found.policies[name].slowdown for name in names]
+    print_grid(
+        console,
+        [
+            Column(heading="policy", cells=names, left=True),
+            Column(heading="objective", cells=[f"{found.policy(name):.4f}" for name in names]),
+            Column(heading="mean", cells=[f"{float(one.mean()):.4f}" for one in slow]),
+            Column(heading="worst", cells=[f"{float(one.max()):.4f}" for one in slow]),
+            Column(heading="what", cells=[_WORDS[name] for name in names], left=True, drop=1),
+        ],
+    )
+    _print_jobs(found, console)
+    _print_seats(found, console)
+    heading(console, "Assumed")
+    for line in found.assumptions():
+        paragraph(console, f"- {line}", indent=2, hang=2)
+
+
+def _print_jobs(found: Arrangement, console: Console) -> None:
+    rows = found.to_dicts()
+    router = {"ecmp": "ECMP", "planned": "planned routes", "spray": "sprayed"}[found.best.choice.router]
+    heading(console, f"Jobs ({router})")
+    print_grid(
+        console,
+        [
+            Column(heading="job", cells=[row["name"] for row in rows], left=True),
+            Column(heading="iteration", cells=[format_seconds(row["iteration_s"]) for row in rows]),
+            Column(heading="slowdown", cells=[f"{row['slowdown']:.4f}" for row in rows]),
+            Column(heading="at least", cells=[format_seconds(row["bound_s"]) for row in rows], drop=2),
+            Column(heading="by", cells=[row["bound_by"] for row in rows], left=True, drop=2),
+            Column(heading="offset", cells=[format_seconds(row["offset_s"]) for row in rows]),
+            Column(heading="class", cells=[str(row["class"]) for row in rows]),
+            Column(heading="layout", cells=[row["layout_text"] for row in rows], left=True, drop=3),
+        ],
+    )
+
+
+def seats(found: Arrangement) -> list[dict[str, object]]:
+    """A row for every unit (leaf) and job: how many hosts of the job lie there; also free and drained ones."""
+    site, cuts = found.site, found.found.cuts
+    unit = cuts.unit[0] if cuts.unit else np.zeros(len(site.host_names), dtype=np.int64)
+    taken = {host: number for number, held in enumerate(found.best.choice.hosts) for host in held}
+    rows: list[dict[str, object]] = []
+    for at in range(int(unit.max()) + 1):
+        here = np.flatnonzero(unit == at).tolist()
+        for number, job in enumerate(site.jobs):
+            count = sum(taken.get(host) == number for host in here)
+            if count:
+                rows.append({"unit": at, "job": job.name, "hosts": count})
+        free = sum(host not in taken and site.usable[host] for host in here)
+        rest = len(here) - free - sum(host in taken for host in here)
+        rows += [
+            {"unit": at, "job": name, "hosts": count} for name, count in (("free", free), ("down", rest)) if count
+        ]
+    return rows
+
+
+def _print_seats(found: Arrangement, console: Console) -> None:
+    heading(console, "Who sits where (hosts of each job in each leaf or scalable unit)")
+    rows = seats(found)
+    units = sorted({int(str(row["unit"])) for row in rows})
+    count = {(row["unit"], row["job"]): row["hosts"] for row in rows}
+    jobs = [*(job.name for job in found.site.jobs), "free", "down"]
+    shown = [job for job in jobs if any((unit, job) in count for unit in units)]
+    columns = [Column(heading="unit", cells=[str(unit) for unit in units[:SHOWN]])]
+    for at, job in enumerate(shown):
+        cells = [str(count.get((unit, job), "·")) for unit in units[:SHOWN]]
+        columns.append(Column(heading=job, cells=cells, drop=at if at else 0))
+    print_grid(console, columns)
+    if len(units) > SHOWN:
+        paragraph(console, f"... and {len(units) - SHOWN:,} more units (--format json has all hosts)")

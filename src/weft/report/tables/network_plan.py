@@ -1,0 +1,80 @@
+"""Plans for one network, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from weft.layout.text import format_layout
+from weft.report.tables import words
+from weft.report.tables.breakdown import print_memory, print_subject
+from weft.report.tables.grid import Column, heading, paragraph, print_grid, print_raw
+from weft.report.tables.ranking import print_counts, print_rejected
+from weft.units import format_seconds
+
+if TYPE_CHECKING:
+    from weft.layout.spec import Layout
+    from weft.search.network_plan import NetworkPlan
+
+
+def network_plan_table(plan: NetworkPlan, console: Console) -> None:
+    """Print the layouts, what was proved of the first, and where it spends memory."""
+    print_subject(plan.job, plan.cluster, console)
+    print_counts(plan, console)
+    paragraph(console, f"Network: {plan.fabric}, {plan.routing} routing", hang=9)
+    heading(console, "Fastest layouts at flow level that were evaluated")
+    print_grid(console, _columns(plan))
+    print_raw(console, f"  Best, to copy: --layout {format_layout(plan.layouts[0].layout)}")
+    paragraph(console, proof_sentence(plan), indent=2)
+    paragraph(console, _choice_sentence(plan), indent=2)
+    print_memory(plan.layouts[0], console)
+    print_rejected(plan, console)
+
+
+def proof_sentence(plan: NetworkPlan) -> str:
+    """What is proved of the first layout."""
+    proof = plan.proof
+    counted = f"{proof.evaluated:,} of {proof.considered:,} layouts that fit were evaluated at flow level"
+    if proof.proved:
+        return f"Proved: {counted}; the others cannot be faster than the first (gap 0)."
+    return (
+        f"Not proved: {counted}; no layout takes less than {format_seconds(proof.bound_s)}, so that the first is"
+        f" within {proof.gap:.2%} of the best."
+    )
+
+
+def _choice_sentence(plan: NetworkPlan) -> str:
+    """What the choice without a network would cost."""
+    lost = plan.first_choice_s / plan.simulated_s[0] - 1
+    if lost < 5e-4:
+        return "The closed form's first choice is as fast on this network."
+    return (
+        f"The closed form's first choice takes {format_seconds(plan.first_choice_s)} on this network, {lost:.1%} more."
+    )
+
+
+def _columns(plan: NetworkPlan) -> list[Column]:
+    layouts = [one.layout for one in plan.layouts]
+    orders = [_order_words(one) for one in layouts]
+    columns = [
+        Column(heading="#", cells=[str(rank) for rank in range(1, len(layouts) + 1)]),
+        Column(heading="layout", cells=[words.layout_words(one) for one in layouts], left=True),
+        Column(heading="order", cells=orders, left=True, drop=5),
+        Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=2),
+        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
+        Column(heading="simulated", cells=[format_seconds(seconds) for seconds in plan.simulated_s]),
+        Column(heading="closed form", cells=[format_seconds(one.iteration_s) for one in plan.layouts], drop=1),
+        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in plan.layouts], drop=6),
+    ]
+    return [
+        column
+        for column in columns
+        if column.heading != "order" or {one.order for one in layouts} != {plan.space.order}
+    ]
+
+
+def _order_words(layout: Layout) -> str:
+    """The axes that are longer than 1, inner to outer."""
+    return "/".join(axis for axis in layout.order if getattr(layout, axis) > 1)

@@ -1,0 +1,115 @@
+"""The search: never worse than a policy alone, bounds below what is reached, and the four jobs of a 4:1 Clos."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from weft.arrangement.certificate import certify
+from weft.arrangement.cuts import cuts_of, least_cut
+from weft.arrangement.search import Search
+from weft.arrangement.site import read_site
+
+FOUR = [("llama-3.1-8b", "tp=8,dp=8,sp", 32)] * 2 + [
+    ("llama-3.1-8b", "tp=8,dp=8,sp", 64),
+    ("mixtral-8x7b", "tp=1,ep=8,pp=4,dp=16", 64),
+]
+
+WINDOW = 1e-2
+"""What counting whole iterations in a window can take off a mean: links are busier at its edges."""
+
+
+def site_text(jobs, cluster, *, hosts=None, may=None, routing=("ecmp", "planned"), classes=8):
+    """A site file; ``hosts`` gives each job its hosts."""
+    lines = ['schema = "weft.site/1"', 'name = "site"', f'cluster = "{cluster}"', 'fabric = "fat-tree"']
+    lines += [
+        "oversubscription = [4.0]",
+        "[switches]",
+        f"routing = {json.dumps(list(routing))}",
+        f"classes = {classes}",
+    ]
+    for number, (model, layout, batch) in enumerate(jobs):
+        lines += ["[[jobs]]", f'name = "job-{number}"', f'model = "{model}"', f'layout = "{layout}"']
+        lines += [f"batch = {batch}"]
+        if hosts is not None:
+            lines += [f"hosts = {json.dumps([f'host-{host}' for host in hosts[number]])}"]
+            lines += [f'may = "{may or "stay"}"']
+    return "\n".join(lines) + "\n"
+
+
+def read(tmp_path, text):
+    path = tmp_path / "site.toml"
+    path.write_text(text)
+    return read_site(path)
+
+
+@pytest.mark.slow_but(2)
+@pytest.mark.parametrize("seed", range(200))
+def test_never_worse_than_any_policy_alone_and_never_below_the_bound(tmp_path, seed):
+    draw = np.random.default_rng(seed)
+    jobs, sizes, left = [], [], 16
+    while left >= 2 and len(jobs) < 4:
+        hosts = int(draw.integers(2, min(left, 6) + 1))
+        layout = f"tp=4,dp={2 * hosts}" if draw.random() < 0.5 else f"dp={8 * hosts}"
+        sizes.append(hosts)
+        jobs.append(("gpt2-124m", layout, 8 * hosts * int(draw.integers(1, 4))))
+        left -= hosts
+    order = draw.permutation(16)[: sum(sizes)]
+    held = [part.tolist() for part in np.split(order, np.cumsum(sizes)[:-1])]
+    may = ["stay", "reorder", "move"][seed % 3]
+    found = Search(read(tmp_path, site_text(jobs, "a100-128", hosts=held, may=may)), budget_s=3).run()
+    for name, timed in found.policies.items():
+        assert found.best.cost <= timed.cost + 1e-12, name
+    assert found.certificate.objective <= found.best.cost * (1 + WINDOW)
+
+
+def placements():
+    drawn = np.random.default_rng(1).permutation(32)
+    return {
+        "packed": np.split(np.arange(32), 4),
+        "random-sorted": [np.sort(part) for part in np.split(drawn, 4)],
+        "random": np.split(drawn, 4),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "may", "most"),
+    [
+        ("packed", "stay", 1.0005),
+        ("random-sorted", "stay", 1.006),
+        ("random", "stay", 1.103),
+        ("random", "reorder", 1.01),
+        ("random", "move", 1.0005),
+    ],
+)
+def test_four_jobs_reach_the_figures_of_the_prototype(tmp_path, kind, may, most):
+    hosts = [part.tolist() for part in placements()[kind]]
+    found = Search(read(tmp_path, site_text(FOUR, "h100-256", hosts=hosts, may=may)), budget_s=120).run()
+    assert found.best.slowdown.mean() <= most
+
+
+def test_least_cut_is_the_least_of_all_divisions():
+    draw = np.random.default_rng(3)
+    for _ in range(10):
+        between = draw.integers(0, 9, (6, 6)).astype(float)
+        np.fill_diagonal(between, 0.0)
+        every = []
+        for mask in range(1, 2**5):
+            inside = np.array([mask >> at & 1 for at in range(6)], dtype=bool)
+            every.append(between[np.ix_(inside, ~inside)].sum() + between[np.ix_(~inside, inside)].sum())
+        assert least_cut(between) == min(every) / 2
+
+
+def test_a_certificate_of_jobs_that_share_a_cut_is_above_each_alone(tmp_path):
+    hosts = [[number, number + 7] for number in range(7)]
+    text = site_text([("llama-3.1-8b", "tp=2,dp=8", 8)] * 7, "h100-112", hosts=hosts)
+    site = read(tmp_path, text.replace("oversubscription = [4.0]", "oversubscription = [7.0]"))
+    search = Search(site, budget_s=2).run()
+    clock = search.clock
+    certificate = certify(clock, cuts_of(clock.fabric), search.given)
+    assert certificate.proof == "time-sharing"
+    assert 1.5 < certificate.objective <= search.best.cost * (1 + WINDOW)
+    lone = certify(clock, cuts_of(replace(clock.fabric, capacity_Bps=clock.fabric.capacity_Bps * 1e3)), search.given)
+    assert lone.objective == pytest.approx(1.0)

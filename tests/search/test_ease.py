@@ -1,0 +1,99 @@
+"""What a layout is to run, and which layouts cannot be told apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from weft.cluster.catalogue import load
+from weft.layout.spec import Layout
+from weft.layout.table import LayoutTable
+from weft.model import resolve_job
+from weft.search import SPACES, plan
+from weft.search.ease import CHUNKS, EXPERTS, FULLY_SHARDED, MECHANISM, SLICE, UNUSUAL, ZERO_BUBBLE, Ease
+from weft.search.ties import groups
+from weft.validation.inputs import Prepared, prepare_all
+from weft.validation.runs import shipped_runs
+from weft.validation.stack import stacks
+
+JOB, CLUSTER = resolve_job("llama-3.1-70b"), load("h100-64")
+
+
+def ease(stack="megatron-core"):
+    return Ease(JOB, CLUSTER, stack, CLUSTER.accelerator.memory_bytes)
+
+
+def effort(layout, stack="megatron-core"):
+    return float(ease(stack).efforts(LayoutTable.of([layout]), np.zeros(1))[0])
+
+
+PLAIN = Layout(x=8, pipeline=8)
+
+
+@pytest.mark.parametrize(
+    ("harder", "price"),
+    [
+        (replace(PLAIN, virtual_stages=2, schedule="interleaved"), MECHANISM),
+        (replace(PLAIN, recompute="selective"), MECHANISM),
+        (replace(PLAIN, recompute="full", recompute_layers=2), 2 * MECHANISM),
+        (Layout(x=8, pipeline=4, context=2), MECHANISM),
+        (Layout(x=8, pipeline=2, context=4), MECHANISM + UNUSUAL),
+        (Layout(x=16, pipeline=4), UNUSUAL),
+        (replace(PLAIN, zero=2), MECHANISM + UNUSUAL),
+        (replace(PLAIN, schedule="zb1p"), UNUSUAL),
+        (replace(PLAIN, virtual_stages=20, schedule="interleaved"), 2 * MECHANISM + UNUSUAL),
+        (Layout(x=8, pipeline=4, z=2, zero=0), MECHANISM + UNUSUAL),
+    ],
+)
+def test_what_a_layout_does_has_a_price(harder, price) -> None:
+    assert effort(harder) - effort(PLAIN) == pytest.approx(price)
+
+
+def test_memory_left_breaks_ties() -> None:
+    table = LayoutTable.of([PLAIN] * 3)
+    found = ease().efforts(table, np.array([0.5, 0.9, 1.0]) * CLUSTER.accelerator.memory_bytes)
+    assert found[0] < found[1] < found[2] < found[0] + 2 * MECHANISM
+
+
+def test_software_has_its_own_ways() -> None:
+    assert effort(Layout(z=64, zero=0), "torchtitan") < effort(Layout(z=64, zero=0)) == MECHANISM
+    assert effort(Layout(data=64), "torchtitan") == UNUSUAL
+    assert effort(replace(PLAIN, schedule="zbv", virtual_stages=2), "hai-llm") < UNUSUAL
+    assert {*FULLY_SHARDED, *ZERO_BUBBLE} <= set(stacks())
+
+
+def test_what_is_called_unusual_is_rare_in_published_runs() -> None:
+    runs = [one for one in prepare_all(shipped_runs()) if isinstance(one, Prepared)]
+    layouts = [one.layout for one in runs]
+    assert sum(one.zero == 2 and one.pipeline > 1 for one in layouts) == 0
+    assert sum(one.virtual_stages > CHUNKS for one in layouts) <= 1
+    slices = [one.job.recipe.sequence // one.layout.context for one in runs if one.layout.context > 1]
+    assert len(slices) > 40
+    assert sum(tokens < SLICE for tokens in slices) <= 2
+    assert sum(one.layout.x > one.cluster.tiers[0].size for one in runs) <= 1
+    held = [kind.moe.experts / one.layout.expert for one in runs for kind in one.job.model.kinds if kind.moe]
+    assert len(held) > 90
+    assert max(held) <= EXPERTS
+    mixed = [one for one in runs if one.layout.z > 1 and (one.layout.x > 1 or one.layout.context > 1)]
+    assert {one.stack.name for one in mixed} <= set(FULLY_SHARDED)
+
+
+def test_groups_begin_with_the_fastest_left() -> None:
+    errors = np.full((4, 4), 0.1)
+    assert groups(np.array([1.3, 1.0, 1.05, 1.35]), errors).tolist() == [2, 1, 1, 2]
+    errors[0, 1] = errors[1, 0] = 0.5
+    assert groups(np.array([1.3, 1.0, 1.05, 1.35]), errors).tolist() == [1, 1, 1, 2]
+
+
+@pytest.mark.slow
+def test_unusual_layouts_come_first_only_where_told_apart() -> None:
+    """Llama 3.1 405B on 16,384 H100s: without ease the first has context slices of 2,048 tokens."""
+    job, cluster = resolve_job("llama-3.1-405b"), load("h100-16384")
+    by_time = plan(job, cluster, space=SPACES["standard"], per_mesh=True, memory_margin=0.05, order="time")
+    found = plan(job, cluster, space=SPACES["standard"], per_mesh=True, memory_margin=0.05)
+    assert job.recipe.sequence < SLICE * by_time.best.layout.context
+    assert found.choice.unusual == ()
+    assert found.choice.fastest == by_time.best
+    assert (found.best.layout.x, found.best.layout.pipeline, found.best.layout.schedule) == (8, 16, "interleaved")
