@@ -1,7 +1,7 @@
 """Computations and activations' collectives of an iteration, on one rank, over arrays of layouts.
 
-``part_operations`` lists a micro-batch of each kind of block, of the embedding before them and of the head
-behind them; ``weft.layout.step`` adds what keeps weights and gradients together.  Sizes follow Agarwal's 3D
+``block_operations`` lists a micro-batch of a block, ``weft.layout.parts`` that of the whole model, and
+``weft.layout.step`` adds what keeps weights and gradients together.  Sizes follow Agarwal's 3D
 matrix multiplication as AxoNN arranges it (arXiv 2305.13525), of which Megatron's tensor parallelism
 (arXiv 2104.04473), its sequence parallelism (arXiv 2205.05198) and FSDP are special cases: y = z = 1, and
 x = y = 1.
@@ -19,7 +19,7 @@ from weft.layout.spec import ContextMethod
 from weft.layout.table import Floats, LayoutTable
 from weft.model.flops import score_pairs
 from weft.model.job import Recipe
-from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, Model, StateSpace
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, StateSpace
 
 Phase = Literal["forward", "input-gradient", "weight-gradient"]
 Replay = Literal["core", "cheap", "full"]
@@ -188,7 +188,7 @@ def block_operations(block: Block, recipe: Recipe, sizes: Sizes) -> Operations:
     computations: list[Computation] = []
     collectives: list[Collective] = []
     for linear in block.linears():
-        computations += _linear_gemms(linear, sizes, block)
+        computations += linear_gemms(linear, sizes, block)
         collectives += _linear_collectives(linear, sizes, block)
     if block.attention is not None:
         computations += _attention_core(block.attention, recipe, sizes)
@@ -198,7 +198,7 @@ def block_operations(block: Block, recipe: Recipe, sizes: Sizes) -> Operations:
         collectives += _scan_collectives(block.state_space, sizes)
     computations += _passes(block, recipe, sizes)
     for i in range(block.norms):
-        collectives += _norm_statistics(f"norm{i + 1}", block.norm_bias, sizes)
+        collectives += norm_statistics(f"norm{i + 1}", block.norm_bias, sizes)
     if block.moe is not None:
         collectives += _expert_collectives(block, sizes)
     return Operations(computations=tuple(computations), collectives=tuple(collectives)).in_width(recipe)
@@ -252,7 +252,7 @@ def routed_features(block: Block) -> int:
     return (block.moe and block.moe.latent) or block.hidden
 
 
-def _linear_gemms(linear: Linear, sizes: Sizes, block: Block) -> Iterator[Gemm]:
+def linear_gemms(linear: Linear, sizes: Sizes, block: Block) -> Iterator[Gemm]:
     inputs, outputs = split(linear, sizes)
     m, k, n = _rows(linear, sizes, block), linear.inputs / inputs, linear.outputs / outputs
     ones = np.ones_like(m)
@@ -276,7 +276,7 @@ def _linear_collectives(linear: Linear, sizes: Sizes, block: Block) -> Iterator[
         yield from _reduce(f"{linear.name}.output", (over_in,), "forward", sizes.tokens * linear.outputs / outputs)
         if not merged:
             features = sizes.tokens * linear.inputs / inputs
-            yield from _enter_x(linear.name, features, sizes)
+            yield from enter_x(linear.name, features, sizes)
     else:
         if not merged:
             yield from _leave_x(linear.name, sizes.tokens * linear.outputs / outputs, sizes)
@@ -295,7 +295,7 @@ def _reduce(
     yield Collective(name=name, kind="all-reduce", axes=axes, phase=phase, elements=elements, behind=behind)
 
 
-def _enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
+def enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     """Input side of a normal layer: all-reduce backward, or with sequence parallelism all-gather forward,
     reduce-scatter and a second all-gather of the saved input backward (arXiv 2205.05198, section 4.2.2)."""
     sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
@@ -348,7 +348,7 @@ def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     )
 
 
-def _norm_statistics(norm: str, bias: bool, sizes: Sizes) -> Iterator[Collective]:
+def norm_statistics(norm: str, bias: bool, sizes: Sizes) -> Iterator[Collective]:
     """Sums per token where hidden features are split over y, in one exchange each way: two of a LayerNorm
     (with bias), of values and squares forward, of gradients and of their products with the output backward;
     the second alone of an RMSNorm (without).  The difference of a LayerNorm's sums needs fp64."""
@@ -364,7 +364,7 @@ def _norm_statistics(norm: str, bias: bool, sizes: Sizes) -> Iterator[Collective
         )
 
 
-def _whole_features(phase: Phase, hidden: int, sizes: Sizes) -> Collective:
+def whole_features(phase: Phase, hidden: int, sizes: Sizes) -> Collective:
     """The hidden state leaves (forward) or enters (backward) the block stack with all its features.
 
     With sequence parallelism what gathers the tokens gathers the features too.
@@ -626,130 +626,3 @@ def _activations(block: Block, sizes: Sizes) -> Iterator[tuple[Linear, Floats, F
         else:
             layer = feed.shared
         yield linear, _rows(linear, sizes, block), layer
-
-
-# Parts of a model -------------------------------------------------------------------------------
-
-
-def part_operations(model: Model, recipe: Recipe, sizes: Sizes) -> tuple[Operations, ...]:
-    """What each kind of block, the embedding, and the head with the prediction modules behind it do."""
-    head = head_operations(model, recipe, sizes)
-    if model.prediction_layers:
-        more = prediction_operations(model, recipe, sizes)
-        head = Operations(
-            computations=head.computations + more.computations, collectives=head.collectives + more.collectives
-        )
-    blocks = (block_operations(kind, recipe, sizes) for kind in model.kinds)
-    return (*blocks, embedding_operations(model, recipe, sizes), head)
-
-
-def embedding_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
-    """Token embedding, vocabulary-parallel over x and y."""
-    rows = sizes.own_tokens * model.hidden / sizes.y
-    passes: tuple[Computation, ...] = (
-        Pass(name="embedding", phase="forward", bytes=4.0 * rows),
-        Pass(name="embedding", phase="input-gradient", bytes=8.0 * rows),
-    )
-    elements = sizes.tokens * model.hidden
-    sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
-    wanted: tuple[tuple[CollectiveKind, Phase, Floats], ...] = (
-        ("all-reduce", "forward", whole),
-        ("reduce-scatter", "forward", sharded),
-        ("all-gather", "input-gradient", sharded),
-    )
-    collectives = tuple(
-        Collective(name="embedding", kind=kind, axes=("x", "y"), phase=phase, elements=moved)
-        for kind, phase, moved in wanted
-    )
-    entering = _whole_features("input-gradient", model.hidden, sizes)
-    return Operations(computations=passes, collectives=(*collectives, entering)).in_width(recipe)
-
-
-def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
-    """Final norm, output projection and cross-entropy, vocabulary-parallel over x and y."""
-    ones = np.ones_like(sizes.tokens)
-    n = model.vocab / (sizes.x * sizes.y) * ones
-    k = float(model.hidden) * ones
-    logits = sizes.tokens * n
-    computations: tuple[Computation, ...] = (
-        *_final_norm_passes(model, sizes),
-        Gemm(name="logits", phase="forward", m=sizes.tokens, n=n, k=k, role="head"),
-        Gemm(name="logits", phase="input-gradient", m=sizes.tokens, n=k, k=n, role="head"),
-        Gemm(name="logits", phase="weight-gradient", m=n, n=k, k=sizes.tokens, role="head"),
-        Pass(name="cross-entropy", phase="forward", bytes=14.0 * logits),
-        Pass(name="cross-entropy", phase="input-gradient", bytes=8.0 * logits),
-    )
-    entering = tuple(_enter_vocabulary(sizes.tokens * model.hidden, sizes))
-    scalars = tuple(
-        Collective(
-            name=f"cross-entropy.{what}",
-            kind="all-reduce",
-            axes=("x", "y"),
-            phase="forward",
-            elements=sizes.tokens,
-            element_bytes=4.0,
-        )
-        for what in ("max", "target", "sum")
-    )
-    norm = _norm_statistics("final-norm", model.norm_bias, sizes) if model.final_norm else ()
-    leaving = _whole_features("forward", model.hidden, sizes)
-    collectives = (*norm, leaving, *entering, *scalars)
-    return Operations(computations=computations, collectives=collectives).in_width(recipe)
-
-
-def _final_norm_passes(model: Model, sizes: Sizes) -> Iterator[Pass]:
-    """The final norm works on the features that a rank holds, before they are gathered over y."""
-    if model.final_norm:
-        slice_ = sizes.own_tokens * model.hidden / sizes.y
-        yield Pass(name="final-norm", phase="forward", bytes=4.0 * slice_)
-        yield Pass(name="final-norm", phase="input-gradient", bytes=8.0 * slice_)
-
-
-def _enter_vocabulary(elements: Floats, sizes: Sizes) -> Iterator[Collective]:
-    for collective in _enter_x("logits", elements, sizes):
-        yield Collective(
-            name=collective.name,
-            kind=collective.kind,
-            axes=("x", "y"),
-            phase=collective.phase,
-            elements=collective.elements,
-            behind=collective.behind,
-        )
-
-
-def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
-    """The multi-token-prediction modules of the last stage: each its blocks, its 2h x h projection and the
-    head (arXiv 2412.19437, section 2.2)."""
-    blocks = [block_operations(block, recipe, sizes) for block in model.prediction_module]
-    head = head_operations(model, recipe, sizes)
-    projection = Linear(
-        name="prediction", inputs=2 * model.hidden, outputs=model.hidden, kind="replicated", part="attention"
-    )
-    gemms = tuple(_linear_gemms(projection, sizes, model.runs[-1].block))
-    once = Operations(
-        computations=(*gemms, *(one for block in blocks for one in block.computations), *head.computations),
-        collectives=(*(one for block in blocks for one in block.collectives), *head.collectives),
-    )
-    repeats = model.prediction_layers
-    return Operations(computations=once.computations * repeats, collectives=once.collectives * repeats)
-
-
-def stage_boundary(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
-    """Activations (or their gradient) of one micro-batch to the next stage.
-
-    The x ranks that hold the same activations each send their share and gather the rest on arrival (the
-    scatter-gather optimization of arXiv 2104.04473, section 4.1); with sequence parallelism each sends what
-    it owns.
-    """
-    whole = sizes.tokens * model.hidden / sizes.y
-    send = Collective(
-        name="stage-boundary", kind="send", axes=("pipeline",), phase="forward", elements=whole / sizes.x
-    )
-    gather = Collective(
-        name="stage-boundary",
-        kind="all-gather",
-        axes=("x",),
-        phase="forward",
-        elements=whole * (1 - sizes.sequence_parallel),
-    )
-    return Operations(computations=(), collectives=(send, gather)).in_width(recipe)

@@ -20,7 +20,8 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.layout.mesh import degrees, real_axes
-from weft.layout.operations import Collective, CollectiveKind, Operations, Sizes, part_operations, stage_boundary
+from weft.layout.operations import Collective, CollectiveKind, Operations, Sizes
+from weft.layout.parts import part_operations, stage_boundary
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
 from weft.layout.table import Floats, Index, LayoutTable
