@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.profiler import ProfilerActivity, profile
 
 import weft
 from weft.cluster import read_calibration
@@ -67,8 +65,9 @@ def test_medians_of_the_kernels_of_each_shape(tmp_path: Path) -> None:
 
 def test_a_real_trace_of_a_cpu(tmp_path: Path) -> None:
     """The products of a linear layer there and back, and what other verbs make of the file."""
+    torch = pytest.importorskip("torch")
     layer, tokens = torch.nn.Linear(24, 40), torch.randn(16, 24, requires_grad=True)
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiled:
         layer(tokens).sum().backward()
     profiled.export_chrome_trace(str(tmp_path / "trace.json"))
     found = weft.calibrate(trace=tmp_path / "trace.json")
