@@ -35,6 +35,7 @@ def test_public_names():
         "__version__",
         "arrange",
         "calibrate",
+        "compare",
         "design",
         "estimate",
         "plan",
@@ -99,6 +100,13 @@ def test_command_surface():
                 "--timeline",
                 "--vocab",
                 "names",
+            ]
+        ),
+        "compare": sorted(
+            [
+                *recipe,
+                *("--chart", "--fabric", "--format", "--layout", "--output", "--radix", "--routing", "--stack"),
+                *("--tokens", "--usd-per-hour", "-o", "names"),
             ]
         ),
         "schedule": sorted(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from weft.search import Plan
     from weft.verbs.arrange import arrange
     from weft.verbs.calibrate import calibrate
+    from weft.verbs.compare import compare
     from weft.verbs.design import design
     from weft.verbs.estimate import estimate
     from weft.verbs.plan import plan
@@ -48,6 +49,7 @@ _HOME = {
     "WeftError": "weft.errors",
     "arrange": "weft.verbs.arrange",
     "calibrate": "weft.verbs.calibrate",
+    "compare": "weft.verbs.compare",
     "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
     "plan": "weft.verbs.plan",
@@ -80,6 +82,7 @@ __all__ = [
     "__version__",
     "arrange",
     "calibrate",
+    "compare",
     "design",
     "estimate",
     "plan",

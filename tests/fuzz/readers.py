@@ -640,6 +640,7 @@ of_tree("estimation.report.EstimateReport.from_dict estimation.training.Training
 of_tree("estimation.result.Estimate.from_dict", document(estimate, "estimate"), where="given")
 of_file("verbs.read.read", "json", lambda: document(plan)() + document(estimate)())
 of_file("verbs.read.read_plan", "json", document(plan))
+of_file("verbs.read.schema_of", "json", document(plan))
 of_file("verbs.validate.validate verbs.validate.rows_of", "text", measured_runs, file="runs.csv")
 of_file("validation.runs.read_runs", "text", measured_runs)
 

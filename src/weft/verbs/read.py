@@ -90,6 +90,15 @@ def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster
     return job, cluster, layout
 
 
+def schema_of(path: str | os.PathLike[str]) -> str:
+    """The form that a JSON file says that it has; empty where it says none, or is no JSON."""
+    try:
+        schema = _document(path, os.fspath(path)).get("schema")
+    except BadInput:
+        return ""
+    return schema if isinstance(schema, str) else ""
+
+
 def _document(path: str | os.PathLike[str], where: str) -> Mapping[str, Any]:
     text = read_text(path, where=where, largest=MAX_FILE_BYTES, remedy=_WRITE_ONE)
     found = parse_json(text, where, remedy=_WRITE_ONE)

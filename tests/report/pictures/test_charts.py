@@ -12,16 +12,19 @@ from hypothesis import strategies as st
 
 pytest.importorskip("altair")
 
+import weft
 from weft.cluster import catalogue as clusters
 from weft.errors import BadInput
 from weft.fabric.cost import preset
 from weft.model import Job, Recipe
 from weft.model import catalogue as models
+from weft.report.pictures import comparison
 from weft.report.pictures.charts import INK, data, finished, free_labels, ink_on, rendered
 from weft.report.pictures.designs import design_chart
 from weft.report.pictures.layouts import TIME_COLOURS, breakdown_chart, pareto_chart
 from weft.report.tables.words import TIME_LABELS
 from weft.search.design import Terms, design
+from weft.units import format_seconds
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -82,6 +85,26 @@ def test_designs_stand_where_their_figures_say(drawn):
     assert {(round(item.x), round(item.y)) for item in circles} == placed
     with pytest.raises(BadInput, match="no design to draw"):
         design_chart(replace(study, designs=()))
+
+
+def test_waterfalls_go_from_one_side_to_the_other(drawn):
+    found = weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2,sp", "tp=8", "tp=2,sp"))
+    items = drawn(comparison.comparison_chart(found))
+    bars = [item for item in items if item.kind == "rect" and item.look.get("fill") == comparison.WHOLE]
+    assert len(bars) == 2 * len(found.differences)
+    words = [item.words for item in items if item.kind == "text"]
+    for difference in found.differences:
+        for part in difference.time:
+            shown = f"{'+' if part.difference > 0 else '-'}{format_seconds(abs(part.difference))}"
+            worth = abs(part.difference) > 0.005 * max(side.iteration_s for side in found.sides)
+            assert not worth or shown in words
+    one = drawn(comparison.comparison_chart(weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2,sp", "tp=8"))))
+    wide = {
+        colour: [item.look["width"] for item in one if item.kind == "rect" and item.look.get("fill") == colour]
+        for colour in (comparison.WHOLE, comparison.SLOWER, comparison.FASTER)
+    }
+    before, after = wide[comparison.WHOLE]
+    assert after - before == pytest.approx(sum(wide[comparison.SLOWER]) - sum(wide[comparison.FASTER]))
 
 
 def test_nothing_to_draw_is_refused(starved_plan):

@@ -1,0 +1,149 @@
+"""A comparison for people: the sides, what differs part by part and why, and where the order turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.report.tables.words import MEMORY_LABELS, TIME_LABELS, layout_words, recompute_words, schedule_words
+from weft.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from weft.search.comparison import Change, Comparison, Difference, Side
+
+NETWORK_LABEL = "contention on the network"
+PART_LABELS = TIME_LABELS | MEMORY_LABELS | {"network_s": NETWORK_LABEL}
+"""What each part of a comparison is called."""
+WORTH = 0.005
+"""Share of the larger side's total below which a difference is not explained."""
+NOTHING = 1e-6
+"""Share of the larger side's total that is no difference."""
+
+
+def comparison_table(found: Comparison, console: Console) -> None:
+    """Print the sides, then each held against the first."""
+    heading(console, "Side by side")
+    print_grid(console, _sides(found))
+    for side in found.sides:
+        paragraph(console, f"{side.label}: {_cut(side)}", indent=2, hang=2, style="dim")
+    paragraph(
+        console,
+        f"time, cost, energy: of {format_count(found.tokens)} tokens without failures; energy of the accelerators at"
+        " their board limit.",
+        indent=2,
+        hang=2,
+        style="dim",
+    )
+    for side, difference in zip(found.sides[1:], found.differences, strict=True):
+        _print_difference(found.sides[0], side, difference, console)
+
+
+def _sides(found: Comparison) -> list[Column]:
+    sides, runs = found.sides, found.runs
+    ratios = [1.0, *(one.ratio for one in found.differences)]
+    return [
+        Column(heading="side", cells=[one.label for one in sides], left=True),
+        Column(heading="accelerators", cells=[f"{one.cluster.count:,}" for one in sides], drop=2),
+        Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in sides]),
+        Column(heading="tokens/s", cells=[format_count(one.tokens_per_s) for one in sides], drop=3),
+        Column(heading="ratio", cells=[f"{one:.3f}" for one in ratios]),
+        Column(
+            heading="MFU",
+            cells=[f"{one.estimate.mfu * one.estimate.iteration_s / one.iteration_s:.1%}" for one in sides],
+        ),
+        Column(
+            heading="memory",
+            cells=[format_bytes(one.estimate.memory_bytes) + ("" if one.estimate.fits else " !") for one in sides],
+        ),
+        Column(heading="time", cells=[format_seconds(run.training_s) for run in runs]),
+        Column(heading="cost", cells=["-" if run.usd is None else f"${format_count(run.usd)}" for run in runs]),
+        Column(heading="energy", cells=[f"{run.energy_mwh:,.0f} MWh" for run in runs], drop=1),
+    ]
+
+
+def _cut(side: Side) -> str:
+    """What a side is, in a line."""
+    layout = side.estimate.layout
+    pipeline = f", {schedule_words(layout)}" if layout.pipeline > 1 else ""
+    network = f", on {side.fabric}" if side.fabric else ""
+    fits = "" if side.estimate.fits else "; DOES NOT FIT the memory (!)"
+    return (
+        f"{side.job.model.name} on {side.cluster.name}, {layout_words(layout)}, mbs {layout.micro_batch}{pipeline},"
+        f" recompute {recompute_words(layout)}, {side.stack}{network}{fits}"
+    )
+
+
+def _print_difference(first: Side, side: Side, difference: Difference, console: Console) -> None:
+    faster = difference.ratio < 1
+    share = 1 / difference.ratio - 1 if faster else difference.ratio - 1
+    same = share < NOTHING
+    words = "as fast" if same else f"{share:.1%} {'faster' if faster else 'slower'}"
+    heading(console, f"{side.label} against {first.label}: {words} per token")
+    if not same:
+        paragraph(console, _significance(difference), indent=2, hang=2)
+    if first.job.recipe.tokens != side.job.recipe.tokens:
+        tokens = format_count(first.job.recipe.tokens)
+        paragraph(console, f"Seconds are for {tokens} tokens, an iteration of {first.label}.", indent=2, hang=2)
+    shown = _grid(difference.time, first.label, side.label, format_seconds, console)
+    _print_causes(shown, console)
+    console.print()
+    shown = _grid(difference.memory, first.label, side.label, format_bytes, console)
+    _print_causes(shown, console)
+    for turn in difference.turns:
+        if turn.factor is None:
+            paragraph(console, f"Order does not turn with {turn.figure} within {turn.within}.", indent=2, hang=2)
+        else:
+            text = f"Order turns with {turn.figure} x{turn.factor:.3g}: {turn.value}."
+            paragraph(console, text, indent=2, hang=2)
+
+
+def _significance(difference: Difference) -> str:
+    if difference.error is None or difference.chance is None:
+        return "How sure that is, is not known: nothing similar was measured."
+    chance = difference.chance if difference.ratio < 1 else 1 - difference.chance
+    shown = "over 99%" if chance > 0.99 else f"{chance:.0%}"
+    return (
+        f"Four of five such ratios were predicted within {difference.error:.0%}: the order holds with a probability of"
+        f" {shown}."
+    )
+
+
+def _grid(
+    changes: Sequence[Change], before: str, after: str, form: Callable[[float], str], console: Console
+) -> list[tuple[Change, str]]:
+    """Print the parts that are not nothing on both sides; returns those whose difference is worth a reason."""
+    sums = [sum(one.before for one in changes), sum(one.after for one in changes)]
+    total = max(sums)
+    least = NOTHING * total
+    rows = [one for one in changes if max(abs(one.before), abs(one.after)) > least]
+    differences = [_signed(one.difference if abs(one.difference) > least else 0.0, form) for one in rows]
+    print_grid(
+        console,
+        [
+            Column(heading="part", cells=[*(PART_LABELS[one.part] for one in rows), "in all"], left=True),
+            Column(heading=before, cells=[*(_value(one.before, form) for one in rows), form(sums[0])]),
+            Column(heading=after, cells=[*(_value(one.after, form) for one in rows), form(sums[1])]),
+            Column(heading="difference", cells=[*differences, _signed(sums[1] - sums[0], form)]),
+        ],
+    )
+    worth = [(one, text) for one, text in zip(rows, differences, strict=True) if abs(one.difference) > WORTH * total]
+    return sorted(worth, key=lambda row: -abs(row[0].difference))
+
+
+def _value(value: float, form: Callable[[float], str]) -> str:
+    return form(value) if value else "-"
+
+
+def _signed(value: float, form: Callable[[float], str]) -> str:
+    if not value:
+        return "-"
+    return f"{'+' if value > 0 else '-'}{form(abs(value))}"
+
+
+def _print_causes(worth: Sequence[tuple[Change, str]], console: Console) -> None:
+    for one, text in worth:
+        if one.why:
+            paragraph(console, f"{PART_LABELS[one.part]} {text}: {'; '.join(one.why)}", indent=2, hang=4)

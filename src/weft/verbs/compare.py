@@ -1,0 +1,221 @@
+"""``weft.compare``: layouts, clusters, softwares, networks or plans side by side, and why they differ."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput
+from weft.verbs.networks import RadixOptions
+from weft.verbs.options import given_options, option, verb
+from weft.verbs.shared import ConstantsOptions, RecipeOptions, cluster_of, constants_of, job_of, layout_of, stack_of
+
+if TYPE_CHECKING:
+    from weft.estimation.report import EstimateReport
+    from weft.layout import Layout
+    from weft.search import Plan
+    from weft.search.comparison import Comparison, Side
+    from weft.verbs.shared import ClusterSource, JobSource
+
+USAGE = "weft compare MODEL CLUSTER [CLUSTER ...] [--layout TEXT ...] | weft compare PLAN.json PLAN.json"
+MOST = 8
+"""Sides of one comparison."""
+TOKENS = "1T"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(RecipeOptions, RadixOptions):
+    """What is held side by side; what is given several times makes sides."""
+
+    layout: tuple[str, ...] = option((), "A layout, as tp=8,pp=16 (repeats; else the best of a plan).", metavar="TEXT")
+    stack: tuple[str, ...] = option((), "Training software (repeats).", metavar="NAME")
+    fabric: tuple[str, ...] = option(
+        (), "Network on which the layout is timed flow by flow (repeats).", metavar="KIND|FILE"
+    )
+    routing: str = option("ecmp", "How paths are chosen on --fabric.", choices=("ecmp", "spray", "random"))
+    usd_per_hour: tuple[str, ...] = option(
+        (), "Price of an accelerator hour: one for all, or one for each side (repeats).", metavar="USD"
+    )
+    tokens: str | float = option(TOKENS, "Tokens to train on, for time, cost and energy.", metavar="N")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.routing != "ecmp" and not self.fabric:
+            raise BadInput("says nothing without --fabric", where="--routing", remedy="add --fabric KIND or FILE")
+
+
+@verb(CompareOptions)
+def compare(
+    *subjects: JobSource | ClusterSource | Plan | EstimateReport, options: CompareOptions | None = None, **given: Any
+) -> Comparison:
+    """Hold layouts, clusters, softwares, networks or plans side by side, and say why they differ.
+
+    >>> import weft
+    >>> found = weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2", "tp=8"))
+    >>> found.differences[0].ratio > 1
+    True
+
+    Args:
+        subjects: a model and one or more clusters, as for ``weft.plan``; or plans and estimates, or their files.
+        options: the options as a record instead of keywords.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used, or fewer than two sides.
+        NothingFeasible: nothing fits where a side's layout is to be planned.
+    """
+    asked = given_options(CompareOptions, options, given)
+    from weft.search.comparison import compare as held
+    from weft.units import parse_count
+
+    results = [_result(one) for one in subjects]
+    if any(one is not None for one in results):
+        sides = _of_results(subjects, results, asked)
+    else:
+        sides = _of_names(subjects, asked)
+    return held(_priced(sides, asked.usd_per_hour), parse_count(asked.tokens, "--tokens"))
+
+
+def _result(subject: Any) -> Plan | EstimateReport | None:
+    """A plan or an estimate, or that of a file; None for what names a model or a cluster."""
+    from weft.estimation.report import EstimateReport
+    from weft.search import Plan
+    from weft.verbs.read import read, schema_of
+
+    if isinstance(subject, Plan | EstimateReport):
+        return subject
+    if not isinstance(subject, str | os.PathLike) or Path(subject).suffix.lower() != ".json":
+        return None
+    return read(subject) if os.path.isfile(subject) and schema_of(subject).startswith("weft.") else None
+
+
+def _of_results(
+    subjects: Sequence[Any], results: Sequence[Plan | EstimateReport | None], asked: CompareOptions
+) -> list[Side]:
+    """The first layouts of plans, and estimates."""
+    kept = CompareOptions(usd_per_hour=asked.usd_per_hour, tokens=asked.tokens)
+    if any(one is None for one in results):
+        odd = next(subject for subject, one in zip(subjects, results, strict=True) if one is None)
+        raise BadInput(f"{str(odd)[:60]!r} stands beside results and is none", where="compare", remedy=USAGE)
+    if asked != kept:
+        raise BadInput("plans and estimates have all but --tokens and --usd-per-hour", where="compare", remedy=USAGE)
+    _check_number(len(results))
+    labels = [Path(one).stem if isinstance(one, str | os.PathLike) else "" for one in subjects]
+    sides = [_of_result(one, label) for one, label in zip(results, labels, strict=True) if one is not None]
+    plain = [one.label for one in sides]
+    return [
+        replace(one, label=f"{one.label} {number}") if plain.count(one.label) > 1 else one
+        for number, one in enumerate(sides, 1)
+    ]
+
+
+def _of_result(found: Plan | EstimateReport, label: str) -> Side:
+    from weft.cluster.calibration import USUAL_STACK
+    from weft.estimation.report import EstimateReport
+    from weft.search.comparison import Side
+
+    label = label or found.cluster.name
+    if isinstance(found, EstimateReport):
+        stack = found.job.stack or USUAL_STACK
+        return Side(
+            label=label, job=found.job, cluster=found.cluster, estimate=found.estimate, constants=None, stack=stack
+        )
+    simulated = getattr(found, "simulated_s", None)
+    return Side(
+        label=label,
+        job=found.job,
+        cluster=found.cluster,
+        estimate=found.best,
+        constants=found.constants,
+        stack=found.stack,
+        fabric=getattr(found, "fabric", None),
+        simulated_s=simulated[0] if simulated else None,
+    )
+
+
+def _of_names(subjects: Sequence[Any], asked: CompareOptions) -> list[Side]:
+    """The product of clusters, layouts, softwares and networks."""
+    if len(subjects) < 2:
+        raise BadInput("MODEL and CLUSTER are needed, or two plans", where="compare", remedy=USAGE)
+    model, *clusters = subjects
+    job, places = job_of(model, asked), [cluster_of(one) for one in clusters]
+    _check_number(len(places) * max(len(asked.layout), 1) * max(len(asked.stack), 1) * max(len(asked.fabric), 1))
+    choices = itertools.product(places, asked.layout or (None,), asked.stack or (None,), asked.fabric or (None,))
+    found = []
+    for cluster, layout, stack, fabric in choices:
+        words = [
+            (cluster.name, len(places)),
+            (layout, len(asked.layout)),
+            (stack, len(asked.stack)),
+            (fabric, len(asked.fabric)),
+        ]
+        label = " ".join(str(word) for word, count in words if count > 1)
+        found.append(_side(label or cluster.name, job, cluster, layout, stack, fabric, asked))
+    return found
+
+
+def _side(
+    label: str, job: Any, cluster: Any, layout: str | None, stack: str | None, fabric: str | None,
+    asked: CompareOptions,
+) -> Side:  # fmt: skip
+    """One side, its layout given or planned."""
+    from weft.estimation import estimate
+    from weft.search.comparison import Side
+
+    software = ConstantsOptions(stack=stack)
+    constants, cut = constants_of(software, cluster, job), None
+    if layout is not None:
+        cut = layout_of(layout, job, cluster)
+    found = (
+        _planned(job, cluster, stack, fabric, asked) if cut is None else estimate(job, cluster, [cut], constants)[0]
+    )
+    return Side(
+        label=label,
+        job=job,
+        cluster=cluster,
+        estimate=found,
+        constants=constants,
+        stack=stack_of(software, job),
+        fabric=fabric,
+        simulated_s=None if fabric is None else _simulated(job, cluster, found.layout, fabric, asked),
+    )
+
+
+def _planned(job: Any, cluster: Any, stack: str | None, fabric: str | None, asked: CompareOptions) -> Any:
+    from weft.verbs.plan import plan
+
+    if fabric is None:
+        return plan(job, cluster, stack=stack, top=1).best
+    return plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=asked.routing, radix=asked.radix).best
+
+
+def _simulated(job: Any, cluster: Any, layout: Layout, fabric: str, asked: CompareOptions) -> float:
+    from weft.verbs.simulate import simulate
+
+    found = simulate(job, cluster, layout, fabric=fabric, routing=asked.routing, radix=asked.radix)
+    seconds: float = found.iteration_s  # type: ignore[union-attr]
+    return seconds
+
+
+def _check_number(sides: int) -> None:
+    if not 2 <= sides <= MOST:
+        problem = f"{sides} side{'s' * (sides != 1)}"
+        raise BadInput(problem, where="compare", remedy=f"name 2 to {MOST} clusters, layouts, softwares or plans")
+
+
+def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
+    """The sides with the prices that were given."""
+    from weft.records import positive
+    from weft.units import parse_count
+
+    if not prices:
+        return sides
+    if len(prices) not in (1, len(sides)):
+        problem = f"{len(prices)} prices for {len(sides)} sides"
+        raise BadInput(problem, where="--usd-per-hour", remedy=f"give one, or {len(sides)}")
+    known = [positive(parse_count(one, "--usd-per-hour"), "--usd-per-hour") for one in prices]
+    known = known * len(sides) if len(known) == 1 else known
+    return [replace(one, usd_per_hour=price) for one, price in zip(sides, known, strict=True)]

@@ -1,0 +1,168 @@
+"""Comparisons against what they are made of: estimates, prices, and the order beyond the point where it turns."""
+
+import json
+import math
+from dataclasses import replace
+from statistics import NormalDist
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import weft
+from weft.cluster import resolve
+from weft.errors import BadInput
+from weft.estimation import estimate
+from weft.estimation.contrast import NORMAL
+from weft.model import resolve_job
+from weft.search.comparison import Comparison
+from weft.search.why import Traced, causes
+
+LAYOUTS = ("tp=1", "tp=2,sp", "tp=8", "pp=4,vpp=2,schedule=interleaved", "fsdp=8", "cp=2", "tp=2,pp=2,recompute=full")
+TWO = st.tuples(st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS))
+
+
+def held(first: str, second: str, cluster: str = "h100-64") -> Comparison:
+    return weft.compare("llama-3.1-8b", cluster, layout=(first, second))
+
+
+@given(TWO)
+def test_parts_add_up_and_have_reasons(pair: tuple[str, str]):
+    found = held(*pair)
+    one, other = found.sides
+    (difference,) = found.differences
+    assert sum(part.before for part in difference.time) == pytest.approx(one.iteration_s)
+    assert sum(part.after for part in difference.time) == pytest.approx(other.iteration_s)
+    assert sum(part.after for part in difference.memory) == pytest.approx(other.estimate.memory_bytes)
+    assert difference.ratio == pytest.approx(other.iteration_s / one.iteration_s)
+    for part in (*difference.time, *difference.memory):
+        if abs(part.difference) > 0.01 * one.iteration_s and part.part != "reserve_bytes":
+            assert part.why, part.part
+
+
+def test_a_side_against_itself_differs_in_nothing():
+    (difference,) = held("tp=2,sp", "tp=2,sp").differences
+    assert difference.ratio == 1.0
+    assert (difference.error, difference.chance) == (0.0, 0.5)
+    assert not any(part.difference or part.why for part in (*difference.time, *difference.memory))
+    assert all(turn.factor is None for turn in difference.turns)
+
+
+@given(TWO)
+def test_the_order_turns_where_the_bandwidth_is_said_to_turn_it(pair: tuple[str, str]):
+    found = held(*pair)
+    turn = next(one for one in found.differences[0].turns if one.figure == "NIC bandwidth")
+    if turn.factor is None:
+        return
+    job, cluster = resolve_job("llama-3.1-8b"), resolve("h100-64")
+
+    def ratio(factor: float) -> float:
+        first, *outer = cluster.tiers
+        tiers = [replace(tier, bandwidth_Bps=factor * tier.bandwidth_Bps) for tier in outer]
+        changed = replace(cluster, tiers=(first, *tiers))
+        a, b = estimate(job, changed, [side.estimate.layout for side in found.sides])
+        return b.iteration_s / a.iteration_s
+
+    assert ratio(turn.factor) == pytest.approx(1.0, abs=1e-3)
+    beyond = turn.factor * (1.01 if turn.factor > 1 else 1 / 1.01)
+    assert (ratio(beyond) - 1) * (found.differences[0].ratio - 1) < 0
+
+
+def test_the_order_turns_at_the_batch_and_at_none_nearer():
+    found = weft.compare("llama-3.1-70b", "h100-512", layout=("tp=8,pp=8", "tp=8,fsdp=64,recompute=full"), batch=256)
+    turn = next(one for one in found.differences[0].turns if one.figure == "batch")
+    assert turn.factor is not None
+
+    def slower(factor: float) -> bool:
+        job = resolve_job("llama-3.1-70b")
+        changed = replace(job, recipe=replace(job.recipe, global_batch=int(256 * factor)))
+        a, b = estimate(changed, resolve("h100-512"), [side.estimate.layout for side in found.sides])
+        return b.iteration_s > a.iteration_s
+
+    now = found.differences[0].ratio > 1
+    assert slower(turn.factor) != now
+    steps = [2.0**doublings for doublings in range(1, 6)]
+    for step in steps if turn.factor > 1 else [1 / one for one in steps]:
+        if step == turn.factor:
+            break
+        assert slower(step) == now
+
+
+def test_prices_at_which_both_cost_the_same():
+    found = weft.compare("llama-3.1-8b", "h100-64", "h200-64", layout="tp=2", usd_per_hour=("2", "3"))
+    turn = next(one for one in found.differences[0].turns if one.figure.startswith("price"))
+    assert turn.factor is not None
+    equal = weft.compare("llama-3.1-8b", "h100-64", "h200-64", layout="tp=2", usd_per_hour=("2", str(3 * turn.factor)))
+    first, second = (run.usd for run in equal.runs)
+    assert first == pytest.approx(second)
+
+
+def test_chance_is_that_of_a_normal_error():
+    (difference,) = held("tp=2,sp", "pp=4,vpp=2,schedule=interleaved").differences
+    assert difference.error is not None
+    assert difference.chance is not None
+    deviation = math.log1p(difference.error) / NORMAL
+    assert difference.chance == pytest.approx(NormalDist(0, deviation).cdf(-math.log(difference.ratio)))
+
+
+def test_clusters_have_independent_errors_and_networks_unknown_ones():
+    (difference,) = weft.compare("llama-3.1-8b", "h100-64", "h200-64", layout="tp=2").differences
+    bars = [
+        weft.estimate("llama-3.1-8b", cluster, "tp=2").estimate.error.error  # type: ignore[union-attr]
+        for cluster in ("h100-64", "h200-64")
+    ]
+    assert difference.error == pytest.approx((bars[0] ** 2 + bars[1] ** 2) ** 0.5)  # type: ignore[operator]
+
+
+def test_work_and_rate_multiply_to_the_time():
+    job, cluster = resolve_job("llama-3.1-8b"), resolve("h100-64")
+    found = weft.estimate(job, cluster, "tp=2,recompute=full")
+    traced = Traced.of(job, cluster, found.layout, None, "megatron-core")
+    computing = sum(
+        part.value for part in found.estimate.time if part.name in ("forward_s", "backward_s", "recompute_s")
+    )
+    assert traced.flops * job.recipe.tokens / traced.rate_flops == pytest.approx(computing)
+    plain = Traced.of(job, cluster, weft.estimate(job, cluster, "tp=2").layout, None, "megatron-core")
+    assert any("recompute none -> full" in one for one in causes("recompute_s", plain, traced))
+
+
+def test_simulated_sides_say_what_the_network_adds():
+    found = weft.compare("llama-3.1-8b", "h100-64", layout="tp=2,pp=2", fabric=("rail-optimized", "fat-tree"))
+    network = found.differences[0].time[-1]
+    assert network.part == "network_s"
+    for side, value in zip(found.sides, (network.before, network.after), strict=True):
+        assert side.simulated_s == pytest.approx(side.estimate.iteration_s + value)
+    alone = weft.simulate("llama-3.1-8b", "h100-64", "tp=2,pp=2", fabric="fat-tree")
+    assert found.sides[1].simulated_s == alone.iteration_s  # type: ignore[union-attr]
+    assert found.differences[0].error is None
+
+
+def test_results_compare_as_files_and_as_objects(tmp_path):
+    plan, one = weft.plan("llama-3.1-8b", "h100-64", top=1), weft.estimate("llama-3.1-8b", "h100-64", "tp=8")
+    plan.save(tmp_path / "a.json")
+    one.save(tmp_path / "b.json")
+    of_files = weft.compare(str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    of_objects = weft.compare(plan, one)
+    assert of_files.differences[0].time == of_objects.differences[0].time
+    assert [side.label for side in of_files.sides] == ["a", "b"]
+    document = json.loads(of_files.to_json())
+    assert document["schema"] == "weft.comparison/1"
+    assert len(document["sides"]) == 2
+    assert set(of_files.to_dicts()[0]) == set(Comparison.COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("subjects", "options", "problem"),
+    [
+        (("llama-3.1-8b",), {}, "MODEL and CLUSTER are needed"),
+        (("llama-3.1-8b", "h100-64"), {}, "1 side"),
+        (("llama-3.1-8b", "h100-64"), {"layout": tuple(["tp=1"] * 9)}, "9 sides"),
+        (("llama-3.1-8b", "h100-64", "h200-64"), {"usd_per_hour": ("1", "2", "3")}, "3 prices for 2 sides"),
+        (("llama-3.1-8b", "h100-64", "h200-64"), {"usd_per_hour": ("-1",)}, "--usd-per-hour"),
+        (("llama-3.1-8b", "h100-64", "h200-64"), {"routing": "spray"}, "says nothing without --fabric"),
+        (("llama-3.1-8b", "h100-64", "h200-65"), {}, "65"),
+    ],
+)
+def test_what_cannot_be_compared(subjects, options, problem):
+    with pytest.raises(BadInput, match=problem):
+        weft.compare(*subjects, **options)
