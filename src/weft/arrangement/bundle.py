@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ from weft.layout.check import check_layout
 from weft.layout.text import format_layout, layout_from_dict, layout_to_dict
 from weft.model.text import job_from_dict, job_to_dict
 from weft.results import Result
+from weft.routing.report import flow_rows
 from weft.routing.traffic import JobTraffic, merged
 from weft.simulation.iteration.routed import FlowRoutes
 
@@ -224,11 +225,18 @@ class Bundle:
     where: str
     site: Site
     choice: Choice
-    routes: FlowRoutes | None
+    planned: tuple[JobTraffic, Routes] | None
     promised_s: tuple[float, ...]
     alone_here_s: tuple[float, ...]
     environments: tuple[str, ...]
     tuners: tuple[str, ...]
+
+    @property
+    def routes(self) -> FlowRoutes | None:
+        """The routes of all jobs, to be found again; None where switches choose."""
+        if self.planned is None:
+            return None
+        return FlowRoutes(self.site.fabric, *self.planned, name=f"{self.where}: routes")
 
     def number(self, name: str | None, where: str = "--job") -> int:
         """Which job a name means; the only one without a name.
@@ -269,6 +277,18 @@ class Bundle:
         """NCCL's settings of a job, by name."""
         lines = [line for line in self.environments[number].splitlines() if "=" in line and not line.startswith("#")]
         return dict(line.split("=", 1) for line in lines)
+
+    def paths(self, number: int) -> tuple[tuple[dict[str, Any], ...], ...]:
+        """The flows of each rank of a job with their paths, as the file has them; none where switches choose."""
+        if self.planned is None:
+            return ()
+        fabric, name = self.site.fabric, self.site.jobs[number].name
+        found = defaultdict(list)
+        for row in flow_rows(fabric, *self.planned):
+            if row["job"] == name:
+                found[row["source"]].append(row)
+        held = [fabric.names[at] for at in self.placement(number).accelerators.tolist()]
+        return tuple(tuple(found[one]) for one in held)
 
     def schedules(self, number: int) -> JobSchedules:
         """The collectives of a job with their best algorithms, as ``weft arrange`` found them."""
@@ -322,8 +342,8 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
         where=where,
         site=site,
         choice=choice,
-        routes=_routes(document.get("routes"), site, where),
-        promised_s=tuple(_seconds(row, "iteration_s", where) for row in rows),
+        planned=_routes(document.get("routes"), site, where),
+        promised_s=tuple(_seconds(row, "iteration_s", where, above=True) for row in rows),
         alone_here_s=tuple(_seconds(row, "alone_here_s", where) for row in rows),
         environments=tuple(_field(row, "nccl_env", str, where) for row in rows),
         tuners=tuple(_field(row, "nccl_tuner", str, where) for row in rows),
@@ -374,14 +394,14 @@ def _site(document: Mapping[str, Any], where: str) -> Site:
     )
 
 
-def _routes(raw: object, site: Site, where: str) -> FlowRoutes | None:
+def _routes(raw: object, site: Site, where: str) -> tuple[JobTraffic, Routes] | None:
     place, planned = f"{where}: routes", site.routers == ("planned",)
     if (raw is not None) > planned or (raw is None and planned and max(job.domains for job in site.jobs) > 1):
         problem = "are missing" if planned else f"are there, but the router is {site.routers[0]}"
         raise BadInput(problem, where=place, remedy=_WRITE_ONE)
     if raw is None:
         return None
-    return FlowRoutes(site.fabric, *routes_json.read(json.dumps(raw), site.fabric, where=place), name=place)
+    return routes_json.read(json.dumps(raw), site.fabric, where=place)
 
 
 def _check_texts(bundle: Bundle, number: int, row: Mapping[str, Any]) -> None:
@@ -415,9 +435,6 @@ def _site_job(row: object, where: str, hosts: int, size: int) -> SiteJob:
     if len(held) != -(-layout.world // size):
         problem = f"{len(held)} hosts of {size} for {layout.world} ranks"
         raise BadInput(problem, where=f"{where}: domains", remedy=_WRITE_ONE)
-    weight = _seconds(row, "weight", where)
-    if weight == 0:
-        raise BadInput("weight is 0", where=where, remedy=_WRITE_ONE)
     return SiteJob(
         name=_field(row, "name", str, where),
         model=_field(row, "model", str, where),
@@ -426,7 +443,7 @@ def _site_job(row: object, where: str, hosts: int, size: int) -> SiteJob:
         domains=len(held),
         hosts=tuple(held),
         may="stay",
-        weight=weight,
+        weight=_seconds(row, "weight", where, above=True),
     )
 
 
@@ -439,8 +456,11 @@ def _field(table: object, name: str, kind: type, where: str) -> Any:
     return value
 
 
-def _seconds(row: object, name: str, where: str) -> float:
+def _seconds(row: object, name: str, where: str, *, above: bool = False) -> float:
+    """A number of at least 0, or ``above`` it."""
     value = row.get(name) if isinstance(row, Mapping) else None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e12:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    number = float(value) if known and abs(value) < 1e12 else -1.0  # type: ignore[arg-type]
+    if number < 0 or (above and number == 0):
         raise BadInput(f"{name} is missing, or out of range", where=where, remedy=_WRITE_ONE)
-    return float(value)
+    return number
