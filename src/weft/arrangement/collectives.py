@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from weft.collectives.messages.scheduled import equal, schedule_plan
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.policies import POLICIES, SMALLEST_PIECE_BYTES, schedule
-from weft.collectives.schedules.timing import TimedSchedule
+from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.collectives.stages import BALANCED_KINDS
 from weft.errors import UnknownName, Unsupported
 from weft.estimation.iteration import Estimator
@@ -48,6 +48,9 @@ CHUNKS = 4
 """Chunks of a schedule: executors take few steps a rank."""
 MOST_XML_RANKS = 128
 """Ranks of a group up to which MSCCL XML is written."""
+SPAN = 1.25
+"""Sizes to this factor around that of a collective are those for which its schedule is written: softwares pad and
+bucket."""
 WORTH = 0.01
 """A schedule is best where it is at least this share faster than NCCL's fastest algorithm."""
 
@@ -67,6 +70,8 @@ class JobCollective:
         timed: the best of some schedules in equal chunks over them; None where there is one dimension, or no choice.
         shares_bound_s: what no schedule of chunks over these dimensions undercuts.
         bound_s: bytes over the peak bandwidth of the ports, which nothing undercuts.
+        schedule_is_best: whether the schedule beats all of NCCL's algorithms by ``WORTH``, at ``bytes`` and at both
+            ends of the sizes that ``SPAN`` puts around it.
         cluster: the job's hosts, with what is reached between them.
     """
 
@@ -84,6 +89,7 @@ class JobCollective:
     shares_bound_s: float | None
     bound_s: float
     launch_s: float
+    schedule_is_best: bool
     cluster: Cluster
 
     @property
@@ -100,11 +106,6 @@ class JobCollective:
     def scheduled_s(self) -> float | None:
         """Seconds of the schedule, launch included."""
         return None if self.timed is None else self.timed.time_s + self.launch_s
-
-    @property
-    def schedule_is_best(self) -> bool:
-        """Whether the schedule beats all of NCCL's algorithms by ``WORTH``."""
-        return self.scheduled_s is not None and self.scheduled_s * (1 + WORTH) < self.nccl[self.fastest]
 
     @property
     def best(self) -> tuple[str, float]:
@@ -208,14 +209,17 @@ def _reach(one: JobCollective) -> float:
 
 
 def msccl_text(one: JobCollective) -> str | None:
-    """The schedule of a collective as MSCCL XML for its size; None where NCCL is as good, or the executor cannot."""
+    """The schedule of a collective as MSCCL XML for sizes near its own.
+
+    None where NCCL is as good, or the executor cannot run it.
+    """
     if not one.schedule_is_best or one.timed is None or one.ranks > MOST_XML_RANKS:
         return None
     name = f"weft_{one.kind}_{'_'.join(one.axes)}_{one.ranks}"
-    size = round(one.bytes)
+    least, most = ceil(one.bytes / SPAN), int(one.bytes * SPAN)
     try:
         plan = schedule_plan(one.timed)
-        return write_msccl(plan, one.kind, one.ranks, name=name, min_bytes=size, max_bytes=size)
+        return write_msccl(plan, one.kind, one.ranks, name=name, min_bytes=least, max_bytes=most)
     except Unsupported:
         return None
 
@@ -324,6 +328,12 @@ class _Asked:
             shares_bound_s=None if bound_s is None else bound_s + network.launch_s,
             bound_s=float(lower_bound_s(kind, given, whole, nominal)[0]),
             launch_s=network.launch_s,
+            schedule_is_best=timed is not None
+            and all(
+                (_sized(timed, share).time_s + network.launch_s) * (1 + WORTH)
+                < min(self._nccl(kind, bytes_ * share, group, network).values())
+                for share in (1 / SPAN, 1.0, SPAN)
+            ),
             cluster=own,
         )
 
@@ -381,3 +391,11 @@ def _scheduled(
     known = [schedule(asked, policy, chunks=CHUNKS) for policy in POLICIES]
     best = min((equal(one, len(one.schedule)) for one in known), key=lambda one: one.time_s)
     return best, best_shares(asked).bound_s
+
+
+def _sized(timed: TimedSchedule, share: float) -> TimedSchedule:
+    """The same orders for a share of the bytes."""
+    schedule = timed.schedule
+    asked = replace(schedule.request, bytes=schedule.request.bytes * share)
+    other = replace(schedule, request=asked, chunk_bytes=schedule.chunk_bytes * share)
+    return time_schedule(other, rule=timed.rule, active=timed.active)
