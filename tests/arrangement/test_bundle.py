@@ -145,7 +145,7 @@ DAMAGED = {
     "an offset as text": (("jobs", 0, "offset_s"), str, "offset_s is missing, or out of range"),
     "no iteration": (("jobs", 0, "iteration_s"), lambda old: 0.0, "iteration_s is missing, or out of range"),
     "a name twice": (("jobs", 1, "name"), lambda old: "first", "share a host or a name"),
-    "another layout": (("jobs", 0, "layout", "data"), lambda old: 3, "layout"),
+    "another layout": (("jobs", 0, "layout", "data"), lambda old: 3, "global batch 8"),
     "an unknown setting": (("jobs", 0, "nccl_env"), lambda old: old + "NCCL_FAST=1\n", "NCCL_FAST is not known"),
     "a tuner of words": (("jobs", 0, "nccl_tuner"), lambda old: "fast please\n", "no line of a tuner file"),
     "a list for SLURM": (("jobs", 0, "slurm", "SLURM_HOSTFILE"), lambda old: "", "SLURM_HOSTFILE: does not list"),

@@ -1,6 +1,7 @@
 """The collectives of arranged jobs: what is best where they are, against closed forms, and the files for it."""
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -47,7 +48,7 @@ def bundle(arranged):
 
 
 def test_a_schedule_on_two_hosts_sends_what_the_hierarchy_must(bundle):
-    """Reduced inside hosts first, a NIC sends half of an eighth of the buffer; NCCL's ring sends 15/16 of an eighth."""
+    """Reduced inside hosts first, a NIC sends half of an eighth of the buffer; in NCCL's ring 15/16 of an eighth."""
     one = bundle.schedules(0).of("reduce-scatter", None)
     assert (one.ranks, one.hosts, [part.size for part in one.dimensions]) == (16, 2, [8, 2])
     assert one.timed is not None
@@ -57,7 +58,8 @@ def test_a_schedule_on_two_hosts_sends_what_the_hierarchy_must(bundle):
     assert one.timed.time_s >= max(inside_s, outside_s)
     assert one.timed.time_s <= 1.05 * (inside_s + outside_s)
     ring_s = max(one.bytes * 15 / 16 / 8 / one.reached_Bps, one.bytes * 15 / 16 / one.dimensions[0].bandwidth_Bps)
-    assert one.nccl["ring Simple"] == pytest.approx(ring_s, rel=0.05)
+    steps_s = one.nccl["ring Simple"] - one.launch_s - ring_s
+    assert 0 < steps_s < 15 * one.dimensions[1].latency_s
 
 
 def test_no_best_is_below_its_bound_or_worse_than_nccl(bundle):
@@ -102,7 +104,7 @@ def test_one_collective_is_scheduled_by_name(arranged, bundle):
     assert found.timed.schedule.request.bytes == one.bytes
     assert found.time_s <= one.timed.time_s * (1 + 1e-9)
     assert found.bound_s + one.launch_s == pytest.approx(one.shares_bound_s)
-    with pytest.raises(UnknownName, match="did you mean|known"):
+    with pytest.raises(UnknownName, match="unknown collective"):
         weft.schedule("broadcast", **given)
     with pytest.raises(BadInput, match="--dims beside --arrangement"):
         weft.schedule("reduce-scatter", dims="switch:8:1GB/s:1us", **given)
@@ -119,7 +121,7 @@ def test_files_of_a_job_are_there_and_name_each_other(arranged, tmp_path, monkey
     told = capsys.readouterr().err
     settings = (tmp_path / "flat" / "nccl.env").read_text()
     tuner = re.search("^NCCL_TUNER_CONFIG_FILE=(.*)$", settings, re.MULTILINE)[1]
-    assert open(tuner).read() == read_bundle(arranged).tuners[0]
+    assert Path(tuner).read_text() == read_bundle(arranged).tuners[0]
     schedules = re.search("^MSCCL_XML_FILES=(.*)$", (tmp_path / "flat" / "msccl.env").read_text(), re.MULTILINE)[1]
     for path in schedules.split(":"):
         assert ElementTree.parse(path).getroot().tag == "algo"
