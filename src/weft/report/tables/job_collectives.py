@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.units import format_bytes, format_seconds
+from weft.units import format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.arrangement.collectives import JobSchedules
@@ -24,18 +24,18 @@ def schedules_table(found: JobSchedules, console: Console) -> None:
             Column(heading="collective", cells=[one.name for one in rows], left=True),
             Column(heading="ranks", cells=[f"{one.ranks:,}" for one in rows]),
             Column(heading="hosts", cells=[f"{one.hosts:,}" for one in rows]),
-            Column(heading="size", cells=[format_bytes(one.bytes) for one in rows]),
-            Column(heading="calls", cells=[f"{one.calls:,.0f}" for one in rows]),
+            Column(heading="size", cells=[format_si(one.bytes, "B") for one in rows]),
+            Column(heading="calls", cells=[f"{one.calls:,.0f}" for one in rows], drop=1),
             Column(heading="between hosts", cells=between, drop=2),
             Column(heading="predicted", cells=[format_seconds(one.assumed[1]) for one in rows]),
             Column(heading="best", cells=[format_seconds(one.best[1]) for one in rows]),
             Column(heading="by", cells=[one.best[0] for one in rows], left=True),
-            Column(heading="at least", cells=[format_seconds(one.bound_s) for one in rows]),
+            Column(heading="bound", cells=[format_seconds(one.bound_s) for one in rows]),
         ],
     )
     paragraph(
         console,
         "predicted: what the iteration is predicted with; best: the fastest of NCCL's algorithms, or a schedule over"
-        " hosts and network that beats them all; at least: bytes over the ports' peak bandwidth.",
-        hang=2,
+        " hosts and network that beats them all; bound: bytes over the ports' peak bandwidth.",
+        indent=2,
     )
