@@ -40,7 +40,7 @@ from weft.layout.step import Call, Step
 from weft.layout.table import LayoutTable
 from weft.results import Result
 from weft.simulation.flows.symmetry import transfer
-from weft.simulation.iteration.contention import UNIT_BYTES, Wires
+from weft.simulation.iteration.contention import UNIT_BYTES, Messages, Wires
 from weft.simulation.iteration.demand import Key
 from weft.simulation.iteration.routed import FlowRoutes
 
@@ -294,25 +294,34 @@ class _Asked:
     def __init__(self, job: SiteJob, cluster: Cluster, wires: Wires, constants: Calibration) -> None:
         self.job, self.cluster, self.wires, self.constants = job, cluster, wires, constants
         self.table = LayoutTable.of([job.layout])
+        self.known: dict[Key, tuple[str, float, float | None]] = {}
+
+    def _met(self, key: Key) -> tuple[str, float, float | None]:
+        """The algorithm of a collective's messages, what the fabric adds, and what is reached between hosts."""
+        if key not in self.known:
+            messages = self.wires.messages(key)
+            self.known[key] = (messages.algorithm, self.wires.extra(key), self._reached_Bps(messages))
+        return self.known[key]
 
     def collective(self, kind: CollectiveKind, axes: tuple[str, ...], bytes_: float, calls: float) -> JobCollective:
         key = (kind, axes)
-        reached_Bps = self._reached_Bps(key)
+        algorithm, extra, reached_Bps = self._met(key)
         own = own_cluster(self.cluster, self.job.domains)
         if reached_Bps is not None:
             outer_Bps = reached_Bps / self.constants.scale_out_efficiency
             outer = replace(own.tiers[1], bandwidth_Bps=outer_Bps, oversubscription=1.0)
             own = replace(own, tiers=(own.tiers[0], outer))
         network, group = Network.of(own, self.constants), spread(self.table, axes, own.spans)
-        nccl = self._nccl(kind, bytes_, group, network)
         dimensions = self._dimensions(axes, own, network)
         timed, bound_s = _scheduled(kind, bytes_, dimensions)
         nominal = Network.of(self.cluster, self.constants)
         whole = spread(self.table, axes, self.cluster.spans)
         given = np.array([bytes_])
-        assumed = collective_s(
-            kind, given, whole, replace(nominal, contention={(kind, whole.axes): self.wires.extra(key)})
-        )
+        waiting = replace(nominal, contention={(kind, whole.axes): extra})
+        assumed_s = float(collective_s(kind, given, whole, waiting)[0])
+        nccl = {"ring step" if kind == "exchange" else "direct": assumed_s}
+        if kind in BALANCED_KINDS:
+            nccl = _nccl(kind, bytes_, group, network)
         return JobCollective(
             kind=kind,
             axes=axes,
@@ -321,7 +330,7 @@ class _Asked:
             bytes=bytes_,
             calls=calls,
             reached_Bps=reached_Bps,
-            assumed=(self.wires.messages(key).algorithm, float(assumed[0])),
+            assumed=(algorithm, assumed_s),
             nccl=nccl,
             dimensions=dimensions,
             timed=timed,
@@ -331,16 +340,16 @@ class _Asked:
             schedule_is_best=timed is not None
             and all(
                 (_sized(timed, share).time_s + network.launch_s) * (1 + WORTH)
-                < min(self._nccl(kind, bytes_ * share, group, network).values())
+                < min(_nccl(kind, bytes_ * share, group, network).values())
                 for share in (1 / SPAN, 1.0, SPAN)
             ),
             cluster=own,
         )
 
-    def _reached_Bps(self, key: Key) -> float | None:
+    def _reached_Bps(self, messages: Messages) -> float | None:
         """Bytes/s of the busiest accelerator between hosts, with all groups; None where nothing leaves a host."""
         domain, least = self.wires.fabric.domain, np.inf
-        for wave in self.wires.messages(key).waves:
+        for wave in messages.waves:
             away = np.flatnonzero(domain[wave.source] != domain[wave.target])
             if not len(away):
                 continue
@@ -350,16 +359,6 @@ class _Asked:
             done = transfer(self.wires.capacity_Bps, wave.source[away], wave.target[away], bytes_, routes)
             least = min(least, busiest / float(done.end_s.max()))
         return least if np.isfinite(least) else None
-
-    def _nccl(self, kind: CollectiveKind, bytes_: float, group: Spread, network: Network) -> dict[str, float]:
-        """Seconds of NCCL's algorithms with their protocols, launch included."""
-        given = np.array([bytes_])
-        if kind not in BALANCED_KINDS:
-            name = "ring step" if kind == "exchange" else "direct"
-            return {name: float(collective_s(kind, given, group, network)[0])}
-        found = candidates(kind, given, group, network)
-        times = {" ".join(name): float(seconds[0]) + network.launch_s for name, seconds in found.items()}
-        return {name: seconds for name, seconds in times.items() if np.isfinite(seconds)}
 
     def _dimensions(self, axes: tuple[str, ...], own: Cluster, network: Network) -> tuple[Dimension, ...]:
         """Scale-up domain and hosts that a group spans, as an executor on NCCL's Simple protocol sees them."""
@@ -378,6 +377,13 @@ class _Asked:
             return tuple(one for _, one in part_dimensions(whole, factors_of(ranks)))
         except Unsupported:
             return ()
+
+
+def _nccl(kind: CollectiveKind, bytes_: float, group: Spread, network: Network) -> dict[str, float]:
+    """Seconds of NCCL's algorithms with their protocols, launch included."""
+    found = candidates(kind, np.array([bytes_]), group, network)
+    times = {" ".join(name): float(seconds[0]) + network.launch_s for name, seconds in found.items()}
+    return {name: seconds for name, seconds in times.items() if np.isfinite(seconds)}
 
 
 def _scheduled(

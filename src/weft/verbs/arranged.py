@@ -50,7 +50,7 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
         BadInput: the folder cannot be made or written.
     """
     from weft.arrangement.bundle import host_lists
-    from weft.arrangement.collectives import msccl_text
+    from weft.arrangement.collectives import SPAN, msccl_text
     from weft.files import write_text
 
     try:
@@ -67,11 +67,16 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
             f"# For NCCL's example tuner plugin (NCCL_TUNER_PLUGIN names its library).\n{TUNER_KEY}={place / TUNER}\n"
         )
     texts["nccl.env"] = settings
-    schedules = {}
+    schedules: dict[str, str] = {}
+    taken: list[tuple[str, int, float]] = []
     for one in bundle.schedules(number).collectives:
+        near = [size for kind, ranks, size in taken if (kind, ranks) == (one.kind, one.ranks)]
+        if any(size / SPAN <= one.bytes <= size * SPAN for size in near):
+            continue  # the executor takes the first that fits
         text = msccl_text(one)
         if text is not None:
             schedules[f"msccl-{one.kind}-{'-'.join(one.axes)}-{round(one.bytes)}.xml"] = text
+            taken.append((one.kind, one.ranks, one.bytes))
     if schedules:
         paths = ":".join(str(place / name) for name in schedules)
         texts["msccl.env"] = f"{bundle.environments[number]}NCCL_ALGO=MSCCL,RING,TREE\nMSCCL_XML_FILES={paths}\n"

@@ -104,7 +104,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
                 problem = f"{given[name]} is already in the arrangement"
                 raise BadInput(problem, where="train --arrangement", remedy=USAGE)
         if self.calibration is not None and not (self.cluster or self.plan or self.arrangement):
-            raise BadInput("--calibration needs --cluster, --plan or --arrangement", where="train")
+            raise BadInput("--calibration needs --cluster or --plan, or --arrangement", where="train")
 
 
 _NEEDS = (
