@@ -137,7 +137,7 @@ def test_command_surface():
                     "--routing",
                     "--seed",
                 ),
-                *("--slow", "--system", "--timeline", "--workload", "-o", "names"),
+                *("--arrangement", "--job", "--slow", "--system", "--timeline", "--workload", "-o", "names"),
             ]
         ),
         "design": sorted(
@@ -209,10 +209,12 @@ def test_command_surface():
                 *("--calibration", "--clip", "--cluster", "--compare", "--data", "--device", "--layout"),
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
-                *("--warmup", "--weight-cache", "names"),
+                *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
             ]
         ),
-        "launch": sorted(["--arrangement", "--job", "--output", "--rank", "--tool", "-o", "plan_file"]),
+        "launch": sorted(
+            ["--arrangement", "--files", "--job", "--output", "--rank", "--start-at", "--tool", "-o", "plan_file"]
+        ),
         "export-checkpoint": ["file", "folder"],
         "validate": sorted(
             [*("--by", "--calibration", "--family", "--format", "--output", "--plot", "--regret", "-o", "runs")]

@@ -41,6 +41,9 @@ TABLE: list[tuple[Parse, str | float, float]] = [
     (units.parse_flops, "989 Tflops", 989e12),
     (units.parse_flops, "1.98 PFLOP/s", 1.98e15),
     (units.parse_flops, 312e12, 312e12),
+    (units.parse_moment, "2026-11-23T06:30:00Z", 1795415400.0),
+    (units.parse_moment, "2026-11-23T07:30:00.5+01:00", 1795415400.5),
+    (units.parse_moment, "1795415400.25", 1795415400.25),
     (units.parse_seconds, "2 us", 2e-6),
     (units.parse_seconds, "500ns", 5e-7),
     (units.parse_seconds, "15 min", 900),
@@ -228,3 +231,13 @@ def test_shown_values_never_use_an_exponent_within_the_prefixes(value: float) ->
         assert "e" not in units.format_si(value, "X")
     if value >= 1e-6:
         assert "e" not in units.format_seconds(value).removesuffix("s").removesuffix("d")
+
+
+@pytest.mark.parametrize("text", ["2026-11-23T06:30:00", "2026-13-23T06:30:00Z", "now", "-5", "5 s", "1e12", "nan"])
+def test_a_moment_needs_a_zone_or_seconds(text):
+    with pytest.raises(BadInput, match="--start-at"):
+        units.parse_moment(text, "--start-at")
+
+
+def test_a_moment_is_shown_in_utc():
+    assert units.parse_moment(units.format_moment(1795415400.125)) == 1795415400.125

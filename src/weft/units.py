@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 
 from weft.errors import BadInput
 
@@ -92,6 +93,35 @@ def parse_seconds(text: str | float, where: str = "time") -> float:
     if unit and unit not in _SECONDS:
         raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 2 us or 4 h")
     return _finite(value * _SECONDS.get(unit, 1.0), text, where, "2 us or 4 h")
+
+
+def parse_moment(text: str | float, where: str = "time") -> float:
+    """Seconds since 1970 (UTC) from "2026-11-23T06:30:00Z", with any offset from UTC, or as a bare number.
+
+    Raises:
+        BadInput: it is neither, or says no offset from UTC.
+    """
+    example = "2026-11-23T06:30:00Z, or the number of date +%s"
+    if isinstance(text, str) and "T" in text and len(text) <= LONGEST:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise BadInput(f"{text!r} is no time with a zone", where=where, remedy=f"write it like {example}")
+        value = moment.timestamp()
+    else:
+        value, unit = _split(text, where, example)
+        if unit:
+            raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy=f"write it like {example}")
+    if not 0 <= value < 1e11:
+        raise BadInput(f"{text!r} is no time since 1970", where=where, remedy=f"write it like {example}")
+    return value
+
+
+def format_moment(seconds: float) -> str:
+    """Seconds since 1970 as a time of UTC, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def parse_count(text: str | float, where: str = "count") -> float:

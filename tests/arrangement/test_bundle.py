@@ -1,13 +1,20 @@
 """Site files that cannot be used, and arrangements written and read back."""
 
+import copy
 import importlib.util
+import json
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import weft
-from weft.arrangement.bundle import read_bundle
+from weft.arrangement.bundle import Arrangement, read_bundle
+from weft.arrangement.clock import Choice
 from weft.arrangement.contract import contracted
 from weft.arrangement.schedule import BINS, circle, turned
 from weft.arrangement.site import read_site
@@ -82,6 +89,99 @@ def test_an_arrangement_read_back_keeps_its_promise(written):
         row = found.to_dict()["jobs"][number]
         assert row["slurm"]["SLURM_HOSTFILE"].split() == [name for name in row["hosts"] for _ in range(8)]
         assert bundle.environments[number] == row["nccl_env"]
+
+
+TWO = EXAMPLE.with_name("two-jobs.toml")
+
+
+@cache
+def two_jobs():
+    """Two tiny jobs that may share 16 hosts in any way."""
+    return weft.arrange(TWO, budget="1s")
+
+
+@st.composite
+def choices(draw):
+    hosts = draw(st.permutations(range(16)))
+    orders = st.sampled_from([(0, 0), (0, 1), (1, 0)])
+    return Choice(
+        hosts=(tuple(hosts[:2]), tuple(hosts[2:4])),
+        router=draw(st.sampled_from(["ecmp", "planned", "spray"])),
+        offset_s=tuple(draw(st.tuples(*[st.floats(0.0, 10.0)] * 2))),
+        order=draw(orders),
+    )
+
+
+@given(choices())
+@settings(max_examples=15, deadline=None)
+def test_any_arrangement_is_read_back_as_it_was(tmp_path_factory, choice):
+    found = two_jobs().found
+    timed = found.clock.timed(choice)
+    one = Arrangement(found=replace(found, policies={**found.policies, "arrange": timed}), seed=0)
+    path = tmp_path_factory.mktemp("any") / "arranged.json"
+    one.save(path)
+    bundle, document = read_bundle(path), json.loads(path.read_text())
+    assert bundle.choice == choice
+    assert bundle.classes() == one.classes()
+    assert [job.layout for job in bundle.site.jobs] == [job.layout for job in one.site.jobs]
+    assert bundle.promised_s == tuple(timed.iteration_s)
+    rows = []
+    for number, row in enumerate(document["jobs"]):
+        assert list(bundle.host_names(number)) == row["slurm"]["SLURM_HOSTFILE"].split()
+        assert [one.to_dict() for one in bundle.schedules(number).collectives] == row["schedules"]
+        rows += [flow for rank in bundle.paths(number) for flow in rank]
+    written = [] if document["routes"] is None else document["routes"]["flows"]
+    assert sorted(map(json.dumps, rows)) == sorted(map(json.dumps, written))
+    assert (choice.router == "planned") == (bundle.routes is not None)
+
+
+DAMAGED = {
+    "hosts in another order": (("jobs", 0, "hosts"), lambda old: old[::-1], "hostfile: does not list"),
+    "a host twice": (("jobs", 0, "hosts"), lambda old: [old[0]] * 2, "share a host"),
+    "a host too few": (("jobs", 0, "domains"), lambda old: old[:1], "1 hosts of 2 for 4 ranks"),
+    "no such host": (("jobs", 1, "domains"), lambda old: [99, 1], "no hosts below 16"),
+    "a class too many": (("jobs", 1, "class"), lambda old: 2, "no classes of jobs"),
+    "a negative offset": (("jobs", 0, "offset_s"), lambda old: -0.1, "offset_s is missing, or out of range"),
+    "an offset as text": (("jobs", 0, "offset_s"), str, "offset_s is missing, or out of range"),
+    "no iteration": (("jobs", 0, "iteration_s"), lambda old: 0.0, "iteration_s is missing, or out of range"),
+    "a name twice": (("jobs", 1, "name"), lambda old: "first", "share a host or a name"),
+    "another layout": (("jobs", 0, "layout", "data"), lambda old: 3, "global batch 8"),
+    "an unknown setting": (("jobs", 0, "nccl_env"), lambda old: old + "NCCL_FAST=1\n", "NCCL_FAST is not known"),
+    "a tuner of words": (("jobs", 0, "nccl_tuner"), lambda old: "fast please\n", "no line of a tuner file"),
+    "a list for SLURM": (("jobs", 0, "slurm", "SLURM_HOSTFILE"), lambda old: "", "SLURM_HOSTFILE: does not list"),
+    "no routes": (("routes",), lambda old: None, "routes: are missing"),
+    "a broken route": (("routes", "flows", 0, "path"), lambda old: old[:1], "the path is no list"),
+    "another router": (("router",), lambda old: "ecmp", "the router is ecmp"),
+    "another cluster": (("cluster", "tiers", 0, "size"), lambda old: 4, "cluster|hosts are not those"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_arrangement_is_refused_with_one_message(tmp_path, monkeypatch, capsys, name):
+    where, change, words = DAMAGED[name]
+    document = planned_document()
+    at = document
+    for key in where[:-1]:
+        at = at[key]
+    at[where[-1]] = change(at[where[-1]])
+    path = tmp_path / "arranged.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(BadInput, match=words):
+        read_bundle(path)
+    monkeypatch.setattr("sys.argv", ["weft", "schedule", "--arrangement", str(path), "--job", "first"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    told = capsys.readouterr()
+    assert (stop.value.code, told.out) == (2, "")
+    assert told.err.startswith("Error: ")
+    assert "Traceback" not in told.err
+
+
+def planned_document():
+    found = two_jobs().found
+    choice = Choice(hosts=((0, 8), (1, 9)), router="planned", offset_s=(0.0, 0.5), order=(1, 0))
+    policies = {**found.policies, "arrange": found.clock.timed(choice)}
+    return copy.deepcopy(Arrangement(found=replace(found, policies=policies), seed=0).to_dict())
 
 
 def test_a_job_of_an_arrangement_is_named(written):

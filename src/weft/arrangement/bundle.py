@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weft.arrangement.clock import Choice, Clock, Timed
+from weft.arrangement.collectives import JobSchedules, job_collectives, own_cluster, tuner_text
 from weft.arrangement.search import Found
 from weft.arrangement.site import Site, SiteJob
 from weft.arrangement.template import MOST_RANKS, template
 from weft.cluster import Cluster
+from weft.cluster.calibration import calibration
 from weft.cluster.files import cluster_from_dict, cluster_to_dict
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
 from weft.fabric.files import fabric_from_json, fabric_to_json
 from weft.fabric.placement import Placement
-from weft.fabric.traffic import joined
+from weft.fabric.traffic import Routes, joined
 from weft.files import read_text
 from weft.interop.netops import nccl_env, routes_json
 from weft.layout.check import check_layout
 from weft.layout.text import format_layout, layout_from_dict, layout_to_dict
 from weft.model.text import job_from_dict, job_to_dict
 from weft.results import Result
+from weft.routing.report import flow_rows
 from weft.routing.traffic import JobTraffic, merged
 from weft.simulation.iteration.routed import FlowRoutes
 
@@ -90,10 +94,7 @@ class Arrangement(Result):
 
     def classes(self) -> tuple[int, ...]:
         """Traffic class of each job; a higher number goes first, 0 where all are alike."""
-        order, most = self.best.choice.order, self.site.classes
-        if not max(order):
-            return (0,) * len(order)
-        return tuple(most - 1 - min(place, most - 1) for place in order)
+        return classes_of(self.best.choice.order, self.site.classes)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every job."""
@@ -120,7 +121,8 @@ class Arrangement(Result):
     def _document(self) -> dict[str, Any]:
         found, choice = self.found, self.best.choice
         flows = found.clock.flows(choice.hosts, choice.router)
-        jobs = [self._job(number, row, flows[number]) for number, row in enumerate(self.to_dicts())]
+        planned = self._planned([one for one in flows if one is not None])
+        jobs = [self._job(number, row, flows[number], planned) for number, row in enumerate(self.to_dicts())]
         return {
             "site": self.site.name,
             "seed": self.seed,
@@ -142,22 +144,26 @@ class Arrangement(Result):
             "assumptions": list(self.assumptions()),
             "cluster": cluster_to_dict(self.site.cluster),
             "fabric": json.loads(fabric_to_json(self.site.fabric)),
-            "routes": self._routes([one for one in flows if one is not None]),
+            "routes": None if planned is None else json.loads(routes_json.write(self.site.fabric, *planned)),
         }
 
-    def _routes(self, flows: list[Any]) -> dict[str, Any] | None:
-        """Every flow's path as ``weft route export json`` writes it; None where switches choose."""
+    def _planned(self, flows: list[Any]) -> tuple[JobTraffic, Routes] | None:
+        """Every flow with its path, as ``weft route export json`` writes them; None where switches choose."""
         if self.best.choice.router != "planned" or not flows:
             return None
-        traffic, routes = merged([one for one, _ in flows]), joined([one for _, one in flows])
-        return json.loads(routes_json.write(self.site.fabric, traffic, routes))  # type: ignore[no-any-return]
+        return merged([one for one, _ in flows]), joined([one for _, one in flows])
 
-    def _job(self, number: int, row: dict[str, Any], flows: Any) -> dict[str, Any]:
+    def _job(
+        self, number: int, row: dict[str, Any], flows: Any, planned: tuple[JobTraffic, Routes] | None
+    ) -> dict[str, Any]:
         job, choice = self.site.jobs[number], self.best.choice
         names = [self.site.host_names[host] for host in choice.hosts[number]]
         size, world = self.site.domain_size, job.layout.world
-        slots = [min(size, world - at * size) for at in range(len(names))]
+        lists = host_lists([names[rank // size] for rank in range(world)])
         alone, _ = self.found.clock.alone(choice.hosts, choice.router, number)
+        placement = Placement(accelerators=self.found.clock.accelerators(choice.hosts[number], number))
+        routes = None if planned is None else FlowRoutes(self.site.fabric, *planned, name="planned")
+        collectives = job_collectives(self.site, number, placement, choice.router, routes)
         return row | {
             "weight": job.weight,
             "job": job_to_dict(job.job),
@@ -166,12 +172,14 @@ class Arrangement(Result):
             "alone_here_s": alone,
             "hosts": names,
             "domains": list(choice.hosts[number]),
-            "hostfile": "".join(f"{name} slots={count}\n" for name, count in zip(names, slots, strict=True)),
+            "hostfile": lists["hostfile"],
             "slurm": {
-                "SLURM_HOSTFILE": "".join(f"{name}\n" * count for name, count in zip(names, slots, strict=True)),
+                "SLURM_HOSTFILE": lists["SLURM_HOSTFILE"],
                 "command": f"srun --distribution=arbitrary --ntasks={world} --nodes={len(names)}",
             },
             "nccl_env": self._environment(number, flows),
+            "nccl_tuner": tuner_text(collectives, calibration(self.site.cluster.accelerator.name)),
+            "schedules": [one.to_dict() for one in collectives],
         }
 
     def _environment(self, number: int, flows: Any) -> str:
@@ -190,21 +198,45 @@ class Arrangement(Result):
         )
 
 
+def host_lists(hosts: Sequence[str]) -> dict[str, str]:
+    """The host of each rank as a hostfile, and as SLURM's list for ``--distribution=arbitrary``."""
+    slots = Counter(hosts)
+    return {
+        "hostfile": "".join(f"{name} slots={count}\n" for name, count in slots.items()),
+        "SLURM_HOSTFILE": "".join(f"{name}\n" for name in hosts),
+    }
+
+
+def classes_of(order: Sequence[int], classes: int) -> tuple[int, ...]:
+    """Traffic class of each job by its place in the order; a higher number goes first, 0 where all are alike."""
+    if not max(order):
+        return (0,) * len(order)
+    return tuple(classes - 1 - min(place, classes - 1) for place in order)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bundle:
     """An arrangement read back: a site whose jobs stay, what was chosen, and what was promised.
 
-    ``environments`` are NCCL's settings; ``promised_s`` are the seconds of each job's iteration with all jobs,
-    ``alone_here_s`` those alone on its hosts.
+    ``environments`` are NCCL's settings, and ``tuners`` the text of its tuner file, by job; ``promised_s`` are the
+    seconds of each job's iteration with all jobs, ``alone_here_s`` those alone on its hosts.
     """
 
     where: str
     site: Site
     choice: Choice
-    routes: FlowRoutes | None
+    planned: tuple[JobTraffic, Routes] | None
     promised_s: tuple[float, ...]
     alone_here_s: tuple[float, ...]
     environments: tuple[str, ...]
+    tuners: tuple[str, ...]
+
+    @property
+    def routes(self) -> FlowRoutes | None:
+        """The routes of all jobs, to be found again; None where switches choose."""
+        if self.planned is None:
+            return None
+        return FlowRoutes(self.site.fabric, *self.planned, name=f"{self.where}: routes")
 
     def number(self, name: str | None, where: str = "--job") -> int:
         """Which job a name means; the only one without a name.
@@ -229,10 +261,39 @@ class Bundle:
 
     def subcluster(self, number: int) -> Cluster:
         """The hosts of a job as a cluster of its own."""
-        cluster, domains = self.site.cluster, self.site.jobs[number].domains
-        first, second = cluster.tiers[:2]
-        tiers = (first, replace(second, size=domains)) if domains > 1 else (first,)
-        return replace(cluster, name=f"{cluster.name}: {domains} hosts", count=first.size * domains, tiers=tiers)
+        return own_cluster(self.site.cluster, self.site.jobs[number].domains)
+
+    def classes(self) -> tuple[int, ...]:
+        """Traffic class of each job, as ``Arrangement.classes``."""
+        return classes_of(self.choice.order, self.site.classes)
+
+    def host_names(self, number: int) -> tuple[str, ...]:
+        """The host of each rank of a job."""
+        size, names = self.site.domain_size, self.site.host_names
+        held = self.choice.hosts[number]
+        return tuple(names[held[rank // size]] for rank in range(self.site.jobs[number].layout.world))
+
+    def settings(self, number: int) -> dict[str, str]:
+        """NCCL's settings of a job, by name."""
+        lines = [line for line in self.environments[number].splitlines() if "=" in line and not line.startswith("#")]
+        return dict(line.split("=", 1) for line in lines)
+
+    def paths(self, number: int) -> tuple[tuple[dict[str, Any], ...], ...]:
+        """The flows of each rank of a job with their paths, as the file has them; none where switches choose."""
+        if self.planned is None:
+            return ()
+        fabric, name = self.site.fabric, self.site.jobs[number].name
+        found = defaultdict(list)
+        for row in flow_rows(fabric, *self.planned):
+            if row["job"] == name:
+                found[row["source"]].append(row)
+        held = [fabric.names[at] for at in self.placement(number).accelerators.tolist()]
+        return tuple(tuple(found[one]) for one in held)
+
+    def schedules(self, number: int) -> JobSchedules:
+        """The collectives of a job with their best algorithms, as ``weft arrange`` found them."""
+        found = job_collectives(self.site, number, self.placement(number), self.choice.router, self.routes)
+        return JobSchedules(job=self.site.jobs[number].name, collectives=found)
 
     def flows(self) -> JobTraffic:
         """The flows between hosts of all jobs, where they are.
@@ -261,26 +322,64 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     document = parse_json(text, where, remedy=_WRITE_ONE)
     if not isinstance(document, Mapping) or document.get("schema") != Arrangement.SCHEMA:
         raise BadInput(f"is not of schema {Arrangement.SCHEMA}", where=where, remedy=_WRITE_ONE)
+    site = _site(document, where)
+    rows = document["jobs"]
+    levels = tuple(_field(row, "class", int, where) for row in rows)
+    order = tuple(site.classes - 1 - level if max(levels) else 0 for level in levels)
+    if min(levels) < 0 or min(order) < 0 or classes_of(order, site.classes) != levels:
+        raise BadInput(
+            f"{levels} are no classes of jobs where there are {site.classes}",
+            where=f"{where}: jobs: class",
+            remedy=_WRITE_ONE,
+        )
+    choice = Choice(
+        hosts=tuple(job.hosts for job in site.jobs),
+        router=site.routers[0],
+        offset_s=tuple(_seconds(row, "offset_s", where) for row in rows),
+        order=order,
+    )
+    bundle = Bundle(
+        where=where,
+        site=site,
+        choice=choice,
+        planned=_routes(document.get("routes"), site, where),
+        promised_s=tuple(_seconds(row, "iteration_s", where, above=True) for row in rows),
+        alone_here_s=tuple(_seconds(row, "alone_here_s", where) for row in rows),
+        environments=tuple(_field(row, "nccl_env", str, where) for row in rows),
+        tuners=tuple(_field(row, "nccl_tuner", str, where) for row in rows),
+    )
+    for number, row in enumerate(rows):
+        _check_texts(bundle, number, row)
+    return bundle
+
+
+def _site(document: Mapping[str, Any], where: str) -> Site:
+    """The site, every job on its hosts."""
     cluster = cluster_from_dict(_field(document, "cluster", dict, where), where=f"{where}: cluster")
     fabric = fabric_from_json(json.dumps(_field(document, "fabric", dict, where)), where=f"{where}: fabric")
-    rows = _field(document, "jobs", list, where)
-    hosts = len(np.bincount(fabric.domain))
-    jobs = tuple(_site_job(row, f"{where}: jobs[{number}]", hosts) for number, row in enumerate(rows))
+    size = cluster.tiers[0].size
+    sizes = np.bincount(fabric.domain)
+    if len(cluster.tiers) < 2 or not (sizes == size).all():
+        problem = f"its hosts are not those of {cluster.name}, of {size} accelerators"
+        raise BadInput(problem, where=f"{where}: fabric", remedy=_WRITE_ONE)
+    rows, hosts = _field(document, "jobs", list, where), len(sizes)
+    jobs = tuple(_site_job(row, f"{where}: jobs[{number}]", hosts, size) for number, row in enumerate(rows))
     if not jobs:
         raise BadInput("holds no job", where=f"{where}: jobs", remedy=_WRITE_ONE)
-    held = [host for job in jobs for host in job.hosts]
-    if len(set(held)) < len(held):
-        raise BadInput("two jobs share a host", where=f"{where}: jobs", remedy=_WRITE_ONE)
     names = [f"host-{number}" for number in range(hosts)]
-    for row, job in zip(rows, jobs, strict=True):
-        for host, name in zip(job.hosts, _field(row, "hosts", list, where), strict=False):
-            names[host] = str(name)
-    classes = _field(document, "classes", int, where)
-    router = _field(document, "router", str, where)
+    given = [name for row in rows for name in _field(row, "hosts", list, where)]
+    held = [host for job in jobs for host in job.hosts]
+    alone = all(len(set(one)) == len(one) for one in (given, held, [job.name for job in jobs]))
+    if not alone or len(given) != len(held) or not all(isinstance(name, str) for name in given):
+        problem = "hosts and domains do not fit together, or two jobs share a host or a name"
+        raise BadInput(problem, where=f"{where}: jobs", remedy=_WRITE_ONE)
+    for host, name in zip(held, given, strict=True):
+        names[host] = name
+    classes, router = _field(document, "classes", int, where), _field(document, "router", str, where)
     if router not in ("ecmp", "planned", "spray") or not 1 <= classes <= 8:
         raise BadInput("router or classes mean nothing", where=where, remedy=_WRITE_ONE)
     objective = _field(_field(document, "objective", dict, where), "kind", str, where)
-    site = Site(
+    return Site(
         name=_field(document, "site", str, where),
         cluster=cluster,
         fabric=fabric,
@@ -293,37 +392,49 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
         objective="worst" if objective == "worst" else "slowdown",
         max_slowdown=None,
     )
-    levels = [_field(row, "class", int, where) for row in rows]
-    order = tuple(classes - 1 - level if max(levels) else 0 for level in levels)
-    choice = Choice(
-        hosts=tuple(job.hosts for job in jobs),
-        router=router,
-        offset_s=tuple(_seconds(row, "offset_s", where) for row in rows),
-        order=order,
-    )
-    raw = document.get("routes")
-    routes = None
-    if raw is not None:
-        place = f"{where}: routes"
-        routes = FlowRoutes(fabric, *routes_json.read(json.dumps(raw), fabric, where=place), name=place)
-    return Bundle(
-        where=where,
-        site=site,
-        choice=choice,
-        routes=routes,
-        promised_s=tuple(_seconds(row, "iteration_s", where) for row in rows),
-        alone_here_s=tuple(_seconds(row, "alone_here_s", where) for row in rows),
-        environments=tuple(_field(row, "nccl_env", str, where) for row in rows),
-    )
 
 
-def _site_job(row: object, where: str, hosts: int) -> SiteJob:
+def _routes(raw: object, site: Site, where: str) -> tuple[JobTraffic, Routes] | None:
+    place, planned = f"{where}: routes", site.routers == ("planned",)
+    if (raw is not None) > planned or (raw is None and planned and max(job.domains for job in site.jobs) > 1):
+        problem = "are missing" if planned else f"are there, but the router is {site.routers[0]}"
+        raise BadInput(problem, where=place, remedy=_WRITE_ONE)
+    if raw is None:
+        return None
+    return routes_json.read(json.dumps(raw), site.fabric, where=place)
+
+
+def _check_texts(bundle: Bundle, number: int, row: Mapping[str, Any]) -> None:
+    """Refuse texts for launchers that do not say what the fields say.
+
+    Raises:
+        BadInput: a host list that is not that of the job's hosts, or settings that NCCL does not take.
+    """
+    place = f"{bundle.where}: jobs[{number}]"
+    texts = host_lists(bundle.host_names(number))
+    lists = {"hostfile": _field(row, "hostfile", str, place)}
+    lists["SLURM_HOSTFILE"] = _field(_field(row, "slurm", dict, place), "SLURM_HOSTFILE", str, place)
+    for name, text in lists.items():
+        if text != texts[name]:
+            raise BadInput("does not list the job's hosts in order", where=f"{place}: {name}", remedy=_WRITE_ONE)
+    for wrong in nccl_env.lint(bundle.environments[number]):
+        raise BadInput(wrong, where=f"{place}: nccl_env", remedy=_WRITE_ONE)
+    for line in bundle.tuners[number].splitlines():
+        if not line.startswith("#") and line.count(",") != 7:
+            problem = f"{line[:60]!r} is no line of a tuner file"
+            raise BadInput(problem, where=f"{place}: nccl_tuner", remedy=_WRITE_ONE)
+
+
+def _site_job(row: object, where: str, hosts: int, size: int) -> SiteJob:
     job = job_from_dict(_field(row, "job", dict, where), where=f"{where}: job")
     layout = layout_from_dict(_field(row, "layout", dict, where), where=f"{where}: layout")
     check_layout(job, layout.world, layout, where=where)
     held = _field(row, "domains", list, where)
     if not held or not all(type(host) is int and 0 <= host < hosts for host in held):
         raise BadInput(f"domains are no hosts below {hosts}", where=where, remedy=_WRITE_ONE)
+    if len(held) != -(-layout.world // size):
+        problem = f"{len(held)} hosts of {size} for {layout.world} ranks"
+        raise BadInput(problem, where=f"{where}: domains", remedy=_WRITE_ONE)
     return SiteJob(
         name=_field(row, "name", str, where),
         model=_field(row, "model", str, where),
@@ -332,7 +443,7 @@ def _site_job(row: object, where: str, hosts: int) -> SiteJob:
         domains=len(held),
         hosts=tuple(held),
         may="stay",
-        weight=_seconds(row, "weight", where),
+        weight=_seconds(row, "weight", where, above=True),
     )
 
 
@@ -345,8 +456,11 @@ def _field(table: object, name: str, kind: type, where: str) -> Any:
     return value
 
 
-def _seconds(row: object, name: str, where: str) -> float:
+def _seconds(row: object, name: str, where: str, *, above: bool = False) -> float:
+    """A number of at least 0, or ``above`` it."""
     value = row.get(name) if isinstance(row, Mapping) else None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e12:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    number = float(value) if known and abs(value) < 1e12 else -1.0  # type: ignore[arg-type]
+    if number < 0 or (above and number == 0):
         raise BadInput(f"{name} is missing, or out of range", where=where, remedy=_WRITE_ONE)
-    return float(value)
+    return number

@@ -29,7 +29,8 @@ def arrange(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
     """Arrange the jobs of a site: hosts, routes, times and classes together, with a bound.
 
     SITE.toml names the fabric, the hosts, what its switches can do, and the jobs. An interrupt (Ctrl-C) ends the
-    search with the best so far. What -o writes, weft simulate, route and launch read (--arrangement).
+    search with the best so far. What -o writes, weft simulate, route, schedule, launch and train read
+    (--arrangement).
     """
     check_chart(out.chart)
     check_folder(out.output, "-o")

@@ -13,7 +13,7 @@ from weft.cli.outcome import Output, report
 from weft.cli.schedule_export import FORMATS, exported, write_chakra
 from weft.errors import BadInput
 from weft.verbs.options import option
-from weft.verbs.schedule import USAGE, ScheduleOptions, scheduled, with_system
+from weft.verbs.schedule import USAGE, ScheduleOptions, arranged_request, arranged_schedules, scheduled, with_system
 from weft.verbs.schedule import schedule as schedule_of
 
 if TYPE_CHECKING:
@@ -44,11 +44,21 @@ def schedule(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutp
     With --workload a whole iteration instead, under every policy: resnet-152, gnmt, dlrm or transformer-1t
     (Themis' four), a Chakra trace (.et), a PyTorch profile or execution trace (.json, .json.gz), or MODEL
     with --layout and --cluster. With --plan the iteration of a planned layout.
+
+    With --arrangement FILE and --job NAME the collectives of an arranged job, on its hosts: all in one table, or
+    the largest COLLECTIVE, over AXES (as data) in place of SIZE.
     """
     check_chart(out.chart)
     check_folder(out.timeline, "--timeline")
     check_count(names, 2, "schedule", USAGE)
+    kind: str | None
+    size: str | float | None
     kind, size = (*names, None, None)[:2]
+    if options.arrangement is not None:
+        if kind is None:
+            _arranged(options, out)
+            return
+        kind, size, options = arranged_request(kind, size, options)
     if options.whole:
         _workload(kind, size, options, out)
         return
@@ -67,7 +77,26 @@ def schedule(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutp
     _extras(result.timed, out)
 
 
-def _workload(kind: str | None, size: str | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
+def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
+    """Every collective of a job, or its tuner file."""
+    from weft.report.tables.job_collectives import schedules_table
+
+    if out.export == "nccl-tuner":
+        from weft.arrangement.bundle import read_bundle
+
+        bundle = read_bundle(str(options.arrangement))
+        deliver(bundle.tuners[bundle.number(options.job)], out.output)
+        return
+    for name in ("export", "timeline", "chart"):
+        if getattr(out, name) is not None:
+            raise BadInput(
+                f"--{name} goes with one collective", where="schedule", remedy="name one: COLLECTIVE [AXES]"
+            )
+    found = arranged_schedules(options)
+    report(found, out, lambda screen: schedules_table(found, screen))
+
+
+def _workload(kind: str | None, size: str | float | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
     from weft.report.tables.workload import workload_table, write_workload_timeline
     from weft.simulation.workload.run import WorkloadResult
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
 from weft.verbs.networks import ROUTINGS, RadixOptions, fabric_of, placement_of
-from weft.verbs.options import given_options, option, verb
+from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import (
     CalibrationOptions,
     PlannedOptions,
@@ -21,6 +21,7 @@ from weft.verbs.shared import (
 )
 
 if TYPE_CHECKING:
+    from weft.arrangement.collectives import JobSchedules
     from weft.cluster import Cluster
     from weft.collectives.schedules.per_rank import RankTimes
     from weft.collectives.schedules.result import ScheduleResult
@@ -38,6 +39,13 @@ ORDERS = ("fifo", "scf", "astra-fifo", "astra-scf")
 EXPORTED_CHUNKS = 4
 """Where nobody says how many: MSCCL's executors take few steps a rank."""
 _RECIPE = ("batch", "sequence", "precision", "attention", "calibration")
+_ARRANGED = frozenset(
+    {
+        *("arrangement", "job", "policy", "order", "chunks", "active", "algorithms", "independent", "compare"),
+        *("late", "slow"),
+    }
+)
+"""What goes with an arrangement."""
 _ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "compare")
 
 
@@ -71,6 +79,10 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
     )
     routing: str = option("ecmp", "Routing on --fabric.", choices=ROUTINGS)
     seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
+    arrangement: str | None = option(
+        None, "JSON of weft arrange: a job's collectives on its hosts and network.", metavar="FILE"
+    )
+    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
     workload: str | Workload | None = option(None, "A whole iteration instead: see above.", metavar="NAME|FILE")
     groups: str | None = option(None, "Process groups of a Chakra trace, as ASTRA-sim takes them.", metavar="FILE")
 
@@ -80,6 +92,14 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
             raise BadInput("goes with --policy weft", where="--independent", remedy="drop one of them")
         if self.placement is not None and self.fabric is None:
             raise BadInput("goes with --fabric", where="--placement", remedy="add --fabric, or drop it")
+        if self.job is not None and self.arrangement is None:
+            raise BadInput("--job needs --arrangement", where="schedule", remedy="add it, or drop --job")
+        if self.arrangement is not None:
+            defaults = {one.name: one.default for one in options_of(type(self))}
+            given = [name for name in defaults if getattr(self, name) != defaults[name] and name not in _ARRANGED]
+            if given:
+                problem = f"--{given[0]} beside --arrangement"
+                raise BadInput(problem, where="schedule", remedy="drop it: network and job are in the arrangement")
         if self.whole:
             given = [f"--{name}" for name in _ONLY_COLLECTIVE if getattr(self, name)]
             if given:
@@ -110,7 +130,7 @@ def schedule(
     size: str | float | None = None,
     options: ScheduleOptions | None = None,
     **given: Any,
-) -> ScheduleResult | WorkloadResult:
+) -> ScheduleResult | WorkloadResult | JobSchedules:
     """Schedule a collective over every dimension of a network, or a whole iteration.
 
     >>> import weft
@@ -120,14 +140,20 @@ def schedule(
 
     Args:
         collective: all-reduce, reduce-scatter, all-gather, all-to-all, broadcast or reduce.
-        size: bytes of the full buffer (reduced, gathered, before scattering), as "1GiB".
+        size: bytes of the full buffer (reduced, gathered, before scattering), as "1GiB"; with ``arrangement`` the
+            axes of the job's collective instead, as "data".
         options: the options as a record instead of keywords; with ``workload`` or ``plan`` a whole iteration is
-            scheduled under every policy, and there is no collective.
+            scheduled under every policy, and there is no collective; with ``arrangement`` and no collective all of
+            the job's are compared.
 
     Raises:
         BadInput: a name, a file or an option that cannot be used, or options that do not go together.
     """
     asked = given_options(ScheduleOptions, options, given)
+    if asked.arrangement is not None:
+        if collective is None:
+            return arranged_schedules(asked)
+        collective, size, asked = arranged_request(collective, size, asked)
     if asked.whole:
         if collective is not None or size is not None:
             words = " ".join(str(one) for one in (collective, size) if one is not None)
@@ -154,6 +180,33 @@ def schedule(
         ranks=_per_rank(timed, found.cluster, asked),
         others=others,
     )
+
+
+def arranged_schedules(asked: ScheduleOptions) -> JobSchedules:
+    """All collectives of a job of an arrangement.
+
+    Raises:
+        BadInput: the file is no arrangement, or no job of it is meant.
+    """
+    from weft.arrangement.bundle import read_bundle
+
+    bundle = read_bundle(str(asked.arrangement))
+    return bundle.schedules(bundle.number(asked.job))
+
+
+def arranged_request(
+    collective: str | None, axes: str | float | None, asked: ScheduleOptions
+) -> tuple[str, float, ScheduleOptions]:
+    """Kind, bytes and options of the largest collective of a job of an arrangement that is named so.
+
+    Raises:
+        BadInput: the job has none such, or it lies unevenly on its hosts.
+    """
+    one = arranged_schedules(asked).of(collective, None if axes is None else str(axes))
+    if not one.dimensions:
+        problem = f"the groups of {one.name} lie unevenly on their hosts"
+        raise BadInput(problem, where="schedule --arrangement", remedy="choose another collective")
+    return one.kind, one.bytes, replace(asked, arrangement=None, job=None, dims=one.dimensions)
 
 
 def scheduled(

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from weft.checkpoints import check_checkpoint, last_checkpoint
 from weft.errors import BadInput, Unsupported
+from weft.files import write_text
 from weft.launched import launched_world, said_once, speaks
 from weft.results import Result
+from weft.verbs.arranged import start_of
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import (
     CalibrationOptions,
@@ -29,6 +31,7 @@ from weft.verbs.shared import (
 )
 
 if TYPE_CHECKING:
+    from weft.arrangement.bundle import Bundle
     from weft.cluster import Cluster
     from weft.layout import Layout
     from weft.layout.step import Issue
@@ -38,7 +41,12 @@ if TYPE_CHECKING:
     from weft.verbs.shared import JobSource
     from weft.verbs.train_rank import TrainingRequest
 
-USAGE = "weft train MODEL [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
+USAGE = (
+    "weft train MODEL [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
+    " | weft train --arrangement arranged.json --job NAME"
+)
+SEEN = "arranged.json"
+"""What every rank of an arranged job saw, in the folder of the run."""
 TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
 
@@ -47,6 +55,14 @@ TRIED = 100
 class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     """What is trained on what, for how long, and what is kept of it."""
 
+    arrangement: str | None = option(
+        None, "JSON of weft arrange; takes a job's layout, hosts, settings and offset.", metavar="FILE"
+    )
+    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
+    start_at: str | float | None = option(
+        None, "When the jobs of --arrangement begin, the same for all: 2026-11-23T06:30:00Z, or seconds since 1970.",
+        metavar="TIME",
+    )  # fmt: skip
     data: str | None = option(None, "Text to learn, byte by byte (default: synthetic).", metavar="FILE")
     tokenizer: str | None = option(None, "tokenizer.json for --data instead of bytes.", metavar="FILE")
     steps: int = option(20, "Steps in all.", metavar="N", least=1)
@@ -82,14 +98,27 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
                 raise BadInput(f"{given[name]} needs --{needed}", where="train")
         if self.resume and self.resume_from:
             raise BadInput("--resume and --resume-from are both given", where="train", remedy="drop one of them")
-        if self.calibration is not None and self.cluster is None and self.plan is None:
-            raise BadInput("--calibration needs --cluster or --plan", where="train")
+        if self.arrangement is not None:
+            own = {"layout", "plan", "rank", *(one.name for one in options_of(RecipeOptions))}
+            for name in sorted(given.keys() & own):
+                problem = f"{given[name]} is already in the arrangement"
+                raise BadInput(problem, where="train --arrangement", remedy=USAGE)
+        if self.calibration is not None and not (self.cluster or self.plan or self.arrangement):
+            raise BadInput("--calibration needs --cluster or --plan, or --arrangement", where="train")
 
 
-_NEEDS = (("tokenizer", "data"), ("save_every", "out"), ("resume", "out"), ("calibration", "compare"))
+_NEEDS = (
+    ("tokenizer", "data"),
+    ("job", "arrangement"),
+    ("start_at", "arrangement"),
+    ("save_every", "out"),
+    ("resume", "out"),
+    ("calibration", "compare"),
+)
 _TRACED = frozenset(
     {
-        *("layout", "plan", "rank", "batch", "sequence", "precision", "attention", "reduce_bf16"),
+        *("layout", "plan", "rank", "arrangement", "job"),
+        *("batch", "sequence", "precision", "attention", "reduce_bf16"),
         *("no_overlap", "weight_cache", "dry_run"),
     }
 )
@@ -118,6 +147,8 @@ class Trained(Result):
     job: Job
     layout: Layout
     steps: tuple[StepRecord, ...]
+    arranged: tuple[dict[str, Any], ...] = ()
+    """What every rank of an arranged job saw: its host, class, offset, settings, routes, and when it began."""
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a step."""
@@ -127,7 +158,8 @@ class Trained(Result):
         from weft.layout.text import layout_to_dict
         from weft.model.text import job_to_dict
 
-        return {"job": job_to_dict(self.job), "layout": layout_to_dict(self.layout), "steps": self.to_dicts()}
+        document = {"job": job_to_dict(self.job), "layout": layout_to_dict(self.layout), "steps": self.to_dicts()}
+        return document | ({"arranged": list(self.arranged)} if self.arranged else {})
 
     def _facts(self) -> Sequence[str]:
         last = [f"loss {self.steps[-1].loss:.4f}"] if self.steps else []
@@ -212,7 +244,7 @@ def train(
     True
 
     Args:
-        model: as for ``weft.plan``; left out with ``plan``.
+        model: as for ``weft.plan``; left out with ``plan`` and ``arrangement``.
         options: the options as a record instead of keywords.
         quiet: print nothing while it runs.
 
@@ -222,18 +254,47 @@ def train(
     asked = given_options(TrainOptions, options, given)
     with said_once():
         _check_files(model, asked)
-        job, layout, planned = _subject(model, asked)
+        if asked.arrangement is None:
+            job, layout, planned = _subject(model, asked)
+        else:
+            bundle, number = _arranged(model, asked.arrangement, asked.job)
+            job, layout, planned = _job_of(bundle, number, asked)
         if asked.dry_run:
             return _dry_run(job, layout, asked)
         request = _request(model, asked, job, layout, planned, quiet=quiet)
+        if asked.arrangement is not None:
+            request = replace(request, start=start_of(bundle, number, asked.start_at), tuner=bundle.tuners[number])
+    from weft.runtime.run.arranged import environment
     from weft.runtime.run.ranks import run_ranks
     from weft.verbs.train_rank import train_rank
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         if quiet and request.metrics is None and request.out is None:
             request = replace(request, metrics=str(Path(folder) / "metrics.jsonl"))
-        run_ranks(train_rank, (request,), layout.world, request.device)
-        return Trained(job=job, layout=layout, steps=_steps(request))
+        settings = {}
+        if request.start is not None:
+            settings = dict(request.start.settings) | _tuner(request.tuner, Path(folder))
+            request = replace(request, seen=str(Path(request.out or folder) / SEEN))
+        with environment(settings):
+            run_ranks(train_rank, (request,), layout.world, request.device)
+        return Trained(job=job, layout=layout, steps=_steps(request), arranged=_seen(request))
+
+
+def _tuner(text: str, folder: Path) -> dict[str, str]:
+    """Write NCCL's tuner file where there is one; the setting that names it."""
+    from weft.verbs.arranged import TUNER, TUNER_KEY
+
+    if not text:
+        return {}
+    write_text(folder / TUNER, text)
+    return {TUNER_KEY: str(folder / TUNER)}
+
+
+def _seen(request: TrainingRequest) -> tuple[dict[str, Any], ...]:
+    """What the ranks of an arranged job saw; nothing where it went to no file."""
+    if request.seen is None or not os.path.isfile(request.seen):
+        return ()
+    return tuple(json.loads(Path(request.seen).read_text(encoding="utf-8"))["ranks"])
 
 
 def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
@@ -311,7 +372,7 @@ def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
     return DryRun(job=job, layout=layout, ends=tuple(ends))
 
 
-_READ = ("data", "tokenizer", "plan", "cluster", "calibration")
+_READ = ("data", "tokenizer", "plan", "arrangement", "cluster", "calibration")
 _WRITTEN = ("metrics", "profile")
 
 
@@ -359,6 +420,22 @@ def _subject(model: JobSource | None, asked: TrainOptions) -> tuple[Job, Layout,
     if "micro_batch" not in partial.values:
         layout = replace(layout, micro_batch=_micro_batch(job, layout))
     return job, _overlapped(layout, asked), None
+
+
+def _arranged(model: JobSource | None, path: str, name: str | None) -> tuple[Bundle, int]:
+    """The arrangement, and which of its jobs is meant."""
+    from weft.arrangement.bundle import read_bundle
+
+    if model is not None:
+        raise BadInput("the arrangement already has a model", where="train --arrangement", remedy=USAGE)
+    bundle = read_bundle(path)
+    return bundle, bundle.number(name)
+
+
+def _job_of(bundle: Bundle, number: int, asked: TrainOptions) -> tuple[Job, Layout, Cluster]:
+    """Job, layout and hosts of a job of an arrangement."""
+    one = bundle.site.jobs[number]
+    return one.job, _overlapped(one.layout, asked), bundle.subcluster(number)
 
 
 def _overlapped(layout: Layout, asked: TrainOptions) -> Layout:

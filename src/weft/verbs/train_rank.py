@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,6 +15,7 @@ import torch
 from weft.checkpoints import check_checkpoint, check_free, last_checkpoint, step_folder
 from weft.cluster import Calibration, Cluster
 from weft.errors import BadInput, WeftError
+from weft.files import write_text
 from weft.layout import Layout
 from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import Job
@@ -31,6 +33,7 @@ from weft.report.tables.training_run import (
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import Grid
 from weft.runtime.measure.peak import accelerator_of, peak_flops
+from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import Corpus, byte_corpus, markov_corpus, token_corpus
 from weft.runtime.run.folder import locked, metrics_file, write_record
 from weft.runtime.run.session import RunSettings, Session, StepResult
@@ -61,6 +64,8 @@ class TrainingRequest:
         planned_for: the plan's cluster.
         assumed: what nobody gave.
         quiet: print nothing.
+        start: what an arrangement says of the job; ``tuner`` is the text of its tuner file, and ``seen`` where what
+            every rank saw goes.
     """
 
     job: Job
@@ -83,6 +88,9 @@ class TrainingRequest:
     profile: str | None
     compare: bool
     quiet: bool
+    start: Start | None = None
+    tuner: str = ""
+    seen: str | None = None
 
     @property
     def metrics_path(self) -> Path | None:
@@ -146,14 +154,34 @@ class _Run:
         self.started_at = self.session.steps_done
         self._introduce()
         with self._metrics() as metrics:
+            begun = self._begin()
             while self.session.steps_done < self.request.steps:
                 self._step(metrics)
+        if begun is not None:
+            self._tell(begun)
         if self.out is not None:
             self._save(self.out)
         if self.profile is not None:
             self._write_profile()
         if self.request.compare:
             self._compare()
+
+    def _begin(self) -> Begun | None:
+        """Wait until an arranged job begins."""
+        if self.request.start is None:
+            return None
+        return self.request.start.begin(self.session.grid.rank, self.session.grid.device, self._announce)
+
+    def _announce(self, words: str) -> None:
+        if self.reports:
+            self._say(words)
+
+    def _tell(self, begun: Begun) -> None:
+        """Write what every rank of an arranged job saw."""
+        rows = begun.rows()
+        if self.reports and self.request.seen is not None:
+            document = {"schema": "weft.arranged-run/1", "job": begun.start.job, "ranks": rows}
+            write_text(self.request.seen, json.dumps(document, indent=1) + "\n")
 
     def _predicted(self) -> Counter[Issue]:
         request = self.request

@@ -36,6 +36,11 @@ COLLECTIVES: dict[CollectiveKind, str] = {
 ALGORITHMS = {"ring": "ring", "tree": "tree", "nvls": "nvls", "collnet": "collnet_direct"}
 SIZES = tuple(2**i for i in range(8, 35))
 LARGEST_BYTES = 2**64 - 1
+_HEAD = (
+    "# What is not listed is left to NCCL: sizes at which the fastest changes, or an algorithm that Weft does",
+    "# not model (NVLS-Tree, PAT, other forms of CollNet) may be faster.",
+    "# collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks",
+)
 
 
 def write_tuner(
@@ -53,22 +58,30 @@ def write_tuner(
         BadInput: ranks that do not lie evenly in the nodes or are not in the cluster, or sizes that do not
             ascend.
     """
-    group = _group(cluster, nodes, ranks)
+    return write_tuners([(cluster, nodes, ranks)], sizes=sizes, calibration=calibration)
+
+
+def write_tuners(
+    groups: Sequence[tuple[Cluster, int, int]], *, sizes: Sequence[int] = SIZES, calibration: Calibration | None = None
+) -> str:
+    """As ``write_tuner``, for groups of several shapes: cluster, nodes and ranks of each.
+
+    Raises:
+        BadInput: as there.
+    """
     given = np.array(sizes, dtype=np.float64)
     if not (len(given) and given[0] >= 1 and (np.diff(given) > 0).all() and given[-1] < LARGEST_BYTES):
         raise BadInput("are not ascending numbers of bytes", where="sizes")
-    network = Network.of(cluster, calibration or Calibration())
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", cluster.name)[:100]
-    lines = [
-        f"# {name}: {ranks} ranks on {nodes} nodes, the fastest by the cost model of Weft",
-        "# What is not listed is left to NCCL: sizes at which the fastest changes, or an algorithm that Weft does",
-        "# not model (NVLS-Tree, PAT, other forms of CollNet) may be faster.",
-        "# collective,min_bytes,max_bytes,algorithm,protocol,channels,nodes,ranks",
-    ]
-    for kind, written in COLLECTIVES.items():
-        for least, most, (algorithm, protocol) in _ranges(kind, given, sizes, group, network):
-            fields = (written, least, most, ALGORITHMS[algorithm], protocol.lower(), -1, nodes, ranks)
-            lines.append(",".join(map(str, fields)))
+    lines = []
+    for cluster, nodes, ranks in groups:
+        group, network = _group(cluster, nodes, ranks), Network.of(cluster, calibration or Calibration())
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", cluster.name)[:100]
+        lines.append(f"# {name}: {ranks} ranks on {nodes} nodes, the fastest by the cost model of Weft")
+        lines += _HEAD if len(lines) == 1 else ()
+        for kind, written in COLLECTIVES.items():
+            for least, most, (algorithm, protocol) in _ranges(kind, given, sizes, group, network):
+                fields = (written, least, most, ALGORITHMS[algorithm], protocol.lower(), -1, nodes, ranks)
+                lines.append(",".join(map(str, fields)))
     return "\n".join([*lines, ""])
 
 
