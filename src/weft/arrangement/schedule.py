@@ -98,14 +98,18 @@ def _around(rates: Any, links: np.ndarray, seconds: float, times: int) -> Floats
         if not len(mine):
             continue
         time, rate = rates.time_s[mine], rates.rate_Bps[mine]
-        stops = np.append(time[1:], seconds)
-        total = np.concatenate([[0.0], np.cumsum(rate * (stops - time))])
-        moments = np.append(time, seconds)
         turns = edges * times
         whole = np.floor(turns)
-        sent = whole * total[-1] + np.interp((turns - whole) * seconds, moments, total)
-        found[at] = np.diff(sent) / (seconds * times / BINS)
-    return found
+        each = sent(time, rate, seconds, np.array([seconds]))
+        found[at] = np.diff(whole * each + sent(time, rate, seconds, (turns - whole) * seconds))
+    return found / (seconds * times / BINS)
+
+
+def sent(time_s: Floats, rate_Bps: Floats, end_s: float, at_s: Floats) -> Floats:
+    """Bytes sent by some moments at rates that hold from ``time_s`` on, the last until ``end_s``."""
+    stops = np.append(time_s[1:], end_s)
+    total = np.concatenate([[0.0], np.cumsum(rate_Bps * (stops - time_s))])
+    return np.asarray(np.interp(at_s, np.append(time_s, end_s), total))
 
 
 def turned(wanted: Floats, turns: np.ndarray) -> float:
@@ -199,11 +203,8 @@ def intensities(clock: Clock, choice: Choice) -> tuple[Floats, Mask]:
     """
     fabric = clock.fabric
     worth, used = [], []
-    for job, one in enumerate(clock.templates):
-        routes = clock.routes(choice.hosts, choice.router)[job].of(one.message)
-        carried = np.bincount(
-            routes.links, np.repeat(one.bytes, np.diff(routes.indptr)) * routes.usage, fabric.links
-        ) * (fabric.tier > 0)
+    for job in range(len(clock.templates)):
+        carried = clock.carried(choice.hosts, choice.router, job) * (fabric.tier > 0)
         busiest_s = float((carried / np.maximum(fabric.capacity_Bps, 1e-300)).max(initial=0.0))
         asked = clock.site.jobs[job].job
         worth.append(model_flops(asked.model, asked.recipe) / max(busiest_s, 1e-9))
