@@ -42,7 +42,7 @@ def arrangement_chart(found: Arrangement) -> Chart:
         (_timeline(found), "One common period in the steady state (full: sends between hosts, pale: does not)"),
     )
     titled = [
-        part.properties(title=alt.Title(words, fontSize=14, anchor="start", frame="bounds", offset=10))
+        part.properties(title=alt.Title(words, fontSize=14, anchor="start", frame="group", offset=10))
         for part, words in parts
     ]
     chart = alt.vconcat(*titled, spacing=40).resolve_scale(color="independent")
@@ -259,7 +259,7 @@ def _loads(found: Arrangement) -> alt.HConcatChart:
             strict=True,
         )
     ]
-    return alt.hconcat(*panels, spacing=44)
+    return alt.hconcat(*panels, spacing=72)
 
 
 def _panel(
@@ -284,7 +284,8 @@ def _panel(
     colour = alt.Color(
         "share:Q",
         scale=alt.Scale(domain=[0, 1], range=list(_HEAT), interpolate="lab"),
-        legend=alt.Legend(orient="top", format=".0%", gradientLength=220, gradientThickness=10, tickCount=5),
+        # Symbols: the gradient of a legend has a name in SVG that differs from drawing to drawing.
+        legend=alt.Legend(orient="top", format=".0%", type="symbol", values=[0.01, 0.2, 0.4, 0.6, 0.8, 1]),
     )
     tooltip = ["link:N", alt.Tooltip("percent:N", title="load"), "jobs:Q"]
     layers = []
@@ -295,6 +296,11 @@ def _panel(
     ):
         if chosen:
             layers.append(alt.Chart(data(chosen)).mark_rect().encode(tooltip=tooltip, **look, **_BOX))
+    for texts, look in (
+        (_row_names(fabric, cells), {"align": "right", "dx": -8}),
+        (_block_names(fabric, cells), {"align": "left", "dy": -8}),
+    ):
+        layers.append(alt.Chart(data(texts)).mark_text(fontSize=10, color=MUTED, **look).encode(text="told:N", **_AT))
     if named:
         mark = alt.Chart(data(named))
         layers.append(mark.mark_rect(fill=None, stroke=INK, strokeWidth=2).encode(**_BOX))
@@ -306,8 +312,28 @@ def _panel(
                 layers += [numbers.encode(text="rank:N", **_pixels(x="cx", y="cy"))] if some else []
     return alt.layer(*layers).properties(
         width=size[0], height=size[1] + 18 + 15 * _NAMED,
-        title=alt.Title(words, fontSize=12, fontWeight="normal", anchor="start", offset=6),
+        title=alt.Title(words, fontSize=12, fontWeight="normal", anchor="start", frame="group", offset=18),
     )  # fmt: skip
+
+
+def _row_names(fabric: Fabric, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The switch of each row, as far as there is room."""
+    rows = {cell["row"]: {"x": 0, "y": cell["cy"], "told": fabric.names[cell["row"]]} for cell in reversed(cells)}
+    found: list[dict[str, Any]] = []
+    for row in sorted(rows.values(), key=lambda row: float(row["y"])):
+        if not found or row["y"] - found[-1]["y"] >= 11:
+            found.append(row)
+    return found
+
+
+def _block_names(fabric: Fabric, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What stands in the columns of each block, where it begins."""
+    found: dict[int, dict[str, Any]] = {}
+    for cell in cells:
+        role = "host" if cell["tier"] == 1 else fabric.roles[fabric.role[cell["column"]]]
+        one = found.setdefault(cell["tier"], {"x": cell["x"], "y": cell["y"], "told": f"{role}s"})
+        one |= {"x": min(one["x"], cell["x"]), "y": min(one["y"], cell["y"])}
+    return list(found.values())
 
 
 def _timeline(found: Arrangement) -> alt.VConcatChart:
@@ -367,7 +393,7 @@ def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, secon
     )
     return alt.layer(*layers).properties(
         width=_WIDTH - 180, height=floor,
-        title=alt.Title(words, fontSize=12, fontWeight="normal", anchor="start", offset=6),
+        title=alt.Title(words, fontSize=12, fontWeight="normal", anchor="start", frame="group", offset=6),
     )  # fmt: skip
 
 
