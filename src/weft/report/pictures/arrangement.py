@@ -143,7 +143,7 @@ def _boxes(
     return found, frames, flow.width, flow.height
 
 
-def _seats(found: Arrangement) -> alt.LayerChart:
+def _seats(found: Arrangement) -> Chart:
     site = found.site
     hosts = range(len(site.host_names))
     square = 22 if len(hosts) <= 64 else 15 if len(hosts) <= 256 else 10 if len(hosts) <= 1024 else 6
@@ -182,7 +182,7 @@ def _seats(found: Arrangement) -> alt.LayerChart:
     squares = alt.Chart(data(rows)).mark_rect(cornerRadius=2, stroke=GRID, strokeWidth=0.5)
     layers.append(squares.encode(color=colour, tooltip=tooltip, **_BOX))
     if square >= 15:
-        for ink in sorted({row["ink"] for row in rows if row["number"]}):
+        for ink in sorted({str(row["ink"]) for row in rows if row["number"]}):
             numbers = alt.Chart(data(row for row in rows if row["number"] and row["ink"] == ink))
             size = 11 if square > 15 else 9
             mark = numbers.mark_text(color=ink, fontSize=size, tooltip=None)
@@ -264,7 +264,7 @@ def _loads(found: Arrangement) -> alt.HConcatChart:
 
 def _panel(
     fabric: Fabric, loads: LinkLoads, cells: list[dict[str, Any]], size: tuple[float, float], words: str
-) -> alt.LayerChart:
+) -> Chart:
     """A heat map with the busiest links named below it."""
     share, jobs = loads.share, (loads.of_job > 0).sum(axis=0)
     rows = []
@@ -296,18 +296,19 @@ def _panel(
     ):
         if chosen:
             layers.append(alt.Chart(data(chosen)).mark_rect().encode(tooltip=tooltip, **look, **_BOX))
-    for texts, look in (
+    places: tuple[tuple[list[dict[str, Any]], dict[str, Any]], ...] = (
         (_row_names(fabric, cells), {"align": "right", "dx": -8}),
         (_block_names(fabric, cells), {"align": "left", "dy": -8}),
-    ):
-        layers.append(alt.Chart(data(texts)).mark_text(fontSize=10, color=MUTED, **look).encode(text="told:N", **_AT))
+    )
+    for texts, mark in places:
+        layers.append(alt.Chart(data(texts)).mark_text(fontSize=10, color=MUTED, **mark).encode(text="told:N", **_AT))
     if named:
-        mark = alt.Chart(data(named))
-        layers.append(mark.mark_rect(fill=None, stroke=INK, strokeWidth=2).encode(**_BOX))
-        layers.append(mark.mark_text(align="left", fontSize=11).encode(text="told:N", **_pixels(x="tx", y="ty")))
+        frames = alt.Chart(data(named))
+        layers.append(frames.mark_rect(fill=None, stroke=INK, strokeWidth=2).encode(**_BOX))
+        layers.append(frames.mark_text(align="left", fontSize=11).encode(text="told:N", **_pixels(x="tx", y="ty")))
         if rows[0]["x2"] - rows[0]["x"] >= 12 and rows[0]["y2"] - rows[0]["y"] >= 11:
-            for ink, chosen in (("white", True), ("black", False)):
-                some = [row for row in named if (row["share"] > 0.7) == chosen]
+            for ink, dark in (("white", True), ("black", False)):
+                some = [row for row in named if (row["share"] > 0.7) == dark]
                 numbers = alt.Chart(data(some)).mark_text(color=ink, fontSize=10, fontWeight="bold")
                 layers += [numbers.encode(text="rank:N", **_pixels(x="cx", y="cy"))] if some else []
     return alt.layer(*layers).properties(
@@ -348,7 +349,7 @@ def _timeline(found: Arrangement) -> alt.VConcatChart:
     return alt.vconcat(*panels, spacing=26)
 
 
-def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, seconds: float) -> alt.LayerChart:
+def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, seconds: float) -> Chart:
     """A lane for each job, and below them the load of a link with its capacity."""
     names, colours = _jobs(found)
     chosen = np.argsort(-loads.of_job.max(axis=1), kind="stable")[:_LANES]
