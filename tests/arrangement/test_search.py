@@ -2,14 +2,18 @@
 
 import json
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 
-from weft.arrangement.certificate import certify
+from weft.arrangement.certificate import certify, one_after_another
+from weft.arrangement.clock import Clock
 from weft.arrangement.cuts import cuts_of, least_cut
+from weft.arrangement.place import as_given
 from weft.arrangement.search import Search
 from weft.arrangement.site import read_site
+from weft.arrangement.template import template
 
 FOUR = [("llama-3.1-8b", "tp=8,dp=8,sp", 32)] * 2 + [
     ("llama-3.1-8b", "tp=8,dp=8,sp", 64),
@@ -113,3 +117,32 @@ def test_a_certificate_of_jobs_that_share_a_cut_is_above_each_alone(tmp_path):
     assert 1.5 < certificate.objective <= search.best.cost * (1 + WINDOW)
     lone = certify(clock, cuts_of(replace(clock.fabric, capacity_Bps=clock.fabric.capacity_Bps * 1e3)), search.given)
     assert lone.objective == pytest.approx(1.0)
+
+
+def test_one_after_another_is_the_largest_sum_over_sets():
+    draw = np.random.default_rng(4)
+    for _ in range(200):
+        count = int(draw.integers(1, 7))
+        begin, work, tail = (draw.integers(low, 9, count).astype(float) for low in (0, 1, 0))
+        every = [
+            begin[list(chosen)].min() + work[list(chosen)].sum() + tail[list(chosen)].min()
+            for size in range(1, count + 1)
+            for chosen in combinations(range(count), size)
+        ]
+        assert one_after_another(begin, work, tail) == pytest.approx(max(every))
+
+
+@pytest.mark.slow_but(2)
+@pytest.mark.parametrize("seed", range(12))
+def test_no_router_is_faster_than_the_bound_of_a_job_that_stays(tmp_path, seed):
+    draw = np.random.default_rng(seed)
+    order = draw.permutation(16)
+    hosts = [order[:6].tolist(), order[6:10].tolist()]
+    jobs = [("gpt2-124m", "tp=4,dp=12", 96), ("gpt2-124m", "dp=8,pp=4", 64)]
+    site = read(tmp_path, site_text(jobs, "a100-128", hosts=hosts, routing=("ecmp", "planned", "spray")))
+    clock = Clock(site, tuple(template(job, site.cluster) for job in site.jobs))
+    given = as_given(site)
+    bound = certify(clock, cuts_of(clock.fabric), given)
+    for job in range(2):
+        for router in site.routers:
+            assert bound.iteration_s[job] <= clock.alone(given, router, job)[0] * (1 + 1e-9)

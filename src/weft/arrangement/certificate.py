@@ -4,7 +4,8 @@ For each job the largest of these bounds holds, whatever else is chosen:
 
 - alone: what it takes alone on a 1:1 network;
 - cuts: bytes that must cross a cut, over the cut's capacity;
-- phases: its phases one after the other, each no faster than its bytes cross cuts (jobs that stay).
+- phases: its phases in their order, each no faster than its bytes cross cuts, and those that are under way together
+  sharing these (jobs that stay).
 
 Jobs that share a cut share its time: what all of them send over it, at their paces, is at most its capacity.  The
 least objective under that is a convex program; a linear one over tangents bounds it from below.
@@ -13,6 +14,7 @@ least objective under that is a convex program; a linear one over tangents bound
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from importlib import import_module
 from typing import Any
 
@@ -102,21 +104,24 @@ def _overflow(clock: Clock, cuts: Cuts, job: int, between: Floats) -> float:
 
 
 def _in_phases(one: Template, cuts: Cuts, at: Ints, clock: Clock) -> float:
-    """Seconds of a job's phases in their order, each at least as long as its bytes cross every cut."""
+    """Seconds of a job's phases in their order, each at least as long as its bytes cross every cut, and those that
+    are under way together sharing it."""
     source, target = at[one.source][one.message], at[one.target][one.message]
-    longest = np.zeros(len(one.phases))
     domain = clock.fabric.domain
+    works = []
     for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
         a, b = unit[domain[source]], unit[domain[target]]
         crossing = np.flatnonzero(a != b)
         for ends in (a, b):
             key = one.phase[crossing] * len(capacity) + ends[crossing]
             bytes_ = np.bincount(key, one.bytes[crossing], len(one.phases) * len(capacity))
-            busy = bytes_.reshape(len(one.phases), -1) / capacity
-            longest = np.maximum(longest, busy.max(axis=1))
+            works.append(bytes_.reshape(len(one.phases), -1) / capacity)
+    work = np.concatenate(works, axis=1)
+    longest = work.max(axis=1)
     none = np.zeros(0)
     whole = none.astype(np.int64)
     # A phase's delay comes before its flows: both one after the other are its length.
+    lengths = one.phases.delay_s + longest
     empty = Traffic(
         source=whole,
         target=whole,
@@ -124,10 +129,62 @@ def _in_phases(one: Template, cuts: Cuts, at: Ints, clock: Clock) -> float:
         phase=whole,
         weight=none,
         cap_Bps=none,
-        phases=replace(one.phases, delay_s=one.phases.delay_s + longest),
+        phases=replace(one.phases, delay_s=lengths),
     )
     routes = Routes(indptr=np.zeros(1, dtype=np.int64), links=whole, usage=none, latency_s=none)
-    return float(run(np.ones(1), empty, routes).phase_end_s[one.last])
+    end = run(np.ones(1), empty, routes).phase_end_s
+    tail = _tails(one, lengths)
+    best = float(end[one.last])
+    begin = end - longest
+    for cut in np.flatnonzero(work.sum(axis=0) > 0).tolist():
+        mine = np.flatnonzero((work[:, cut] > 0) & (tail >= 0))
+        # No order of these can need more than this.
+        if len(mine) and float((begin + tail)[mine].max() + work[mine, cut].sum()) > best:
+            best = max(best, one_after_another(begin[mine], work[mine, cut], tail[mine]))
+    return best
+
+
+def _tails(one: Template, lengths: Floats) -> Floats:
+    """Seconds from the end of each phase to that of the iteration, at least; below 0 where it need not wait."""
+    tail = np.full(len(lengths), -np.inf)
+    tail[one.last] = 0.0
+    held = [part.tolist() for part in np.split(one.phases.waits, one.phases.indptr[1:-1])]
+    later = np.bincount(one.phases.waits, minlength=len(lengths))
+    stack = np.flatnonzero(later == 0).tolist()
+    while stack:
+        phase = stack.pop()
+        for before in held[phase]:
+            tail[before] = max(tail[before], tail[phase] + lengths[phase])
+            later[before] -= 1
+            if not later[before]:
+                stack.append(before)
+    return tail
+
+
+def one_after_another(begin: Floats, work: Floats, tail: Floats) -> float:
+    """The least time by which work that a machine does in pieces can all be done and followed by its tail.
+
+    Jackson's preemptive schedule (Carlier, European J. Operational Research 11, 1982): of the work that may have
+    begun, that with the longest tail goes first.  Sharing the machine cannot be faster: for every set, the first
+    begin, all its work and the least tail come one after the other, and the largest such sum is this time.
+    """
+    ready: list[tuple[float, int]] = []
+    left = work.tolist()
+    now = best = 0.0
+    order = np.argsort(begin, kind="stable").tolist()
+    for at, job in enumerate(order):
+        now = max(now, float(begin[job]))
+        heappush(ready, (-float(tail[job]), job))
+        until = float(begin[order[at + 1]]) if at + 1 < len(order) else np.inf
+        while ready and now < until:
+            longest, first = ready[0]
+            done = min(left[first], until - now)
+            left[first] -= done
+            now += done
+            if left[first] <= 0.0:
+                heappop(ready)
+                best = max(best, now - longest)
+    return best
 
 
 def _time_sharing(clock: Clock, cuts: Cuts, must: Floats, least_s: Floats, alone_s: Floats) -> float:

@@ -185,8 +185,15 @@ class Clock:
             found.append((traffic, routes))
         return found
 
-    def _stepped(self, choice: Choice, jobs: tuple[int, ...]) -> Timed:
-        self.evaluations += 1
+    def carried(self, hosts: Hosts, router: Router, job: int) -> Floats:
+        """Bytes of one iteration of a job on every link."""
+        one = self.templates[job]
+        routes = self.routes(hosts, router)[job].of(one.message)
+        loads = np.repeat(one.bytes, np.diff(routes.indptr)) * routes.usage
+        return np.bincount(routes.links, loads, self.fabric.links).astype(np.float64)
+
+    def together(self, choice: Choice, jobs: Sequence[int]) -> tuple[Traffic, Routes]:
+        """All iterations of some jobs side by side, ready to be stepped."""
         routes = self.routes(choice.hosts, choice.router)
         parts, known = [], []
         for job in jobs:
@@ -194,9 +201,13 @@ class Clock:
             weight = CLASS_WEIGHT ** (self.site.classes - 1 - place if max(choice.order) else 0)
             parts.append(self.repeats[job].traffic(choice.offset_s[job], weight))
             known.append(routes[job].of(self.repeats[job].message))
-        result = run(self.fabric.capacity_Bps, together(parts), joined(known))
+        return together(parts), joined(known)
+
+    def _stepped(self, choice: Choice, jobs: tuple[int, ...]) -> Timed:
+        self.evaluations += 1
+        result = run(self.fabric.capacity_Bps, *self.together(choice, jobs))
         iteration = np.array([one.alone_s for one in self.templates])
-        first = np.cumsum([0] + [len(part.phases) for part in parts])
+        first = np.cumsum([0] + [len(self.repeats[job].phases) for job in jobs])
         ends = [result.phase_end_s[at + self.repeats[job].ends] for at, job in zip(first.tolist(), jobs, strict=False)]
         # Once the first job has done all its iterations, the others have less beside them: that time does not count.
         until = min(float(one[-1]) for one in ends)

@@ -8,19 +8,24 @@ Both papers' policies are made anew here, from their texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from weft.arrangement.clock import Choice, Clock, Timed
-from weft.fabric.spec import Floats
+from weft.fabric.spec import Floats, Mask
+from weft.model.flops import model_flops
 
 BINS = 96
 """Parts of the circle."""
 MOST_LINKS = 96
 """Busiest shared links that the circle looks at."""
+MOST_TURNS = 6
+"""Iterations of the longest job around the circle."""
+MISFIT = 0.01
+"""Share of an iteration by which it may miss its place on the circle: about one part."""
 RESTARTS = 8
 STEPS = 12
 """Offsets that the clock tries for a job in one pass, over its period."""
@@ -33,11 +38,31 @@ DONE = 5e-4
 Stop = Callable[[], bool]
 
 
-def demands(clock: Clock, choice: Choice) -> tuple[Floats, float]:
-    """Share of each shared link's capacity that each job wants in each part of the circle (job, link, part), and the
-    common period in seconds: that of the longest iteration, which others divide."""
+def periods(seconds: Floats) -> list[float]:
+    """Lengths of the circle that are worth a try: the longest iteration, and its multiple that all others divide.
+
+    CASSINI's circle has the least common multiple of all iteration times (section 3).  Measured times have none, so
+    this is the first of ``MOST_TURNS`` multiples in which each iteration fits to within ``MISFIT`` of itself, or
+    the one where the worst fits best.
+    """
+    longest = float(seconds.max())
+    misfits = []
+    for turns in range(1, MOST_TURNS + 1):
+        times = turns * longest / seconds
+        misfits.append(float(np.abs(times / np.rint(times) - 1.0).max()))
+    fits = [at for at, misfit in enumerate(misfits) if misfit <= MISFIT]
+    best = fits[0] if fits else int(np.argmin(misfits))
+    return [longest, (best + 1) * longest] if best else [longest]
+
+
+def demands(clock: Clock, choice: Choice) -> list[tuple[Floats, float, Floats]]:
+    """For each circle: the share of each shared link's capacity that each job wants in each part (job, link, part),
+    its seconds, and how often it holds each job's iteration.
+
+    Without any where no link is wanted by more than it can carry.
+    """
     taken = [clock.alone(choice.hosts, choice.router, job, sample=True) for job in range(len(clock.templates))]
-    period = max(seconds for seconds, _ in taken)
+    seconds = np.array([one for one, _ in taken])
     outer = clock.fabric.tier > 0
     used = np.zeros((len(taken), clock.fabric.links))
     for job, (_, rates) in enumerate(taken):
@@ -46,12 +71,19 @@ def demands(clock: Clock, choice: Choice) -> tuple[Floats, float]:
     capacity = clock.fabric.capacity_Bps
     wanted = used.sum(axis=0)
     tight = np.flatnonzero(outer & ((used > 0).sum(axis=0) > 1) & (wanted > capacity * (1 + 1e-9)))
+    if not len(tight):
+        return []
     over = wanted[tight] / capacity[tight]
     tight = np.sort(tight[np.argsort(-over, kind="stable")[:MOST_LINKS]])
-    found = np.zeros((len(taken), len(tight), BINS))
-    for job, (seconds, rates) in enumerate(taken):
-        found[job] = _around(rates, tight, seconds, max(1, round(period / seconds))) / capacity[tight, None]
-    return found, period
+    found = []
+    for period in periods(seconds):
+        times = np.rint(period / seconds)
+        shares = [
+            _around(rates, tight, one, int(turns)) / capacity[tight, None]
+            for (one, rates), turns in zip(taken, times, strict=True)
+        ]
+        found.append((np.array(shares), period, times))
+    return found
 
 
 def _around(rates: Any, links: np.ndarray, seconds: float, times: int) -> Floats:
@@ -66,14 +98,18 @@ def _around(rates: Any, links: np.ndarray, seconds: float, times: int) -> Floats
         if not len(mine):
             continue
         time, rate = rates.time_s[mine], rates.rate_Bps[mine]
-        stops = np.append(time[1:], seconds)
-        total = np.concatenate([[0.0], np.cumsum(rate * (stops - time))])
-        moments = np.append(time, seconds)
         turns = edges * times
         whole = np.floor(turns)
-        sent = whole * total[-1] + np.interp((turns - whole) * seconds, moments, total)
-        found[at] = np.diff(sent) / (seconds * times / BINS)
-    return found
+        each = sent(time, rate, seconds, np.array([seconds]))
+        found[at] = np.diff(whole * each + sent(time, rate, seconds, (turns - whole) * seconds))
+    return found / (seconds * times / BINS)
+
+
+def sent(time_s: Floats, rate_Bps: Floats, end_s: float, at_s: Floats) -> Floats:
+    """Bytes sent by some moments at rates that hold from ``time_s`` on, the last until ``end_s``."""
+    stops = np.append(time_s[1:], end_s)
+    total = np.concatenate([[0.0], np.cumsum(rate_Bps * (stops - time_s))])
+    return np.asarray(np.interp(at_s, np.append(time_s, end_s), total))
 
 
 def turned(wanted: Floats, turns: np.ndarray) -> float:
@@ -118,15 +154,18 @@ def with_offsets(clock: Clock, now: Timed, seed: int, stop: Stop) -> Timed:
     """
     if len(clock.templates) < 2:
         return now
-    wanted, period = demands(clock, now.choice)
-    if not wanted.shape[1]:
+    circles = demands(clock, now.choice)
+    if not circles:
         return now
     best = now
-    for turns in circle(wanted, seed)[:3]:
-        offsets = tuple(float(turn) * period / BINS for turn in turns)
-        best = min(best, clock.timed(replace(now.choice, offset_s=offsets)), key=_cost)
-        if stop():
-            return best
+    for wanted, period, times in circles:
+        for turns in circle(wanted, seed)[:3]:
+            # Turning a circle by a whole iteration of its job changes nothing.
+            offsets = tuple((turns * period / BINS % (period / times)).tolist())
+            best = min(best, clock.timed(replace(now.choice, offset_s=offsets)), key=_cost)
+            if stop():
+                return best
+    wanted, longest, _ = circles[0]
     active = [job for job in range(len(clock.templates)) if wanted[job].any()]
     width = 1.0
     for _ in range(3):
@@ -136,7 +175,7 @@ def with_offsets(clock: Clock, now: Timed, seed: int, stop: Stop) -> Timed:
             for step in range(STEPS):
                 shift = seconds * width * (step / STEPS - (0.0 if width == 1.0 else 0.5))
                 moved = list(best.choice.offset_s)
-                moved[job] = (centre + shift) % max(seconds, period)
+                moved[job] = (centre + shift) % longest
                 best = min(best, clock.timed(replace(best.choice, offset_s=tuple(moved))), key=_cost)
                 if stop() or best.cost <= 1.0 + DONE:
                     return best
@@ -150,21 +189,68 @@ def with_order(clock: Clock, now: Timed, stop: Stop) -> Timed:
     if clock.site.classes < 2 or jobs < 2:
         return now
     if jobs > EXACT:
-        return min(now, clock.timed(replace(now.choice, order=crux_order(clock, now))), key=_cost)
+        worth, meets = intensities(clock, now.choice)
+        order = compressed(crux_order(worth), worth, meets, clock.site.classes)
+        return min(now, clock.timed(replace(now.choice, order=order)), key=_cost)
     return _Branches(clock, now, stop).best
 
 
-def crux_order(clock: Clock, now: Timed) -> tuple[int, ...]:
-    """The place of each job by falling intensity: computation of all its accelerators over its seconds of
-    communication (Crux)."""
-    intensity = []
-    for one in clock.templates:
-        busy = max(one.network_s, 1e-9)
-        intensity.append(one.ranks * max(one.alone_s - one.network_s, 0.0) / busy)
-    order = np.argsort(-np.array(intensity), kind="stable")
+def intensities(clock: Clock, choice: Choice) -> tuple[Floats, Mask]:
+    """Crux's GPU intensity of each job (section 3, equation 2), and which pairs of jobs share a link.
+
+    The intensity is the work of an iteration (FLOPs of the model) over the seconds that its bytes keep the job's
+    busiest link between hosts.
+    """
+    fabric = clock.fabric
+    worth, used = [], []
+    for job in range(len(clock.templates)):
+        carried = clock.carried(choice.hosts, choice.router, job) * (fabric.tier > 0)
+        busiest_s = float((carried / np.maximum(fabric.capacity_Bps, 1e-300)).max(initial=0.0))
+        asked = clock.site.jobs[job].job
+        worth.append(model_flops(asked.model, asked.recipe) / max(busiest_s, 1e-9))
+        used.append(carried > 0)
+    shared = np.array(used).astype(np.float64)
+    return np.array(worth), shared @ shared.T > 0
+
+
+def crux_order(worth: Floats) -> tuple[int, ...]:
+    """The place of each job by falling intensity, the first of equal ones first (Crux, section 4.2, without its
+    correction by measured runs)."""
+    order = np.argsort(-worth, kind="stable")
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     return tuple(place.tolist())
+
+
+def compressed(order: Sequence[int], worth: Floats, meets: Mask, classes: int) -> tuple[int, ...]:
+    """The class of each job, 0 first, when there are fewer classes than jobs (Crux, section 4.3).
+
+    Jobs that are neighbours in the order share a class.  Where two of a class meet on a link, the intensity of the
+    first counts as lost; the least loss is found by dynamic programming over the places where classes part.  (Crux
+    also tries other orders in which jobs that meet keep theirs.)
+    """
+    jobs = len(order)
+    chain = np.argsort(np.array(order), kind="stable")
+    lost = np.triu(meets[np.ix_(chain, chain)] * worth[chain, None], 1)
+    total = np.zeros((jobs + 1, jobs + 1))
+    total[1:, 1:] = lost.cumsum(axis=0).cumsum(axis=1)
+    own = np.diag(total)
+    # within[b, a]: what jobs a to b - 1 lose in one class.  Nothing lies below the diagonal of lost.
+    within = np.where(np.tri(jobs + 1, k=-1) > 0, own[:, None] - total.T, np.inf)
+    # least[n]: of the first n jobs in some classes; cuts[c][n]: where the last of c + 1 classes begins.
+    least = np.concatenate([[0.0], np.full(jobs, np.inf)])
+    cuts = []
+    for _ in range(min(classes, jobs)):
+        every = least[None, :] + within
+        cuts.append(np.argmin(every, axis=1))
+        least = every.min(axis=1)
+    found = np.zeros(jobs, dtype=np.int64)
+    end = jobs
+    for level in range(len(cuts) - 1, -1, -1):
+        begin = int(cuts[level][end])
+        found[chain[begin:end]] = level
+        end = begin
+    return tuple(found.tolist())
 
 
 class _Branches:
@@ -178,7 +264,7 @@ class _Branches:
         self.clock, self.now, self.best, self.stop = clock, now, now, stop
         jobs = range(len(clock.templates))
         self.alone = np.array([clock.timed(now.choice, [job]).slowdown[job] for job in jobs])
-        self._below([], sorted(jobs, key=lambda job: crux_order(clock, now)[job]))
+        self._below([], np.argsort(crux_order(intensities(clock, now.choice)[0])).tolist())
 
     def _below(self, head: list[int], rest: list[int]) -> None:
         if self.stop():

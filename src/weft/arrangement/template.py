@@ -40,9 +40,8 @@ class Template:
 
     Flow ``f`` is in phase ``phase[f]``, carries ``bytes[f]`` and takes the route of message ``message[f]``, which
     goes from rank ``source[m]`` to ``target[m]`` in the collective ``titles[group[m]]``.  ``last`` ends the
-    iteration.  ``alone_s`` is what it takes alone on a 1:1 rail-optimized network, sprayed; ``network_s`` the
-    part of it in which something is sent between hosts.  ``traffic`` are all flows between hosts, by rank, for
-    routers; it is None where nothing leaves a host.
+    iteration.  ``alone_s`` is what it takes alone on a 1:1 rail-optimized network, sprayed.  ``traffic`` are all
+    flows between hosts, by rank, for routers; it is None where nothing leaves a host.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Template:
     titles: tuple[str, ...]
     traffic: JobTraffic | None
     alone_s: float
-    network_s: float
 
     @property
     def flows(self) -> int:
@@ -147,7 +145,6 @@ def _phased(
         titles=titles,
         traffic=traffic,
         alone_s=float(done.phase_end_s[full.last]),
-        network_s=_covered(done.phase_begin_s[mixed], done.phase_end_s[mixed]),
     )
 
 
@@ -195,18 +192,7 @@ def _burst(job: SiteJob, cluster: Cluster, fabric: Fabric, constants: Calibratio
         titles=traffic.names,
         traffic=traffic,
         alone_s=float(done.phase_end_s[pause]),
-        network_s=float(done.phase_end_s[pause] - traffic.pause_s[0]),
     )
-
-
-def _covered(begin: Floats, end: Floats) -> float:
-    """Seconds that some spans cover together."""
-    order = np.argsort(begin, kind="stable")
-    total, reach = 0.0, -np.inf
-    for a, b in zip(begin[order].tolist(), end[order].tolist(), strict=True):
-        total += max(0.0, b - max(a, reach))
-        reach = max(reach, b)
-    return total
 
 
 def merged_traffic(parts: list[tuple[JobTraffic, Ints]]) -> JobTraffic:

@@ -19,7 +19,8 @@ class ArrangeOutput(Output):
     """What is made of an arrangement."""
 
     output: str | None = option(None, "Also write the arrangement (JSON).", "-o", "--output", metavar="FILE")
-    chart: str | None = option(None, "Also draw who sits where (.svg, .png, .html).", metavar="FILE")
+    chart: str | None = option(None, "Also draw seats, link loads and a timeline (.svg, .png, .html).", metavar="FILE")
+    draw: str = option("all", "What --chart draws.", choices=("all", "seats", "loads", "timeline"))
 
 
 @click.command()
@@ -51,6 +52,6 @@ def arrange(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
 
         arrangement_table(found, console())
     if out.chart is not None:
-        from weft.report.pictures.arrangement import seats_chart
+        from weft.report.pictures.arrangement import CHARTS
 
-        deliver_chart(seats_chart(found), out.chart)
+        deliver_chart(CHARTS[out.draw](found), out.chart)

@@ -21,7 +21,7 @@ try:
 except ImportError:
     raise MissingExtra("a chart", "plot") from None
 
-Chart: TypeAlias = alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart
+Chart: TypeAlias = alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 _DARK = {INK: "#e6edf3", MUTED: "#9198a1", GRID: "#373e47", PAPER: "#0d1117"}
 COLOURS = (

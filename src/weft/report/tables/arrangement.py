@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
+from weft.arrangement.trace import LinkLoads, link_loads
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.report.tables.words import link_words
 from weft.units import format_seconds
 
 if TYPE_CHECKING:
@@ -27,8 +29,11 @@ _HOLDS = {
     "time-sharing": "jobs that share the time of a cut",
 }
 _ENDS = {"complete": "all steps done", "budget": "cut short by --budget", "interrupted": "interrupted"}
+_ROUTERS = {"ecmp": "ECMP", "planned": "planned routes", "spray": "sprayed"}
 SHOWN = 40
 """Units that the table of seats lists."""
+BUSIEST = 3
+"""Busiest links that the table of loads lists, before and after."""
 
 
 def arrangement_table(found: Arrangement, console: Console) -> None:
@@ -67,6 +72,7 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
     )
     _print_jobs(found, console)
     _print_seats(found, console)
+    _print_loads(found, console)
     heading(console, "Assumed")
     for line in found.assumptions():
         paragraph(console, f"- {line}", indent=2, hang=2)
@@ -74,8 +80,7 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
 
 def _print_jobs(found: Arrangement, console: Console) -> None:
     rows = found.to_dicts()
-    router = {"ecmp": "ECMP", "planned": "planned routes", "spray": "sprayed"}[found.best.choice.router]
-    heading(console, f"Jobs ({router})")
+    heading(console, f"Jobs ({_ROUTERS[found.best.choice.router]})")
     print_grid(
         console,
         [
@@ -91,11 +96,47 @@ def _print_jobs(found: Arrangement, console: Console) -> None:
     )
 
 
+def seat_of(found: Arrangement) -> dict[int, tuple[int, int]]:
+    """The job of each host that has one, and the place of the host in it."""
+    return {host: (number, at) for number, held in enumerate(found.best.choice.hosts) for at, host in enumerate(held)}
+
+
+def router_words(found: Arrangement, policy: str) -> str:
+    """Where hosts are and how routes are chosen under a policy."""
+    hosts = "hosts as given" if policy != "arrange" else "arranged"
+    return f"{hosts}, {_ROUTERS[found.found.policies[policy].choice.router]}"
+
+
+def loads_before_after(found: Arrangement) -> tuple[LinkLoads, LinkLoads]:
+    """Loads of links with hashed routes on the hosts as given, and as arranged."""
+    policies, clock = found.found.policies, found.found.clock
+    return link_loads(clock, policies["hashed"]), link_loads(clock, policies["arrange"])
+
+
+def link_rows(found: Arrangement) -> list[dict[str, object]]:
+    """A row for each of the busiest links before or after, the busiest before first: the mean share of what it can
+    carry, and how many jobs use it."""
+    fabric, loads = found.found.clock.fabric, loads_before_after(found)
+    chosen = dict.fromkeys(link for one in loads for link in one.busiest(BUSIEST).tolist())
+    before, after = loads
+    return [
+        {
+            "link": link_words(fabric, link),
+            "tier": int(fabric.tier[link]),
+            "before": float(before.share[link]),
+            "jobs_before": int((before.of_job[:, link] > 0).sum()),
+            "after": float(after.share[link]),
+            "jobs_after": int((after.of_job[:, link] > 0).sum()),
+        }
+        for link in sorted(chosen, key=lambda link: (-float(before.share[link]), link))
+    ]
+
+
 def seats(found: Arrangement) -> list[dict[str, object]]:
     """A row for every unit (leaf) and job: how many hosts of the job lie there; also free and drained ones."""
     site, cuts = found.site, found.found.cuts
     unit = cuts.unit[0] if cuts.unit else np.zeros(len(site.host_names), dtype=np.int64)
-    taken = {host: number for number, held in enumerate(found.best.choice.hosts) for host in held}
+    taken = {host: number for host, (number, _) in seat_of(found).items()}
     rows: list[dict[str, object]] = []
     for at in range(int(unit.max()) + 1):
         here = np.flatnonzero(unit == at).tolist()
@@ -125,3 +166,21 @@ def _print_seats(found: Arrangement, console: Console) -> None:
     print_grid(console, columns)
     if len(units) > SHOWN:
         paragraph(console, f"... and {len(units) - SHOWN:,} more units (--format json has all hosts)")
+
+
+def _print_loads(found: Arrangement, console: Console) -> None:
+    rows = link_rows(found)
+    if not rows:
+        return
+    heading(console, "Busiest links (mean share of what they can carry; before: hosts as given, ECMP)")
+    print_grid(
+        console,
+        [
+            Column(heading="link", cells=[str(row["link"]) for row in rows], left=True),
+            Column(heading="tier", cells=[str(row["tier"]) for row in rows], drop=2),
+            Column(heading="before", cells=[f"{row['before']:.1%}" for row in rows]),
+            Column(heading="jobs", cells=[str(row["jobs_before"]) for row in rows], drop=1),
+            Column(heading="after", cells=[f"{row['after']:.1%}" for row in rows]),
+            Column(heading="jobs", cells=[str(row["jobs_after"]) for row in rows], drop=1),
+        ],
+    )

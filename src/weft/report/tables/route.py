@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.report.tables.words import link_words
 from weft.units import format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
@@ -94,16 +95,11 @@ def _print_links(plan: RoutePlan, console: Console) -> None:
     carried = np.bincount(plan.routes.links, plan.traffic.bytes[flow] * plan.routes.usage, fabric.links)
     order = np.argsort(-plan.load, kind="stable")[:SHOWN]
     order = order[plan.load[order] > 0]
-    names = fabric.names
     heading(console, "Busiest links")
     print_grid(
         console,
         [
-            Column(
-                heading="link",
-                cells=[f"{names[fabric.source[i]]} -> {names[fabric.target[i]]}" for i in order],
-                left=True,
-            ),
+            Column(heading="link", cells=[link_words(fabric, i) for i in order], left=True),
             Column(heading="load", cells=[f"{plan.load[i]:.3g}" for i in order]),
             Column(heading="flows", cells=[f"{flows[i]:,}" for i in order]),
             Column(heading="bytes a round", cells=[format_bytes(float(carried[i])) for i in order]),

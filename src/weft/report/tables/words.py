@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
     from weft.estimation.result import Estimate
     from weft.estimation.trust import ErrorBar
+    from weft.fabric.spec import Fabric
     from weft.model.job import Job
     from weft.search.ranking import Advice
     from weft.search.ties import Choice
@@ -267,3 +268,8 @@ def trust(error: ErrorBar | None) -> tuple[str, ...]:
         return ("Error: unknown; nothing similar was ever measured",)
     sources = "1 source" if error.sources == 1 else f"{error.sources} sources"
     return (f"Error: +-{error.error:.0%} ({COVERED:.0%} of {error.runs} runs of {sources}: {error.alike})",)
+
+
+def link_words(fabric: Fabric, link: int) -> str:
+    """A link by the names of its ends."""
+    return f"{fabric.names[fabric.source[link]]} -> {fabric.names[fabric.target[link]]}"
