@@ -57,22 +57,22 @@ class Arrangement(Result):
 
     @property
     def objective(self) -> float:
-        """What it reaches."""
-        return self.found.clock.objective(self.best.slowdown)
+        """What it reaches: a slowdown, seconds, a share of the site's peak, or dollars per token."""
+        return self.found.clock.objective.shown(self.best.score)
 
     @property
     def bound(self) -> float:
-        """What no arrangement can undercut, within the model."""
-        return self.found.certificate.objective
+        """What no arrangement can better, within the model."""
+        return self.found.clock.objective.shown(self.found.certificate.objective)
 
     @property
     def gap(self) -> float:
-        """How far the objective is above its bound, as a share of the bound; 0 is optimal within the model."""
-        return self.found.certificate.gap(self.objective)
+        """How far the score is above its bound, as a share of the bound; 0 is optimal within the model."""
+        return self.found.certificate.gap(self.best.score)
 
     def policy(self, name: str) -> float:
         """What a policy reaches."""
-        return self.found.clock.objective(self.found.policies[name].slowdown)
+        return self.found.clock.objective.shown(self.found.policies[name].score)
 
     def assumptions(self) -> tuple[str, ...]:
         """What the times rest on."""

@@ -94,12 +94,17 @@ def template(job: SiteJob, cluster: Cluster, *, detail: Detail | None = None) ->
 
 
 def reference(job: SiteJob, cluster: Cluster) -> Fabric:
-    """A 1:1 rail-optimized network of the job's size, at the speed that its links reach."""
+    """``bare``, at the speed that its links reach."""
+    return reached(bare(job, cluster), _constants(cluster))
+
+
+def bare(job: SiteJob, cluster: Cluster) -> Fabric:
+    """A 1:1 rail-optimized network of the job's size."""
     size = cluster.tiers[0].size
     hosts = max(job.domains, 2)
     rail = replace(cluster.tiers[1], size=hosts, oversubscription=1.0)
     alone = replace(cluster, count=size * hosts, tiers=(cluster.tiers[0], rail))
-    return reached(for_cluster("rail-optimized", alone, radix=4096, oversubscription=1.0), _constants(cluster))
+    return for_cluster("rail-optimized", alone, radix=4096, oversubscription=1.0)
 
 
 def _constants(cluster: Cluster) -> Calibration:
@@ -119,8 +124,7 @@ def _phased(
     job: SiteJob, cluster: Cluster, fabric: Fabric, constants: Calibration, traffic: JobTraffic | None
 ) -> Template:
     """Every phase of an iteration; what stays inside hosts as delays."""
-    bare = replace(fabric, capacity_Bps=fabric.capacity_Bps / _share(fabric, constants))
-    wires = Wires(job.layout, cluster, bare, constants, routing="spray")
+    wires = Wires(job.layout, cluster, bare(job, cluster), constants, routing="spray")
     full, messages = iteration_traffic(job.job, cluster, job.layout, wires)
     done = run(wires.capacity_Bps, full.traffic, full.routes)
     source, target, group, titles = _messages(messages)
@@ -149,11 +153,6 @@ def _phased(
         alone_s=float(done.phase_end_s[full.last]),
         network_s=_covered(done.phase_begin_s[mixed], done.phase_end_s[mixed]),
     )
-
-
-def _share(fabric: Fabric, constants: Calibration) -> Floats:
-    """What links reach of their capacity."""
-    return np.where(fabric.tier == 0, constants.scale_up_efficiency, constants.scale_out_efficiency)
 
 
 def _messages(messages: dict[Key, Messages]) -> tuple[Ints, Ints, Ints, tuple[str, ...]]:

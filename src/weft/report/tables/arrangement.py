@@ -18,6 +18,7 @@ _WORDS = {
     "routes": "hosts as given, planned routes",
     "offsets": "hosts as given, ECMP, offsets in time",
     "priorities": "hosts as given, ECMP, traffic classes",
+    "kept": "all together, first layouts",
     "arrange": "all together",
 }
 _HOLDS = {
