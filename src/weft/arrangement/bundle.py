@@ -74,6 +74,15 @@ class Arrangement(Result):
         """What a policy reaches."""
         return self.found.clock.objective.shown(self.found.policies[name].score)
 
+    @property
+    def verification(self) -> str:
+        """What stepping the winner flow by flow gave, in a sentence."""
+        verified = self.found.verified
+        if verified is None:
+            return "Not verified: interrupted"
+        said = [f"Verified: every flow of {verified.jobs} jobs, {verified.apart:.4%} apart"] if verified.jobs else []
+        return "; ".join([*said, *(f"not verified: {one}" for one in verified.left_out)])
+
     def assumptions(self) -> tuple[str, ...]:
         """What the times rest on."""
         details = {one.detail for one in self.found.clock.templates}
@@ -84,6 +93,10 @@ class Arrangement(Result):
         ]
         if "burst" in details:
             said.append(f"jobs of more than {MOST_RANKS} ranks send all bytes of an iteration in one burst")
+        if any(job.cut != "keep" for job in self.site.jobs):
+            said.append("slowdowns of jobs whose layout was free are against their fastest layout alone")
+        if self.site.objective == "makespan":
+            said.append("a job that ends leaves its links to the others, whose times change with that alone")
         if max(self.best.choice.offset_s) > 0:
             said.append("jobs begin at their offsets and nothing holds them there but the others")
         return tuple(said)
@@ -110,7 +123,7 @@ class Arrangement(Result):
                     "class": self.classes()[number],
                     "iteration_s": float(self.best.iteration_s[number]),
                     "slowdown": float(self.best.slowdown[number]),
-                    "alone_s": clock.templates[number].alone_s,
+                    "alone_s": clock.references[number].seconds,
                     "bound_s": float(certificate.iteration_s[number]),
                     "bound_by": certificate.proofs[number],
                 }
@@ -136,6 +149,7 @@ class Arrangement(Result):
                 name: {"objective": self.policy(name), "slowdown": timed.slowdown.tolist()}
                 for name, timed in found.policies.items()
             },
+            "verified": self._verified(),
             "router": choice.router,
             "classes": self.site.classes,
             "jobs": jobs,
@@ -144,6 +158,14 @@ class Arrangement(Result):
             "fabric": json.loads(fabric_to_json(self.site.fabric)),
             "routes": self._routes([one for one in flows if one is not None]),
         }
+
+    def _verified(self) -> dict[str, Any] | None:
+        verified = self.found.verified
+        if verified is None:
+            return None
+        seconds = [None if np.isnan(one) else one for one in verified.iteration_s.tolist()]
+        apart = verified.apart if verified.jobs else None
+        return {"iteration_s": seconds, "apart": apart, "left_out": list(verified.left_out)}
 
     def _routes(self, flows: list[Any]) -> dict[str, Any] | None:
         """Every flow's path as ``weft route export json`` writes it; None where switches choose."""
@@ -182,10 +204,11 @@ class Arrangement(Result):
         return text
 
     def _facts(self) -> Sequence[str]:
+        text = self.found.clock.objective.text
         return (
             f"{len(self.site.jobs)} jobs on {self.site.name}",
-            f"objective {self.objective:.4f}",
-            f"at least {self.bound:.4f}",
+            f"objective {text(self.best.score)}",
+            f"bound {text(self.found.certificate.objective)}",
             f"gap {self.gap:.2%}",
         )
 

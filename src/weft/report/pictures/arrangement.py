@@ -49,5 +49,6 @@ def seats_chart(found: Arrangement) -> Chart:
         )
         .properties(width=_SQUARE * int(filled.max()), height=_SQUARE * len(filled))
     )
-    subtitle = f"objective {found.objective:.4f}, no arrangement below {found.bound:.4f}"
+    text = found.found.clock.objective.text
+    subtitle = f"objective {text(found.best.score)}, bound {text(found.found.certificate.objective)}"
     return finished(alt.layer(squares), f"Who sits where on {site.name}", subtitle)

@@ -27,6 +27,13 @@ _HOLDS = {
     "phases": "phases that must cross cuts",
     "time-sharing": "jobs that share the time of a cut",
 }
+_KINDS = {
+    "slowdown": "weighted mean slowdown",
+    "worst": "worst slowdown",
+    "makespan": "seconds until the last job ends",
+    "utilization": "model FLOP/s over the peak of hosts that are up",
+    "dollars_per_token": "accelerator-hours over tokens of all jobs",
+}
 _ENDS = {"complete": "all steps done", "budget": "cut short by --budget", "interrupted": "interrupted"}
 SHOWN = 40
 """Units that the table of seats lists."""
@@ -42,17 +49,19 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
         f" ({len(site.usable) - up} drained or not there), {site.fabric.name}",
     )
     verdict = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
-    kind = "weighted mean slowdown" if site.objective == "slowdown" else "worst slowdown"
+    text, beyond = found.found.clock.objective.text, "above" if site.objective == "utilization" else "below"
     paragraph(
         console,
-        f"Objective ({kind}): {found.objective:.4f}, no arrangement below {certificate.objective:.4f}"
-        f" (by {_HOLDS[certificate.proof]}): {verdict}",
+        f"Objective ({_KINDS[site.objective]}): {text(found.best.score)}, no arrangement {beyond}"
+        f" {text(certificate.objective)} (by {_HOLDS[certificate.proof]}): {verdict}",
     )
+    layouts = f" {found.found.layouts} other layouts," if found.found.layouts else ""
     paragraph(
         console,
-        f"Search: {found.found.clock.evaluations:,} arrangements stepped, {found.found.placements} placements;"
-        f" {_ENDS[found.found.ended]}",
+        f"Search: {found.found.clock.evaluations:,} arrangements stepped,{layouts} {found.found.placements}"
+        f" placements; {_ENDS[found.found.ended]}",
     )
+    paragraph(console, found.verification)
     heading(console, "Policies on this site (slowdown against a 1:1 network)")
     names = list(found.found.policies)
     slow = [found.found.policies[name].slowdown for name in names]
@@ -60,7 +69,7 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
         console,
         [
             Column(heading="policy", cells=names, left=True),
-            Column(heading="objective", cells=[f"{found.policy(name):.4f}" for name in names]),
+            Column(heading="objective", cells=[text(found.found.policies[name].score) for name in names]),
             Column(heading="mean", cells=[f"{float(one.mean()):.4f}" for one in slow]),
             Column(heading="worst", cells=[f"{float(one.max()):.4f}" for one in slow]),
             Column(heading="what", cells=[_WORDS[name] for name in names], left=True, drop=1),
