@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from time import process_time
 
 import numpy as np
 
@@ -158,6 +159,7 @@ class Layouts:
             top=KEPT,
             per_mesh=True,
             budget_s=self.left_s(),
+            clock=process_time,
         )
         best = Reference(seconds=found.layouts[0][1], bound_s=found.proof.bound_s)
         return Ranked(layouts=tuple(layout for layout, _ in found.layouts), reference=best)
@@ -180,6 +182,7 @@ class Layouts:
             top=KEPT,
             per_mesh=True,
             budget_s=self.left_s(),
+            clock=process_time,
         )
         return [layout for layout, _ in found.layouts]
 

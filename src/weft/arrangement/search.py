@@ -24,6 +24,8 @@ KEPT = 3
 """Placements with routes that are scheduled in time."""
 ALONE_SHARE = 0.4
 """Share of the budget for the policies that are compared."""
+PLACED_SHARE = 0.7
+"""Share of the budget after which layouts are looked at, where some are free."""
 ROUNDS = 4
 """How often every job may answer the others with another layout."""
 WORTHWHILE = 1e-5
@@ -89,7 +91,7 @@ class Search:
         ended, placements, verified = "complete", 1, None
         try:
             placements = self._search(clock, cuts, given, policies)
-            if any(job.cut != "keep" for job in site.jobs):
+            if self._free:
                 policies["kept"] = self._best
                 layouts.left_s = self._left(1.0)
                 placements += self._recut(layouts, cuts)
@@ -131,16 +133,21 @@ class Search:
             policies["routes"] = self._keep(clock, clock.timed(clock.plain(given, "planned")))
         policies["offsets"] = self._keep(clock, with_offsets(clock, hashed, self.seed, early))
         policies["priorities"] = self._keep(clock, with_order(clock, hashed, early))
-        return self._placed(clock, cuts, given, [policies["offsets"], policies["priorities"]])
+        late = self._until(PLACED_SHARE if self._free else 1.0)
+        return self._placed(clock, cuts, given, [policies["offsets"], policies["priorities"]], late)
 
-    def _placed(self, clock: Clock, cuts: Cuts, given: Hosts, others: list[Timed]) -> int:
+    @property
+    def _free(self) -> list[int]:
+        """Jobs that may have another layout."""
+        return [number for number, job in enumerate(self.site.jobs) if job.cut != "keep"]
+
+    def _placed(self, clock: Clock, cuts: Cuts, given: Hosts, others: list[Timed], late: Callable[[], bool]) -> int:
         """Try placements with each router, and the best of them and some others with offsets and classes."""
         routers: list[Router] = list(dict.fromkeys(("ecmp", *self.site.routers)))
         if self.site.routers == ("spray",):
             routers = ["spray", "ecmp"]
         places = Places.of(clock.site, cuts, clock.templates).candidates(given, self.seed)
         tried: list[Timed] = []
-        late = self._until(1.0)
         for hosts in places:
             for router in routers:
                 tried.append(self._keep(clock, clock.timed(clock.plain(hosts, router))))
@@ -160,17 +167,16 @@ class Search:
     def _recut(self, layouts: Layouts, cuts: Cuts) -> int:
         """Other layouts, a job at a time, each answering the others, until none is better; then hosts and times once
         more for the new ones.  Returns how many placements were tried."""
-        free = [number for number, job in enumerate(self.site.jobs) if job.cut != "keep"]
         late, placements = self._until(1.0), 0
         for _ in range(ROUNDS):
             before = self._clock
-            for job in free:
+            for job in self._free:
                 if self._done() or late():
                     return placements
                 self._other_layouts(layouts, job, late)
             if self._clock is before or late():
                 break
-            placements += self._placed(self._clock, cuts, self._best.choice.hosts, [self._best])
+            placements += self._placed(self._clock, cuts, self._best.choice.hosts, [self._best], late)
         return placements
 
     def _other_layouts(self, layouts: Layouts, job: int, late: Callable[[], bool]) -> None:
