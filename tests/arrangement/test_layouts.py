@@ -106,3 +106,20 @@ def test_a_job_that_fits_in_no_layout_says_so(site_of):
     site = site_of("a100-32", [{"model": "llama-3.1-70b", "accelerators": 8}])
     with pytest.raises(NothingFeasible, match="job-0 on 8 accelerators: none of"):
         Search(site, budget_s=20).run()
+
+
+def test_an_interrupt_among_the_layouts_keeps_the_best_so_far(site_of, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Layouts, "candidates", interrupted)
+    found = Search(drawn_site(site_of, 0), budget_s=120).run()
+    assert found.ended == "interrupted"
+    assert found.verified is None
+    assert found.best is found.policies["kept"]
+
+
+def test_a_budget_that_is_over_ends_the_search(site_of):
+    found = Search(drawn_site(site_of, 0), budget_s=0.01).run()
+    assert found.ended == "budget"
+    assert found.best.cost <= found.policies["hashed"].cost

@@ -118,6 +118,7 @@ class Arrangement(Result):
                     "name": job.name,
                     "model": job.model,
                     "layout_text": format_layout(job.layout),
+                    "first_layout_text": format_layout(self.found.first[number]),
                     "hosts": " ".join(self.site.host_names[host] for host in choice.hosts[number]),
                     "offset_s": choice.offset_s[number],
                     "class": self.classes()[number],

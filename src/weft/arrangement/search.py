@@ -18,6 +18,7 @@ from weft.arrangement.place import Places, as_given
 from weft.arrangement.schedule import DONE, with_offsets, with_order
 from weft.arrangement.site import Router, Site
 from weft.arrangement.verify import Verified, verify
+from weft.layout.spec import Layout
 
 POLICIES = ("hashed", "routes", "offsets", "priorities", "kept", "arrange")
 KEPT = 3
@@ -38,8 +39,8 @@ Progress = Callable[[float, float], object]
 class Found:
     """What a search found: the best, each policy on the given placement, the bounds, and how the search ended.
 
-    ``layouts`` counts the layouts that were tried beside the other jobs; ``clock`` has those of the best.
-    ``verified`` is None where an interrupt came first.
+    ``first`` are the layouts that jobs began with; ``layouts`` counts those that were tried beside the other jobs, and
+    ``clock`` has those of the best.  ``verified`` is None where an interrupt came first.
     """
 
     clock: Clock
@@ -48,6 +49,7 @@ class Found:
     policies: dict[str, Timed]
     certificate: Certificate
     placements: int
+    first: tuple[Layout, ...]
     layouts: int
     verified: Verified | None
     ended: str
@@ -108,6 +110,7 @@ class Search:
             policies={name: policies[name] for name in POLICIES if name in policies},
             certificate=certificate,
             placements=placements,
+            first=tuple(job.layout for job in site.jobs),
             layouts=self.tried,
             verified=verified,
             ended=ended,

@@ -96,9 +96,12 @@ def _print_jobs(found: Arrangement, console: Console) -> None:
             Column(heading="by", cells=[row["bound_by"] for row in rows], left=True, drop=2),
             Column(heading="offset", cells=[format_seconds(row["offset_s"]) for row in rows]),
             Column(heading="class", cells=[str(row["class"]) for row in rows]),
-            Column(heading="layout", cells=[row["layout_text"] for row in rows], left=True, drop=3),
         ],
     )
+    heading(console, "Layouts")
+    for row in rows:
+        before = "" if row["layout_text"] == row["first_layout_text"] else f" (began with {row['first_layout_text']})"
+        paragraph(console, f"{row['name']}: {row['layout_text']}{before}", indent=2, hang=2)
 
 
 def seats(found: Arrangement) -> list[dict[str, object]]:
