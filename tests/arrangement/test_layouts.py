@@ -123,3 +123,25 @@ def test_a_budget_that_is_over_ends_the_search(site_of):
     found = Search(drawn_site(site_of, 0), budget_s=0.01).run()
     assert found.ended == "budget"
     assert found.best.cost <= found.policies["hashed"].cost
+
+
+def test_a_slower_network_puts_layouts_that_send_less_first(site_of):
+    """Where jobs meet, what the job felt orders the candidates."""
+    hosts = [["host-0", "host-2"], ["host-1", "host-3"]]
+    free = {"fix": "pp=1,cp=1,micro_batch=2,recompute=none", "keep_layout": False, "layout": "dp=16,micro_batch=2"}
+    jobs = [{"batch": 32, "hosts": held} | free for held in hosts]
+    site = site_of("a100-32", jobs, radix=20, ratio=4.0)
+    layouts = Layouts(site, lambda: 120.0)
+    begun, references = layouts.begun()
+    clock = Clock(begun, tuple(layouts.template(job, job.layout) for job in begun.jobs), references)
+    now = clock.timed(clock.plain(tuple(job.hosts for job in begun.jobs)))
+    assert now.slowdown[0] > 1.01
+    alone = clock.timed(now.choice, [0])
+
+    def sent(first):
+        traffic = layouts.template(site.jobs[0], first).traffic
+        return 0.0 if traffic is None else traffic.bytes.sum()
+
+    assert layouts.pace(clock, now, 0) > layouts.pace(clock, alone, 0) >= 1.0
+    contended, calm = next(layouts.candidates(clock, now, 0)), layouts.ranked(site.jobs[0]).layouts[0]
+    assert sent(contended) <= sent(calm)

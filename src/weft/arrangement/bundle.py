@@ -80,7 +80,8 @@ class Arrangement(Result):
         verified = self.found.verified
         if verified is None:
             return "Not verified: interrupted"
-        said = [f"Verified: every flow of {verified.jobs} jobs, {verified.apart:.4%} apart"] if verified.jobs else []
+        which = "" if verified.jobs == len(self.site.jobs) else f" of {verified.jobs} of {len(self.site.jobs)} jobs"
+        said = [f"Verified: every flow{which}, {verified.apart:.4%} apart"] if verified.jobs else []
         return "; ".join([*said, *(f"not verified: {one}" for one in verified.left_out)])
 
     def assumptions(self) -> tuple[str, ...]:

@@ -104,14 +104,14 @@ class Layouts:
         form on a network as slow as the job found it; the last also orders them.
         """
         job = clock.site.jobs[number]
-        felt = self._planned(job, _slower(_own(job, self.site.cluster), self._pace(clock, now, number)))
+        felt = self._planned(job, _slower(_own(job, self.site.cluster), self.pace(clock, now, number)))
         found = [*self.ranked(job).layouts, *self._here(clock, now, number), *(one.layout for one in felt.layouts)]
         others = [one for one in dict.fromkeys(found) if one != job.layout]
         closed = Estimator(job.job, felt.cluster, felt.constants)
         seconds = [float(closed.evaluate(LayoutTable.of([one])).iteration_s[0]) for one in others]
         yield from (others[at] for at in np.argsort(seconds, kind="stable").tolist())
 
-    def _pace(self, clock: Clock, now: Timed, number: int) -> float:
+    def pace(self, clock: Clock, now: Timed, number: int) -> float:
         """Seconds per byte that a job found between hosts beside the others, over those alone on a 1:1 network."""
         one = clock.templates[number]
         if one.network_s <= 0:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.arrangement.clock import Choice, Clock, Repeated, repeated, together, window
+from weft.arrangement.clock import Choice, Clock, repeated, together, window
+from weft.arrangement.template import Template
 from weft.cluster.calibration import calibration
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Floats
@@ -51,17 +52,16 @@ def verify(clock: Clock, choice: Choice, found_s: Floats) -> Verified:
         return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
     if len(bursts) == len(clock.templates):
         return Verified(iteration_s=nothing, apart=0.0, left_out=(_burst(bursts),))
-    parts = [_whole(clock, choice, job) for job in range(len(clock.templates))]
-    flows = sum(len(one.bytes) for one, _ in parts)
+    wholes = [_whole(clock, choice, job) for job in range(len(clock.templates))]
+    flows = sum(one.flows * epochs for (one, _), epochs in zip(wholes, clock.epochs, strict=True))
     if flows > MOST_FLOWS:
         why = f"{flows:,} flows in the stepped iterations are more than {MOST_FLOWS:,}"
         return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
-    traffic = together(
-        [one.traffic(choice.offset_s[job], clock.weight(choice, job)) for job, (one, _) in enumerate(parts)]
-    )
-    known = joined([routes.of(one.message) for one, routes in parts])
+    parts = [repeated(one, epochs) for (one, _), epochs in zip(wholes, clock.epochs, strict=True)]
+    traffic = together([one.traffic(choice.offset_s[job], clock.weight(choice, job)) for job, one in enumerate(parts)])
+    known = joined([routes.of(one.message) for one, (_, routes) in zip(parts, wholes, strict=True)])
     result = run(clock.fabric.capacity_Bps, traffic, known)
-    seconds = window(result.phase_end_s, [one for one, _ in parts])
+    seconds = window(result.phase_end_s, parts)
     stepped = np.array([one.detail == "phases" for one in clock.templates])
     return Verified(
         iteration_s=np.where(stepped, seconds, np.nan),
@@ -74,11 +74,11 @@ def _burst(names: list[str]) -> str:
     return f"{', '.join(names)}: one burst of bytes an iteration, whose phases were not stepped"
 
 
-def _whole(clock: Clock, choice: Choice, job: int) -> tuple[Repeated, Routes]:
-    """Iterations of a job with all phases and flows, and the routes of its messages; its burst where it is one."""
+def _whole(clock: Clock, choice: Choice, job: int) -> tuple[Template, Routes]:
+    """The iteration of a job with all phases and flows, and the routes of its messages; its burst where it is one."""
     template, site = clock.templates[job], clock.site
     if template.detail == "burst":
-        return clock.repeats[job], clock.routes(choice.hosts, choice.router)[job]
+        return template, clock.routes(choice.hosts, choice.router)[job]
     wires = Wires(
         site.jobs[job].layout,
         site.cluster,
@@ -98,7 +98,7 @@ def _whole(clock: Clock, choice: Choice, job: int) -> tuple[Repeated, Routes]:
         bytes=full.traffic.bytes,
         message=full.message,
     )
-    return repeated(whole, clock.epochs[job]), known
+    return whole, known
 
 
 def _planned(clock: Clock, choice: Choice) -> FlowRoutes | None:
