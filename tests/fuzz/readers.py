@@ -628,7 +628,21 @@ def arrangement() -> Any:
         return weft.arrange(str(path), budget="1s")
 
 
-of_file("arrangement.site.read_site", "toml", words(SITE), file="given.toml")
+FREE = """[[jobs]]
+name = "two"
+model = "gpt2-124m"
+batch = 8
+hosts = ["host-0"]
+keep_layout = false
+fix = "tp=2"
+tokens = 1e9
+[objective]
+kind = "dollars_per_token"
+usd_per_accelerator_hour = 2.0
+[limits]
+spares = 0
+"""
+of_file("arrangement.site.read_site", "toml", words(SITE, SITE + FREE), file="given.toml")
 of_file("arrangement.bundle.read_bundle", "json", document(arrangement), file="given.json")
 of_file("arrangement.documents.plan_parts", "json", document(plan), 1, file="given.json")
 add(

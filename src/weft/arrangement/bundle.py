@@ -61,22 +61,32 @@ class Arrangement(Result):
 
     @property
     def objective(self) -> float:
-        """What it reaches."""
-        return self.found.clock.objective(self.best.slowdown)
+        """What it reaches: a slowdown, seconds, a share of the site's peak, or dollars per token."""
+        return self.found.clock.objective.shown(self.best.score)
 
     @property
     def bound(self) -> float:
-        """What no arrangement can undercut, within the model."""
-        return self.found.certificate.objective
+        """What no arrangement can better, within the model."""
+        return self.found.clock.objective.shown(self.found.certificate.objective)
 
     @property
     def gap(self) -> float:
-        """How far the objective is above its bound, as a share of the bound; 0 is optimal within the model."""
-        return self.found.certificate.gap(self.objective)
+        """How far the score is above its bound, as a share of the bound; 0 is optimal within the model."""
+        return self.found.certificate.gap(self.best.score)
 
     def policy(self, name: str) -> float:
         """What a policy reaches."""
-        return self.found.clock.objective(self.found.policies[name].slowdown)
+        return self.found.clock.objective.shown(self.found.policies[name].score)
+
+    @property
+    def verification(self) -> str:
+        """What stepping the winner flow by flow gave, in a sentence."""
+        verified = self.found.verified
+        if verified is None:
+            return "Not verified: interrupted"
+        which = "" if verified.jobs == len(self.site.jobs) else f" of {verified.jobs} of {len(self.site.jobs)} jobs"
+        said = [f"Verified: every flow{which}, {verified.apart:.4%} apart"] if verified.jobs else []
+        return "; ".join([*said, *(f"not verified: {one}" for one in verified.left_out)])
 
     def assumptions(self) -> tuple[str, ...]:
         """What the times rest on."""
@@ -88,6 +98,10 @@ class Arrangement(Result):
         ]
         if "burst" in details:
             said.append(f"jobs of more than {MOST_RANKS} ranks send all bytes of an iteration in one burst")
+        if any(job.cut != "keep" for job in self.site.jobs):
+            said.append("slowdowns of jobs whose layout was free are against their fastest layout alone")
+        if self.site.objective == "makespan":
+            said.append("a job that ends leaves its links to the others, whose times change with that alone")
         if max(self.best.choice.offset_s) > 0:
             said.append("jobs begin at their offsets and nothing holds them there but the others")
         return tuple(said)
@@ -106,12 +120,13 @@ class Arrangement(Result):
                     "name": job.name,
                     "model": job.model,
                     "layout_text": format_layout(job.layout),
+                    "first_layout_text": format_layout(self.found.first[number]),
                     "hosts": " ".join(self.site.host_names[host] for host in choice.hosts[number]),
                     "offset_s": choice.offset_s[number],
                     "class": self.classes()[number],
                     "iteration_s": float(self.best.iteration_s[number]),
                     "slowdown": float(self.best.slowdown[number]),
-                    "alone_s": clock.templates[number].alone_s,
+                    "alone_s": clock.references[number].seconds,
                     "bound_s": float(certificate.iteration_s[number]),
                     "bound_by": certificate.proofs[number],
                 }
@@ -138,6 +153,7 @@ class Arrangement(Result):
                 name: {"objective": self.policy(name), "slowdown": timed.slowdown.tolist()}
                 for name, timed in found.policies.items()
             },
+            "verified": self._verified(),
             "router": choice.router,
             "classes": self.site.classes,
             "jobs": jobs,
@@ -146,6 +162,14 @@ class Arrangement(Result):
             "fabric": json.loads(fabric_to_json(self.site.fabric)),
             "routes": None if planned is None else json.loads(routes_json.write(self.site.fabric, *planned)),
         }
+
+    def _verified(self) -> dict[str, Any] | None:
+        verified = self.found.verified
+        if verified is None:
+            return None
+        seconds = [None if np.isnan(one) else one for one in verified.iteration_s.tolist()]
+        apart = verified.apart if verified.jobs else None
+        return {"iteration_s": seconds, "apart": apart, "left_out": list(verified.left_out)}
 
     def _planned(self, flows: list[Any]) -> tuple[JobTraffic, Routes] | None:
         """Every flow with its path, as ``weft route export json`` writes them; None where switches choose."""
@@ -190,10 +214,11 @@ class Arrangement(Result):
         return text
 
     def _facts(self) -> Sequence[str]:
+        text = self.found.clock.objective.text
         return (
             f"{len(self.site.jobs)} jobs on {self.site.name}",
-            f"objective {self.objective:.4f}",
-            f"at least {self.bound:.4f}",
+            f"objective {text(self.best.score)}",
+            f"bound {text(self.found.certificate.objective)}",
             f"gap {self.gap:.2%}",
         )
 

@@ -2,10 +2,10 @@
 
 For each job the largest of these bounds holds, whatever else is chosen:
 
-- alone: what it takes alone on a 1:1 network;
-- cuts: bytes that must cross a cut, over the cut's capacity;
+- alone: what it takes alone on a 1:1 network, with the layout that it keeps or, where it may have any, with none;
+- cuts: bytes that must cross a cut, over the cut's capacity (jobs that keep their layouts);
 - phases: its phases in their order, each no faster than its bytes cross cuts, and those that are under way together
-  sharing these (jobs that stay).
+  sharing these (jobs that also stay).
 
 Jobs that share a cut share its time: what all of them send over it, at their paces, is at most its capacity.  The
 least objective under that is a convex program; a linear one over tangents bounds it from below.
@@ -22,6 +22,7 @@ import numpy as np
 
 from weft.arrangement.clock import Clock, Hosts
 from weft.arrangement.cuts import Cuts, least_cut
+from weft.arrangement.objective import RATES, Objective
 from weft.arrangement.template import Template
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, Traffic
@@ -34,7 +35,8 @@ MOST_HOSTS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Certificate:
-    """Least seconds of each job's iteration with what proves them, and the least objective with what proves it."""
+    """Least seconds of each job's iteration with what proves them, and the least score of the objective with what
+    proves it."""
 
     iteration_s: Floats
     proofs: tuple[str, ...]
@@ -42,7 +44,7 @@ class Certificate:
     proof: str
 
     def gap(self, reached: float) -> float:
-        """How far an objective is above the bound, as a share of the bound; below a millionth it is none."""
+        """How far a score is above the bound, as a share of the bound; below a millionth it is none."""
         share = reached / self.objective - 1.0
         return share if share > 1e-6 else 0.0
 
@@ -52,21 +54,21 @@ def certify(clock: Clock, cuts: Cuts, given: Hosts) -> Certificate:
     site = clock.site
     between = [one.between_hosts(site.domain_size) for one in clock.templates]
     must = np.stack([_must_cross(clock, cuts, given, job, between[job]) for job in range(len(between))])
-    alone = np.array([one.alone_s for one in clock.templates])
     least, proofs = [], []
     for job, one in enumerate(clock.templates):
-        bounds = {"alone": one.alone_s}
-        if len(cuts.all_Bps):
+        bounds = {"alone": clock.references[job].bound_s}
+        fixed = site.jobs[job].cut == "keep"
+        if len(cuts.all_Bps) and fixed:
             bounds["cuts"] = max(float((must[job] / cuts.all_Bps).max()), _overflow(clock, cuts, job, between[job]))
-        if site.jobs[job].may == "stay" and len(cuts.all_Bps):
+        if site.jobs[job].may == "stay" and len(cuts.all_Bps) and fixed:
             bounds["phases"] = _in_phases(one, cuts, clock.accelerators(given[job], job), clock)
         best = max(bounds.values())
         name = next(name for name, value in bounds.items() if value >= best * (1 - 1e-9))
         least.append(bounds[name])
         proofs.append(name)
     seconds = np.array(least)
-    lone = clock.objective(seconds / alone)
-    shared = _time_sharing(clock, cuts, must, seconds, alone)
+    lone = clock.objective.score(seconds)
+    shared = _time_sharing(clock.objective, cuts, must, seconds)
     if shared > lone * (1 + 1e-9):
         return Certificate(iteration_s=seconds, proofs=tuple(proofs), objective=shared, proof="time-sharing")
     strongest = "phases" if "phases" in proofs else "cuts" if "cuts" in proofs else "alone"
@@ -75,8 +77,10 @@ def certify(clock: Clock, cuts: Cuts, given: Hosts) -> Certificate:
 
 def _must_cross(clock: Clock, cuts: Cuts, given: Hosts, job: int, between: Floats) -> Floats:
     """Bytes of a job that cross each cut in every arrangement: exactly where it stays, the least of any order of
-    its hosts where these stay, none known where it may move."""
+    its hosts where these stay, none known where it may move or have another layout."""
     may = clock.site.jobs[job].may
+    if clock.site.jobs[job].cut != "keep":
+        return np.zeros(len(cuts.all_Bps))
     if may == "stay":
         return cuts.crossing(between, given[job])
     found = np.zeros(len(cuts.all_Bps))
@@ -187,40 +191,77 @@ def one_after_another(begin: Floats, work: Floats, tail: Floats) -> float:
     return best
 
 
-def _time_sharing(clock: Clock, cuts: Cuts, must: Floats, least_s: Floats, alone_s: Floats) -> float:
-    """The least objective when cuts are shared in time; 0 where no cut is too busy for all jobs at their bounds."""
+def _time_sharing(objective: Objective, cuts: Cuts, must: Floats, least_s: Floats) -> float:
+    """The least score when cuts are shared in time; 0 where no cut is too busy for all jobs at their bounds."""
     if not len(cuts.all_Bps):
         return 0.0
+    if objective.kind == "makespan":
+        # All bytes of all iterations cross before the last job ends.
+        return float((objective.worth @ must / cuts.all_Bps).max()) / objective.scale
     share = must / least_s[:, None] / cuts.all_Bps[None, :]
-    busy = np.flatnonzero(share.sum(axis=0) > 1.0)
-    if not len(busy):
+    busy = share[:, share.sum(axis=0) > 1.0]
+    if not busy.shape[1]:
         return 0.0
-    highspy: Any = import_module("highspy")
+    if objective.kind in RATES:
+        return _most_done(objective, busy, least_s)
+    return _least_slow(objective, busy, least_s / objective.against_s)
+
+
+def _program(highspy: Any) -> Any:
     model = highspy.Highs()
     model.setOptionValue("output_flag", False)
     model.setOptionValue("threads", 1)
-    jobs, inf = len(least_s), highspy.kHighsInf
-    worst = clock.site.objective == "worst"
-    least = least_s / alone_s
+    return model
+
+
+def _paced(model: Any, busy: Floats, inf: float) -> None:
+    """The rows that let no cut be busy all the time and more; the first columns are paces (1: at the bound)."""
+    for share in busy.T:
+        mine = np.flatnonzero(share > 0).astype(np.int32)
+        model.addRow(-inf, 1.0, len(mine), mine, share[mine])
+
+
+def _solved(model: Any, highspy: Any) -> float:
+    """The least value; 0 where there is none."""
+    model.run()
+    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return 0.0
+    return float(model.getInfo().objective_function_value)
+
+
+def _most_done(objective: Objective, busy: Floats, least_s: Floats) -> float:
+    """The least score where counts what all jobs do in a second: linear in their paces."""
+    highspy: Any = import_module("highspy")
+    model = _program(highspy)
+    at_most = objective.worth / least_s
+    for job, most in enumerate((at_most / at_most.sum()).tolist()):
+        model.addVar(0.0, 1.0)
+        model.changeColCost(job, -most)
+    _paced(model, busy, highspy.kHighsInf)
+    done = -_solved(model, highspy)
+    return objective.score(least_s) / done if done > 0 else 0.0
+
+
+def _least_slow(objective: Objective, busy: Floats, least: Floats) -> float:
+    """The least (mean or worst) slowdown of jobs whose slowdowns at their bounds are given."""
+    highspy: Any = import_module("highspy")
+    model = _program(highspy)
+    jobs, inf = len(least), highspy.kHighsInf
+    worst = objective.kind == "worst"
     # Pace p of each job (1: at its bound), its slowdown s >= least / p by tangents, and the worst slowdown.
     for _ in range(jobs):
         model.addVar(0.0, 1.0)
     for job in range(jobs):
         model.addVar(float(least[job]), inf)
-        model.changeColCost(jobs + job, 0.0 if worst else float(clock.weights[job]))
+        model.changeColCost(jobs + job, 0.0 if worst else float(objective.weights[job]))
     model.addVar(0.0, inf)
     model.changeColCost(2 * jobs, 1.0 if worst else 0.0)
-    for cut in busy.tolist():
-        mine = np.flatnonzero(share[:, cut] > 0).astype(np.int32)
-        model.addRow(-inf, 1.0, len(mine), mine, share[mine, cut])
-    lowest = 1.0 / float(share.sum(axis=0).max()) / 4
+    _paced(model, busy, inf)
+    lowest = 1.0 / float(busy.sum(axis=0).max()) / 4
     for job in range(jobs):
         for point in np.geomspace(lowest, 1.0, TANGENTS).tolist():
             columns = np.array([job, jobs + job], dtype=np.int32)
             slope = float(least[job]) / point**2
             model.addRow(2 * float(least[job]) / point, inf, 2, columns, np.array([slope, 1.0]))
         model.addRow(0.0, inf, 2, np.array([2 * jobs, jobs + job], dtype=np.int32), np.array([1.0, -1.0]))
-    model.run()
-    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return 0.0
-    return float(model.getInfo().objective_function_value)
+    return _solved(model, highspy)

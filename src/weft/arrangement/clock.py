@@ -7,16 +7,19 @@ Times are those of the flow-level engine: max-min fair sharing, weighted by traf
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from weft.arrangement.objective import Objective
 from weft.arrangement.site import Router, Site
 from weft.arrangement.template import Template, merged_traffic
 from weft.cluster.calibration import calibration
 from weft.fabric.paths import Mode, Paths, spans
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic, joined
+from weft.layout.spec import Layout
 from weft.routing.plan import route
 from weft.routing.traffic import JobTraffic
 from weft.simulation.flows.engine import run
@@ -29,10 +32,6 @@ MOST_EPOCHS = 240
 """Iterations of any job."""
 CLASS_WEIGHT = 64.0
 """Weight of a traffic class over that of the next lower one."""
-TIE = 1e-6
-"""Weight of the mean where the worst counts."""
-OVER = 10.0
-"""What exceeding a limit costs."""
 Hosts = tuple[tuple[int, ...], ...]
 """Hosts of each job, in rank order."""
 
@@ -50,14 +49,24 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timed:
-    """What a choice comes to: steady seconds of an iteration of each job, over those alone on a 1:1 network, and
-    the objective."""
+    """What a choice comes to: steady seconds of an iteration of each job, over those alone on a 1:1 network, the
+    score of the objective, and what is minimised, which is the score where limits are kept."""
 
     choice: Choice
     iteration_s: Floats
     slowdown: Floats
+    score: float
     cost: float
     link_bytes: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Seconds of a job's iteration alone on a 1:1 network, of its fastest known layout where it may have any, and
+    what no layout that it may have can undercut."""
+
+    seconds: float
+    bound_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -70,14 +79,17 @@ class Clock:
 
     site: Site
     templates: tuple[Template, ...]
+    references: tuple[Reference, ...] = ()
+    """What slowdowns are measured against; the templates' own by default."""
     given: FlowRoutes | None = None
     """Routes to take where "planned" is chosen; those of ``weft.routing.plan.route`` by default."""
     fabric: Fabric = field(init=False)
     paths: Paths = field(init=False)
     members: Ints = field(init=False)
+    objective: Objective = field(init=False)
     epochs: tuple[int, ...] = field(init=False)
     repeats: list[Repeated] = field(init=False)
-    evaluations: int = 0
+    _count: list[int] = field(default_factory=lambda: [0])
     _routes: dict[tuple[Hosts, Router], list[Routes]] = field(default_factory=dict)
     _known: dict[tuple[Choice, tuple[int, ...]], Timed] = field(default_factory=dict)
 
@@ -85,6 +97,13 @@ class Clock:
         self.fabric = reached(self.site.fabric, calibration(self.site.cluster.accelerator.name))
         self.paths = Paths(self.fabric)
         self.members = self.site.members
+        self.references = self.references or tuple(
+            Reference(seconds=one.alone_s, bound_s=one.alone_s) for one in self.templates
+        )
+        self.objective = Objective.of(self.site, np.array([one.seconds for one in self.references]))
+        self._repeat()
+
+    def _repeat(self) -> None:
         longest = max(one.alone_s for one in self.templates)
         self.epochs = tuple(
             min(MOST_EPOCHS, max(EPOCHS, int(np.ceil(EPOCHS * longest / one.alone_s)))) for one in self.templates
@@ -92,20 +111,19 @@ class Clock:
         self.repeats = [repeated(one, count) for one, count in zip(self.templates, self.epochs, strict=True)]
 
     @property
-    def weights(self) -> Floats:
-        """Weights of the jobs, which add up to 1."""
-        given = np.array([job.weight for job in self.site.jobs])
-        return np.asarray(given / given.sum())
+    def evaluations(self) -> int:
+        """Arrangements that were stepped, by this clock and those of the same site with other layouts."""
+        return self._count[0]
 
-    def cost(self, slowdown: Floats) -> float:
-        """What is minimised: the objective, and ``OVER`` times what the worst job takes beyond the limit."""
-        limit = np.inf if self.site.max_slowdown is None else self.site.max_slowdown
-        return self.objective(slowdown) + OVER * max(0.0, float(slowdown.max()) - limit)
-
-    def objective(self, slowdown: Floats) -> float:
-        """Weighted mean of slowdowns, or the worst (with the mean breaking ties)."""
-        mean = float(slowdown @ self.weights)
-        return mean if self.site.objective == "slowdown" else float(slowdown.max()) + TIE * mean
+    def recut(self, job: int, layout: Layout, its: Template) -> Clock:
+        """The clock of the same site with another layout of a job."""
+        other = copy(self)
+        changed = replace(self.site.jobs[job], layout=layout)
+        other.site = replace(self.site, jobs=(*self.site.jobs[:job], changed, *self.site.jobs[job + 1 :]))
+        other.templates = (*self.templates[:job], its, *self.templates[job + 1 :])
+        other._routes, other._known = {}, {}
+        other._repeat()
+        return other
 
     def plain(self, hosts: Hosts, router: Router = "ecmp") -> Choice:
         """A choice without offsets and classes."""
@@ -123,12 +141,33 @@ class Clock:
         return self._routes[hosts, router]
 
     def timed(self, choice: Choice, jobs: Sequence[int] | None = None) -> Timed:
-        """What a choice comes to, with all jobs or some of them (the others keep the slowdown 1)."""
+        """What a choice comes to, with all jobs or some of them (the others take what they take alone)."""
         chosen = tuple(range(len(self.templates))) if jobs is None else tuple(jobs)
         key = (choice, chosen)
         if key not in self._known:
             self._known[key] = self._stepped(choice, chosen)
         return self._known[key]
+
+    def lives(self, choice: Choice, first: Floats) -> Floats:
+        """Seconds of an iteration of each job on average, until each has done all: jobs that end make room.
+
+        Args:
+            first: seconds of an iteration of each while all run.
+        """
+        left = np.array([float(job.iterations or 1) for job in self.site.jobs])
+        total, ends, now = left.copy(), np.zeros(len(left)), np.zeros(len(left))
+        running, seconds = list(range(len(left))), first
+        while True:
+            until = left[running] * seconds[running]
+            soonest = float(until.min())
+            ended = [job for job, one in zip(running, until.tolist(), strict=True) if one <= soonest * (1 + 1e-12)]
+            now[running] += soonest
+            left[running] -= soonest / seconds[running]
+            ends[ended] = now[ended]
+            running = [job for job in running if job not in ended]
+            if not running:
+                return np.asarray((ends + np.array(choice.offset_s)) / total)
+            seconds = self.timed(choice, running).iteration_s
 
     def alone(self, hosts: Hosts, router: Router, job: int, *, sample: bool = False) -> tuple[float, object]:
         """Seconds of one iteration of a job alone on its hosts, and the rates of its links where they are asked
@@ -140,7 +179,7 @@ class Clock:
 
     def _routed(self, hosts: Hosts, router: Router) -> list[Routes]:
         at = [self.accelerators(held, job) for job, held in enumerate(hosts)]
-        planned = (self.given or self._planned(at)) if router == "planned" else None
+        planned = self.planned(hosts) if router == "planned" else None
         mode: Mode = "spray" if router == "spray" else "ecmp"
         found = []
         for one, where in zip(self.templates, at, strict=True):
@@ -157,8 +196,11 @@ class Clock:
             found.append(routes.without_latency())
         return found
 
-    def _planned(self, at: list[Ints]) -> FlowRoutes | None:
-        """Routes for the exact traffic of all jobs; None where nothing leaves hosts."""
+    def planned(self, hosts: Hosts) -> FlowRoutes | None:
+        """Routes for the exact traffic of all jobs, or those that were given; None where nothing leaves hosts."""
+        if self.given is not None:
+            return self.given
+        at = [self.accelerators(held, job) for job, held in enumerate(hosts)]
         parts = [
             (one.traffic, where) for one, where in zip(self.templates, at, strict=True) if one.traffic is not None
         ]
@@ -170,7 +212,7 @@ class Clock:
     def flows(self, hosts: Hosts, router: Router) -> list[tuple[JobTraffic, Routes] | None]:
         """The flows between hosts of each job by accelerator, and their routes; None where nothing leaves."""
         at = [self.accelerators(held, job) for job, held in enumerate(hosts)]
-        planned = (self.given or self._planned(at)) if router == "planned" else None
+        planned = self.planned(hosts) if router == "planned" else None
         found: list[tuple[JobTraffic, Routes] | None] = []
         for one, where in zip(self.templates, at, strict=True):
             if one.traffic is None:
@@ -185,6 +227,11 @@ class Clock:
             found.append((traffic, routes))
         return found
 
+    def weight(self, choice: Choice, job: int) -> float:
+        """Weight of a job's flows, by its class."""
+        place = min(choice.order[job], self.site.classes - 1)
+        return float(CLASS_WEIGHT ** (self.site.classes - 1 - place if max(choice.order) else 0))
+
     def carried(self, hosts: Hosts, router: Router, job: int) -> Floats:
         """Bytes of one iteration of a job on every link."""
         one = self.templates[job]
@@ -197,30 +244,35 @@ class Clock:
         routes = self.routes(choice.hosts, choice.router)
         parts, known = [], []
         for job in jobs:
-            place = min(choice.order[job], self.site.classes - 1)
-            weight = CLASS_WEIGHT ** (self.site.classes - 1 - place if max(choice.order) else 0)
-            parts.append(self.repeats[job].traffic(choice.offset_s[job], weight))
+            parts.append(self.repeats[job].traffic(choice.offset_s[job], self.weight(choice, job)))
             known.append(routes[job].of(self.repeats[job].message))
         return together(parts), joined(known)
 
     def _stepped(self, choice: Choice, jobs: tuple[int, ...]) -> Timed:
-        self.evaluations += 1
+        self._count[0] += 1
         result = run(self.fabric.capacity_Bps, *self.together(choice, jobs))
         iteration = np.array([one.alone_s for one in self.templates])
-        first = np.cumsum([0] + [len(self.repeats[job].phases) for job in jobs])
-        ends = [result.phase_end_s[at + self.repeats[job].ends] for at, job in zip(first.tolist(), jobs, strict=False)]
-        # Once the first job has done all its iterations, the others have less beside them: that time does not count.
-        until = min(float(one[-1]) for one in ends)
-        for job, one in zip(jobs, ends, strict=True):
-            iteration[job] = steady(one, until)
-        slowdown = iteration / np.array([one.alone_s for one in self.templates])
+        whole = len(jobs) == len(self.templates)
+        iteration[list(jobs)] = window(result.phase_end_s, [self.repeats[job] for job in jobs])
+        slowdown = iteration / self.objective.against_s
+        mean = self.lives(choice, iteration) if whole and self.objective.kind == "makespan" else iteration
         return Timed(
             choice=choice,
             iteration_s=iteration,
             slowdown=slowdown,
-            cost=self.cost(slowdown),
+            score=self.objective.score(mean),
+            cost=self.objective.cost(mean, slowdown),
             link_bytes=result.link_bytes,
         )
+
+
+def window(phase_end_s: Floats, jobs: Sequence[Repeated]) -> Floats:
+    """Steady seconds of an iteration of each of some jobs that ran together, of the ends of all their phases."""
+    first = np.cumsum([0] + [len(one.phases) for one in jobs])
+    ends = [phase_end_s[at + one.ends] for at, one in zip(first.tolist(), jobs, strict=False)]
+    # Once the first job has done all its iterations, the others have less beside them: that time does not count.
+    until = min(float(one[-1]) for one in ends)
+    return np.array([steady(one, until) for one in ends])
 
 
 def steady(ends: Floats, until: float) -> float:

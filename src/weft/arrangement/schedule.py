@@ -263,7 +263,7 @@ class _Branches:
     def __init__(self, clock: Clock, now: Timed, stop: Stop) -> None:
         self.clock, self.now, self.best, self.stop = clock, now, now, stop
         jobs = range(len(clock.templates))
-        self.alone = np.array([clock.timed(now.choice, [job]).slowdown[job] for job in jobs])
+        self.alone_s = np.array([clock.timed(now.choice, [job]).iteration_s[job] for job in jobs])
         self._below([], np.argsort(crux_order(intensities(clock, now.choice)[0])).tolist())
 
     def _below(self, head: list[int], rest: list[int]) -> None:
@@ -282,13 +282,14 @@ class _Branches:
                 self._below(first, others)
 
     def _bound(self, head: list[int]) -> float:
-        order = [len(head)] * len(self.alone)
+        order = [len(head)] * len(self.alone_s)
         for place, job in enumerate(head):
             order[job] = place
-        slow = self.alone.copy()
-        if len(head) > 1:
-            slow[head] = self.clock.timed(replace(self.now.choice, order=tuple(order)), head).slowdown[head]
-        return self.clock.cost(slow) * (1 - SLACK)
+        least_s, objective = self.alone_s.copy(), self.clock.objective
+        # Until the last job ends others do, so that those at the head may have more room than among themselves.
+        if len(head) > 1 and objective.kind != "makespan":
+            least_s[head] = self.clock.timed(replace(self.now.choice, order=tuple(order)), head).iteration_s[head]
+        return objective.cost(least_s, least_s / objective.against_s) * (1 - SLACK)
 
 
 def _cost(one: Timed) -> float:

@@ -1,4 +1,4 @@
-"""The search for an arrangement: placements, routes, offsets and classes, in this order, improvements only.
+"""The search for an arrangement: placements, routes, offsets, classes and layouts, in this order, improvements only.
 
 The steps are fixed and drawn from one seed, so the same site gives the same arrangement.  A budget of processor
 seconds only cuts them short, and the result says so.
@@ -8,28 +8,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from weft.arrangement.certificate import Certificate, certify
 from weft.arrangement.clock import Choice, Clock, Hosts, Timed
 from weft.arrangement.cuts import Cuts, cuts_of
+from weft.arrangement.layouts import Layouts
 from weft.arrangement.place import Places, as_given
 from weft.arrangement.schedule import DONE, with_offsets, with_order
 from weft.arrangement.site import Router, Site
-from weft.arrangement.template import template
+from weft.arrangement.verify import Verified, verify
+from weft.layout.spec import Layout
 
-POLICIES = ("hashed", "routes", "offsets", "priorities", "arrange")
+POLICIES = ("hashed", "routes", "offsets", "priorities", "kept", "arrange")
 KEPT = 3
 """Placements with routes that are scheduled in time."""
 ALONE_SHARE = 0.4
 """Share of the budget for the policies that are compared."""
+PLACED_SHARE = 0.7
+"""Share of the budget after which layouts are looked at, where some are free."""
+ROUNDS = 4
+"""How often every job may answer the others with another layout."""
+WORTHWHILE = 1e-5
+"""A score that is less by no more than this is not worth another layout."""
 Progress = Callable[[float, float], object]
 """Told the incumbent's objective and the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Found:
-    """What a search found: the best, each policy on the given placement, the bounds, and how the search ended."""
+    """What a search found: the best, each policy on the given placement, the bounds, and how the search ended.
+
+    ``first`` are the layouts that jobs began with; ``layouts`` counts those that were tried beside the other jobs, and
+    ``clock`` has those of the best.  ``verified`` is None where an interrupt came first.
+    """
 
     clock: Clock
     cuts: Cuts
@@ -37,6 +49,9 @@ class Found:
     policies: dict[str, Timed]
     certificate: Certificate
     placements: int
+    first: tuple[Layout, ...]
+    layouts: int
+    verified: Verified | None
     ended: str
 
     @property
@@ -55,48 +70,62 @@ class Search:
     progress: Progress | None = None
     began_s: float = field(default_factory=time.process_time)
     best: Timed | None = None
+    clock: Clock | None = None
     bound: float = 1.0
     cut_short: bool = False
+    tried: int = 0
 
     def run(self) -> Found:
         """Search.  An interrupt ends it with the best so far.
 
         Raises:
             BadInput: a job that cannot run, or flows without a path.
+            NothingFeasible: no layout of a job fits.
         """
-        known = {}
-        templates = []
-        for job in self.site.jobs:
-            key = (job.job, job.layout)
-            if key not in known:
-                known[key] = template(job, self.site.cluster)
-            traffic = known[key].traffic
-            named = None if traffic is None else replace(traffic, jobs=(job.name,))
-            templates.append(replace(known[key], name=job.name, traffic=named))
-        clock = Clock(self.site, tuple(templates))
+        layouts = Layouts(self.site, self._left(ALONE_SHARE))
+        site, references = layouts.begun()
+        clock = self.clock = Clock(site, tuple(layouts.template(job, job.layout) for job in site.jobs), references)
         cuts = cuts_of(clock.fabric)
-        given = as_given(self.site)
+        given = as_given(site)
         certificate = certify(clock, cuts, given)
         self.bound = certificate.objective
-        policies = {"hashed": self._keep(clock.timed(clock.plain(given)))}
-        ended, placements = "complete", 1
+        policies = {"hashed": self._keep(clock, clock.timed(clock.plain(given)))}
+        ended, placements, verified = "complete", 1, None
         try:
             placements = self._search(clock, cuts, given, policies)
+            if self._free:
+                policies["kept"] = self._best
+                layouts.left_s = self._left(1.0)
+                placements += self._recut(layouts, cuts)
+            verified = verify(self._clock, self._best.choice, self._best.iteration_s)
         except KeyboardInterrupt:
             ended = "interrupted"
         if ended == "complete" and self.cut_short:
             ended = "budget"
-        assert self.best is not None
-        policies["arrange"] = self.best
+        policies["arrange"] = self._best
         return Found(
-            clock=clock,
+            clock=self._clock,
             cuts=cuts,
             given=given,
             policies={name: policies[name] for name in POLICIES if name in policies},
             certificate=certificate,
             placements=placements,
+            first=tuple(job.layout for job in site.jobs),
+            layouts=self.tried,
+            verified=verified,
             ended=ended,
         )
+
+    @property
+    def _best(self) -> Timed:
+        assert self.best is not None
+        return self.best
+
+    @property
+    def _clock(self) -> Clock:
+        """The clock of the incumbent's layouts."""
+        assert self.clock is not None
+        return self.clock
 
     def _search(self, clock: Clock, cuts: Cuts, given: Hosts, policies: dict[str, Timed]) -> int:
         """Fill in the policies and improve the incumbent; returns how many placements were tried."""
@@ -104,41 +133,78 @@ class Search:
         early = self._until(ALONE_SHARE)
         policies["routes"] = hashed
         if "planned" in self.site.routers:
-            policies["routes"] = self._keep(clock.timed(clock.plain(given, "planned")))
-        policies["offsets"] = self._keep(with_offsets(clock, hashed, self.seed, early))
-        policies["priorities"] = self._keep(with_order(clock, hashed, early))
+            policies["routes"] = self._keep(clock, clock.timed(clock.plain(given, "planned")))
+        policies["offsets"] = self._keep(clock, with_offsets(clock, hashed, self.seed, early))
+        policies["priorities"] = self._keep(clock, with_order(clock, hashed, early))
+        late = self._until(PLACED_SHARE if self._free else 1.0)
+        return self._placed(clock, cuts, given, [policies["offsets"], policies["priorities"]], late)
+
+    @property
+    def _free(self) -> list[int]:
+        """Jobs that may have another layout."""
+        return [number for number, job in enumerate(self.site.jobs) if job.cut != "keep"]
+
+    def _placed(self, clock: Clock, cuts: Cuts, given: Hosts, others: list[Timed], late: Callable[[], bool]) -> int:
+        """Try placements with each router, and the best of them and some others with offsets and classes."""
         routers: list[Router] = list(dict.fromkeys(("ecmp", *self.site.routers)))
         if self.site.routers == ("spray",):
             routers = ["spray", "ecmp"]
-        places = Places.of(self.site, cuts, clock.templates).candidates(given, self.seed)
+        places = Places.of(clock.site, cuts, clock.templates).candidates(given, self.seed)
         tried: list[Timed] = []
-        late = self._until(1.0)
         for hosts in places:
             for router in routers:
-                tried.append(self._keep(clock.timed(clock.plain(hosts, router))))
+                tried.append(self._keep(clock, clock.timed(clock.plain(hosts, router))))
                 if late():
                     return len(places)
         starts = sorted(tried, key=lambda one: one.cost)[:KEPT]
-        for start in [*starts, policies["offsets"], policies["priorities"]]:
+        for start in [*starts, *others]:
             if self._done() or late():
                 break
-            shifted = self._keep(with_offsets(clock, start, self.seed, late))
+            shifted = self._keep(clock, with_offsets(clock, start, self.seed, late))
             for one in (shifted, start):
-                ordered = self._keep(with_order(clock, one, late))
+                ordered = self._keep(clock, with_order(clock, one, late))
                 if ordered.cost < one.cost:
-                    self._keep(with_offsets(clock, ordered, self.seed + 1, late))
+                    self._keep(clock, with_offsets(clock, ordered, self.seed + 1, late))
         return len(places)
 
-    def _keep(self, one: Timed) -> Timed:
+    def _recut(self, layouts: Layouts, cuts: Cuts) -> int:
+        """Other layouts, a job at a time, each answering the others, until none is better; then hosts and times once
+        more for the new ones.  Returns how many placements were tried."""
+        late, placements = self._until(1.0), 0
+        for _ in range(ROUNDS):
+            before = self._clock
+            for job in self._free:
+                if self._done() or late():
+                    return placements
+                self._other_layouts(layouts, job, late)
+            if self._clock is before or late():
+                break
+            placements += self._placed(self._clock, cuts, self._best.choice.hosts, [self._best], late)
+        return placements
+
+    def _other_layouts(self, layouts: Layouts, job: int, late: Callable[[], bool]) -> None:
+        """Other layouts of a job where it is, with the incumbent's routes and times."""
+        clock, now = self._clock, self._best
+        for layout in layouts.candidates(clock, now, job):
+            if late():
+                return
+            other = clock.recut(job, layout, layouts.template(clock.site.jobs[job], layout))
+            self.tried += 1
+            self._keep(other, other.timed(now.choice))
+
+    def _keep(self, clock: Clock, one: Timed) -> Timed:
         """Take a choice for the incumbent where it is better."""
-        if self.best is None or one.cost < self.best.cost - 1e-12:
-            self.best = one
+        if self.best is None or one.cost < self.best.cost - (1e-12 if clock is self.clock else WORTHWHILE):
+            self.best, self.clock = one, clock
             if self.progress is not None:
-                self.progress(one.cost, self.bound)
+                self.progress(clock.objective.shown(one.score), clock.objective.shown(self.bound))
         return one
 
     def _done(self) -> bool:
         return self.best is not None and self.best.cost <= self.bound * (1 + DONE)
+
+    def _left(self, share: float) -> Callable[[], float]:
+        return lambda: max(0.0, share * self.budget_s - (time.process_time() - self.began_s))
 
     def _until(self, share: float) -> Callable[[], bool]:
         def stop() -> bool:

@@ -6,6 +6,7 @@ what does not fit together is refused with the place and what to change.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -27,12 +28,14 @@ from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import parse_layout
 from weft.model import Job, RecipeChanges, resolve_job
+from weft.search.space import SPACES, STANDARD, Space
 
 SCHEMA = "weft.site/1"
 MAX_FILE_BYTES = 4_000_000
 Router = Literal["ecmp", "planned", "spray"]
 May = Literal["move", "reorder", "stay"]
-Objective = Literal["slowdown", "worst"]
+Cut = Literal["keep", "change", "choose"]
+Goal = Literal["slowdown", "worst", "makespan", "utilization", "dollars_per_token"]
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -57,19 +60,25 @@ class _Job(_Strict):
     layout: _Name | None = None
     plan: _Name | None = None
     rank: int = Field(1, ge=1)
+    keep_layout: bool | None = None
+    fix: _Name | None = None
     batch: int | None = Field(None, ge=1, le=10**9)
     accelerators: int | None = Field(None, ge=1, le=10**7)
     hosts: list[_Name] | None = Field(None, min_length=1)
     may: May | None = None
     weight: float = Field(1.0, gt=0.0, le=1e9)
+    iterations: int | None = Field(None, ge=1, le=10**12)
+    tokens: float | None = Field(None, ge=1.0, le=1e18)
 
 
 class _Goal(_Strict):
-    kind: Objective = "slowdown"
+    kind: Goal = "slowdown"
+    usd_per_accelerator_hour: float | None = Field(None, gt=0.0, le=1e6)
 
 
 class _Limits(_Strict):
     max_slowdown: float | None = Field(None, ge=1.0, le=1e6)
+    spares: int = Field(0, ge=0, le=10**6)
 
 
 class _SiteFields(_Strict):
@@ -91,7 +100,9 @@ class SiteJob:
     """A job of a site.
 
     ``hosts`` are the domains that it holds, in rank order; empty where it may have any.  ``may`` says what is
-    free: "move" (hosts and their order), "reorder" (the order of its hosts), "stay" (neither).
+    free: "move" (hosts and their order), "reorder" (the order of its hosts), "stay" (neither).  ``cut`` says whether
+    its layout is kept, may be changed, or is to be chosen: ``layout`` is data parallelism alone until it is.  Layouts
+    come from ``space``.  ``iterations`` are those that it has to do; None where nobody said.
     """
 
     name: str
@@ -102,6 +113,9 @@ class SiteJob:
     hosts: tuple[int, ...]
     may: May
     weight: float
+    cut: Cut = "keep"
+    space: Space = STANDARD
+    iterations: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,7 +123,8 @@ class Site:
     """A fabric with its hosts, and jobs.
 
     Host ``h`` is scale-up domain ``h`` of the fabric; ``host_names[h]`` is its name, ``usable[h]`` whether jobs
-    may be put there.
+    may be put there; ``spares`` of those stay free.  ``usd_per_hour`` is the price of an accelerator, 0 where nobody
+    said.
     """
 
     name: str
@@ -121,8 +136,10 @@ class Site:
     routers: tuple[Router, ...]
     classes: int
     jobs: tuple[SiteJob, ...]
-    objective: Objective
+    objective: Goal
     max_slowdown: float | None
+    spares: int = 0
+    usd_per_hour: float = 0.0
 
     @property
     def domain_size(self) -> int:
@@ -171,6 +188,8 @@ def read_site(source: str | os.PathLike[str]) -> Site:
         jobs=jobs,
         objective=given.objective.kind,
         max_slowdown=given.limits.max_slowdown,
+        spares=given.limits.spares,
+        usd_per_hour=given.objective.usd_per_accelerator_hour or cluster.accelerator.usd_per_hour,
     )
     _check(site, where)
     return site
@@ -252,38 +271,87 @@ def _job(given: _Job, where: str, cluster: Cluster, names: tuple[str, ...], besi
     may = given.may or ("stay" if hosts else "move")
     if may != "move" and not hosts:
         raise BadInput(f"may = {may!r} without hosts", where=where, remedy="name its hosts, or let it move")
+    cut = _cut(given, where)
+    if cut != "keep" and layout.world > size and layout.world % size:
+        problem = f"{layout.world} ranks do not fill hosts of {size}, so that no layout can be chosen"
+        raise BadInput(problem, where=where, remedy=f"ask for a multiple of {size}, or keep the layout")
     return SiteJob(
         name=given.name, model=model, job=job, layout=layout, domains=domains, hosts=hosts, may=may,
-        weight=given.weight,
+        weight=given.weight, cut=cut, space=_space(given, job, where), iterations=_iterations(given, job, where),
     )  # fmt: skip
 
 
+def _cut(given: _Job, where: str) -> Cut:
+    """What may happen to the layout of a job."""
+    if given.plan is None and given.layout is None:
+        if given.keep_layout:
+            raise BadInput("keeps a layout that is not there", where=f"{where}.keep_layout", remedy="give the layout")
+        return "choose"
+    kept = given.keep_layout is None or given.keep_layout
+    if kept and given.fix is not None:
+        problem = "fixes parts of a layout that is kept"
+        raise BadInput(problem, where=f"{where}.fix", remedy="leave it out, or write keep_layout = false")
+    return "keep" if kept else "change"
+
+
+def _space(given: _Job, job: Job, where: str) -> Space:
+    """The layouts that a job may have: those of its recipe's space, with what the site fixes."""
+    space = SPACES[job.space or STANDARD.name]
+    if given.fix is None:
+        return space
+    part = parse_layout(given.fix, where=f"{where}.fix")
+    fixed = dict(part.values)
+    if part.data_parallel is not None:
+        fixed["data_parallel"] = part.data_parallel
+    return space.constrained(fixed, {})
+
+
+def _iterations(given: _Job, job: Job, where: str) -> int | None:
+    if given.tokens is None:
+        return given.iterations
+    if given.iterations is not None:
+        raise BadInput("gives iterations and tokens", where=where, remedy="leave one of them out")
+    return math.ceil(given.tokens / job.recipe.tokens)
+
+
 def _work(given: _Job, where: str, cluster: Cluster, beside: Path) -> tuple[Job, str, Layout]:
-    """The job, the name of its model, and its layout."""
+    """The job, the name of its model, and its layout, which is data parallelism alone where it is to be chosen."""
     if (given.plan is None) == (given.model is None):
         raise BadInput("names a model or a plan, not both", where=where, remedy="give model and layout, or plan")
-    if given.plan is not None:
-        from weft.arrangement.documents import plan_parts
-        from weft.layout.text import layout_from_dict
-        from weft.model.text import job_from_dict
-
-        if given.layout is not None or given.batch is not None:
-            raise BadInput("layout and batch are in the plan", where=where, remedy="leave them out")
-        raw_job, raw_layout = plan_parts(_beside(given.plan, beside), given.rank)
-        job = job_from_dict(raw_job, where=f"{where}.plan: job")
-        layout = layout_from_dict(raw_layout, where=f"{where}.plan: layout")
-        check_layout(job, layout.world, layout, where=f"{where}.plan")
-        return job, given.plan, layout
-    if given.layout is None or given.model is None:
-        raise BadInput("layout is missing", where=where, remedy="write it like tp=8,dp=8, or give a plan")
+    if given.model is None:
+        return _planned(given, where, beside)
     job = resolve_job(_beside(given.model, beside), RecipeChanges(global_batch=given.batch))
+    if given.layout is None:
+        named = len(given.hosts or ()) * cluster.tiers[0].size
+        if not (given.accelerators or named):
+            problem = "says neither its layout nor how many accelerators it wants"
+            remedy = "give layout, like tp=8,dp=8, or accelerators, and Weft chooses the layout"
+            raise BadInput(problem, where=where, remedy=remedy)
+        return job, given.model, Layout(data=given.accelerators or named)
     layout = parse_layout(given.layout, where=f"{where}.layout").complete(given.accelerators)
     check_layout(job, layout.world, layout, where=f"{where}.layout")
     return job, given.model, layout
 
 
+def _planned(given: _Job, where: str, beside: Path) -> tuple[Job, str, Layout]:
+    """The same of a plan."""
+    from weft.arrangement.documents import plan_parts
+    from weft.layout.text import layout_from_dict
+    from weft.model.text import job_from_dict
+
+    if given.layout is not None or given.batch is not None:
+        raise BadInput("layout and batch are in the plan", where=where, remedy="leave them out")
+    name = str(given.plan)
+    raw_job, raw_layout = plan_parts(_beside(name, beside), given.rank)
+    job = job_from_dict(raw_job, where=f"{where}.plan: job")
+    layout = layout_from_dict(raw_layout, where=f"{where}.plan: layout")
+    check_layout(job, layout.world, layout, where=f"{where}.plan")
+    return job, name, layout
+
+
 def _check(site: Site, where: str) -> None:
-    """Refuse names given twice, hosts that two jobs hold, hosts that are not up, and too many jobs."""
+    """Refuse names given twice, hosts that two jobs hold, hosts that are not up, too many jobs, and objectives
+    without what they count."""
     names = Counter(job.name for job in site.jobs)
     twice = [name for name, times in names.items() if times > 1]
     if twice:
@@ -299,6 +367,23 @@ def _check(site: Site, where: str) -> None:
                 problem = f"{site.host_names[host]} is drained or not there, but {job.name} stays on it"
                 raise BadInput(problem, where=place, remedy='let the job move (may = "move"), or bring the host up')
             holder[host] = job.name
+    if site.objective == "makespan":
+        for number, job in enumerate(site.jobs):
+            if job.iterations is None:
+                problem = f"{job.name} does not say how long it is, which makespan needs"
+                remedy = "give iterations or tokens, or choose another objective"
+                raise BadInput(problem, where=f"{where}: jobs[{number}]", remedy=remedy)
+    if site.objective == "dollars_per_token" and not site.usd_per_hour:
+        raise BadInput(
+            f"{site.cluster.accelerator.name} has no price",
+            where=f"{where}: objective",
+            remedy="give usd_per_accelerator_hour",
+        )
+    _check_room(site, where)
+
+
+def _check_room(site: Site, where: str) -> None:
+    """Refuse jobs and spares that have no room."""
     held = sum(len(job.hosts) for job in site.jobs if job.may != "move")
     free = sum(site.usable) - held
     wanted = [job for job in site.jobs if job.may == "move"]
@@ -307,6 +392,11 @@ def _check(site: Site, where: str) -> None:
             raise NothingFeasible(
                 f"{where}: {job.name} needs {job.domains} hosts, {free} are free -- cut it smaller, or free hosts"
             )
-    if sum(job.domains for job in wanted) > free:
-        need = sum(job.domains for job in wanted)
+    need = sum(job.domains for job in wanted)
+    if need > free:
         raise NothingFeasible(f"{where}: the jobs need {need} free hosts, {free} are free -- take a job out")
+    if need + site.spares > free:
+        raise NothingFeasible(
+            f"{where}: limits.spares {site.spares} cannot be kept: {free - need} hosts stay free"
+            f" -- ask for {free - need} at most, or take a job out"
+        )

@@ -40,8 +40,9 @@ class Template:
 
     Flow ``f`` is in phase ``phase[f]``, carries ``bytes[f]`` and takes the route of message ``message[f]``, which
     goes from rank ``source[m]`` to ``target[m]`` in the collective ``titles[group[m]]``.  ``last`` ends the
-    iteration.  ``alone_s`` is what it takes alone on a 1:1 rail-optimized network, sprayed.  ``traffic`` are all
-    flows between hosts, by rank, for routers; it is None where nothing leaves a host.
+    iteration.  ``alone_s`` is what it takes alone on a 1:1 rail-optimized network, sprayed; ``network_s`` the
+    part of it in which something is sent between hosts.  ``traffic`` are all flows between hosts, by rank, for
+    routers; it is None where nothing leaves a host.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Template:
     titles: tuple[str, ...]
     traffic: JobTraffic | None
     alone_s: float
+    network_s: float
 
     @property
     def flows(self) -> int:
@@ -92,12 +94,17 @@ def template(job: SiteJob, cluster: Cluster, *, detail: Detail | None = None) ->
 
 
 def reference(job: SiteJob, cluster: Cluster) -> Fabric:
-    """A 1:1 rail-optimized network of the job's size, at the speed that its links reach."""
+    """``bare``, at the speed that its links reach."""
+    return reached(bare(job, cluster), _constants(cluster))
+
+
+def bare(job: SiteJob, cluster: Cluster) -> Fabric:
+    """A 1:1 rail-optimized network of the job's size."""
     size = cluster.tiers[0].size
     hosts = max(job.domains, 2)
     rail = replace(cluster.tiers[1], size=hosts, oversubscription=1.0)
     alone = replace(cluster, count=size * hosts, tiers=(cluster.tiers[0], rail))
-    return reached(for_cluster("rail-optimized", alone, radix=4096, oversubscription=1.0), _constants(cluster))
+    return for_cluster("rail-optimized", alone, radix=4096, oversubscription=1.0)
 
 
 def _constants(cluster: Cluster) -> Calibration:
@@ -117,8 +124,7 @@ def _phased(
     job: SiteJob, cluster: Cluster, fabric: Fabric, constants: Calibration, traffic: JobTraffic | None
 ) -> Template:
     """Every phase of an iteration; what stays inside hosts as delays."""
-    bare = replace(fabric, capacity_Bps=fabric.capacity_Bps / _share(fabric, constants))
-    wires = Wires(job.layout, cluster, bare, constants, routing="spray")
+    wires = Wires(job.layout, cluster, bare(job, cluster), constants, routing="spray")
     full, messages = iteration_traffic(job.job, cluster, job.layout, wires)
     done = run(wires.capacity_Bps, full.traffic, full.routes)
     source, target, group, titles = _messages(messages)
@@ -145,12 +151,8 @@ def _phased(
         titles=titles,
         traffic=traffic,
         alone_s=float(done.phase_end_s[full.last]),
+        network_s=_covered(done.phase_begin_s[mixed], done.phase_end_s[mixed]),
     )
-
-
-def _share(fabric: Fabric, constants: Calibration) -> Floats:
-    """What links reach of their capacity."""
-    return np.where(fabric.tier == 0, constants.scale_up_efficiency, constants.scale_out_efficiency)
 
 
 def _messages(messages: dict[Key, Messages]) -> tuple[Ints, Ints, Ints, tuple[str, ...]]:
@@ -192,7 +194,18 @@ def _burst(job: SiteJob, cluster: Cluster, fabric: Fabric, constants: Calibratio
         titles=traffic.names,
         traffic=traffic,
         alone_s=float(done.phase_end_s[pause]),
+        network_s=float(done.phase_end_s[pause] - traffic.pause_s[0]),
     )
+
+
+def _covered(begin: Floats, end: Floats) -> float:
+    """Seconds that some spans cover together."""
+    order = np.argsort(begin, kind="stable")
+    total, reach = 0.0, -np.inf
+    for a, b in zip(begin[order].tolist(), end[order].tolist(), strict=True):
+        total += max(0.0, b - max(a, reach))
+        reach = max(reach, b)
+    return total
 
 
 def merged_traffic(parts: list[tuple[JobTraffic, Ints]]) -> JobTraffic:

@@ -19,7 +19,7 @@ VERBS = {
     "design": "Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.",
     "schedule": "Schedule COLLECTIVE of SIZE bytes over every dimension of a network.",
     "route": "Find routes for all flows of all jobs on a fabric that do not collide, and keep them so.",
-    "arrange": "Arrange the jobs of a site: hosts, routes, times and classes together, with a bound.",
+    "arrange": "Arrange the jobs of a site: hosts, layouts, routes, times and classes together, with a bound.",
     "simulate": "Simulate flows, or one iteration of MODEL on CLUSTER's network.",
     "fabric": "Show the network of CLUSTER: switches, links, cost and power.",
     "launch": "Write the launch file of a layout of PLAN.json (weft plan --format json).",
@@ -70,7 +70,7 @@ def cli() -> None:
     weft design llama-3.1-405b h100-16384    which network to buy
     weft schedule all-reduce 1GiB --cluster h100-1024  chunk by chunk over its dimensions
     weft route --generate BLOOM:4,GPT_3:4    routes that do not collide, proved, exported, kept so
-    weft arrange site.toml                   jobs, hosts, routes and times together, with a bound
+    weft arrange site.toml                   jobs, hosts, layouts and times together, with a bound
     weft simulate llama-3.1-8b h100-64 --layout tp=8   flow by flow
     weft train tiny-gpt --layout x=2,z=2     train it, measured beside predicted
     weft bench-comm --ranks 2                this machine, measured for plans

@@ -27,7 +27,7 @@ class ArrangeOutput(Output):
 @click.argument("site", metavar="SITE.toml")
 @takes(options=ArrangeOptions, out=ArrangeOutput)
 def arrange(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
-    """Arrange the jobs of a site: hosts, routes, times and classes together, with a bound.
+    """Arrange the jobs of a site: hosts, layouts, routes, times and classes together, with a bound.
 
     SITE.toml names the fabric, the hosts, what its switches can do, and the jobs. An interrupt (Ctrl-C) ends the
     search with the best so far. What -o writes, weft simulate, route, schedule, launch and train read
@@ -39,7 +39,7 @@ def arrange(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
 
     def progress(value: float, bound: float) -> None:
         if screen.is_terminal:
-            screen.print(f"objective {value:.4f}, at least {bound:.4f}", style="dim")
+            screen.print(f"objective {value:.6g}, bound {bound:.6g}", style="dim")
 
     found = arranged(site, options, progress=progress)
     if out.output is not None:

@@ -8,6 +8,7 @@ floor.  Where stages are alike it is the time itself, but for what overlaps.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -45,10 +46,14 @@ class _Lines(NamedTuple):
 
 
 class Floor:
-    """Floors of one model's layouts; keeps what it learned of pipelines."""
+    """Floors of one model's layouts; keeps what it learned of pipelines.
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    ``uneven``: a stage with less to reduce and to gather than others may take less for it, so that floors of
+    pipelines count none of it.
+    """
+
+    def __init__(self, model: Model, *, uneven: bool = False) -> None:
+        self.model, self.uneven = model, uneven
         self._stages: dict[tuple[int, int, bool], tuple[list[_Stage], int]] = {}
 
     def seconds(self, frame: TimedFrame, estimates: EstimateTable) -> Floats:
@@ -56,6 +61,9 @@ class Floor:
         rows = BlockRows(frame).all()
         lines, line = self._lines(frame)
         totals = StepSynchronisation(frame).totals()
+        if self.uneven:
+            even = frame.table.pipeline == 1
+            totals = replace(totals, reduce_s=even * totals.reduce_s, gather_s=even * totals.gather_s)
         whole, table = frame.micro_batches, frame.table
         blocks, split = table.scheduled(lambda one: one.blocks), table.scheduled(lambda one: one.splits_backward)
         hop = np.where(table.pipeline > 1, frame.at(frame.costs.send_s), 0.0)

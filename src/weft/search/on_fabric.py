@@ -120,6 +120,7 @@ def search_on_fabric(
     top: int = 10,
     per_mesh: bool = False,
     budget_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
     progress: Progress | None = None,
 ) -> Found:
     """Search a space, in every order of the axes, for the layout that is fastest at flow level.
@@ -132,10 +133,11 @@ def search_on_fabric(
         orders: also try other orders of the axes than the space's.
         top: how many evaluated layouts to return.
         per_mesh: return only the best of each mesh.
-        budget_s: seconds of wall-clock time after which the search stops; the proof then has a gap.
+        budget_s: seconds of ``clock``, which is the wall's, after which the search stops; the proof then has a gap.
         progress: called with what is done, the best seconds so far and the seconds that bound all layouts.
     """
-    return _Search(evaluator, space, capacity_bytes, orders, top, budget_s, progress).found(first, per_mesh=per_mesh)
+    search = _Search(evaluator, space, capacity_bytes, orders, top, budget_s, clock, progress)
+    return search.found(first, per_mesh=per_mesh)
 
 
 class _Search:
@@ -147,12 +149,13 @@ class _Search:
         orders: bool,
         top: int,
         budget_s: float | None,
+        clock: Callable[[], float],
         progress: Progress | None,
     ) -> None:
         self.evaluator, self.space, self.capacity = evaluator, space, capacity_bytes
         self.best, self.progress = _Best(top), progress
         self.orders = list(_orders(space.order)) if orders else [space.order]
-        self.ends = np.inf if budget_s is None else time.monotonic() + budget_s
+        self.clock, self.ends = clock, np.inf if budget_s is None else clock() + budget_s
         self.considered = 0
 
     def found(self, first: Iterable[Layout], *, per_mesh: bool) -> Found:
@@ -176,7 +179,7 @@ class _Search:
         return Found(layouts=tuple(ranked), proof=proof, first_s=next(iter(self.best.seconds.values()), np.nan))
 
     def _late(self) -> bool:
-        return time.monotonic() > self.ends
+        return self.clock() > self.ends
 
     def _tell(self, what: str, bound_s: float) -> None:
         if self.progress is not None:

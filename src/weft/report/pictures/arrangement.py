@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import numpy as np
 
+from weft.arrangement.loads import PARTS, LinkLoads, Window, window
 from weft.arrangement.schedule import periods
-from weft.arrangement.trace import PARTS, LinkLoads, Window, window
 from weft.fabric.spec import SCALE_UP
 from weft.report.pictures.charts import COLOURS, GRID, INK, MUTED, Chart, data, finished, ink_on, linear
 from weft.report.tables.arrangement import loads_before_after, router_words, seat_of
@@ -47,13 +47,16 @@ def arrangement_chart(found: Arrangement) -> Chart:
     ]
     chart = alt.vconcat(*titled, spacing=40).resolve_scale(color="independent")
     gap = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
-    words = f"slowdown {found.policy('hashed'):.4f} before, {found.objective:.4f} arranged;"
-    return finished(chart, f"The arrangement of {found.site.name}", f"{words} at least {found.bound:.4f} ({gap})")
+    text = found.found.clock.objective.text
+    before, after = (text(found.found.policies[name].score) for name in ("hashed", "arrange"))
+    words = f"{before} before, {after} arranged; bound {text(found.found.certificate.objective)} ({gap})"
+    return finished(chart, f"The arrangement of {found.site.name}", words)
 
 
 def seats_chart(found: Arrangement) -> Chart:
     """Every host of a site in its leaf and pod, in the colour and with the number of its job."""
-    words = f"objective {found.objective:.4f}, no arrangement below {found.bound:.4f}"
+    text = found.found.clock.objective.text
+    words = f"objective {text(found.best.score)}, bound {text(found.found.certificate.objective)}"
     return finished(_seats(found), f"Who sits where on {found.site.name}", words)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from weft.arrangement.trace import LinkLoads, link_loads
+from weft.arrangement.loads import LinkLoads, link_loads
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.words import link_words
 from weft.units import format_seconds
@@ -20,6 +20,7 @@ _WORDS = {
     "routes": "hosts as given, planned routes",
     "offsets": "hosts as given, ECMP, offsets in time",
     "priorities": "hosts as given, ECMP, traffic classes",
+    "kept": "all together, first layouts",
     "arrange": "all together",
 }
 _HOLDS = {
@@ -27,6 +28,13 @@ _HOLDS = {
     "cuts": "bytes that must cross cuts",
     "phases": "phases that must cross cuts",
     "time-sharing": "jobs that share the time of a cut",
+}
+_KINDS = {
+    "slowdown": "weighted mean slowdown",
+    "worst": "worst slowdown",
+    "makespan": "seconds until the last job ends",
+    "utilization": "model FLOP/s over the peak of hosts that are up",
+    "dollars_per_token": "accelerator-hours over tokens of all jobs",
 }
 _ENDS = {"complete": "all steps done", "budget": "cut short by --budget", "interrupted": "interrupted"}
 _ROUTERS = {"ecmp": "ECMP", "planned": "planned routes", "spray": "sprayed"}
@@ -46,17 +54,19 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
         f" ({len(site.usable) - up} drained or not there), {site.fabric.name}",
     )
     verdict = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
-    kind = "weighted mean slowdown" if site.objective == "slowdown" else "worst slowdown"
+    text, beyond = found.found.clock.objective.text, "above" if site.objective == "utilization" else "below"
     paragraph(
         console,
-        f"Objective ({kind}): {found.objective:.4f}, no arrangement below {certificate.objective:.4f}"
-        f" (by {_HOLDS[certificate.proof]}): {verdict}",
+        f"Objective ({_KINDS[site.objective]}): {text(found.best.score)}, no arrangement {beyond}"
+        f" {text(certificate.objective)} (by {_HOLDS[certificate.proof]}): {verdict}",
     )
+    layouts = f" {found.found.layouts} other layouts," if found.found.layouts else ""
     paragraph(
         console,
-        f"Search: {found.found.clock.evaluations:,} arrangements stepped, {found.found.placements} placements;"
-        f" {_ENDS[found.found.ended]}",
+        f"Search: {found.found.clock.evaluations:,} arrangements stepped,{layouts} {found.found.placements}"
+        f" placements; {_ENDS[found.found.ended]}",
     )
+    paragraph(console, found.verification)
     heading(console, "Policies on this site (slowdown against a 1:1 network)")
     names = list(found.found.policies)
     slow = [found.found.policies[name].slowdown for name in names]
@@ -64,7 +74,7 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
         console,
         [
             Column(heading="policy", cells=names, left=True),
-            Column(heading="objective", cells=[f"{found.policy(name):.4f}" for name in names]),
+            Column(heading="objective", cells=[text(found.found.policies[name].score) for name in names]),
             Column(heading="mean", cells=[f"{float(one.mean()):.4f}" for one in slow]),
             Column(heading="worst", cells=[f"{float(one.max()):.4f}" for one in slow]),
             Column(heading="what", cells=[_WORDS[name] for name in names], left=True, drop=1),
@@ -91,9 +101,12 @@ def _print_jobs(found: Arrangement, console: Console) -> None:
             Column(heading="by", cells=[row["bound_by"] for row in rows], left=True, drop=2),
             Column(heading="offset", cells=[format_seconds(row["offset_s"]) for row in rows]),
             Column(heading="class", cells=[str(row["class"]) for row in rows]),
-            Column(heading="layout", cells=[row["layout_text"] for row in rows], left=True, drop=3),
         ],
     )
+    heading(console, "Layouts")
+    for row in rows:
+        before = "" if row["layout_text"] == row["first_layout_text"] else f" (began with {row['first_layout_text']})"
+        paragraph(console, f"{row['name']}: {row['layout_text']}{before}", indent=2, hang=2)
 
 
 def seat_of(found: Arrangement) -> dict[int, tuple[int, int]]:
