@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.arrangement.clock import Choice, Clock, Timed
+from weft.arrangement.clock import Choice, Clock, Timed, levels
 from weft.arrangement.search import Found
 from weft.arrangement.site import Site, SiteJob
 from weft.arrangement.template import MOST_RANKS, template
@@ -90,10 +90,7 @@ class Arrangement(Result):
 
     def classes(self) -> tuple[int, ...]:
         """Traffic class of each job; a higher number goes first, 0 where all are alike."""
-        order, most = self.best.choice.order, self.site.classes
-        if not max(order):
-            return (0,) * len(order)
-        return tuple(most - 1 - min(place, most - 1) for place in order)
+        return levels(self.best.choice.order, self.site.classes)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every job."""

@@ -60,6 +60,31 @@ class Timed:
     link_bytes: Floats
 
 
+def weights(site: Site) -> Floats:
+    """Weights of a site's jobs, which add up to 1."""
+    given = np.array([job.weight for job in site.jobs])
+    return np.asarray(given / given.sum())
+
+
+def objective(site: Site, slowdown: Floats) -> float:
+    """Weighted mean of slowdowns, or the worst (with the mean breaking ties)."""
+    mean = float(slowdown @ weights(site))
+    return mean if site.objective == "slowdown" else float(slowdown.max()) + TIE * mean
+
+
+def cost(site: Site, slowdown: Floats) -> float:
+    """What is minimised: the objective, and ``OVER`` times what the worst job takes beyond the limit."""
+    limit = np.inf if site.max_slowdown is None else site.max_slowdown
+    return objective(site, slowdown) + OVER * max(0.0, float(slowdown.max()) - limit)
+
+
+def levels(order: Sequence[int], classes: int) -> tuple[int, ...]:
+    """Traffic class of each job of an order; a higher number goes first, 0 where all are alike."""
+    if not max(order):
+        return (0,) * len(order)
+    return tuple(classes - 1 - min(place, classes - 1) for place in order)
+
+
 @dataclass(slots=True, eq=False)
 class Clock:
     """Evaluates choices for one site.
@@ -91,21 +116,18 @@ class Clock:
         )
         self.repeats = [repeated(one, count) for one, count in zip(self.templates, self.epochs, strict=True)]
 
-    @property
-    def weights(self) -> Floats:
-        """Weights of the jobs, which add up to 1."""
-        given = np.array([job.weight for job in self.site.jobs])
-        return np.asarray(given / given.sum())
-
     def cost(self, slowdown: Floats) -> float:
-        """What is minimised: the objective, and ``OVER`` times what the worst job takes beyond the limit."""
-        limit = np.inf if self.site.max_slowdown is None else self.site.max_slowdown
-        return self.objective(slowdown) + OVER * max(0.0, float(slowdown.max()) - limit)
+        """See ``cost``."""
+        return cost(self.site, slowdown)
 
     def objective(self, slowdown: Floats) -> float:
-        """Weighted mean of slowdowns, or the worst (with the mean breaking ties)."""
-        mean = float(slowdown @ self.weights)
-        return mean if self.site.objective == "slowdown" else float(slowdown.max()) + TIE * mean
+        """See ``objective``."""
+        return objective(self.site, slowdown)
+
+    @property
+    def weights(self) -> Floats:
+        """See ``weights``."""
+        return weights(self.site)
 
     def plain(self, hosts: Hosts, router: Router = "ecmp") -> Choice:
         """A choice without offsets and classes."""
@@ -190,8 +212,7 @@ class Clock:
         routes = self.routes(choice.hosts, choice.router)
         parts, known = [], []
         for job in jobs:
-            place = min(choice.order[job], self.site.classes - 1)
-            weight = CLASS_WEIGHT ** (self.site.classes - 1 - place if max(choice.order) else 0)
+            weight = CLASS_WEIGHT ** levels(choice.order, self.site.classes)[job]
             parts.append(self.repeats[job].traffic(choice.offset_s[job], weight))
             known.append(routes[job].of(self.repeats[job].message))
         result = run(self.fabric.capacity_Bps, together(parts), joined(known))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import click
 
+from weft.cli.arrange_watch import OnlineOptions, watch
 from weft.cli.build import takes
 from weft.cli.options import check_chart, check_folder, console, deliver, deliver_chart
 from weft.cli.outcome import Output
@@ -24,13 +25,16 @@ class ArrangeOutput(Output):
 
 @click.command()
 @click.argument("site", metavar="SITE.toml")
-@takes(options=ArrangeOptions, out=ArrangeOutput)
-def arrange(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
+@takes(options=ArrangeOptions, online=OnlineOptions, out=ArrangeOutput)
+def arrange(site: str, options: ArrangeOptions, online: OnlineOptions, out: ArrangeOutput) -> None:
     """Arrange the jobs of a site: hosts, routes, times and classes together, with a bound.
 
     SITE.toml names the fabric, the hosts, what its switches can do, and the jobs. An interrupt (Ctrl-C) ends the
     search with the best so far. What -o writes, weft simulate, route and launch read (--arrangement).
     """
+    if online.watch is not None:
+        watch(site, online.watch, online, seed=options.seed, form=out.form)
+        return
     check_chart(out.chart)
     check_folder(out.output, "-o")
     screen = console(error=True)
