@@ -7,7 +7,7 @@ the seconds of its trace at slowdown 1, alone on a 1:1 network.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.arrangement.online import STEPS, Occupancy
 from weft.arrangement.sharing import POLICIES, Policy
-from weft.arrangement.site import Site
+from weft.arrangement.site import Site, SiteJob
 from weft.arrangement.trace import TraceJob, work_of
 from weft.errors import BadInput
 from weft.fabric.spec import Floats
@@ -27,8 +27,8 @@ class Outcome:
     """What a policy made of a trace.
 
     For each job: seconds until it began, and its slowdown (seconds that it ran over those of the trace).
-    ``utilization`` is the work of all jobs over what all accelerators of hosts that are up could do until the last
-    job ended, ``makespan_s`` when that was, counted from the first arrival.
+    ``utilization`` is the time of hosts that all jobs would hold at slowdown 1 over that of all hosts that are up
+    until the last job ended, ``makespan_s`` when that was, counted from the first arrival.
     """
 
     policy: Policy
@@ -96,17 +96,20 @@ def replay(
     chosen = [policy for policy in POLICIES if not names or policy.name in names]
     if "planned" not in site.routers:
         chosen = [policy for policy in chosen if policy.name != "first-fit + routes"]
+    work = {job.name: work_of(job, site) for job in fits}
     return Replay(
         site=site,
         jobs=len(fits),
         too_large=tuple(job.name for job in trace if job not in fits),
         seed=seed,
         steps=steps,
-        outcomes=tuple(_outcome(site, fits, policy, steps, seed) for policy in chosen),
+        outcomes=tuple(_outcome(site, fits, work, policy, steps, seed) for policy in chosen),
     )
 
 
-def _outcome(site: Site, trace: Sequence[TraceJob], policy: Policy, steps: int, seed: int) -> Outcome:
+def _outcome(
+    site: Site, trace: Sequence[TraceJob], work: Mapping[str, SiteJob], policy: Policy, steps: int, seed: int
+) -> Outcome:
     begun = time.process_time()
     held = Occupancy(site, policy, steps=steps, seed=seed)
     left = {job.name: job.duration_s for job in trace}
@@ -118,25 +121,25 @@ def _outcome(site: Site, trace: Sequence[TraceJob], policy: Policy, steps: int, 
         arrives = trace[at].arrival_s if at < len(trace) else np.inf
         then = min([arrives, *ends.values()])
         for name, slow in held.slowdown.items():
-            left[name] -= (then - now) / slow
+            left[name] = max(0.0, left[name] - (then - now) / slow)
         now = then
         for name in [name for name, end in ends.items() if end <= then]:
             ended[name] = now
             del held.jobs[name]
         while at < len(trace) and trace[at].arrival_s <= now:
-            held.jobs[trace[at].name] = work_of(trace[at], site)
+            held.jobs[trace[at].name] = work[trace[at].name]
             at += 1
         held.update()
         for name in held.seats:
             started.setdefault(name, now)
     ran = np.array([(ended[job.name] - started[job.name]) / job.duration_s for job in trace])
-    work = sum(-(-job.accelerators // site.domain_size) * job.duration_s for job in trace)
+    wanted = sum(work[job.name].domains * job.duration_s for job in trace)
     last = max(ended.values())
     return Outcome(
         policy=policy,
         queued_s=np.array([started[job.name] - job.arrival_s for job in trace]),
         slowdown=ran,
-        utilization=work / (sum(site.usable) * last),
+        utilization=wanted / (sum(site.usable) * last),
         makespan_s=last,
         cpu_s=time.process_time() - begun,
     )

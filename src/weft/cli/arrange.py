@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import click
 
-from weft.cli.arrange_watch import OnlineOptions, watch
+from weft.cli.arrange_watch import OnlineOptions, check_online, replay, watch
 from weft.cli.build import takes
 from weft.cli.options import check_chart, check_folder, console, deliver, deliver_chart
 from weft.cli.outcome import Output
@@ -32,11 +32,15 @@ def arrange(site: str, options: ArrangeOptions, online: OnlineOptions, out: Arra
     SITE.toml names the fabric, the hosts, what its switches can do, and the jobs. An interrupt (Ctrl-C) ends the
     search with the best so far. What -o writes, weft simulate, route and launch read (--arrangement).
     """
+    check_online(online, output=out.output, chart=out.chart)
+    check_folder(out.output, "-o")
     if online.watch is not None:
         watch(site, online.watch, online, seed=options.seed, form=out.form)
         return
+    if online.trace is not None:
+        replay(site, online.trace, online, seed=options.seed, form=out.form, output=out.output)
+        return
     check_chart(out.chart)
-    check_folder(out.output, "-o")
     screen = console(error=True)
 
     def progress(value: float, bound: float) -> None:
