@@ -2,7 +2,7 @@
 
 The day is drawn from a seed, in the manner of clusters for training: arrivals at random (Poisson), most jobs on one
 host, some on many, lengths log-normal around half an hour; the load is set by the number of jobs.  The network is a
-two-tier Clos whose leaves pass on a quarter (4:1), with leaves of eight hosts.
+two-tier Clos whose leaves pass on a quarter (4:1), with leaves of three hosts.
 
 Run: ``python benchmarks/arrange_trace.py``.
 """
@@ -30,7 +30,7 @@ def site(cluster: str) -> Site:
     """A site without jobs."""
     text = (
         f'schema = "weft.site/1"\nname = "{cluster}"\ncluster = "{cluster}"\nfabric = "fat-tree"\n'
-        'oversubscription = [4.0]\nradix = 80\n[switches]\nrouting = ["ecmp", "planned"]\nclasses = 8\n'
+        'oversubscription = [4.0]\nradix = 32\n[switches]\nrouting = ["ecmp", "planned"]\nclasses = 8\n'
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "site.toml"

@@ -188,7 +188,12 @@ def test_command_surface():
             [*traffic, "--output", "--probes", "--router", "--split", "--switch-hash", "-o", "kind"]
         ),
         "route events": sorted([*traffic, "--at", "--output", "-o"]),
-        "arrange": sorted(["--budget", "--chart", "--format", "--output", "--seed", "-o", "site"]),
+        "arrange": sorted(
+            [
+                *("--budget", "--chart", "--day", "--format", "--output", "--policy", "--seed", "--since", "--state"),
+                *("--steps", "--timings", "--trace", "--watch", "-o", "site"),
+            ]
+        ),
         "bench-comm": sorted(
             [
                 *("--calibration-output", "--device", "--format", "--layout", "--output", "--precision"),

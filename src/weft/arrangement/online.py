@@ -27,6 +27,8 @@ STEPS = 24
 """Offsets, and orders, that are stepped for a group in one decision."""
 LOOKED_AT = 2
 """Placements of a job that are timed with offsets and classes."""
+ALIKE = 1e-6
+"""Objectives of placements that are as good: the one in fewer units is taken, and that which leaves less of them."""
 Kind = Literal[
     "job-arrives", "job-ends", "host-down", "host-up", "link-down", "link-up", "switch-down", "switch-up"
 ]  # fmt: skip
@@ -85,7 +87,11 @@ class Occupancy:
     def restore(
         self, *, jobs: dict[str, SiteJob], seats: dict[str, Seat], down: Down, down_hosts: frozenset[int]
     ) -> None:
-        """Go on from what an earlier one on the same site held."""
+        """Go on from what an earlier one on the same site held.
+
+        Raises:
+            BadInput, ValueError: no earlier one can have held that.
+        """
         self.fails(down=down, hosts=down_hosts)
         self.jobs, self.seats = jobs, seats
         self._measure()
@@ -190,7 +196,8 @@ class Occupancy:
         for group in self.fleet.groups(self._group(names, self.seats)):
             mine = [names[one] for one in group]
             choice = self._choice([self.seats[name] for name in mine])
-            assert choice is not None
+            if choice is None:
+                raise ValueError("jobs that share links have several routers")
             timed = self.fleet.clock(self._group(mine, self.seats)).timed(choice)
             slow |= dict(zip(mine, timed.slowdown.tolist(), strict=True))
             self._timed.add(frozenset(mine))
@@ -231,7 +238,10 @@ class Occupancy:
         if self.policy.packs:
             routers: list[Router] = list(dict.fromkeys(("ecmp", *self.site.routers)))
             quick = [min(self._plainly(name, hosts, router) for router in routers) for hosts in places]
-            order = sorted(range(len(places)), key=lambda at: (quick[at], at))
+            least = min(quick)
+            order = sorted(
+                range(len(places)), key=lambda at: (max(quick[at] - least, ALIKE), *self._spread(places[at], free), at)
+            )
             places = [places[at] for at in order[:LOOKED_AT]]
         best, found = np.inf, (self.seats, self.slowdown)
         for hosts in places:
@@ -241,7 +251,7 @@ class Occupancy:
             slowdown = {**self.slowdown, name: 1.0}
             self._take(mine, self._time(mine, seats), seats, slowdown)
             value = cost(*self._all(slowdown))
-            if value < best - LESS:
+            if value < best - ALIKE:
                 best, found = value, (seats, slowdown)
         worst = max(found[1], key=lambda one: found[1][one])
         limit = self.site.max_slowdown
@@ -255,10 +265,28 @@ class Occupancy:
         return f"{job.domains} hosts in {units}; objective {self.objective:.4f}, first fit with ECMP {first:.4f}"
 
     def _units(self, hosts: tuple[int, ...]) -> str:
-        if not self.fleet.cuts.unit:
-            return "one unit"
-        count = len(set(self.fleet.cuts.unit[0][list(hosts)].tolist()))
+        count, _ = self._spread(hosts, hosts)
         return "one unit" if count == 1 else f"{count} units"
+
+    def _spread(self, hosts: tuple[int, ...], free: tuple[int, ...]) -> tuple[int, int]:
+        """Inner units that a job is in, and free hosts that it leaves there."""
+        if not self.fleet.cuts.unit:
+            return 1, len(free) - len(hosts)
+        unit = self.fleet.cuts.unit[0]
+        mine = np.unique(unit[list(hosts)])
+        return len(mine), int(np.isin(unit[list(free)], mine).sum()) - len(hosts)
+
+    def _snug(self, domains: int, free: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The first hosts of the inner unit with the least room that holds a job, if one does."""
+        if not self.fleet.cuts.unit:
+            return []
+        unit = self.fleet.cuts.unit[0][list(free)]
+        room = np.bincount(unit)
+        able = np.flatnonzero(room >= domains)
+        if not len(able):
+            return []
+        best = able[np.argmin(room[able])]
+        return [tuple(np.array(free)[unit == best][:domains].tolist())]
 
     def _meeting(self, name: str, seats: Mapping[str, Seat]) -> list[str]:
         """The jobs that a job meets, itself among them."""
@@ -288,7 +316,8 @@ class Occupancy:
         site = replace(self.fleet.site, jobs=(*jobs, replace(job, hosts=first)), usable=tuple(self._open().tolist()))
         templates = tuple(self.fleet.template(one) for one in site.jobs)
         found = Places.of(site, self.fleet.cuts, templates).candidates(given, self.seed)
-        return list(dict.fromkeys(hosts[-1] for hosts in found))
+        snug = self._snug(job.domains, free) if job.may == "move" else []
+        return list(dict.fromkeys([*(hosts[-1] for hosts in found), *snug]))
 
 
 def _newcomer(hosts: tuple[int, ...], others: list[Seat]) -> Seat:

@@ -36,18 +36,18 @@ class _Job(_Strict):
     domains: int = Field(ge=1)
     hosts: list[int]
     may: str = Field(pattern="^(move|reorder|stay)$")
-    weight: float = Field(gt=0)
+    weight: float = Field(gt=0, le=1e9)
 
 
 class _Seat(_Strict):
     hosts: list[int] = Field(min_length=1)
     router: str = Field(pattern="^(ecmp|planned|spray)$")
-    offset_s: float = Field(ge=0)
-    order: int = Field(ge=0)
+    offset_s: float = Field(ge=0, le=1e9)
+    order: int = Field(ge=0, le=10**6)
 
 
 class _State(_Strict):
-    now_s: float = Field(ge=0)
+    now_s: float = Field(ge=0, lt=1e18)
     seats: dict[str, _Seat]
     down: list[list[str]]
     down_hosts: list[int]
