@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.arrangement.clock import Choice, Hosts, Timed, cost, levels, objective
 from weft.arrangement.place import Places
+from weft.arrangement.schedule import DONE
 from weft.arrangement.sharing import ARRANGE, LESS, Fleet, Group, Policy
 from weft.arrangement.site import Router, Site, SiteJob
 from weft.errors import BadInput, UnknownName
@@ -23,7 +24,7 @@ from weft.fabric.checks import components
 from weft.fabric.spec import Floats, Ints, Mask
 from weft.routing.failures import Down, changed, without
 
-STEPS = 24
+STEPS = 16
 """Offsets, and orders, that are stepped for a group in one decision."""
 LOOKED_AT = 2
 """Placements of a job that are timed with offsets and classes."""
@@ -52,13 +53,18 @@ class Occupancy:
     ``jobs`` are all known jobs in order of arrival, ``seats`` those that run, ``slowdown`` what these take over
     their time alone on a 1:1 network.
 
+    Args:
+        known: see ``Fleet``.
+
     Raises:
         BadInput: a job of the site has no hosts; other jobs than those that run are told by events.
     """
 
-    def __init__(self, site: Site, policy: Policy = ARRANGE, *, steps: int = STEPS, seed: int = 0) -> None:
+    def __init__(
+        self, site: Site, policy: Policy = ARRANGE, *, steps: int = STEPS, seed: int = 0, known: Fleet | None = None
+    ) -> None:
         self.site, self.policy, self.steps, self.seed = site, policy, steps, seed
-        self.fleet = Fleet(site)
+        self.fleet = Fleet(site, known)
         self.jobs: dict[str, SiteJob] = {}
         self.seats: dict[str, Seat] = {}
         self.slowdown: dict[str, float] = {}
@@ -234,10 +240,9 @@ class Occupancy:
         if job.may != "move" and not set(job.hosts) <= set(free):
             return "its hosts are not free"
         places = self._candidates(name, job, free)
-        first = self._plainly(name, places[0], "ecmp")
+        first = self._plainly(name, places[0])
         if self.policy.packs:
-            routers: list[Router] = list(dict.fromkeys(("ecmp", *self.site.routers)))
-            quick = [min(self._plainly(name, hosts, router) for router in routers) for hosts in places]
+            quick = [first, *(self._plainly(name, hosts) for hosts in places[1:])]
             least = min(quick)
             order = sorted(
                 range(len(places)), key=lambda at: (max(quick[at] - least, ALIKE), *self._spread(places[at], free), at)
@@ -253,6 +258,8 @@ class Occupancy:
             value = cost(*self._all(slowdown))
             if value < best - ALIKE:
                 best, found = value, (seats, slowdown)
+            if max(slowdown[one] for one in mine) <= 1 + DONE:
+                break
         worst = max(found[1], key=lambda one: found[1][one])
         limit = self.site.max_slowdown
         if self.policy.packs and limit is not None and found[1][worst] > limit * (1 + LESS):
@@ -295,12 +302,12 @@ class Occupancy:
         group = next(one for one in self.fleet.groups(self._group(names, seats)) if at in one)
         return [names[one] for one in group]
 
-    def _plainly(self, name: str, hosts: tuple[int, ...], router: Router) -> float:
-        """The objective with a job on some hosts, where it and those that it meets take a router and nothing else."""
+    def _plainly(self, name: str, hosts: tuple[int, ...]) -> float:
+        """The objective with a job on some hosts, where it and those that it meets have hashed routes alone."""
         seats = {**self.seats, name: Seat(hosts=hosts)}
         mine = self._meeting(name, seats)
         clock = self.fleet.clock(self._group(mine, seats))
-        timed = clock.timed(clock.plain(tuple(seats[one].hosts for one in mine), router))
+        timed = clock.timed(clock.plain(tuple(seats[one].hosts for one in mine)))
         slowdown = {**self.slowdown, name: 1.0} | dict(zip(mine, timed.slowdown.tolist(), strict=True))
         return cost(*self._all(slowdown))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.arrangement.online import STEPS, Occupancy
-from weft.arrangement.sharing import POLICIES, Policy
+from weft.arrangement.sharing import POLICIES, Fleet, Policy
 from weft.arrangement.site import Site, SiteJob
 from weft.arrangement.trace import TraceJob, work_of
 from weft.errors import BadInput
@@ -28,7 +28,8 @@ class Outcome:
 
     For each job: seconds until it began, and its slowdown (seconds that it ran over those of the trace).
     ``utilization`` is the time of hosts that all jobs would hold at slowdown 1 over that of all hosts that are up
-    until the last job ended, ``makespan_s`` when that was, counted from the first arrival.
+    until the last job ended, ``makespan_s`` when that was, counted from the first arrival.  ``cpu_s``
+    is what the policy took of the processor, without the iterations of jobs, which all policies share.
     """
 
     policy: Policy
@@ -97,21 +98,24 @@ def replay(
     if "planned" not in site.routers:
         chosen = [policy for policy in chosen if policy.name != "first-fit + routes"]
     work = {job.name: work_of(job, site) for job in fits}
+    fleet = Fleet(site)
+    for one in work.values():
+        fleet.template(one)
     return Replay(
         site=site,
         jobs=len(fits),
         too_large=tuple(job.name for job in trace if job not in fits),
         seed=seed,
         steps=steps,
-        outcomes=tuple(_outcome(site, fits, work, policy, steps, seed) for policy in chosen),
+        outcomes=tuple(_outcome(fleet, fits, work, policy, steps, seed) for policy in chosen),
     )
 
 
 def _outcome(
-    site: Site, trace: Sequence[TraceJob], work: Mapping[str, SiteJob], policy: Policy, steps: int, seed: int
+    fleet: Fleet, trace: Sequence[TraceJob], work: Mapping[str, SiteJob], policy: Policy, steps: int, seed: int
 ) -> Outcome:
-    begun = time.process_time()
-    held = Occupancy(site, policy, steps=steps, seed=seed)
+    begun, site = time.process_time(), fleet.site
+    held = Occupancy(site, policy, steps=steps, seed=seed, known=fleet)
     left = {job.name: job.duration_s for job in trace}
     started: dict[str, float] = {}
     ended: dict[str, float] = {}

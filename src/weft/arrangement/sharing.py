@@ -30,11 +30,15 @@ Group = tuple[tuple[SiteJob, tuple[int, ...]], ...]
 
 
 class Fleet:
-    """Times of groups of jobs on a site's fabric, which may change."""
+    """Times of groups of jobs on a site's fabric, which may change.
 
-    def __init__(self, site: Site) -> None:
+    Args:
+        known: another one on the same cluster, whose iterations of jobs are taken over.
+    """
+
+    def __init__(self, site: Site, known: Fleet | None = None) -> None:
         self.site = site
-        self._templates: dict[tuple[object, object], Template] = {}
+        self._templates: dict[tuple[object, object], Template] = {} if known is None else known._templates
         self.put(site.fabric)
 
     def put(self, fabric: Fabric) -> None:
@@ -141,23 +145,23 @@ def _by_intensity(clock: Clock, now: Choice | None, steps: int, seed: int) -> Ti
 def _settled(clock: Clock, now: Choice | None, steps: int, seed: int) -> Timed:
     """The best of what a group has, plain routers, offsets and classes."""
     hosts = hosts_of(clock)
-    routers: list[Router] = list(dict.fromkeys(("ecmp", *clock.site.routers)))
-    tried = [clock.timed(now)] if now is not None else []
-    tried += [clock.timed(clock.plain(hosts, router)) for router in routers]
-    best = least(tried)
+    best = clock.timed(clock.plain(hosts))
+    if now is not None:
+        best = least([clock.timed(now), best])
     jobs = range(len(clock.templates))
-    if len(jobs) < 2:
+    if best.cost <= 1 + DONE:
         return best
+    best = least([best, *(clock.timed(clock.plain(hosts, router)) for router in clock.site.routers)])
     alone = np.array([clock.timed(best.choice, [job]).slowdown[job] for job in jobs])
     enough = clock.cost(alone) * (1 + DONE)
-    for start in (best, least(tried[-len(routers) :])):
-        if best.cost > enough:
-            best = least([best, with_offsets(clock, start, seed, counted(steps))])
-        if best.cost > enough:
-            best = least([best, with_order(clock, start, counted(steps))])
-        if start is best:
-            break
+    for improved in (with_offsets, _ordered):
+        if len(jobs) > 1 and best.cost > enough:
+            best = least([best, improved(clock, best, seed, counted(steps))])
     return best
+
+
+def _ordered(clock: Clock, now: Timed, seed: int, stop: Callable[[], bool]) -> Timed:
+    return with_order(clock, now, stop)
 
 
 def least(tried: Sequence[Timed]) -> Timed:

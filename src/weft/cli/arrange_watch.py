@@ -35,7 +35,7 @@ class OnlineOptions(Options):
     day: int | None = option(None, "With --trace: only the arrivals of that day of it.", metavar="N", least=1)
     policy: tuple[str, ...] = option((), "With --trace: only this policy (repeats).", choices=POLICY_NAMES)
     timings: bool = option(False, "With --trace: also show processor time.")
-    steps: int = option(24, "With --watch, --trace: arrangements in time stepped for one decision.", least=1)
+    steps: int = option(16, "With --watch, --trace: arrangements in time stepped for one decision.", least=1)
 
 
 def check_online(online: OnlineOptions, *, output: str | None, chart: str | None) -> None:
