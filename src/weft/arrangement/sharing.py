@@ -154,6 +154,8 @@ def _settled(clock: Clock, now: Choice | None, steps: int, seed: int) -> Timed:
     best = least([best, *(clock.timed(clock.plain(hosts, router)) for router in clock.site.routers)])
     alone = np.array([clock.timed(best.choice, [job]).slowdown[job] for job in jobs])
     enough = clock.cost(alone) * (1 + DONE)
+    if clock.site.classes > 1 and len(jobs) > 1 and best.cost > enough:
+        best = least([best, _by_intensity(clock, now, steps, seed)])
     for improved in (with_offsets, _ordered):
         if len(jobs) > 1 and best.cost > enough:
             best = least([best, improved(clock, best, seed, counted(steps))])
@@ -191,12 +193,12 @@ def hosts_of(clock: Clock) -> tuple[tuple[int, ...], ...]:
 
 
 POLICIES = (
-    Policy(name="first-fit + ecmp", words="first free hosts, ECMP", packs=False, time=_plain("ecmp")),
-    Policy(name="first-fit + routes", words="first free hosts, planned routes", packs=False, time=_plain("planned")),
-    Policy(name="cassini-like", words="first free hosts, ECMP, offsets in time", packs=False, time=_shifted),
-    Policy(name="crux-like", words="first free hosts, planned routes, classes by intensity", packs=False,
+    Policy(name="first-fit + ecmp", words="first hosts, ECMP", packs=False, time=_plain("ecmp")),
+    Policy(name="first-fit + routes", words="first hosts, routes", packs=False, time=_plain("planned")),
+    Policy(name="cassini-like", words="first hosts, ECMP, offsets", packs=False, time=_shifted),
+    Policy(name="crux-like", words="first hosts, routes, classes", packs=False,
            time=_by_intensity),
-    Policy(name="arrange", words="hosts, routes, offsets and classes searched", packs=True, time=_settled),
+    Policy(name="arrange", words="all searched", packs=True, time=_settled),
 )  # fmt: skip
 """Policies that a trace is replayed under.  CASSINI-like and Crux-like are made after the papers' ideas (Rajasekaran
 et al., NSDI 2024; Cao et al., SIGCOMM 2024): planned routes stand in for Crux's choice of paths, and CASSINI's

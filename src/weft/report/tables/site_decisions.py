@@ -35,7 +35,7 @@ def _change_line(one: Change, site: Site) -> str:
             f": {one.seat.router}, offset {format_seconds(one.seat.offset_s)}, class {one.traffic_class},"
             f" slowdown {one.slowdown:.4f}"
         )
-    return "".join(parts) + (f" ({one.why})" if one.why else "")
+    return "".join(parts) + (f"\n     {one.why}" if one.why else "")
 
 
 def decision_to_json(decision: Decision, site: Site) -> str:
