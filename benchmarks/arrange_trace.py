@@ -22,7 +22,7 @@ from weft.arrangement.trace import DAY_S, TraceJob
 SEED = 17
 HOSTS = (1, 2, 3, 4, 6, 8, 12, 16)
 SHARES = (0.40, 0.15, 0.08, 0.12, 0.09, 0.08, 0.04, 0.04)
-CASES = (("h100-256", 150), ("h100-512", 200))
+CASES = (("h100-256", 150),)
 TINY = (("h100-128", 6),)
 
 
