@@ -404,8 +404,6 @@ class SiteController:
             self._note(event)
             why = held.update()
         except BaseException:
-            held.jobs, held.seats, _ = before
-            held.fails(down=broken[0], hosts=broken[1])
             held.restore(jobs=before[0], seats=before[1], down=broken[0], down_hosts=broken[1])
             raise
         self.count, self.now_s = self.count + 1, event.time_s
