@@ -196,7 +196,12 @@ def test_command_surface():
             [*traffic, "--output", "--probes", "--router", "--split", "--switch-hash", "-o", "kind"]
         ),
         "route events": sorted([*traffic, "--at", "--output", "-o"]),
-        "arrange": sorted(["--budget", "--chart", "--draw", "--format", "--output", "--seed", "-o", "site"]),
+        "arrange": sorted(
+            [
+                *("--budget", "--chart", "--day", "--draw", "--format", "--output", "--policy", "--seed", "--since"),
+                *("--state", "--steps", "--timings", "--trace", "--watch", "-o", "site"),
+            ]
+        ),
         "bench-comm": sorted(
             [
                 *("--calibration-output", "--device", "--format", "--layout", "--output", "--precision"),

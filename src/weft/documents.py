@@ -47,6 +47,22 @@ def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
         raise BadInput(f"not valid JSON: {_problem(error)}", where=where, remedy=remedy) from None
 
 
+def parse_line(line: str, where: str) -> Any:
+    """What one line of JSON holds, as controllers take events.
+
+    Raises:
+        BadInput: it is torn, or no JSON.
+    """
+    try:
+        return parse_json(line, where)
+    except BadInput as error:
+        raise BadInput(
+            f"is torn or no JSON ({error.what.removeprefix('not valid JSON: ')})",
+            where=where,
+            remedy="send each event as one whole line of JSON",
+        ) from None
+
+
 def parse_toml(text: str, where: str, *, remedy: str | None = None) -> dict[str, Any]:
     """The tables of a TOML text.
 

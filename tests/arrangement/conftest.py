@@ -1,10 +1,14 @@
-"""Sites for tests, written as text."""
+"""Sites for tests, written as text; helpers of this folder are modules beside its tests."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
 from weft.arrangement.site import read_site
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -319,7 +319,27 @@ add(
 of_file("simulation.flows.scenario.read_scenario", "text", words(SCENARIO))
 of_text("verbs.traffic.asked_jobs", "text", words("BLOOM:4,GPT_3:2"))
 
-# The controller's state
+# The controllers' states
+
+
+def tables_of(path: Path) -> dict[str, list[list[Any]]]:
+    """The rows of every table of a file."""
+    with closing(sqlite3.connect(path)) as base:
+        tables = [name for (name,) in base.execute("select name from sqlite_master where type = 'table'")]
+        return {name: [list(row) for row in base.execute(f"select * from {name}")] for name in tables}
+
+
+def filled(raw: bytes, path: Path, store: str) -> None:
+    """Make the file of a state with these rows."""
+    given = parsed(raw)
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("pragma synchronous = off")
+        for module in ("weft.journal", store):
+            base.executescript(resolve_name(f"{module}:_SCHEMA"))
+        for name, rows in given.items() if isinstance(given, dict) else ():
+            for row in rows if isinstance(rows, list) else ():
+                fill(base, name, row)
+        base.commit()
 
 
 def state_rows() -> list[str | bytes]:
@@ -331,9 +351,7 @@ def state_rows() -> list[str | bytes]:
         controller = stored.Controller(stored.FABRIC)
         with closing(stored.Store(folder, controller)) as store:
             stored.tell(controller, store, stored.story()[:5])
-        with closing(sqlite3.connect(Path(folder, stored.FILE))) as base:
-            tables = [name for (name,) in base.execute("select name from sqlite_master where type = 'table'")]
-            rows = {name: [list(row) for row in base.execute(f"select * from {name}")] for name in tables}
+        rows = tables_of(Path(folder, stored.FILE))
     for row in (*rows["routes"],):
         row[1] = memoryview(row[1]).cast("q").tolist()
     return [json.dumps(rows)]
@@ -343,15 +361,7 @@ def read_state(raw: bytes, folder: Path) -> object:
     """A state with these rows is loaded, and another event decided on."""
     stored = tests_of("routing/test_store.py")
     controller = stored.Controller(stored.FABRIC)
-    path = folder / stored.FILE
-    given = parsed(raw)
-    with closing(sqlite3.connect(path)) as base:
-        base.execute("pragma synchronous = off")
-        base.executescript(resolve_name("weft.routing.store:_SCHEMA"))
-        for name, rows in given.items() if isinstance(given, dict) else ():
-            for row in rows if isinstance(rows, list) else ():
-                fill(base, name, row)
-        base.commit()
+    filled(raw, folder / stored.FILE, "weft.routing.store")
     with closing(stored.Store(folder, controller)) as store:
         store.load()
         store.decisions()
@@ -643,6 +653,57 @@ usd_per_accelerator_hour = 2.0
 spares = 0
 """
 of_file("arrangement.site.read_site", "toml", words(SITE, SITE + FREE), file="given.toml")
+
+
+@cache
+def idle() -> Any:
+    """A site for jobs that arrive."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(SITE.partition("[[jobs]]")[0].encode(), Path(folder) / "site.toml")
+        return called("arrangement.site.read_site")(path, idle=True)
+
+
+ARRIVES = '{"time_s": 1, "event": "job-arrives", "job": "b", "model": "gpt2-124m", "layout": "dp=8", "batch": 8}'
+SITE_EVENTS = (ARRIVES, '{"time_s": 2, "event": "host-down", "host": "host-1"}',
+               '{"time_s": 3, "event": "link-down", "link": ["leaf-0", "host-1"]}')  # fmt: skip
+of_text("arrangement.site_events.read_site_event", "json", words(*SITE_EVENTS), idle, Path(), "given")
+of_tree(
+    "arrangement.site.read_job",
+    words('{"name": "b", "model": "gpt2-124m", "layout": "dp=8", "batch": 8, "weight": 2.0}'),
+    idle,
+    Path(),
+    "given",
+)
+
+
+def site_rows() -> list[str | bytes]:
+    """Every table of the state of a site's controller."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        controller = called("arrangement.online.SiteController")(idle())
+        with closing(called("arrangement.site_store.SiteStore")(folder, controller)) as store:
+            for line in (ARRIVES.replace('"b"', '"c"').replace("dp=8", "dp=8,mbs=1"), *SITE_EVENTS[1:2]):
+                event = called("arrangement.site_events.read_site_event")(line, idle(), Path(), "given")
+                store.save(line, decision := controller.apply(event), repr(decision))
+        return [json.dumps(tables_of(Path(folder, "site.sqlite")))]
+
+
+def read_site_state(raw: bytes, folder: Path) -> object:
+    """A state with these rows is loaded, and a job arrives."""
+    controller = called("arrangement.online.SiteController")(idle())
+    filled(raw, folder / "site.sqlite", "weft.arrangement.site_store")
+    with closing(called("arrangement.site_store.SiteStore")(folder, controller)) as store:
+        store.load()
+    event = called("arrangement.site_events.read_site_event")(ARRIVES, idle(), Path(), "given")
+    return controller.apply(replace(event, time_s=1e15))
+
+
+add("arrangement.site_store.SiteStore.load", read_site_state, "json", site_rows)
+TRACE = "job,arrival_s,duration_s,accelerators\na,0,100,8\nb,3.5,1e3,16\n"
+of_file("arrangement.trace.read_trace", "text", words(TRACE), file="given.csv")
 of_file("arrangement.bundle.read_bundle", "json", document(arrangement), file="given.json")
 of_file("arrangement.documents.plan_parts", "json", document(plan), 1, file="given.json")
 add(
@@ -712,6 +773,7 @@ of_file("interop.traces.torch_traces.read_pytorch_trace", "json", lambda: EXECUT
 of_text("interop.text.xml.parse_xml", "text", lambda: fabrics("graphml")() + NCCL(), where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", lambda: LABS() + SLURM_TREES(), where="given")
 of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")
+of_text("documents.parse_line", "json", words('{"a": [1, 2.5, "b"]}'), "given")
 of_text("documents.parse_toml", "toml", words('a = [1, 2.5, "b"]\n[c.d]\ne = 1979-05-27\n'), "given")
 
 # Training

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.arrangement.clock import Choice, Clock, Timed
+from weft.arrangement.clock import Choice, Clock, Timed, levels
 from weft.arrangement.collectives import JobSchedules, job_collectives, own_cluster, tuner_text
 from weft.arrangement.search import Found
 from weft.arrangement.site import Site, SiteJob
@@ -108,7 +108,7 @@ class Arrangement(Result):
 
     def classes(self) -> tuple[int, ...]:
         """Traffic class of each job; a higher number goes first, 0 where all are alike."""
-        return classes_of(self.best.choice.order, self.site.classes)
+        return levels(self.best.choice.order, self.site.classes)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every job."""
@@ -232,13 +232,6 @@ def host_lists(hosts: Sequence[str]) -> dict[str, str]:
     }
 
 
-def classes_of(order: Sequence[int], classes: int) -> tuple[int, ...]:
-    """Traffic class of each job by its place in the order; a higher number goes first, 0 where all are alike."""
-    if not max(order):
-        return (0,) * len(order)
-    return tuple(classes - 1 - min(place, classes - 1) for place in order)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bundle:
     """An arrangement read back: a site whose jobs stay, what was chosen, and what was promised.
@@ -290,7 +283,7 @@ class Bundle:
 
     def classes(self) -> tuple[int, ...]:
         """Traffic class of each job, as ``Arrangement.classes``."""
-        return classes_of(self.choice.order, self.site.classes)
+        return levels(self.choice.order, self.site.classes)
 
     def host_names(self, number: int) -> tuple[str, ...]:
         """The host of each rank of a job."""
@@ -349,11 +342,11 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
         raise BadInput(f"is not of schema {Arrangement.SCHEMA}", where=where, remedy=_WRITE_ONE)
     site = _site(document, where)
     rows = document["jobs"]
-    levels = tuple(_field(row, "class", int, where) for row in rows)
-    order = tuple(site.classes - 1 - level if max(levels) else 0 for level in levels)
-    if min(levels) < 0 or min(order) < 0 or classes_of(order, site.classes) != levels:
+    given = tuple(_field(row, "class", int, where) for row in rows)
+    order = tuple(site.classes - 1 - level if max(given) else 0 for level in given)
+    if min(given) < 0 or min(order) < 0 or levels(order, site.classes) != given:
         raise BadInput(
-            f"{levels} are no classes of jobs where there are {site.classes}",
+            f"{given} are no classes of jobs where there are {site.classes}",
             where=f"{where}: jobs: class",
             remedy=_WRITE_ONE,
         )

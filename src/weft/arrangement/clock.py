@@ -60,6 +60,13 @@ class Timed:
     link_bytes: Floats
 
 
+def levels(order: Sequence[int], classes: int) -> tuple[int, ...]:
+    """Traffic class of each job of an order; a higher number goes first, 0 where all are alike."""
+    if not max(order):
+        return (0,) * len(order)
+    return tuple(classes - 1 - min(place, classes - 1) for place in order)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """Seconds of a job's iteration alone on a 1:1 network, of its fastest known layout where it may have any, and
@@ -229,8 +236,7 @@ class Clock:
 
     def weight(self, choice: Choice, job: int) -> float:
         """Weight of a job's flows, by its class."""
-        place = min(choice.order[job], self.site.classes - 1)
-        return float(CLASS_WEIGHT ** (self.site.classes - 1 - place if max(choice.order) else 0))
+        return float(CLASS_WEIGHT ** levels(choice.order, self.site.classes)[job])
 
     def carried(self, hosts: Hosts, router: Router, job: int) -> Floats:
         """Bytes of one iteration of a job on every link."""

@@ -189,10 +189,15 @@ def with_order(clock: Clock, now: Timed, stop: Stop) -> Timed:
     if clock.site.classes < 2 or jobs < 2:
         return now
     if jobs > EXACT:
-        worth, meets = intensities(clock, now.choice)
-        order = compressed(crux_order(worth), worth, meets, clock.site.classes)
-        return min(now, clock.timed(replace(now.choice, order=order)), key=_cost)
+        return min(now, by_intensity(clock, now), key=_cost)
     return _Branches(clock, now, stop).best
+
+
+def by_intensity(clock: Clock, now: Timed) -> Timed:
+    """A choice with Crux's order of jobs, in as many classes as there are."""
+    worth, meets = intensities(clock, now.choice)
+    order = compressed(crux_order(worth), worth, meets, clock.site.classes)
+    return clock.timed(replace(now.choice, order=order))
 
 
 def intensities(clock: Clock, choice: Choice) -> tuple[Floats, Mask]:

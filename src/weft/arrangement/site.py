@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -90,7 +91,7 @@ class _SiteFields(_Strict):
     oversubscription: list[float] | None = Field(None, min_length=1, max_length=8)
     hosts: list[_Host] = Field(default_factory=list)
     switches: _Switches = Field(default_factory=lambda: _Switches.model_validate({}))
-    jobs: list[_Job] = Field(min_length=1, max_length=256)
+    jobs: list[_Job] = Field(default_factory=list, max_length=256)
     objective: _Goal = Field(default_factory=lambda: _Goal.model_validate({}))
     limits: _Limits = Field(default_factory=lambda: _Limits.model_validate({}))
 
@@ -159,8 +160,11 @@ class Site:
         )
 
 
-def read_site(source: str | os.PathLike[str]) -> Site:
+def read_site(source: str | os.PathLike[str], *, idle: bool = False) -> Site:
     """The site of a TOML file.  Files that it names are looked for beside it, too.
+
+    Args:
+        idle: whether it may be without jobs.
 
     Raises:
         BadInput: the file cannot be read, a field is unknown or wrong, or hosts and jobs do not fit together.
@@ -169,6 +173,8 @@ def read_site(source: str | os.PathLike[str]) -> Site:
     where = os.fspath(source)
     text = read_text(source, where=where, largest=MAX_FILE_BYTES, remedy="name a site file (TOML)")
     given = validate(_SiteFields, parse_toml(text, where), where)
+    if not given.jobs and not idle:
+        raise BadInput("a site without jobs", where=f"{where}: jobs", remedy="add [[jobs]]")
     beside = Path(where).parent
     cluster = resolve_cluster(_beside(given.cluster, beside))
     fabric, origin = _fabric(given, cluster, beside, where)
@@ -193,6 +199,15 @@ def read_site(source: str | os.PathLike[str]) -> Site:
     )
     _check(site, where)
     return site
+
+
+def read_job(table: Mapping[str, object], site: Site, beside: Path, where: str) -> SiteJob:
+    """A job as a site file has it, from its fields.
+
+    Raises:
+        BadInput: a field is unknown or wrong, or does not fit the site.
+    """
+    return _job(validate(_Job, table, where), where, site.cluster, site.host_names, beside)
 
 
 def _beside(name: str, folder: Path) -> str:

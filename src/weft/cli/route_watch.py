@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
 from weft.cli.build import takes
+from weft.cli.feed import undecided
 from weft.errors import BadInput
 from weft.verbs.options import option
 from weft.verbs.shared import cluster_of
@@ -77,16 +75,9 @@ def _run(controller: Controller, store: Store | None, done: int, options: WatchO
     from weft.interop.traffic.events import read_event
     from weft.report.tables.route_decisions import decision_line, decision_to_json, heading_line
 
-    where = options.events or "standard input"
     if options.form == "table":
         click.echo(heading_line(timings=options.timings))
-    decided = 0
-    for number, line in _lines(options.events):
-        place = f"{where}: line {number}"
-        if options.events is not None and decided < done:
-            decided += 1
-            _check_same(store, decided, line, place)
-            continue
+    for place, line in undecided(options.events, store, done):
         event = read_event(line, controller.whole, place)
         try:
             decision: Decision = controller.apply(event)
@@ -99,32 +90,3 @@ def _run(controller: Controller, store: Store | None, done: int, options: WatchO
             click.echo(decision_to_json(decision, controller.whole, moves=options.moves, timings=options.timings))
         else:
             click.echo(decision_line(decision, timings=options.timings))
-
-
-def _lines(path: str | None) -> Iterator[tuple[int, str]]:
-    """Lines that hold something, with their numbers."""
-    if path is None:
-        stream: TextIO = sys.stdin
-        try:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    yield number, line
-        except UnicodeDecodeError:
-            raise BadInput("is not text in UTF-8", where="standard input") from None
-        return
-    from weft.files import read_text
-
-    text = read_text(Path(path), where=path)
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield number, line
-
-
-def _check_same(store: Store | None, number: int, line: str, place: str) -> None:
-    """Refuse a file whose events are not those decided on before."""
-    if store is not None and store.event(number) != line.strip():
-        raise BadInput(
-            f"is not event {number} of the state in {store.where}",
-            where=place,
-            remedy="give the file that was watched, or an empty --state folder",
-        )

@@ -20,6 +20,7 @@ from weft.fabric.spec import Fabric, Ints, Mask
 from weft.routing.bound import closed_bound
 from weft.routing.choice import ENOUGH, Choice
 from weft.routing.events import Event
+from weft.routing.failures import Down, changed, without
 from weft.routing.forecast import Forecast, Seen, earliest, forecast
 from weft.routing.problem import Problem, problem
 from weft.routing.routers import ROUTERS, improve
@@ -90,10 +91,9 @@ class Controller:
         self.whole, self.router, self.seed, self.replan_s = fabric, router, seed, replan_s
         self.jobs: dict[str, JobTraffic] = {}
         self.links: dict[str, Ints] = {}
-        self.down: set[tuple[str, ...]] = set()
+        self.down: Down = frozenset()
         self.seen: dict[tuple[str, str], Seen] = {}
         self.count, self.now_s, self.planned_s = 0, 0.0, 0.0
-        self._number = {name: node for node, name in enumerate(fabric.names)}
         self._table = climbs(fabric)
         self._fabric = fabric
 
@@ -111,7 +111,7 @@ class Controller:
                 where="event",
                 remedy="give events in order of time",
             )
-        before = self.jobs.copy(), self.down.copy(), self.seen.copy(), self._fabric, self.planned_s
+        before = self.jobs.copy(), self.down, self.seen.copy(), self._fabric, self.planned_s
         try:
             self._note(event)
             how, moves, alpha, low = self._routed(event.time_s, fresh=event.kind not in QUIET)
@@ -140,7 +140,7 @@ class Controller:
         *,
         jobs: dict[str, JobTraffic],
         links: dict[str, Ints],
-        down: set[tuple[str, ...]],
+        down: Down,
         seen: dict[tuple[str, str], Seen],
         count: int,
         now_s: float,
@@ -153,7 +153,7 @@ class Controller:
         """
         self.jobs, self.links, self.down, self.seen = jobs, links, down, seen
         self.count, self.now_s, self.planned_s = count, now_s, planned_s
-        self._fabric = self._with_failures()
+        self._fabric = without(self.whole, self.down)
 
     def _note(self, event: Event) -> None:
         """What is known now."""
@@ -186,37 +186,8 @@ class Controller:
 
     def _link(self, event: Event) -> None:
         """A link or switch went down or came up."""
-        for name in event.nodes:
-            if name not in self._number:
-                raise BadInput(
-                    f"{name!r} is no node of {self.whole.name}",
-                    where="event",
-                    remedy=f"use names like {self.whole.names[-1]}",
-                )
-        names = tuple(sorted(event.nodes))
-        nodes = [self._number[name] for name in names]
-        if len(nodes) == 2 and not np.any((self.whole.source == nodes[0]) & (self.whole.target == nodes[1])):
-            raise BadInput(f"{names[0]} and {names[1]} share no link", where="event", remedy="name joined nodes")
-        if event.kind.endswith("down"):
-            self.down.add(names)
-        elif names in self.down:
-            self.down.remove(names)
-        else:
-            what = " - ".join(names)
-            raise BadInput(f"{what} is not down", where="event", remedy="report it down before it comes up")
-        self._fabric = self._with_failures()
-
-    def _with_failures(self) -> Fabric:
-        fabric = self.whole
-        down = ~fabric.up
-        for names in self.down:
-            nodes = [self._number[name] for name in names]
-            if len(nodes) == 1:
-                down = down | (fabric.source == nodes[0]) | (fabric.target == nodes[0])
-            else:
-                for a, b in (nodes, nodes[::-1]):
-                    down = down | ((fabric.source == a) & (fabric.target == b))
-        return replace(fabric, up=~down)
+        self.down = changed(self.whole, self.down, event.nodes, fails=event.kind.endswith("down"))
+        self._fabric = without(self.whole, self.down)
 
     def _routed(self, now_s: float, *, fresh: bool) -> tuple[str, tuple[Move, ...], float, float]:
         """New routes of everything; how they were found, what changed, congestion and its bound."""

@@ -1,6 +1,4 @@
-"""What a controller holds, on disk: every decision is one transaction, so nothing is lost when it is
-killed.
-"""
+"""What a route controller holds, on disk."""
 
 from __future__ import annotations
 
@@ -8,16 +6,12 @@ import hashlib
 import json
 import os
 import reprlib
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from weft.errors import BadInput
 from weft.fabric.spec import Fabric, Ints
+from weft.journal import Journal
 from weft.records import number, table_of
 from weft.routing.controller import Controller, Decision
 from weft.routing.forecast import Seen
@@ -25,21 +19,18 @@ from weft.routing.traffic import JobTraffic, check_traffic
 
 FILE = "controller.sqlite"
 _SCHEMA = """
-create table if not exists about (name text primary key, value text not null);
-create table if not exists jobs (position integer primary key, name text unique not null, traffic text not
-null); create table if not exists routes (job text primary key, links blob not null, width integer not null);
+create table if not exists jobs (position integer primary key, name text unique not null, traffic text not null);
+create table if not exists routes (job text primary key, links blob not null, width integer not null);
 create table if not exists down (nodes text primary key);
-create table if not exists seen (job text, collective text, times text, bytes real, primary key (job,
-collective)); create table if not exists decisions (number integer primary key, event text not null, decision
-text not null);
+create table if not exists seen (job text, collective text, times text, bytes real, primary key (job, collective));
 """
-_TABLES = ("about", "jobs", "routes", "down", "seen", "decisions")
+_TABLES = ("jobs", "routes", "down", "seen")
 _ARRAYS = ("source", "target", "bytes", "cap_Bps", "queue_pair", "collective", "job", "rounds", "start_s", "pause_s")
 _WHOLE = ("source", "target", "queue_pair", "collective", "job", "rounds")
 _MOST_ROUNDS = 2**31
 
 
-class Store:
+class Store(Journal):
     """A folder with the state of one controller.
 
     Raises:
@@ -47,57 +38,12 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str], controller: Controller) -> None:
-        self.where = os.fspath(folder)
         self.controller = controller
-        with self._readable():
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(Path(folder, FILE), isolation_level=None, timeout=0.0)
         self._saved: dict[str, JobTraffic] = {}
         self._routes: dict[str, Ints] = {}
-        try:
-            self._open()
-            self._claim()
-        except BadInput:
-            self.close()
-            raise
-
-    def _open(self) -> None:
-        with self._readable():
-            self._base.execute("pragma locking_mode = exclusive")
-            self._base.execute("pragma journal_mode = wal")
-            self._base.execute("pragma synchronous = full")
-            there = {name for (name,) in self._base.execute("select name from sqlite_master where type = 'table'")}
-        if there and (missing := [name for name in _TABLES if name not in there]):
-            raise self._damaged(f"it has no table {missing[0]}")
-        with self._readable():
-            self._base.executescript(_SCHEMA)
-
-    def _damaged(self, why: str) -> BadInput:
-        remedy = "restore a copy of the folder, or give an empty one to begin anew"
-        return BadInput(f"the state in {FILE} is damaged: {why}", where=self.where, remedy=remedy)
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, sqlite3.Error) as error:
-            busy = "locked" in str(error)
-            what = "is in use by another controller" if busy else f"cannot be used: {error}"
-            raise BadInput(what, where=self.where, remedy="give a folder of its own") from None
-
-    def _claim(self) -> None:
-        """Make the folder that of this fabric and router, or check that it is."""
-        mine = {"fabric": _fingerprint(self.controller.whole), "router": self.controller.router}
-        mine |= {"seed": str(self.controller.seed), "replan_s": repr(self.controller.replan_s)}
-        with self._readable():
-            there = dict(self._base.execute("select name, value from about"))
-        for name, value in mine.items():
-            if there.get(name, value) != value:
-                raise BadInput(
-                    f"holds the state of another {name}", where=self.where, remedy="give the same, or an empty folder"
-                )
-        with self._readable(), self._base:
-            self._base.executemany("insert or ignore into about values (?, ?)", mine.items())
+        mine = {"fabric": fingerprint(controller.whole), "router": controller.router}
+        mine |= {"seed": str(controller.seed), "replan_s": repr(controller.replan_s)}
+        super().__init__(folder, FILE, mine, schema=_SCHEMA, tables=_TABLES)
 
     def load(self) -> int:
         """Give the controller what was saved; the number of decisions so far.
@@ -105,15 +51,10 @@ class Store:
         Raises:
             BadInput: the file cannot be read, or holds what no controller of this fabric saves.
         """
-        try:
-            about = dict(self._base.execute("select name, value from about"))
+        with self._loading() as about:
             if "count" not in about:
                 return 0
             state = self._state(about)
-        except (sqlite3.Error, BadInput) as error:
-            raise self._damaged(str(error)) from None
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise self._damaged(f"{type(error).__name__} {error}") from None
         self.controller.restore(**state)
         self._saved, self._routes = dict(self.controller.jobs), dict(self.controller.links)
         return int(state["count"])
@@ -135,15 +76,12 @@ class Store:
             )
             for job, collective, times, bytes_ in base.execute("select * from seen")
         }
-        down = {tuple(map(_word, _listed(nodes))) for (nodes,) in base.execute("select nodes from down")}
+        down = frozenset(tuple(map(_word, _listed(nodes))) for (nodes,) in base.execute("select nodes from down"))
         if any(len(nodes) not in (1, 2) or not set(nodes) <= set(fabric.names) for nodes in down):
             raise ValueError("a switch or link that is down is not in the fabric")
         now_s, planned_s = (number(float(about[name]), name) for name in ("now_s", "planned_s"))
-        count = int(about["count"])
-        if count != base.execute("select count(*) from decisions").fetchone()[0]:
-            raise ValueError("decisions are missing")
         known = {"jobs": jobs, "links": links, "down": down, "seen": seen}
-        return known | {"count": count, "now_s": now_s, "planned_s": planned_s}
+        return known | {"count": int(about["count"]), "now_s": now_s, "planned_s": planned_s}
 
     def save(self, event: str, decision: Decision, text: str) -> None:
         """Keep the controller's state after a decision, whole or not at all; it is on disk when this returns.
@@ -153,24 +91,16 @@ class Store:
             text: the decision as it is printed.
         """
         one = self.controller
-        about = {"count": str(one.count), "now_s": repr(one.now_s), "planned_s": repr(one.planned_s)}
-        with self._readable():
-            self._base.execute("begin immediate")
-            try:
-                self._save_jobs()
-                self._base.execute("delete from down")
-                self._base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
-                self._base.execute("delete from seen")
-                self._base.executemany(
-                    "insert into seen values (?, ?, ?, ?)",
-                    [(*key, json.dumps(seen.times_s), seen.bytes) for key, seen in one.seen.items()],
-                )
-                self._base.executemany("insert or replace into about values (?, ?)", about.items())
-                self._base.execute("insert into decisions values (?, ?, ?)", (decision.number, event, text))
-                self._base.execute("commit")
-            except BaseException:
-                self._base.execute("rollback")
-                raise
+        about = {"now_s": repr(one.now_s), "planned_s": repr(one.planned_s)}
+        with self._saving(decision.number, event, text, about):
+            self._save_jobs()
+            self._base.execute("delete from down")
+            self._base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
+            self._base.execute("delete from seen")
+            self._base.executemany(
+                "insert into seen values (?, ?, ?, ?)",
+                [(*key, json.dumps(seen.times_s), seen.bytes) for key, seen in one.seen.items()],
+            )
 
     def _save_jobs(self) -> None:
         jobs = self.controller.jobs
@@ -193,21 +123,6 @@ class Store:
                 (name, np.ascontiguousarray(links, dtype=np.int64).tobytes(), links.shape[1]),
             )
         self._saved, self._routes = dict(jobs), dict(self.controller.links)
-
-    def decisions(self) -> list[str]:
-        """All decisions so far, as they were printed."""
-        with self._readable():
-            return [str(text) for (text,) in self._base.execute("select decision from decisions order by number")]
-
-    def event(self, number: int) -> str:
-        """The event behind a decision."""
-        with self._readable():
-            row = self._base.execute("select event from decisions where number = ?", (number,)).fetchone()
-        return str(row[0]) if row else ""
-
-    def close(self) -> None:
-        """Let others have the folder."""
-        self._base.close()
 
 
 def _text(traffic: JobTraffic) -> str:
@@ -271,7 +186,7 @@ def _check_paths(fabric: Fabric, traffic: JobTraffic, links: Ints) -> None:
         raise ValueError("a route does not join its flow's ends")
 
 
-def _fingerprint(fabric: Fabric) -> str:
+def fingerprint(fabric: Fabric) -> str:
     """What tells fabrics apart: nodes, links and capacities."""
     digest = hashlib.sha256("\n".join(fabric.names).encode())
     for array in (fabric.source, fabric.target, fabric.capacity_Bps, fabric.up):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from weft.documents import parse_json, validate
+from weft.documents import parse_line, validate
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
 from weft.routing.events import KINDS, Event, Kind
@@ -33,14 +33,7 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
     Raises:
         BadInput: a torn line, an unknown event or field, a value that cannot be used.
     """
-    try:
-        table = parse_json(line, where)
-    except BadInput as error:
-        raise BadInput(
-            f"is torn or no JSON ({error.what.removeprefix('not valid JSON: ')})",
-            where=where,
-            remedy="send each event as one whole line of JSON",
-        ) from None
+    table = parse_line(line, where)
     fields: Any = validate(_fields(), table, where)
     kind = fields.event
     needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "collective")}
