@@ -23,13 +23,10 @@ import numpy as np
 from weft.layout.spec import Layout
 from weft.layout.table import COLUMNS, Floats, Index, Ints, LayoutTable, Mask, collapse
 from weft.search.enumeration import Enumeration
+from weft.search.screen import HOPELESS, ROUNDING
 from weft.search.space import Space
 from weft.simulation.routes.evaluator import DEGREES, Evaluator
 
-HOPELESS = 1.25
-"""Frames that need this many times the memory at their leanest are not looked at."""
-ROUNDING = 1e-9
-"""Relative differences below this are rounding."""
 MOST = 2_000_000
 """Layouts, or layouts in an order of the axes, that are kept; what is left out bounds the proof."""
 Progress = Callable[[str, float, float], None]
@@ -189,10 +186,9 @@ class _Search:
         enumeration = Enumeration(self.evaluator.job, self.evaluator.closed.cluster.count, self.space)
         kept = _Candidates(enumeration.meshes.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), np.inf)
         for part in enumeration.parts():
-            least = np.full(len(part.frames), np.inf)
-            for table in part.leanest() if len(part.frames) else ():
-                least = np.minimum(least, self.evaluator.closed.memory_bytes(table))
-            for batch in part.batches(np.flatnonzero(least <= HOPELESS * self.capacity)):
+            enough = HOPELESS * self.capacity
+            least = part.least_bytes(self.evaluator.closed.memory_bytes, enough)
+            for batch in part.batches(np.flatnonzero(least <= enough)):
                 if len(batch.table):
                     kept = _joined(kept, self._below(batch.table, 0, ())).least()
             self._tell("layouts", 0.0)
