@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from weft.cluster.catalogue import accelerator, default_tiers
 from weft.cluster.spec import Cluster
 from weft.estimation.iteration import Estimator
-from weft.layout.table import Floats
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.search import screen
 from weft.search.ease import Ease
@@ -114,11 +113,7 @@ def test_peaks_and_bounds_are_those_of_single_layouts(space: Space, kinds: list[
                 single = estimator.evaluate(layouts)
                 assert np.array_equal(held[entry, at], single.memory_bytes)
                 assert np.array_equal(hosted[entry, at], single.memory.host_bytes)
-                least = _bounds(part, outline, estimator)[:, grid.frames[at]]
+                least = screen.least_s(part, outline)[:, grid.frames[at]]
                 some = layouts.recompute_layers > 0
                 code = np.where(some, 0, layouts.recompute)
                 assert np.all(least[code, np.arange(len(at))] < single.iteration_s)
-
-
-def _bounds(part: screen.Frames, outline: screen.Outline, estimator: Estimator) -> Floats:
-    return Screen(estimator, Scale(1, False, 1.0, 1.0, None)).least_s(part, outline)

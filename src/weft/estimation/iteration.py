@@ -145,13 +145,14 @@ class Outline:
             held[..., at], hosted[..., at] = memory.peak()
         return held, hosted
 
-    def least_s(self, switches: Mapping[str, Ints]) -> Floats:
+    def least_s(self, switches: Mapping[str, Ints], *, bubble: bool = True) -> Floats:
         """Seconds that no row undercuts with settings of ``switches``, whatever its ``zero`` and offload.  Shape
         (*settings, rows).
 
         An iteration takes at least ``m S + (A - S) / v``: ``m`` micro-batches on the slowest stage, and the bubble of
         a pipeline of ``v`` virtual stages, for which schedules that split the backward pass count nothing here.  The
-        slowest of ``p`` stages has at least a ``p``-th of the work ``A`` of all, and less of ``S`` is less.
+        slowest of ``p`` stages has at least a ``p``-th of the work ``A`` of all, and less of ``S`` is less.  Without
+        ``bubble`` it is the first part alone, that no stepping through the pipeline undercuts.
         """
         table, distinct = self.table, self.table.take(self.first)
         never, every = np.zeros(len(distinct)), np.arange(len(distinct))
@@ -163,7 +164,7 @@ class Outline:
         work = weighted(passes, blocks.model_counts())[..., self.mesh]
         steps = self.estimator.job.recipe.global_batch / (table.micro_batch * table.z * table.data)
         split = table.scheduled(lambda one: one.splits_backward)
-        filled = np.where(split, 0.0, 1.0 / table.virtual_stages)
+        filled = np.where(split | (not bubble), 0.0, 1.0 / table.virtual_stages)
         least: Floats = work * ((steps - filled) / table.pipeline + filled) + self.estimator.constants.iteration_s
         return least
 

@@ -117,9 +117,9 @@ class Screen:
         if not len(runs):
             return
         outline = self.estimator.outline(table, ordered=bool(part.switches.partial))
-        least_s = self.least_s(part, outline)
+        least = least_s(part, outline)
         efforts = 0.0 if self.scale.ease is None else self.scale.ease.efforts(table, np.zeros(len(table)))
-        bounds = least_s, least_s * (1.0 + efforts)
+        bounds = least, least * (1.0 + efforts)
         for grid in part.grids(runs, flag):
             worth = self._compared(grid, outline, *(one[:, grid.frames] for one in bounds))
             yield replace(worth, frames=runs[worth.frames])
@@ -145,19 +145,20 @@ class Screen:
         bounds = least_s[setting, at], least_key[setting, at]
         return _Worth(grid.frames[at], grid.entries[entry], *bounds, held[setting, at], fits[setting, at])
 
-    def least_s(self, part: Frames, outline: Outline) -> Floats:
-        """Seconds that no layout undercuts with each kind of recomputation, shape (kinds, frames); infinite where no
-        layout has it."""
-        options = part.switches.values
-        some = [Recompute.NONE.code] if part.switches.partial else []
-        codes = np.unique(np.concatenate([options["recompute"], np.array(some, dtype=np.int64)]))
-        values = [codes, *(np.unique(options[name]) for name in OVERLAP)]
-        axes = range(len(values), 0, -1)
-        columns = [one.reshape(-1, *(1,) * axis) for one, axis in zip(values, axes, strict=True)]
-        switches = dict(zip(("recompute", *OVERLAP), columns, strict=True))
-        found = np.full((len(Recompute), len(outline.table)), np.inf)
-        found[codes] = (1 - ROUNDING) * outline.least_s(switches).min(axis=tuple(range(1, len(values))))
-        return found
+
+def least_s(part: Frames, outline: Outline, *, bubble: bool = True) -> Floats:
+    """Seconds that no layout undercuts with each kind of recomputation, shape (kinds, frames); infinite where no
+    layout has it.  Without ``bubble`` nor does a pipeline that is stepped through."""
+    options = part.switches.values
+    some = [Recompute.NONE.code] if part.switches.partial else []
+    codes = np.unique(np.concatenate([options["recompute"], np.array(some, dtype=np.int64)]))
+    values = [codes, *(np.unique(options[name]) for name in OVERLAP)]
+    axes = range(len(values), 0, -1)
+    columns = [one.reshape(-1, *(1,) * axis) for one, axis in zip(values, axes, strict=True)]
+    switches = dict(zip(("recompute", *OVERLAP), columns, strict=True))
+    found = np.full((len(Recompute), len(outline.table)), np.inf)
+    found[codes] = (1 - ROUNDING) * outline.least_s(switches, bubble=bubble).min(axis=tuple(range(1, len(values))))
+    return found
 
 
 def _members(setting: Index, place: Index, times: Ints) -> tuple[Index, Index]:
