@@ -11,8 +11,8 @@ offload and the choice of one of two networks for each axis.  Ours turns
   not; optimizer and activation offload.
 
 The network of an axis follows from its placement and is no choice of ours; weight offload is not modelled.
-Layouts that mean the same are counted once.  Every layout is evaluated in full (time, memory, lower bound,
-breakdown), also those that do not fit.
+Layouts that mean the same are counted once.  The memory of every layout is computed, also of those that do not fit;
+time, lower bound and breakdown only of those that a bound on the time does not rule out.
 
 Run: ``python benchmarks/search_speed.py``.  One process, one thread.
 """

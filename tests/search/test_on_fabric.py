@@ -16,9 +16,10 @@ from weft.fabric.files import fabric_to_json
 from weft.model import resolve_job
 from weft.search import plan as closed_plan
 from weft.search.enumeration import Enumeration
-from weft.search.network_plan import plan_on_fabric
+from weft.search.network_plan import NetworkPlan, plan_on_fabric
 from weft.search.on_fabric import _orders, search_on_fabric
-from weft.search.space import STANDARD
+from weft.search.screen import least_s
+from weft.search.space import STANDARD, ZERO_BUBBLE
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.evaluator import Evaluator
 from weft.simulation.routes.traffic import planned_routes
@@ -149,6 +150,25 @@ def test_a_budget_leaves_a_gap_that_holds(closed):
     assert not cut.proof.proved
     assert cut.proof.bound_s <= whole.simulated_s[0] <= cut.simulated_s[0]
     assert cut.proof.gap == pytest.approx(cut.simulated_s[0] / cut.proof.bound_s - 1)
+    assert (cut.proof.stopped_by, whole.proof.stopped_by) == ("budget", None)
+    assert cut.proof.considered == 0  # no layout was looked at beside the first
+    assert NetworkPlan.from_dict(cut.to_dict()).proof == cut.proof
+
+
+@pytest.mark.parametrize("space", [STANDARD, ZERO_BUBBLE], ids=lambda space: space.name)
+def test_what_is_left_out_is_bounded(closed, space):
+    """The bound of parts that no time is left for is below the floor of each of their layouts."""
+    evaluator = Evaluator(closed.job, closed.cluster, narrow())
+    for part in Enumeration(closed.job, closed.cluster.count, space).parts():
+        for batch in part.batches(np.arange(0, len(part.frames), 3)):
+            for flag in (0, 1):
+                rows = np.flatnonzero(batch.table.sequence_parallel == flag)
+                found = list(evaluator.unblocked(batch.table.take(rows).ordered(()))) if len(rows) else []
+                frames, table = part.flagged(np.arange(len(part.frames)), flag)
+                if found:
+                    least = least_s(part, evaluator.bounding.outline(table.ordered(()), ordered=False), bubble=False)
+                    assert least.min() < min(one.floor_s.min() for one in found)
+                    assert len(frames) == least.shape[1]
 
 
 def test_the_usual_order_is_no_faster_than_any(closed):

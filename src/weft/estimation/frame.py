@@ -21,6 +21,8 @@ from weft.layout.table import Floats, Index, LayoutTable
 from weft.layout.weights import distinct_matrices
 from weft.model.job import Job
 
+SHARDING = ("shard", "replica", "expert_shard", "expert_replica")
+"""Groups that divide weights and what belongs to them."""
 HALF = 0.5
 """Share of a block's forward pass that is repeated where every second product is kept."""
 
@@ -29,7 +31,7 @@ HALF = 0.5
 class MeshSizes:
     """The step of each distinct mesh of a table; on one rank activations of each kind of block and of a
     multi-token-prediction module, logits, what the head reads of a micro-batch, what stages pass on of one, and one
-    16-bit gradient of each shape that linear layers have."""
+    16-bit gradient of each shape that linear layers have; ranks of the groups of ``SHARDING``."""
 
     step: Step
     activations: tuple[Activations, ...]
@@ -38,6 +40,7 @@ class MeshSizes:
     head_bytes: Floats
     boundary_bytes: Floats
     dummies_bytes: Floats
+    members: dict[str, Floats]
 
     @classmethod
     def of(cls, job: Job, mesh: LayoutTable, software: Software) -> MeshSizes:
@@ -53,11 +56,8 @@ class MeshSizes:
             head_bytes=stream * head_tokens(step.sizes),
             boundary_bytes=stream * step.sizes.own_tokens,
             dummies_bytes=recipe.element_bytes * distinct_matrices(model, step.sizes),
+            members={group: degrees(mesh, group).astype(np.float64) for group in SHARDING},
         )
-
-    def members(self, group: str) -> Floats:
-        """Ranks of a group of ``weft.layout.mesh.WEIGHT_GROUPS``."""
-        return degrees(self.step.table, group).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ Rows must have passed ``weft.layout.check``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network
 from weft.estimation.blocks import BlockRow, BlockRows
-from weft.estimation.frame import Frame, MeshSizes, Shared, SharedTimes, TimedFrame, weighted
+from weft.estimation.frame import Frame, MeshCosts, MeshSizes, Shared, SharedTimes, TimedFrame, weighted
 from weft.estimation.kernels import Kernels
 from weft.estimation.mesh_costs import MeshCostModel
 from weft.estimation.offload import activation_offload_s
@@ -27,7 +28,7 @@ from weft.estimation.synchronisation import StepSynchronisation
 from weft.layout.schedule import bubble_s
 from weft.layout.stages import stage_table
 from weft.layout.step import SOFTWARES
-from weft.layout.table import Floats, Index, LayoutTable, collapse
+from weft.layout.table import Floats, Index, Ints, LayoutTable, collapse
 from weft.model.job import Job
 
 MESH_COLUMNS = (
@@ -71,6 +72,7 @@ class Estimator:
         self.network = Network.of(cluster, self.constants)
         self.kernels = Kernels(cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes)
         self.kernels.peak(core=False)
+        self._meshes: MeshCostModel | None = None
 
     def evaluate(self, table: LayoutTable) -> EstimateTable:
         """Time and memory of every row."""
@@ -84,9 +86,9 @@ class Estimator:
 
     def slices(self, table: LayoutTable) -> Iterator[tuple[Index, TimedFrame]]:
         """Numbers of some rows, and their frame, until all rows have been."""
-        shared, mesh, line, first = self._shared(table)
+        shared, mesh, line, first = self.shared(table, ordered=bool(table.recompute_layers.any()))
         distinct = table.take(first)
-        model = MeshCostModel(self.job, self.kernels, self.network, self.software)
+        model = self.mesh_costs()
         costs = model.costs(distinct)
         pairs = collapse((mesh, line))
         gradients = model.gradients(shared, distinct, mesh[pairs.first], line[pairs.first])
@@ -96,20 +98,75 @@ class Estimator:
 
     def memory_bytes(self, table: LayoutTable) -> Floats:
         """Memory of the fullest stage of every row, without timing it."""
-        shared, mesh, line, _ = self._shared(table)
-        held = np.empty(len(table))
-        for rows in _slices(table):
-            held[rows] = StageMemory(Frame(shared, table.take(rows), mesh[rows], line[rows])).fullest()[1]
-        return held
+        return self.outline(table, ordered=bool(table.recompute_layers.any())).peaks(np.arange(len(table)), {})[0]
 
-    def _shared(self, table: LayoutTable) -> tuple[Shared, Index, Index, Index]:
+    def outline(self, table: LayoutTable, *, ordered: bool) -> Outline:
+        """Rows to be crossed with settings of switches, of which some recompute a number of layers (``ordered``)."""
+        return Outline(self, table, ordered=ordered)
+
+    def mesh_costs(self) -> MeshCostModel:
+        """Costs of meshes on the network of now, which remember what they were asked."""
+        if self._meshes is None or self._meshes.network is not self.network:
+            self._meshes = MeshCostModel(self.job, self.kernels, self.network, self.software)
+        return self._meshes
+
+    def shared(self, table: LayoutTable, *, ordered: bool) -> tuple[Shared, Index, Index, Index]:
         """What the rows share, each row's mesh and stage line, and a row of each distinct mesh."""
         meshes = collapse([table.column(name) for name in MESH_COLUMNS])
         sizes = MeshSizes.of(self.job, table.take(meshes.first), self.software)
         wraps = table.scheduled(lambda one: one.wraps).astype(np.int64)
-        ordered = bool(table.recompute_layers.any())
         stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps, ordered=ordered)
         return Shared(self.job, self.constants, self.software, sizes, stages), meshes.group, line, meshes.first
+
+
+class Outline:
+    """Rows without their switches: what settings of these need and take at least.
+
+    Settings are columns of switches with leading axes in place of the table's.  What does not depend on a switch is
+    computed once for all of its settings.
+    """
+
+    def __init__(self, estimator: Estimator, table: LayoutTable, *, ordered: bool) -> None:
+        self.estimator, self.table = estimator, table
+        self.shared, self.mesh, self.line, self.first = estimator.shared(table, ordered=ordered)
+
+    def peaks(self, some: Index, switches: Mapping[str, Ints]) -> tuple[Floats, Floats]:
+        """Bytes of the fullest stage, and the most in host memory that a stage needs, of some rows with settings of
+        ``switches``.  Shape (*settings, rows)."""
+        settings = np.broadcast_shapes((1,), *(column.shape for column in switches.values()))[:-1]
+        held, hosted = (np.empty((*settings, len(some))) for _ in range(2))
+        order = np.argsort(self.shared.stages.kinds[self.line[some]], kind="stable")
+        width = max(SLICE // max(math.prod(settings), 1), SLICE // 4)
+        for start in range(0, len(some), width):
+            at = order[start : start + width]
+            rows = some[at]
+            table = self.table.take(rows).replaced(switches)
+            memory = StageMemory(Frame(self.shared, table, self.mesh[rows], self.line[rows]))
+            held[..., at], hosted[..., at] = memory.peak()
+        return held, hosted
+
+    def least_s(self, switches: Mapping[str, Ints], *, bubble: bool = True) -> Floats:
+        """Seconds that no row undercuts with settings of ``switches``, whatever its ``zero`` and offload.  Shape
+        (*settings, rows).
+
+        An iteration takes at least ``m S + (A - S) / v``: ``m`` micro-batches on the slowest stage, and the bubble of
+        a pipeline of ``v`` virtual stages, for which schedules that split the backward pass count nothing here.  The
+        slowest of ``p`` stages has at least a ``p``-th of the work ``A`` of all, and less of ``S`` is less.  Without
+        ``bubble`` it is the first part alone, that no stepping through the pipeline undercuts.
+        """
+        table, distinct = self.table, self.table.take(self.first)
+        never, every = np.zeros(len(distinct)), np.arange(len(distinct))
+        parts, shards = self.estimator.mesh_costs().blocks(distinct)
+        costs = MeshCosts(parts, shards, send_s=never, tied_s=never, scalars_s=never)
+        timed = SharedTimes(self.shared, self.estimator.cluster, self.estimator.network, costs, ())
+        blocks = BlockRows(TimedFrame(timed, distinct.replaced(switches), every, every, every))
+        passes = [row.forward_total + row.backward_total for row in blocks.all()]
+        work = weighted(passes, blocks.model_counts())[..., self.mesh]
+        steps = self.estimator.job.recipe.global_batch / (table.micro_batch * table.z * table.data)
+        split = table.scheduled(lambda one: one.splits_backward)
+        filled = np.where(split | (not bubble), 0.0, 1.0 / table.virtual_stages)
+        least: Floats = work * ((steps - filled) / table.pipeline + filled) + self.estimator.constants.iteration_s
+        return least
 
 
 def _slices(table: LayoutTable) -> list[Index]:

@@ -29,6 +29,8 @@ T = TypeVar("T")
 PART_COLUMNS = ("x", "y", "context", "expert", "expert_tensor", "micro_batch", "sequence_parallel", "context_method")
 PART_AXES = (("x",), ("y",), ("x", "y"), ("context",), ("expert",), ("expert_tensor",))
 WEIGHT_COLUMNS = ("x", "y", "z", "expert", "expert_tensor")
+KEPT = 65536
+"""Costs of distinct causes that are kept."""
 SHARD_AXES = (("shard",), ("expert_shard",))
 COPY_AXES = (("replica",), ("expert_replica",), ("copies",), ("token_copies",))
 
@@ -43,12 +45,50 @@ def once(causes: Sequence[Ints], compute: Callable[[Index], T]) -> T:
     return copied
 
 
+class Known:
+    """Results of earlier calls of ``once``, by their causes."""
+
+    def __init__(self) -> None:
+        self._result: Any = None
+        self._places: dict[bytes, int] = {}
+
+    def once(self, causes: Sequence[Ints], compute: Callable[[Index], T]) -> T:
+        """As ``once``, but what is known is not computed again."""
+        groups = collapse(causes)
+        if len(groups.first) > KEPT:
+            return once(causes, compute)
+        lines = np.stack([cause[groups.first] for cause in causes], axis=1)
+        keys = [line.tobytes() for line in lines]
+        if fresh := [i for i, key in enumerate(keys) if key not in self._places]:
+            if len(self._places) + len(fresh) > KEPT:
+                self._places.clear()
+                fresh = list(range(len(keys)))
+            found = compute(groups.first[fresh])
+            self._result = _joined(self._result, found) if self._places else found
+            for i in fresh:
+                self._places[keys[i]] = len(self._places)
+        places = np.array([self._places[key] for key in keys], dtype=np.intp)
+        copied: T = _rows(self._result, places[groups.group])
+        return copied
+
+
 def _rows(result: Any, rows: Index) -> Any:
-    if isinstance(result, tuple):
-        return tuple(_rows(one, rows) for one in result)
-    if is_dataclass(result) and not isinstance(result, type):
-        return type(result)(**{f.name: _rows(getattr(result, f.name), rows) for f in fields(result)})
-    return result[..., rows]
+    return _each([result], lambda one: one[0][..., rows])
+
+
+def _joined(one: Any, other: Any) -> Any:
+    return _each([one, other], lambda some: np.concatenate(some, axis=-1))
+
+
+def _each(results: list[Any], change: Callable[[list[Floats]], Floats]) -> Any:
+    """Results of the same kind, made one array by array."""
+    first = results[0]
+    if isinstance(first, tuple):
+        return tuple(_each(list(some), change) for some in zip(*results, strict=True))
+    if is_dataclass(first) and not isinstance(first, type):
+        names = [f.name for f in fields(first)]
+        return type(first)(**{name: _each([getattr(one, name) for one in results], change) for name in names})
+    return change(results)
 
 
 def _causes(mesh: LayoutTable, names: Sequence[str], groups: Sequence[Spread]) -> list[Ints]:
@@ -61,18 +101,25 @@ class MeshCostModel:
 
     def __init__(self, job: Job, kernels: Kernels, network: Network, software: Software) -> None:
         self.job, self.kernels, self.network, self.software = job, kernels, network, software
+        self._known_parts, self._known_shards = Known(), Known()
+
+    def blocks(self, mesh: LayoutTable) -> tuple[tuple[PartCosts, ...], tuple[ShardCosts, ...]]:
+        """Costs of the parts of each row, and of gathering and scattering their weights."""
+        spreads = [spread(mesh, axes, self.network.spans) for axes in PART_AXES]
+        cuts = [spread(mesh, axes, self.network.spans) for axes in SHARD_AXES]
+        parts = self._known_parts.once(_causes(mesh, PART_COLUMNS, spreads), lambda rows: self._parts(mesh.take(rows)))
+        shards = self._known_shards.once(
+            _causes(mesh, WEIGHT_COLUMNS, cuts), lambda rows: self._shards(mesh.take(rows))
+        )
+        return parts, shards
 
     def costs(self, mesh: LayoutTable) -> MeshCosts:
         """Costs of each row of a table of distinct meshes."""
-        spans = self.network.spans
-        spreads = [spread(mesh, axes, spans) for axes in PART_AXES]
-        parts = once(_causes(mesh, PART_COLUMNS, spreads), lambda rows: self._parts(mesh.take(rows)))
-        cuts = [spread(mesh, axes, spans) for axes in SHARD_AXES]
-        shards = once(_causes(mesh, WEIGHT_COLUMNS, cuts), lambda rows: self._shards(mesh.take(rows)))
+        parts, shards = self.blocks(mesh)
         return MeshCosts(
             parts=parts,
             shards=shards,
-            send_s=self._sends(mesh, spreads[0]),
+            send_s=self._sends(mesh, spread(mesh, ("x",), self.network.spans)),
             tied_s=self._tied(mesh),
             scalars_s=self._scalars(mesh),
         )

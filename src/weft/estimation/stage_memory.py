@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from weft.estimation.frame import Frame, weighted
 from weft.estimation.offload import resident_bytes
 from weft.estimation.result import MEMORY_PARTS, MemoryParts
 from weft.layout.schedule import most_held
-from weft.layout.table import Floats
+from weft.layout.table import Floats, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +33,36 @@ class StageMemory:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.shared, self.kept = self._sharding(), frame.kept_rows()
+        self.held = Held.of(frame, self.shared)
 
     def fullest(self) -> tuple[MemoryParts, Floats]:
-        """Memory of the fullest stage, and the most host memory that a stage needs."""
-        stages = self.frame.stages.stage.T[:, self.frame.line]
-        in_flight = most_held(self.frame.table, self.frame.micro_batches, stages)
-        best, most = self._stage(0, in_flight[0])
-        for stage in self.frame.stage_kinds[1:]:
-            parts, total = self._stage(stage, in_flight[stage])
-            fuller = (total > most) & (self.frame.stages.repeats[self.frame.line, stage] > 0)
+        """Memory of the fullest stage, with the most host memory that a stage needs, and its total."""
+        (best, most, _), *others = self._stages()
+        for parts, total, there in others:
+            fuller = (total > most) & there
             host = np.maximum(best.host_bytes, parts.host_bytes)
             best = replace(_choose(fuller, parts, best), host_bytes=host)
             most = np.where(fuller, total, most)
         return best, most
 
-    def _stage(self, stage: int, in_flight: Floats) -> tuple[MemoryParts, Floats]:
-        parts = self.parts(stage, in_flight)
-        return parts, sum((getattr(parts, name) for name in MEMORY_PARTS), self.frame.zeros())
+    def peak(self) -> tuple[Floats, Floats]:
+        """Bytes of the fullest stage, and the most in host memory that a stage needs."""
+        (parts, most, _), *others = self._stages()
+        host = parts.host_bytes
+        for parts, total, there in others:
+            most = np.maximum(most, np.where(there, total, 0.0))
+            host = np.maximum(host, parts.host_bytes)
+        return most, host
+
+    def _stages(self) -> Iterator[tuple[MemoryParts, Floats, Mask]]:
+        """Memory of each distinct stage, its total, and the rows that have the stage."""
+        stages = self.frame.stages.stage.T[:, self.frame.line]
+        in_flight = most_held(self.frame.table, self.frame.micro_batches, stages)
+        for stage in self.frame.stage_kinds:
+            there = self.frame.stages.repeats[self.frame.line, stage] > 0
+            if stage == 0 or there.any():
+                parts = self.parts(stage, in_flight[stage])
+                yield parts, sum((getattr(parts, name) for name in MEMORY_PARTS), self.frame.zeros()), there
 
     def _sharding(self) -> Sharding:
         """By how much weights, gradients and optimizer states are divided, for dense and expert
@@ -55,7 +70,7 @@ class StageMemory:
         sizes, zero = self.frame.sizes, self.frame.table.zero
         cuts = []
         for shard, replica in (("shard", "replica"), ("expert_shard", "expert_replica")):
-            cut, copies = self.frame.at(sizes.members(shard)), self.frame.at(sizes.members(replica))
+            cut, copies = self.frame.at(sizes.members[shard]), self.frame.at(sizes.members[replica])
             gradients = cut * np.where(zero >= 2, copies, 1.0)
             cuts.append((cut, gradients, cut * np.where(zero >= 1, copies, 1.0)))
         return Sharding(*cuts[0], *cuts[1])
@@ -63,21 +78,21 @@ class StageMemory:
     def buffers(self, stage: int, in_flight: Floats) -> Buffers:
         """What a stage (a line of the stage table) holds beside weights, states and activations."""
         embedding, head = self.frame.counts(stage)[-2:]
-        return Buffers.of(self.frame, embedding, head, in_flight, self.shared)
+        return Buffers.of(self.frame, embedding, head, in_flight, self.shared, self.held)
 
     def parts(self, stage: int, in_flight: Floats) -> MemoryParts:
         """Memory of a stage (a line of the stage table) that holds so many micro-batches."""
         kept, shared, counts = self.kept, self.shared, self.frame.counts(stage)
-        step, (embedding, head) = self.frame.sizes.step, counts[-2:]
-        dense = weighted([self.frame.at(p.dense) for p in step.parameters], counts)
-        dense = dense + head * (1 - embedding) * self.frame.at(step.tied)
-        expert = weighted([self.frame.at(p.expert) for p in step.parameters], counts)
+        embedding, head = counts[-2:]
+        dense = weighted(self.held.dense, counts)
+        dense = dense + head * (1 - embedding) * self.held.tied
+        expert = weighted(self.held.expert, counts)
         recipe = self.frame.job.recipe
         on_host = recipe.optimizer_bytes + recipe.gradient_bytes + recipe.element_bytes
         optimizer = recipe.optimizer_bytes * (1 - self.frame.table.offload_optimizer)
         held = weighted(kept, self.frame.row_counts(stage)[:-2])
         if ahead := self.frame.job.model.prediction_layers:
-            held = held + head * ahead * self.frame.kept(self.frame.sizes.prediction)
+            held = held + head * ahead * self.held.prediction
         activations = held * in_flight
         on_device = resident_bytes(self.frame, kept, self.frame.row_counts(stage), activations)
         weights = self._weights(dense, shared.weights) + self._weights(expert, shared.expert_weights)
@@ -109,6 +124,51 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What any stage of a row may hold.
+
+    Elements: ``dense`` and ``expert`` of each part, the ``tied`` copy, the ``head`` with it, the largest ``unit`` that
+    is gathered and the largest ``block``.  Bytes: activations of a ``prediction`` module, and as in ``MeshSizes``.
+    """
+
+    dense: list[Floats]
+    expert: list[Floats]
+    tied: Floats
+    head: Floats
+    unit: Floats
+    block: Floats
+    prediction: Floats
+    logits: Floats
+    head_bytes: Floats
+    boundary_bytes: Floats
+    dummies_bytes: Floats
+
+    @classmethod
+    def of(cls, frame: Frame, shared: Sharding) -> Held:
+        """Of the rows of a frame."""
+        sizes = frame.sizes
+        parts, tied = sizes.step.parameters, frame.at(sizes.step.tied)
+        dense, expert = [frame.at(part.dense) for part in parts], [frame.at(part.expert) for part in parts]
+        kinds = list(zip(dense[:-2], expert[:-2], strict=True))
+        sharded, experts = shared.weights > 1, shared.expert_weights > 1
+        unit: Floats = np.max([sharded * one + experts * routed for one, routed in kinds], axis=0)
+        block: Floats = np.max([one + routed for one, routed in kinds], axis=0)
+        return cls(
+            dense=dense,
+            expert=expert,
+            tied=tied,
+            head=dense[-1] + tied,
+            unit=unit,
+            block=block,
+            prediction=frame.kept(sizes.prediction),
+            logits=frame.at(sizes.logits),
+            head_bytes=frame.at(sizes.head_bytes),
+            boundary_bytes=frame.at(sizes.boundary_bytes),
+            dummies_bytes=frame.at(sizes.dummies_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Buffers:
     """What a stage holds beside weights, states and activations, in bytes.
 
@@ -130,35 +190,33 @@ class Buffers:
     def most(self, chunk: Floats) -> Floats:
         """The peak beside activations, of which those of a ``chunk`` are gone at the embedding."""
         moments = (self.loss, self.head, self.backward, self.embedding - chunk)
-        peak: Floats = self.standing + np.maximum.reduce(moments)
+        peak: Floats = self.standing + reduce(np.maximum, moments)
         return peak
 
     @classmethod
-    def of(cls, frame: Frame, embedding: Floats, head: Floats, in_flight: Floats, shared: Sharding) -> Buffers:
+    def of(
+        cls, frame: Frame, embedding: Floats, head: Floats, in_flight: Floats, shared: Sharding, held: Held
+    ) -> Buffers:
         """Of a stage that holds so many embeddings and heads, and so many micro-batches in flight."""
-        recipe, software, sizes = frame.job.recipe, frame.software, frame.sizes
-        width, parameters = recipe.element_bytes, sizes.step.parameters
+        recipe, software = frame.job.recipe, frame.software
+        width, unit = recipe.element_bytes, held.unit
         sharded = shared.weights > 1
-        kinds = [(frame.at(p.dense), frame.at(p.expert)) for p in parameters[:-2]]
-        experts = shared.expert_weights > 1
-        unit: Floats = np.max([sharded * dense + experts * expert for dense, expert in kinds], axis=0)
-        head_weights = head * frame.at(parameters[-1].dense + sizes.step.tied)
-        first_weights = embedding * frame.at(parameters[-2].dense)
-        logits, streams = head * frame.at(sizes.logits), head * frame.at(sizes.head_bytes)
+        head_weights, first_weights = head * held.head, embedding * held.dense[-2]
+        logits, streams = head * held.logits, head * held.head_bytes
         copies = np.where(frame.table.x > 1, frame.constants.cut_loss_copies, frame.constants.loss_copies)
-        standing = frame.constants.gradient_dummies * frame.at(sizes.dummies_bytes)
+        standing = frame.constants.gradient_dummies * held.dummies_bytes
         blocks, reduced = 2.0 * width * unit, recipe.gradient_bytes * unit
         at_head = width * (unit + sharded * head_weights)
         head_reduced, first_reduced = (recipe.gradient_bytes * sharded * one for one in (head_weights, first_weights))
         at_first = width * sharded * first_weights
         if software.root:
             standing = standing + width * sharded * (head_weights + first_weights)
-            reduced = reduced + width * np.max([dense + expert for dense, expert in kinds], axis=0)
+            reduced = reduced + width * held.block
             at_head, at_first = blocks, frame.zeros()
             head_reduced, first_reduced = frame.zeros(), embedding * head_reduced + first_reduced
         if software.buffered:
             piped, steps = frame.pipeline > 1, frame.micro_batches
-            standing = standing + piped * (2.0 * steps + in_flight) * frame.at(sizes.boundary_bytes)
+            standing = standing + piped * (2.0 * steps + in_flight) * held.boundary_bytes
             standing = standing + piped * (steps - 1.0) * width * logits
         return cls(
             standing=standing,
@@ -170,6 +228,6 @@ class Buffers:
         )
 
 
-def _choose(mask: Floats, yes: MemoryParts, no: MemoryParts) -> MemoryParts:
+def _choose(mask: Mask, yes: MemoryParts, no: MemoryParts) -> MemoryParts:
     names = [f.name for f in fields(MemoryParts)]
     return MemoryParts(**{name: np.where(mask, getattr(yes, name), getattr(no, name)) for name in names})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from weft.layout.check import CODES, reject, reject_mesh
 from weft.layout.mesh import degrees
 from weft.layout.spec import ContextMethod, PipelineSchedule, Recompute
-from weft.layout.table import COLUMNS, Index, Ints, LayoutTable, Mask, collapse, encode
+from weft.layout.table import COLUMNS, Floats, Index, Ints, LayoutTable, Mask, collapse, encode
 from weft.model.job import Job
 from weft.search.space import RECOMPUTE_SHARES, Space
 from weft.solvers.divisors import divisors
@@ -38,6 +38,31 @@ class Batch:
     table: LayoutTable
     mesh: Ints
     rejected: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Frames that share their switches, with sequence parallelism on or off, each to be crossed with all settings.
+
+    ``frames`` are places in a list of frames, ``entries`` of settings in the part's ``SwitchTable``, in order, whose
+    switches are ``columns``.
+    """
+
+    frames: Index
+    entries: Index
+    columns: dict[str, Ints]
+
+    def axes(self, *names: tuple[str, ...]) -> tuple[dict[str, Ints], Index]:
+        """Distinct settings of the switches of each name, as columns with leading axes, an axis for each ``names``
+        and one of length 1 for the rows; and the place in the product of those axes of each of ``entries``."""
+        columns: dict[str, Ints] = {}
+        place = np.zeros(len(self.entries), dtype=np.intp)
+        for i, some in enumerate(names):
+            groups = collapse([self.columns[name] for name in some])
+            shape = (len(groups.first), *(1,) * (len(names) - i))
+            columns |= {name: self.columns[name][groups.first].reshape(shape) for name in some}
+            place = place * len(groups.first) + groups.group
+        return columns, place
 
 
 class Enumeration:
@@ -73,8 +98,22 @@ class Enumeration:
             before = ends[start - 1] if start else 0
             stop = max(int(np.searchsorted(ends, before + frames, side="right")), start + 1)
             numbers = np.arange(start, stop)
-            yield Frames(self.job, self.count, self.space, *self._runnable(*self._frames(numbers, keys)))
+            yield self._part(numbers, keys, self.rejected)
             start = stop
+
+    def sample(self, meshes: int) -> Frames:
+        """So many meshes spread over the space."""
+        numbers = np.sort(np.random.default_rng(0).permutation(len(self.meshes))[:meshes])
+        return self._part(numbers, self._keys(), np.zeros_like(self.rejected))
+
+    def _part(self, numbers: Ints, keys: list[tuple[int, int, bool]], rejected: Ints) -> Frames:
+        """Frames of the given meshes that some setting of the switches can run; the others count once in
+        ``rejected``."""
+        frames, mesh = self._frames(numbers, keys)
+        verdict = reject(self.job, self.count, frames)
+        dropped = np.isin(verdict, [CODES.index(code) for code in FRAME_RULES])
+        np.add.at(rejected, verdict[dropped], 1)
+        return Frames(self.job, self.count, self.space, frames.take(~dropped), mesh[~dropped])
 
     # Meshes ------------------------------------------------------------------------------------
 
@@ -161,13 +200,6 @@ class Enumeration:
         ]
         return np.array(rows, dtype=np.int64).reshape(-1, 4)
 
-    def _runnable(self, frames: LayoutTable, mesh: Ints) -> tuple[LayoutTable, Ints]:
-        """Frames that some setting of the switches can run; the others count once."""
-        verdict = reject(self.job, self.count, frames)
-        dropped = np.isin(verdict, [CODES.index(code) for code in FRAME_RULES])
-        np.add.at(self.rejected, verdict[dropped], 1)
-        return frames.take(~dropped), mesh[~dropped]
-
     def _schedules(self, pipeline: int) -> list[tuple[int, int]]:
         """Schedules with their virtual stages for a pipeline."""
         layers = -(-self.job.model.layers // pipeline)
@@ -207,21 +239,58 @@ class Frames:
             yield self._batch(frames[start:stop])
             start = stop
 
-    def leanest(self) -> Iterator[LayoutTable]:
-        """Per frame, settings of the switches of which one needs no more memory than any other setting.
+    def rejected(self) -> Ints:
+        """How many layouts each code rejects."""
+        found = np.zeros(len(CODES), dtype=np.int64)
+        for verdict, width in zip(self._verdicts, self.switches.widths, strict=True):
+            broken = verdict >= 0
+            np.add.at(found, verdict[broken], width[broken])
+        return found
+
+    def valid(self) -> Ints:
+        """Layouts of each frame that no code rejects."""
+        runs: Ints = (self.switches.widths * (self._verdicts < 0)).sum(axis=0)
+        return runs
+
+    def flagged(self, frames: Index, flag: int) -> tuple[Index, LayoutTable]:
+        """Those of some frames that have layouts without (0) or with (1) sequence parallelism."""
+        runs = frames[(self._verdicts[flag, frames] < 0) & (self.switches.widths[flag, frames] > 0)]
+        return runs, self.frames.take(runs).replaced({"sequence_parallel": np.full(len(runs), flag)})
+
+    def grids(self, frames: Index, flag: int) -> Iterator[Grid]:
+        """The layouts of ``flagged`` frames."""
+        groups = self.switches.group[frames]
+        for group in np.unique(groups):
+            entries, columns = self.switches.settings(int(group))
+            own = np.flatnonzero(columns["sequence_parallel"] == flag)
+            columns = {name: values[own] for name, values in columns.items()}
+            yield Grid(np.flatnonzero(groups == group), entries[own], columns)
+
+    def batch(self, frames: Index, entries: Index) -> Batch:
+        """Layouts of grids, a frame and an entry each."""
+        return self._joined(frames, self.switches.columns(entries))
+
+    def least_bytes(self, memory: Callable[[LayoutTable], Floats], enough: float) -> Floats:
+        """Memory of each frame with the settings of the switches that need least, or with others that need at most
+        ``enough``.
 
         Memory falls with sequence parallelism, ZeRO and offload; recomputation of some layers lies between none and
         all, or above.
         """
-        options = self.switches.values
-        sharded = (self.frames.x > 1) & (self.frames.y == 1) & (options["sequence_parallel"].max() > 0)
-        columns = {
-            name: np.full(len(self.frames), options[name].max())
-            for name in ("zero", "offload_optimizer", "offload_activations")
-        }
-        columns["sequence_parallel"] = sharded.astype(np.int64)
-        for recompute in np.unique(options["recompute"]):
-            yield self.frames.replaced(columns | {"recompute": np.full(len(self.frames), recompute)})
+        options, frames = self.switches.values, self.frames
+        sharded = (frames.x > 1) & (frames.y == 1) & (options["sequence_parallel"].max() > 0)
+        least = np.full(len(frames), np.inf)
+        for recompute in np.unique(options["recompute"])[::-1]:
+            rows = np.flatnonzero(least > enough)
+            if len(rows):
+                columns = {
+                    name: np.full(len(rows), options[name].max())
+                    for name in ("zero", "offload_optimizer", "offload_activations")
+                }
+                columns["sequence_parallel"] = sharded[rows].astype(np.int64)
+                columns["recompute"] = np.full(len(rows), recompute)
+                least[rows] = np.minimum(least[rows], memory(frames.take(rows).replaced(columns)))
+        return least
 
     def _batch(self, frames: Index) -> Batch:
         row, columns = self.switches.crossed(frames)
@@ -230,17 +299,22 @@ class Frames:
         if rejected.any():
             valid = np.flatnonzero(verdict < 0)
             row, columns = row[valid], {name: values[valid] for name, values in columns.items()}
+        return self._joined(row, columns, rejected)
+
+    def _joined(self, row: Index, columns: dict[str, Ints], rejected: Ints | None = None) -> Batch:
+        """Frames with columns of switches."""
         table = LayoutTable(
             **{name: columns[name] if name in columns else self.frames.column(name)[row] for name in COLUMNS},
             order=self.space.order,
         )
-        return Batch(table, self.mesh[row], rejected)
+        return Batch(table, self.mesh[row], np.zeros(len(CODES), np.int64) if rejected is None else rejected)
 
 
 class SwitchTable:
     """Combinations of switches that differ in effect, for each frame.
 
-    ``width`` counts them per frame.  Frames of which the same switches are idle share one list.
+    ``width`` counts them per frame, ``widths`` those without and with sequence parallelism.  Frames of which the same
+    switches are idle share one list: their ``group``.
     """
 
     def __init__(self, job: Job, space: Space, frames: LayoutTable) -> None:
@@ -253,19 +327,30 @@ class SwitchTable:
         differs = self._differs({name: flags[groups.first] for name, flags in idle.items()}, depth)
         line, self._choice = np.nonzero(differs)
         self._layers = self._recomputed(depth)[line, self._choice]
+        self.partial = bool(self._layers.any())
         self._start = np.concatenate(([0], np.cumsum(differs.sum(axis=1))))
-        self._group = groups.group
-        self.width = differs.sum(axis=1)[groups.group] if len(frames) else np.zeros(0, dtype=np.int64)
+        self.group = groups.group
+        flags = [differs & (self.values["sequence_parallel"] == on) for on in (0, 1)]
+        self.widths = np.stack([flag.sum(axis=1)[groups.group] for flag in flags]).astype(np.int64)
+        self.width = self.widths.sum(axis=0)
 
     def crossed(self, frames: Ints) -> tuple[Index, dict[str, Ints]]:
         """The given frames with each of their combinations: frame per row, and the switches' columns."""
         width = self.width[frames]
         row = np.repeat(frames, width)
         within = np.arange(len(row)) - np.repeat(np.cumsum(width) - width, width)
-        entry = self._start[self._group[row]] + within
-        choice = self._choice[entry]
+        return row, self.columns(self._start[self.group[row]] + within)
+
+    def settings(self, group: int) -> tuple[Index, dict[str, Ints]]:
+        """Numbers and columns of the combinations of a group's frames."""
+        entries = np.arange(self._start[group], self._start[group + 1])
+        return entries, self.columns(entries)
+
+    def columns(self, entries: Index) -> dict[str, Ints]:
+        """The switches of combinations."""
+        choice = self._choice[entries]
         columns = {name: values[choice] for name, values in self.values.items() if name != "share"}
-        return row, columns | {"recompute_layers": self._layers[entry]}
+        return columns | {"recompute_layers": self._layers[entries]}
 
     def _product(self) -> dict[str, Ints]:
         """The product of all switches; ``share`` numbers the share of recomputed layers (0: all)."""

@@ -60,7 +60,11 @@ class NetworkPlan(Plan):
         """
         found = Plan.from_dict(document, where=where)
         proof = table_of(document.get("proof"), f"{where}: proof")
-        known = {one.name: number(proof.get(one.name), f"{where}: proof.{one.name}") for one in fields(Proof)}
+        known = {
+            one.name: number(proof.get(one.name), f"{where}: proof.{one.name}")
+            for one in fields(Proof)
+            if one.name != "stopped_by"
+        }
         return cls(
             **{one.name: getattr(found, one.name) for one in fields(found)},
             fabric=str(document.get("fabric")),
@@ -75,6 +79,7 @@ class NetworkPlan(Plan):
                 considered=int(known["considered"]),
                 bound_s=known["bound_s"],
                 gap=known["gap"],
+                stopped_by="budget" if proof.get("stopped_by") == "budget" else None,
             ),
         )
 

@@ -15,21 +15,18 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 
 import numpy as np
 
 from weft.layout.spec import Layout
 from weft.layout.table import COLUMNS, Floats, Index, Ints, LayoutTable, Mask, collapse
-from weft.search.enumeration import Enumeration
+from weft.search.enumeration import Enumeration, Frames
+from weft.search.screen import HOPELESS, ROUNDING, least_s
 from weft.search.space import Space
 from weft.simulation.routes.evaluator import DEGREES, Evaluator
 
-HOPELESS = 1.25
-"""Frames that need this many times the memory at their leanest are not looked at."""
-ROUNDING = 1e-9
-"""Relative differences below this are rounding."""
 MOST = 2_000_000
 """Layouts, or layouts in an order of the axes, that are kept; what is left out bounds the proof."""
 Progress = Callable[[str, float, float], None]
@@ -41,12 +38,14 @@ class Proof:
     space can be (``bound_s``), and by how much the best exceeds them, as a share (``gap``).
 
     ``considered`` counts the layouts that fit, in every order of the axes that was searched and makes a difference.
+    ``stopped_by`` is "budget" where time ran out: what was not looked at then counts with ``bound_s`` alone.
     """
 
     evaluated: int
     considered: int
     bound_s: float
     gap: float
+    stopped_by: str | None = None
 
     @property
     def proved(self) -> bool:
@@ -175,6 +174,7 @@ class _Search:
             considered=self.considered,
             bound_s=bound,
             gap=max(least / bound - 1.0, 0.0) if ranked else 0.0,
+            stopped_by="budget" if bound < least and self._late() else None,
         )
         return Found(layouts=tuple(ranked), proof=proof, first_s=next(iter(self.best.seconds.values()), np.nan))
 
@@ -192,14 +192,30 @@ class _Search:
         enumeration = Enumeration(self.evaluator.job, self.evaluator.closed.cluster.count, self.space)
         kept = _Candidates(enumeration.meshes.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), np.inf)
         for part in enumeration.parts():
-            least = np.full(len(part.frames), np.inf)
-            for table in part.leanest() if len(part.frames) else ():
-                least = np.minimum(least, self.evaluator.closed.memory_bytes(table))
-            for batch in part.batches(np.flatnonzero(least <= HOPELESS * self.capacity)):
+            if self._late():
+                kept = self._left_out(kept, part)
+                continue
+            enough = HOPELESS * self.capacity
+            least = part.least_bytes(self.evaluator.closed.memory_bytes, enough)
+            for batch in part.batches(np.flatnonzero(least <= enough)):
+                if self._late():
+                    kept = self._left_out(kept, part)
+                    break
                 if len(batch.table):
                     kept = _joined(kept, self._below(batch.table, 0, ())).least()
             self._tell("layouts", 0.0)
         return kept
+
+    def _left_out(self, kept: _Candidates, part: Frames) -> _Candidates:
+        """Candidates without those of a part, for which there is no time: a bound that needs no layouts holds for
+        them."""
+        least = kept.left_out_s
+        for flag in (0, 1):
+            frames, table = part.flagged(np.arange(len(part.frames)), flag)
+            if len(frames):
+                outline = self.evaluator.bounding.outline(table.ordered(()), ordered=False)
+                least = min(least, float(least_s(part, outline, bubble=False).min()))
+        return replace(kept, left_out_s=least)
 
     def _below(self, table: LayoutTable, order: int, axes: tuple[str, ...]) -> _Candidates:
         """The rows of a table that fit, with floors in an order of the axes below the best."""
@@ -232,7 +248,9 @@ class _Search:
         found = _Candidates(table.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), promising.left_out_s)
         for number, order in enumerate(self.orders):
             rows = np.flatnonzero((promising.floor_s < self.best.limit()) & self._differs(table, order))
-            if len(rows):
+            if len(rows) and self._late():
+                found = replace(found, left_out_s=min(found.left_out_s, float(promising.floor_s[rows].min())))
+            elif len(rows):
                 found = _joined(found, self._below(table.take(rows), number, order)).least()
             self._tell("orders", 0.0)
         return found

@@ -13,28 +13,26 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput, NothingFeasible
 from weft.estimation.iteration import Estimator
 from weft.estimation.offload import pinned_capacity
-from weft.estimation.result import COLUMNS, Estimate, EstimateTable
+from weft.estimation.result import COLUMNS, Estimate
 from weft.estimation.single import estimate_of
 from weft.estimation.training import TrainingRun
 from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout, Recompute
-from weft.layout.table import Floats, Index, Ints, LayoutTable, Mask
+from weft.layout.table import Ints, LayoutTable
 from weft.model.job import Job
 from weft.model.text import job_from_dict, job_to_dict
 from weft.records import Reader, number, table_of
 from weft.results import Result
 from weft.search.ease import Ease
-from weft.search.enumeration import Batch, Enumeration, Frames
+from weft.search.enumeration import Enumeration
+from weft.search.fold import Fold, Scale
+from weft.search.screen import Screen
 from weft.search.space import STANDARD, Space
 from weft.search.ties import Choice, Facts, Tie, held
 from weft.units import format_bytes
 
-HOPELESS = 1.25
-"""Frames that need this many times the capacity at their leanest are not timed."""
 ALIKE = 0.03
 """Layouts closer than this in time are alike."""
-WORTHWHILE = 0.99
-"""Advice must promise at least this share of the best iteration time."""
 ORDERS = ("ease", "time")
 """How layouts are ranked: by time and what each is to run (``weft.search.ease``), or by time alone."""
 DOES_NOT_FIT, HOST_MEMORY = CODES.index("does-not-fit"), CODES.index("host-memory")
@@ -66,8 +64,9 @@ class Advice:
 class Plan(Result):
     """Ranked layouts of a job on a cluster.
 
-    ``considered`` counts feasible and rejected layouts; ``evaluated`` those whose time was computed, without those
-    that lack so much memory that no switch helps.  ``layouts`` are feasible, in ``order``, then by memory, then by
+    ``considered`` counts feasible and rejected layouts; ``evaluated`` those that were compared, without those
+    that lack so much memory that no switch helps: of each the memory, and the time unless a bound on it rules it out
+    (``weft.search.screen``).  ``layouts`` are feasible, in ``order``, then by memory, then by
     order of enumeration; ``ties`` say of each which others cannot be told apart from it, ``choice`` what being first
     is worth (both empty where no error between layouts is known, as with a user's constants).  ``pareto`` are the
     feasible ones that no other beats in both time and memory, by time.  ``stack`` is the software that trains.
@@ -251,20 +250,6 @@ def _choice_from_dict(raw: object, world: int, where: str) -> Choice | None:
     return Choice(fastest=fastest, **asdict(_PLAIN.read(Facts, facts, where)))
 
 
-@dataclass(slots=True)
-class _Kept:
-    """Rows worth keeping: their layouts, what they are ordered by, memory and place in the enumeration."""
-
-    layouts: list[Layout]
-    keys: list[float]
-    bytes_: list[float]
-    meshes: list[int]
-
-    def order(self) -> list[int]:
-        keys = range(len(self.layouts))
-        return sorted(keys, key=lambda i: (self.keys[i], self.bytes_[i], i))
-
-
 def plan(
     job: Job,
     cluster: Cluster,
@@ -298,23 +283,20 @@ def plan(
     estimator = Estimator(job, cluster, constants)
     enumeration = Enumeration(job, cluster.count, space)
     ease = _ease(job, cluster, stack, memory_margin)
-    search = _Search(estimator, top, per_mesh, ease.capacity_bytes, ease if order == "ease" else None)
+    pinned_bytes = pinned_capacity(cluster.accelerator)
+    scale = Scale(top, per_mesh, ease.capacity_bytes, pinned_bytes, ease if order == "ease" else None)
+    screen = Screen(estimator, scale)
+    screen.sample(enumeration)
     rejected = np.zeros(len(CODES), dtype=np.int64)
-    done = 0
     for part in enumeration.parts():
-        promising, hopeless = search.divide(part)
-        for batch in part.batches(promising):
-            rejected += batch.rejected
-            search.add(batch)
-        for batch in part.batches(hopeless):
-            rejected += batch.rejected
-            rejected[DOES_NOT_FIT] += len(batch.table)
-        done = int(part.mesh[-1]) + 1 if len(part.mesh) else done
-        if progress is not None:
-            progress(done, len(enumeration.meshes))
+        screen.add(part)
+        rejected += part.rejected()
+        if progress is not None and len(part.mesh):
+            progress(int(part.mesh[-1]) + 1, len(enumeration.meshes))
     rejected += enumeration.rejected
-    rejected[DOES_NOT_FIT] += search.evaluated - search.feasible - search.unpinned
-    rejected[HOST_MEMORY] += search.unpinned
+    rejected[DOES_NOT_FIT] += screen.hopeless + screen.compared - screen.feasible - screen.unpinned
+    rejected[HOST_MEMORY] += screen.unpinned
+    kept = _Found(estimator, screen.fold)
     found = Plan(
         job=job,
         cluster=cluster,
@@ -324,13 +306,13 @@ def plan(
         constants=estimator.constants,
         stack=stack,
         order=order,
-        considered=search.feasible + int(rejected.sum()),
-        evaluated=search.evaluated,
-        feasible=search.feasible,
+        considered=screen.feasible + int(rejected.sum()),
+        evaluated=screen.compared,
+        feasible=screen.feasible,
         rejected=_counts(rejected),
-        layouts=search.ranked(),
-        pareto=search.frontier(),
-        advice=search.advice(),
+        layouts=kept.ranked(),
+        pareto=kept.frontier(),
+        advice=kept.advice(),
     )
     return _judged(found)
 
@@ -397,100 +379,17 @@ def _family(layout: Layout) -> tuple[int, ...]:
     return layout.x, layout.y, layout.pipeline, layout.expert, layout.expert_tensor
 
 
-class _Search:
-    """Folds batches of estimates into the best, the Pareto frontier and the fastest that does not fit."""
+class _Found:
+    """Estimates of what a fold kept."""
 
-    def __init__(
-        self, estimator: Estimator, top: int, per_mesh: bool, capacity_bytes: float, ease: Ease | None
-    ) -> None:
-        self.estimator, self.top, self.per_mesh, self.capacity = estimator, top, per_mesh, capacity_bytes
-        self.pinned = pinned_capacity(estimator.cluster.accelerator)
-        self.ease = ease
-        self.evaluated = self.feasible = self.unpinned = 0
-        self.leanest = np.inf
-        self.best = _Kept([], [], [], [])
-        self.front = _Kept([], [], [], [])
-        self.misfits = _Kept([], [], [], [])
-
-    def divide(self, part: Frames) -> tuple[Index, Index]:
-        """Frames worth evaluating, and those that do not fit by far whatever their switches.
-
-        While nothing fits, the leanest frame so far is evaluated all the same, for the sake of advice.
-        """
-        if not len(part.frames):
-            return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
-        least = np.full(len(part.frames), np.inf)
-        for table in part.leanest():
-            least = np.minimum(least, self.estimator.memory_bytes(table))
-        promising = least <= HOPELESS * self.capacity
-        if not self.feasible and not promising.any() and least.min() < self.leanest:
-            self.leanest = float(least.min())
-            promising[np.argmin(least)] = True
-        return np.flatnonzero(promising), np.flatnonzero(~promising)
-
-    def add(self, batch: Batch) -> None:
-        """Evaluate a batch and keep what may matter."""
-        if not len(batch.table):
-            return
-        results = self.estimator.evaluate(batch.table)
-        pinned = results.memory.host_bytes <= self.pinned
-        on_device = results.memory_bytes <= self.capacity
-        fits = on_device & pinned
-        self.evaluated += len(fits)
-        self.unpinned += int((on_device & ~pinned).sum())
-        self.feasible += int(fits.sum())
-        keys = results.iteration_s
-        if self.ease is not None:
-            keys = keys * (1.0 + self.ease.efforts(batch.table, results.memory_bytes))
-        self._keep_best(batch, results, np.where(fits, keys, np.inf))
-        self.front = self._with_front(self.front, batch, results, fits)
-        self.misfits = self._with_front(self.misfits, batch, results, ~on_device & pinned)
-
-    def _keep_best(self, batch: Batch, results: EstimateTable, keys: Floats) -> None:
-        worst = self.best.keys[-1] if len(self.best.keys) >= self.top else np.inf
-        rows = np.flatnonzero((keys <= worst) & np.isfinite(keys))
-        if not len(rows):
-            return
-        rows = rows[np.lexsort((rows, results.memory_bytes[rows], keys[rows]))]
-        if self.per_mesh:
-            _, first = np.unique(batch.mesh[rows], return_index=True)
-            rows = rows[np.sort(first)]
-        self._extend(self.best, batch, results, keys, rows[: self.top])
-        order, seen = [], set[int]()
-        for i in self.best.order():
-            if self.per_mesh and self.best.meshes[i] in seen:
-                continue
-            seen.add(self.best.meshes[i])
-            order.append(i)
-        self.best = _pick(self.best, order[: self.top])
-
-    def _with_front(self, front: _Kept, batch: Batch, results: EstimateTable, kept: Mask) -> _Kept:
-        """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``kept``
-        marks."""
-        seconds, bytes_ = results.iteration_s, results.memory_bytes
-        rows = np.flatnonzero(kept)
-        if front.layouts:
-            known = np.searchsorted(front.keys, seconds[rows], side="right")
-            rows = rows[bytes_[rows] < np.array([np.inf, *front.bytes_])[known]]
-        if not len(rows):
-            return front
-        rows = rows[np.lexsort((rows, bytes_[rows], seconds[rows]))]
-        self._extend(front, batch, results, seconds, rows[_records(bytes_[rows])])
-        order = front.order()
-        return _pick(front, [order[i] for i in _records(np.array([front.bytes_[i] for i in order]))])
-
-    def _extend(self, kept: _Kept, batch: Batch, results: EstimateTable, keys: Floats, rows: Index | Ints) -> None:
-        for row in rows:
-            kept.layouts.append(batch.table.row(int(row)))
-            kept.keys.append(float(keys[row]))
-            kept.bytes_.append(float(results.memory_bytes[row]))
-            kept.meshes.append(int(batch.mesh[row]))
+    def __init__(self, estimator: Estimator, fold: Fold) -> None:
+        self.estimator, self.fold = estimator, fold
 
     def ranked(self) -> tuple[Estimate, ...]:
-        return self._estimates(self.best.layouts)
+        return self._estimates(self.fold.best.layouts)
 
     def frontier(self) -> tuple[Estimate, ...]:
-        return self._estimates(self.front.layouts)
+        return self._estimates(self.fold.front.layouts)
 
     def _estimates(self, layouts: list[Layout]) -> tuple[Estimate, ...]:
         if not layouts:
@@ -501,25 +400,27 @@ class _Search:
     def advice(self) -> Advice | None:
         """What would let a faster layout fit: of those that lack memory the one that lacks least.
 
-        Where layouts fit already, only gains of more than ``WORTHWHILE`` count.
+        Where layouts fit already, only gains of more than ``weft.search.fold.WORTHWHILE`` count.
         """
-        limit = WORTHWHILE * self.front.keys[0] if self.front.keys else np.inf
-        faster = [i for i, seconds in enumerate(self.misfits.keys) if seconds < limit]
+        limit = self.fold.limit_s
+        faster = [i for i, seconds in enumerate(self.fold.misfits.keys) if seconds < limit]
         if not faster:
             return None
-        layout = self.misfits.layouts[faster[-1]]
+        layout = self.fold.misfits.layouts[faster[-1]]
         rejected = self._estimates([layout])[0]
         job, count = self.estimator.job, self.estimator.cluster.count
         changes = [pair for pair in single_changes(layout) if explain(job, count, pair[1]) is None]
         fitting = [
             (change, estimate)
             for (change, _), estimate in zip(changes, self._estimates([c for _, c in changes]), strict=True)
-            if estimate.memory_bytes <= self.capacity and estimate.fits_host and estimate.iteration_s < limit
+            if estimate.memory_bytes <= self.fold.scale.capacity_bytes
+            and estimate.fits_host
+            and estimate.iteration_s < limit
         ]
         if fitting:
             change, accepted = min(fitting, key=lambda pair: (pair[1].iteration_s, pair[0]))
             return Advice(rejected=rejected, change=change, accepted=accepted)
-        missing = f"{format_bytes(rejected.memory_bytes - self.capacity)} more memory per accelerator"
+        missing = f"{format_bytes(rejected.memory_bytes - self.fold.scale.capacity_bytes)} more memory per accelerator"
         return Advice(rejected=rejected, change=missing, accepted=None)
 
 
@@ -541,18 +442,3 @@ def single_changes(layout: Layout) -> list[tuple[str, Layout]]:
     if not layout.offload_activations:
         changes.append(("offload_activations = true", replace(layout, offload_activations=True)))
     return changes
-
-
-def _pick(kept: _Kept, rows: list[int]) -> _Kept:
-    return _Kept(
-        [kept.layouts[i] for i in rows],
-        [kept.keys[i] for i in rows],
-        [kept.bytes_[i] for i in rows],
-        [kept.meshes[i] for i in rows],
-    )
-
-
-def _records(values: Floats) -> Index:
-    """Positions whose value is below all before it."""
-    least = np.minimum.accumulate(np.concatenate(([np.inf], values[:-1])))
-    return np.flatnonzero(values < least)

@@ -1,0 +1,171 @@
+"""Which layouts of a space are worth timing: the memory of all, and a bound on the time of each, decide.
+
+The memory of a layout is known exactly, so are the counts of those that fit.  No layout takes less time than the
+blocks of its model do on perfectly even stages, nor less than that with the efforts of its frame.  One whose bound is
+behind all that a plan keeps, and no way ahead in memory, cannot be in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.estimation.iteration import Estimator, Outline
+from weft.layout.spec import Recompute
+from weft.layout.table import Floats, Index, Ints, Mask
+from weft.search.enumeration import Enumeration, Frames, Grid
+from weft.search.fold import Fold, Scale
+
+HOPELESS = 1.25
+"""Frames that need this many times the capacity at their leanest are not compared."""
+ROUNDING = 1e-9
+"""Relative differences below this are rounding."""
+ROWS = 16384
+"""Layouts that are timed at once."""
+FEW = 4096
+"""The same where little is known yet."""
+SHARE = 64
+"""One mesh in so many is looked at ahead of all."""
+MESHES = 256
+"""Meshes that are looked at ahead, at least, where there are twice as many."""
+MEMORY = (("zero",), ("recompute", "recompute_layers"), ("offload_optimizer",), ("offload_activations",))
+"""Switches that memory depends on."""
+OVERLAP = ("overlap_tensor", "overlap_reduce", "overlap_gather")
+
+
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    """Layouts that may matter: numbers of frame and entry, what bounds them, and whether they fit."""
+
+    frames: Index
+    entries: Index
+    least_s: Floats
+    least_key: Floats
+    bytes_: Floats
+    fits: Mask
+
+    def take(self, rows: Index | Mask | slice) -> _Worth:
+        return _Worth(*(getattr(self, name)[rows] for name in self.__slots__))
+
+    def open(self, fold: Fold) -> Mask:
+        return fold.open(self.least_s, self.least_key, self.bytes_, self.fits, ~self.fits)
+
+    @staticmethod
+    def joined(some: list[_Worth]) -> _Worth:
+        return _Worth(*(np.concatenate([getattr(one, name) for one in some]) for name in _Worth.__slots__))
+
+
+class Screen:
+    """Compares layouts, and folds those that may matter into ``fold``.
+
+    ``compared`` counts layouts but for the ``hopeless``, which lack so much memory that no switch helps; of them
+    ``feasible`` fit, and ``unpinned`` lack only the host's memory.
+    """
+
+    def __init__(self, estimator: Estimator, scale: Scale) -> None:
+        self.estimator, self.scale = estimator, scale
+        self.fold, self.ahead = Fold(scale), Fold(scale)
+        self.compared = self.hopeless = self.feasible = self.unpinned = 0
+        self.leanest = np.inf
+
+    def sample(self, enumeration: Enumeration) -> None:
+        """Look at some meshes first, so that what they have need not be undercut."""
+        count = max(len(enumeration.meshes) // SHARE, MESHES)
+        if 2 * count <= len(enumeration.meshes):
+            before = Screen(self.estimator, self.scale)
+            before.add(enumeration.sample(count), ordered=False)
+            self.ahead = before.fold
+
+    def add(self, part: Frames, *, ordered: bool = True) -> None:
+        """Compare all layouts of a part of the space, which comes behind those of before; the best first, unless the
+        first of equals is to be kept (``ordered``)."""
+        promising = self._promising(part)
+        every = part.valid()
+        compared = int(every[promising].sum())
+        self.compared, self.hopeless = self.compared + compared, self.hopeless + int(every.sum()) - compared
+        some = [worth for flag in (0, 1) for worth in self._worth(part, np.flatnonzero(promising), flag)]
+        if not some:
+            return
+        worth = _Worth.joined(some)
+        worth = worth.take(np.lexsort((worth.entries, worth.frames) if ordered else (worth.least_key,)))
+        rows = ROWS if ordered else FEW
+        for start in range(0, len(worth.frames), rows):
+            rest = worth.take(slice(start, start + rows))
+            rest = rest.take(rest.open(self.fold) & rest.open(self.ahead))
+            if len(rest.frames):
+                batch = part.batch(rest.frames, rest.entries)
+                self.fold.add(batch, self.estimator.evaluate(batch.table))
+
+    def _promising(self, part: Frames) -> Mask:
+        """Frames that may fit, or nearly, with some setting of the switches.
+
+        While nothing fits, the leanest frame so far counts too, for the sake of advice.
+        """
+        enough = HOPELESS * self.scale.capacity_bytes
+        least = part.least_bytes(self.estimator.memory_bytes, enough)
+        promising: Mask = least <= enough
+        if not self.feasible and not promising.any() and least.min(initial=np.inf) < self.leanest:
+            self.leanest = float(least.min())
+            promising[np.argmin(least)] = True
+        return promising
+
+    def _worth(self, part: Frames, frames: Index, flag: int) -> Iterator[_Worth]:
+        """Count layouts without or with sequence parallelism; those that may matter."""
+        runs, table = part.flagged(frames, flag)
+        if not len(runs):
+            return
+        outline = self.estimator.outline(table, ordered=bool(part.switches.partial))
+        least = least_s(part, outline)
+        efforts = 0.0 if self.scale.ease is None else self.scale.ease.efforts(table, np.zeros(len(table)))
+        bounds = least, least * (1.0 + efforts)
+        for grid in part.grids(runs, flag):
+            worth = self._compared(grid, outline, *(one[:, grid.frames] for one in bounds))
+            yield replace(worth, frames=runs[worth.frames])
+
+    def _compared(self, grid: Grid, outline: Outline, least_s: Floats, least_key: Floats) -> _Worth:
+        """Count the layouts of a grid, whose bounds are given by recomputation; those that may matter."""
+        switches, place = grid.axes(*MEMORY)
+        held, hosted = (one.reshape(-1, len(grid.frames)) for one in outline.peaks(grid.frames, switches))
+        on_device, pinned = self.scale.fits(held, hosted)
+        times = np.bincount(place, minlength=len(held))
+        counted = (times > 0)[:, None]
+        fits, misfits = on_device & pinned & counted, ~on_device & pinned & counted
+        self.feasible += int(times @ np.count_nonzero(fits, axis=1))
+        self.unpinned += int(times @ np.count_nonzero(on_device & ~pinned, axis=1))
+        code = np.zeros(len(held), dtype=np.intp)
+        some = grid.columns["recompute_layers"] > 0  # which takes at least as long as none
+        code[place] = np.where(some, Recompute.NONE.code, grid.columns["recompute"])
+        least_s, least_key = least_s[code], least_key[code]
+        known, ahead = (fold.open(least_s, least_key, held, fits, misfits) for fold in (self.fold, self.ahead))
+        setting, at = np.nonzero(known & ahead)
+        row, entry = _members(setting, place, times)
+        setting, at = setting[row], at[row]
+        bounds = least_s[setting, at], least_key[setting, at]
+        return _Worth(grid.frames[at], grid.entries[entry], *bounds, held[setting, at], fits[setting, at])
+
+
+def least_s(part: Frames, outline: Outline, *, bubble: bool = True) -> Floats:
+    """Seconds that no layout undercuts with each kind of recomputation, shape (kinds, frames); infinite where no
+    layout has it.  Without ``bubble`` nor does a pipeline that is stepped through."""
+    options = part.switches.values
+    some = [Recompute.NONE.code] if part.switches.partial else []
+    codes = np.unique(np.concatenate([options["recompute"], np.array(some, dtype=np.int64)]))
+    values = [codes, *(np.unique(options[name]) for name in OVERLAP)]
+    axes = range(len(values), 0, -1)
+    columns = [one.reshape(-1, *(1,) * axis) for one, axis in zip(values, axes, strict=True)]
+    switches = dict(zip(("recompute", *OVERLAP), columns, strict=True))
+    found = np.full((len(Recompute), len(outline.table)), np.inf)
+    found[codes] = (1 - ROUNDING) * outline.least_s(switches, bubble=bubble).min(axis=tuple(range(1, len(values))))
+    return found
+
+
+def _members(setting: Index, place: Index, times: Ints) -> tuple[Index, Index]:
+    """The entries at the places of ``setting``, of which each place has so many: which of ``setting``, and the
+    entry."""
+    width = times[setting]
+    row = np.repeat(np.arange(len(setting)), width)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(width) - width, width)
+    first = np.cumsum(times) - times
+    return row, np.argsort(place, kind="stable")[first[setting[row]] + within]
