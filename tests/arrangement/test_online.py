@@ -87,7 +87,25 @@ def test_a_limit_makes_a_job_wait(tmp_path):
     assert change.why.endswith(", above max_slowdown 1.0001")
 
 
+def test_spares_stay_free(tmp_path):
+    site = idle_site(tmp_path, limit="[limits]\nspares = 4")
+    controller, found = decided(site, [arrival("a", 10, 0), arrival("b", 3, 1), arrival("c", 2, 2)])
+    assert [said(one) for one in found] == [[("a", "placed")], [("b", "waits")], [("c", "placed")]]
+    assert found[1].changes[0].why == "needs 3 hosts, 6 are free, of which 4 stay spare"
+    assert len(controller.held.free()) == 4
+
+
+@pytest.mark.parametrize("goal", ["makespan", "utilization"])
+def test_objectives_of_jobs_that_are_all_known_are_refused(tmp_path, goal):
+    with pytest.raises(BadInput, match=f"{goal} is of jobs that are all known"):
+        Occupancy(idle_site(tmp_path, limit=f'[objective]\nkind = "{goal}"'))
+
+
 BAD = {
+    "no layout": (
+        '{"time_s": 1e6, "event": "job-arrives", "job": "z", "model": "gpt2-124m", "accelerators": 8, "batch": 8}',
+        "z has no layout",
+    ),
     "unknown host": (other("host-down", 1e6, host="host-99"), "host"),
     "host that is up": (other("host-up", 1e6, host="host-3"), "host-3 is not down"),
     "unknown switch": (other("switch-down", 1e6, switch="nowhere"), "is no node of"),
@@ -95,7 +113,7 @@ BAD = {
     "link that is up": (other("link-up", 1e6, link=["leaf-1", "spine-0"]), "is not down"),
     "duplicate job": (arrival("c", 1, 1e6), "'c' is there already"),
     "unknown job": (other("job-ends", 1e6, job="z"), "z"),
-    "too large": (arrival("z", 17, 1e6), "needs 17 hosts, the site has 16"),
+    "too large": (arrival("z", 17, 1e6), "needs 17 hosts, the site has 16 for jobs"),
     "taken hosts": (arrival("z", 1, 1e6, hosts=["host-2"]), "host-2 is not free"),
     "out of order": (arrival("z", 1, 0), "comes after"),
 }

@@ -474,9 +474,9 @@ class SiteController:
         held = self.held
         if job.name in held.jobs:
             raise BadInput(f"job {job.name!r} is there already", where="event", remedy="end it first")
-        most = sum(self.site.usable)
+        most = sum(self.site.usable) - self.site.spares
         if job.domains > most:
-            problem = f"{job.name} needs {job.domains} hosts, the site has {most}"
+            problem = f"{job.name} needs {job.domains} hosts, the site has {most} for jobs"
             raise BadInput(problem, where="event", remedy="cut it smaller")
         if job.may != "move":
             free = set(held.free())
