@@ -25,6 +25,7 @@ LAYERS = {
     "runtime": 2.5,
     "collectives": 3,
     "routing": 3,
+    "reliability": 3,
     "estimation": 4,
     "simulation": 4,
     "reproductions": 4.5,

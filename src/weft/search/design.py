@@ -20,6 +20,7 @@ from weft.layout.spec import Layout
 from weft.layout.text import format_layout, layout_to_dict
 from weft.model.job import Job
 from weft.model.text import job_to_dict
+from weft.reliability.parts import stranded_accelerators
 from weft.results import Result
 from weft.search.ranking import plan
 from weft.search.space import STANDARD, Space
@@ -299,23 +300,6 @@ def _failure(
 def nic_links(fabric: Fabric, accelerator: int) -> Ints:
     """Links out of an accelerator into the scale-out network."""
     return np.flatnonzero((fabric.source == accelerator) & (fabric.tier != SCALE_UP))
-
-
-def stranded_accelerators(fabric: Fabric) -> Ints:
-    """Accelerators that cannot reach the largest connected part of the fabric."""
-    part = np.arange(fabric.nodes)
-    source, target = fabric.source[fabric.up], fabric.target[fabric.up]
-    while True:
-        lower = part.copy()
-        np.minimum.at(lower, target, part[source])
-        np.minimum.at(lower, source, part[target])
-        lower = lower[lower]
-        if np.array_equal(lower, part):
-            break
-        part = lower
-    mine = part[: fabric.accelerators]
-    largest = np.bincount(mine).argmax()
-    return np.flatnonzero(mine != largest)
 
 
 def _frontier(designs: Sequence[Design]) -> tuple[int, ...]:
