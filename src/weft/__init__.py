@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from weft.verbs.calibrate import calibrate
     from weft.verbs.design import design
     from weft.verbs.estimate import estimate
+    from weft.verbs.goodput import goodput
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
     from weft.verbs.route import route
@@ -50,6 +51,7 @@ _HOME = {
     "calibrate": "weft.verbs.calibrate",
     "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
+    "goodput": "weft.verbs.goodput",
     "plan": "weft.verbs.plan",
     "read": "weft.verbs.read",
     "read_cluster": "weft.cluster.files",
@@ -82,6 +84,7 @@ __all__ = [
     "calibrate",
     "design",
     "estimate",
+    "goodput",
     "plan",
     "read",
     "read_cluster",

@@ -236,6 +236,8 @@ of_file(
     "toml",
     words("usd_per_switch_port = 100\nusd_per_transceiver = 10.5\nwatts_per_switch_port = 3\n"),
 )
+of_file("reliability.classes.read_failures reliability.classes.failures_from_toml", "toml", example("failures.toml"))
+of_text("reliability.recovery.parse_policy", "text", words("restart", "shrink,peer,async", "reroute,hot"))
 
 # Routes and traffic
 

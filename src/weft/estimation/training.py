@@ -155,8 +155,8 @@ def training_run(
     defaults = _Defaults()
     count = estimate.layout.world
     paid = count if failing is None else count + failing.spare_accelerators
-    iterations = math.ceil(_positive(tokens, "tokens") / job.recipe.tokens)
-    training_s = iterations * _positive(estimate.iteration_s, "iteration time")
+    iterations = math.ceil(positive(tokens, "tokens") / job.recipe.tokens)
+    training_s = iterations * positive(estimate.iteration_s, "iteration time")
     overhead = defaults.take(pue, PUE, "pue", f"{PUE:g} (power of the data centre over its accelerators')")
     failures, expected_s = None, training_s
     if failing is not None:
@@ -179,7 +179,7 @@ def training_run(
             checkpoint_Bps, usual, "checkpoint bandwidth", f"{format_si(usual, 'B/s')} per accelerator"
         )
         restart = defaults.take(restart_s, RESTART_S, "restart time", format_seconds(RESTART_S), zero=True)
-        one = Stop(name="failure", rate=count / _positive(mtbf_s, "mtbf"), restart_s=restart)
+        one = Stop(name="failure", rate=count / positive(mtbf_s, "mtbf"), restart_s=restart)
         failures, _, found = failures_of(
             Process(stops=(one,)),
             Saving(interval_s=estimate.iteration_s, stall_s=size / (rate * count)),
@@ -257,14 +257,14 @@ class _Defaults:
 
     def take(self, given: float | None, default: float, name: str, shown: str, *, zero: bool = False) -> float:
         if given is not None:
-            return _positive(given, name, zero=zero)
+            return positive(given, name, zero=zero)
         self.taken.append(f"{name}: {shown}")
         return default
 
 
 def _price(given: float | None, cluster: Cluster, defaults: _Defaults) -> float | None:
     if given is not None:
-        return _positive(given, "price per accelerator-hour", zero=True)
+        return positive(given, "price per accelerator-hour", zero=True)
     price = cluster.accelerator.usd_per_hour
     if price <= 0:
         return None
@@ -272,7 +272,7 @@ def _price(given: float | None, cluster: Cluster, defaults: _Defaults) -> float 
     return price
 
 
-def _positive(value: float, name: str, *, zero: bool = False) -> float:
+def positive(value: float, name: str, *, zero: bool = False) -> float:
     """The value, where it is finite and above (with ``zero``: not below) zero."""
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         least = "zero or more" if zero else "more than zero"

@@ -21,14 +21,12 @@ from weft.reliability.recovery import Recovery
 SCHEMA = "weft.failures/1"
 DEFAULT = "llama-3"
 MAX_FILE_BYTES = 100_000
-Component = Literal[
-    "accelerator", "host", "nic", "access-link", "fabric-link", "leaf", "spine", "core", "job"
-]
+Component = Literal["accelerator", "host", "nic", "access-link", "fabric-link", "leaf", "spine", "core", "job"]
 """What is counted: a link is a cable, from an accelerator (access) or between switches (fabric); a leaf is a first
 switch, of a rail too, a spine one above it, a core any other."""
 Takes = Literal["host", "rail", "leaf", "job", "fabric", "nothing"]
-"""What a failure takes down: the host; all hosts with an accelerator on its rail, or under its leaf; the job's processes
-and no host; what the fabric's graph says; nothing, where only speed is lost."""
+"""What a failure takes down: the host; all hosts with an accelerator on its rail, or under its leaf; the job's
+processes and no host; what the fabric's graph says; nothing, where only speed is lost."""
 NETWORK = ("access-link", "fabric-link", "leaf", "spine", "core")
 
 
@@ -114,7 +112,7 @@ class _BookFields(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     source: _Text | None = None
     recovery: _RecoveryFields | None = None
-    classes: dict[str, _ClassFields] = Field(default_factory=dict, max_length=100)
+    classes: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=100)
 
 
 def presets() -> tuple[str, ...]:
@@ -156,8 +154,9 @@ def _book(table: dict[str, Any], where: str) -> FailureBook:
     given = validate(_BookFields, table, where)
     base = preset(given.like) if given.like is not None else None
     known = {one.name: one for one in base.classes} if base else {}
-    for name, inner in given.classes.items():
-        place = f"{where}: classes.{name}"
+    for name, fields in given.classes.items():
+        place = f"{where}: classes.{name[:60]}"
+        inner = validate(_ClassFields, fields, place)
         if (inner.mtbf_hours is None) == (inner.failures_per_accelerator_hour is None):
             raise BadInput("needs mtbf_hours or failures_per_accelerator_hour, and not both", where=place)
         if inner.component == "job" and inner.takes not in ("job", "nothing"):
@@ -180,5 +179,3 @@ def _book(table: dict[str, Any], where: str) -> FailureBook:
 def _tables() -> dict[str, dict[str, Any]]:
     text = resources.files("weft.reliability").joinpath("data", "failures.toml").read_text(encoding="utf-8")
     return parse_toml(text, "failures.toml")
-
-

@@ -71,7 +71,9 @@ class FailingJob:
                 slows += self._slows(one, one.speed)
             if one.speed is None or not (self.policy.reroute or one.known.takes == "nothing"):
                 stops += self._stops(one)
-        regrow_s = self.book.recovery.start(self.census.accelerators) + self.saving.stall_s + self._read_s(severe=False)
+        regrow_s = (
+            self.book.recovery.start(self.census.accelerators) + self.saving.stall_s + self._read_s(severe=False)
+        )
         return Process(
             stops=tuple(stops),
             slows=tuple(slows),

@@ -148,9 +148,7 @@ def outcome(process: Process, saving: Saving) -> Outcome:
         "planned": live * (frozen + regrow),
     }
     return Outcome(
-        **shares,
-        stops=live * renewal.rate,
-        classes=tuple(_classes(process, saving, repairs, renewal, live, shares)),
+        **shares, stops=live * renewal.rate, classes=tuple(_classes(process, saving, repairs, renewal, live, shares))
     )
 
 
@@ -162,10 +160,11 @@ def check_pace(process: Process, saving: Saving) -> None:
     """
     rate = process.rate
     restart_s = max((one.restart_s for one in process.stops), default=0.0)
+    stall_s = saving.segment_s - saving.interval_s
     if rate * (saving.segment_s + saving.lag_s + restart_s) > MOST_EXPONENT:
         raise BadInput(
             f"a failure every {format_seconds(1.0 / rate)} leaves no time for an iteration"
-            f" ({format_seconds(saving.interval_s)}), a checkpoint ({format_seconds(saving.segment_s - saving.interval_s)})"
+            f" ({format_seconds(saving.interval_s)}), a checkpoint ({format_seconds(stall_s)})"
             f" and a restart ({format_seconds(restart_s)})",
             where="mtbf",
             remedy="give the mean time between failures of one accelerator, in hours (like 50000 h)",
@@ -267,7 +266,9 @@ def _classes(
 ) -> list[ClassCost]:
     """Each share split over the classes that cause it, by the mean loss of one of their events."""
     names = dict.fromkeys(one.name for kind in (process.stops, process.slows, process.pauses) for one in kind)
-    parts = {name: dict.fromkeys(("rate", "rework", "restart", "waiting", "reduced", "planned"), 0.0) for name in names}
+    parts = {
+        name: dict.fromkeys(("rate", "rework", "restart", "waiting", "reduced", "planned"), 0.0) for name in names
+    }
     half, unit = saving.segment_s / 2, saving.every * saving.segment_s / 2 + saving.lag_s
     weights = [one.rate * (unit if one.severe else half) for one in process.stops]
     restarts = [one.rate * -math.expm1(-renewal.rate * one.restart_s) for one in process.stops]
