@@ -159,35 +159,12 @@ def training_run(
     training_s = iterations * positive(estimate.iteration_s, "iteration time")
     overhead = defaults.take(pue, PUE, "pue", f"{PUE:g} (power of the data centre over its accelerators')")
     failures, expected_s = None, training_s
+    if failing is None and mtbf_s is not None:
+        failing = _alike(job, count, mtbf_s, (checkpoint_bytes, checkpoint_Bps, restart_s), defaults)
     if failing is not None:
-        failures, _, found = failures_of(
-            failing.process,
-            failing.saving,
-            (estimate.iteration_s, iterations),
-            mtbf_s=count / failing.process.rate,
-            checkpoint_bytes=failing.checkpoint_bytes,
-        )
+        failures, _, found = failures_of(failing, count, (estimate.iteration_s, iterations))
         expected_s = training_s / found.goodput
         defaults.taken += failing.defaults
-    elif mtbf_s is not None:
-        size = checkpoint_size(job)
-        size = defaults.take(
-            checkpoint_bytes, size, "checkpoint size", f"{format_si(size, 'B')} (14 bytes per parameter)"
-        )
-        usual = Recovery().storage_Bps_per_accelerator
-        rate = defaults.take(
-            checkpoint_Bps, usual, "checkpoint bandwidth", f"{format_si(usual, 'B/s')} per accelerator"
-        )
-        restart = defaults.take(restart_s, RESTART_S, "restart time", format_seconds(RESTART_S), zero=True)
-        one = Stop(name="failure", rate=count / positive(mtbf_s, "mtbf"), restart_s=restart)
-        failures, _, found = failures_of(
-            Process(stops=(one,)),
-            Saving(interval_s=estimate.iteration_s, stall_s=size / (rate * count)),
-            (estimate.iteration_s, iterations),
-            mtbf_s=mtbf_s,
-            checkpoint_bytes=size,
-        )
-        expected_s = training_s / found.goodput
     price = _price(usd_per_accelerator_hour, cluster, defaults)
     hours = paid * expected_s / 3600.0
     return TrainingRun(
@@ -206,28 +183,42 @@ def training_run(
     )
 
 
-def failures_of(
-    process: Process, saving: Saving, run: tuple[float, int], *, mtbf_s: float, checkpoint_bytes: float
-) -> tuple[Failures, Saving, Outcome]:
-    """Costs of a process of failures at the best whole number of iterations between checkpoints.
+def _alike(
+    job: Job, count: int, mtbf_s: float, given: tuple[float | None, float | None, float | None], defaults: _Defaults
+) -> Failing:
+    """Failures that are all alike; ``given`` are bytes of a checkpoint, bytes/s of each accelerator, and seconds of a
+    restart."""
+    size = checkpoint_size(job)
+    size = defaults.take(given[0], size, "checkpoint size", f"{format_si(size, 'B')} (14 bytes per parameter)")
+    usual = Recovery().storage_Bps_per_accelerator
+    shown = f"{format_si(usual, 'B/s')} per accelerator"
+    rate = defaults.take(given[1], usual, "checkpoint bandwidth", shown)
+    restart = defaults.take(given[2], RESTART_S, "restart time", format_seconds(RESTART_S), zero=True)
+    stop = Stop(name="failure", rate=count / positive(mtbf_s, "mtbf"), restart_s=restart)
+    saving = Saving(interval_s=1.0, stall_s=size / (rate * count))
+    return Failing(process=Process(stops=(stop,)), saving=saving, checkpoint_bytes=size)
+
+
+def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[Failures, Saving, Outcome]:
+    """Costs at the best whole number of iterations between checkpoints.
 
     Args:
-        saving: stall, lag and levels of the checkpoints; its interval does not count.
+        failing: whose saving has stalls, lag and levels; its interval does not count.
+        count: accelerators that train.
         run: seconds of an iteration, and iterations.
-        mtbf_s: one accelerator's mean time between failures that stop the job.
-        checkpoint_bytes: of one checkpoint.
 
     Raises:
         BadInput: failures come too fast for the run to end.
     """
+    process, saving = failing.process, failing.saving
     iteration_s, iterations = run
     steps, best = best_saving(process, saving, iteration_s, iterations)
     found = outcome(process, best)
     job_mtbf_s, stall_s = 1.0 / process.rate, best.segment_s - best.interval_s
     failures = Failures(
-        mtbf_s=mtbf_s,
+        mtbf_s=count * job_mtbf_s,
         job_mtbf_s=job_mtbf_s,
-        checkpoint_bytes=checkpoint_bytes,
+        checkpoint_bytes=failing.checkpoint_bytes,
         checkpoint_s=stall_s,
         restart_s=sum(one.rate * one.restart_s for one in process.stops) / process.rate,
         young_interval_s=young_interval(stall_s, job_mtbf_s),

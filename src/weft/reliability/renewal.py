@@ -52,8 +52,14 @@ class ClassCost:
     reduced: float
     planned: float
 
+    @classmethod
+    def none(cls, name: str) -> ClassCost:
+        """A class that costs nothing."""
+        return cls(name=name, rate=0.0, rework=0.0, restart=0.0, waiting=0.0, reduced=0.0, planned=0.0)
+
     @property
     def share(self) -> float:
+        """All of it."""
         return self.rework + self.restart + self.waiting + self.reduced + self.planned
 
 

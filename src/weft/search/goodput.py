@@ -24,7 +24,7 @@ from weft.reliability.monte_carlo import spread
 from weft.reliability.parts import parts_of
 from weft.reliability.process import Process, Saving
 from weft.reliability.recovery import Policy
-from weft.reliability.renewal import Outcome
+from weft.reliability.renewal import ClassCost, Outcome
 from weft.results import Result
 from weft.search.degraded import DegradedNetwork, Simultaneous
 
@@ -203,12 +203,12 @@ def goodput(
     iterations = math.ceil(positive(terms.tokens, "tokens") / job.recipe.tokens)
     rows, best = _spare_rows(failing, speeds_short, (found.iteration_s, iterations))
     spares = best if terms.spares is None else terms.spares
-    run = _run(found, job, cluster, failing, (spares, speeds_short), terms.tokens, terms.usd_per_hour)
-    process = failing.process(spares, speeds_short)
-    _, saving, result = failures_of(
-        process, failing.saving, (found.iteration_s, iterations), mtbf_s=1.0, checkpoint_bytes=failing.checkpoint_bytes
+    met = _met(failing, spares, speeds_short)
+    run = training_run(
+        found, job, cluster, tokens=terms.tokens, usd_per_accelerator_hour=terms.usd_per_hour, failing=met
     )
-    chance = _chance(process, saving, run, terms.seed)
+    _, saving, result = failures_of(met, layout.world, (found.iteration_s, iterations))
+    chance = _chance(met.process, saving, run, terms.seed)
     together = tuple(
         network.simultaneous(terms.book, count, draws=terms.draws, seed=terms.seed) for count in terms.simultaneous
     )
@@ -247,37 +247,26 @@ def failing_run(
         book, Policy(), cluster, fabric, accelerators=found.layout.world, checkpoint_bytes=checkpoint_size(job)
     )
     pace = (found.iteration_s, math.ceil(positive(tokens, "tokens") / job.recipe.tokens))
-    return _run(found, job, cluster, failing, (_spare_rows(failing, (1.0,), pace)[1], (1.0,)), tokens, usd)
+    met = _met(failing, _spare_rows(failing, (1.0,), pace)[1], (1.0,))
+    return training_run(found, job, cluster, tokens=tokens, usd_per_accelerator_hour=usd, failing=met)
 
 
-def _run(
-    found: Estimate,
-    job: Job,
-    cluster: Cluster,
-    failing: FailingJob,
-    met: tuple[int, tuple[float, ...]],
-    tokens: float,
-    usd: float | None,
-) -> TrainingRun:
-    """The run with spares and speeds of ``met``."""
-    spares, speeds = met
+def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing:
+    """A job's failures, met with spares and with speeds of fewer hosts.
+
+    Raises:
+        BadInput: nothing stops the job.
+    """
     process = failing.process(spares, speeds)
     if process.rate <= 0:
         remedy = "add a class that takes something"
         raise BadInput("nothing stops the job", where=f"{failing.book.name}: classes", remedy=remedy)
-    return training_run(
-        found,
-        job,
-        cluster,
-        tokens=tokens,
-        usd_per_accelerator_hour=usd,
-        failing=Failing(
-            process=process,
-            saving=failing.saving,
-            checkpoint_bytes=failing.checkpoint_bytes,
-            spare_accelerators=spares * failing.host_size,
-            defaults=(*assumed(failing.book), f"spares: {spares} hosts of {failing.host_size}, paid for like others"),
-        ),
+    return Failing(
+        process=process,
+        saving=failing.saving,
+        checkpoint_bytes=failing.checkpoint_bytes,
+        spare_accelerators=spares * failing.host_size,
+        defaults=(*assumed(failing.book), f"spares: {spares} hosts of {failing.host_size}, paid for like others"),
     )
 
 
@@ -296,9 +285,9 @@ def _class_rows(failing: FailingJob, result: Outcome, run: TrainingRun) -> tuple
     costs = {one.name: one for one in result.classes}
     rows = []
     for one in failing.classes:
-        if one.known.name not in costs:
+        if one.rate <= 0:
             continue
-        cost = costs[one.known.name]
+        cost = costs.get(one.known.name) or ClassCost.none(one.known.name)
         rows.append(
             ClassRow(
                 name=one.known.name,
@@ -326,11 +315,8 @@ def _spare_rows(
     most = min(MOST_SPARES, failing.hosts, math.ceil(load + 5.0 * math.sqrt(load)) + 2)
     rows = []
     for spares in range(most + 1):
-        process = failing.process(spares, speeds)
-        if process.rate <= 0:
-            return (), 0
-        found = failures_of(process, failing.saving, run, mtbf_s=1.0, checkpoint_bytes=1.0)[2]
-        cost = (1.0 + spares / failing.hosts) / found.goodput if found.goodput > 0 else math.inf
+        found = failures_of(_met(failing, spares, speeds), failing.census.accelerators, run)[2]
+        cost = (1.0 + spares / failing.hosts) / found.goodput
         rows.append(SparesRow(spares=spares, goodput=found.goodput, cost=cost))
     best = min(rows, key=lambda row: row.cost).spares
     shown = sorted({0, 1, best, most, *(2**i for i in range(14) if 2**i < most)} & set(range(most + 1)))
