@@ -6,7 +6,7 @@ Systems 22, 2006).  J. W. Young's interval is of Communications of the ACM 17(9)
 
 Exact: stops of many kinds with restart times of their own, two levels of checkpoints, pauses, and waiting for repairs
 of single hosts (an Erlang loss system, whatever the distribution of repairs).  Not exact: the state of repairs and
-the time since the last stop are taken as independent, and all hosts in repair return at their mean rate.
+the time since the last stop are taken as independent, and hosts that fail together return one by one.
 """
 
 from __future__ import annotations
@@ -221,36 +221,39 @@ def _repairs(process: Process, up: float) -> _Repairs:
     mean_s = math.fsum(one.rate * one.hosts * one.repair_s for one in pooled) / lost
     frozen = 1.0 + up * math.fsum(one.rate * one.pause_s for one in process.pauses)
     frozen += math.fsum(one.rate * one.repair_s for one in process.stops if process.waited(one))
-    arriving: dict[int, float] = {}
-    for one in pooled:
-        arriving[one.hosts] = arriving.get(one.hosts, 0.0) + one.rate / frozen
-    chance = _chain(arriving, mean_s, process.bearable)
-    running = math.fsum(chance[: process.bearable + 1])
     restart_s = math.fsum(one.rate * one.restart_s for one in process.stops) / process.rate
-    fewer = _chain(arriving, mean_s * math.exp(-restart_s / mean_s), process.bearable)[: process.bearable + 1]
+    loads, fewer = dict[int, float](), dict[int, float]()
+    for one in pooled:
+        load = one.rate * one.repair_s / frozen
+        loads[one.hosts] = loads.get(one.hosts, 0.0) + load
+        left = math.exp(-restart_s / one.repair_s) if one.repair_s > 0 else 0.0
+        fewer[one.hosts] = fewer.get(one.hosts, 0.0) + load * left
+    running = math.fsum(_chain(loads, process.bearable)[: process.bearable + 1])
+    trained = _chain(fewer, process.bearable)[: process.bearable + 1]
     speeds = [process.speed(n) for n in range(process.bearable + 1)]
-    total = math.fsum(fewer)
+    total = math.fsum(trained)
     grown = [n for n in range(1, process.bearable + 1) if speeds[n - 1] > speeds[n]]
     return _Repairs(
         waiting=1.0 - running,
-        speed=math.fsum(p * v for p, v in zip(fewer, speeds, strict=True)) / total,
-        regrows=math.fsum(fewer[n] * n / mean_s for n in grown) / total,
+        speed=math.fsum(p * v for p, v in zip(trained, speeds, strict=True)) / total,
+        regrows=math.fsum(trained[n] * n / mean_s for n in grown) / total if mean_s > 0 else 0.0,
         load=tuple(one.rate * one.hosts * one.repair_s if process.pooled(one) else 0.0 for one in process.stops),
     )
 
 
-def _chain(arriving: dict[int, float], mean_s: float, bearable: int) -> list[float]:
-    """Stationary shares of 0, 1, 2, ... hosts in repair, for ``mean_s`` each, when so many at once fail at rates
-    as long as no more than ``bearable`` are out.  Each cut between n - 1 and n is crossed up and down equally often.
+def _chain(loads: dict[int, float], bearable: int) -> list[float]:
+    """Stationary shares of 0, 1, 2, ... hosts in repair, where failures come as long as no more than ``bearable`` are.
+
+    ``loads`` are failures per mean time of a repair, by the number of hosts that each takes: only that counts where
+    nothing waits, so that repairs of different lengths share a chain.  Each cut between n - 1 and n is crossed up and
+    down equally often.
     """
     chance = [1.0]
-    for n in range(1, bearable + max(arriving) + 1):
+    for n in range(1, bearable + max(loads) + 1):
         up = math.fsum(
-            rate * chance[j]
-            for hosts, rate in arriving.items()
-            for j in range(max(0, n - hosts), min(n, bearable + 1))
+            load * chance[j] for hosts, load in loads.items() for j in range(max(0, n - hosts), min(n, bearable + 1))
         )
-        chance.append(up * mean_s / n)
+        chance.append(up / n)
         if chance[-1] > 1e200:
             chance = [value * 1e-200 for value in chance]
     total = math.fsum(chance)

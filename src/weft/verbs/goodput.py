@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
-from weft.units import parse_whole
 from weft.verbs.networks import ROUTINGS, RadixOptions, fabric_of
 from weft.verbs.options import given_options, option, verb
-from weft.verbs.shared import ConstantsOptions, PlannedOptions, RecipeOptions, book_of, constants_of, subject_of
+from weft.verbs.shared import (
+    ConstantsOptions,
+    PlannedOptions,
+    RecipeOptions,
+    book_of,
+    constants_of,
+    numbers_of,
+    subject_of,
+)
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -99,17 +106,9 @@ def goodput(
         usd_per_hour=asked.usd_per_hour,
         simulate=asked.fabric is not None,
         routing=asked.routing,
-        simultaneous=_counts(asked.simultaneous),
+        simultaneous=numbers_of(asked.simultaneous, "--simultaneous"),
         seed=asked.seed,
     )
     fabric = fabric_of(asked.fabric, subject.cluster, asked.radix)
     constants = constants_of(asked, subject.cluster, subject.job)
     return found(subject.job, subject.cluster, subject.layout, fabric, terms, constants=constants, progress=progress)
-
-
-def _counts(given: str | tuple[int, ...]) -> tuple[int, ...]:
-    parts = given.split(",") if isinstance(given, str) else [str(one) for one in given]
-    found = tuple(parse_whole(part, "--simultaneous") for part in parts if part.strip())
-    if not all(0 < one <= 10_000 for one in found):
-        raise BadInput(f"{given!r} is no list of positive numbers", where="--simultaneous", remedy="write 1,2,5,20")
-    return found

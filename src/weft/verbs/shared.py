@@ -289,6 +289,23 @@ def book_of(failures: str | os.PathLike[str] | FailureBook) -> FailureBook:
     return read_failures(name) if name.endswith(".toml") or os.path.exists(name) else preset(name)
 
 
+def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...]:
+    """Whole numbers above 0 of a list, or of a text with commas between.
+
+    Raises:
+        BadInput: anything else.
+    """
+    from weft.units import parse_whole
+
+    listed = [given] if isinstance(given, int) else given
+    parts = listed.split(",") if isinstance(listed, str) else [str(one) for one in listed]
+    parts = [part.strip() for part in parts if part.strip()]
+    found = tuple(parse_whole(part, where) for part in parts)
+    if (given and not parts) or not all(0 < one <= 10**7 for one in found):
+        raise BadInput(f"{given!r} is no list of positive numbers", where=where, remedy="write it like 8,64,256")
+    return found
+
+
 def path_of(value: object, where: str) -> str:
     """A name or a path as text.
 
