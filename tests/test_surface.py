@@ -164,6 +164,7 @@ def test_command_surface():
                     "--routes",
                     "--routing",
                     "--seed",
+                    "--slow",
                 ),
                 *("--timeline", "-o", "names"),
             ]
