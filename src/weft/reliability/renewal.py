@@ -86,7 +86,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Repairs:
-    """The chain of hosts in repair: shares of time, hosts lost a second, and mean seconds of a repair."""
+    """What repairs do.
+
+    Share of time waited for them, mean speed while training, pauses to take hosts in again a second of running time,
+    and what each stop adds to the hosts in repair.
+    """
 
     waiting: float
     speed: float
@@ -139,7 +143,7 @@ def outcome(process: Process, saving: Saving) -> Outcome:
     repairs = _repairs(process, renewal.up)
     frozen = renewal.up * math.fsum(one.rate * one.pause_s for one in process.pauses)
     waited = math.fsum(one.rate * one.repair_s for one in process.stops if process.waited(one))
-    regrow = renewal.up * repairs.regrows * process.regrow_s
+    regrow = repairs.regrows * process.regrow_s
     live = (1.0 - repairs.waiting) / (1.0 + frozen + waited + regrow)
     kept, speed = renewal.kept(saving), _mean_speed(process)
     stalls = kept * (saving.segment_s / saving.interval_s - 1.0)
@@ -215,29 +219,58 @@ def _repairs(process: Process, up: float) -> _Repairs:
     While the job trains nothing has failed for a restart's time, in which repairs went on: then fewer are out.
     """
     pooled = [one for one in process.stops if process.pooled(one)]
-    lost = math.fsum(one.rate * one.hosts for one in pooled)
-    if lost == 0:
+    if not pooled:
         return _Repairs(waiting=0.0, speed=1.0, regrows=0.0, load=tuple(0.0 for _ in process.stops))
-    mean_s = math.fsum(one.rate * one.hosts * one.repair_s for one in pooled) / lost
     frozen = 1.0 + up * math.fsum(one.rate * one.pause_s for one in process.pauses)
     frozen += math.fsum(one.rate * one.repair_s for one in process.stops if process.waited(one))
-    restart_s = math.fsum(one.rate * one.restart_s for one in process.stops) / process.rate
-    loads, fewer = dict[int, float](), dict[int, float]()
-    for one in pooled:
-        load = one.rate * one.repair_s / frozen
-        loads[one.hosts] = loads.get(one.hosts, 0.0) + load
-        left = math.exp(-restart_s / one.repair_s) if one.repair_s > 0 else 0.0
-        fewer[one.hosts] = fewer.get(one.hosts, 0.0) + load * left
-    running = math.fsum(_chain(loads, process.bearable)[: process.bearable + 1])
-    trained = _chain(fewer, process.bearable)[: process.bearable + 1]
     speeds = [process.speed(n) for n in range(process.bearable + 1)]
-    total = math.fsum(trained)
     grown = [n for n in range(1, process.bearable + 1) if speeds[n - 1] > speeds[n]]
+    restart_s = math.fsum(one.rate * one.restart_s for one in process.stops) / process.rate
+    chance, waiting = _running(process, pooled, frozen)
+    trained, regrows = chance, 0.0
+    if grown:
+        trained, _ = _running(process, pooled, frozen, restart_s)
+        crossed = up * _crossings(pooled, chance, trained, grown)
+        regrows = crossed / (frozen + crossed * process.regrow_s)
+        frozen += regrows * process.regrow_s
+        chance, waiting = _running(process, pooled, frozen)
+        trained, _ = _running(process, pooled, frozen, restart_s)
     return _Repairs(
-        waiting=1.0 - running,
-        speed=math.fsum(p * v for p, v in zip(trained, speeds, strict=True)) / total,
-        regrows=math.fsum(trained[n] * n / mean_s for n in grown) / total if mean_s > 0 else 0.0,
+        waiting=waiting,
+        speed=math.fsum(p * v for p, v in zip(trained, speeds, strict=True)),
+        regrows=regrows,
         load=tuple(one.rate * one.hosts * one.repair_s if process.pooled(one) else 0.0 for one in process.stops),
+    )
+
+
+def _running(process: Process, pooled: list[Stop], frozen: float, since_s: float = 0.0) -> tuple[list[float], float]:
+    """Shares of 0, 1, ... hosts in repair while the job does not wait for them, and the share of time that it waits.
+
+    ``frozen`` is all time over running time; nothing has failed for ``since_s``.
+    """
+    loads = dict[int, float]()
+    for one in pooled:
+        left = math.exp(-since_s / one.repair_s) if one.repair_s > 0 else 0.0
+        loads[one.hosts] = loads.get(one.hosts, 0.0) + left * one.rate * one.repair_s / frozen
+    chance = _chain(loads, process.bearable)
+    running = chance[: process.bearable + 1]
+    total = math.fsum(running)
+    return [value / total for value in running], max(0.0, 1.0 - total)
+
+
+def _crossings(pooled: list[Stop], chance: list[float], trained: list[float], levels: list[int]) -> float:
+    """How often a second of training the hosts in repair come to be fewer than each level.
+
+    In the long run as often as they come to be more; of that the part when the job trains, when fewer are in repair.
+    """
+    below = [0.0]
+    for value in chance:
+        below.append(below[-1] + value)
+    return math.fsum(
+        one.rate * (below[n] - below[max(0, n - one.hosts)]) * trained[n] / chance[n]
+        for one in pooled
+        for n in levels
+        if chance[n] > 0
     )
 
 
@@ -291,7 +324,7 @@ def _classes(
         part["waiting"] += _portion(repairs.waiting, load, hosts)
         part["waiting"] += live * one.rate * one.repair_s if process.waited(one) else 0.0
         part["reduced"] += _portion(missing, load, hosts)
-        part["planned"] += _portion(live * renewal.up * repairs.regrows * process.regrow_s, load, hosts)
+        part["planned"] += _portion(live * repairs.regrows * process.regrow_s, load, hosts)
     slowed = shares["reduced"] - missing
     spells = [one.rate * one.duration_s * (1.0 - one.speed) for one in process.slows]
     stopping = {one.name for one in process.stops}
