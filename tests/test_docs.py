@@ -39,6 +39,7 @@ from weft.layout.check import CODES, REASONS
 from weft.layout.spec import AXES, FIELDS, Layout
 from weft.model.huggingface import MODEL_TYPES
 from weft.model.megatron_args import _REFUSED
+from weft.reliability.classes import _BookFields, _ClassFields, _RecoveryFields
 from weft.search import SPACES
 from weft.solvers import compiling
 
@@ -360,6 +361,13 @@ def test_every_field_of_a_cluster_file_is_explained() -> None:
         for name in _known(kind):
             assert f"`{name}`" in text, name
     assert {name for name in accelerator_names() if f"`{name}" not in text} == set()
+
+
+def test_every_field_of_a_failure_file_is_explained() -> None:
+    for kind in (_BookFields, _ClassFields, _RecoveryFields):
+        for name in _known(kind):
+            shown = name.rstrip("_")
+            assert f"`{shown}`" in page("goodput") or f"[{shown}" in page("goodput"), name
 
 
 def test_every_space_and_axis_is_explained() -> None:

@@ -26,6 +26,7 @@ LAYERS = {
     "runtime": 2.5,
     "collectives": 3,
     "routing": 3,
+    "reliability": 3,
     "estimation": 4,
     "simulation": 4,
     "reproductions": 4.5,
@@ -38,7 +39,8 @@ LAYERS = {
     "cli": 7,
     "interop": 4.5,
 }
-SIBLINGS = {("collectives", "routing"), ("routing", "collectives")}
+_BESIDE = ("collectives", "routing", "reliability")
+SIBLINGS = {(one, other) for one in _BESIDE for other in _BESIDE if one != other}
 STRANGERS = [
     {f"interop/{room}" for room in ("collectives", "fabrics", "simulators", "traces", "traffic", "training")},
     {f"interop/{room}" for room in ("collectives", "netops", "simulators", "traces", "traffic", "training")},

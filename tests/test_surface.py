@@ -38,6 +38,7 @@ def test_public_names():
         "compare",
         "design",
         "estimate",
+        "goodput",
         "plan",
         "read",
         "read_cluster",
@@ -76,7 +77,7 @@ def test_command_surface():
     }
     recipe = ["--as", "--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
     output = ["--calibration", "--chart", "--format", "--launch", "--output", "--stack", "-o"]
-    run = ["--mtbf", "--tokens", "--usd-per-hour"]
+    run = ["--failures", "--mtbf", "--tokens", "--usd-per-hour"]
     network = ["--cluster", "--fabric", "--hosts", "--link-speed", "--radix", "--seed"]
     jobs = ["--calibration", "--flows", "--generate", "--job", "--jobs", "--placement", "--plan", "--rank"]
     traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines", "--matrix"]
@@ -148,6 +149,14 @@ def test_command_surface():
                 *("--sizes", "-o", "names"),
             ]
         ),
+        "goodput": sorted(
+            [
+                *recipe,
+                *("--calibration", "--chart", "--fabric", "--failures", "--format", "--layout", "--output", "--plan"),
+                *("--policy", "--radix", "--rank", "--routing", "--seed", "--simultaneous", "--spares", "--stack"),
+                *("--tokens", "--usd-per-hour", "-o", "names"),
+            ]
+        ),
         "simulate": sorted(
             [
                 *recipe,
@@ -163,6 +172,7 @@ def test_command_surface():
                     "--routes",
                     "--routing",
                     "--seed",
+                    "--slow",
                 ),
                 *("--timeline", "-o", "names"),
             ]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from weft.verbs.compare import compare
     from weft.verbs.design import design
     from weft.verbs.estimate import estimate
+    from weft.verbs.goodput import goodput
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
     from weft.verbs.route import route
@@ -52,6 +53,7 @@ _HOME = {
     "compare": "weft.verbs.compare",
     "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
+    "goodput": "weft.verbs.goodput",
     "plan": "weft.verbs.plan",
     "read": "weft.verbs.read",
     "read_cluster": "weft.cluster.files",
@@ -85,6 +87,7 @@ __all__ = [
     "compare",
     "design",
     "estimate",
+    "goodput",
     "plan",
     "read",
     "read_cluster",

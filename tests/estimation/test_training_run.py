@@ -11,15 +11,22 @@ from hypothesis import strategies as st
 from weft.cluster import catalogue as clusters
 from weft.errors import BadInput
 from weft.estimation.result import Estimate
-from weft.estimation.training import daly_interval, expected_seconds, training_run, young_interval
+from weft.estimation.training import training_run
 from weft.layout.spec import Layout
 from weft.model import Job, Recipe
 from weft.model import catalogue as models
 from weft.model.flops import model_flops
+from weft.reliability.renewal import daly_interval, young_interval
 
 JOB = Job(model=models.load("llama-3.1-405b").model, recipe=Recipe(global_batch=2048, sequence=8192))
 CLUSTER = clusters.load("h100-16384")
 HOUR = 3600.0
+
+
+def expected_seconds(training_s, interval_s, *, checkpoint_s, restart_s, mtbf_s) -> float:
+    """M exp(R / M) (exp((tau + delta) / M) - 1) per interval (Daly 2006, the complete model)."""
+    segment = math.expm1((interval_s + checkpoint_s) / mtbf_s)
+    return mtbf_s * math.exp(restart_s / mtbf_s) * segment * training_s / interval_s
 
 
 def timed(iteration_s: float, world: int = 16384) -> Estimate:

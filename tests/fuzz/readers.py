@@ -236,6 +236,14 @@ of_file(
     "toml",
     words("usd_per_switch_port = 100\nusd_per_transceiver = 10.5\nwatts_per_switch_port = 3\n"),
 )
+of_file("reliability.classes.read_failures reliability.classes.failures_from_toml", "toml", example("failures.toml"))
+add(
+    "simulation.iteration.stragglers.parse_slow",
+    lambda raw, _: called("simulation.iteration.stragglers.parse_slow")([decoded(raw)], 64, 8, seed=0),
+    "text",
+    words("rank=3:1.3", "host=2:1.1", "random=0.02"),
+)
+of_text("reliability.recovery.parse_policy", "text", words("restart", "shrink,peer,async", "reroute,hot"))
 
 # Routes and traffic
 

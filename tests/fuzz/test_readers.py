@@ -34,6 +34,8 @@ NOT_READERS = {
     "estimation.trust.runs_from_json": "reads what Weft ships",
     "fabric.cost.preset": "reads what Weft ships",
     "fabric.cost.presets": "reads what Weft ships",
+    "reliability.classes.preset": "reads what Weft ships",
+    "reliability.classes.presets": "reads what Weft ships",
     "files.read_bytes": "gives bytes as they are; readers of files go through it",
     "files.read_text": "gives text as it is; readers of files go through it",
     "interop.text.recipe.package_files": "gives text to read_recipe as it is, or nothing",

@@ -11,7 +11,8 @@ from weft.fabric.catalogue import for_cluster
 from weft.fabric.cost import bill, preset
 from weft.layout import Layout
 from weft.model import RecipeChanges, resolve_job
-from weft.search.design import Terms, design, nic_links, stranded_accelerators, with_domain
+from weft.reliability.parts import stranded_accelerators
+from weft.search.design import Terms, design, nic_links, with_domain
 
 JOB = resolve_job("llama-3.2-1b", RecipeChanges(global_batch=64, sequence=2048))
 CLUSTER = load_cluster("h100-64")

@@ -17,6 +17,7 @@ VERBS = {
     "estimate": "Time, memory and bounds of one layout, and what faster hardware would be worth.",
     "compare": "Hold layouts, clusters, softwares, networks or plans side by side, and say why they differ.",
     "design": "Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.",
+    "goodput": "What failures leave of a training run, by class of failure: goodput, days, dollars.",
     "schedule": "Schedule COLLECTIVE of SIZE bytes over every dimension of a network.",
     "route": "Find routes for all flows of all jobs on a fabric that do not collide, and keep them so.",
     "arrange": "Arrange the jobs of a site: hosts, layouts, routes, times and classes together, with a bound.",
@@ -68,6 +69,7 @@ def cli() -> None:
     weft estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,dp=128,sp
     weft compare llama-3.1-405b h100-8192 gb200-nvl72-4608   which of two, and why
     weft design llama-3.1-405b h100-16384    which network to buy
+    weft goodput llama-3.1-405b h100-16384 --layout tp=8,pp=16 --tokens 15T   after failures
     weft schedule all-reduce 1GiB --cluster h100-1024  chunk by chunk over its dimensions
     weft route --generate BLOOM:4,GPT_3:4    routes that do not collide, proved, exported, kept so
     weft arrange site.toml                   jobs, hosts, layouts and times together, with a bound

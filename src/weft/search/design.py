@@ -20,10 +20,11 @@ from weft.layout.spec import Layout
 from weft.layout.text import format_layout, layout_to_dict
 from weft.model.job import Job
 from weft.model.text import job_to_dict
+from weft.reliability.parts import stranded_accelerators
 from weft.results import Result
+from weft.search.degraded import DegradedNetwork
 from weft.search.ranking import plan
 from weft.search.space import STANDARD, Space
-from weft.simulation.iteration.simulate import simulate_iteration
 
 SAME = 1 - 1e-6
 """Figures closer than this are equal."""
@@ -217,11 +218,12 @@ def _design(job: Job, cluster: Cluster, kind: str, options: Terms) -> Design:
     simulated = nic_bytes = spine_bytes = None
     failures: tuple[Failure, ...] = ()
     if options.simulate:
-        run = simulate_iteration(job, cluster, layout, fabric, routing=options.routing, seed=options.seed)
+        network = DegradedNetwork(job, cluster, layout, fabric, routing=options.routing, seed=options.seed)
+        run = network.healthy
         simulated = run.iteration_s
         nic_bytes, spine_bytes = _crossing(fabric, run.link_bytes)
         if options.failures:
-            failures = tuple(_failures(job, cluster, layout, fabric, options, simulated))
+            failures = tuple(_failures(network))
     price = bill_of_kind(kind, fabric, options.prices, options.radix)
     return Design(
         kind=kind,
@@ -253,69 +255,36 @@ def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
     return float(link_bytes[leaving].sum()), float(link_bytes[between].sum() / 2.0)
 
 
-def _failures(
-    job: Job, cluster: Cluster, layout: Layout, fabric: Fabric, options: Terms, healthy_s: float
-) -> Sequence[Failure]:
-    found = []
+def _failures(network: DegradedNetwork) -> Sequence[Failure]:
+    """One component of each kind down, one at a time."""
+    fabric, found = network.fabric, []
     for component in COMPONENTS:
         if component == "NIC":
             links = nic_links(fabric, 0)
-            broken = fabric.failed(links=links)
+            left = fabric.failed(links=links)
             affected = 1 if len(links) else 0
         else:
             switches = fabric.nodes_of(component)[:1]
-            broken = fabric.failed(nodes=switches)
+            left = fabric.failed(nodes=switches)
             affected = int(np.count_nonzero(np.isin(fabric.target, switches) & fabric.up))
         if affected:
-            found.append(_failure(component, affected, job, cluster, layout, broken, options, healthy_s))
+            stranded = len(stranded_accelerators(left))
+            seconds = None if stranded else network.iteration_s(left)
+            found.append(
+                Failure(
+                    component=component,
+                    affected=affected,
+                    stranded=stranded,
+                    iteration_s=seconds,
+                    slowdown=None if seconds is None else seconds / network.healthy_s,
+                )
+            )
     return found
-
-
-def _failure(
-    component: str,
-    affected: int,
-    job: Job,
-    cluster: Cluster,
-    layout: Layout,
-    broken: Fabric,
-    options: Terms,
-    healthy_s: float,
-) -> Failure:
-    stranded = len(stranded_accelerators(broken))
-    seconds = None
-    if not stranded:
-        seconds = simulate_iteration(
-            job, cluster, layout, broken, routing=options.routing, seed=options.seed
-        ).iteration_s
-    return Failure(
-        component=component,
-        affected=affected,
-        stranded=stranded,
-        iteration_s=seconds,
-        slowdown=None if seconds is None else seconds / healthy_s,
-    )
 
 
 def nic_links(fabric: Fabric, accelerator: int) -> Ints:
     """Links out of an accelerator into the scale-out network."""
     return np.flatnonzero((fabric.source == accelerator) & (fabric.tier != SCALE_UP))
-
-
-def stranded_accelerators(fabric: Fabric) -> Ints:
-    """Accelerators that cannot reach the largest connected part of the fabric."""
-    part = np.arange(fabric.nodes)
-    source, target = fabric.source[fabric.up], fabric.target[fabric.up]
-    while True:
-        lower = part.copy()
-        np.minimum.at(lower, target, part[source])
-        np.minimum.at(lower, source, part[target])
-        lower = lower[lower]
-        if np.array_equal(lower, part):
-            break
-        part = lower
-    mine = part[: fabric.accelerators]
-    largest = np.bincount(mine).argmax()
-    return np.flatnonzero(mine != largest)
 
 
 def _frontier(designs: Sequence[Design]) -> tuple[int, ...]:

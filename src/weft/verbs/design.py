@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
-from weft.units import parse_whole
 from weft.verbs.networks import ROUTINGS, PriceOptions, RadixOptions
 from weft.verbs.options import given_options, option, verb
-from weft.verbs.shared import PlannedOptions, RecipeOptions, cluster_of, job_of, layout_of, subject_of
+from weft.verbs.shared import PlannedOptions, RecipeOptions, cluster_of, job_of, layout_of, numbers_of, subject_of
 
 if TYPE_CHECKING:
     from weft.layout import Layout
@@ -92,16 +91,7 @@ def design(
         where,
         [kind.strip() for kind in kinds if kind.strip()],
         how,
-        domains=_numbers(asked.sizes, "--sizes"),
-        batches=_numbers(asked.batches, "--batches"),
+        domains=numbers_of(asked.sizes, "--sizes"),
+        batches=numbers_of(asked.batches, "--batches"),
         progress=progress,
     )
-
-
-def _numbers(given: str | tuple[int, ...], where: str) -> tuple[int, ...]:
-    parts = given.split(",") if isinstance(given, str) else [str(one) for one in given]
-    parts = [part.strip() for part in parts if part.strip()]
-    found = tuple(parse_whole(part, where) for part in parts)
-    if (given and not parts) or not all(0 < one <= 10**7 for one in found):
-        raise BadInput(f"{given!r} is no list of positive numbers", where=where, remedy="write it like 8,64,256")
-    return found

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.estimation.training import TrainingRun
     from weft.layout import Layout
     from weft.model import Job, Model, RecipeChanges
+    from weft.reliability.classes import FailureBook
     from weft.search import Plan
 
     JobSource = str | os.PathLike[str] | Job | Model
@@ -86,14 +87,19 @@ class RunOptions(Options):
 
     tokens: str | float | None = option(None, "Tokens to train on, as 15T: adds days, cost, energy.", metavar="N")
     mtbf: str | float | None = option(None, "Mean time between failures of one accelerator, as 5y.", metavar="TIME")
+    failures: str | FailureBook | None = option(
+        None, "What fails, in place of --mtbf: a preset, as llama-3, or a TOML file.", metavar="NAME|FILE"
+    )
     usd_per_hour: float | None = option(None, "Price of an accelerator hour.", metavar="USD")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("mtbf", "usd_per_hour"):
+        for name in ("mtbf", "failures", "usd_per_hour"):
             if self.tokens is None and getattr(self, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 raise BadInput("says nothing without --tokens", where=flag, remedy="add --tokens, as 15T")
+        if self.mtbf is not None and self.failures is not None:
+            raise BadInput("goes without --mtbf", where="--failures", remedy="drop one of them")
 
     def training(self, estimate: Estimate, job: Job, cluster: Cluster) -> TrainingRun | None:
         """The whole run at an estimate's speed, where ``tokens`` asks for it."""
@@ -102,11 +108,19 @@ class RunOptions(Options):
         from weft.estimation.training import training_run
         from weft.units import parse_count, parse_seconds
 
+        tokens = parse_count(self.tokens, "--tokens")
+        if self.failures is not None:
+            from weft.fabric.catalogue import default_kind, for_cluster
+            from weft.search.goodput import failing_run
+
+            fabric = for_cluster(default_kind(cluster), cluster)
+            book = book_of(self.failures)
+            return failing_run(estimate, job, cluster, fabric, book, tokens=tokens, usd=self.usd_per_hour)
         return training_run(
             estimate,
             job,
             cluster,
-            tokens=parse_count(self.tokens, "--tokens"),
+            tokens=tokens,
             mtbf_s=None if self.mtbf is None else parse_seconds(self.mtbf, "--mtbf"),
             usd_per_accelerator_hour=self.usd_per_hour,
         )
@@ -259,6 +273,37 @@ def stack_of(asked: CalibrationOptions, job: Job | None) -> str:
     if stack is not None and stack not in stack_names():
         raise UnknownName("software", stack, stack_names(), where="--stack")
     return stack or (job and job.stack) or USUAL_STACK
+
+
+def book_of(failures: str | os.PathLike[str] | FailureBook) -> FailureBook:
+    """The failures of a preset or of a file.
+
+    Raises:
+        BadInput: no such preset, or a file that cannot be used.
+    """
+    from weft.reliability.classes import FailureBook, preset, read_failures
+
+    if isinstance(failures, FailureBook):
+        return failures
+    name = path_of(failures, "--failures")
+    return read_failures(name) if name.endswith(".toml") or os.path.exists(name) else preset(name)
+
+
+def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...]:
+    """Whole numbers above 0 of a list, or of a text with commas between.
+
+    Raises:
+        BadInput: anything else.
+    """
+    from weft.units import parse_whole
+
+    listed = [given] if isinstance(given, int) else given
+    parts = listed.split(",") if isinstance(listed, str) else [str(one) for one in listed]
+    parts = [part.strip() for part in parts if part.strip()]
+    found = tuple(parse_whole(part, where) for part in parts)
+    if (given and not parts) or not all(0 < one <= 10**7 for one in found):
+        raise BadInput(f"{given!r} is no list of positive numbers", where=where, remedy="write it like 8,64,256")
+    return found
 
 
 def path_of(value: object, where: str) -> str:

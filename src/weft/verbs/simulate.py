@@ -46,6 +46,9 @@ class SimulateOptions(PlannedOptions, RadixOptions, CalibrationOptions, RecipeOp
     )
     job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
     seed: int = option(0, "Seed of hashed and random paths.")
+    slow: tuple[str, ...] = option(
+        (), "Ranks that compute longer: rank=3:1.3, host=2:1.1 or random=0.02 (repeats).", metavar="WHO"
+    )
     full: bool = option(False, "Simulate every flow in time, not equal groups once (small jobs).")
 
 
@@ -84,8 +87,10 @@ def simulate(
     if asked.job is not None:
         raise BadInput("--job needs --arrangement", where="simulate", remedy="add it, or drop --job")
     subject = subject_of(model, cluster, asked, asked, verb="simulate", usage=USAGE)
+    from weft.reliability.parts import USUAL_HOST
     from weft.simulation.iteration.report import IterationReport
     from weft.simulation.iteration.simulate import simulate_iteration
+    from weft.simulation.iteration.stragglers import parse_slow
     from weft.simulation.routes.traffic import planned_routes
 
     job, where, cut = subject.job, subject.cluster, subject.layout
@@ -99,11 +104,13 @@ def simulate(
         routes = routes_of(asked.routes, fabric)
     elif planned:
         routes = planned_routes(job, where, cut, fabric, placement=placement, constants=constants, seed=asked.seed)
+    size = min(int((fabric.domain == 0).sum()), USUAL_HOST)
     found = simulate_iteration(
         job,
         where,
         cut,
         fabric,
+        slow=parse_slow(asked.slow, cut.world, size, seed=asked.seed) if asked.slow else None,
         routing="ecmp" if planned else asked.routing,
         seed=asked.seed,
         constants=constants,
@@ -111,7 +118,7 @@ def simulate(
         routes=routes,
         full=asked.full,
     )
-    return IterationReport(job=job, cluster=where, layout=cut, fabric=fabric, result=found)
+    return IterationReport(job=job, cluster=where, layout=cut, fabric=fabric, result=found, slow=asked.slow)
 
 
 def _arranged(

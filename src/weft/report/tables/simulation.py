@@ -73,6 +73,8 @@ def iteration_table(report: IterationReport, console: Console) -> None:
         f" {format_seconds(result.closed_form_s)}; the same schedule with the closed form's collectives"
         f" {format_seconds(result.scheduled_s)}; lower bound {format_seconds(result.lower_bound_s)}",
     )
+    if report.slow:
+        paragraph(console, f"Slow: {', '.join(report.slow)}; all but the closed form and the bound wait for them")
     how = "every flow simulated" if result.exact else "identical groups of flows solved once"
     paragraph(
         console, f"{how}; {format_si(result.cross_rail_bytes, 'B')} between different rails of different domains"

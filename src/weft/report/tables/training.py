@@ -60,6 +60,8 @@ def print_failures(failures: Failures, console: Console) -> None:
         ("work done again", failures.rework_share),
         ("restarting", failures.restart_share),
     ]
+    if failures.other_share > 0:
+        shares.append(("waiting, slow or planned", failures.other_share))
     width = max(0, min(BAR, console.width - 40))
     columns = [
         Column(heading="", cells=[name for name, _ in shares], left=True),

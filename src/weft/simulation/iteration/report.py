@@ -28,6 +28,7 @@ class IterationReport(Result):
     layout: Layout
     fabric: Fabric
     result: IterationSimulation
+    slow: tuple[str, ...] = ()
 
     @property
     def iteration_s(self) -> float:
@@ -48,6 +49,7 @@ class IterationReport(Result):
             "fabric": self.fabric.name,
             "routing": found.routing,
             "exact": found.exact,
+            "slow": list(self.slow),
             "makespan_s": found.iteration_s,
             "iteration_s": found.iteration_s,
             "closed_form_s": found.closed_form_s,

@@ -17,9 +17,10 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network, collective_s
+from weft.errors import BadInput
 from weft.estimation.iteration import Estimator
 from weft.fabric.placement import Placement
-from weft.fabric.spec import Fabric
+from weft.fabric.spec import Fabric, Floats
 from weft.layout.check import check_layout
 from weft.layout.mesh import Spread, spread
 from weft.layout.spec import Layout
@@ -32,6 +33,7 @@ from weft.simulation.iteration.pipeline import PhaseTimes, clock
 from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, Span
 from weft.simulation.iteration.routed import FlowRoutes
 from weft.simulation.iteration.stepping import timed
+from weft.simulation.iteration.stragglers import columns, slowed
 from weft.simulation.iteration.usage import StageTotals, busiest, tiers, totals, usage
 
 
@@ -48,6 +50,7 @@ def simulate_iteration(
     routes: FlowRoutes | None = None,
     full: bool = False,
     symmetry: bool = True,
+    slow: Floats | None = None,
 ) -> IterationSimulation:
     """Simulate one iteration of a layout.
 
@@ -63,6 +66,7 @@ def simulate_iteration(
         routes: what flows between scale-up domains take, in place of ``routing``.
         full: every flow in time (small worlds), not each distinct collective once.
         symmetry: equal groups whose routes share no link are solved once.
+        slow: how many times longer each rank computes, shape (world,); not with ``full``.
 
     Raises:
         BadInput: the layout breaks a rule of ``weft.layout.check``, the ranks do not fit on the fabric, or a
@@ -82,7 +86,9 @@ def simulate_iteration(
         seed=seed,
         symmetry=symmetry,
     )
-    return _Run(closed, layout, wires).result(full=full)
+    if full and slow is not None:
+        raise BadInput("goes without --full", where="--slow", remedy="drop one of them")
+    return _Run(closed, layout, wires, slow).result(full=full)
 
 
 def iteration_traffic(
@@ -111,8 +117,9 @@ class _Scheduled:
 class _Run:
     """Everything about one layout on one fabric."""
 
-    def __init__(self, closed: Estimator, layout: Layout, wires: Wires) -> None:
+    def __init__(self, closed: Estimator, layout: Layout, wires: Wires, slow: Floats | None = None) -> None:
         self.closed, self.layout, self.wires = closed, layout, wires
+        self.columns = None if slow is None else columns(layout, slow)
         self.table = LayoutTable.of([layout])
         self.frame = next(iter(closed.frames(self.table)))
         self.demand: Demand = demand(layout, self.frame)
@@ -158,7 +165,8 @@ class _Run:
         estimator.network = network
         frame = next(iter(estimator.frames(self.table)))
         found = clock(self.layout, frame, float(estimator.evaluate(self.table).time.offload_s[0]))
-        seconds, timeline = timed(self.layout, found)
+        clocks = [found] if self.columns is None else [slowed(self.layout, found, one) for one in self.columns]
+        seconds, timeline = max((timed(self.layout, one) for one in clocks), key=lambda one: one[0])
         return _Scheduled(seconds=seconds, timeline=timeline, clock=found)
 
     def _ideal_s(self) -> dict[Key, float]:

@@ -1,0 +1,181 @@
+"""Failure files: classes of failures with their rates, and the times of recovery.
+
+The presets of the package and users' TOML files (``weft.failures/1``) have the same fields.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from weft.documents import parse_toml, validate
+from weft.errors import BadInput, UnknownName
+from weft.files import read_text
+from weft.reliability.recovery import Recovery
+
+SCHEMA = "weft.failures/1"
+DEFAULT = "llama-3"
+MAX_FILE_BYTES = 100_000
+Component = Literal["accelerator", "host", "nic", "access-link", "fabric-link", "leaf", "spine", "core", "job"]
+"""What is counted: a link is a cable, from an accelerator (access) or between switches (fabric); a leaf is a first
+switch, of a rail too, a spine one above it, a core any other."""
+Takes = Literal["host", "rail", "leaf", "job", "fabric", "nothing"]
+"""What a failure takes down: the host; all hosts with an accelerator on its rail, or under its leaf; the job's
+processes and no host; what the fabric's graph says; nothing, where only speed is lost."""
+NETWORK = ("access-link", "fabric-link", "leaf", "spine", "core")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureClass:
+    """One class of failures.
+
+    Each component fails every ``mtbf_hours`` of its own, or a job ``failures_per_accelerator_hour`` times its
+    accelerators.  ``heals`` is the share that needs no repair: a restart is enough, or a link comes back by itself.
+    Where the job goes on, links keep ``capacity`` of theirs, and the job runs at ``speed``, which None leaves to
+    the simulator.  ``planned`` ones come with a checkpoint.
+    """
+
+    name: str
+    component: Component
+    mtbf_hours: float | None = None
+    failures_per_accelerator_hour: float | None = None
+    repair_hours: float = 0.0
+    takes: Takes = "host"
+    heals: float = 0.0
+    capacity: float = 0.0
+    speed: float | None = None
+    planned: bool = False
+    source: str = ""
+
+    def rate(self, components: float, accelerators: float) -> float:
+        """Failures a second of a job with so many of them."""
+        if self.mtbf_hours is not None:
+            return components / self.mtbf_hours / 3600.0
+        return accelerators * (self.failures_per_accelerator_hour or 0.0) / 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureBook:
+    """What fails, and how long it takes to go on."""
+
+    name: str
+    source: str
+    recovery: Recovery
+    classes: tuple[FailureClass, ...]
+
+
+_Hours = Annotated[float, Field(gt=0, le=1e15)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Seconds = Annotated[float, Field(ge=0, le=1e9)]
+_Rate = Annotated[float, Field(gt=0, le=1e15)]
+_Text = Annotated[str, Field(max_length=1000)]
+
+
+class _ClassFields(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    component: Component
+    mtbf_hours: _Hours | None = None
+    failures_per_accelerator_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    repair_hours: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    takes: Takes = "host"
+    heals: _Share = 0.0
+    capacity: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    speed: Annotated[float, Field(gt=0, le=1)] | None = None
+    planned: bool = False
+    source: _Text = ""
+
+
+class _RecoveryFields(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    detect_s: _Seconds | None = None
+    swap_s: _Seconds | None = None
+    start_s: _Seconds | None = None
+    start_s_per_1000_accelerators: _Seconds | None = None
+    heal_s: _Seconds | None = None
+    storage_Bps: _Rate | None = None
+    storage_Bps_per_accelerator: _Rate | None = None
+    accelerators_per_host: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+
+class _BookFields(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, populate_by_name=True)
+
+    schema_: Literal["weft.failures/1"] | None = Field(None, alias="schema")
+    like: Annotated[str, Field(max_length=100)] | None = None
+    name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    source: _Text | None = None
+    recovery: _RecoveryFields | None = None
+    classes: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=100)
+
+
+def presets() -> tuple[str, ...]:
+    """Names of the presets, sorted."""
+    return tuple(sorted(_tables()))
+
+
+def preset(name: str) -> FailureBook:
+    """The failures of a preset.
+
+    Raises:
+        UnknownName: there is none of this name.
+    """
+    tables = _tables()
+    if name not in tables:
+        raise UnknownName("failure preset", name, tables, where="--failures")
+    return _book(tables[name], name)
+
+
+def read_failures(path: str | os.PathLike[str]) -> FailureBook:
+    """The failures of a TOML file; ``like`` names a preset whose classes and times it changes or adds to.
+
+    Raises:
+        BadInput: the file cannot be read, or a field is unknown, missing or out of range.
+    """
+    where = os.fspath(path)
+    return failures_from_toml(read_text(path, where=where, largest=MAX_FILE_BYTES), where=where)
+
+
+def failures_from_toml(text: str, *, where: str = "failures") -> FailureBook:
+    """The failures of a TOML text, as ``read_failures``."""
+    table = parse_toml(text, where)
+    if "schema" not in table:
+        raise BadInput("is missing", where=f"{where}: schema", remedy=f'add schema = "{SCHEMA}"')
+    return _book(table, where)
+
+
+def _book(table: dict[str, Any], where: str) -> FailureBook:
+    given = validate(_BookFields, table, where)
+    base = preset(given.like) if given.like is not None else None
+    known = {one.name: one for one in base.classes} if base else {}
+    for name, fields in given.classes.items():
+        place = f"{where}: classes.{name[:60]}"
+        inner = validate(_ClassFields, fields, place)
+        if (inner.mtbf_hours is None) == (inner.failures_per_accelerator_hour is None):
+            raise BadInput("needs mtbf_hours or failures_per_accelerator_hour, and not both", where=place)
+        if inner.component == "job" and inner.takes not in ("job", "nothing"):
+            raise BadInput(f"a job takes no {inner.takes}", where=f"{place}.takes", remedy='write takes = "job"')
+        if inner.takes == "fabric" and inner.component not in NETWORK:
+            remedy = f"use one of {', '.join(NETWORK)}, or another takes"
+            raise BadInput(f"{inner.component} is no part of a fabric", where=f"{place}.takes", remedy=remedy)
+        if not 1 <= len(name) <= 60:
+            raise BadInput("its name has no character, or more than 60", where=place, remedy="name it in a word")
+        known[name] = FailureClass(name=name, **inner.model_dump())
+    if not known:
+        raise BadInput("there is no class", where=f"{where}: classes", remedy=f'add one, or like = "{DEFAULT}"')
+    times = {} if given.recovery is None else given.recovery.model_dump(exclude_none=True)
+    recovery = replace(base.recovery if base else Recovery(), **times)
+    source = given.source or (base.source if base else where)
+    return FailureBook(name=given.name or where, source=source, recovery=recovery, classes=tuple(known.values()))
+
+
+@functools.cache
+def _tables() -> dict[str, dict[str, Any]]:
+    text = resources.files("weft.reliability").joinpath("data", "failures.toml").read_text(encoding="utf-8")
+    return parse_toml(text, "failures.toml")

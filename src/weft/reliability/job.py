@@ -1,0 +1,194 @@
+"""The process of a job: what its fabric's parts, its failure file and its policy make of each class of failures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.cluster.spec import Cluster
+from weft.fabric.spec import Fabric
+from weft.reliability.classes import NETWORK, FailureBook, FailureClass
+from weft.reliability.parts import Census, census, hosts_taken
+from weft.reliability.process import Pause, Process, Saving, Slow, Stop
+from weft.reliability.recovery import Policy
+from weft.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobClass:
+    """A class of failures in a job: its components, failures a second, hosts that one takes, and the job's speed while
+    one lasts that it survives (None: it stops the job)."""
+
+    known: FailureClass
+    components: float
+    rate: float
+    hosts: int
+    speed: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingJob:
+    """A job on a fabric under a failure file.
+
+    ``hosts`` of ``host_size`` accelerators; ``load_s`` to read a checkpoint from storage, ``peer_s`` to copy one to
+    or from a peer.
+    """
+
+    book: FailureBook
+    policy: Policy
+    census: Census
+    classes: tuple[JobClass, ...]
+    checkpoint_bytes: float
+    load_s: float
+    peer_s: float
+    saving: Saving
+
+    @property
+    def hosts(self) -> int:
+        return int(self.census.counts["host"])
+
+    @property
+    def host_size(self) -> int:
+        return self.census.host_size
+
+    def in_repair(self) -> float:
+        """Hosts in repair at a time, on average, if the job never waited."""
+        rates = (one.rate * (1.0 - one.known.heals) * one.hosts * one.known.repair_hours for one in self.classes)
+        return sum(rates) * 3600.0
+
+    def process(self, spares: int, speeds: tuple[float, ...] = (1.0,)) -> Process:
+        """The process with so many spare hosts, and the speeds with 0, 1, ... hosts short."""
+        stops: list[Stop] = []
+        slows: list[Slow] = []
+        pauses: list[Pause] = []
+        for one in self.classes:
+            if one.rate <= 0:
+                continue
+            if one.known.planned:
+                pauses.append(self._pause(one))
+                continue
+            if one.speed is not None:
+                slows += self._slows(one, one.speed)
+            if one.speed is None or not (self.policy.reroute or one.known.takes == "nothing"):
+                stops += self._stops(one)
+        regrow_s = (
+            self.book.recovery.start(self.census.accelerators) + self.saving.stall_s + self._read_s(severe=False)
+        )
+        return Process(
+            stops=tuple(stops),
+            slows=tuple(slows),
+            pauses=tuple(pauses),
+            spares=spares,
+            speeds=speeds,
+            regrow_s=regrow_s if len(speeds) > 1 else 0.0,
+        )
+
+    def _read_s(self, *, severe: bool) -> float:
+        return self.load_s if severe or not self.policy.peer else self.peer_s
+
+    def _pause(self, one: JobClass) -> Pause:
+        times = self.book.recovery
+        seconds = times.start(self.census.accelerators) + 2 * self.load_s + one.known.repair_hours * 3600.0
+        return Pause(name=one.known.name, rate=one.rate, pause_s=seconds)
+
+    def _slows(self, one: JobClass, speed: float) -> list[Slow]:
+        spells = ((one.known.heals, self.book.recovery.heal_s), (1 - one.known.heals, one.known.repair_hours * 3600.0))
+        return [
+            Slow(name=one.known.name, rate=one.rate * share, duration_s=seconds, speed=speed)
+            for share, seconds in spells
+            if share * seconds > 0 and speed < 1
+        ]
+
+    def _stops(self, one: JobClass) -> list[Stop]:
+        times, heals = self.book.recovery, one.known.heals
+        severe = not self.policy.peer or one.hosts > 1
+        restart_s = times.detect_s + times.start(self.census.accelerators) + self._read_s(severe=severe)
+        swap_s = 0.0 if self.policy.hot else times.swap_s
+        lasting = Stop(
+            name=one.known.name,
+            rate=one.rate * (1.0 - heals),
+            restart_s=restart_s + (swap_s if one.hosts else 0.0),
+            hosts=one.hosts,
+            repair_s=one.known.repair_hours * 3600.0 if one.hosts else 0.0,
+            severe=severe,
+        )
+        if one.speed is not None:  # what heals by itself does not stop the job
+            return [lasting] if lasting.rate > 0 else []
+        passing = Stop(name=one.known.name, rate=one.rate * heals, restart_s=restart_s, severe=not self.policy.peer)
+        return [stop for stop in (lasting, passing) if stop.rate > 0]
+
+
+def failing_job(
+    book: FailureBook,
+    policy: Policy,
+    cluster: Cluster,
+    fabric: Fabric,
+    *,
+    accelerators: int,
+    checkpoint_bytes: float,
+    speeds: Mapping[str, float] | None = None,
+) -> FailingJob:
+    """A job of ``accelerators`` on a fabric.
+
+    Args:
+        speeds: of the job while a part of a class has failed that leaves all accelerators connected, by the class's
+            name; where there is none the class's own, else 1.
+    """
+    counted = census(fabric, accelerators, book.recovery.accelerators_per_host)
+    classes = []
+    for one in book.classes:
+        hosts = min(hosts_taken(fabric, one, counted.host_size), int(counted.counts["host"]))
+        survives = one.takes == "nothing" or (one.takes == "fabric" and hosts == 0)
+        found = one.speed if one.speed is not None else (speeds or {}).get(one.name, 1.0)
+        classes.append(
+            JobClass(
+                known=one,
+                components=counted.counts[one.component],
+                rate=counted.rate(one),
+                hosts=0 if survives else hosts,
+                speed=found if survives else None,
+            )
+        )
+    chip = cluster.accelerator
+    own_bytes = checkpoint_bytes / accelerators
+    load_s = checkpoint_bytes / book.recovery.write_Bps(accelerators)
+    return FailingJob(
+        book=book,
+        policy=policy,
+        census=counted,
+        classes=tuple(classes),
+        checkpoint_bytes=checkpoint_bytes,
+        load_s=load_s,
+        peer_s=own_bytes / chip.nic_Bps,
+        saving=_saving(policy, load_s, own_bytes, chip.nic_Bps, chip.host_Bps),
+    )
+
+
+def _saving(policy: Policy, write_s: float, own_bytes: float, nic_Bps: float, host_Bps: float) -> Saving:
+    """Stalls of checkpoints; the intervals are yet to be chosen.
+
+    An asynchronous save stalls for the copy to host memory; while it is written, steps are taken to slow down by the
+    share of the NIC that the writing takes, as if they did nothing but communicate.
+    """
+    stall_s = own_bytes / nic_Bps if policy.peer else 0.0
+    if policy.background:
+        copy_s, contended_s = own_bytes / host_Bps, own_bytes / nic_Bps
+        storage_s, lag_s = copy_s + contended_s, write_s
+    else:
+        storage_s, lag_s = write_s, 0.0
+    return Saving(interval_s=1.0, stall_s=stall_s, storage_s=storage_s, lag_s=lag_s, every=2 if policy.peer else 1)
+
+
+def is_simulated(one: FailureClass) -> bool:
+    """Whether a class's speed is the simulator's to find."""
+    return one.component in NETWORK and one.takes in ("fabric", "nothing") and one.speed is None
+
+
+def assumed(book: FailureBook) -> tuple[str, ...]:
+    """The times of recovery in words."""
+    times = book.recovery
+    return (
+        f"failures: {book.name} (detection {format_seconds(times.detect_s)}, a cold spare"
+        f" {format_seconds(times.swap_s)}, start {format_seconds(times.start_s)} and"
+        f" {format_seconds(times.start_s_per_1000_accelerators)} per 1,000 accelerators)",
+    )

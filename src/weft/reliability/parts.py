@@ -1,0 +1,131 @@
+"""How many components a job has, which of a fabric's parts fail, and what goes down with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.reliability.classes import Component, FailureClass
+
+LEAVES = ("leaf", "rail")
+SPINES = ("spine", "rail-spine")
+USUAL_HOST = 8
+"""Accelerators of a host, where scale-up domains hold more and nobody says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """Components by kind of the part of a fabric that a job uses."""
+
+    counts: dict[str, float]
+    accelerators: int
+    host_size: int
+
+    def rate(self, one: FailureClass) -> float:
+        """Failures of a class a second."""
+        return one.rate(self.counts[one.component], self.accelerators)
+
+
+def census(fabric: Fabric, accelerators: int, host_size: int | None = None) -> Census:
+    """The components of a job's accelerators and of its share of the fabric, counted as a bill counts them."""
+    size = host_size or min(int(np.bincount(fabric.domain).max()), USUAL_HOST)
+    share = accelerators / fabric.accelerators
+    counts: dict[str, float] = {"job": 1.0, "accelerator": float(accelerators), "host": -(-accelerators // size)}
+    for kind in ("access-link", "fabric-link"):
+        counts[kind] = share * float(fabric.cables[links_of(fabric, kind)].sum()) / 2.0
+    counts["nic"] = share * float(len(links_of(fabric, "access-link"))) / 2.0
+    for kind in ("leaf", "spine", "core"):
+        counts[kind] = share * len(switches_of(fabric, kind))
+    return Census(counts=counts, accelerators=accelerators, host_size=size)
+
+
+def switches_of(fabric: Fabric, kind: Component | str) -> Ints:
+    """Scale-out switches of a kind: leaves, spines, and all others as cores."""
+    outside = np.zeros(fabric.nodes, dtype=bool)
+    beyond = fabric.tier != SCALE_UP
+    outside[fabric.source[beyond]] = True
+    outside[fabric.target[beyond]] = True
+    outside[: fabric.accelerators] = False
+    roles = np.array([_kind(role) for role in fabric.roles])
+    return np.flatnonzero(outside & (roles[fabric.role] == kind))
+
+
+def _kind(role: str) -> str:
+    return "leaf" if role in LEAVES else "spine" if role in SPINES else "core"
+
+
+def links_of(fabric: Fabric, kind: Component | str) -> Ints:
+    """Links (both directions) of cables from accelerators, or between switches."""
+    at_end = (fabric.source < fabric.accelerators) | (fabric.target < fabric.accelerators)
+    return np.flatnonzero((fabric.tier != SCALE_UP) & (at_end if kind == "access-link" else ~at_end))
+
+
+def parts_of(fabric: Fabric, kind: Component | str) -> Ints:
+    """What can fail of a kind: switches, or one link a cable bundle."""
+    if kind in ("access-link", "fabric-link"):
+        links = links_of(fabric, kind)
+        return links[fabric.source[links] < fabric.target[links]]
+    return switches_of(fabric, kind)
+
+
+def broken(fabric: Fabric, failed: Iterable[tuple[Component | str, int, float]]) -> Fabric:
+    """The fabric with parts failed, each with the share of capacity that its links keep (0: they are down).
+
+    A cable of a bundle takes its own share of it.
+    """
+    for kind, part, capacity in failed:
+        if kind in ("access-link", "fabric-link"):
+            left = (float(fabric.cables[part]) - 1.0 + capacity) / float(fabric.cables[part])
+            links = np.array([part])
+        else:
+            left = capacity
+            links = np.flatnonzero((fabric.source == part) | (fabric.target == part))
+        if left <= 0:
+            fabric = fabric.failed(links=links)
+            continue
+        forth = fabric.source * fabric.nodes + fabric.target
+        back = fabric.target * fabric.nodes + fabric.source
+        narrow = np.isin(forth, forth[links]) | np.isin(back, forth[links])
+        fabric = replace(fabric, capacity_Bps=np.where(narrow, fabric.capacity_Bps * left, fabric.capacity_Bps))
+    return fabric
+
+
+def stranded_accelerators(fabric: Fabric) -> Ints:
+    """Accelerators that cannot reach the largest connected part of the fabric."""
+    part = np.arange(fabric.nodes)
+    source, target = fabric.source[fabric.up], fabric.target[fabric.up]
+    while True:
+        lower = part.copy()
+        np.minimum.at(lower, target, part[source])
+        np.minimum.at(lower, source, part[target])
+        lower = lower[lower]
+        if np.array_equal(lower, part):
+            break
+        part = lower
+    mine = part[: fabric.accelerators]
+    largest = np.bincount(mine).argmax()
+    return np.flatnonzero(mine != largest)
+
+
+def hosts_taken(fabric: Fabric, one: FailureClass, host_size: int) -> int:
+    """Hosts that the first component of a class takes down; 0 where the job's traffic finds another way."""
+    if one.takes in ("job", "nothing"):
+        return 0
+    if one.takes == "host":
+        return 1
+    parts = parts_of(fabric, one.component if one.takes == "fabric" else "leaf")
+    if not len(parts):
+        return 0
+    if one.takes == "fabric":
+        if one.capacity > 0:
+            return 0
+        lost = stranded_accelerators(broken(fabric, [(one.component, int(parts[0]), 0.0)]))
+    elif one.takes == "rail":
+        lost = np.flatnonzero(fabric.rail == fabric.rail[0])
+    else:
+        ends = np.concatenate([fabric.source[fabric.target == parts[0]], fabric.target[fabric.source == parts[0]]])
+        lost = np.unique(ends[ends < fabric.accelerators])
+    return len(np.unique(lost // host_size))

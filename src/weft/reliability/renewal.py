@@ -1,0 +1,342 @@
+"""Goodput in closed form: a renewal process of checkpoints, and a Markov chain of hosts in repair.
+
+With one kind of failure, one level of checkpoints and neither repairs nor slow spells this is Daly's complete model
+(J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer
+Systems 22, 2006).  J. W. Young's interval is of Communications of the ACM 17(9), 1974.
+
+Exact: stops of many kinds with restart times of their own, two levels of checkpoints, pauses, and waiting for repairs
+of single hosts (an Erlang loss system, whatever the distribution of repairs).  Not exact: the state of repairs and
+the time since the last stop are taken as independent, and hosts that fail together return one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from weft.errors import BadInput
+from weft.reliability.process import Process, Saving, Stop
+from weft.units import format_seconds
+
+MOST_EXPONENT = 50.0
+"""Segments of more mean times between failures than this never end."""
+LARGEST_EXPONENT = 600.0
+MOST_LEVELS = 4096
+"""Checkpoints with peers per checkpoint in storage, at most."""
+
+
+def young_interval(checkpoint_s: float, mtbf_s: float) -> float:
+    """First-order optimum of the training time between checkpoints, sqrt(2 delta M)."""
+    return math.sqrt(2.0 * checkpoint_s * mtbf_s)
+
+
+def daly_interval(checkpoint_s: float, mtbf_s: float) -> float:
+    """Higher-order optimum: sqrt(2 delta M) (1 + sqrt(r) / 3 + r / 9) - delta with r = delta / 2M, and M from
+    delta >= 2M on."""
+    ratio = checkpoint_s / (2.0 * mtbf_s)
+    if ratio >= 1.0:
+        return mtbf_s
+    series = 1.0 + math.sqrt(ratio) / 3.0 + ratio / 9.0
+    return young_interval(checkpoint_s, mtbf_s) * series - checkpoint_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassCost:
+    """What one class of failures costs: events a second of the run, and shares of the run's time by what is lost."""
+
+    name: str
+    rate: float
+    rework: float
+    restart: float
+    waiting: float
+    reduced: float
+    planned: float
+
+    @classmethod
+    def none(cls, name: str) -> ClassCost:
+        """A class that costs nothing."""
+        return cls(name=name, rate=0.0, rework=0.0, restart=0.0, waiting=0.0, reduced=0.0, planned=0.0)
+
+    @property
+    def share(self) -> float:
+        """All of it."""
+        return self.rework + self.restart + self.waiting + self.reduced + self.planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Where the time of a long run goes, as shares that add up to one.
+
+    ``goodput`` is useful training over time, ``saving`` the stalls of checkpoints that count, ``rework`` the work and
+    stalls done in vain, ``restart`` from a stop until training goes on, ``waiting`` for repairs, ``reduced`` what
+    slow networks and missing replicas take, ``planned`` pauses, those to take hosts in again included.  ``stops`` come
+    a second of the run.
+    """
+
+    goodput: float
+    saving: float
+    rework: float
+    restart: float
+    waiting: float
+    reduced: float
+    planned: float
+    stops: float
+    classes: tuple[ClassCost, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Repairs:
+    """What repairs do.
+
+    Share of time waited for them, mean speed while training, pauses to take hosts in again a second of running time,
+    and what each stop adds to the hosts in repair.
+    """
+
+    waiting: float
+    speed: float
+    regrows: float
+    load: tuple[float, ...]
+
+
+class _Renewal:
+    """Checkpoints under stops, in running time.  Formulas are in docs/goodput.md."""
+
+    def __init__(self, stops: tuple[Stop, ...]) -> None:
+        self.rate = math.fsum(one.rate for one in stops)
+        shares = [one.rate / self.rate for one in stops] if self.rate > 0 else []
+        survive = [math.exp(-self.rate * one.restart_s) for one in stops]
+        self.up = math.fsum(f * r for f, r in zip(shares, survive, strict=True)) if shares else 1.0
+        """Share of running time that is not a restart."""
+        mild = [(f, r) for f, r, one in zip(shares, survive, stops, strict=True) if not one.severe]
+        self.severe = 1.0 - math.fsum(f for f, _ in mild) if shares else 0.0
+        """Share of the stops that are severe."""
+        if len(mild) == len(shares):
+            self.severe = 0.0
+        again = math.fsum(f * (1.0 - r) for f, r in mild)
+        self.held = math.fsum(f * r for f, r in mild) / (1.0 - again) if mild else 0.0
+        """Probability that no severe stop comes before training goes on."""
+
+    def kept(self, saving: Saving) -> float:
+        """Training that is never lost, over running time."""
+        length, rate = saving.segment_s, self.rate
+        if rate * length < 1e-12:
+            return saving.interval_s / length * self.up
+        fail = -math.expm1(-rate * length)
+        leave = 1.0 - fail * self.held
+        back = fail * (1.0 - self.held) / leave
+        attempt = fail / (rate * self.up * leave)  # a try and its restart, per try that does not come back
+        tries = -saving.every * math.log1p(-back) if back < 1.0 else math.inf
+        if tries > LARGEST_EXPONENT:
+            return 0.0
+        unit_s = attempt * (saving.every if back < 1e-9 else math.expm1(tries) / back)
+        return saving.every * saving.interval_s / unit_s * math.exp(-rate * self.severe * saving.lag_s)
+
+
+def outcome(process: Process, saving: Saving) -> Outcome:
+    """Shares of a long run's time.
+
+    Raises:
+        BadInput: failures come too fast for a checkpoint to be reached.
+    """
+    renewal = _Renewal(process.stops)
+    check_pace(process, saving)
+    repairs = _repairs(process, renewal.up)
+    frozen = renewal.up * math.fsum(one.rate * one.pause_s for one in process.pauses)
+    waited = math.fsum(one.rate * one.repair_s for one in process.stops if process.waited(one))
+    regrow = repairs.regrows * process.regrow_s
+    live = (1.0 - repairs.waiting) / (1.0 + frozen + waited + regrow)
+    kept, speed = renewal.kept(saving), _mean_speed(process)
+    stalls = kept * (saving.segment_s / saving.interval_s - 1.0)
+    goodput = live * kept * repairs.speed * speed
+    shares = {
+        "goodput": goodput,
+        "saving": live * stalls,
+        "rework": live * max(0.0, renewal.up - kept - stalls),
+        "restart": live * (1.0 - renewal.up),
+        "waiting": repairs.waiting + live * waited,
+        "reduced": live * kept - goodput,
+        "planned": live * (frozen + regrow),
+    }
+    return Outcome(
+        **shares, stops=live * renewal.rate, classes=tuple(_classes(process, saving, repairs, renewal, live, shares))
+    )
+
+
+def check_pace(process: Process, saving: Saving) -> None:
+    """Refuse failures so fast that nothing is ever saved.
+
+    Raises:
+        BadInput: they are.
+    """
+    rate = process.rate
+    restart_s = max((one.restart_s for one in process.stops), default=0.0)
+    stall_s = saving.segment_s - saving.interval_s
+    if rate * (saving.segment_s + saving.lag_s + restart_s) > MOST_EXPONENT:
+        raise BadInput(
+            f"a failure every {format_seconds(1.0 / rate)} leaves no time for an iteration"
+            f" ({format_seconds(saving.interval_s)}), a checkpoint ({format_seconds(stall_s)})"
+            f" and a restart ({format_seconds(restart_s)})",
+            where="mtbf",
+            remedy="give the mean time between failures of one accelerator, in hours (like 50000 h)",
+        )
+
+
+def best_saving(process: Process, saving: Saving, iteration_s: float, iterations: int) -> tuple[int, Saving]:
+    """The best whole number of iterations between checkpoints, and, where ``every`` is above 1, between those in
+    storage; stalls and lag are those of ``saving``, whose interval does not count.
+
+    Raises:
+        BadInput: failures come too fast for any.
+    """
+    renewal = _Renewal(process.stops)
+    least = min(iterations, max(1, math.ceil((saving.lag_s - saving.stall_s) / iteration_s)))
+    check_pace(process, replace(saving, interval_s=least * iteration_s))
+
+    def at(steps: int, every: int) -> Saving:
+        return replace(saving, interval_s=steps * iteration_s, every=every)
+
+    def steps_for(every: int) -> int:
+        low, high = least, iterations
+        if renewal.rate > 0:
+            high = min(high, max(least, math.ceil(MOST_EXPONENT / 2 / renewal.rate / iteration_s)))
+        while low < high:  # the kept share has one maximum
+            middle = (low + high) // 2
+            if renewal.kept(at(middle, every)) < renewal.kept(at(middle + 1, every)):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    levels = [1] if saving.every == 1 else [2**i for i in range(MOST_LEVELS.bit_length())]
+    choices = [(steps_for(every), every) for every in levels]
+    steps, every = max(choices, key=lambda one: renewal.kept(at(*one)))
+    return steps, at(steps, every)
+
+
+def _repairs(process: Process, up: float) -> _Repairs:
+    """What repairs do in the long run.
+
+    While the job trains nothing has failed for a restart's time, in which repairs went on: then fewer are out.
+    """
+    pooled = [one for one in process.stops if process.pooled(one)]
+    if not pooled:
+        return _Repairs(waiting=0.0, speed=1.0, regrows=0.0, load=tuple(0.0 for _ in process.stops))
+    frozen = 1.0 + up * math.fsum(one.rate * one.pause_s for one in process.pauses)
+    frozen += math.fsum(one.rate * one.repair_s for one in process.stops if process.waited(one))
+    speeds = [process.speed(n) for n in range(process.bearable + 1)]
+    grown = [n for n in range(1, process.bearable + 1) if speeds[n - 1] > speeds[n]]
+    restart_s = math.fsum(one.rate * one.restart_s for one in process.stops) / process.rate
+    chance, waiting = _running(process, pooled, frozen)
+    trained, regrows = chance, 0.0
+    if grown:
+        trained, _ = _running(process, pooled, frozen, restart_s)
+        crossed = up * _crossings(pooled, chance, trained, grown)
+        regrows = crossed / (frozen + crossed * process.regrow_s)
+        frozen += regrows * process.regrow_s
+        chance, waiting = _running(process, pooled, frozen)
+        trained, _ = _running(process, pooled, frozen, restart_s)
+    return _Repairs(
+        waiting=waiting,
+        speed=math.fsum(p * v for p, v in zip(trained, speeds, strict=True)),
+        regrows=regrows,
+        load=tuple(one.rate * one.hosts * one.repair_s if process.pooled(one) else 0.0 for one in process.stops),
+    )
+
+
+def _running(process: Process, pooled: list[Stop], frozen: float, since_s: float = 0.0) -> tuple[list[float], float]:
+    """Shares of 0, 1, ... hosts in repair while the job does not wait for them, and the share of time that it waits.
+
+    ``frozen`` is all time over running time; nothing has failed for ``since_s``.
+    """
+    loads = dict[int, float]()
+    for one in pooled:
+        left = math.exp(-since_s / one.repair_s) if one.repair_s > 0 else 0.0
+        loads[one.hosts] = loads.get(one.hosts, 0.0) + left * one.rate * one.repair_s / frozen
+    chance = _chain(loads, process.bearable)
+    running = chance[: process.bearable + 1]
+    total = math.fsum(running)
+    return [value / total for value in running], max(0.0, 1.0 - total)
+
+
+def _crossings(pooled: list[Stop], chance: list[float], trained: list[float], levels: list[int]) -> float:
+    """How often a second of training the hosts in repair come to be fewer than each level.
+
+    In the long run as often as they come to be more; of that the part when the job trains, when fewer are in repair.
+    """
+    below = [0.0]
+    for value in chance:
+        below.append(below[-1] + value)
+    return math.fsum(
+        one.rate * (below[n] - below[max(0, n - one.hosts)]) * trained[n] / chance[n]
+        for one in pooled
+        for n in levels
+        if chance[n] > 0
+    )
+
+
+def _chain(loads: dict[int, float], bearable: int) -> list[float]:
+    """Stationary shares of 0, 1, 2, ... hosts in repair, where failures come as long as no more than ``bearable`` are.
+
+    ``loads`` are failures per mean time of a repair, by the number of hosts that each takes: only that counts where
+    nothing waits, so that repairs of different lengths share a chain.  Each cut between n - 1 and n is crossed up and
+    down equally often.
+    """
+    chance = [1.0]
+    for n in range(1, bearable + max(loads) + 1):
+        up = math.fsum(
+            load * chance[j] for hosts, load in loads.items() for j in range(max(0, n - hosts), min(n, bearable + 1))
+        )
+        chance.append(up / n)
+        if chance[-1] > 1e200:
+            chance = [value * 1e-200 for value in chance]
+    total = math.fsum(chance)
+    return [value / total for value in chance]
+
+
+def _mean_speed(process: Process) -> float:
+    """Mean over time of the speed of the slowest spell that lasts; spells are an M/G/infinity queue each."""
+    mean, none_worse = 0.0, 1.0
+    for one in sorted(process.slows, key=lambda one: one.speed):
+        here = none_worse * -math.expm1(-one.rate * one.duration_s)
+        mean += here * one.speed
+        none_worse -= here
+    return mean + none_worse
+
+
+def _classes(
+    process: Process, saving: Saving, repairs: _Repairs, renewal: _Renewal, live: float, shares: dict[str, float]
+) -> list[ClassCost]:
+    """Each share split over the classes that cause it, by the mean loss of one of their events."""
+    names = dict.fromkeys(one.name for kind in (process.stops, process.slows, process.pauses) for one in kind)
+    parts = {
+        name: dict.fromkeys(("rate", "rework", "restart", "waiting", "reduced", "planned"), 0.0) for name in names
+    }
+    half, unit = saving.segment_s / 2, saving.every * saving.segment_s / 2 + saving.lag_s
+    weights = [one.rate * (unit if one.severe else half) for one in process.stops]
+    restarts = [one.rate * -math.expm1(-renewal.rate * one.restart_s) for one in process.stops]
+    hosts = math.fsum(repairs.load)
+    missing = live * renewal.kept(saving) * (1.0 - repairs.speed)
+    for one, weight, again, load in zip(process.stops, weights, restarts, repairs.load, strict=True):
+        part = parts[one.name]
+        part["rate"] += one.rate * live
+        part["rework"] += _portion(shares["rework"], weight, math.fsum(weights))
+        part["restart"] += _portion(shares["restart"], again, math.fsum(restarts))
+        part["waiting"] += _portion(repairs.waiting, load, hosts)
+        part["waiting"] += live * one.rate * one.repair_s if process.waited(one) else 0.0
+        part["reduced"] += _portion(missing, load, hosts)
+        part["planned"] += _portion(live * repairs.regrows * process.regrow_s, load, hosts)
+    slowed = shares["reduced"] - missing
+    spells = [one.rate * one.duration_s * (1.0 - one.speed) for one in process.slows]
+    stopping = {one.name for one in process.stops}
+    for spell, weight in zip(process.slows, spells, strict=True):
+        parts[spell.name]["reduced"] += _portion(slowed, weight, math.fsum(spells))
+        if spell.name not in stopping:
+            parts[spell.name]["rate"] += spell.rate * live
+    for pause in process.pauses:
+        parts[pause.name]["rate"] += pause.rate * live * renewal.up
+        parts[pause.name]["planned"] += pause.rate * live * renewal.up * pause.pause_s
+    return [ClassCost(name=name, **part) for name, part in parts.items()]
+
+
+def _portion(whole: float, part: float, of: float) -> float:
+    return whole * part / of if of > 0 else 0.0

@@ -1,0 +1,364 @@
+"""What is left of a training run after failures: goodput, days, dollars, and which class of failures costs what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster
+from weft.errors import BadInput
+from weft.estimation.result import Estimate
+from weft.estimation.single import estimate
+from weft.estimation.training import Failing, TrainingRun, checkpoint_size, failures_of, positive, training_run
+from weft.fabric.spec import Fabric
+from weft.layout.spec import Layout
+from weft.layout.text import format_layout, layout_to_dict
+from weft.model.job import Job
+from weft.model.text import job_to_dict
+from weft.reliability.classes import FailureBook
+from weft.reliability.job import FailingJob, assumed, failing_job, is_simulated
+from weft.reliability.monte_carlo import spread
+from weft.reliability.parts import parts_of
+from weft.reliability.process import Process, Saving
+from weft.reliability.recovery import Policy
+from weft.reliability.renewal import ClassCost, Outcome
+from weft.results import Result
+from weft.search.degraded import DegradedNetwork, Simultaneous
+
+STOPS = 20_000
+"""Failures that the Monte Carlo draws, over all its runs."""
+MOST_RUNS = 100
+NINETY = 1.6449
+"""Half of the runs' middle 90 % in standard deviations."""
+MOST_SPARES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How failures are met and counted.
+
+    ``simulate``: speeds with a part of the network down are the flow simulator's, else 1.  ``simultaneous`` numbers of
+    network parts are failed at once, drawn ``draws`` times by ``seed``.
+    """
+
+    book: FailureBook
+    policy: Policy
+    tokens: float
+    spares: int | None = None
+    usd_per_hour: float | None = None
+    simulate: bool = True
+    routing: str = "spray"
+    simultaneous: tuple[int, ...] = ()
+    draws: int = 3
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRow:
+    """One class in a run: what there is of it, what one takes down, events expected, and its share of the time."""
+
+    name: str
+    component: str
+    components: float
+    events: float
+    hosts: int
+    speed: float | None
+    share: float
+    rework: float
+    restart: float
+    waiting: float
+    reduced: float
+    planned: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparesRow:
+    """Goodput with so many spare hosts, and accelerator-hours over those of a run that never fails."""
+
+    spares: int
+    goodput: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class GoodputReport(Result):
+    """A run under failures.
+
+    ``low_s`` to ``high_s`` holds the middle 90 % of runs, by ``runs`` draws of the Monte Carlo, whose goodput is
+    ``drawn_goodput``.  ``best_spares`` needs the fewest accelerator-hours, spares included.
+    """
+
+    SCHEMA = "weft.goodput/1"
+
+    job: Job
+    cluster: Cluster
+    fabric: Fabric
+    estimate: Estimate
+    failing: FailingJob
+    spares: int
+    saving: Saving
+    run: TrainingRun
+    outcome: Outcome
+    classes: tuple[ClassRow, ...]
+    spare_rows: tuple[SparesRow, ...]
+    best_spares: int
+    runs: int
+    drawn_goodput: float
+    low_s: float
+    high_s: float
+    simultaneous: tuple[Simultaneous, ...]
+    simulated: bool
+
+    @property
+    def goodput(self) -> float:
+        """Share of the expected time that is useful training at full speed."""
+        return self.outcome.goodput
+
+    @property
+    def layout(self) -> Layout:
+        return self.estimate.layout
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for every class of failures."""
+        return [asdict(one) for one in self.classes]
+
+    def _document(self) -> dict[str, Any]:
+        from weft.cluster.files import cluster_to_dict  # pydantic loads only for files
+
+        shares = asdict(self.outcome)
+        del shares["classes"], shares["stops"]
+        return {
+            "job": job_to_dict(self.job),
+            "cluster": cluster_to_dict(self.cluster),
+            "layout": layout_to_dict(self.layout),
+            "fabric": self.fabric.name,
+            "failures": self.failing.book.name,
+            "policy": str(self.failing.policy),
+            "iteration_s": self.estimate.iteration_s,
+            "goodput": self.goodput,
+            "shares": shares,
+            "run": self.run.to_dict(),
+            "expected_s": {"mean": self.run.expected_s, "low": self.low_s, "high": self.high_s},
+            "monte_carlo": {"runs": self.runs, "goodput": self.drawn_goodput},
+            "saving": asdict(self.saving),
+            "spares": self.spares,
+            "best_spares": self.best_spares,
+            "spare_rows": [asdict(one) for one in self.spare_rows],
+            "simulated": self.simulated,
+            "classes": self.to_dicts(),
+            "simultaneous": [asdict(one) for one in self.simultaneous],
+        }
+
+    def _facts(self) -> Sequence[str]:
+        subject = f"{self.job.model.name} on {self.cluster.name}, {format_layout(self.layout)}"
+        return (subject, f"goodput {self.goodput:.1%}", f"{self.run.expected_days:.1f} days")
+
+
+def goodput(
+    job: Job,
+    cluster: Cluster,
+    layout: Layout,
+    fabric: Fabric,
+    terms: Terms,
+    *,
+    constants: Calibration | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> GoodputReport:
+    """A run of a layout under failures.
+
+    Args:
+        fabric: whose parts fail.
+        progress: called with classes simulated and in all.
+
+    Raises:
+        BadInput: the layout breaks a rule, a fabric that the job does not fit on, or failures too fast to get on.
+    """
+    found = estimate(job, cluster, [layout], constants)[0]
+    network = DegradedNetwork(
+        job, cluster, layout, fabric, routing=terms.routing, seed=terms.seed, constants=constants
+    )
+    wanted = [one for one in terms.book.classes if terms.simulate and is_simulated(one)]
+    speeds = {}
+    for number, one in enumerate(wanted):
+        if progress is not None:
+            progress(number, len(wanted))
+        parts = parts_of(fabric, one.component)
+        if len(parts):
+            failed = network.speed([(one.component, int(parts[0]), one.capacity)])
+            if failed is not None:
+                speeds[one.name] = failed
+    failing = failing_job(
+        terms.book,
+        terms.policy,
+        cluster,
+        fabric,
+        accelerators=layout.world,
+        checkpoint_bytes=checkpoint_size(job),
+        speeds=speeds,
+    )
+    speeds_short = _speeds_short(job, cluster, found, failing, constants) if terms.policy.shrink else (1.0,)
+    iterations = math.ceil(positive(terms.tokens, "tokens") / job.recipe.tokens)
+    rows, best = _spare_rows(failing, speeds_short, (found.iteration_s, iterations))
+    spares = best if terms.spares is None else terms.spares
+    met = _met(failing, spares, speeds_short)
+    run = training_run(
+        found, job, cluster, tokens=terms.tokens, usd_per_accelerator_hour=terms.usd_per_hour, failing=met
+    )
+    _, saving, result = failures_of(met, layout.world, (found.iteration_s, iterations))
+    chance = _chance(met.process, saving, run, terms.seed)
+    together = tuple(
+        network.simultaneous(terms.book, count, draws=terms.draws, seed=terms.seed) for count in terms.simultaneous
+    )
+    return GoodputReport(
+        job=job,
+        cluster=cluster,
+        fabric=fabric,
+        estimate=found,
+        failing=failing,
+        spares=spares,
+        saving=saving,
+        run=run,
+        outcome=result,
+        classes=_class_rows(failing, result, run),
+        spare_rows=rows,
+        best_spares=best,
+        runs=chance[0],
+        drawn_goodput=run.training_s / chance[1],
+        low_s=max(run.training_s, run.expected_s - NINETY * chance[2]),
+        high_s=run.expected_s + NINETY * chance[2],
+        simultaneous=together,
+        simulated=terms.simulate,
+    )
+
+
+def failing_run(
+    found: Estimate, job: Job, cluster: Cluster, fabric: Fabric, book: FailureBook, *, tokens: float, usd: float | None
+) -> TrainingRun:
+    """A run at an estimate's speed under a failure file: it restarts on as many spares as cost least, and a network
+    that leaves all accelerators connected is not slowed down by its failures.
+
+    Raises:
+        BadInput: failures too fast to get on, or none that stop the job.
+    """
+    failing = failing_job(
+        book, Policy(), cluster, fabric, accelerators=found.layout.world, checkpoint_bytes=checkpoint_size(job)
+    )
+    pace = (found.iteration_s, math.ceil(positive(tokens, "tokens") / job.recipe.tokens))
+    met = _met(failing, _spare_rows(failing, (1.0,), pace)[1], (1.0,))
+    return training_run(found, job, cluster, tokens=tokens, usd_per_accelerator_hour=usd, failing=met)
+
+
+def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing:
+    """A job's failures, met with spares and with speeds of fewer hosts.
+
+    Raises:
+        BadInput: nothing stops the job.
+    """
+    process = failing.process(spares, speeds)
+    if process.rate <= 0:
+        remedy = "add a class that takes something"
+        raise BadInput("nothing stops the job", where=f"{failing.book.name}: classes", remedy=remedy)
+    return Failing(
+        process=process,
+        saving=failing.saving,
+        checkpoint_bytes=failing.checkpoint_bytes,
+        spare_accelerators=spares * failing.host_size,
+        defaults=(*assumed(failing.book), f"spares: {spares} hosts of {failing.host_size}, paid for like others"),
+    )
+
+
+def _chance(process: Process, saving: Saving, run: TrainingRun, seed: int) -> tuple[int, float, float]:
+    """Runs drawn, their mean and their standard deviation in seconds; long runs are drawn in part."""
+    assert run.failures is not None
+    part = min(1.0, STOPS / 8 / max(1.0, run.failures.expected_failures))
+    stops = max(1.0, run.failures.expected_failures * part)
+    runs = int(min(MOST_RUNS, max(8, STOPS / stops)))
+    found = spread(process, saving, run.training_s * part, runs=runs, seed=seed)
+    return runs, found.mean_s / part, found.deviation_s / math.sqrt(part)
+
+
+def _class_rows(failing: FailingJob, result: Outcome, run: TrainingRun) -> tuple[ClassRow, ...]:
+    """Classes by what they cost."""
+    costs = {one.name: one for one in result.classes}
+    rows = []
+    for one in failing.classes:
+        if one.rate <= 0:
+            continue
+        cost = costs.get(one.known.name) or ClassCost.none(one.known.name)
+        rows.append(
+            ClassRow(
+                name=one.known.name,
+                component=one.known.component,
+                components=one.components,
+                events=one.rate * run.expected_s if one.speed is not None else cost.rate * run.expected_s,
+                hosts=one.hosts,
+                speed=one.speed,
+                share=cost.share,
+                rework=cost.rework,
+                restart=cost.restart,
+                waiting=cost.waiting,
+                reduced=cost.reduced,
+                planned=cost.planned,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.share))
+
+
+def _spare_rows(
+    failing: FailingJob, speeds: tuple[float, ...], run: tuple[float, int]
+) -> tuple[tuple[SparesRow, ...], int]:
+    """Goodput and cost by spare hosts, up to where more cannot help, and the cheapest number."""
+    load = failing.in_repair()
+    most = min(MOST_SPARES, failing.hosts, math.ceil(load + 5.0 * math.sqrt(load)) + 2)
+    rows = []
+    for spares in range(most + 1):
+        found = failures_of(_met(failing, spares, speeds), failing.census.accelerators, run)[2]
+        cost = (1.0 + spares / failing.hosts) / found.goodput
+        rows.append(SparesRow(spares=spares, goodput=found.goodput, cost=cost))
+    best = min(rows, key=lambda row: row.cost).spares
+    shown = sorted({0, 1, best, most, *(2**i for i in range(14) if 2**i < most)} & set(range(most + 1)))
+    return tuple(rows[i] for i in shown), best
+
+
+def _speeds_short(
+    job: Job, cluster: Cluster, full: Estimate, failing: FailingJob, constants: Calibration | None
+) -> tuple[float, ...]:
+    """Tokens a second with 0, 1, 2, ... hosts too few over those with all.
+
+    Whole replicas go on, each with its share of the batch, at the pace that the estimator gives them, down to half of
+    them; below that the job waits.
+    """
+    layout = full.layout
+    replica = layout.world // layout.data
+    load = failing.in_repair()
+    most = math.ceil(load + 8.0 * math.sqrt(load)) + max((one.hosts for one in failing.classes), default=0)
+    pace: dict[int, float] = {layout.data: 1.0}
+    speeds = []
+    for short in range(min(most, failing.hosts) + 1):
+        left = min(layout.data, (layout.world - short * failing.host_size) // replica)
+        if left < max(1, layout.data / 2):
+            break
+        if left not in pace:
+            pace[left] = _pace(job, cluster, full, left, constants)
+        speeds.append(pace[left])
+    return tuple(speeds)
+
+
+def _pace(job: Job, cluster: Cluster, full: Estimate, data: int, constants: Calibration | None) -> float:
+    """Tokens a second of fewer replicas over those of all; their mere number where the cluster cannot be cut so."""
+    share = data / full.layout.data
+    count = full.layout.world // full.layout.data * data
+    inner = math.prod(tier.size for tier in cluster.tiers[:-1])
+    batch = job.recipe.global_batch // full.layout.data * data
+    if count % inner:
+        return share
+    fewer = replace(cluster, count=count, tiers=(*cluster.tiers[:-1], replace(cluster.tiers[-1], size=count // inner)))
+    smaller = replace(job, recipe=replace(job.recipe, global_batch=batch))
+    try:
+        found = estimate(smaller, fewer, [replace(full.layout, data=data)], constants)[0]
+    except BadInput:
+        return share
+    return min(1.0, found.tokens_per_s / full.tokens_per_s)

@@ -1,0 +1,114 @@
+"""``weft.goodput``: what failures leave of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput
+from weft.verbs.networks import ROUTINGS, RadixOptions, fabric_of
+from weft.verbs.options import given_options, option, verb
+from weft.verbs.shared import (
+    ConstantsOptions,
+    PlannedOptions,
+    RecipeOptions,
+    book_of,
+    constants_of,
+    numbers_of,
+    subject_of,
+)
+
+if TYPE_CHECKING:
+    from weft.fabric import Fabric
+    from weft.reliability.classes import FailureBook
+    from weft.search.goodput import GoodputReport
+    from weft.verbs.shared import ClusterSource, JobSource, LayoutSource
+
+USAGE = "weft goodput MODEL CLUSTER --layout tp=8,pp=16 --tokens 15T | weft goodput --plan FILE --tokens 15T"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoodputOptions(PlannedOptions, RadixOptions, RecipeOptions, ConstantsOptions):
+    """What fails, and what the job does about it."""
+
+    tokens: str | float | None = option(None, "Tokens to train on, as 15T.", metavar="N")
+    failures: str | FailureBook = option("llama-3", "What fails: a preset or a TOML file.", metavar="NAME|FILE")
+    policy: str = option(
+        "restart",
+        "restart, or shrink the data axis; with reroute, hot (spares), peer (checkpoints), async (saving).",
+        metavar="WORD,...",
+    )
+    spares: int | None = option(
+        None, "Spare hosts (default: as many as cost least).", metavar="N", least=0, most=10_000
+    )
+    fabric: str | Fabric | None = option(
+        None,
+        "Network whose parts fail, simulated with them failed (default: the cluster's usual one, not simulated).",
+        metavar="KIND|FILE",
+    )
+    routing: str = option("spray", "How paths are chosen in the simulation.", choices=ROUTINGS)
+    simultaneous: str | tuple[int, ...] = option(
+        "", "Also fail so many parts of --fabric at once, drawn at random.", metavar="K,..."
+    )
+    seed: int = option(0, "Seed of the Monte Carlo, of draws and of paths.", metavar="N", least=0)
+    usd_per_hour: float | None = option(None, "Price of an accelerator hour.", metavar="USD")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.simultaneous and self.fabric is None:
+            raise BadInput("needs --fabric", where="--simultaneous", remedy="name a kind, as --fabric rail-only")
+
+
+@verb(GoodputOptions)
+def goodput(
+    model: JobSource | None = None,
+    cluster: ClusterSource | None = None,
+    layout: LayoutSource | None = None,
+    options: GoodputOptions | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    **given: Any,
+) -> GoodputReport:
+    """What failures leave of a training run: goodput, days, dollars, energy, and which class of failures costs what.
+
+    >>> import weft
+    >>> found = weft.goodput("llama-3.1-8b", "h100-1024", "tp=2,sp", tokens="15T")
+    >>> 0.9 < found.goodput < 1.0
+    True
+
+    Args:
+        model: as for ``weft.plan``; left out with ``plan``.
+        cluster: as for ``weft.plan``; left out with ``plan``.
+        layout: as text or as a record.
+        options: the options as a record instead of keywords.
+        progress: called with classes of failures simulated and in all.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used, a layout that cannot run the job, or failures that
+            come too fast for any work to be saved.
+    """
+    asked = given_options(GoodputOptions, options, given | ({} if layout is None else {"layout": layout}))
+    if asked.tokens is None:
+        raise BadInput("is missing", where="--tokens", remedy=USAGE)
+    from weft.reliability.recovery import parse_policy
+    from weft.search.goodput import Terms
+    from weft.search.goodput import goodput as found
+    from weft.units import parse_count
+
+    policy = parse_policy(asked.policy)
+    subject = subject_of(model, cluster, asked, asked, verb="goodput", usage=USAGE)
+    terms = Terms(
+        book=book_of(asked.failures),
+        policy=policy,
+        tokens=parse_count(asked.tokens, "--tokens"),
+        spares=asked.spares,
+        usd_per_hour=asked.usd_per_hour,
+        simulate=asked.fabric is not None,
+        routing=asked.routing,
+        simultaneous=numbers_of(asked.simultaneous, "--simultaneous"),
+        seed=asked.seed,
+    )
+    fabric = fabric_of(asked.fabric, subject.cluster, asked.radix)
+    constants = constants_of(asked, subject.cluster, subject.job)
+    return found(subject.job, subject.cluster, subject.layout, fabric, terms, constants=constants, progress=progress)
