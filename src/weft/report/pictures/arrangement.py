@@ -13,7 +13,7 @@ from weft.arrangement.loads import PARTS, LinkLoads, Window, window
 from weft.arrangement.schedule import periods
 from weft.fabric.spec import SCALE_UP
 from weft.report.pictures.charts import COLOURS, GRID, INK, MUTED, Chart, data, finished, ink_on, linear
-from weft.report.tables.arrangement import loads_before_after, router_words, seat_of
+from weft.report.tables.arrangement import KINDS, loads_before_after, router_words, seat_of
 from weft.report.tables.words import link_words
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def arrangement_chart(found: Arrangement) -> Chart:
     gap = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
     text = found.found.clock.objective.text
     before, after = (text(found.found.policies[name].score) for name in ("hashed", "arrange"))
-    words = f"{before} before, {after} arranged; bound {text(found.found.certificate.objective)} ({gap})"
+    words = f"{KINDS[found.site.objective]} {before} before, {after} arranged; bound {text(found.found.certificate.objective)} ({gap})"
     return finished(chart, f"The arrangement of {found.site.name}", words)
 
 

@@ -29,13 +29,14 @@ _HOLDS = {
     "phases": "phases that must cross cuts",
     "time-sharing": "jobs that share the time of a cut",
 }
-_KINDS = {
+KINDS = {
     "slowdown": "weighted mean slowdown",
     "worst": "worst slowdown",
     "makespan": "seconds until the last job ends",
     "utilization": "model FLOP/s over the peak of hosts that are up",
     "dollars_per_token": "accelerator-hours over tokens of all jobs",
 }
+"""What each objective is."""
 _ENDS = {"complete": "all steps done", "budget": "cut short by --budget", "interrupted": "interrupted"}
 _ROUTERS = {"ecmp": "ECMP", "planned": "planned routes", "spray": "sprayed"}
 SHOWN = 40
@@ -57,7 +58,7 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
     text, beyond = found.found.clock.objective.text, "above" if site.objective == "utilization" else "below"
     paragraph(
         console,
-        f"Objective ({_KINDS[site.objective]}): {text(found.best.score)}, no arrangement {beyond}"
+        f"Objective ({KINDS[site.objective]}): {text(found.best.score)}, no arrangement {beyond}"
         f" {text(certificate.objective)} (by {_HOLDS[certificate.proof]}): {verdict}",
     )
     layouts = f" {found.found.layouts} other layouts," if found.found.layouts else ""
