@@ -49,7 +49,8 @@ def arrangement_chart(found: Arrangement) -> Chart:
     gap = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
     text = found.found.clock.objective.text
     before, after = (text(found.found.policies[name].score) for name in ("hashed", "arrange"))
-    words = f"{KINDS[found.site.objective]} {before} before, {after} arranged; bound {text(found.found.certificate.objective)} ({gap})"
+    bound = text(found.found.certificate.objective)
+    words = f"{KINDS[found.site.objective]} {before} before, {after} arranged; bound {bound} ({gap})"
     return finished(chart, f"The arrangement of {found.site.name}", words)
 
 

@@ -33,7 +33,7 @@ def _print_chance(found: GoodputReport, console: Console) -> None:
     heading(console, f"By chance: {_days(found.low_s)} to {_days(found.high_s)} days in nine runs of ten")
     paragraph(
         console,
-        f"{found.runs} runs played by dice have a goodput of {found.drawn_goodput:.2%}, the closed form"
+        f"{found.runs} random runs have a goodput of {found.drawn_goodput:.2%}, the closed form"
         f" {found.goodput:.2%}. Policy: {failing.policy}, with {count_of(found.spares, 'spare host')} of"
         f" {failing.host_size} accelerators.",
         indent=2,
