@@ -144,9 +144,9 @@ def test_command_surface():
         "design": sorted(
             [
                 *recipe,
-                *("--batches", "--chart", "--fabrics", "--format", "--layout", "--no-failures"),
-                *("--no-simulate", "--output", "--plan", "--prices", "--radix", "--rank", "--routing", "--seed"),
-                *("--sizes", "-o", "names"),
+                *("--batches", "--chart", "--fabrics", "--failures", "--format", "--layout", "--network-life"),
+                *("--no-failures", "--no-simulate", "--output", "--plan", "--policy", "--prices", "--radix"),
+                *("--rank", "--routing", "--seed", "--sizes", "--tokens", "--usd-per-hour", "-o", "names"),
             ]
         ),
         "goodput": sorted(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import weft
 from weft.cluster import load as load_cluster
 from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
@@ -43,6 +44,34 @@ def test_bills_are_those_of_the_built_fabrics() -> None:
         assert one.simulated_s is None
         assert one.failures == ()
         assert one.usd_per_speed == one.bill.usd * one.closed_form_s
+
+
+def test_a_whole_run_counts_failures_and_the_network_that_it_uses_up() -> None:
+    asked = {"layout": RAIL_ALIGNED, "batch": 64, "sequence": 2048, "radix": 8, "tokens": "1T"}
+    found = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, usd_per_hour=3.0, network_life="1y", **asked)
+    for one in found.designs:
+        alone = weft.goodput("llama-3.2-1b", CLUSTER, fabric=None, usd_per_hour=3.0, **asked)
+        assert one.after is not None
+        assert one.after.network_usd == pytest.approx(one.bill.usd * one.after.expected_s / (365.25 * 86400), rel=1e-2)
+        assert one.after.usd == pytest.approx(3.0 * one.after.accelerator_hours + one.after.network_usd)
+        assert one.after.tokens_per_usd == pytest.approx(alone.run.tokens / one.after.usd)
+        if one.kind == alone.fabric.name:
+            assert one.after.goodput == alone.goodput
+    assert {one.kind for one in found.designs} & {alone.fabric.name}
+    more = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, **(asked | {"tokens": None}))
+    assert all(one.after is None for one in more.designs)
+    with pytest.raises(BadInput, match="says nothing without --tokens"):
+        weft.design("llama-3.2-1b", CLUSTER, usd_per_hour=3.0)
+
+
+def test_runs_take_as_long_as_their_simulated_iterations() -> None:
+    asked = {"layout": RAIL_ALIGNED, "batch": 64, "sequence": 2048, "radix": 8, "tokens": "1T"}
+    found = weft.goodput("llama-3.2-1b", CLUSTER, fabric="fat-tree", **asked)
+    alone = weft.simulate(
+        "llama-3.2-1b", CLUSTER, RAIL_ALIGNED, fabric="fat-tree", routing="spray", batch=64, sequence=2048, radix=8
+    )
+    assert found.iteration_s == alone.iteration_s
+    assert found.run.training_s == pytest.approx(found.run.iterations * alone.iteration_s)
 
 
 @pytest.mark.slow

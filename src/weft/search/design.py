@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,15 @@ from weft.model.text import job_to_dict
 from weft.reliability.parts import stranded_accelerators
 from weft.results import Result
 from weft.search.degraded import DegradedNetwork
+from weft.search.goodput import Terms as FailureTerms
+from weft.search.goodput import goodput
 from weft.search.ranking import plan
 from weft.search.space import STANDARD, Space
 
 SAME = 1 - 1e-6
 """Figures closer than this are equal."""
+NETWORK_S = 4 * 365 * 86400.0
+"""How long a network is written off."""
 COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
 """What fails, one at a time: a NIC, or one switch of a role that the fabric has."""
 
@@ -45,6 +49,23 @@ class Failure:
     stranded: int
     iteration_s: float | None
     slowdown: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterFailures:
+    """A whole run on one network, failures counted.
+
+    ``usd`` is the accelerator-hours' price (spares included) and ``network_usd``, the share of the network's bill that
+    the run uses up; ``tokens_per_usd`` is None without a price of accelerators.
+    """
+
+    goodput: float
+    spares: int
+    expected_s: float
+    accelerator_hours: float
+    network_usd: float
+    usd: float | None
+    tokens_per_usd: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +87,7 @@ class Design:
     nic_bytes: float | None
     spine_bytes: float | None
     failures: tuple[Failure, ...]
+    after: AfterFailures | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +121,7 @@ class DesignStudy(Result):
             | {"layout": format_layout(one.layout)}
             | {name: getattr(one.bill, name) for name in ("switches", "transceivers", "usd", "watts")}
             | {name: getattr(one, name) for name in _FIGURES}
+            | {name: getattr(one.after, name, None) for name in _AFTER}
             | {"pareto": i in self.pareto}
             for i, one in enumerate(self.designs)
         ]
@@ -119,6 +142,7 @@ class DesignStudy(Result):
         return (subject, f"{len(self.designs)} networks compared, {len(self.rejected)} rejected")
 
 
+_AFTER = tuple(one.name for one in fields(AfterFailures))
 _FIGURES = ("closed_form_s", "simulated_s", "usd_per_speed", "nic_bytes", "spine_bytes")
 
 
@@ -132,7 +156,7 @@ class Terms:
     """How candidates are built and compared.
 
     ``layout`` is used on every network; None searches the best one for each.  ``routing`` is that of the
-    simulation.
+    simulation.  ``run`` asks for a whole run under failures, of which a network lasts ``network_s``.
     """
 
     prices: Prices
@@ -143,6 +167,8 @@ class Terms:
     seed: int = 0
     simulate: bool = True
     failures: bool = True
+    run: FailureTerms | None = None
+    network_s: float = NETWORK_S
 
 
 def design(
@@ -217,8 +243,8 @@ def _design(job: Job, cluster: Cluster, kind: str, options: Terms) -> Design:
     closed = estimate(job, cluster, [layout])[0].iteration_s
     simulated = nic_bytes = spine_bytes = None
     failures: tuple[Failure, ...] = ()
+    network = DegradedNetwork(job, cluster, layout, fabric, routing=options.routing, seed=options.seed)
     if options.simulate:
-        network = DegradedNetwork(job, cluster, layout, fabric, routing=options.routing, seed=options.seed)
         run = network.healthy
         simulated = run.iteration_s
         nic_bytes, spine_bytes = _crossing(fabric, run.link_bytes)
@@ -237,6 +263,23 @@ def _design(job: Job, cluster: Cluster, kind: str, options: Terms) -> Design:
         nic_bytes=nic_bytes,
         spine_bytes=spine_bytes,
         failures=failures,
+        after=None if options.run is None else _after(network, price, options.run, options.network_s),
+    )
+
+
+def _after(network: DegradedNetwork, price: Bill, terms: FailureTerms, network_s: float) -> AfterFailures:
+    """A whole run on a network, failures counted."""
+    found = goodput(network.job, network.cluster, network.layout, network.fabric, terms, network=network)
+    run, share = found.run, price.usd * found.run.expected_s / network_s
+    usd = None if run.usd is None else run.usd + share
+    return AfterFailures(
+        goodput=found.goodput,
+        spares=found.spares,
+        expected_s=run.expected_s,
+        accelerator_hours=run.accelerator_hours,
+        network_usd=share,
+        usd=usd,
+        tokens_per_usd=None if usd is None else run.tokens / usd,
     )
 
 

@@ -87,8 +87,9 @@ class SparesRow:
 class GoodputReport(Result):
     """A run under failures.
 
-    ``low_s`` to ``high_s`` holds the middle 90 % of runs, by ``runs`` draws of the Monte Carlo, whose goodput is
-    ``drawn_goodput``.  ``best_spares`` needs the fewest accelerator-hours, spares included.
+    ``iteration_s`` is the simulator's where the network is simulated, else the estimate's.  ``low_s`` to ``high_s``
+    holds the middle 90 % of runs, by ``runs`` draws of the Monte Carlo, whose goodput is ``drawn_goodput``.
+    ``best_spares`` needs the fewest accelerator-hours, spares included.
     """
 
     SCHEMA = "weft.goodput/1"
@@ -97,6 +98,7 @@ class GoodputReport(Result):
     cluster: Cluster
     fabric: Fabric
     estimate: Estimate
+    iteration_s: float
     failing: FailingJob
     spares: int
     saving: Saving
@@ -137,7 +139,7 @@ class GoodputReport(Result):
             "fabric": self.fabric.name,
             "failures": self.failing.book.name,
             "policy": str(self.failing.policy),
-            "iteration_s": self.estimate.iteration_s,
+            "iteration_s": self.iteration_s,
             "goodput": self.goodput,
             "shares": shares,
             "run": self.run.to_dict(),
@@ -165,21 +167,24 @@ def goodput(
     terms: Terms,
     *,
     constants: Calibration | None = None,
+    network: DegradedNetwork | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> GoodputReport:
     """A run of a layout under failures.
 
     Args:
         fabric: whose parts fail.
+        network: the job on the fabric, where some of it is simulated already.
         progress: called with classes simulated and in all.
 
     Raises:
         BadInput: the layout breaks a rule, a fabric that the job does not fit on, or failures too fast to get on.
     """
     found = estimate(job, cluster, [layout], constants)[0]
-    network = DegradedNetwork(
+    network = network or DegradedNetwork(
         job, cluster, layout, fabric, routing=terms.routing, seed=terms.seed, constants=constants
     )
+    iteration_s = network.healthy_s if terms.simulate else found.iteration_s
     wanted = [one for one in terms.book.classes if terms.simulate and is_simulated(one)]
     speeds = {}
     for number, one in enumerate(wanted):
@@ -201,13 +206,14 @@ def goodput(
     )
     speeds_short = _speeds_short(job, cluster, found, failing, constants) if terms.policy.shrink else (1.0,)
     iterations = math.ceil(positive(terms.tokens, "tokens") / job.recipe.tokens)
-    rows, best = _spare_rows(failing, speeds_short, (found.iteration_s, iterations))
+    rows, best = _spare_rows(failing, speeds_short, (iteration_s, iterations))
     spares = best if terms.spares is None else terms.spares
     met = _met(failing, spares, speeds_short)
+    timed = replace(found, iteration_s=iteration_s)
     run = training_run(
-        found, job, cluster, tokens=terms.tokens, usd_per_accelerator_hour=terms.usd_per_hour, failing=met
+        timed, job, cluster, tokens=terms.tokens, usd_per_accelerator_hour=terms.usd_per_hour, failing=met
     )
-    _, saving, result = failures_of(met, layout.world, (found.iteration_s, iterations))
+    _, saving, result = failures_of(met, layout.world, (iteration_s, iterations))
     chance = _chance(met.process, saving, run, terms.seed)
     together = tuple(
         network.simultaneous(terms.book, count, draws=terms.draws, seed=terms.seed) for count in terms.simultaneous
@@ -217,6 +223,7 @@ def goodput(
         cluster=cluster,
         fabric=fabric,
         estimate=found,
+        iteration_s=iteration_s,
         failing=failing,
         spares=spares,
         saving=saving,

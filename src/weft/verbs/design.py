@@ -7,16 +7,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
+from weft.records import positive
 from weft.verbs.networks import ROUTINGS, PriceOptions, RadixOptions
-from weft.verbs.options import given_options, option, verb
-from weft.verbs.shared import PlannedOptions, RecipeOptions, cluster_of, job_of, layout_of, numbers_of, subject_of
+from weft.verbs.options import given_options, option, options_of, verb
+from weft.verbs.shared import (
+    PlannedOptions,
+    RecipeOptions,
+    book_of,
+    cluster_of,
+    job_of,
+    layout_of,
+    numbers_of,
+    subject_of,
+)
 
 if TYPE_CHECKING:
     from weft.layout import Layout
+    from weft.reliability.classes import FailureBook
     from weft.search.design import DesignStudy
+    from weft.search.goodput import Terms as FailureTerms
     from weft.verbs.shared import ClusterSource, JobSource
 
 USAGE = "weft design MODEL CLUSTER [--layout tp=8,pp=4] | weft design --plan FILE [--rank N]"
+
+_RUN = ("failures", "policy", "usd_per_hour", "network_life")
+"""Options of the whole run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +49,23 @@ class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, RecipeOptions):
     seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
     no_simulate: bool = option(False, "Closed form only.")
     no_failures: bool = option(False, "Leave the study of failures out.")
+    tokens: str | float | None = option(
+        None, "Also train on so many tokens, as 15T: goodput and tokens per dollar.", metavar="N"
+    )
+    failures: str | FailureBook = option(
+        "llama-3", "With --tokens: what fails, a preset or a TOML file (weft goodput).", metavar="NAME|FILE"
+    )
+    policy: str = option("restart", "With --tokens: how failures are met (weft goodput).", metavar="WORD,...")
+    usd_per_hour: float | None = option(None, "With --tokens: price of an accelerator hour.", metavar="USD")
+    network_life: str | float = option(
+        "4y", "With --tokens: time over which a network is written off.", metavar="TIME"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one in options_of(DesignOptions):
+            if one.name in _RUN and self.tokens is None and getattr(self, one.name) != one.default:
+                raise BadInput("says nothing without --tokens", where=one.flags[0], remedy="add --tokens, as 15T")
 
 
 @verb(DesignOptions)
@@ -65,6 +97,7 @@ def design(
     asked = given_options(DesignOptions, options, given)
     from weft.search.design import Terms
     from weft.search.design import design as compare
+    from weft.units import parse_seconds
 
     layout: Layout | None = None
     if asked.plan is not None:
@@ -84,6 +117,8 @@ def design(
         seed=asked.seed,
         simulate=not asked.no_simulate,
         failures=not asked.no_failures,
+        run=_run(asked),
+        network_s=positive(parse_seconds(asked.network_life, "--network-life"), "--network-life"),
     )
     kinds = asked.fabrics.split(",") if isinstance(asked.fabrics, str) else asked.fabrics
     return compare(
@@ -94,4 +129,23 @@ def design(
         domains=numbers_of(asked.sizes, "--sizes"),
         batches=numbers_of(asked.batches, "--batches"),
         progress=progress,
+    )
+
+
+def _run(asked: DesignOptions) -> FailureTerms | None:
+    """The whole run under failures, where ``tokens`` asks for it."""
+    if asked.tokens is None:
+        return None
+    from weft.reliability.recovery import parse_policy
+    from weft.search.goodput import Terms
+    from weft.units import parse_count
+
+    return Terms(
+        book=book_of(asked.failures),
+        policy=parse_policy(asked.policy),
+        tokens=parse_count(asked.tokens, "--tokens"),
+        usd_per_hour=asked.usd_per_hour,
+        simulate=not asked.no_simulate,
+        routing=asked.routing,
+        seed=asked.seed,
     )

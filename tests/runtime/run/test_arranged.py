@@ -129,7 +129,7 @@ def test_two_jobs_begin_from_one_arrangement_where_and_when_it_says(arranged, tm
         assert len({one["process"] for one in seen}) == len(seen)
         assert [one["host"] for one in seen] == row["slurm"]["SLURM_HOSTFILE"].split()
         assert {(one["offset_s"], one["class"]) for one in seen} == {(row["offset_s"], row["class"])}
-        assert all(one["nccl"] == bundle.settings(number) for one in seen)
+        assert all(one["settings"] == bundle.settings(number) for one in seen)
         routes = [flow for flow in document["routes"]["flows"] if flow["job"] == row["name"]]
         found = [flow for one in seen for flow in one["routes"]]
         assert sorted(map(json.dumps, found)) == sorted(map(json.dumps, routes))

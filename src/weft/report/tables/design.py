@@ -12,7 +12,7 @@ from weft.layout.text import format_layout
 from weft.report.tables.breakdown import print_subject
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.words import layout_words
-from weft.units import format_seconds, format_si
+from weft.units import format_count, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -36,6 +36,15 @@ def design_table(study: DesignStudy, console: Console) -> None:
             console,
             "affected: accelerators or links at the component; stranded: accelerators without any way left to"
             " the others, so that the job cannot run on all; else the iteration with traffic going around.",
+            indent=2,
+        )
+    if any(one.after for one in study.designs):
+        heading(console, "A whole run, failures counted")
+        print_grid(console, _after_columns(study.designs))
+        paragraph(
+            console,
+            "spares: hosts, as many as cost least; accelerators: their hours at their price, which may have a network"
+            " in it; network: the share of its bill that the run uses up.",
             indent=2,
         )
     for one in study.rejected:
@@ -95,6 +104,27 @@ def _failure_columns(designs: Sequence[Design]) -> list[Column]:
         Column(heading="iteration", cells=[_seconds(failure.iteration_s) for _, failure in rows]),
         Column(heading="slowdown", cells=[_slowdown(failure) for _, failure in rows]),
     ]
+
+
+def _after_columns(designs: Sequence[Design]) -> list[Column]:
+    rows = [(one, one.after) for one in designs if one.after]
+    return [
+        Column(heading="network", cells=[one.kind for one, _ in rows], left=True),
+        Column(heading="domain", cells=[str(one.domain) for one, _ in rows]),
+        Column(heading="goodput", cells=[f"{after.goodput:.2%}" for _, after in rows]),
+        Column(heading="spares", cells=[f"{after.spares:,}" for _, after in rows], drop=1),
+        Column(heading="time", cells=[format_seconds(after.expected_s) for _, after in rows]),
+        Column(heading="accelerators", cells=[_money(after.usd, after.network_usd) for _, after in rows]),
+        Column(heading="network", cells=[f"${format_count(after.network_usd)}" for _, after in rows]),
+        Column(
+            heading="tokens/$",
+            cells=["-" if one.tokens_per_usd is None else format_count(one.tokens_per_usd) for _, one in rows],
+        ),
+    ]
+
+
+def _money(usd: float | None, network_usd: float) -> str:
+    return "-" if usd is None else f"${format_count(usd - network_usd)}"
 
 
 def _slowdown(failure: Failure) -> str:

@@ -109,7 +109,7 @@ class Begun:
             "offset_s": start.offset_s,
             "begins_s": self.begins_s,
             "began_s": self.began_s,
-            "nccl": {name: os.environ.get(name) for name in start.settings},
+            "settings": {name: os.environ.get(name) for name in start.settings},
             "routes": list(start.routes[self.rank]) if start.routes else [],
         }
 
