@@ -9,9 +9,6 @@ import json
 import os
 import reprlib
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from weft.records import number, table_of
 from weft.routing.controller import Controller, Decision
 from weft.routing.forecast import Seen
 from weft.routing.traffic import JobTraffic, check_traffic
+from weft.states import State
 
 FILE = "controller.sqlite"
 _SCHEMA = """
@@ -33,7 +31,6 @@ create table if not exists seen (job text, collective text, times text, bytes re
 collective)); create table if not exists decisions (number integer primary key, event text not null, decision
 text not null);
 """
-_TABLES = ("about", "jobs", "routes", "down", "seen", "decisions")
 _ARRAYS = ("source", "target", "bytes", "cap_Bps", "queue_pair", "collective", "job", "rounds", "start_s", "pause_s")
 _WHOLE = ("source", "target", "queue_pair", "collective", "job", "rounds")
 _MOST_ROUNDS = 2**31
@@ -47,57 +44,24 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str], controller: Controller) -> None:
-        self.where = os.fspath(folder)
         self.controller = controller
-        with self._readable():
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            self._base = sqlite3.connect(Path(folder, FILE), isolation_level=None, timeout=0.0)
+        self._state_file = State(folder, file=FILE, schema=_SCHEMA, user="controller")
+        self.where, self._base = self._state_file.where, self._state_file.base
+        self._readable, self._damaged = self._state_file.readable, self._state_file.damaged
         self._saved: dict[str, JobTraffic] = {}
         self._routes: dict[str, Ints] = {}
         try:
-            self._open()
-            self._claim()
+            self._state_file.claim(
+                {
+                    "fabric": _fingerprint(controller.whole),
+                    "router": controller.router,
+                    "seed": str(controller.seed),
+                    "replan_s": repr(controller.replan_s),
+                }
+            )
         except BadInput:
             self.close()
             raise
-
-    def _open(self) -> None:
-        with self._readable():
-            self._base.execute("pragma locking_mode = exclusive")
-            self._base.execute("pragma journal_mode = wal")
-            self._base.execute("pragma synchronous = full")
-            there = {name for (name,) in self._base.execute("select name from sqlite_master where type = 'table'")}
-        if there and (missing := [name for name in _TABLES if name not in there]):
-            raise self._damaged(f"it has no table {missing[0]}")
-        with self._readable():
-            self._base.executescript(_SCHEMA)
-
-    def _damaged(self, why: str) -> BadInput:
-        remedy = "restore a copy of the folder, or give an empty one to begin anew"
-        return BadInput(f"the state in {FILE} is damaged: {why}", where=self.where, remedy=remedy)
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, sqlite3.Error) as error:
-            busy = "locked" in str(error)
-            what = "is in use by another controller" if busy else f"cannot be used: {error}"
-            raise BadInput(what, where=self.where, remedy="give a folder of its own") from None
-
-    def _claim(self) -> None:
-        """Make the folder that of this fabric and router, or check that it is."""
-        mine = {"fabric": _fingerprint(self.controller.whole), "router": self.controller.router}
-        mine |= {"seed": str(self.controller.seed), "replan_s": repr(self.controller.replan_s)}
-        with self._readable():
-            there = dict(self._base.execute("select name, value from about"))
-        for name, value in mine.items():
-            if there.get(name, value) != value:
-                raise BadInput(
-                    f"holds the state of another {name}", where=self.where, remedy="give the same, or an empty folder"
-                )
-        with self._readable(), self._base:
-            self._base.executemany("insert or ignore into about values (?, ?)", mine.items())
 
     def load(self) -> int:
         """Give the controller what was saved; the number of decisions so far.
@@ -154,23 +118,17 @@ class Store:
         """
         one = self.controller
         about = {"count": str(one.count), "now_s": repr(one.now_s), "planned_s": repr(one.planned_s)}
-        with self._readable():
-            self._base.execute("begin immediate")
-            try:
-                self._save_jobs()
-                self._base.execute("delete from down")
-                self._base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
-                self._base.execute("delete from seen")
-                self._base.executemany(
-                    "insert into seen values (?, ?, ?, ?)",
-                    [(*key, json.dumps(seen.times_s), seen.bytes) for key, seen in one.seen.items()],
-                )
-                self._base.executemany("insert or replace into about values (?, ?)", about.items())
-                self._base.execute("insert into decisions values (?, ?, ?)", (decision.number, event, text))
-                self._base.execute("commit")
-            except BaseException:
-                self._base.execute("rollback")
-                raise
+        with self._state_file.transaction():
+            self._save_jobs()
+            self._base.execute("delete from down")
+            self._base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
+            self._base.execute("delete from seen")
+            self._base.executemany(
+                "insert into seen values (?, ?, ?, ?)",
+                [(*key, json.dumps(seen.times_s), seen.bytes) for key, seen in one.seen.items()],
+            )
+            self._base.executemany("insert or replace into about values (?, ?)", about.items())
+            self._base.execute("insert into decisions values (?, ?, ?)", (decision.number, event, text))
 
     def _save_jobs(self) -> None:
         jobs = self.controller.jobs
@@ -207,7 +165,7 @@ class Store:
 
     def close(self) -> None:
         """Let others have the folder."""
-        self._base.close()
+        self._state_file.close()
 
 
 def _text(traffic: JobTraffic) -> str:
