@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +74,7 @@ class RunByDefault(click.Group):
     """A group that takes anything but the name of a verb for the arguments of ``run``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in ("-h", "--help", *self.commands):
+        if not args or args[0] not in ("-h", "--help", *self.commands):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -120,7 +119,7 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
             _write(found, out.output)
         sweep_table(found, console(), written=out.output)
         if out.chart is not None:
-            _draw(list(found.rows()), found.columns(), out, out.chart, found.points.study.name)
+            _draw(found, list(found.rows()), out, out.chart)
 
 
 @sweep.command(name="show")
@@ -151,7 +150,7 @@ def show_results(folder: str, options: ShowOptions) -> None:
         else:
             _deliver_rows(rows, names, options)
         if options.chart is not None:
-            _draw(drawn, columns, options, options.chart, found.points.study.name)
+            _draw(found, drawn, options, options.chart)
 
 
 def _deliver_rows(rows: list[dict[str, Any]], names: list[str], options: ShowOptions) -> None:
@@ -200,18 +199,17 @@ def _write(found: Sweep, path: str) -> None:
         text.detach()
 
 
-def _draw(rows: list[dict[str, Any]], columns: Mapping[str, type], asked: ChartOptions, path: str, title: str) -> None:
+def _draw(found: Sweep, rows: list[dict[str, Any]], asked: ChartOptions, path: str) -> None:
+    """The chart of some rows."""
     from weft.report.pictures.sweep import sweep_chart
     from weft.studies.view import chosen
 
-    for flag, name in (("--x", asked.x), ("--y", asked.y), ("--colour", asked.colour), ("--facet", asked.facet)):
-        if name is not None:
-            chosen(name, columns, flag)
-    assert asked.x is not None
-    assert asked.y is not None
-    deliver_chart(
-        sweep_chart(rows, columns, x=asked.x, y=asked.y, colour=asked.colour, facet=asked.facet, title=title), path
-    )
+    columns, points = found.columns(), found.points
+    named = {"x": asked.x, "y": asked.y, "colour": asked.colour, "facet": asked.facet}
+    places: dict[str, Any] = {
+        place: None if name is None else chosen(name, columns, f"--{place}")[0] for place, name in named.items()
+    }
+    deliver_chart(sweep_chart(rows, columns, points.columns, **places, title=points.study.name), path)
 
 
 class _Progress:

@@ -409,8 +409,8 @@ def _bytes(value: Any, where: str) -> float:
 
 def _count(value: Any, where: str) -> int:
     found = parse_whole(value, where)
-    if not 1 <= found <= 10**7:
-        raise BadInput(f"{found:,} is out of range", where=where, remedy="give 1 to 10,000,000")
+    if not 1 <= found <= 10**9:
+        raise BadInput(f"{found} is out of range", where=where, remedy="give 1 to 1,000,000,000")
     return found
 
 
@@ -441,11 +441,13 @@ _SUBJECTS = {
     "fabric": AxisKind("fabric", _fabric, file=True),
     "stack": AxisKind("stack", _stack),
     "precision": AxisKind("precision", _precision),
+    "batch": AxisKind("batch", _count, "whole"),
+    "sequence": AxisKind("sequence", _count, "whole"),
     "collective": AxisKind("collective", _text),
     "size": AxisKind("bytes", _bytes, "number"),
     "site": AxisKind("site", _text, file=True),
 }
-"""Axes whose values are names that are checked before anything runs."""
+"""Axes whose values are checked beyond what the options of verbs say, before anything runs."""
 
 _FACTS: dict[str, Callable[[Mapping[str, Value]], Value | None]] = {
     "cluster.count": lambda values: _fact(cluster_at, values, "count"),

@@ -228,9 +228,8 @@ def _study(study: Any, asked: SweepOptions) -> Study:
         axes[name.strip()] = _values(values, ";" if ";" in values or name.strip() in ("layout", "layouts") else ",")
     short = bool(axes or asked.where or asked.compute)
     if (study is None) != short:
-        problem = (
-            "a study file is needed, or --models and --clusters" if study is None else "a study and axes beside it"
-        )
+        needed, beside = "a study file is needed, or --models and --clusters", "axes stand beside a study file"
+        problem = needed if study is None else beside
         raise BadInput(problem, where="sweep", remedy=USAGE)
     if study is None:
         document: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "where": list(asked.where)}

@@ -73,7 +73,7 @@ def rows_table(
     columns = []
     for place, name in enumerate(names):
         values = [row.get(name) for row in rows]
-        cells = [_cell(unit if unit and place else name, one) for one in values]
+        cells = [told(unit if unit and place else name, one) for one in values]
         text = all(isinstance(one, str | None) for one in values)
         columns.append(Column(heading=name, cells=cells, drop=100 if name == _LEAST else place, left=text))
     print_grid(console, columns)
@@ -85,7 +85,7 @@ def telling(rows: Sequence[dict[str, Any]], axes: Collection[str]) -> list[str]:
     return [*varied, *(name for name in _TELLING if any(row.get(name) is not None for row in rows))]
 
 
-def _cell(name: str, value: Any) -> str:
+def told(name: str, value: Any) -> str:
     """A value with its unit, which the name of its column tells."""
     if value is None:
         return "-"
