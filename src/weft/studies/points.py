@@ -27,19 +27,19 @@ class Points:
 
     Attributes:
         study: the study.
+        limit: most points, before conditions.
         columns: what results call its axes.
         files: digest of each file that a value names.
 
     Args:
         files: digests as they were; by default those of the files that are there.
-        limit: most points, before conditions.
 
     Raises:
         BadInput: no point or too many, or a condition that cannot be used.
     """
 
     def __init__(self, study: Study, *, files: Mapping[str, str] | None = None, limit: int = LIMIT) -> None:
-        self.study = study
+        self.study, self.limit = study, limit
         self.columns = tuple(axis.kind.column for axis in study.axes)
         drawn = study.sample.axes if study.sample else ()
         self._grid = [i for i in range(len(study.axes)) if i not in drawn]

@@ -35,6 +35,18 @@ class Counts:
     left: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a run would do: points, those that are known, and seconds a point, measured on ``timed`` of them."""
+
+    study: str
+    points: int
+    known: int
+    missing: int
+    timed: int
+    point_s: float
+
+
 @dataclass(kw_only=True)
 class Run:
     """A study on its way.

@@ -18,7 +18,7 @@ from weft.verbs.options import Options, given_options, option, verb
 if TYPE_CHECKING:
     from weft.studies.points import Points
     from weft.studies.result import Sweep
-    from weft.studies.run import Counts, Run
+    from weft.studies.run import Counts, Forecast, Run
     from weft.studies.study import Study
 
 USAGE = "weft sweep STUDY.toml -o FILE | weft sweep --models a,b --clusters c,d [--batches 256,512] -o FILE"
@@ -53,18 +53,6 @@ class SweepOptions(Options):
 
 
 _SHORT = ("models", "clusters", "batches", "sequences", "precisions", "fabrics")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What a run would do: points, those that are known, and seconds a point, measured on ``timed`` of them."""
-
-    study: str
-    points: int
-    known: int
-    missing: int
-    timed: int
-    point_s: float
 
 
 @verb(SweepOptions)
@@ -115,7 +103,7 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: Sw
     Raises:
         BadInput: as ``sweep``.
     """
-    from weft.studies.run import spread
+    from weft.studies.run import Forecast, spread
     from weft.studies.work import answer
 
     if asked.state is not None and not os.path.isdir(asked.state):
@@ -149,7 +137,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
         BadInput: it is none, is in use, or cannot be read.
     """
     from weft.documents import parse_json
-    from weft.records import table_of
+    from weft.records import number, table_of
     from weft.studies.kept import FILE, Kept
     from weft.studies.points import Points
     from weft.studies.result import Sweep
@@ -168,7 +156,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
         last = table_of(parse_json(noted, where), where)
         study = study_from_dict(table_of(last.get("study"), where), computation, where=where)
         files = {str(name): str(digest) for name, digest in table_of(last.get("files"), where).items()}
-        points = Points(study, files=files, limit=10**8)
+        points = Points(study, files=files, limit=int(number(last.get("limit"), f"{where}: limit")))
         keys = points.keys(stamp)
         return Sweep(points, kept, keys, Counts(points=len(points), known=len(points)))
     except BaseException:
@@ -210,7 +198,7 @@ def _drop(run: Run, temporary: str | None) -> None:
 
 
 def _noted(points: Points) -> str:
-    return json.dumps({"study": points.study.document, "files": points.files})
+    return json.dumps({"study": points.study.document, "files": points.files, "limit": points.limit})
 
 
 def _study(study: Any, asked: SweepOptions) -> Study:

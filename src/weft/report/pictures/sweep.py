@@ -80,9 +80,7 @@ def sweep_chart(
     return finished(chart, title, "; ".join(said))
 
 
-def _layers(
-    table: list[dict[str, Any]], x: str, y: str, series: list[str], colour: str | None, numbers: bool
-) -> Any:
+def _layers(table: list[dict[str, Any]], x: str, y: str, series: list[str], colour: str | None, numbers: bool) -> Any:
     scale = alt.Scale(domain=series, range=[COLOURS[i % len(COLOURS)] for i in range(len(series))])
     legend = None if colour is None else alt.Legend(title=_named(colour), symbolType="circle", orient="right")
     marks = _over_numbers(table, x, y) if numbers else _over_names(table, x, y, series)

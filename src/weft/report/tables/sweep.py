@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from weft.studies.result import Sweep
-    from weft.verbs.sweep import Forecast
+    from weft.studies.run import Forecast
 
 ROWS = 20
 """Rows that are shown of a run; a table that was asked for has all."""
