@@ -41,6 +41,7 @@ from weft.model.huggingface import MODEL_TYPES
 from weft.model.megatron_args import _REFUSED
 from weft.search import SPACES
 from weft.solvers import compiling
+from weft.verbs.points import VERBS, cluster_axes, computation
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -291,6 +292,16 @@ def listed(items: tuple[str, ...]) -> str:
     return ", ".join(f"`{item}`" for item in items) + ".\n"
 
 
+def studies_table() -> str:
+    lines = ["| `compute` | needs | may vary beside clusters and their figures |", "| --- | --- | --- |"]
+    for name in VERBS:
+        found = computation(name)
+        own = sorted(axis for axis in found.axes if axis not in (*found.needed, *cluster_axes()))
+        words = (", ".join(f"`{axis}`" for axis in axes) for axes in (found.needed, own))
+        lines.append(f"| `{name}` | {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
 GENERATED = {
     "calibration": calibration_table,
     "families": family_table,
@@ -304,6 +315,7 @@ GENERATED = {
     "figures": figures_table,
     "errors": errors_table,
     "fitted": fitted_table,
+    "studies": studies_table,
 }
 
 

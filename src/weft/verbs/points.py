@@ -241,7 +241,7 @@ def computation(name: str, where: str = "compute") -> Computation:
             files = "FILE" in (one.metavar or "")
             axes[one.name] = _SUBJECTS.get(one.name) or AxisKind(one.name, partial(_option, one), _form(one), files)
     if "cluster" in axes:
-        for axis, kind in _cluster_axes().items():
+        for axis, kind in cluster_axes().items():
             axes.setdefault(axis, kind)
     if "stack" in axes:
         axes["software"] = axes["stack"]
@@ -268,7 +268,7 @@ def _some(values: Mapping[str, Value], names: tuple[str, ...]) -> _Items:
 
 @cache
 def _cluster_columns() -> tuple[str, ...]:
-    return ("cluster", *(kind.column for kind in _cluster_axes().values()))
+    return ("cluster", *(kind.column for kind in cluster_axes().values()))
 
 
 @lru_cache(_KEPT)
@@ -422,7 +422,7 @@ def _ratio(value: Any, where: str) -> float:
 
 
 @cache
-def _cluster_axes() -> dict[str, AxisKind]:
+def cluster_axes() -> dict[str, AxisKind]:
     """Axes that change a cluster: its accelerators, and their figures by the names of cluster files."""
     from weft.cluster.files import parameters, parse_parameter
 
