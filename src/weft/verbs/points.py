@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -263,7 +264,21 @@ _Items = tuple[tuple[str, Value], ...]
 
 
 def _some(values: Mapping[str, Value], names: tuple[str, ...]) -> _Items:
-    return tuple((name, values[name]) for name in names if name in values)
+    """Some values of a point, and of the files among them when they were written: what is kept in memory follows."""
+    found = tuple((name, values[name]) for name in names if name in values)
+    stamps = ((f"{name} written", _written(str(value))) for name, value in found if name in ("model", "cluster"))
+    return found + tuple((name, stamp) for name, stamp in stamps if stamp)
+
+
+def _written(name: str) -> int:
+    try:
+        return os.stat(name).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def _without_stamps(items: _Items) -> dict[str, Any]:
+    return {name: value for name, value in items if not name.endswith(" written")}
 
 
 @cache
@@ -273,7 +288,7 @@ def _cluster_columns() -> tuple[str, ...]:
 
 @lru_cache(_KEPT)
 def _job(items: _Items) -> Job:
-    values: dict[str, Any] = dict(items)
+    values = _without_stamps(items)
     return job_of(values.pop("model"), RecipeOptions(**values))
 
 
@@ -281,7 +296,7 @@ def _job(items: _Items) -> Job:
 def _cluster(items: _Items) -> Cluster:
     from weft.cluster.files import with_parameters
 
-    values: dict[str, Any] = dict(items)
+    values = _without_stamps(items)
     name, count = values.pop("cluster"), values.pop("count", None)
     oversubscription = values.pop("oversubscription", None)
     if count is None or is_file(name):
@@ -313,7 +328,7 @@ def _with_count(cluster: Cluster, count: int) -> Cluster:
 def _planned(items: _Items) -> Any:
     from weft.verbs.plan import plan
 
-    values: dict[str, Any] = dict(items)
+    values = _without_stamps(items)
     software = {"stack": values["stack"]} if "stack" in values else {}
     return plan(job_at(values), cluster_at(values), top=1, **software).best.layout
 
@@ -355,7 +370,7 @@ def _text(value: Any, where: str) -> str:
 
 def _model(value: Any, where: str) -> str:
     try:
-        _placed(lambda name: _job((("model", name),)), _text(value, where), where)
+        _placed(lambda name: job_at({"model": name}), _text(value, where), where)
     except Unsupported:
         return str(value)  # perhaps with --as; else the row says why
     return str(value)
