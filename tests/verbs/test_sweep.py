@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,8 +211,6 @@ def test_bad_input_is_one_message(words: tuple[str, ...], problem: str) -> None:
 
 
 def test_without_extras_one_line_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     for package, words in (("ray", ("--workers", "ray")), ("pyarrow", ("-o", "out.parquet"))):
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -222,6 +222,18 @@ def test_without_extras_one_line_names_them(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_price_without_tokens_is_a_message_in_each_row() -> None:
     found = rows(axes=SMALL | {"usd_per_hour": 3}, compute="plan")
     assert "add --tokens" in found[0]["message"]
+
+
+def test_a_plain_script_needs_no_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import weft\n"
+        "found = weft.sweep(models='gpt2-124m', clusters='a100-8', batches='8,16,32', compute='estimate',\n"
+        "                   axis='layout=dp=8', workers=2)\n"
+        "print(len([row for row in found.rows() if row['failure'] is None]))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert done.stdout == "3\n"
 
 
 def test_runners() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from typing import Any
 
@@ -103,7 +105,8 @@ class Processes(Runner):
 
     def submit(self, number: int, task: Task) -> None:
         try:
-            future = self._pool.submit(answer, task)
+            with _without_main():
+                future = self._pool.submit(answer, task)
         except BrokenProcessPool as error:
             future = Future()
             future.set_exception(error)
@@ -127,6 +130,19 @@ class Processes(Runner):
     def close(self) -> None:
         self._alive.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Start workers without running the script of this process anew in each: they need nothing of it."""
+    main = sys.modules["__main__"]
+    known: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    try:
+        vars(main)["__spec__"] = None
+        vars(main).pop("__file__", None)
+        yield
+    finally:
+        vars(main).update(known)
 
 
 def _end_with_parent(alive: connection.Connection) -> None:
