@@ -42,6 +42,7 @@ from weft.model.megatron_args import _REFUSED
 from weft.reliability.classes import _BookFields, _ClassFields, _RecoveryFields
 from weft.search import SPACES
 from weft.solvers import compiling
+from weft.verbs.points import VERBS, cluster_axes, computation
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -292,6 +293,16 @@ def listed(items: tuple[str, ...]) -> str:
     return ", ".join(f"`{item}`" for item in items) + ".\n"
 
 
+def studies_table() -> str:
+    lines = ["| `compute` | needs | may vary beside clusters and their figures |", "| --- | --- | --- |"]
+    for name in VERBS:
+        found = computation(name)
+        own = sorted(axis for axis in found.axes if axis not in (*found.needed, *cluster_axes()))
+        words = (", ".join(f"`{axis}`" for axis in axes) for axes in (found.needed, own))
+        lines.append(f"| `{name}` | {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
 GENERATED = {
     "calibration": calibration_table,
     "families": family_table,
@@ -305,6 +316,7 @@ GENERATED = {
     "figures": figures_table,
     "errors": errors_table,
     "fitted": fitted_table,
+    "studies": studies_table,
 }
 
 

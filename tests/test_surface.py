@@ -49,6 +49,7 @@ def test_public_names():
         "route",
         "schedule",
         "simulate",
+        "sweep",
         "train",
         "validate",
     ]
@@ -108,6 +109,20 @@ def test_command_surface():
                 *recipe,
                 *("--chart", "--fabric", "--format", "--layout", "--output", "--radix", "--routing", "--stack"),
                 *("--tokens", "--usd-per-hour", "-o", "names"),
+            ]
+        ),
+        "sweep": [],
+        "sweep run": sorted(
+            [
+                *("--axis", "--batches", "--chart", "--clusters", "--colour", "--compute", "--dry-run", "--fabrics"),
+                *("--facet", "--limit", "--models", "--output", "--precisions", "--sequences", "--state", "--strict"),
+                *("--where", "--workers", "--x", "--y", "-o", "study"),
+            ]
+        ),
+        "sweep show": sorted(
+            [
+                *("--chart", "--colour", "--columns", "--facet", "--format", "--output", "--pareto", "--pivot"),
+                *("--where", "--x", "--y", "-o", "folder"),
             ]
         ),
         "schedule": sorted(

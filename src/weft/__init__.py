@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weft.verbs.route import route
     from weft.verbs.schedule import schedule
     from weft.verbs.simulate import simulate
+    from weft.verbs.sweep import sweep
     from weft.verbs.train import train
     from weft.verbs.validate import validate
 
@@ -64,6 +65,7 @@ _HOME = {
     "route": "weft.verbs.route",
     "schedule": "weft.verbs.schedule",
     "simulate": "weft.verbs.simulate",
+    "sweep": "weft.verbs.sweep",
     "train": "weft.verbs.train",
     "validate": "weft.verbs.validate",
 }
@@ -98,6 +100,7 @@ __all__ = [
     "route",
     "schedule",
     "simulate",
+    "sweep",
     "train",
     "validate",
 ]

@@ -712,6 +712,33 @@ def read_site_state(raw: bytes, folder: Path) -> object:
 add("arrangement.site_store.SiteStore.load", read_site_state, "json", site_rows)
 TRACE = "job,arrival_s,duration_s,accelerators\na,0,100,8\nb,3.5,1e3,16\n"
 of_file("arrangement.trace.read_trace", "text", words(TRACE), file="given.csv")
+STUDY = """{"schema": "weft.study/1", "axes": {"model": ["gpt2-124m"], "cluster": "a100", "count": [8, 16], "batch":
+{"from": 8, "to": 64, "steps": 4, "scale": "log"}}, "where": ["batch >= cluster.count and model == 'gpt2-124m'"]}"""
+
+
+def computation_of_verbs() -> Any:
+    return called("verbs.points.computation")
+
+
+def sweep_of_state(raw: bytes, folder: Path) -> object:
+    """Results of a state that notes a damaged study."""
+    kept = called("studies.kept.Kept")(folder, {"version": "1"})
+    try:
+        kept.note("last", decoded(raw))
+    finally:
+        kept.close()
+    with called("verbs.sweep.open_sweep")(folder) as found:
+        return found.to_dicts()
+
+
+of_file("studies.study.read_study", "toml", example("study.toml"), computation_of_verbs, file="given.toml")
+of_tree("studies.study.study_from_dict", words(STUDY), computation_of_verbs)
+add(
+    "verbs.sweep.open_sweep",
+    lambda raw, folder: sweep_of_state(raw, folder),
+    "json",
+    words(json.dumps({"study": json.loads(STUDY), "files": {}, "limit": 1000})),
+)
 of_file("arrangement.bundle.read_bundle", "json", document(arrangement), file="given.json")
 of_file("arrangement.documents.plan_parts", "json", document(plan), 1, file="given.json")
 add(

@@ -25,8 +25,10 @@ OPENS = {"read_text", "read_bytes", "parse_json", "parse_toml", "parse_yaml", "p
 """What a function that takes somebody's file or text calls, itself or by private functions of its module."""
 
 NOT_READERS = {
+    "cluster.files.parse_parameter": "reads a value of a study's axis; study_from_dict goes through it",
     "solvers._kept.SealedFiles.load": "reads machine code whose seal matches; damaged files are tested beside it",
     "cli.route.PlanByDefault.parse_args": "parses the words of a command, as click does",
+    "cli.sweep.RunByDefault.parse_args": "parses the words of a command, as click does",
     "cli.route_evaluate.evaluation": "gives lines of files to read_event",
     "cli.route_export.export": "gives files to read_probes and read_subnet",
     "cli.feed.undecided": "gives lines of files to read_event and read_site_event",

@@ -64,7 +64,7 @@ class SiteStore(Journal):
         self.controller = controller
         held = controller.held
         mine = {"site": _of_site(controller.site), "steps": str(held.steps), "seed": str(held.seed)}
-        super().__init__(folder, FILE, mine, schema=_SCHEMA, tables=("jobs",))
+        super().__init__(folder, FILE, mine, schema=_SCHEMA)
 
     def load(self) -> int:
         """Give the controller what was saved; the number of decisions so far.
@@ -77,7 +77,7 @@ class SiteStore(Journal):
                 return 0
             site = self.controller.site
             state = validate(_State, parse_json(about["state"], "state"), "state")
-            rows = self._base.execute("select name, job from jobs order by position")
+            rows = self.base.execute("select name, job from jobs order by position")
             jobs = {str(name): _job(str(name), text, site) for name, text in rows}
             seats = {name: _seat(jobs[name], one, site) for name, one in state.seats.items()}
             taken = [host for seat in seats.values() for host in seat.hosts]
@@ -110,11 +110,11 @@ class SiteStore(Journal):
             "down_hosts": sorted(held.down_hosts),
         }
         with self._saving(decision.number, event, text, {"state": json.dumps(state)}):
-            there = {name for (name,) in self._base.execute("select name from jobs")}
-            self._base.executemany("delete from jobs where name = ?", [(name,) for name in there - held.jobs.keys()])
+            there = {name for (name,) in self.base.execute("select name from jobs")}
+            self.base.executemany("delete from jobs where name = ?", [(name,) for name in there - held.jobs.keys()])
             for name, job in held.jobs.items():
                 if name not in there:
-                    self._base.execute("insert into jobs (name, job) values (?, ?)", (name, _text(job)))
+                    self.base.execute("insert into jobs (name, job) values (?, ?)", (name, _text(job)))
 
 
 def _of_site(site: Site) -> str:

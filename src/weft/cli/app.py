@@ -16,6 +16,7 @@ VERBS = {
     "plan": "Rank the layouts of MODEL on CLUSTER.",
     "estimate": "Time, memory and bounds of one layout, and what faster hardware would be worth.",
     "compare": "Hold layouts, clusters, softwares, networks or plans side by side, and say why they differ.",
+    "sweep": "Compute a study over axes, on one machine or many, and look at its results.",
     "design": "Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.",
     "goodput": "What failures leave of a training run, by class of failure: goodput, days, dollars.",
     "schedule": "Schedule COLLECTIVE of SIZE bytes over every dimension of a network.",
@@ -68,6 +69,7 @@ def cli() -> None:
     weft plan llama-3.1-405b h100-16384      the layouts worth trying, best first
     weft estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,dp=128,sp
     weft compare llama-3.1-405b h100-8192 gb200-nvl72-4608   which of two, and why
+    weft sweep study.toml -o results.csv     all points of a study, on all cores or many machines
     weft design llama-3.1-405b h100-16384    which network to buy
     weft goodput llama-3.1-405b h100-16384 --layout tp=8,pp=16 --tokens 15T   after failures
     weft schedule all-reduce 1GiB --cluster h100-1024  chunk by chunk over its dimensions

@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from math import prod
 from typing import Annotated, Any, TypeVar
 
@@ -99,6 +99,7 @@ _LIMITS: dict[str, tuple[_Parser, float, float, str]] = {
     "power_w": (units.parse_watts, 1.0, 1e6, "700 W"),
     "latency_s": (units.parse_seconds, 0.0, 1.0, "2 us; a bare number is in seconds"),
 }
+_ACCELERATOR = {one.name for one in fields(Accelerator)}
 _OPTIONAL: dict[str, Any] = {
     "vendor": "unknown",
     "in_switch_reduction": False,
@@ -161,6 +162,43 @@ def write_cluster(cluster: Cluster) -> str:
     chip, tiers = mapping.pop("accelerator"), mapping.pop("tiers")
     blocks = [_toml(mapping), "[accelerator]\n" + _toml(chip), *("[[tiers]]\n" + _toml(tier) for tier in tiers)]
     return "\n".join(blocks)
+
+
+def parameters() -> dict[str, str]:
+    """Figures of an accelerator by their short names, each with the field of its record."""
+    known = {_short(_AcceleratorFields, field): field for field in _LIMITS if field in _ACCELERATOR}
+    return known | {"scale_up_size": "scale_up_size", "usd_per_hour": "usd_per_hour"}
+
+
+def parse_parameter(short: str, value: str | float, where: str) -> float:
+    """A figure in SI, as a cluster file may state it.
+
+    Raises:
+        BadInput: it is no such figure, or out of range.
+    """
+    given = _validate(_AcceleratorFields, {short: value}, where, "")
+    field = parameters()[short]
+    return _quantity(field, value, where) if field in _LIMITS else float(getattr(given, field))
+
+
+def with_parameters(cluster: Cluster, figures: Mapping[str, float], *, where: str = "cluster") -> Cluster:
+    """The cluster with other figures of its accelerator, by field; tiers follow the links that they are made of.
+
+    Raises:
+        BadInput: domains that do not divide the accelerators, or an accelerator that cannot be.
+    """
+    changed: dict[str, Any] = {name: int(one) if name == "scale_up_size" else one for name, one in figures.items()}
+    chip = replace(cluster.accelerator, **changed)
+    _check_accelerator(asdict(chip), where)
+    tiers = cluster.tiers
+    if "scale_up_size" in figures and chip.scale_up_size != tiers[0].size:
+        tiers = catalogue.default_tiers(chip, cluster.count, where=where)
+    else:
+        old = cluster.accelerator
+        ratios = [chip.scale_up_Bps / old.scale_up_Bps, *[chip.nic_Bps / old.nic_Bps] * (len(tiers) - 1)]
+        pairs = zip(tiers, ratios, strict=True)
+        tiers = tuple(replace(tier, bandwidth_Bps=tier.bandwidth_Bps * ratio) for tier, ratio in pairs)
+    return replace(cluster, accelerator=chip, tiers=tiers)
 
 
 def _toml(table: Mapping[str, Any]) -> str:

@@ -24,7 +24,6 @@ create table if not exists routes (job text primary key, links blob not null, wi
 create table if not exists down (nodes text primary key);
 create table if not exists seen (job text, collective text, times text, bytes real, primary key (job, collective));
 """
-_TABLES = ("jobs", "routes", "down", "seen")
 _ARRAYS = ("source", "target", "bytes", "cap_Bps", "queue_pair", "collective", "job", "rounds", "start_s", "pause_s")
 _WHOLE = ("source", "target", "queue_pair", "collective", "job", "rounds")
 _MOST_ROUNDS = 2**31
@@ -43,7 +42,7 @@ class Store(Journal):
         self._routes: dict[str, Ints] = {}
         mine = {"fabric": fingerprint(controller.whole), "router": controller.router}
         mine |= {"seed": str(controller.seed), "replan_s": repr(controller.replan_s)}
-        super().__init__(folder, FILE, mine, schema=_SCHEMA, tables=_TABLES)
+        super().__init__(folder, FILE, mine, schema=_SCHEMA)
 
     def load(self) -> int:
         """Give the controller what was saved; the number of decisions so far.
@@ -61,7 +60,7 @@ class Store(Journal):
 
     def _state(self, about: dict[str, str]) -> dict[str, Any]:
         """What ``Controller.restore`` takes, all of it checked: routes index arrays without bounds checks."""
-        base, fabric = self._base, self.controller.whole
+        base, fabric = self.base, self.controller.whole
         rows = base.execute("select name, traffic from jobs order by position")
         jobs = {_word(name): _traffic(text, fabric) for name, text in rows}
         links = {
@@ -94,10 +93,10 @@ class Store(Journal):
         about = {"now_s": repr(one.now_s), "planned_s": repr(one.planned_s)}
         with self._saving(decision.number, event, text, about):
             self._save_jobs()
-            self._base.execute("delete from down")
-            self._base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
-            self._base.execute("delete from seen")
-            self._base.executemany(
+            self.base.execute("delete from down")
+            self.base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
+            self.base.execute("delete from seen")
+            self.base.executemany(
                 "insert into seen values (?, ?, ?, ?)",
                 [(*key, json.dumps(seen.times_s), seen.bytes) for key, seen in one.seen.items()],
             )
@@ -105,12 +104,12 @@ class Store(Journal):
     def _save_jobs(self) -> None:
         jobs = self.controller.jobs
         for name in self._saved.keys() - jobs.keys():
-            self._base.execute("delete from jobs where name = ?", (name,))
-            self._base.execute("delete from routes where job = ?", (name,))
+            self.base.execute("delete from jobs where name = ?", (name,))
+            self.base.execute("delete from routes where job = ?", (name,))
             self._routes.pop(name, None)
         for name, traffic in jobs.items():
             if self._saved.get(name) is not traffic:
-                self._base.execute(
+                self.base.execute(
                     "insert into jobs (name, traffic) values (?, ?)"
                     " on conflict (name) do update set traffic = excluded.traffic",
                     (name, _text(traffic)),
@@ -118,7 +117,7 @@ class Store(Journal):
         for name, links in self.controller.links.items():
             if name in self._routes and np.array_equal(self._routes[name], links):
                 continue
-            self._base.execute(
+            self.base.execute(
                 "insert or replace into routes values (?, ?, ?)",
                 (name, np.ascontiguousarray(links, dtype=np.int64).tobytes(), links.shape[1]),
             )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any
 
 _FORMULA = ("=", "+", "-", "@", "|", "%")
 _BLANK = ("\t", "\r", "\n")
@@ -14,11 +14,16 @@ _BLANK = ("\t", "\r", "\n")
 def rows_to_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Rows, such as those of ``to_dicts``, under a line of column names; lists are joined by semicolons."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: neutral(_plain(row[name])) for name in columns})
+    write_csv(text, rows, columns)
     return text.getvalue()
+
+
+def write_csv(text: IO[str], rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Write rows as they come, as ``rows_to_csv`` does; what a row does not have is left empty."""
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([neutral(_plain(row.get(name))) for name in columns])
 
 
 def _plain(value: Any) -> Any:

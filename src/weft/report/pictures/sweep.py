@@ -1,0 +1,153 @@
+"""Two columns of a study's rows against each other, colours and pictures by a third and a fourth."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import log10
+from typing import Any
+
+import altair as alt
+
+from weft.errors import BadInput
+from weft.report.pictures.charts import COLOURS, INK, Chart, data, finished
+from weft.report.tables.sweep import told
+
+MOST_ROWS = 5000
+MOST_FACETS = 24
+_WIDE, _SMALL = (620, 380), (270, 210)
+_TURN = 10.0
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+_MOST_TICKS = 8
+"""Different values that are all marked on an axis."""
+_UNITS = {"per_s": "1/s", "s": "s", "bytes": "bytes", "Bps": "bytes/s", "usd": "$", "watts": "W", "flops": "FLOP/s"}
+
+
+def sweep_chart(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, type],
+    axes: Collection[str],
+    *,
+    x: str,
+    y: str,
+    colour: str | None,
+    facet: str | None,
+    title: str,
+) -> Chart:
+    """Lines over a column of numbers, bars over one of names; rows without a value are left out.
+
+    Args:
+        columns: names, and the type of their values.
+        axes: columns that tell points apart; those that vary beside what is drawn have lines of their own.
+
+    Raises:
+        BadInput: ``y`` holds no numbers, or there is nothing or too much to draw.
+    """
+    if columns[y] not in (int, float):
+        raise BadInput(f"{y} holds no numbers", where="--y", remedy="name a column of numbers")
+    names = [x, y, *(one for one in (colour, facet) if one is not None)]
+    kept = [row for row in rows if all(row.get(name) is not None for name in names)]
+    if not 0 < len(kept) <= MOST_ROWS:
+        remedy = f"choose 1 to {MOST_ROWS:,} rows with --where" if kept else "choose columns that have values"
+        raise BadInput(f"{len(kept):,} rows have values to draw", where="--chart", remedy=remedy)
+    beside = [one for one in axes if one not in names and len({row[one] for row in kept}) > 1]
+    numbers = columns[x] in (int, float)
+    table = [
+        {
+            "x": row[x] if numbers else str(row[x]),
+            "y": row[y],
+            "series": told(colour, row[colour]) if colour is not None else y,
+            "facet": told(facet, row[facet]) if facet is not None else "",
+            "beside": ", ".join(told(one, row[one]) for one in beside),
+        }
+        for row in kept
+    ]
+    facets = list(dict.fromkeys(row["facet"] for row in table))
+    if len(facets) > MOST_FACETS:
+        problem = f"{facet} has {len(facets)} values, more than {MOST_FACETS}"
+        raise BadInput(problem, where="--facet", remedy="choose another column, or rows with --where")
+    series = list(dict.fromkeys(row["series"] for row in table))
+    chart: Any = _layers(table, x, y, series, colour, numbers)
+    width, height = _WIDE if facet is None else _SMALL
+    chart = chart.properties(width=width, height=height, data=data(table))
+    if facet is not None:
+        header = alt.Header(title=None, labelColor=INK, labelFontSize=12)
+        across = 2 if len(facets) in (2, 4) else min(3, len(facets))
+        chart = chart.facet(facet=alt.Facet("facet:N", sort=facets, header=header), columns=across)
+    said = [f"{len(kept):,} points"]
+    said += [f"{len(rows) - len(kept):,} without a value left out"] if len(kept) < len(rows) else []
+    said += [f"a picture for each {_named(facet)}"] if facet is not None else []
+    said += [f"{', '.join(map(_named, beside))} varies beside"] if beside else []
+    return finished(chart, title, "; ".join(said))
+
+
+def _layers(table: list[dict[str, Any]], x: str, y: str, series: list[str], colour: str | None, numbers: bool) -> Any:
+    scale = alt.Scale(domain=series, range=[COLOURS[i % len(COLOURS)] for i in range(len(series))])
+    legend = None if colour is None else alt.Legend(title=_named(colour), symbolType="circle", orient="right")
+    marks = _over_numbers(table, x, y) if numbers else _over_names(table, x, y, series)
+    tooltip = [
+        alt.Tooltip("series:N", title=colour or "value"),
+        alt.Tooltip("beside:N", title="beside"),
+        alt.Tooltip("x:Q" if numbers else "x:N", title=x),
+        alt.Tooltip("y:Q", title=y),
+    ]
+    coloured = alt.Color("series:N", scale=scale, legend=legend)
+    return alt.layer(*(one.encode(color=coloured, tooltip=tooltip) for one in marks))
+
+
+def _over_numbers(table: list[dict[str, Any]], x: str, y: str) -> list[alt.Chart]:
+    """Points, joined where all else is the same and there is one value at each place."""
+    lines = [(row["series"], row["facet"], row["beside"]) for row in table]
+    places = {(line, row["x"]) for line, row in zip(lines, table, strict=True)}
+    base = alt.Chart().encode(x=_quantity("x", x, table), y=_quantity("y", y, table))
+    points = base.mark_circle(size=55, opacity=1)
+    if len(places) < len(table) or len(set(lines)) == len(lines):
+        return [points]
+    return [base.mark_line(strokeWidth=2).encode(detail="beside:N"), points]
+
+
+def _over_names(table: list[dict[str, Any]], x: str, y: str, series: list[str]) -> list[alt.Chart]:
+    """Bars side by side where each series has one value at each name, else points."""
+    names = list(dict.fromkeys(row["x"] for row in table))
+    single = len({(row["series"], row["facet"], row["x"]) for row in table}) == len(table)
+    along = alt.X("x:N", title=_titled(x), sort=names, axis=alt.Axis(labelAngle=-30 if len(names) > 4 else 0))
+    if not single:
+        return [alt.Chart().mark_circle(size=45, opacity=0.8).encode(x=along, y=_quantity("y", y, table))]
+    up = alt.Y("y:Q", title=_titled(y), scale=alt.Scale(zero=True), axis=_axis([row["y"] for row in table]))
+    return [alt.Chart().mark_bar().encode(x=along, y=up, xOffset=alt.XOffset("series:N", sort=series))]
+
+
+def _quantity(place: str, name: str, table: list[dict[str, Any]]) -> Any:
+    """The axis of a column of numbers, logarithmic where its values are far apart."""
+    values = [row[place] for row in table]
+    low, high = min(values), max(values)
+    if low > 0 and high / low >= _TURN:
+        space = 10 ** (0.05 * log10(high / low))
+        scale = alt.Scale(type="log", domain=[low / space, high * space], nice=False)
+    else:
+        begin = 0.0 if 0 <= low < 0.5 * high or low == high else low - 0.08 * (high - low)
+        scale = alt.Scale(domain=[begin, high + 0.06 * ((high - begin) or 1.0)], nice=False, zero=False)
+    channel: Any = alt.X if place == "x" else alt.Y
+    return channel(f"{place}:Q", title=_titled(name), scale=scale, axis=_axis(values, each=place == "x"))
+
+
+def _axis(values: Sequence[float], *, each: bool = False) -> alt.Axis:
+    different = sorted(set(values))
+    form = ".4~s" if max(map(abs, different)) >= 1e4 else ",.6~g"
+    if each and len(different) <= _MOST_TICKS:
+        return alt.Axis(values=different, format=form)
+    return alt.Axis(tickCount=6, format=form)
+
+
+def _titled(name: str) -> str:
+    """A column's name for people, its unit in brackets."""
+    for suffix, unit in _UNITS.items():
+        if name.endswith(f"_{suffix}"):
+            return f"{_named(name)} ({unit})"
+    return _named(name)
+
+
+def _named(name: str) -> str:
+    """A column's name for people, without its unit."""
+    for suffix in _UNITS:
+        name = name.removesuffix(f"_{suffix}")
+    return name.replace("_", " ")

@@ -1,0 +1,112 @@
+"""Studies for people: what a run did, what it would do, and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.units import format_bytes, format_count, format_seconds, format_si
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.studies.result import Sweep
+    from weft.studies.run import Forecast
+
+ROWS = 20
+"""Rows that are shown of a run; a table that was asked for has all."""
+_TELLING = (
+    *("failure", "layout_text", "iteration_s", "simulated_s", "closed_form_s", "tokens_per_s", "mfu"),
+    *("memory_bytes", "usd", "watts", "worst_slowdown", "time_s", "bound_s", "utilization"),
+    *("alpha", "alpha_bound", "objective", "bound", "gap", "expected_days"),
+)
+"""Figures that are shown where nobody says which."""
+_LEAST = "layout_text"
+"""The column that goes first where there is no room."""
+
+
+def sweep_table(found: Sweep, console: Console, *, written: str | None) -> None:
+    """What a run computed, and the first rows where they were not written to a file."""
+    study, counts = found.points.study, found.counts
+    failures = found.failures()
+    if written is None:
+        rows = [row for row, _ in zip(found.rows(), range(ROWS), strict=False)]
+        rows_table(rows, telling(rows, found.points.columns), console)
+        if counts.points > ROWS:
+            paragraph(console, f"and {counts.points - ROWS:,} more (-o FILE has all)", indent=2)
+        console.print()
+    points = f"{counts.points:,} point{'s' * (counts.points != 1)}"
+    same = counts.points - counts.known - counts.computed
+    told = [f"{counts.computed:,} computed", f"{counts.known:,} known"] + ([f"{same:,} the same"] if same else [])
+    paragraph(console, f"{study.name}: {study.computation.name} at {points}: {', '.join(told)}")
+    if failures:
+        codes = ", ".join(f"{code} {count:,}" for code, count in failures.items())
+        paragraph(console, f"{sum(failures.values()):,} failed: {codes}", indent=2)
+    if written is not None:
+        paragraph(console, f"written to {written}", indent=2)
+
+
+def forecast_table(found: Forecast, workers: str | int | None, console: Console) -> None:
+    """What a run would do, and about how long it would take."""
+    paragraph(console, f"{found.study}: {found.points:,} points, {found.known:,} known, {found.missing:,} to compute")
+    if found.timed:
+        whole = found.missing * found.point_s
+        paragraph(console, f"about {format_seconds(found.point_s)} a point, of {found.timed} timed", indent=2)
+        said = f"about {format_seconds(whole)} of one core's time"
+        if str(workers).isdecimal() and int(str(workers)) > 1:
+            said += f", {format_seconds(whole / int(str(workers)))} on {workers}"
+        paragraph(console, said, indent=2)
+
+
+def rows_table(
+    rows: Sequence[dict[str, Any]], names: Sequence[str], console: Console, unit: str | None = None
+) -> None:
+    """Rows under the names of their columns.
+
+    Args:
+        unit: the column whose values stand in all columns but the first, where that is so.
+    """
+    heading(console, f"{len(rows):,} row{'s' * (len(rows) != 1)}")
+    if not rows:
+        return
+    columns = []
+    for place, name in enumerate(names):
+        values = [row.get(name) for row in rows]
+        cells = [told(unit if unit and place else name, one) for one in values]
+        text = all(isinstance(one, str | None) for one in values)
+        columns.append(Column(heading=name, cells=cells, drop=100 if name == _LEAST else place, left=text))
+    print_grid(console, columns)
+
+
+def telling(rows: Sequence[dict[str, Any]], axes: Collection[str]) -> list[str]:
+    """The columns that say most: the axes that vary, and the main figures that there are."""
+    varied = [name for name in axes if len({row[name] for row in rows}) > 1] or list(axes)[:1]
+    return [*varied, *(name for name in _TELLING if any(row.get(name) is not None for row in rows))]
+
+
+def told(name: str, value: Any) -> str:
+    """A value with its unit, which the name of its column tells."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    for suffix, shown in _UNITS.items():
+        if name == suffix or name.endswith(f"_{suffix}"):
+            return shown(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+_UNITS: dict[str, Callable[[Any], str]] = {
+    "per_s": format_count,
+    "s": format_seconds,
+    "bytes": format_bytes,
+    "Bps": lambda value: format_si(value, "B/s"),
+    "flops": lambda value: format_si(value, "FLOP/s"),
+    "usd": lambda value: f"${format_count(value)}",
+    "watts": lambda value: format_si(value, "W"),
+    "mfu": lambda value: f"{value:.1%}",
+}
+"""How a value is shown, by the end of its column's name."""

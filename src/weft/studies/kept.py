@@ -1,0 +1,95 @@
+"""Results on disk, by key: every transaction stays, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.states import State
+from weft.studies.points import KEY_BYTES
+
+FILE = "sweep.sqlite"
+_SCHEMA = """
+create table if not exists about (name text primary key, value text not null);
+create table if not exists results (key blob primary key, failed integer not null, result text not null)
+without rowid;
+"""
+_AT_ONCE = 500
+
+
+class Kept:
+    """A folder with the results of the studies of one name, by one version of Weft.
+
+    Raises:
+        BadInput: the folder cannot be used, is in use, or holds results of another study or version.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], about: dict[str, str] | None = None) -> None:
+        self._state = State(folder, file=FILE, schema=_SCHEMA, user="sweep")
+        try:
+            self._state.claim(about or {})
+        except BaseException:
+            self.close()
+            raise
+
+    def keys(self) -> NDArray[np.void]:
+        """Keys of all results, sorted."""
+        with self._state.readable():
+            found = b"".join(key for (key,) in self._state.base.execute("select key from results order by key"))
+        if len(found) % KEY_BYTES:
+            raise self._state.damaged("a key has another length")
+        return np.frombuffer(found, dtype=f"V{KEY_BYTES}")
+
+    def add(self, results: Sequence[tuple[bytes, str]]) -> None:
+        """Keep results; they are on the disk when this returns."""
+        rows = [(key, text.startswith('{"failure":"'), text) for key, text in results]
+        with self._state.transaction() as base:
+            base.executemany("insert or replace into results values (?, ?, ?)", rows)
+
+    def rows(self, keys: NDArray[np.void]) -> Iterator[dict[str, Any] | None]:
+        """The row of each key, in the order of the keys; None where there is none.
+
+        Raises:
+            BadInput: what is there cannot be read.
+        """
+        for begin in range(0, len(keys), _AT_ONCE):
+            wanted = [bytes(key) for key in keys[begin : begin + _AT_ONCE]]
+            marks = ",".join("?" * len(wanted))
+            with self._state.readable():
+                query = f"select key, result from results where key in ({marks})"
+                found = dict(self._state.base.execute(query, wanted))
+            for key in wanted:
+                yield self._row(found[key]) if key in found else None
+
+    def _row(self, text: str) -> dict[str, Any]:
+        try:
+            row = json.loads(text)
+        except (ValueError, TypeError, RecursionError):
+            raise self._state.damaged("a result is no JSON") from None
+        if not isinstance(row, dict):
+            raise self._state.damaged("a result is no row")
+        return row
+
+    def note(self, name: str, value: str) -> None:
+        """Keep a text under a name."""
+        with self._state.transaction() as base:
+            base.execute("insert or replace into about values (?, ?)", (name, value))
+
+    def noted(self, name: str) -> str | None:
+        """The text under a name."""
+        with self._state.readable():
+            row = self._state.base.execute("select value from about where name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def damaged(self, why: str) -> Exception:
+        """The error of a state that holds what Weft does not write."""
+        return self._state.damaged(why)
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        self._state.close()

@@ -1,0 +1,110 @@
+"""A study with its results: rows in the order of its points, read from the disk as they are asked for."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.results import SHOWN_ROWS, Result
+from weft.studies.kept import Kept
+from weft.studies.points import Points
+from weft.studies.run import Counts
+
+OUTCOME = ("failure", "message")
+"""Columns of what kept a point from being computed, between the axes and the figures."""
+
+
+class Sweep(Result):
+    """The results of a study.
+
+    Attributes:
+        points: the points of the study.
+        counts: what was computed and what was known.
+
+    Args:
+        keys: of the points.
+        temporary: a folder to remove with the result.
+    """
+
+    SCHEMA = "weft.sweep/1"
+
+    def __init__(
+        self, points: Points, kept: Kept, keys: NDArray[np.void], counts: Counts, temporary: str | None = None
+    ) -> None:
+        self.points, self.counts = points, counts
+        self._kept, self._keys = kept, keys
+        self._columns: dict[str, type] = {}
+        self._end = weakref.finalize(self, _end, kept, temporary)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row for each point that was computed, in order: its values, ``failure`` and ``message``, figures."""
+        for number, row in enumerate(self._kept.rows(self._keys)):
+            if row is not None:
+                yield self.points.table(number) | row
+
+    def columns(self) -> Mapping[str, type]:
+        """Names of all columns with the type of their values: bool, int, float or str."""
+        if not self._columns:
+            found: dict[str, type] = dict.fromkeys((*self.points.columns, *OUTCOME), type(None))
+            for row in self.rows():
+                for name, value in row.items():
+                    found[name] = _wider(found.get(name, type(None)), type(value))
+            self._columns = {name: str if kind is type(None) else kind for name, kind in found.items()}
+        return self._columns
+
+    def failures(self) -> dict[str, int]:
+        """How many points failed, by code."""
+        found: dict[str, int] = {}
+        for row in self._kept.rows(self._keys):
+            if row is not None and row.get("failure"):
+                found[row["failure"]] = found.get(row["failure"], 0) + 1
+        return dict(sorted(found.items()))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows, each with all columns."""
+        empty = dict.fromkeys(self.columns())
+        return [empty | row for row in self.rows()]
+
+    def close(self) -> None:
+        """Let others have the state; there are no rows after that."""
+        self._end()
+
+    def __enter__(self) -> Sweep:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _document(self) -> dict[str, Any]:
+        study = self.points.study
+        return {"study": study.name, "compute": study.computation.name, "rows": self.to_dicts()}
+
+    def _facts(self) -> Sequence[str]:
+        study, counts = self.points.study, self.counts
+        return (study.name, study.computation.name, f"{counts.points:,} points", f"{counts.computed:,} computed now")
+
+    def _shown(self) -> list[dict[str, Any]]:
+        return [row for row, _ in zip(self.rows(), range(SHOWN_ROWS + 1), strict=False)]
+
+
+def _wider(one: type, other: type) -> type:
+    """The type that holds values of two."""
+    if one is other or other is type(None):
+        return one
+    if one is type(None):
+        return other
+    return float if {one, other} == {int, float} else str
+
+
+def _end(kept: Kept, temporary: str | None) -> None:
+    kept.close()
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)

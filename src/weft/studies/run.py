@@ -1,0 +1,201 @@
+"""The run of a study: what is missing is computed in batches and kept as it comes."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import BadInput
+from weft.studies.kept import Kept
+from weft.studies.points import Points
+from weft.studies.runners import AHEAD, Runner
+from weft.studies.version import version
+from weft.studies.work import Answer, Task
+
+BATCH_S = 0.4
+"""A task's aim: long beside what it costs to send one."""
+LARGEST_BATCH = 2000
+ATTEMPTS = 5
+"""Deaths of workers without a result between them, after which a point that was alone is given up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Points in all, computed in this run, known before it, failed in this run, and those left."""
+
+    points: int
+    known: int
+    computed: int = 0
+    failed: int = 0
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a run would do: points, those that are known, and seconds a point, measured on ``timed`` of them."""
+
+    study: str
+    points: int
+    known: int
+    missing: int
+    timed: int
+    point_s: float
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A study on its way.
+
+    Attributes:
+        keys: of the points, in order.
+        strict: whether the first failure ends it.
+        progress: called after each batch.
+    """
+
+    points: Points
+    kept: Kept
+    compute: str
+    strict: bool = False
+    progress: Callable[[Counts], object] | None = None
+    keys: NDArray[np.void] = field(init=False)
+    counts: Counts = field(init=False)
+    missing: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = self.points.keys(version())
+        distinct, first = np.unique(self.keys, return_index=True)
+        missing = np.sort(first[~np.isin(distinct, self.kept.keys())])
+        self.missing = missing
+        self.counts = Counts(points=len(self.keys), known=len(distinct) - len(missing), left=len(missing))
+
+    def task(self, numbers: Sequence[int]) -> Task:
+        """The task of some points."""
+        return Task(
+            compute=self.compute,
+            name=self.points.study.computation.name,
+            version=version(),
+            columns=self.points.columns,
+            files=tuple(sorted(self.points.files.items())),
+            points=tuple(self.points[number] for number in numbers),
+        )
+
+    def go(self, runner: Runner) -> None:
+        """Compute what is missing.
+
+        Raises:
+            BadInput: the workers are gone or refuse, one point ends every worker, or, if strict, a point failed.
+        """
+        if self.strict:
+            self._refuse_known_failures()
+        waiting, careful = _Waiting(self.missing, runner.workers), 0
+        running: dict[int, list[int]] = {}
+        number = 0
+        while running or waiting:
+            while waiting and len(running) < (1 if careful else AHEAD * runner.workers):
+                running[number] = waiting.take(1 if careful > 1 else None)
+                runner.submit(number, self.task(running[number]))
+                number += 1
+            found = [(running.pop(done), one) for done, one in runner.answers()]
+            arrived = [(numbers, one) for numbers, one in found if one is not None]
+            lost = [numbers for numbers, one in found if one is None]
+            self._keep(arrived, waiting)
+            careful = self._careful(careful, lost, bool(arrived))
+            for numbers in reversed(lost):
+                waiting.again(numbers)
+
+    def _careful(self, careful: int, lost: list[list[int]], moved: bool) -> int:
+        """How few tasks to run at once after workers died: all, one, or one of one point.
+
+        Raises:
+            BadInput: workers died each time with one and the same point.
+        """
+        if not lost:
+            return 0
+        if moved and not careful:
+            return 0
+        if careful >= ATTEMPTS and len(lost[0]) == 1:
+            values = json.dumps(self.points.table(lost[0][0]))
+            problem = f"each worker died that computed {values[:300]}"
+            raise BadInput(problem, where="sweep", remedy="give it more memory, or take the point out")
+        return careful + 1
+
+    def _keep(self, arrived: list[tuple[list[int], Answer]], waiting: _Waiting) -> None:
+        results: list[tuple[bytes, str]] = []
+        failed: list[int] = []
+        for numbers, one in arrived:
+            if one.problem:
+                raise BadInput(one.problem, where="sweep", remedy="let all workers have the same Weft and files")
+            waiting.learn(len(numbers), one.seconds)
+            results += [(bytes(self.keys[i]), text) for i, text in zip(numbers, one.texts, strict=True)]
+            failed += [i for i, text in zip(numbers, one.texts, strict=True) if text.startswith('{"failure":"')]
+        if not results:
+            return
+        self.kept.add(results)
+        self.counts.computed += len(results)
+        self.counts.left -= len(results)
+        self.counts.failed += len(failed)
+        if self.progress is not None:
+            self.progress(self.counts)
+        if failed and self.strict:
+            self._refuse(min(failed))
+
+    def _refuse_known_failures(self) -> None:
+        for number, row in enumerate(self.kept.rows(self.keys)):
+            if row is not None and row.get("failure"):
+                self._refuse(number)
+
+    def _refuse(self, number: int) -> None:
+        row = next(self.kept.rows(self.keys[number : number + 1])) or {}
+        values = json.dumps(self.points.table(number))
+        remedy = "take the point out, or leave --strict out; what was computed is kept"
+        raise BadInput(f"{values[:300]} failed: {row.get('message')}", where="--strict", remedy=remedy)
+
+
+class _Waiting:
+    """Points that wait, and how many make a task."""
+
+    def __init__(self, numbers: NDArray[np.int64], workers: int) -> None:
+        self._numbers, self._at, self._workers = numbers, 0, workers
+        self._again: deque[list[int]] = deque()
+        self._points, self._seconds = 0.0, 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._again) or self._at < len(self._numbers)
+
+    def take(self, most: int | None) -> list[int]:
+        """The points of the next task."""
+        if self._again:
+            numbers = self._again.popleft()
+            if most is not None and len(numbers) > most:
+                self._again.appendleft(numbers[most:])
+            return numbers[:most]
+        size = self._size() if most is None else most
+        found: list[int] = self._numbers[self._at : self._at + size].tolist()
+        self._at += len(found)
+        return found
+
+    def again(self, numbers: list[int]) -> None:
+        """Points whose worker died."""
+        self._again.appendleft(numbers)
+
+    def learn(self, points: int, seconds: float) -> None:
+        """What a task took; the last ones count most."""
+        self._points, self._seconds = 0.5 * self._points + points, 0.5 * self._seconds + seconds
+
+    def _size(self) -> int:
+        if not self._points:
+            return 1
+        fast = BATCH_S * self._points / max(self._seconds, 1e-9)
+        fair = (len(self._numbers) - self._at) / (2 * AHEAD * self._workers)
+        return max(int(min(fast, fair, LARGEST_BATCH)), 1)
+
+
+def spread(numbers: NDArray[np.int64], count: int) -> Iterator[int]:
+    """Some of the points, far apart."""
+    chosen = np.unique(np.linspace(0, len(numbers) - 1, min(count, len(numbers))).round().astype(int))
+    yield from numbers[chosen].tolist()

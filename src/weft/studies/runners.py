@@ -1,0 +1,223 @@
+"""Where tasks run: in this process, in processes of this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing import connection
+from typing import Any
+
+from weft.errors import BadInput, MissingExtra
+from weft.studies.work import Answer, Task, answer
+
+AHEAD = 2
+"""Tasks under way for each worker, so that none waits for the next."""
+RETRIES = 10
+"""How often Ray begins a task anew whose node or worker died."""
+
+
+class Runner(ABC):
+    """Takes tasks and gives answers, in any order."""
+
+    workers: int
+
+    @abstractmethod
+    def submit(self, number: int, task: Task) -> None:
+        """Begin a task, or queue it."""
+
+    @abstractmethod
+    def answers(self) -> list[tuple[int, Answer | None]]:
+        """Wait for a task; the numbers of those that are done, None where the worker died.
+
+        Raises:
+            BadInput: the workers are gone.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what still runs."""
+
+
+def runner(workers: str | int | None) -> Runner:
+    """The runner that ``--workers`` names: a number of processes (by default the cores there are), or Ray.
+
+    Raises:
+        BadInput: no such runner, or Ray cannot be reached.
+        MissingExtra: Ray is not installed.
+    """
+    text = str(_cores() if workers is None else workers)
+    if text == "ray" or text.startswith("ray://"):
+        return RayRunner("auto" if text == "ray" else text)
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= 1024:
+        remedy = "give 1 to 1024, ray, or ray://HOST:PORT"
+        raise BadInput(f"{text[:60]!r} is no number of workers", where="--workers", remedy=remedy)
+    return Here() if int(text) == 1 else Processes(int(text))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Here(Runner):
+    """This process."""
+
+    workers = 1
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, Task]] = []
+
+    def submit(self, number: int, task: Task) -> None:
+        self._waiting.append((number, task))
+
+    def answers(self) -> list[tuple[int, Answer | None]]:
+        number, task = self._waiting.pop(0)
+        return [(number, answer(task))]
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+
+class Processes(Runner):
+    """A pool of processes, made anew when one of them dies."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        methods = multiprocessing.get_all_start_methods()
+        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if "forkserver" in methods:
+            self._context.set_forkserver_preload(["weft.studies.work", "weft.verbs.points"])
+        self._begin()
+
+    def _begin(self) -> None:
+        alive, self._alive = self._context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(
+            self.workers, mp_context=self._context, initializer=_end_with_parent, initargs=(alive,)
+        )
+        self._running: dict[Future[Answer], int] = {}
+
+    def submit(self, number: int, task: Task) -> None:
+        try:
+            with _without_main():
+                future = self._pool.submit(answer, task)
+        except BrokenProcessPool as error:
+            future = Future()
+            future.set_exception(error)
+        self._running[future] = number
+
+    def answers(self) -> list[tuple[int, Answer | None]]:
+        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        found: list[tuple[int, Answer | None]] = []
+        for future in sorted(done, key=self._running.__getitem__):
+            number = self._running.pop(future)
+            try:
+                found.append((number, future.result()))
+            except (BrokenProcessPool, MemoryError):
+                found.append((number, None))
+        if any(one is None for _, one in found):
+            found += [(number, None) for number in sorted(self._running.values())]
+            self.close()
+            self._begin()
+        return found
+
+    def close(self) -> None:
+        self._alive.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Start workers without running the script of this process anew in each: they need nothing of it."""
+    main = sys.modules["__main__"]
+    known: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    try:
+        vars(main)["__spec__"] = None
+        vars(main).pop("__file__", None)
+        yield
+    finally:
+        vars(main).update(known)
+
+
+def _end_with_parent(alive: connection.Connection) -> None:
+    """Let this worker end when the process that gives it work closes its end or is gone, whatever ended that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        connection.wait([alive])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class RayRunner(Runner):
+    """A Ray cluster: stateless tasks of batches of points; what a dead node had is begun anew elsewhere."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MissingExtra("--workers ray", "ray") from None
+        self._ray: Any = ray
+        self._where = f"--workers {'ray' if address == 'auto' else address}"
+        self._own = not ray.is_initialized()
+        try:
+            if self._own:
+                ray.init(address=address, logging_level="ERROR", log_to_driver=False)
+            resources = ray.cluster_resources()
+        except Exception as error:
+            raise self._unreachable(error) from None
+        self.workers = max(int(resources.get("CPU", 1)), 1)
+        self._answer: Any = ray.remote(answer).options(num_cpus=1, max_retries=RETRIES)
+        self._running: dict[Any, int] = {}
+        known = ("WorkerCrashedError", "NodeDiedError", "OutOfMemoryError", "ObjectLostError")
+        self._deaths = tuple(getattr(ray.exceptions, name) for name in known)
+
+    def _unreachable(self, error: Exception) -> BadInput:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        remedy = "see that it runs (ray status, ray start --head); the same command goes on (docs/sweep.md)"
+        return BadInput(f"no Ray cluster answers: {first[:200]}", where=self._where, remedy=remedy)
+
+    def submit(self, number: int, task: Task) -> None:
+        try:
+            self._running[self._answer.remote(task)] = number
+        except Exception as error:
+            raise self._unreachable(error) from None
+
+    def answers(self) -> list[tuple[int, Answer | None]]:
+        try:
+            references = list(self._running)
+            self._ray.wait(references, num_returns=1)
+            ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        except Exception as error:
+            raise self._unreachable(error) from None
+        return [(self._running.pop(one), self._result(one)) for one in ready]
+
+    def _result(self, reference: Any) -> Answer | None:
+        failures = self._ray.exceptions
+        try:
+            found: Answer = self._ray.get(reference)
+        except failures.RayTaskError as error:
+            if isinstance(error.cause, MemoryError):
+                return None
+            remedy = "install the same Weft on its machines: pip install 'weft[ray]'"
+            problem = f"a task failed: {type(error.cause).__name__}: {str(error.cause)[:200]}"
+            raise BadInput(problem, where=self._where, remedy=remedy) from None
+        except self._deaths:
+            return None
+        except Exception as error:
+            raise self._unreachable(error) from None
+        return found
+
+    def close(self) -> None:
+        for reference in self._running:
+            with suppress(Exception):
+                self._ray.cancel(reference, force=True)
+        if self._own:
+            self._ray.shutdown()

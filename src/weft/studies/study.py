@@ -1,0 +1,246 @@
+"""Study files (``weft.study/1``): what is computed at which points."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from weft.documents import parse_toml, validate
+from weft.errors import BadInput, UnknownName
+from weft.files import CONFIGURATION_BYTES, read_text
+
+SCHEMA = "weft.study/1"
+Value = str | int | float | bool
+MOST_VALUES = 100_000
+_Text = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+@dataclass(frozen=True, slots=True)
+class AxisKind:
+    """What may be varied.
+
+    Attributes:
+        column: what results call it; the unit is in the name.
+        parse: a value as people write it, in SI; takes the value and where it stands.
+        form: "text", "number" or "whole".
+        file: whether a value may name a file, whose content then counts.
+    """
+
+    column: str
+    parse: Callable[[Any, str], Value]
+    form: Literal["text", "number", "whole"] = "text"
+    file: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computation:
+    """What is computed at a point, and what may be varied for it.
+
+    Attributes:
+        name: as ``compute`` names it.
+        axes: by name; a plural of a name means the same.
+        needed: axes that there must be.
+        facts: what conditions may ask beside the axes, by name, of the columns of a point.
+    """
+
+    name: str
+    axes: Mapping[str, AxisKind]
+    needed: tuple[str, ...]
+    facts: Mapping[str, Callable[[Mapping[str, Value]], Value | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Values from ``low`` to ``high``, evenly or by equal ratios; whole ones are multiples of ``multiple``."""
+
+    low: float
+    high: float
+    log: bool
+    multiple: int | None
+
+    def at(self, share: float) -> Value:
+        """The value at a share (0 to 1) of the way."""
+        if self.log:
+            value = exp(log(self.low) + share * (log(self.high) - log(self.low)))
+        else:
+            value = self.low + share * (self.high - self.low)
+        value = min(max(value, self.low), self.high)
+        if self.multiple is None:
+            return value
+        return max(round(value / self.multiple), 1) * self.multiple
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One thing that varies: the values of a grid, or a range to draw from."""
+
+    name: str
+    kind: AxisKind
+    values: tuple[Value, ...] = ()
+    range: Range | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Points drawn over some axes (places in ``Study.axes``) instead of their grid."""
+
+    count: int
+    seed: int
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Axes, conditions, and what is computed."""
+
+    name: str
+    computation: Computation
+    axes: tuple[Axis, ...]
+    where: tuple[str, ...]
+    sample: Sample | None
+    document: Mapping[str, Any]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Range(_Strict):
+    low: str | float = Field(alias="from")
+    high: str | float = Field(alias="to")
+    steps: int | None = Field(None, ge=2, le=MOST_VALUES)
+    scale: Literal["linear", "log"] = "linear"
+    multiple: int = Field(1, ge=1, le=10**9)
+
+
+class _Sample(_Strict):
+    sobol: int = Field(ge=1, le=10**7)
+    seed: int = Field(0, ge=0, le=2**63)
+    axes: list[_Text] | None = Field(None, min_length=1, max_length=64)
+
+
+class _Study(_Strict):
+    format: Literal["weft.study/1"] = Field(alias="schema")
+    name: _Text = "sweep"
+    compute: _Text = "plan"
+    axes: dict[str, Any] = Field(min_length=1, max_length=64)
+    where: list[_Text] = Field(default_factory=list, max_length=64)
+    sample: _Sample | None = None
+
+
+def read_study(path: str | os.PathLike[str], computation: Callable[[str, str], Computation]) -> Study:
+    """The study of a TOML file.
+
+    Args:
+        computation: what a name computes; takes the name and where it stands.
+
+    Raises:
+        BadInput: the file cannot be read, or a field is unknown, missing or wrong.
+    """
+    where = os.fspath(path)
+    text = read_text(path, where=where, largest=CONFIGURATION_BYTES, remedy="name a study file (weft.study/1)")
+    return study_from_dict(parse_toml(text, where), computation, where=where)
+
+
+def study_from_dict(
+    mapping: Mapping[str, Any], computation: Callable[[str, str], Computation], *, where: str = "study"
+) -> Study:
+    """The study of a dictionary with the fields of a study file.
+
+    Raises:
+        BadInput: a field is unknown, missing or wrong.
+        UnknownName: no such computation or axis.
+    """
+    given = validate(_Study, dict(mapping), where)
+    chosen = computation(given.compute, f"{where}: compute")
+    axes: list[Axis] = []
+    for written, values in given.axes.items():
+        place = f"{where}: axes.{written}"
+        axis = _axis(axis_name(written, chosen, place), values, chosen, place)
+        if twice := [one.name for one in axes if one.kind.column == axis.kind.column]:
+            raise BadInput(f"is given twice, as {twice[0]} too", where=place, remedy="keep one")
+        axes.append(axis)
+    for name in chosen.needed:
+        if name not in [one.name for one in axes]:
+            raise BadInput(f"{given.compute} needs {name}", where=f"{where}: axes", remedy=f"add {name} = [...]")
+    return Study(
+        name=given.name,
+        computation=chosen,
+        axes=tuple(axes),
+        where=tuple(given.where),
+        sample=_sample(given.sample, axes, chosen, where),
+        document=dict(mapping),
+    )
+
+
+def axis_name(written: str, computation: Computation, where: str) -> str:
+    """The name of an axis that may be written in the plural.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    for suffix, instead in (("", ""), ("s", ""), ("es", ""), ("ies", "y")):
+        name = written.removesuffix(suffix) + instead if written.endswith(suffix) else written
+        if name in computation.axes:
+            return name
+    raise UnknownName(f"axis of {computation.name}", written[:60], computation.axes, where=where)
+
+
+def _axis(name: str, values: Any, computation: Computation, where: str) -> Axis:
+    kind = computation.axes[name]
+    if isinstance(values, dict):
+        return _range(name, kind, validate(_Range, values, where), where)
+    listed = values if isinstance(values, list) else [values]
+    if not listed:
+        raise BadInput("has no values", where=where, remedy="give at least one")
+    if len(listed) > MOST_VALUES:
+        raise BadInput(f"has {len(listed):,} values", where=where, remedy=f"give at most {MOST_VALUES:,}")
+    parsed = tuple(kind.parse(one, where) for one in listed)
+    if twice := [str(one) for i, one in enumerate(parsed) if one in parsed[:i]][:1] if len(parsed) < 1000 else []:
+        raise BadInput(f"{twice[0][:60]} is given twice", where=where, remedy="give each value once")
+    return Axis(name=name, kind=kind, values=parsed)
+
+
+def _range(name: str, kind: AxisKind, given: _Range, where: str) -> Axis:
+    if kind.form == "text":
+        raise BadInput("has no order", where=where, remedy="list its values")
+    low, high = (kind.parse(one, f"{where}.{end}") for one, end in ((given.low, "from"), (given.high, "to")))
+    assert isinstance(low, int | float)
+    assert isinstance(high, int | float)
+    if not low < high:
+        raise BadInput(f"goes from {low:g} to {high:g}", where=where, remedy="make to larger than from")
+    if given.scale == "log" and low <= 0:
+        raise BadInput("goes by ratios and begins at 0", where=where, remedy='begin above 0, or scale = "linear"')
+    if "multiple" in given.model_fields_set and kind.form != "whole":
+        raise BadInput("has no whole numbers", where=f"{where}.multiple", remedy="remove it")
+    multiple = given.multiple if kind.form == "whole" else None
+    between = Range(low=low, high=high, log=given.scale == "log", multiple=multiple)
+    if given.steps is None:
+        return Axis(name=name, kind=kind, range=between)
+    steps = [between.at(i / (given.steps - 1)) for i in range(given.steps)]
+    return Axis(name=name, kind=kind, values=tuple(dict.fromkeys(steps)))
+
+
+def _sample(given: _Sample | None, axes: list[Axis], computation: Computation, where: str) -> Sample | None:
+    """Which axes are drawn: those that are named, else the ranges without steps, else all."""
+    names = [one.name for one in axes]
+    open_ranges = [i for i, one in enumerate(axes) if one.range is not None]
+    if given is None:
+        if open_ranges:
+            place = f"{where}: axes.{names[open_ranges[0]]}"
+            raise BadInput("is a range without steps", where=place, remedy="add steps = 5, or a sample (sobol = 500)")
+        return None
+    chosen = open_ranges or list(range(len(axes)))
+    if given.axes is not None:
+        wanted = [axis_name(one, computation, f"{where}: sample.axes") for one in given.axes]
+        if absent := [one for one in wanted if one not in names]:
+            raise BadInput(f"{absent[0]} is no axis of the study", where=f"{where}: sample.axes", remedy="remove it")
+        chosen = sorted({names.index(one) for one in wanted})
+        if left := [names[i] for i in open_ranges if i not in chosen]:
+            raise BadInput(f"{left[0]} is a range and not drawn", where=f"{where}: sample.axes", remedy="add it")
+    return Sample(count=given.sobol, seed=given.seed, axes=tuple(chosen))

@@ -1,0 +1,91 @@
+"""What a worker does: points in, results as canonical JSON out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from weft.errors import WeftError, printable
+from weft.studies.study import Value
+from weft.studies.version import version
+
+Compute = Callable[[str, Mapping[str, Value]], Mapping[str, Any]]
+"""Takes a computation's name and the values of a point by column; gives a flat row."""
+LONGEST_MESSAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Points for one worker.
+
+    Attributes:
+        compute: where the function ``Compute`` is, as "package.module:name".
+        name: of the computation.
+        version: Weft's, which a worker must have.
+        columns: of the points.
+        files: digests of the files that values name.
+        points: values in the order of the columns.
+    """
+
+    compute: str
+    name: str
+    version: str
+    columns: tuple[str, ...]
+    files: tuple[tuple[str, str], ...]
+    points: tuple[tuple[Value, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a worker found: a text for each point, and the seconds it took; or why it refuses all of them."""
+
+    texts: tuple[str, ...] = ()
+    seconds: float = 0.0
+    problem: str = ""
+
+
+def answer(task: Task) -> Answer:
+    """Compute the points of a task."""
+    begin = time.perf_counter()
+    if problem := _problem(task.version, task.files):
+        return Answer(problem=problem)
+    compute: Compute = resolve_name(task.compute)
+    texts = tuple(_text(compute, task.name, dict(zip(task.columns, one, strict=True))) for one in task.points)
+    return Answer(texts=texts, seconds=time.perf_counter() - begin)
+
+
+@cache
+def _problem(wanted: str, files: tuple[tuple[str, str], ...]) -> str:
+    """Why results of this process would be others; checked once."""
+    if version() != wanted:
+        return f"a worker has Weft {version()}, not {wanted}"
+    for name, digest in files:
+        try:
+            same = hashlib.sha256(Path(name).read_bytes()).hexdigest() == digest
+        except OSError:
+            return f"a worker cannot read {name}"
+        if not same:
+            return f"{name} changed, or is another file where a worker runs"
+    return ""
+
+
+def _text(compute: Compute, name: str, values: Mapping[str, Value]) -> str:
+    """The row of a point, or why there is none."""
+    row: dict[str, Any] = {"failure": None, "message": None}
+    try:
+        row |= {key: value for key, value in compute(name, values).items() if key not in values}
+    except MemoryError:
+        raise
+    except Exception as error:
+        code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
+        code = code if isinstance(error, WeftError) else f"bug-{code}"
+        row = {"failure": code, "message": printable(" ".join(str(error).split()), LONGEST_MESSAGE)}
+    return json.dumps(row, separators=(",", ":"), ensure_ascii=False)

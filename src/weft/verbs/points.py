@@ -1,0 +1,484 @@
+"""What a study computes at a point: a verb, whose options are the axes, and the figures that make its row."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput, NothingFeasible, UnknownName, Unsupported
+from weft.studies.study import AxisKind, Computation, Value
+from weft.units import parse_bytes, parse_count, parse_whole
+from weft.verbs.arrange import ArrangeOptions
+from weft.verbs.design import DesignOptions
+from weft.verbs.estimate import EstimateOptions
+from weft.verbs.networks import is_file
+from weft.verbs.options import Option, Options, options_of
+from weft.verbs.plan import PlanOptions
+from weft.verbs.route import RouteOptions
+from weft.verbs.schedule import ScheduleOptions
+from weft.verbs.shared import RecipeOptions, cluster_of, job_of
+from weft.verbs.simulate import SimulateOptions
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.model import Job
+
+Row = dict[str, Any]
+PLANNED = "planned"
+"""The layout of a point that is to have the best one of a plan."""
+_COUNT = re.compile(r"(?P<family>.+)-[0-9]{1,9}")
+_RECIPE = tuple(one.name for one in options_of(RecipeOptions))
+_KEPT = 512
+"""Jobs, clusters and planned layouts that a worker keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The values of a point, each where its verb takes it.
+
+    Attributes:
+        options: those that the verb's record has.
+        values: all of them.
+    """
+
+    options: dict[str, Any]
+    values: Mapping[str, Value]
+
+    @property
+    def model(self) -> Job:
+        return job_at(self.values)
+
+    @property
+    def cluster(self) -> Cluster:
+        return cluster_at(self.values)
+
+    @property
+    def layout(self) -> Any:
+        """The layout, planned where the point does not say."""
+        written = self.values.get("layout", PLANNED)
+        if written != PLANNED:
+            return str(written)
+        return _planned(_some(self.values, ("model", *_RECIPE, "stack", *_cluster_columns())))
+
+    def given(self, *without: str) -> dict[str, Any]:
+        """The options, but for some."""
+        return {name: value for name, value in self.options.items() if name not in without}
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """A verb that studies compute.
+
+    Attributes:
+        record: its options, each an axis but for ``without``.
+        needed: axes that there must be.
+        row: the figures of a point.
+        more: axes beside the options.
+    """
+
+    record: type[Options]
+    needed: tuple[str, ...]
+    row: Callable[[Asked], Row]
+    without: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+
+def _plan(asked: Asked) -> Row:
+    from weft.verbs.plan import plan
+
+    found = plan(asked.model, asked.cluster, top=1, **asked.given(*_RECIPE))
+    return _estimate_row(found, found.best, found.runs[0] if found.runs else None)
+
+
+def _estimate_row(found: Any, best: Any, run: Any) -> Row:
+    """The figures of an estimate, of the whole run where one was asked for, and what the network adds."""
+    from weft.layout.text import format_layout
+
+    row: Row = {"layout_text": format_layout(best.layout)} | best.row()
+    if run is not None:
+        row |= {f"run_{name}": value for name, value in _figures(run.to_dict()).items()}
+        row |= {"days": run.days, "expected_days": run.expected_days}
+    if getattr(found, "simulated_s", ()):
+        row["simulated_s"] = found.simulated_s[0]
+    return row
+
+
+def _figures(document: Mapping[str, Any]) -> Row:
+    """What of a document is a single value."""
+    plain = (str, int, float, type(None))
+    return {name: one for name, one in document.items() if isinstance(one, plain) and name != "schema"}
+
+
+def _estimate(asked: Asked) -> Row:
+    from weft.verbs.estimate import estimate
+
+    given = asked.given("layout", *_RECIPE)
+    found = estimate(asked.model, asked.cluster, asked.layout, **given)
+    return _estimate_row(found, found.estimate, found.run)
+
+
+def _simulate(asked: Asked) -> Row:
+    from weft.layout.text import format_layout
+    from weft.verbs.simulate import simulate
+
+    job = asked.model
+    found: Any = simulate(job, asked.cluster, asked.layout, **asked.given("layout", *_RECIPE))
+    tokens = job.recipe.global_batch * job.recipe.sequence
+    speed = {"tokens_per_s": tokens / found.iteration_s}
+    return {"layout_text": format_layout(found.layout)} | _figures(found.to_dict()) | speed
+
+
+def _design(asked: Asked) -> Row:
+    from weft.verbs.design import design
+
+    given = asked.given("layout", *_RECIPE) | {"fabrics": str(asked.values["fabric"])}
+    if "layout" in asked.values:
+        given["layout"] = asked.layout
+    found = design(asked.model, asked.cluster, **given)
+    if found.rejected:
+        raise NothingFeasible(found.rejected[0].reason)
+    row = found.to_dicts()[0]
+    worst = max((one.slowdown or float("inf") for one in found.designs[0].failures), default=None)
+    row["worst_slowdown"] = None if worst == float("inf") else worst
+    row["stranded"] = max((one.stranded for one in found.designs[0].failures), default=None)
+    row["layout_text"] = row.pop("layout")
+    del row["pareto"]
+    return row
+
+
+def _schedule(asked: Asked) -> Row:
+    from weft.verbs.schedule import schedule
+
+    given = asked.given("cluster")
+    if "cluster" in asked.values:
+        given["cluster"] = asked.cluster
+    found = schedule(str(asked.values["collective"]), float(asked.values["bytes"]), **given)
+    return _figures(found.to_dict())
+
+
+def _route(asked: Asked) -> Row:
+    from weft.layout.text import format_layout
+    from weft.verbs.route import route
+
+    cut = asked.layout
+    layout = cut if isinstance(cut, str) else format_layout(cut)
+    job = f"{asked.values['model']} {layout}"
+    found = route(cluster=asked.cluster, job=job, **asked.given("cluster", "job"))
+    figures = _figures(found.to_dict())
+    del figures["solve_s"]
+    return {"layout_text": layout} | figures
+
+
+def _arrange(asked: Asked) -> Row:
+    from weft.verbs.arrange import arrange
+
+    found = arrange(str(asked.values["site"]), **asked.given())
+    worst = float(found.found.best.slowdown.max())
+    figures: Row = {"objective": found.objective, "bound": found.bound, "gap": found.gap, "worst_slowdown": worst}
+    return figures | {f"policy_{name}": found.policy(name) for name in found.found.policies}
+
+
+_PLANS = ("rank", "plan")
+VERBS: dict[str, _Verb] = {
+    "plan": _Verb(PlanOptions, ("model", "cluster"), _plan, without=("top", "variants")),
+    "estimate": _Verb(EstimateOptions, ("model", "cluster"), _estimate, without=("run", "vocab", *_PLANS)),
+    "simulate": _Verb(
+        SimulateOptions, ("model", "cluster"), _simulate, without=("flows", "mode", "arrangement", "job", *_PLANS)
+    ),
+    "design": _Verb(
+        DesignOptions, ("model", "cluster", "fabric"), _design, without=("fabrics", "sizes", "batches", *_PLANS)
+    ),
+    "schedule": _Verb(
+        ScheduleOptions,
+        ("collective", "size"),
+        _schedule,
+        without=(*_PLANS, "layout", "workload", "groups", "compare", "late", "slow", "calibration", *_RECIPE),
+    ),
+    "route": _Verb(
+        RouteOptions,
+        ("model", "cluster"),
+        _route,
+        more=("layout",),
+        without=(*_PLANS, "job", "jobs", "generate", "flows", "matrix", "arrangement", "compare", "paths"),
+    ),
+    "arrange": _Verb(ArrangeOptions, ("site",), _arrange),
+}
+"""What studies compute, by name."""
+
+
+def compute(name: str, values: Mapping[str, Value]) -> Row:
+    """The row of a point.
+
+    Raises:
+        WeftError: the point cannot be computed.
+    """
+    verb = VERBS[name]
+    known = {one.name: one for one in options_of(verb.record) if one.name not in verb.without}
+    options = {column: _as_option(known[column], value) for column, value in values.items() if column in known}
+    return verb.row(Asked(options=options, values=values))
+
+
+def _as_option(option: Option, value: Value) -> Any:
+    return (value,) if option.kind in ("texts", "integers") else value
+
+
+@cache
+def computation(name: str, where: str = "compute") -> Computation:
+    """What a name computes, and over which axes.
+
+    Raises:
+        UnknownName: there is no such computation.
+    """
+    if name not in VERBS:
+        raise UnknownName("computation", name[:60], VERBS, where=where)
+    verb = VERBS[name]
+    axes = {one: _SUBJECTS[one] for one in (*verb.needed, *verb.more)}
+    for one in options_of(verb.record):
+        if one.name not in verb.without and one.name not in axes:
+            files = "FILE" in (one.metavar or "")
+            axes[one.name] = _SUBJECTS.get(one.name) or AxisKind(one.name, partial(_option, one), _form(one), files)
+    if "cluster" in axes:
+        for axis, kind in cluster_axes().items():
+            axes.setdefault(axis, kind)
+    if "stack" in axes:
+        axes["software"] = axes["stack"]
+    facts = {fact: read for fact, read in _FACTS.items() if fact.split(".")[0] in axes}
+    return Computation(name=name, axes=axes, needed=verb.needed, facts=facts)
+
+
+def job_at(values: Mapping[str, Value]) -> Job:
+    """The job of a point."""
+    return _job(_some(values, ("model", *_RECIPE)))
+
+
+def cluster_at(values: Mapping[str, Value]) -> Cluster:
+    """The cluster of a point, with its own count, oversubscription and figures."""
+    return _cluster(_some(values, _cluster_columns()))
+
+
+_Items = tuple[tuple[str, Value], ...]
+
+
+def _some(values: Mapping[str, Value], names: tuple[str, ...]) -> _Items:
+    """Some values of a point, and of the files among them when they were written: what is kept in memory follows."""
+    found = tuple((name, values[name]) for name in names if name in values)
+    stamps = ((f"{name} written", _written(str(value))) for name, value in found if name in ("model", "cluster"))
+    return found + tuple((name, stamp) for name, stamp in stamps if stamp)
+
+
+def _written(name: str) -> int:
+    try:
+        return os.stat(name).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def _without_stamps(items: _Items) -> dict[str, Any]:
+    return {name: value for name, value in items if not name.endswith(" written")}
+
+
+@cache
+def _cluster_columns() -> tuple[str, ...]:
+    return ("cluster", *(kind.column for kind in cluster_axes().values()))
+
+
+@lru_cache(_KEPT)
+def _job(items: _Items) -> Job:
+    values = _without_stamps(items)
+    return job_of(values.pop("model"), RecipeOptions(**values))
+
+
+@lru_cache(_KEPT)
+def _cluster(items: _Items) -> Cluster:
+    from weft.cluster.files import with_parameters
+
+    values = _without_stamps(items)
+    name, count = values.pop("cluster"), values.pop("count", None)
+    oversubscription = values.pop("oversubscription", None)
+    if count is None or is_file(name):
+        found = cluster_of(name)
+    else:
+        match = _COUNT.fullmatch(name)
+        found = cluster_of(f"{match['family'] if match else name}-{count}")
+    if count is not None and found.count != count:
+        found = _with_count(found, count)
+    if values:
+        found = with_parameters(found, values)
+    if oversubscription is not None and len(found.tiers) > 1:
+        outermost = replace(found.tiers[-1], oversubscription=oversubscription)
+        found = replace(found, tiers=(*found.tiers[:-1], outermost))
+    return found
+
+
+def _with_count(cluster: Cluster, count: int) -> Cluster:
+    """The cluster with more or fewer units in its outermost tier."""
+    inner = cluster.spans[-1] // cluster.tiers[-1].size
+    if count % inner:
+        problem = f"{count} accelerators do not fill units of {inner}"
+        raise BadInput(problem, where=f"{cluster.name}: count", remedy=f"give a multiple of {inner}")
+    tiers = (*cluster.tiers[:-1], replace(cluster.tiers[-1], size=count // inner))
+    return replace(cluster, count=count, tiers=tiers)
+
+
+@lru_cache(_KEPT)
+def _planned(items: _Items) -> Any:
+    from weft.verbs.plan import plan
+
+    values = _without_stamps(items)
+    software = {"stack": values["stack"]} if "stack" in values else {}
+    return plan(job_at(values), cluster_at(values), top=1, **software).best.layout
+
+
+def _form(one: Option) -> Any:
+    return {"integer": "whole", "number": "number", "integers": "whole"}.get(one.kind, "text")
+
+
+def _option(one: Option, value: Any, where: str) -> Value:
+    """A value of an option, checked as the verb checks it."""
+    if one.kind in ("text", "texts") and isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    elif one.kind == "number" and isinstance(value, str):
+        value = parse_count(value, where)
+    elif one.kind == "switch":
+        value = {"true": True, "false": False}.get(str(value).lower(), value)
+    found = _placed(one.checked, value, where)
+    if isinstance(found, tuple):
+        found = found[0]
+    if not isinstance(found, str | int | float):
+        raise BadInput(f"{str(value)[:60]!r} cannot be used", where=where, remedy="give a name or a number")
+    return found
+
+
+def _placed(read: Callable[[Any], Any], value: Any, where: str) -> Any:
+    """What ``read`` makes of a value; its messages name the place in the study."""
+    try:
+        return read(value)
+    except BadInput as error:
+        error.where = where
+        raise
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise BadInput(f"{str(value)[:60]!r} is no name", where=where, remedy="write it in quotes")
+    return value
+
+
+def _model(value: Any, where: str) -> str:
+    try:
+        _placed(lambda name: job_at({"model": name}), _text(value, where), where)
+    except Unsupported:
+        return str(value)  # perhaps with --as; else the row says why
+    return str(value)
+
+
+def _cluster_name(value: Any, where: str) -> str:
+    name = _text(value, where)
+    try:
+        _placed(cluster_of, name, where)
+    except BadInput as error:
+        if isinstance(error, UnknownName) or is_file(name):
+            raise
+    return name
+
+
+def _layout(value: Any, where: str) -> str:
+    from weft.layout.text import parse_layout
+
+    if value != PLANNED:
+        _placed(parse_layout, _text(value, where), where)
+    return str(value)
+
+
+def _fabric(value: Any, where: str) -> str:
+    from weft.fabric.catalogue import check_kinds
+
+    if not is_file(_text(value, where)):
+        _placed(check_kinds, (value,), where)
+    return str(value)
+
+
+def _stack(value: Any, where: str) -> str:
+    from weft.cluster.calibration import stack_names
+
+    if _text(value, where) not in stack_names():
+        raise UnknownName("software", value[:60], stack_names(), where=where)
+    return str(value)
+
+
+def _precision(value: Any, where: str) -> str:
+    from weft.model.job import PRECISIONS
+
+    if _text(value, where) not in PRECISIONS:
+        raise UnknownName("precision", value[:60], PRECISIONS, where=where)
+    return str(value)
+
+
+def _bytes(value: Any, where: str) -> float:
+    return parse_bytes(value, where)
+
+
+def _count(value: Any, where: str) -> int:
+    found = parse_whole(value, where)
+    if not 1 <= found <= 10**9:
+        raise BadInput(f"{found} is out of range", where=where, remedy="give 1 to 1,000,000,000")
+    return found
+
+
+def _ratio(value: Any, where: str) -> float:
+    found = parse_count(value, where)
+    if not 1 <= found <= 1000:
+        raise BadInput(f"{found:g} is out of range", where=where, remedy="give 1 to 1000")
+    return found
+
+
+@cache
+def cluster_axes() -> dict[str, AxisKind]:
+    """Axes that change a cluster: its accelerators, and their figures by the names of cluster files."""
+    from weft.cluster.files import parameters, parse_parameter
+
+    axes = {"count": AxisKind("count", _count, "whole")}
+    axes["oversubscription"] = AxisKind("oversubscription", _ratio, "number")
+    for short, field in parameters().items():
+        form: Any = "whole" if field == "scale_up_size" else "number"
+        axes[short] = AxisKind(field, partial(parse_parameter, short), form)
+    return axes
+
+
+_SUBJECTS = {
+    "model": AxisKind("model", _model, file=True),
+    "cluster": AxisKind("cluster", _cluster_name, file=True),
+    "layout": AxisKind("layout", _layout),
+    "fabric": AxisKind("fabric", _fabric, file=True),
+    "stack": AxisKind("stack", _stack),
+    "precision": AxisKind("precision", _precision),
+    "batch": AxisKind("batch", _count, "whole"),
+    "sequence": AxisKind("sequence", _count, "whole"),
+    "collective": AxisKind("collective", _text),
+    "size": AxisKind("bytes", _bytes, "number"),
+    "site": AxisKind("site", _text, file=True),
+}
+"""Axes whose values are checked beyond what the options of verbs say, before anything runs."""
+
+_FACTS: dict[str, Callable[[Mapping[str, Value]], Value | None]] = {
+    "cluster.count": lambda values: _fact(cluster_at, values, "count"),
+    "cluster.domain": lambda values: _fact(cluster_at, values, "tiers")[0].size,
+    "model.parameters": lambda values: _fact(job_at, values, "model.parameters"),
+    "model.layers": lambda values: _fact(job_at, values, "model.layers"),
+}
+"""What conditions may ask of a point beside its values."""
+
+
+def _fact(at: Callable[[Mapping[str, Value]], Any], values: Mapping[str, Value], path: str) -> Any:
+    """A property of a point's job or cluster; None where there is none of these values."""
+    try:
+        found = at(values)
+    except BadInput:
+        return None
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found

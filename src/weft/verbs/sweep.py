@@ -1,0 +1,237 @@
+"""``weft.sweep``: a study over axes, on the cores of this machine or on many machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import BadInput
+from weft.verbs.options import Options, given_options, option, verb
+
+if TYPE_CHECKING:
+    from weft.studies.points import Points
+    from weft.studies.result import Sweep
+    from weft.studies.run import Counts, Forecast, Run
+    from weft.studies.study import Study
+
+USAGE = "weft sweep STUDY.toml -o FILE | weft sweep --models a,b --clusters c,d [--batches 256,512] -o FILE"
+COMPUTE = "weft.verbs.points:compute"
+TIMED = 5
+"""Points that are computed to say how long all take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Options):
+    """A study in short, and where and how it runs."""
+
+    models: str | None = option(None, "Models.", metavar="A,B,...")
+    clusters: str | None = option(None, "Clusters.", metavar="A,B,...")
+    batches: str | None = option(None, "Global batches.", metavar="N,N,...")
+    sequences: str | None = option(None, "Sequence lengths.", metavar="N,N,...")
+    precisions: str | None = option(None, "Precisions.", metavar="P,P,...")
+    fabrics: str | None = option(None, "Networks.", metavar="KIND,KIND,...")
+    axis: tuple[str, ...] = option(
+        (), "Any other axis (repeats); values with commas are parted by semicolons.", metavar="NAME=V,V,..."
+    )
+    where: tuple[str, ...] = option(
+        (), "Leave out points for which this does not hold (repeats).", metavar="CONDITION"
+    )
+    compute: str | None = option(None, "What is computed at each point (default plan).", metavar="VERB")
+    workers: str | int | None = option(
+        None, "Processes (default: the cores there are), or a Ray cluster.", metavar="N|ray|ray://HOST:PORT"
+    )
+    state: str | None = option(None, "Keep results there; the same command goes on where it was ended.", metavar="DIR")
+    limit: int = option(1_000_000, "Most points, before conditions.", metavar="N", least=1, most=10**8)
+    strict: bool = option(False, "End at the first point that fails.")
+
+
+_SHORT = ("models", "clusters", "batches", "sequences", "precisions", "fabrics")
+
+
+@verb(SweepOptions)
+def sweep(
+    study: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    options: SweepOptions | None = None,
+    *,
+    progress: Callable[[Counts], object] | None = None,
+    **given: Any,
+) -> Sweep:
+    """Compute a study at all its points, on many cores or machines; what was computed before is not computed again.
+
+    >>> import weft
+    >>> with weft.sweep(models="gpt2-124m", clusters="a100-8,a100-16", batches="32,64", workers=1) as found:
+    ...     [(row["cluster"], row["batch"], row["failure"]) for row in found.rows()]
+    [('a100-8', 32, None), ('a100-8', 64, None), ('a100-16', 32, None), ('a100-16', 64, None)]
+
+    Args:
+        study: a study file (weft.study/1), or a mapping with its fields; left out where options name the axes.
+        options: the options as a record instead of keywords.
+        progress: called with the counts after each batch of points.
+
+    Raises:
+        BadInput: the study, an option or the state cannot be used, or, with ``strict``, a point failed.
+        MissingExtra: Ray is not installed.
+    """
+    asked = given_options(SweepOptions, options, given)
+    from weft.studies.result import Sweep
+    from weft.studies.runners import runner
+
+    run, temporary = _run(study, asked, progress)
+    try:
+        if len(run.missing):
+            chosen = runner(asked.workers if len(run.missing) > 1 or _is_ray(asked.workers) else 1)
+            try:
+                run.go(chosen)
+            finally:
+                chosen.close()
+    except BaseException:
+        _drop(run, temporary)
+        raise
+    return Sweep(run.points, run.kept, run.keys, run.counts, temporary)
+
+
+def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: SweepOptions) -> Forecast:
+    """Count the points of a study and time a few of them; nothing is kept.
+
+    Raises:
+        BadInput: as ``sweep``.
+    """
+    from weft.studies.run import Forecast, spread
+    from weft.studies.work import answer
+
+    if asked.state is not None and not os.path.isdir(asked.state):
+        asked = SweepOptions(**{**vars(asked), "state": None})
+    run, temporary = _run(study, asked, None)
+    try:
+        chosen = list(spread(run.missing, TIMED))
+        if chosen:
+            answer(run.task(chosen[:1]))  # loads what all points need
+        begin = time.perf_counter()
+        found = answer(run.task(chosen)) if chosen else None
+        taken = time.perf_counter() - begin
+        if found is not None and found.problem:
+            raise BadInput(found.problem, where="sweep", remedy="begin anew")
+        return Forecast(
+            study=run.points.study.name,
+            points=run.counts.points,
+            known=run.counts.known,
+            missing=len(run.missing),
+            timed=len(chosen),
+            point_s=taken / len(chosen) if chosen else 0.0,
+        )
+    finally:
+        _drop(run, temporary)
+
+
+def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
+    """The results that a state folder has so far, of the study that it was last used for.
+
+    Raises:
+        BadInput: it is none, is in use, or cannot be read.
+    """
+    from weft.documents import parse_json
+    from weft.records import number, table_of
+    from weft.studies.kept import FILE, Kept
+    from weft.studies.points import Points
+    from weft.studies.result import Sweep
+    from weft.studies.run import Counts
+    from weft.studies.study import study_from_dict
+    from weft.verbs.points import computation
+
+    where = os.fspath(folder)
+    if not Path(folder, FILE).is_file():
+        raise BadInput("holds no state of a sweep", where=where, remedy="give the folder of --state")
+    kept = Kept(folder)
+    try:
+        noted, stamp = kept.noted("last"), kept.noted("version")
+        if noted is None or stamp is None:
+            raise BadInput("holds no study yet", where=where, remedy="run weft sweep with --state first")
+        last = table_of(parse_json(noted, where), where)
+        study = study_from_dict(table_of(last.get("study"), where), computation, where=where)
+        files = {str(name): str(digest) for name, digest in table_of(last.get("files"), where).items()}
+        points = Points(study, files=files, limit=int(number(last.get("limit"), f"{where}: limit")))
+        keys = points.keys(stamp)
+        return Sweep(points, kept, keys, Counts(points=len(points), known=len(points)))
+    except BaseException:
+        kept.close()
+        raise
+
+
+def _run(study: Any, asked: SweepOptions, progress: Callable[[Counts], object] | None) -> tuple[Run, str | None]:
+    """The run with its state, and the folder to remove afterwards."""
+    from weft.studies.kept import Kept
+    from weft.studies.points import Points
+    from weft.studies.run import Run
+    from weft.studies.version import version
+
+    read = _study(study, asked)
+    points = Points(read, limit=asked.limit)
+    temporary = tempfile.mkdtemp(prefix="weft-sweep-") if asked.state is None else None
+    folder = asked.state if temporary is None else temporary
+    assert folder is not None
+    try:
+        kept = Kept(folder, {"study": read.name, "computation": read.computation.name, "version": version()})
+        try:
+            kept.note("last", _noted(points))
+            run = Run(points=points, kept=kept, compute=COMPUTE, strict=asked.strict, progress=progress)
+        except BaseException:
+            kept.close()
+            raise
+    except BaseException:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return run, temporary
+
+
+def _drop(run: Run, temporary: str | None) -> None:
+    run.kept.close()
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _noted(points: Points) -> str:
+    return json.dumps({"study": points.study.document, "files": points.files, "limit": points.limit})
+
+
+def _study(study: Any, asked: SweepOptions) -> Study:
+    """The study of a file or of a mapping, or that of the options."""
+    from weft.studies.study import SCHEMA, read_study, study_from_dict
+    from weft.verbs.points import computation
+
+    axes: dict[str, Any] = {name: _values(getattr(asked, name), ",") for name in _SHORT if getattr(asked, name)}
+    for text in asked.axis:
+        name, sign, values = text.partition("=")
+        if not sign or not values.strip():
+            raise BadInput(f"{text[:60]!r} is no axis", where="--axis", remedy="write it like radix=32,64")
+        if name.strip() in axes:
+            raise BadInput(f"{name.strip()[:60]} is given twice", where="--axis", remedy="give it once")
+        axes[name.strip()] = _values(values, ";" if ";" in values or name.strip() in ("layout", "layouts") else ",")
+    short = bool(axes or asked.where or asked.compute)
+    if (study is None) != short:
+        needed, beside = "a study file is needed, or --models and --clusters", "axes stand beside a study file"
+        problem = needed if study is None else beside
+        raise BadInput(problem, where="sweep", remedy=USAGE)
+    if study is None:
+        document: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "where": list(asked.where)}
+        return study_from_dict(document | {"compute": asked.compute or "plan"}, computation, where="sweep")
+    if isinstance(study, Mapping):
+        return study_from_dict({"schema": SCHEMA} | dict(study), computation)
+    from weft.verbs.shared import path_of
+
+    return read_study(path_of(study, "STUDY"), computation)
+
+
+def _values(text: str, between: str) -> list[str]:
+    return [one.strip() for one in text.split(between) if one.strip()]
+
+
+def _is_ray(workers: str | int | None) -> bool:
+    return str(workers).startswith("ray")

@@ -1,0 +1,18 @@
+"""What the tests of studies share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _trivial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Let this process and its workers find ``trivial``, which counts what is computed."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setenv("TRIVIAL_LOG", str(tmp_path / "log"))
+    yield
+    sys.modules.pop("trivial", None)

@@ -1,0 +1,95 @@
+"""Studies: which points they have, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.errors import BadInput
+from weft.studies.points import Points
+from weft.studies.study import study_from_dict
+
+
+def points(limit: int = 10**6, **fields: Any) -> Points:
+    import trivial
+
+    document = {"schema": "weft.study/1", "compute": "sum"} | fields
+    return Points(study_from_dict(document, trivial.computation), limit=limit)
+
+
+def values(found: Points) -> list[tuple[Any, ...]]:
+    return [found[number] for number in range(len(found))]
+
+
+@given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True), min_size=1, max_size=3))
+def test_the_last_axis_changes_fastest(lists: list[list[int]]) -> None:
+    found = points(axes=dict(zip("abc", lists, strict=False)))
+    assert values(found) == list(itertools.product(*lists))
+
+
+def test_conditions_leave_points_out() -> None:
+    found = points(axes={"a": [1, 2, 3, 4], "b": [1, 2, 3]}, where=["a >= b", "a.square < 10"])
+    assert values(found) == [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)]
+
+
+def test_ranges_have_steps_or_are_drawn() -> None:
+    found = points(axes={"a": {"from": 8, "to": 128, "steps": 5, "scale": "log", "multiple": 8}})
+    assert values(found) == [(8,), (16,), (32,), (64,), (128,)]
+    axes = {"a": {"from": 10, "to": 1000}, "b": [1, 2]}
+    drawn = values(points(axes=axes, sample={"sobol": 64, "seed": 5}))
+    assert [b for _, b in drawn] == [1] * 64 + [2] * 64
+    assert [a for a, _ in drawn[:64]] == [a for a, _ in drawn[64:]]
+    assert len({a for a, _ in drawn}) == 64
+    assert all(10 <= a <= 1000 for a, _ in drawn)
+    assert drawn == values(points(axes=axes, sample={"sobol": 64, "seed": 5}))
+    assert drawn != values(points(axes=axes, sample={"sobol": 64, "seed": 6}))
+
+
+def test_samples_over_lists_take_each_value_as_often() -> None:
+    drawn = values(points(axes={"a": [1, 2, 3, 4], "b": [5, 6]}, sample={"sobol": 64}))
+    assert len(drawn) == 64
+    assert {pair: drawn.count(pair) for pair in set(drawn)} == dict.fromkeys(
+        itertools.product((1, 2, 3, 4), (5, 6)), 8
+    )
+    named = values(points(axes={"a": [1, 2], "b": [5, 6]}, sample={"sobol": 4, "axes": ["bs"]}))
+    assert [a for a, _ in named] == [1] * 4 + [2] * 4
+
+
+def test_keys_tell_points_apart_and_not_the_order_of_axes() -> None:
+    one = points(axes={"a": [1, 2], "b": [1, 2]})
+    other = points(axes={"b": [2, 1], "a": [1]})
+    keys, again = one.keys("1").tolist(), other.keys("1").tolist()
+    assert len(set(keys)) == 4
+    assert again == [keys[1], keys[0]]
+    assert not set(keys) & set(one.keys("2").tolist())
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"axes": {"d": [1]}}, "unknown axis of sum 'd'"),
+        ({"axes": {"b": [1]}}, "sum needs a"),
+        ({"axes": {}}, "axes"),
+        ({"axes": {"a": []}}, "has no values"),
+        ({"axes": {"a": [1, 1]}}, "1 is given twice"),
+        ({"axes": {"a": [1], "as": [2]}}, "given twice, as a too"),
+        ({"axes": {"a": ["x"]}}, "axes.a: 'x' is not a whole number"),
+        ({"axes": {"a": {"from": 1}}}, "axes.a: to: is missing"),
+        ({"axes": {"a": {"from": 3, "to": 2}}}, "goes from 3 to 2"),
+        ({"axes": {"a": {"from": 1, "to": 2}}}, "range without steps"),
+        ({"axes": {"a": {"from": 0, "to": 2, "scale": "log", "steps": 2}}}, "begins at 0"),
+        ({"axes": {"a": {"from": 1, "to": 2}, "b": [1]}, "sample": {"sobol": 4, "axes": ["b"]}}, "not drawn"),
+        ({"axes": {"a": [1]}, "sample": {"sobol": 4, "axes": ["b"]}}, "b is no axis of the study"),
+        ({"axes": {"a": [1]}, "where": ["a > 1"]}, "no point is left"),
+        ({"axes": {"a": [1]}, "where": ["b > 1"]}, "unknown name 'b'"),
+        ({"axes": {"a": [1]}, "wher": []}, "did you mean where"),
+        ({"axes": {"a": list(range(1, 12)), "b": list(range(1, 12))}, "limit": 100}, "121 points are more than 100"),
+    ],
+)
+def test_bad_studies_are_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadInput, match=problem):
+        points(**fields)

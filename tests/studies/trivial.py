@@ -1,0 +1,41 @@
+"""Computations for tests of the machinery, found by their names in worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.errors import BadInput
+from weft.studies.study import AxisKind, Computation
+from weft.units import parse_whole
+
+
+def compute(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A figure of two numbers: it fails, waits or dies where the numbers say so."""
+    a, b = values["a"], values.get("b", 0)
+    if log := os.environ.get("TRIVIAL_LOG"):
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(f"{a} {b}\n")
+    if name == "slow":
+        time.sleep(0.02)
+    if name == "deadly" and a == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "fails" and a % 3 == 2:
+        raise BadInput(f"{a} is odd", where="a", remedy="take another")
+    if name == "bug" and a == 1:
+        raise ZeroDivisionError("a bug")
+    return {"sum": a + b, "ratio": a / (b + 1), "text": f"={a}", "big": a > 2}
+
+
+def computation(name: str, where: str = "compute") -> Computation:
+    kind = {axis: AxisKind(axis, parse_whole, "whole") for axis in ("a", "b", "c")}
+    facts = {"a.square": lambda values: values["a"] ** 2}
+    return Computation(name=name, axes=kind, needed=("a",), facts=facts)
+
+
+def counted(log: Path) -> int:
+    return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
