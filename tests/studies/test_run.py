@@ -120,6 +120,24 @@ def test_a_point_that_ends_every_worker_is_named(tmp_path: Path) -> None:
     kept.kept.close()
 
 
+@pytest.mark.parametrize("after", [1, 3])
+def test_what_starts_workers_may_die_too(tmp_path: Path, after: int) -> None:
+    from multiprocessing import forkserver
+
+    class Killing(Processes):
+        submitted = 0
+
+        def submit(self, number: int, task: Task) -> None:
+            self.submitted += 1
+            if self.submitted == after + 1:
+                os.kill(vars(forkserver)["_forkserver"]._forkserver_pid, signal.SIGKILL)
+            super().submit(number, task)
+
+    axes = {"a": list(range(1, 60)), "b": [1, 2, 3]}
+    expected = ran(run_of(tmp_path / "whole", axes=axes))
+    assert ran(run_of(tmp_path / "killed", axes=axes, compute="sum"), Killing(2)) == expected
+
+
 class Unreliable(Runner):
     """A runner half of whose tasks are lost, answered out of order."""
 

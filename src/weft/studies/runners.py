@@ -107,9 +107,9 @@ class Processes(Runner):
         try:
             with _without_main():
                 future = self._pool.submit(answer, task)
-        except BrokenProcessPool as error:
+        except (BrokenProcessPool, OSError, EOFError):  # a worker died, or what starts workers
             future = Future()
-            future.set_exception(error)
+            future.set_exception(BrokenProcessPool())
         self._running[future] = number
 
     def answers(self) -> list[tuple[int, Answer | None]]:
