@@ -53,11 +53,13 @@ def test_a_whole_run_counts_failures_and_the_network_that_it_uses_up() -> None:
         alone = weft.goodput("llama-3.2-1b", CLUSTER, fabric=None, usd_per_hour=3.0, **asked)
         assert one.after is not None
         assert one.after.network_usd == pytest.approx(one.bill.usd * one.after.expected_s / (365.25 * 86400), rel=1e-2)
-        assert one.after.usd == pytest.approx(3.0 * one.after.accelerator_hours + one.after.network_usd)
-        assert one.after.tokens_per_usd == pytest.approx(alone.run.tokens / one.after.usd)
+        assert one.after.run_usd == pytest.approx(3.0 * one.after.accelerator_hours + one.after.network_usd)
+        assert one.after.tokens_per_usd == pytest.approx(alone.run.tokens / one.after.run_usd)
         if one.kind == alone.fabric.name:
             assert one.after.goodput == alone.goodput
     assert {one.kind for one in found.designs} & {alone.fabric.name}
+    for row, one in zip(found.to_dicts(), found.designs, strict=True):
+        assert (row["usd"], row["run_usd"]) == (one.bill.usd, one.after.run_usd)
     more = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, **(asked | {"tokens": None}))
     assert all(one.after is None for one in more.designs)
     with pytest.raises(BadInput, match="says nothing without --tokens"):

@@ -54,6 +54,14 @@ def test_tokens_add_what_the_run_costs() -> None:
     assert {name: value for name, value in found.items() if name.startswith("run_")}
 
 
+def test_goodput_is_that_of_the_verb() -> None:
+    found = compute("goodput", SMALL | {"layout": "dp=16", "tokens": "1B", "spares": 1})
+    alone = weft.goodput("gpt2-124m", "a100-16", "dp=16", tokens="1B", spares=1)
+    assert (found["goodput"], found["run_expected_s"]) == (alone.goodput, alone.run.expected_s)
+    with pytest.raises(BadInput, match="goodput needs tokens"):
+        rows(compute="goodput", axes=SMALL)
+
+
 def test_simulations_and_designs_are_those_of_the_verbs() -> None:
     values = SMALL | {"layout": "dp=16", "fabric": "rail-only", "batch": 64}
     simulated = weft.simulate("gpt2-124m", "a100-16", "dp=16", fabric="rail-only", batch=64)

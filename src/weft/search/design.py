@@ -55,8 +55,8 @@ class Failure:
 class AfterFailures:
     """A whole run on one network, failures counted.
 
-    ``usd`` is the accelerator-hours' price (spares included) and ``network_usd``, the share of the network's bill that
-    the run uses up; ``tokens_per_usd`` is None without a price of accelerators.
+    ``run_usd`` is the accelerator-hours' price (spares included) and ``network_usd``, the share of the network's bill
+    that the run uses up; ``tokens_per_usd`` is None without a price of accelerators.
     """
 
     goodput: float
@@ -64,7 +64,7 @@ class AfterFailures:
     expected_s: float
     accelerator_hours: float
     network_usd: float
-    usd: float | None
+    run_usd: float | None
     tokens_per_usd: float | None
 
 
@@ -278,7 +278,7 @@ def _after(network: DegradedNetwork, price: Bill, terms: FailureTerms, network_s
         expected_s=run.expected_s,
         accelerator_hours=run.accelerator_hours,
         network_usd=share,
-        usd=usd,
+        run_usd=usd,
         tokens_per_usd=None if usd is None else run.tokens / usd,
     )
 

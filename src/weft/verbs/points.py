@@ -15,6 +15,7 @@ from weft.units import parse_bytes, parse_count, parse_whole
 from weft.verbs.arrange import ArrangeOptions
 from weft.verbs.design import DesignOptions
 from weft.verbs.estimate import EstimateOptions
+from weft.verbs.goodput import GoodputOptions
 from weft.verbs.networks import is_file
 from weft.verbs.options import Option, Options, options_of
 from weft.verbs.plan import PlanOptions
@@ -150,6 +151,16 @@ def _design(asked: Asked) -> Row:
     return row
 
 
+def _goodput(asked: Asked) -> Row:
+    from weft.layout.text import format_layout
+    from weft.verbs.goodput import goodput
+
+    found = goodput(asked.model, asked.cluster, asked.layout, **asked.given("layout", *_RECIPE))
+    run = {f"run_{name}": value for name, value in _figures(found.run.to_dict()).items()}
+    days = {"days": found.run.days, "expected_days": found.run.expected_days}
+    return {"layout_text": format_layout(found.layout)} | _figures(found.to_dict()) | run | days
+
+
 def _schedule(asked: Asked) -> Row:
     from weft.verbs.schedule import schedule
 
@@ -192,6 +203,7 @@ VERBS: dict[str, _Verb] = {
     "design": _Verb(
         DesignOptions, ("model", "cluster", "fabric"), _design, without=("fabrics", "sizes", "batches", *_PLANS)
     ),
+    "goodput": _Verb(GoodputOptions, ("model", "cluster", "tokens"), _goodput, without=("simultaneous", *_PLANS)),
     "schedule": _Verb(
         ScheduleOptions,
         ("collective", "size"),
@@ -236,7 +248,7 @@ def computation(name: str, where: str = "compute") -> Computation:
     if name not in VERBS:
         raise UnknownName("computation", name[:60], VERBS, where=where)
     verb = VERBS[name]
-    axes = {one: _SUBJECTS[one] for one in (*verb.needed, *verb.more)}
+    axes = {one: _SUBJECTS[one] for one in (*verb.needed, *verb.more) if one in _SUBJECTS}
     for one in options_of(verb.record):
         if one.name not in verb.without and one.name not in axes:
             files = "FILE" in (one.metavar or "")

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("torch")
+
 import weft
 from weft.arrangement.bundle import read_bundle
 from weft.errors import BadInput

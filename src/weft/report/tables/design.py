@@ -114,7 +114,7 @@ def _after_columns(designs: Sequence[Design]) -> list[Column]:
         Column(heading="goodput", cells=[f"{after.goodput:.2%}" for _, after in rows]),
         Column(heading="spares", cells=[f"{after.spares:,}" for _, after in rows], drop=1),
         Column(heading="time", cells=[format_seconds(after.expected_s) for _, after in rows]),
-        Column(heading="accelerators", cells=[_money(after.usd, after.network_usd) for _, after in rows]),
+        Column(heading="accelerators", cells=[_money(after.run_usd, after.network_usd) for _, after in rows]),
         Column(heading="network", cells=[f"${format_count(after.network_usd)}" for _, after in rows]),
         Column(
             heading="tokens/$",
