@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from weft.units import parse_whole
 def compute(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A figure of two numbers: it fails, waits or dies where the numbers say so."""
     a, b = values["a"], values.get("b", 0)
-    if log := os.environ.get("TRIVIAL_LOG"):
+    if log := log_path():
         with open(log, "a", encoding="utf-8") as file:
             file.write(f"{a} {b}\n")
     if name == "slow":
@@ -29,6 +30,12 @@ def compute(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if name == "bug" and a == 1:
         raise ZeroDivisionError("a bug")
     return {"sum": a + b, "ratio": a / (b + 1), "text": f"={a}", "big": a > 2}
+
+
+def log_path() -> str | None:
+    """Where to count: beside the place on the search path that the tests put there, or as the environment says."""
+    here = next((place for place in sys.path if Path(place).name == "trivial-log"), None)
+    return str(Path(here).with_name("log")) if here else os.environ.get("TRIVIAL_LOG")
 
 
 def computation(name: str, where: str = "compute") -> Computation:
