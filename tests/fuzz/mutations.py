@@ -156,6 +156,8 @@ def tree_mutated(draw: Random, whole: Any, other: Any) -> Any:
     top = {"": copy.deepcopy(whole)}
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         places = _places(top, [])
+        if not places:  # the whole was taken away
+            break
         holder, key = draw.choice(places[1:] or places)
         draw.choice(TREE_CHANGES)(draw, holder, key, draw.choice(_places([other], [])))
     return top.get("", {})

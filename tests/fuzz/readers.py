@@ -724,7 +724,7 @@ def sweep_of_state(raw: bytes, folder: Path) -> object:
     """Results of a state that notes a damaged study."""
     kept = called("studies.kept.Kept")(folder, {"version": "1"})
     try:
-        kept.note("last", decoded(raw))
+        kept.note("last", raw.decode("utf-8", "replace"))
     finally:
         kept.close()
     with called("verbs.sweep.open_sweep")(folder) as found:

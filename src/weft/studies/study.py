@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from weft.documents import parse_toml, validate
 from weft.errors import BadInput, UnknownName
 from weft.files import CONFIGURATION_BYTES, read_text
+from weft.records import table_of
 
 SCHEMA = "weft.study/1"
 Value = str | int | float | bool
@@ -156,7 +157,7 @@ def study_from_dict(
         BadInput: a field is unknown, missing or wrong.
         UnknownName: no such computation or axis.
     """
-    given = validate(_Study, dict(mapping), where)
+    given = validate(_Study, dict(table_of(mapping, where)), where)
     chosen = computation(given.compute, f"{where}: compute")
     axes: list[Axis] = []
     for written, values in given.axes.items():
