@@ -185,16 +185,7 @@ def goodput(
         job, cluster, layout, fabric, routing=terms.routing, seed=terms.seed, constants=constants
     )
     iteration_s = network.healthy_s if terms.simulate else found.iteration_s
-    wanted = [one for one in terms.book.classes if terms.simulate and is_simulated(one)]
-    speeds = {}
-    for number, one in enumerate(wanted):
-        if progress is not None:
-            progress(number, len(wanted))
-        parts = parts_of(fabric, one.component)
-        if len(parts):
-            failed = network.speed([(one.component, int(parts[0]), one.capacity)])
-            if failed is not None:
-                speeds[one.name] = failed
+    speeds = _speeds(network, terms, progress)
     failing = failing_job(
         terms.book,
         terms.policy,
@@ -239,6 +230,21 @@ def goodput(
         simultaneous=together,
         simulated=terms.simulate,
     )
+
+
+def _speeds(network: DegradedNetwork, terms: Terms, progress: Callable[[int, int], None] | None) -> dict[str, float]:
+    """Speed of the job with a part of each simulated class failed, where no accelerator is cut off by that."""
+    wanted = [one for one in terms.book.classes if terms.simulate and is_simulated(one)]
+    speeds: dict[str, float] = {}
+    for number, one in enumerate(wanted):
+        if progress is not None:
+            progress(number, len(wanted))
+        parts = parts_of(network.fabric, one.component)
+        if len(parts):
+            failed = network.speed([(one.component, int(parts[0]), one.capacity)])
+            if failed is not None:
+                speeds[one.name] = failed
+    return speeds
 
 
 def failing_run(
