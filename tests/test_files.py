@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,8 @@ def test_a_program_killed_before_any_line_leaves_the_old_or_the_new(tmp_path: Pa
 @pytest.mark.slow
 def test_verbs_killed_at_random_or_on_a_full_disk_leave_the_old_or_the_new(tmp_path: Path) -> None:
     found = crashes("verbs", tmp_path, 1, 20)
-    assert sum(one["how"] == "killed" for one in found) == 200
+    kills = Counter(one["what"] for one in found if one["how"] == "killed")
+    assert len(kills) > 10 and set(kills.values()) == {20}
     assert [one for one in found if not one["old"] and not one["new"]] == []
     assert any(one["new"] for one in found)
     assert all(one["old"] for one in found if one["how"] == "full disk")
