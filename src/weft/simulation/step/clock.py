@@ -39,7 +39,7 @@ CollectiveTime = Callable[[CollectiveKind, Axes, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """One step of rank 0 in seconds: ``compute_s``, ``other_s`` and the waiting of ``exposed_s`` add up to ``seconds``.
+    """A step of rank 0 in seconds: ``compute_s``, ``other_s`` and the waiting of ``exposed_s`` add up to ``seconds``.
 
     Attributes:
         exposed_s: waiting for the collectives of each set of axes.
