@@ -14,7 +14,6 @@ project = "Weft"
 release = metadata.version("weft")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "weft_site"]
 exclude_patterns = ["_ext"]
-suppress_warnings = ["toc.empty_glob"]
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
