@@ -6,8 +6,8 @@ fewest, if several are), as fast as the slowest link between the two.  PCI devic
 accelerators and adapters count as such where the file names none, as in those that clouds ship for NCCL to
 complete: without NVLinks, and the adapter as fast as its PCI link.
 
-Where some accelerator has no NVLink, the PCI tree joins them as well: nodes of roles "pci" and "cpu".  All links are of the scale-up
-tier: NCCL does not see the network between servers.
+Where some accelerator has no NVLink, the PCI tree joins them as well: nodes of roles "pci" and "cpu".
+All links are of the scale-up tier: NCCL does not see the network between servers.
 
 Bandwidths are those of NCCL (``src/graph/topo.h`` and ``topo.cc``): per NVLink by the accelerator's
 generation; PCI as three quarters of the lanes' rate (0.6 for the first two generations); a network
