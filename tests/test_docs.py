@@ -261,7 +261,8 @@ def figures_table(name: str) -> str:
         f"load {known[one]['machine']['load_at_start']} as it began\n"
         for one in sorted(used)
     )
-    return rows(("what", "result", "recorded (commit)", "command"), lines) + f"\nMachines of the records:\n\n{machines}"
+    heads = ("what", "result", "recorded (commit)", "command")
+    return rows(heads, lines) + f"\nMachines of the records:\n\n{machines}"
 
 
 def first_lines() -> str:
