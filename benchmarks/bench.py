@@ -1,7 +1,7 @@
 """What all benchmarks share: one thread, the options, CPU seconds, and the record of the figures.
 
 ``python benchmarks/NAME.py`` prints its figures and writes them to ``benchmarks/results/NAME.json`` with commit,
-machine, date and command; README quotes them from there (``tests/test_docs.py``).  ``--tiny`` runs a case of
+machine, date and command; README and docs quote them from there (``tests/test_docs.py``).  ``--tiny`` runs a case of
 seconds and writes nothing, unless ``--output`` names a folder.  Import this module before numpy.
 """
 

@@ -22,6 +22,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -47,6 +48,7 @@ from weft.verbs.points import VERBS, cluster_axes, computation
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results"
+FIGURES = ROOT / "benchmarks" / "figures.toml"
 WIDTH = "110"
 BLOCK = re.compile(r"^```(console|python)([^\n]*)\n(.*?)^```\n(\n```text\n.*?^```\n)?", re.M | re.S)
 TABLE = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.S)
@@ -232,18 +234,45 @@ def layout_table() -> str:
     return "".join(f"- `{name}` (default {value})\n" for name, value in shown.items())
 
 
-def figures_table() -> str:
-    """The table of measured figures, from the records of the benchmarks."""
-    records = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")}
-    figures = {name: record["figures"] for name, record in records.items()}
-    lines = [
-        (row["what"].format_map(figures), row["result"].format_map(figures), f"`{row['command']}`")
-        for row in tomllib.loads((ROOT / "benchmarks" / "figures.toml").read_text(encoding="utf-8"))["row"]
-    ]
-    loads = sorted(record["machine"]["load_at_start"] for record in records.values())
-    cores = {record["machine"]["cores"] for record in records.values()}
-    busy = f"\nLoad of the machine as these records began: {loads[0]} to {loads[-1]} on {max(cores)} cores.\n"
-    return rows(("what", "result", "command"), lines) + busy
+def records() -> dict[str, dict[str, Any]]:
+    """The records of the benchmarks, by name."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+
+
+def quoted(kind: str) -> list[dict[str, str]]:
+    """Rows or lines of figures as they are written down."""
+    found: list[dict[str, str]] = tomllib.loads(FIGURES.read_text(encoding="utf-8"))[kind]
+    return found
+
+
+def figures_table(name: str) -> str:
+    """The figures of a page, with the records that they come from."""
+    known = records()
+    figures = {one: record["figures"] for one, record in known.items()}
+    lines, used = [], set()
+    for row in (row for row in quoted("row") if row["page"] == name):
+        sources = sorted(set(re.findall(r"\{(\w+)\[", row["what"] + row["result"])))
+        used |= set(sources)
+        dates = ", ".join(f"{known[one]['date']} ({known[one]['commit'].rstrip('+')[:7]})" for one in sources)
+        texts = (row[key].format_map(figures) for key in ("what", "result"))
+        lines.append((*texts, dates or "by the tests", f"`{row['command']}`"))
+    machines = "".join(
+        f"- `{one}`: {known[one]['machine']['cores']} cores of {known[one]['machine']['processor']}, "
+        f"load {known[one]['machine']['load_at_start']} as it began\n"
+        for one in sorted(used)
+    )
+    heads = ("what", "result", "recorded (commit)", "command")
+    return rows(heads, lines) + f"\nMachines of the records:\n\n{machines}"
+
+
+def first_lines() -> str:
+    """What README says first, each with its proof."""
+    known = shipped_runs()
+    families = covered(known)
+    errors = [np.abs([one.error for one in known if one.family == family]).mean() for family in families]
+    values = {name: record["figures"] for name, record in records().items()}
+    values["errors"] = {"runs": len(known), "mean": float(np.mean(errors))}
+    return "".join(f"- {one['text'].format_map(values)} [Proof](docs/{one['proof']})\n" for one in quoted("first"))
 
 
 def errors_table() -> str:
@@ -313,7 +342,9 @@ GENERATED = {
     "model-types": lambda: listed(MODEL_TYPES),
     "refused-flags": lambda: listed(_REFUSED),
     "layout-fields": layout_table,
-    "figures": figures_table,
+    "performance": lambda: figures_table("performance"),
+    "accuracy": lambda: figures_table("accuracy"),
+    "first": first_lines,
     "errors": errors_table,
     "fitted": fitted_table,
     "studies": studies_table,
@@ -333,16 +364,17 @@ def test_page_shows_what_the_program_prints(path: Path, tmp_path: Path) -> None:
     assert nearly_equal(page, now), f"run python tests/test_docs.py, then read what changed:\n{difference}"
 
 
-def test_figures_are_those_that_the_benchmarks_recorded() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"<!-- generated: figures -->\n(.*?)<!-- end -->", text, re.S)
-    assert shown == figures_table()
+@pytest.mark.parametrize(("name", "path"), [("performance", "docs"), ("accuracy", "docs"), ("first", "")])
+def test_figures_are_those_that_the_benchmarks_recorded(name: str, path: str) -> None:
+    text = (ROOT / path / f"{name if path else 'README'}.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(f"<!-- generated: {name} -->\n(.*?)<!-- end -->", text, re.S)
+    assert shown == GENERATED[name]()
 
 
 def test_records_say_where_and_when_they_were_made() -> None:
-    records = sorted(RESULTS.glob("*.json"))
-    assert records
-    for path in records:
+    paths = sorted(RESULTS.glob("*.json"))
+    assert paths
+    for path in paths:
         record = json.loads(path.read_text(encoding="utf-8"))
         assert record["benchmark"] == path.stem
         assert record["command"].startswith("python benchmarks/")

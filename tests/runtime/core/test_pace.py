@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch")
+
 from weft.runtime.core import pace
 from weft.runtime.core.pace import Pace
 
