@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from weft.errors import BadInput
-from weft.studies.runners import RayRunner, runner
+from weft.studies.kept import Kept
+from weft.studies.points import Points
+from weft.studies.result import Sweep
+from weft.studies.run import Run
+from weft.studies.runners import RayRunner, Runner, runner
+from weft.studies.study import study_from_dict
 
 HERE = Path(__file__).parent
+KILLS = 20
 SCRIPT = """
 import sys, json
 import trivial
@@ -42,13 +53,22 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def port() -> int:
+    """One that nobody has, for the cluster's client server."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, port: int) -> Iterator[Any]:
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    head = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": port}
+    made = Cluster(initialize_head=True, head_node_args=head)
     yield made
     made.shutdown()
 
@@ -88,6 +108,71 @@ def test_a_node_is_killed_and_the_bytes_are_the_same(tmp_path: Path, cluster: An
     assert done(begun) == here
     assert 600 <= kept(tmp_path) - before < 800
     assert len(json.loads(here)) == 600
+
+
+def bytes_of(folder: Path, chosen: Runner) -> bytes:
+    """A sweep of 300 points in this process."""
+    import trivial
+
+    document = {"schema": "weft.study/1", "compute": "slow", "axes": {"a": list(range(1, 101)), "b": [1, 2, 3]}}
+    points = Points(study_from_dict(document, trivial.computation))
+    with closing(Kept(folder)) as state:
+        run = Run(points=points, kept=state, compute="trivial:compute")
+        run.go(chosen)
+        return json.dumps(Sweep(run.points, run.kept, run.keys, run.counts).to_dicts()).encode()
+
+
+def kill(node: Any, log: Path, lines: int) -> None:
+    """SIGKILL the raylet of a node when the log has so many lines."""
+    until = time.monotonic() + 120
+    while kept(log) < lines and time.monotonic() < until:
+        time.sleep(0.005)
+    os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_nodes_killed_at_random_change_no_byte(tmp_path: Path, cluster: Any) -> None:
+    """One cluster and one connection; each sweep loses a node at a random point, and a new node comes."""
+    import ray
+
+    here, chance = bytes_of(tmp_path / "here", runner("1")), random.Random(0)
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    again = 0
+    try:
+        for number in range(KILLS):
+            before, victim = kept(tmp_path), nodes.pop(chance.randrange(2))
+            lines = before + chance.randrange(1, 280)
+            killer = threading.Thread(target=kill, args=(victim, tmp_path, lines))
+            killer.start()
+            chosen = runner("ray")
+            assert chosen.workers == 3
+            assert bytes_of(tmp_path / f"ray-{number}", chosen) == here
+            chosen.close()
+            killer.join()
+            again += kept(tmp_path) - before - 300
+            cluster.remove_node(victim, allow_graceful=False)
+            nodes.append(cluster.add_node(num_cpus=1))
+            cluster.wait_for_nodes()
+    finally:
+        ray.shutdown()
+    assert again > 0, "no kill cost a point"
+    print(f"{KILLS} kills, {len(here)} bytes each time, {again} of {KILLS * 300} points computed twice")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_is_reached_through_its_client_server(
+    tmp_path: Path, cluster: Any, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    here = done(swept(tmp_path / "here", "1"))
+    assert kept(tmp_path) == 600
+    assert done(swept(tmp_path / "ray", f"ray://127.0.0.1:{port}")) == here
+    assert kept(tmp_path) == 1200
 
 
 @pytest.mark.slow

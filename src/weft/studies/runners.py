@@ -180,7 +180,8 @@ class RayRunner(Runner):
         self._deaths = tuple(getattr(ray.exceptions, name) for name in known)
 
     def _unreachable(self, error: Exception) -> BadInput:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        first = f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]  # before a traceback
         remedy = "see that it runs (ray status, ray start --head); the same command goes on (docs/sweep.md)"
         return BadInput(f"no Ray cluster answers: {first[:200]}", where=self._where, remedy=remedy)
 
