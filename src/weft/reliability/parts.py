@@ -107,6 +107,14 @@ def drawn_failures(
     return tuple((pool[number][0].component, pool[number][1], pool[number][0].capacity) for number in first)
 
 
+def part_name(fabric: Fabric, failed: Failed) -> str:
+    """What failed, in words: "fabric-link leaf-0 - spine-1", "leaf leaf-3"."""
+    kind, part, _ = failed
+    if kind in LINKS:
+        return f"{kind} {fabric.names[fabric.source[part]]} - {fabric.names[fabric.target[part]]}"
+    return f"{kind} {fabric.names[part]}"
+
+
 def broken(fabric: Fabric, failed: Iterable[Failed]) -> Fabric:
     """The fabric with parts failed, each with the share of capacity that its links keep (0: they are down).
 
@@ -129,8 +137,8 @@ def broken(fabric: Fabric, failed: Iterable[Failed]) -> Fabric:
     return fabric
 
 
-def stranded_accelerators(fabric: Fabric) -> Ints:
-    """Accelerators that cannot reach the largest connected part of the fabric."""
+def stranded_accelerators(fabric: Fabric, among: Ints | None = None) -> Ints:
+    """Accelerators (of some, or of all) that cannot reach the connected part that has the most of them."""
     part = np.arange(fabric.nodes)
     source, target = fabric.source[fabric.up], fabric.target[fabric.up]
     while True:
@@ -141,9 +149,9 @@ def stranded_accelerators(fabric: Fabric) -> Ints:
         if np.array_equal(lower, part):
             break
         part = lower
-    mine = part[: fabric.accelerators]
-    largest = np.bincount(mine).argmax()
-    return np.flatnonzero(mine != largest)
+    asked: Ints = np.arange(fabric.accelerators) if among is None else among
+    largest = np.bincount(part[asked]).argmax()
+    return np.extract(part[asked] != largest, asked)
 
 
 def hosts_taken(fabric: Fabric, one: FailureClass, host_size: int) -> int:
