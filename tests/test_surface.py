@@ -175,7 +175,8 @@ def test_command_surface():
         "simulate": sorted(
             [
                 *recipe,
-                *("--arrangement", "--calibration", "--fabric", "--flows", "--format", "--full", "--job", "--layout"),
+                *("--arrangement", "--calibration", "--fabric", "--failed", "--failures", "--flows", "--format"),
+                *("--full", "--job", "--layout"),
                 *(
                     "--mode",
                     "--output",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from weft.errors import BadInput
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
-from weft.reliability.classes import Component, FailureClass
+from weft.reliability.classes import NETWORK, Component, FailureBook, FailureClass
 
 LEAVES = ("leaf", "rail")
 SPINES = ("spine", "rail-spine")
+LINKS = ("access-link", "fabric-link")
 USUAL_HOST = 8
 """Accelerators of a host, where scale-up domains hold more and nobody says."""
 
@@ -34,7 +37,7 @@ def census(fabric: Fabric, accelerators: int, host_size: int | None = None) -> C
     size = host_size or min(int(np.bincount(fabric.domain).max()), USUAL_HOST)
     share = accelerators / fabric.accelerators
     counts: dict[str, float] = {"job": 1.0, "accelerator": float(accelerators), "host": -(-accelerators // size)}
-    for kind in ("access-link", "fabric-link"):
+    for kind in LINKS:
         counts[kind] = share * float(fabric.cables[links_of(fabric, kind)].sum()) / 2.0
     counts["nic"] = share * float(len(links_of(fabric, "access-link"))) / 2.0
     for kind in ("leaf", "spine", "core"):
@@ -65,19 +68,60 @@ def links_of(fabric: Fabric, kind: Component | str) -> Ints:
 
 def parts_of(fabric: Fabric, kind: Component | str) -> Ints:
     """What can fail of a kind: switches, or one link a cable bundle."""
-    if kind in ("access-link", "fabric-link"):
+    if kind in LINKS:
         links = links_of(fabric, kind)
         return links[fabric.source[links] < fabric.target[links]]
     return switches_of(fabric, kind)
 
 
-def broken(fabric: Fabric, failed: Iterable[tuple[Component | str, int, float]]) -> Fabric:
+Failed = tuple[str, int, float]
+"""A part that failed: its kind, its number (of ``parts_of``), and the share of capacity that its links keep."""
+
+
+def drawn_failures(
+    fabric: Fabric, book: FailureBook, count: int, *, seed: int, draw: int = 0, where: str
+) -> tuple[Failed, ...]:
+    """``count`` parts that are failed at once, drawn without repetition in proportion to the rates of their classes.
+
+    A part fails first, second, ... as the exponential times of all parts come.  Cables of a bundle add their rates.
+
+    Args:
+        draw: which of the draws of this seed.
+        where: the option that has ``count``.
+
+    Raises:
+        BadInput: there are not so many parts that the book knows of.
+    """
+    classes = [one for one in book.classes if one.component in NETWORK and one.rate(1.0, 1.0) > 0]
+    pool = [(one, int(part)) for one in classes for part in parts_of(fabric, one.component)]
+    if count > len(pool):
+        remedy = "give fewer, or classes of links and switches in --failures"
+        problem = f"{count} parts cannot fail at once: {book.name} has classes for {len(pool)} of {fabric.name}"
+        raise BadInput(problem, where=where, remedy=remedy)
+    dice = random.Random(f"{seed} {count} {draw}")
+    times = []
+    for number, (one, part) in enumerate(pool):
+        cables = float(fabric.cables[part]) if one.component in LINKS else 1.0
+        times.append((dice.expovariate(1.0) / (one.rate(1.0, 1.0) * cables), number))
+    first = sorted(number for _, number in sorted(times)[:count])
+    return tuple((pool[number][0].component, pool[number][1], pool[number][0].capacity) for number in first)
+
+
+def part_name(fabric: Fabric, failed: Failed) -> str:
+    """What failed, in words: "fabric-link leaf-0 - spine-1", "leaf leaf-3"."""
+    kind, part, _ = failed
+    if kind in LINKS:
+        return f"{kind} {fabric.names[fabric.source[part]]} - {fabric.names[fabric.target[part]]}"
+    return f"{kind} {fabric.names[part]}"
+
+
+def broken(fabric: Fabric, failed: Iterable[Failed]) -> Fabric:
     """The fabric with parts failed, each with the share of capacity that its links keep (0: they are down).
 
     A cable of a bundle takes its own share of it.
     """
     for kind, part, capacity in failed:
-        if kind in ("access-link", "fabric-link"):
+        if kind in LINKS:
             left = (float(fabric.cables[part]) - 1.0 + capacity) / float(fabric.cables[part])
             links = np.array([part])
         else:
@@ -93,8 +137,8 @@ def broken(fabric: Fabric, failed: Iterable[tuple[Component | str, int, float]])
     return fabric
 
 
-def stranded_accelerators(fabric: Fabric) -> Ints:
-    """Accelerators that cannot reach the largest connected part of the fabric."""
+def stranded_accelerators(fabric: Fabric, among: Ints | None = None) -> Ints:
+    """Accelerators (of some, or of all) that cannot reach the connected part that has the most of them."""
     part = np.arange(fabric.nodes)
     source, target = fabric.source[fabric.up], fabric.target[fabric.up]
     while True:
@@ -105,9 +149,9 @@ def stranded_accelerators(fabric: Fabric) -> Ints:
         if np.array_equal(lower, part):
             break
         part = lower
-    mine = part[: fabric.accelerators]
-    largest = np.bincount(mine).argmax()
-    return np.flatnonzero(mine != largest)
+    asked: Ints = np.arange(fabric.accelerators) if among is None else among
+    largest = np.bincount(part[asked]).argmax()
+    return np.extract(part[asked] != largest, asked)
 
 
 def hosts_taken(fabric: Fabric, one: FailureClass, host_size: int) -> int:

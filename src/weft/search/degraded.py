@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
-from weft.errors import BadInput
 from weft.fabric.spec import Fabric
 from weft.layout.spec import Layout
 from weft.model.job import Job
-from weft.reliability.classes import NETWORK, FailureBook
-from weft.reliability.parts import broken, parts_of, stranded_accelerators
+from weft.reliability.classes import FailureBook
+from weft.reliability.parts import broken, drawn_failures, stranded_accelerators
 from weft.simulation.iteration.result import IterationSimulation
 from weft.simulation.iteration.simulate import simulate_iteration
 
@@ -81,29 +79,14 @@ class DegradedNetwork:
         return min(1.0, self.healthy_s / self.iteration_s(left))
 
     def simultaneous(self, book: FailureBook, count: int, *, draws: int, seed: int) -> Simultaneous:
-        """``count`` parts failed at once, drawn without repetition by the rates of their classes.
+        """``count`` parts failed at once, drawn as ``drawn_failures`` draws them.
 
         Raises:
             BadInput: there are not so many parts that the book knows of.
         """
-        classes = [one for one in book.classes if one.component in NETWORK]
-        parts = [parts_of(self.fabric, one.component) for one in classes]
-        rates = [one.rate(1.0, 1.0) for one in classes]
-        pool = [(i, int(part)) for i, some in enumerate(parts) for part in some]
-        weights = [
-            rates[i] * (float(self.fabric.cables[part]) if "link" in classes[i].component else 1.0) for i, part in pool
-        ]
-        if count > len(pool):
-            remedy = "give fewer, or classes of links and switches in --failures"
-            problem = (
-                f"{count} parts cannot fail at once: {book.name} has classes for {len(pool)} of {self.fabric.name}"
-            )
-            raise BadInput(problem, where="--simultaneous", remedy=remedy)
         slow, worst_cut, cut = [], 0, 0
         for draw in range(draws):
-            dice = random.Random(f"{seed} {count} {draw}")
-            chosen = [pool[i] for i in _draw(weights, count, dice)]
-            failed = [(classes[i].component, part, classes[i].capacity) for i, part in chosen]
+            failed = drawn_failures(self.fabric, book, count, seed=seed, draw=draw, where="--simultaneous")
             left = broken(self.fabric, failed)
             lost = len(stranded_accelerators(left))
             worst_cut, cut = max(worst_cut, lost), cut + (lost > 0)
@@ -117,9 +100,3 @@ class DegradedNetwork:
             slowdown=sum(slow) / len(slow) if slow else None,
             worst=max(slow, default=None),
         )
-
-
-def _draw(weights: Sequence[float], count: int, dice: random.Random) -> list[int]:
-    """Indices drawn one after the other in proportion to their weights: the smallest exponential times of each."""
-    times = [(dice.expovariate(1.0) / weight, i) for i, weight in enumerate(weights)]
-    return sorted(i for _, i in sorted(times)[:count])

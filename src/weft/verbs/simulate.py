@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import BadInput
+from weft.errors import BadInput, NothingFeasible
 from weft.verbs.networks import RadixOptions, fabric_of, placement_of, routes_of
 from weft.verbs.options import given_options, option, options_of, verb
-from weft.verbs.shared import CalibrationOptions, PlannedOptions, RecipeOptions, constants_of, subject_of
+from weft.verbs.shared import CalibrationOptions, PlannedOptions, RecipeOptions, book_of, constants_of, subject_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.placement import Placement
+    from weft.reliability.classes import FailureBook
+    from weft.reliability.parts import Failed
     from weft.routing.report import RouteReport
     from weft.simulation.flows.records import Mode
     from weft.simulation.flows.report import ScenarioReport
@@ -45,7 +47,9 @@ class SimulateOptions(PlannedOptions, RadixOptions, CalibrationOptions, RecipeOp
         None, "JSON of weft arrange; takes a job's hosts, routes, cluster and layout.", metavar="FILE"
     )
     job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
-    seed: int = option(0, "Seed of hashed and random paths.")
+    failed: int = option(0, "Parts of the network that are down at once, drawn by their rates.", metavar="N", least=0)
+    failures: str | FailureBook = option("llama-3", "Rates of --failed: a preset or a TOML file.", metavar="NAME|FILE")
+    seed: int = option(0, "Seed of hashed and random paths, and of failed parts.")
     slow: tuple[str, ...] = option(
         (), "Ranks that compute longer: rank=3:1.3, host=2:1.1 or random=0.02 (repeats).", metavar="WHO"
     )
@@ -76,6 +80,7 @@ def simulate(
     Raises:
         BadInput: a name, a file or an option that cannot be used, a layout that cannot run the job, or flows
             without a path or a route.
+        NothingFeasible: the failed parts cut accelerators of the job off.
     """
     asked = given_options(SimulateOptions, options, given | ({} if layout is None else {"layout": layout}))
     if asked.flows is not None:
@@ -87,7 +92,7 @@ def simulate(
     if asked.job is not None:
         raise BadInput("--job needs --arrangement", where="simulate", remedy="add it, or drop --job")
     subject = subject_of(model, cluster, asked, asked, verb="simulate", usage=USAGE)
-    from weft.reliability.parts import USUAL_HOST
+    from weft.reliability.parts import USUAL_HOST, part_name
     from weft.simulation.iteration.report import IterationReport
     from weft.simulation.iteration.simulate import simulate_iteration
     from weft.simulation.iteration.stragglers import parse_slow
@@ -96,6 +101,9 @@ def simulate(
     job, where, cut = subject.job, subject.cluster, subject.layout
     fabric, constants = fabric_of(asked.fabric, where, asked.radix), constants_of(asked, where, job)
     placement = placement_of(asked.placement, fabric, cut.world)
+    failed: tuple[Failed, ...] = ()
+    if asked.failed:
+        fabric, failed = _degraded(fabric, asked, cut.world, placement)
     planned = asked.routing == "planned"
     routes = None
     if asked.routes is not None:
@@ -118,7 +126,31 @@ def simulate(
         routes=routes,
         full=asked.full,
     )
-    return IterationReport(job=job, cluster=where, layout=cut, fabric=fabric, result=found, slow=asked.slow)
+    parts = tuple(part_name(fabric, one) for one in failed)
+    return IterationReport(
+        job=job, cluster=where, layout=cut, fabric=fabric, result=found, slow=asked.slow, failed=parts
+    )
+
+
+def _degraded(
+    fabric: Fabric, asked: SimulateOptions, ranks: int, placement: Placement | None
+) -> tuple[Fabric, tuple[Failed, ...]]:
+    """The fabric with ``--failed`` parts down, and these."""
+    import numpy as np
+
+    from weft.reliability.parts import broken, drawn_failures, part_name, stranded_accelerators
+
+    failed = drawn_failures(fabric, book_of(asked.failures), asked.failed, seed=asked.seed, where="--failed")
+    left = broken(fabric, failed)
+    used = np.arange(ranks) if placement is None else placement.accelerators
+    lost = stranded_accelerators(left, used)
+    if len(lost):
+        some = ", ".join(part_name(fabric, one) for one in failed[:5]) + (", ..." if len(failed) > 5 else "")
+        raise NothingFeasible(
+            f"--failed {asked.failed}: {len(lost):,} of the job's {ranks:,} accelerators are cut off by {some}"
+            " -- draw other parts with --seed, give fewer, or a network with other ways"
+        )
+    return left, failed
 
 
 def _arranged(

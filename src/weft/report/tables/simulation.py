@@ -75,6 +75,8 @@ def iteration_table(report: IterationReport, console: Console) -> None:
     )
     if report.slow:
         paragraph(console, f"Slow: {', '.join(report.slow)}; all but the closed form and the bound wait for them")
+    if report.failed:
+        paragraph(console, f"Failed: {', '.join(report.failed)}; the closed form and the bound know nothing of it")
     how = "every flow simulated" if result.exact else "identical groups of flows solved once"
     paragraph(
         console, f"{how}; {format_si(result.cross_rail_bytes, 'B')} between different rails of different domains"

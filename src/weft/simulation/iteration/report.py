@@ -29,6 +29,7 @@ class IterationReport(Result):
     fabric: Fabric
     result: IterationSimulation
     slow: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
 
     @property
     def iteration_s(self) -> float:
@@ -50,6 +51,7 @@ class IterationReport(Result):
             "routing": found.routing,
             "exact": found.exact,
             "slow": list(self.slow),
+            "failed": list(self.failed),
             "makespan_s": found.iteration_s,
             "iteration_s": found.iteration_s,
             "closed_form_s": found.closed_form_s,
