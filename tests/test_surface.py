@@ -48,6 +48,7 @@ def test_public_names():
         "resolve_job",
         "route",
         "schedule",
+        "schema",
         "simulate",
         "sweep",
         "train",
@@ -253,6 +254,7 @@ def test_command_surface():
         "models": ["word"],
         "clusters": [],
         "stacks": [],
+        "schema": ["name"],
         "explain": ["code"],
     }
 
