@@ -17,7 +17,9 @@ exclude_patterns = ["_ext"]
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
-nb_execution_mode = "off"
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
 
 autodoc_typehints = "none"
 autodoc_class_signature = "separated"

@@ -48,6 +48,7 @@ def test_public_names():
         "resolve_job",
         "route",
         "schedule",
+        "schema",
         "simulate",
         "sweep",
         "train",
@@ -255,6 +256,7 @@ def test_command_surface():
         "models": ["word"],
         "clusters": [],
         "stacks": [],
+        "schema": ["name"],
         "explain": ["code"],
     }
 

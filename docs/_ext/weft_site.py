@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import click
 from docutils import nodes
@@ -16,6 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 from weft.cli.app import cli
+from weft.verbs.schema import names, schema
 
 
 def draw_inline(writer: HTML5Translator, node: nodes.math) -> None:
@@ -45,6 +47,43 @@ class Commands(Directive):
 
     def run(self) -> list[nodes.Node]:
         return [section(command, context) for command, context in commands(cli, click.Context(cli, info_name="weft"))]
+
+
+class Formats(Directive):
+    """A section for every schema: its title and its fields."""
+
+    def run(self) -> list[nodes.Node]:
+        return [described(name, title) for name, title in names().items()]
+
+
+def described(name: str, title: str) -> nodes.section:
+    whole = schema(name)
+    found = nodes.section(ids=[f"format-{name}"], names=[f"format-{name}"])
+    found += nodes.title("", name)
+    found += nodes.paragraph("", f"{title}. The whole schema: weft schema {name}")
+    for form in whole.get("oneOf", [whole]):
+        listed = nodes.bullet_list()
+        for field, value in form["properties"].items():
+            missing = "" if field in form.get("required", ()) else ", may be missing"
+            line = nodes.paragraph("", "", nodes.literal("", field), nodes.Text(f": {kind_of(value)}{missing}"))
+            listed += nodes.list_item("", line)
+        found += listed
+    return found
+
+
+def kind_of(value: dict[str, Any]) -> str:
+    """What a field may be, in words."""
+    if "const" in value:
+        return f'"{value["const"]}"'
+    if "enum" in value:
+        return " or ".join(f'"{one}"' for one in value["enum"])
+    if "$ref" in value:
+        return value["$ref"].rpartition("/")[2]
+    if "anyOf" in value:
+        return " or ".join(kind_of(one) for one in value["anyOf"])
+    kinds = value.get("type", "anything")
+    words = " or ".join([kinds] if isinstance(kinds, str) else kinds)
+    return f"{words} of {kind_of(value['items'])}" if value.get("items") else words
 
 
 def commands(group: click.Group, above: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
@@ -88,4 +127,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_html_math_renderer("mathml", (draw_inline, None), (draw_block, None))
     app.add_lexer("console", ConsoleLexer)
     app.add_directive("weft-commands", Commands)
+    app.add_directive("weft-formats", Formats)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from weft.verbs.read import read, read_plan
     from weft.verbs.route import route
     from weft.verbs.schedule import schedule
+    from weft.verbs.schema import schema
     from weft.verbs.simulate import simulate
     from weft.verbs.sweep import sweep
     from weft.verbs.train import train
@@ -64,6 +65,7 @@ _HOME = {
     "resolve_job": "weft.model",
     "route": "weft.verbs.route",
     "schedule": "weft.verbs.schedule",
+    "schema": "weft.verbs.schema",
     "simulate": "weft.verbs.simulate",
     "sweep": "weft.verbs.sweep",
     "train": "weft.verbs.train",
@@ -99,6 +101,7 @@ __all__ = [
     "resolve_job",
     "route",
     "schedule",
+    "schema",
     "simulate",
     "sweep",
     "train",

@@ -33,12 +33,13 @@ VERBS = {
     "models": "List the models of the catalogue (those whose name holds WORD).",
     "clusters": "List the accelerators and the patterns of cluster names.",
     "stacks": "List the training software whose constants are known, for --stack.",
+    "schema": "Print the JSON Schema of a file or document (their list without a NAME).",
     "explain": "Say what a rejection CODE means (all of them without one).",
 }
 """Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
 COMPLETION = "_WEFT_COMPLETE"
 """Set by shells that ask what can follow."""
-_LISTS = ("models", "clusters", "stacks", "explain")
+_LISTS = ("models", "clusters", "stacks", "schema", "explain")
 
 
 class Verbs(click.Group):

@@ -1,4 +1,4 @@
-"""``weft models``, ``weft clusters``, ``weft stacks``, ``weft explain``: what is known by name."""
+"""``weft models``, ``weft clusters``, ``weft stacks``, ``weft schema``, ``weft explain``: what is known by name."""
 
 from __future__ import annotations
 
@@ -67,3 +67,19 @@ def explain(code: str | None) -> None:
     for name, reason in REASONS.items():
         if code in (None, name):
             click.echo(f"{name}: {reason}; {REMEDIES[name]}")
+
+
+@click.command()
+@click.argument("name", required=False)
+def schema(name: str | None) -> None:
+    """Print the JSON Schema of a file or document (their list without a NAME)."""
+    import json
+
+    from weft.verbs.schema import names
+    from weft.verbs.schema import schema as schema_of
+
+    if name is not None:
+        click.echo(json.dumps(schema_of(name), indent=1))
+        return
+    for known, title in names().items():
+        click.echo(f"{known:20s} {title}")

@@ -1,0 +1,93 @@
+"""Schemas: every document has one that its real outputs obey, and that refuses what is not in it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator as Validator
+
+import weft
+from weft.errors import UnknownName
+from weft.results import Result
+from weft.verbs.schema import INPUTS, names
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = {
+    "h100-cluster": "cluster",
+    "custom-accelerator": "cluster",
+    "failures": "failures",
+    "site": "site",
+    "study": "study",
+}
+MADE = {
+    "plan": lambda: weft.plan("gpt2-124m", "a100-8", top=2, tokens=1e9),
+    "estimate": lambda: weft.estimate("gpt2-124m", "a100-8", layout="dp=8"),
+    "comparison": lambda: weft.compare("gpt2-124m", "a100-8", "h100-8"),
+    "goodput": lambda: weft.goodput("llama-3.1-8b", "h100-64", layout="tp=8", tokens="1T"),
+    "design": lambda: weft.design("llama-3.1-8b", "h100-64", layout="tp=8", no_simulate=True, no_failures=True),
+    "schedule": lambda: weft.schedule("all-reduce", "1GiB", cluster="h100-64"),
+    "simulate": lambda: weft.simulate("llama-3.1-8b", "h100-64", layout="tp=8"),
+    "route": lambda: weft.route(generate="BLOOM:2,GPT_3:2"),
+    "arrangement": lambda: weft.arrange(str(ROOT / "examples" / "two-jobs.toml"), budget=1),
+    "sweep": lambda: weft.sweep(models="gpt2-124m", clusters="a100-8,a100-16"),
+}
+
+
+def documents() -> dict[str, type[Result]]:
+    """Every class of results that names a schema."""
+    for path in sorted((ROOT / "src" / "weft").rglob("*.py")):
+        if "(Result)" in (text := path.read_text("utf-8")) and "SCHEMA = " in text:
+            import_module(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
+
+    def below(kind: type[Result]) -> list[type[Result]]:
+        return [one for sub in kind.__subclasses__() for one in (sub, *below(sub))]
+
+    return {kind.SCHEMA: kind for kind in below(Result) if kind.SCHEMA and kind.__module__.startswith("weft.")}
+
+
+def test_every_document_has_a_schema() -> None:
+    found = documents()
+    assert "weft.plan/1" in found
+    for name in found:
+        assert f'{{"const": "{name}"}}' in json.dumps(weft.schema(name)), name
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_schema_is_one(name: str) -> None:
+    Validator.check_schema(weft.schema(name))
+
+
+@pytest.mark.slow_but(3)
+@pytest.mark.parametrize("name", MADE)
+def test_what_a_verb_writes_obeys(name: str) -> None:
+    document: dict[str, Any] = json.loads(MADE[name]().to_json())
+    validator = Validator(weft.schema(name))
+    assert [f"{one.json_path}: {one.message[:200]}" for one in validator.iter_errors(document)] == []
+    assert not validator.is_valid(document | {"unknown": 1})
+
+
+@pytest.mark.parametrize("file", EXAMPLES)
+def test_examples_obey(file: str) -> None:
+    table = tomllib.loads((ROOT / "examples" / f"{file}.toml").read_text("utf-8"))
+    validator = Validator(weft.schema(EXAMPLES[file]))
+    assert [one.message for one in validator.iter_errors(table)] == []
+    assert not validator.is_valid(table | {"unknown": 1})
+
+
+def test_both_names_of_a_field_are_known() -> None:
+    validator = Validator(weft.schema("cluster")["$defs"]["TierFields"])
+    tier = {"name": "rail", "size": 8, "kind": "switch"}
+    assert validator.is_valid(tier | {"bandwidth": "400 Gb/s"})
+    assert validator.is_valid(tier | {"bandwidth_Bps": 5e10})
+    assert not validator.is_valid(tier)
+
+
+def test_inputs_are_listed() -> None:
+    assert set(INPUTS) <= set(names())
+    with pytest.raises(UnknownName, match="plan"):
+        weft.schema("plam")
