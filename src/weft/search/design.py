@@ -25,11 +25,16 @@ from weft.results import Result
 from weft.search.degraded import DegradedNetwork
 from weft.search.goodput import Terms as FailureTerms
 from weft.search.goodput import goodput
+from weft.search.network_plan import BEGUN
 from weft.search.ranking import plan
 from weft.search.space import STANDARD, Space
+from weft.simulation.routes.evaluator import Evaluator
 
 SAME = 1 - 1e-6
 """Figures closer than this are equal."""
+OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 8.0)
+"""Of the outermost tier in the closed form, whose first layouts are tried on every network: the same ones whatever the
+network's own is, so that a wider network is not slower for want of a layout."""
 NETWORK_S = 4 * 365 * 86400.0
 """How long a network is written off."""
 COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
@@ -155,8 +160,9 @@ def _design_to_dict(one: Design, pareto: bool) -> dict[str, Any]:
 class Terms:
     """How candidates are built and compared.
 
-    ``layout`` is used on every network; None searches the best one for each.  ``routing`` is that of the
-    simulation.  ``run`` asks for a whole run under failures, of which a network lasts ``network_s``.
+    ``layout`` is used on every network; None takes for each the candidate that is fastest on it, or the closed form's
+    first without ``simulate``.  ``routing`` is that of the simulation.  ``run`` asks for a whole run under failures,
+    of which a network lasts ``network_s``.
     """
 
     prices: Prices
@@ -201,6 +207,7 @@ def design(
     candidates = [
         (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in kinds
     ]
+    known: dict[tuple[int, int], list[Layout]] = {}
     designs: list[Design] = []
     rejected: list[Rejected] = []
     for number, (kind, size, batch) in enumerate(candidates):
@@ -208,7 +215,9 @@ def design(
             progress(number, len(candidates))
         one = replace(job, recipe=replace(job.recipe, global_batch=batch))
         try:
-            designs.append(_design(one, clusters[size], kind, options))
+            if (size, batch) not in known:
+                known[size, batch] = _candidates(one, clusters[size], options)
+            designs.append(_design(one, clusters[size], kind, known[size, batch], options))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
     return DesignStudy(
@@ -237,9 +246,11 @@ def with_domain(cluster: Cluster, size: int) -> Cluster:
     return replace(cluster, accelerator=chip, tiers=default_tiers(chip, cluster.count))
 
 
-def _design(job: Job, cluster: Cluster, kind: str, options: Terms) -> Design:
+def _design(job: Job, cluster: Cluster, kind: str, layouts: Sequence[Layout], options: Terms) -> Design:
     fabric = for_cluster(kind, cluster, radix=options.radix)
-    layout = options.layout or _best_layout(job, cluster, options.space)
+    layout = layouts[0]
+    if len(layouts) > 1:
+        layout = min(layouts, key=Evaluator(job, cluster, fabric, routing=options.routing, seed=options.seed).seconds)
     closed = estimate(job, cluster, [layout])[0].iteration_s
     simulated = nic_bytes = spine_bytes = None
     failures: tuple[Failure, ...] = ()
@@ -283,11 +294,21 @@ def _after(network: DegradedNetwork, price: Bill, terms: FailureTerms, network_s
     )
 
 
-def _best_layout(job: Job, cluster: Cluster, space: Space) -> Layout:
-    found = plan(job, cluster, space=space, top=1)
-    if not found.layouts:
+def _candidates(job: Job, cluster: Cluster, options: Terms) -> list[Layout]:
+    """Layouts to choose from on each network: those of the closed form that is first for some oversubscription."""
+    if options.layout is not None:
+        return [options.layout]
+    inner, outermost = cluster.tiers[:-1], cluster.tiers[-1]
+    tried, top = [cluster], 1
+    if options.simulate:
+        top = BEGUN
+        if inner:
+            ratios = OVERSUBSCRIPTIONS
+            tried = [replace(cluster, tiers=(*inner, replace(outermost, oversubscription=one))) for one in ratios]
+    found = [one.layout for each in tried for one in plan(job, each, space=options.space, top=top).layouts]
+    if not found:
         raise BadInput("no layout fits", where=cluster.name, remedy="see weft plan for the reasons")
-    return found.layouts[0].layout
+    return list(dict.fromkeys(found))
 
 
 def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
