@@ -122,6 +122,13 @@ def test_forms_are_the_same_bytes_each_time(small_plan, suffix, begin):
 
 
 @pytest.mark.slow
+def test_papers_have_charts_too(small_plan):
+    paper = rendered(breakdown_chart(small_plan, top=2), ".pdf")
+    assert paper.startswith(b"%PDF-1.")
+    assert len(paper) > 10_000
+
+
+@pytest.mark.slow
 def test_names_are_inert(small_plan):
     name = "</script><script>alert(1)</script>&\x1b"
     model = replace(small_plan.job.model, name=name)

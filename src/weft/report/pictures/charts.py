@@ -1,7 +1,7 @@
 """What all charts share: theme, colours, labels that stay apart, and the files they are saved as.
 
-A chart is one Altair specification; SVG, PNG and interactive HTML are made from it, with the same bytes each time
-(vl-convert's PDF differs from run to run).  In SVG and HTML the colours of text, lines and background follow the
+A chart is one Altair specification; SVG, PNG, PDF and interactive HTML are made from it, with the same bytes each
+time but for PDF, in which vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of text, lines and background follow the
 light or dark scheme of the viewer.
 """
 
@@ -44,7 +44,7 @@ def rendered(chart: Chart, suffix: str) -> bytes:
     """The file of a chart.
 
     Args:
-        suffix: .svg, .png or .html, in either case.
+        suffix: .svg, .png, .pdf or .html, in either case.
     """
     spec = chart.to_dict()
     if suffix.lower() == ".svg":
@@ -52,6 +52,8 @@ def rendered(chart: Chart, suffix: str) -> bytes:
         return drawn.replace(">", f">{_scheme()}", 1).encode()
     if suffix.lower() == ".png":
         return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VERSION, scale=2))
+    if suffix.lower() == ".pdf":
+        return bytes(vl_convert.vegalite_to_pdf(spec, vl_version=_VERSION))
     script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", _VERSION))
     return _page(spec, script).encode()
 
