@@ -1,6 +1,7 @@
 """The guard, the workers and the pasted texts of the server."""
 
 import asyncio
+import json
 import operator
 import time
 import warnings
