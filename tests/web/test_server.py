@@ -105,10 +105,9 @@ def test_pasted_texts_are_kept_by_their_content(tmp_path):
     texts = Texts(tmp_path)
     name = texts.keep("cluster", 'name = "small"\ncount = 16\naccelerator = "h100"')
     assert cluster_of_text(Texts(tmp_path).find("cluster", name)).count == 16
-    shape = (
-        '{"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}'
-    )
-    job = job_of_text(texts.find("model", texts.keep("model", shape)), RecipeChanges(global_batch=8))
+    shape = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+    pasted = json.dumps({"model_type": "gpt2"} | shape)
+    job = job_of_text(texts.find("model", texts.keep("model", pasted)), RecipeChanges(global_batch=8))
     assert (job.model.parameters, job.recipe.global_batch) == (124439808, 8)
     for odd in ("", "a\x1bb", "x" * 4_000_001):
         with pytest.raises(BadInput):
