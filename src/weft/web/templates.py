@@ -25,15 +25,9 @@ STATIC = {
     "icon.svg": "image/svg+xml",
 }
 """The files that pages use, and what they are."""
-PLACES = (
-    ("/plan", "Plan"),
-    ("/network", "Network"),
-    ("/schedule", "Schedule"),
-    ("/arrange", "Arrange"),
-    ("/studies", "Studies"),
-    ("/accuracy", "Accuracy"),
-)
-"""The pages of ``weft serve``, as its navigation lists them."""
+_NAMES = ("plan", "network", "schedule", "arrange", "studies", "accuracy")
+PLACES = tuple((f"/{name}", name.capitalize()) for name in _NAMES if (_HERE / "pages" / f"{name}.py").is_file())
+"""The pages of ``weft serve`` that there are, as its navigation lists them."""
 _SCRIPTS = ("table.js", "page.js")
 
 

@@ -1,17 +1,15 @@
-"""The first page: what there is to ask."""
+"""The first page leads to plans."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-
-from weft.web.showing import Shown, show
 
 
 async def home(request: Request) -> Response:
     """Where to begin."""
-    return await show(request, Shown(template="home.html"))
+    return RedirectResponse("/plan", 302)
 
 
 ROUTES = (Route("/", home),)
