@@ -17,6 +17,7 @@ with warnings.catch_warnings():
 import weft
 from weft.cluster.scaled import Scales, scaled
 from weft.errors import BadInput
+from weft.layout.text import format_layout
 from weft.web.app import application
 from weft.web.work import Limits, Pool
 
@@ -59,9 +60,11 @@ def test_layouts_are_those_of_the_verb(client):
 def test_a_layout_is_shown_and_compared(client):
     text = shown(client).text
     second = links(text, "#layout")[1]
+    best = weft.plan(*ASKED.values()).best
+    assert f"<code>--layout {format_layout(best.layout)}</code>" in text
     assert "layout=" in second
     assert "per iteration" in client.get(second).text
-    other = client.get(links(text, "#difference")[1]).text
+    other = client.get(links(text, "#difference")[0]).text
     assert "times as long" in other
     assert 'id="differences"' in other
 

@@ -134,6 +134,7 @@ def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
     layout = "" if chosen is None else format_layout(chosen.layout)
     table = ranking.ranking(
         plan,
+        layout,
         lambda text: _address(given, layout=text, against="") + "#layout",
         lambda text: _address(given, layout=layout, against=text) + "#difference",
     )
@@ -150,7 +151,7 @@ def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
         "tabs": [(name, _address(given, show=name)) for name in _SHOWS],
         "files": [(kind, _address(asked, f"/plan/plan.{kind}")) for kind in ("json", "csv")],
         "layout": "" if chosen is None else full_layout_words(chosen.layout),
-        "copy": layout,
+        "flag": f"--layout {layout}" if layout else "",
         "bars": () if chosen is None else ranking.bars(chosen),
         "difference": None if found.compared is None else ranking.differences(found.compared),
         "charts": [Picture(svg=svg, caption=caption) for svg, caption in found.charts],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from weft.estimation.contrast import WITHIN
 from weft.layout.text import format_layout
 from weft.report.tables import words
 from weft.report.tables.comparison import PART_LABELS, WORTH
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 Link = Callable[[str], str]
 
 
-def ranking(plan: Plan, link: Link, against: Link) -> Table:
-    """The layouts of a plan; ``link`` and ``against`` make the addresses of a layout and of a comparison with it."""
+def ranking(plan: Plan, shown: str, link: Link, against: Link) -> Table:
+    """The layouts of a plan, the one of text ``shown`` being looked at; ``link`` and ``against`` make the addresses of
+    a layout and of a comparison with it."""
     degrees = [(s, n) for s, n in words.DEGREES if any(getattr(one.layout, n) > 1 for one in plan.layouts)]
     columns = [
         Column(heading="#", meaning="rank; leads to the layout"),
@@ -35,7 +37,7 @@ def ranking(plan: Plan, link: Link, against: Link) -> Table:
     ]
     if plan.ties:
         columns.append(Column(heading="tie", meaning="layouts of one number cannot be told apart"))
-        columns.append(Column(heading="chance", meaning="to be at most 2% slower than the best"))
+        columns.append(Column(heading="chance", meaning=f"to take at most {WITHIN:.0%} longer than the best"))
     columns.append(Column(heading="compare", meaning="with the layout that is shown", number=False))
     rows = []
     for rank, one in enumerate(plan.layouts, 1):
@@ -55,7 +57,7 @@ def ranking(plan: Plan, link: Link, against: Link) -> Table:
             tie = plan.ties[rank - 1] if rank <= len(plan.ties) else None
             cells.append(Cell(text="-") if tie is None else Cell(text=str(tie.group), key=tie.group))
             cells.append(Cell(text="-") if tie is None else Cell(text=f"{tie.chance:.0%}", key=tie.chance))
-        cells.append(Cell(text=f"with {rank}", link=against(text)))
+        cells.append(Cell(text="shown") if text == shown else Cell(text=f"with {rank}", link=against(text)))
         rows.append(tuple(cells))
     return Table(name="layouts", caption="Layouts that fit", columns=tuple(columns), rows=tuple(rows))
 
