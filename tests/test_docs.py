@@ -45,7 +45,7 @@ from weft.solvers import compiling
 from weft.verbs.points import VERBS, cluster_axes, computation
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results"
 WIDTH = "110"
 BLOCK = re.compile(r"^```(console|python)([^\n]*)\n(.*?)^```\n(\n```text\n.*?^```\n)?", re.M | re.S)

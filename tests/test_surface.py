@@ -239,6 +239,7 @@ def test_command_surface():
                 *("--calibration", "--clip", "--cluster", "--compare", "--data", "--device", "--layout"),
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
+                *("--slow",),
                 *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
             ]
         ),

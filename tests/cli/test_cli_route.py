@@ -198,7 +198,7 @@ def test_forwarding_tables(weft: Run, here: Path) -> None:
     arguments = ("route", "export", "opensm", "--fabric", "net.txt", "--flows", "flows.csv")
     code, _, err = weft(*arguments, "-o", "out")
     assert code == 0, err
-    assert {"opensm.lfts", "path_bits.csv"} <= {path.name for path in Path("out").iterdir()}
+    assert {"opensm.conf", "opensm.lfts", "path_bits.csv"} <= {path.name for path in Path("out").iterdir()}
 
 
 # Watch and events -------------------------------------------------------------------------------

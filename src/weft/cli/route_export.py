@@ -145,7 +145,11 @@ def _opensm(found: RoutePlan, options: ExportOptions) -> dict[str, str]:
         )
     subnet = ibnetdiscover.read_subnet(read_text(path, where=path), where=path)
     tables = opensm.tables(subnet, found.fabric, found.traffic, found.routes)
-    files = {"opensm.lfts": opensm.write(tables), "path_bits.csv": opensm.path_bits(tables)}
+    files = {
+        "opensm.conf": opensm.configuration(tables),
+        "opensm.lfts": opensm.write(tables),
+        "path_bits.csv": opensm.path_bits(tables),
+    }
     return files | ({"guid2lid": opensm.guid2lid(tables)} if tables.reassigned else {})
 
 

@@ -82,6 +82,9 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
     tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
+    slow: tuple[str, ...] = option(
+        (), "CPU ranks that compute longer: rank=3:1.3, host=0:1.1 or random=0.02 (repeats).", metavar="WHO"
+    )
     compare: bool = option(False, "Print measured beside predicted communication and time.")
     dry_run: bool = option(False, "Trace one rank of each pipeline end, for any world; do not train.")
     cluster: str | Cluster | None = option(
@@ -321,11 +324,12 @@ def _request(
     if asked.calibration is not None and cluster is None:
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
     details, assumed = _details(model, job)
+    settings = replace(_settings(job, layout, asked, details), slow=_slow(asked, layout.world, device))
     return TrainingRequest(
         job=job,
         layout=layout,
         device=device,
-        settings=_settings(job, layout, asked, details),
+        settings=settings,
         cluster=cluster,
         described=described,
         planned_for=planned.name if planned else None,
@@ -343,6 +347,19 @@ def _request(
         compare=asked.compare,
         quiet=quiet,
     )
+
+
+def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:
+    """How many times longer each rank computes; nothing where all compute alike."""
+    if not asked.slow:
+        return ()
+    if device != "cpu":
+        remedy = "give --device cpu; weft simulate --slow predicts GPUs"
+        raise BadInput("ranks on GPUs cannot be slowed from their host", where="--slow", remedy=remedy)
+    from weft.runtime.run.ranks import local_ranks
+    from weft.simulation.iteration.stragglers import parse_slow
+
+    return tuple(parse_slow(asked.slow, world, local_ranks(world), seed=asked.seed).tolist())
 
 
 def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:

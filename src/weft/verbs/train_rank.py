@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import torch
 
 from weft.checkpoints import check_checkpoint, check_free, last_checkpoint, step_folder
@@ -365,8 +366,10 @@ def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
         return PredictedTime(seconds=found.iteration_s, exposed_s=None)
     from weft.simulation.step.clock import predict_on
 
-    options = _options(request)
-    step = predict_on(request.job, request.cluster, request.layout, request.calibration, options=options)
+    slow = np.array(request.settings.slow) if request.settings.slow else None
+    step = predict_on(
+        request.job, request.cluster, request.layout, request.calibration, options=_options(request), slow=slow
+    )
     return PredictedTime(seconds=step.seconds, exposed_s=step.exposed_s)
 
 

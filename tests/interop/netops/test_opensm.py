@@ -206,6 +206,9 @@ def test_every_flow_takes_its_way_and_every_lid_is_reached(case):
     assert tables.reassigned == (bases != [end.lid for end in subnet.ends])
     sizes = [2**end.lmc for end in tables.subnet.ends]
     assert all(lid % size == 0 and lid > 0 for lid, size in zip(bases, sizes, strict=True))
+    options = dict(line.split(" ") for line in opensm.configuration(tables).splitlines() if line[0] != "#")
+    assert int(options["lmc"]) == tables.lmc and options["routing_engine"] == "file"
+    assert ("honor_guid2lid_file" in options) == tables.reassigned
     assert opensm.write(tables) == opensm.write(opensm.tables(subnet, fabric, traffic, routes))
 
 

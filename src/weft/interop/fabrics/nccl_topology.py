@@ -2,8 +2,12 @@
 
 NVLinks join accelerators, or all of them through one switch that stands for the server's NVSwitches.  Every
 network interface is a node of role "nic" at the accelerator that is nearest over PCI (the one with the
-fewest, if several are).  Where some accelerator has no NVLink, the PCI tree joins them as well: nodes of
-roles "pci" and "cpu".  All links are of the scale-up tier: NCCL does not see the network between servers.
+fewest, if several are), as fast as the slowest link between the two.  PCI devices of the classes of
+accelerators and adapters count as such where the file names none, as in those that clouds ship for NCCL to
+complete: without NVLinks, and the adapter as fast as its PCI link.
+
+Where some accelerator has no NVLink, the PCI tree joins them as well: nodes of roles "pci" and "cpu".  All links are of the scale-up
+tier: NCCL does not see the network between servers.
 
 Bandwidths are those of NCCL (``src/graph/topo.h`` and ``topo.cc``): per NVLink by the accelerator's
 generation; PCI as three quarters of the lanes' rate (0.6 for the first two generations); a network
@@ -12,6 +16,7 @@ interface's ``speed`` in Mb/s.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -26,6 +31,8 @@ BETWEEN_CPUS_Bps = 16e9
 DEFAULT_NET_MBPS = 10_000.0
 MOST_LINKS_OF_ONE, MOST_PARTS = 1000, 1024
 _SWITCH = "nvswitch"
+_ACCELERATORS, _ADAPTERS = ("0x0302", "0x0300"), ("0x0207", "0x0200")
+"""PCI classes: 3D and VGA controllers; InfiniBand and Ethernet controllers."""
 _SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*GT/s")
 
 
@@ -59,7 +66,7 @@ def read(text: str, *, where: str = "NCCL topology", latency_s: float = 0.5e-6) 
     found = (len(server.accelerators), len(server.interfaces), len(server.cpus))
     if max(found) > MOST_PARTS:
         raise BadInput(f"has {max(found)} parts of a kind, more than a server", where=where)
-    server.accelerators.sort(key=lambda found: _whole(found[0], "dev", where))
+    server.accelerators.sort(key=lambda found: _number(found[0], where))
     nodes = [
         Node(name=f"gpu{i}", role=ACCELERATOR, domain=0, rail=i, place=f"line {gpu.line}")
         for i, (gpu, _, _) in enumerate(server.accelerators)
@@ -79,7 +86,7 @@ def read(text: str, *, where: str = "NCCL topology", latency_s: float = 0.5e-6) 
 
 
 def _walk(root: Element, where: str) -> _Server:
-    server = _Server()
+    server, leaves = _Server(), []
     pending: list[tuple[Element, tuple[str, ...]]] = [(child, ()) for child in reversed(root.children)]
     while pending:
         element, above = pending.pop()
@@ -95,6 +102,8 @@ def _walk(root: Element, where: str) -> _Server:
             if above:
                 server.uplinks[name] = (above[0], _pci_Bps(element), element.line)
             below = (name, *above)
+            if not element.children:
+                leaves.append((element, name, below))
         elif element.tag == "gpu":
             if any(child.tag == "xgmi" for child in element.children):
                 raise Unsupported("describes xgmi links (RCCL)", where=f"{where}: line {element.line}")
@@ -104,6 +113,11 @@ def _walk(root: Element, where: str) -> _Server:
             server.interfaces.append((element, above))
             continue
         pending += [(child, below) for child in reversed(element.children)]
+    classes = [(leaf, leaf[0].attributes.get("class", "")) for leaf in leaves]
+    server.accelerators = server.accelerators or [leaf for leaf, kind in classes if kind.startswith(_ACCELERATORS)]
+    server.interfaces = server.interfaces or [
+        (element, above) for (element, _, above), kind in classes if kind.startswith(_ADAPTERS)
+    ]
     return server
 
 
@@ -122,6 +136,11 @@ def _pci_Bps(element: Element) -> float:
     lanes = int(width) if width.isascii() and width.isdigit() and len(width) <= 3 else 0
     rate, lanes = rate or 8.0, lanes or 16
     return (0.6 if rate < 8 else 0.75) * rate * lanes / 8 * 1e9
+
+
+def _number(element: Element, where: str) -> int:
+    """The number of an accelerator; devices without one keep the order of the file, which the sort leaves."""
+    return 0 if element.tag == "pci" else _whole(element, "dev", where)
 
 
 def _whole(element: Element, name: str, where: str, default: int | None = None) -> int:
@@ -147,7 +166,7 @@ def _nvlinks(server: _Server, where: str, latency_s: float) -> list[Cable]:
                 raise BadInput(f"count is {count}", where=f"{where}: line {nvlink.line} (nvlink)")
             target = place_of.get(nvlink.attributes.get("target", "").strip().lower(), _SWITCH)
             if target == f"gpu{i}":
-                raise BadInput("leads to its own accelerator", where=f"{where}: line {nvlink.line} (nvlink)")
+                continue  # a virtual machine does not see where its NVLinks lead
             before = counts.get((f"gpu{i}", target), (0, 0.0, 0))[0]
             counts[f"gpu{i}", target] = (before + count, per_link, nvlink.line)
     links = []
@@ -196,9 +215,6 @@ def _nets(server: _Server, where: str, latency_s: float) -> tuple[list[Node], li
     nodes, links = [], []
     taken = [0] * len(server.accelerators)
     for number, (net, above) in enumerate(server.interfaces):
-        speed = finite(net.attributes.get("speed") or 0, "speed", f"{where}: line {net.line} (net)")
-        speed = speed if speed > 0 else DEFAULT_NET_MBPS
-        way = [server.uplinks[name][1] for name in above if name in server.uplinks]
         shared = [len(set(above) & set(gpu_above)) for _, _, gpu_above in server.accelerators]
         if not shared:
             continue
@@ -206,9 +222,26 @@ def _nets(server: _Server, where: str, latency_s: float) -> tuple[list[Node], li
         taken[best] += 1
         name = f"nic{number}"
         nodes.append(Node(name=name, role="nic", place=f"line {net.line}"))
-        rate = min([speed * 1e6 / 8, *way])
+        way = _between(server, above, server.accelerators[best][2])
+        rate = min(way, default=math.inf) if net.tag == "pci" else min([_speed(net, where), *way])
         links.append(_inside(f"gpu{best}", name, rate, latency_s, f"line {net.line} (net)"))
     return nodes, links
+
+
+def _speed(net: Element, where: str) -> float:
+    """Bytes/s of a network interface; NCCL's 10 Gb/s where the dump is silent."""
+    speed = finite(net.attributes.get("speed") or 0, "speed", f"{where}: line {net.line} (net)")
+    return (speed if speed > 0 else DEFAULT_NET_MBPS) * 1e6 / 8
+
+
+def _between(server: _Server, one: tuple[str, ...], other: tuple[str, ...]) -> list[float]:
+    """Bytes/s of the PCI links from two devices up to the first bridge or processor that both are below."""
+    return [
+        server.uplinks[name][1]
+        for way, rest in ((one, set(other)), (other, set(one)))
+        for name in way
+        if name not in rest and name in server.uplinks
+    ]
 
 
 def _inside(source: str, target: str, rate: float, latency_s: float, place: str) -> Cable:

@@ -34,7 +34,18 @@ from weft.interop.netops.subnet import (
 )
 from weft.routing.traffic import JobTraffic
 
-__all__ = ["FlowLid", "LidTables", "check", "guid2lid", "lint", "parse", "path_bits", "tables", "write"]
+__all__ = [
+    "FlowLid",
+    "LidTables",
+    "check",
+    "configuration",
+    "guid2lid",
+    "lint",
+    "parse",
+    "path_bits",
+    "tables",
+    "write",
+]
 
 _SEARCH_STEPS, _SEARCHED = 20_000, 64
 _TITLES = {SWITCH: "Switch", ROUTER: "Router"}
@@ -360,6 +371,28 @@ def guid2lid(tables: LidTables) -> str:
     """OpenSM's file of that name (in its cache directory): the LIDs of every port GUID."""
     ends = sorted(tables.subnet.ends, key=lambda end: end.guid)
     return "".join(f"0x{e.guid:016x} 0x{e.lid:04x} 0x{e.lid + 2**e.lmc - 1:04x}\n\n" for e in ends)
+
+
+def configuration(tables: LidTables) -> str:
+    """OpenSM's options for these tables, for ``opensm -F FILE`` (names as ``opensm -c`` of 3.3.23 writes them).
+
+    The LMC is among them: with another one OpenSM gives the ports other LIDs than the tables know.
+    """
+    lines = [
+        "# Options that the tables in opensm.lfts need; add them to the subnet manager's own.",
+        f"# On the command line: opensm -R file -U opensm.lfts -l {tables.lmc}",
+        "# A relative name counts from the folder in which opensm starts.",
+        "routing_engine file",
+        "lfts_file opensm.lfts",
+        f"lmc {tables.lmc}",
+        "reassign_lids FALSE",
+    ]
+    if tables.reassigned:
+        lines += [
+            "# LIDs are given anew: copy guid2lid to OpenSM's cache directory (OSM_CACHE_DIR) before it starts.",
+            "honor_guid2lid_file TRUE",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def path_bits(tables: LidTables) -> str:

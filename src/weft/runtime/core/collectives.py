@@ -14,6 +14,7 @@ from torch import Tensor
 from weft.layout.operations import CollectiveKind
 from weft.layout.step import Issue
 from weft.runtime.core.grid import Grid
+from weft.runtime.core.pace import Pace
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class Log:
 class Pending:
     """A collective under way; ``wait`` gives its result.  Its tensors are kept until then."""
 
-    __slots__ = ("_axes", "_inputs", "_log", "_result", "_work")
+    __slots__ = ("_axes", "_inputs", "_log", "_pace", "_result", "_work")
 
     def __init__(
         self,
@@ -48,8 +49,10 @@ class Pending:
         inputs: Tensor | None = None,
         axes: tuple[str, ...] = (),
         log: Log | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._result, self._work, self._inputs, self._axes, self._log = result, work, inputs, axes, log
+        self._pace = pace or Pace()
 
     @property
     def under_way(self) -> bool:
@@ -60,10 +63,12 @@ class Pending:
         """Wait until the result can be used."""
         if self._work is not None:
             work, self._work = self._work, None
+            self._pace.pay()
             if self._log is None:
                 work.wait()
             else:
                 _timed_wait(work, self._log, self._axes, self._result)
+            self._pace.resume()
             self._inputs = None
         return self._result
 
@@ -94,10 +99,10 @@ def _timed_wait(work: dist.Work, log: Log, axes: tuple[str, ...], result: Tensor
 
 
 class Collectives:
-    """The collectives of one grid."""
+    """The collectives of one grid, at the pace of its rank."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    def __init__(self, grid: Grid, pace: Pace | None = None) -> None:
+        self.grid, self.pace = grid, pace or Pace()
         self._log: Log | None = None
 
     @contextmanager
@@ -114,11 +119,13 @@ class Collectives:
         group = self.grid.group(*axes)
         if group is None:
             return Pending(values)
+        self.pace.pay()
         work = dist.all_reduce(values, op=op, group=group, async_op=True)
         return self._issued("all-reduce", axes, values, values, work, None)
 
     def all_reduce_ends(self, values: Tensor) -> Pending:
         """Sum over the first and the last pipeline stage, in place."""
+        self.pace.pay()
         work = dist.all_reduce(values, group=self.grid.ends, async_op=True)
         return self._issued("all-reduce", ("pipeline",), values, values, work, None)
 
@@ -129,6 +136,7 @@ class Collectives:
             return Pending(shard)
         shard = shard.detach().contiguous()
         whole = shard.new_empty((shard.shape[0] * self.grid.size(*axes), *shard.shape[1:]))
+        self.pace.pay()
         work = dist.all_gather_single(whole, shard, group=group, async_op=True)
         return self._issued("all-gather", axes, whole, whole, work, shard)
 
@@ -139,6 +147,7 @@ class Collectives:
             return Pending(values)
         values = values.contiguous()
         own = values.new_empty((values.shape[0] // self.grid.size(*axes), *values.shape[1:]))
+        self.pace.pay()
         work = dist.reduce_scatter_single(own, values, group=group, async_op=True)
         return self._issued("reduce-scatter", axes, values, own, work, values)
 
@@ -149,6 +158,7 @@ class Collectives:
             return Pending(values)
         values = values.contiguous()
         received = torch.empty_like(values)
+        self.pace.pay()
         work = dist.all_to_all_single(received, values, group=group, async_op=True)
         return self._issued("all-to-all", axes, values, received, work, values)
 
@@ -168,4 +178,4 @@ class Collectives:
         inputs: Tensor | None,
     ) -> Pending:
         self.note(kind, axes, full)
-        return Pending(result, work, inputs, self.grid.axes(*axes), self._log)
+        return Pending(result, work, inputs, self.grid.axes(*axes), self._log, self.pace)

@@ -8,6 +8,7 @@ from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.matmul import Matmul
 from weft.runtime.core.overlap import Overlap, Switches
+from weft.runtime.core.pace import Pace
 from weft.runtime.core.precision import Precision
 
 
@@ -23,12 +24,19 @@ class Machine:
 
     @classmethod
     def of(
-        cls, grid: Grid, *, precision: Precision | None = None, switches: Switches | None = None, tuned: bool = False
+        cls,
+        grid: Grid,
+        *,
+        precision: Precision | None = None,
+        switches: Switches | None = None,
+        tuned: bool = False,
+        slow: float = 1.0,
     ) -> Machine:
-        """The means of a grid's rank; overlaps are those of its layout unless given."""
+        """The means of a grid's rank; overlaps are those of its layout unless given.  ``slow``: how many times
+        longer it computes."""
         return cls(
             grid=grid,
-            collectives=Collectives(grid),
+            collectives=Collectives(grid, Pace(slow)),
             overlap=Overlap(switches or Switches.of(grid.layout)),
             matmul=Matmul(tuned=tuned),
             precision=precision or Precision(),

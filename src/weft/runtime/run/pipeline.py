@@ -140,7 +140,10 @@ class Passes:
         else:
             first = (inputs,) if self.stages[0].first else ()
             ends = {"target": targets} if self.has_head else {}
+            pace = self.machine.collectives.pace
+            pace.pay()
             self._schedule.step(*first, **ends, return_outputs=False)
+            pace.resume()  # between its passes a stage waits for its neighbours
         total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.machine.grid.device)
         for loss in self._losses:
             total += loss
@@ -160,6 +163,11 @@ class Passes:
         self._losses.append(loss.detach())
         return loss
 
+    def _stage_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The same, between the passes of a stage."""
+        with self.machine.collectives.pace.computing():
+            return self._loss(logits, targets)
+
     def _scheduled(self, micro_batch: int) -> Any:
         layout = self.machine.grid.layout
         count = layout.pipeline * layout.virtual_stages
@@ -169,9 +177,9 @@ class Passes:
             for i, stage in enumerate(self.stages)
         ]
         if layout.virtual_stages > 1:
-            return ScheduleInterleaved1F1B(stages, self.micro_batches, loss_fn=self._loss, scale_grads=False)
+            return ScheduleInterleaved1F1B(stages, self.micro_batches, loss_fn=self._stage_loss, scale_grads=False)
         kind = Schedule1F1B if self.micro_batches >= count else ScheduleGPipe
-        return kind(stages[0], self.micro_batches, loss_fn=self._loss, scale_grads=False)
+        return kind(stages[0], self.micro_batches, loss_fn=self._stage_loss, scale_grads=False)
 
 
 class _Between(nn.Module):
@@ -232,9 +240,17 @@ def _own_rows(machine: Machine, rows: Tensor) -> Tensor:
 
 
 class _CountedStage(PipelineStage):
-    """A stage that counts its sends."""
+    """A stage that counts its sends, and computes at the pace of its rank."""
 
     machine: Machine
+
+    def forward_one_chunk(self, *given: Any, **named: Any) -> Any:
+        with self.machine.collectives.pace.computing():
+            return super().forward_one_chunk(*given, **named)
+
+    def backward_one_chunk(self, *given: Any, **named: Any) -> Any:
+        with self.machine.collectives.pace.computing():
+            return super().backward_one_chunk(*given, **named)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._counted(super().get_fwd_send_ops(fwd_chunk_id))

@@ -36,7 +36,8 @@ from weft.runtime.run.pipeline import Passes, build_stages
 class RunSettings:
     """What a run needs beyond its job and layout.
 
-    ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products.
+    ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products; ``slow`` says how many
+    times longer each rank computes, none of them where it is empty.
     """
 
     seed: int = 0
@@ -45,6 +46,7 @@ class RunSettings:
     precision: Precision = field(default_factory=Precision)
     switches: Switches | None = None
     tuned: bool = False
+    slow: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,13 @@ class Session:
             vocabulary=job.model.vocab,
         )
         self.micro_batches = micro_batches_of(job, grid.layout)
-        self.machine = Machine.of(grid, precision=settings.precision, switches=settings.switches, tuned=settings.tuned)
+        self.machine = Machine.of(
+            grid,
+            precision=settings.precision,
+            switches=settings.switches,
+            tuned=settings.tuned,
+            slow=settings.slow[grid.rank] if settings.slow else 1.0,
+        )
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
         held = holdings(self.stages)
         initialize(held, job.model, settings.seed)
@@ -117,7 +125,8 @@ class Session:
         Raises:
             BadInput: before anything is updated: the loss or the norm of the gradients is not finite.
         """
-        start, number = perf_counter(), self.steps_done
+        start, number, pace = perf_counter(), self.steps_done, self.machine.collectives.pace
+        pace.resume()
         rows = [
             row
             for index in range(self.micro_batches)
@@ -129,6 +138,7 @@ class Session:
         if self._passes.has_head:
             self.machine.collectives.all_reduce(loss, "z", "data").wait()
         norm = float(self.optimizer.step(loss))
+        pace.pay()
         return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
 
     def save(self, folder: Path) -> None:

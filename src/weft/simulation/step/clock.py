@@ -2,7 +2,7 @@
 
 A rank is one stream of computation that issues collectives without waiting for them.  Each set of mesh axes
 has a link of its own that serves collectives in the order of their issue; all ranks do the same at the same
-time.
+time, unless some compute more slowly: then a collective begins when the last of its ranks has issued it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from weft.estimation.blocks import BlockRows
 from weft.estimation.iteration import Estimator
 from weft.estimation.pace import slowest_stage
 from weft.estimation.synchronisation import StepSynchronisation
+from weft.fabric.spec import Floats
 from weft.layout.mesh import spread
 from weft.layout.operations import CollectiveKind, Computation, Gemm
 from weft.layout.spec import Layout
@@ -38,7 +39,7 @@ CollectiveTime = Callable[[CollectiveKind, Axes, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """One step in seconds: ``compute_s``, ``other_s`` and the waiting of ``exposed_s`` add up to ``seconds``.
+    """A step of rank 0 in seconds: ``compute_s``, ``other_s`` and the waiting of ``exposed_s`` add up to ``seconds``.
 
     Attributes:
         exposed_s: waiting for the collectives of each set of axes.
@@ -63,6 +64,7 @@ def predict_step(
     collective_s: CollectiveTime,
     options: StepOptions | None = None,
     other_s: float = 0.0,
+    slow: Floats | None = None,
 ) -> StepTime:
     """One step of a layout, with its overlaps, in which only products compute.
 
@@ -71,6 +73,7 @@ def predict_step(
         collective_s: seconds of a collective that has its link to itself.
         options: how the runtime trains.
         other_s: seconds at the update.
+        slow: how many times longer each rank computes, shape (world,).
 
     Raises:
         Unsupported: pipeline stages, or what the runtime does not train.
@@ -83,7 +86,8 @@ def predict_step(
         return gemm_s(float(one.m[0]), float(one.n[0]), float(one.k[0]))
 
     program = step_program(job, layout, options)
-    return play(program, computation_s=computation_s, collective_s=collective_s, other_s=other_s)
+    ranks = None if slow is None else Ranks.of(layout, slow)
+    return play(program, computation_s=computation_s, collective_s=collective_s, other_s=other_s, ranks=ranks)
 
 
 def predict_on(
@@ -93,6 +97,7 @@ def predict_on(
     constants: Calibration | None = None,
     *,
     options: StepOptions | None = None,
+    slow: Floats | None = None,
 ) -> StepTime:
     """One step of a layout on a cluster, by the estimator's times of kernels, collectives, update and host.
 
@@ -101,6 +106,7 @@ def predict_on(
 
     Args:
         constants: calibration; the shipped one of the accelerator by default.
+        slow: how many times longer each rank computes, update and host included, shape (world,).
 
     Raises:
         Unsupported: pipeline stages, what the runtime does not train, or a precision that the accelerator
@@ -130,7 +136,33 @@ def predict_on(
     found = play(program, computation_s=computation_s, collective_s=collective_s, other_s=once)
     hidden = sum(found.busy_s.values()) - sum(found.exposed_s.values())
     slowed = fixed.overlap_cost * hidden
-    return replace(found, seconds=found.seconds + slowed, other_s=once + slowed)
+    if slow is None:
+        return replace(found, seconds=found.seconds + slowed, other_s=once + slowed)
+    ranks = Ranks.of(layout, slow)
+    return play(program, computation_s=computation_s, collective_s=collective_s, other_s=once + slowed, ranks=ranks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranks:
+    """The ranks of a mesh that do not all compute alike.
+
+    Attributes:
+        axes: of the mesh, outer to inner.
+        slow: how many times longer each rank computes, with a dimension for each axis.
+    """
+
+    axes: Axes
+    slow: Floats
+
+    @classmethod
+    def of(cls, layout: Layout, slow: Floats) -> Ranks:
+        """From factors in the order of the ranks."""
+        axes = tuple(reversed(layout.order))
+        return cls(axes, slow.reshape([getattr(layout, axis) for axis in axes]))
+
+
+ALIKE = Ranks((), np.ones(()))
+"""One rank that stands for all."""
 
 
 def play(
@@ -139,63 +171,85 @@ def play(
     computation_s: Callable[[Computation], float],
     collective_s: CollectiveTime,
     other_s: float = 0.0,
+    ranks: Ranks | None = None,
 ) -> StepTime:
-    """A program in time; ``other_s`` is spent at the update."""
-    player = _Player(computation_s, collective_s)
-    for one in program.instructions:
-        if isinstance(one, Compute):
-            player.compute(one.computation)
-        elif isinstance(one, Start):
-            player.start(one.issue)
-        elif isinstance(one, Wait):
-            player.wait(one.number)
-        else:
-            player.now += other_s
+    """A program in time; ``other_s`` is spent at the update.
+
+    With ``ranks`` it is the second of two steps: a slow rank is late at the end of the first.
+    """
+    player = _Player(ranks or ALIKE, computation_s, collective_s)
+    if ranks is not None:
+        player.step(program, other_s)
+    begin, compute_s, begun_s = player.now, player.compute_s, dict(player.exposed_s)
+    player.busy_s.clear()
+    player.step(program, other_s)
     return StepTime(
-        seconds=player.now,
-        compute_s=player.compute_s,
-        other_s=other_s,
-        exposed_s=player.exposed_s,
+        seconds=_first(player.now - begin),
+        compute_s=_first(player.compute_s - compute_s),
+        other_s=_first((ranks or ALIKE).slow) * other_s,
+        exposed_s={axes: _first(seconds - begun_s.get(axes, 0.0)) for axes, seconds in player.exposed_s.items()},
         busy_s=player.busy_s,
         collectives=Counter(program.issued),
     )
 
 
-class _Player:
-    """The clock of a rank and of its links."""
+def _first(values: Floats) -> float:
+    return float(values.flat[0])
 
-    def __init__(self, computation_s: Callable[[Computation], float], collective_s: CollectiveTime) -> None:
-        self.now = self.compute_s = 0.0
-        self.exposed_s: dict[Axes, float] = {}
+
+class _Player:
+    """The clocks of ranks and of their links: arrays with a dimension for each axis of the mesh."""
+
+    def __init__(
+        self, ranks: Ranks, computation_s: Callable[[Computation], float], collective_s: CollectiveTime
+    ) -> None:
+        self.ranks = ranks
+        self.now = self.compute_s = np.zeros(ranks.slow.shape)
+        self.exposed_s: dict[Axes, Floats] = {}
         self.busy_s: dict[Axes, float] = {}
         self._computation_s, self._collective_s = computation_s, collective_s
-        self._free: dict[Axes, float] = {}
-        self._under_way: list[tuple[Axes, float]] = []
-        self._computations: dict[int, float] = {}
+        self._free: dict[Axes, Floats] = {}
+        self._under_way: list[tuple[Axes, Floats]] = []
+        self._computations: dict[int, Floats] = {}
         self._collectives: dict[Issue, float] = {}
+
+    def step(self, program: Program, other_s: float) -> None:
+        """Play all instructions."""
+        self._under_way.clear()
+        for one in program.instructions:
+            if isinstance(one, Compute):
+                self.compute(one.computation)
+            elif isinstance(one, Start):
+                self.start(one.issue)
+            elif isinstance(one, Wait):
+                self.wait(one.number)
+            else:
+                self.now = self.now + other_s * self.ranks.slow
 
     def compute(self, computation: Computation) -> None:
         """A program repeats few computations, which are timed once each."""
         key = id(computation)
         if key not in self._computations:
-            self._computations[key] = self._computation_s(computation)
-        self.now += self._computations[key]
-        self.compute_s += self._computations[key]
+            self._computations[key] = self._computation_s(computation) * self.ranks.slow
+        self.now = self.now + self._computations[key]
+        self.compute_s = self.compute_s + self._computations[key]
 
     def start(self, issue: Issue) -> None:
-        """Queue a collective on its link."""
+        """Queue a collective on the link of each group: it begins when all have issued it and the link is free."""
         axes = issue.axes
         if issue not in self._collectives:
             self._collectives[issue] = self._collective_s(issue.kind, axes, issue.bytes)
         seconds = self._collectives[issue]
-        end = max(self.now, self._free.get(axes, 0.0)) + seconds
+        of_group = tuple(at for at, axis in enumerate(self.ranks.axes) if axis in axes)
+        ready = np.maximum(self.now, self._free.get(axes, 0.0))
+        end = np.broadcast_to(ready.max(axis=of_group, keepdims=True) + seconds, ready.shape)
         self._free[axes] = end
         self._under_way.append((axes, end))
         self.busy_s[axes] = self.busy_s.get(axes, 0.0) + seconds
-        self.exposed_s.setdefault(axes, 0.0)
+        self.exposed_s.setdefault(axes, np.zeros(self.ranks.slow.shape))
 
     def wait(self, number: int) -> None:
         """Until a collective has ended."""
         axes, end = self._under_way[number]
-        self.exposed_s[axes] += max(end - self.now, 0.0)
-        self.now = max(self.now, end)
+        self.exposed_s[axes] = self.exposed_s[axes] + np.maximum(end - self.now, 0.0)
+        self.now = np.maximum(self.now, end)
