@@ -1,8 +1,8 @@
 """What all charts share: theme, colours, labels that stay apart, and the files they are saved as.
 
 A chart is one Altair specification; SVG, PNG, PDF and interactive HTML are made from it, with the same bytes each
-time but for PDF, in which vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of text, lines and background follow the
-light or dark scheme of the viewer.
+time but for PDF, in which vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of
+text, lines and background follow the light or dark scheme of the viewer.
 """
 
 from __future__ import annotations
