@@ -38,6 +38,7 @@ LAYERS = {
     "validation": 5,
     "report": 5.5,
     "verbs": 6,
+    "web": 6,
     "cli": 7,
     "interop": 4.5,
 }

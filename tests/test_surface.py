@@ -253,6 +253,7 @@ def test_command_surface():
             [*("--by", "--calibration", "--family", "--format", "--output", "--plot", "--regret", "-o", "runs")]
         ),
         "calibrate": ["--errors", "--output", "--start", "--trace", "-o", "runs"],
+        "serve": ["--open", "--port", "--state"],
         "models": ["word"],
         "clusters": [],
         "stacks": [],

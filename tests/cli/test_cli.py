@@ -125,7 +125,7 @@ BAD = {
     "margin": (("plan", "gpt2", "h100-8", "--memory-margin", "nan"), "margin"),
     "tokens": (("plan", "gpt2", "h100-8", "--tokens", "many"), "quantity"),
     "mtbf alone": (("plan", "gpt2", "h100-8", "--mtbf", "5y"), "--tokens"),
-    "chart": (("plan", "gpt2", "h100-8", "--chart", "x.gif"), ".svg, .png or .html"),
+    "chart": (("plan", "gpt2", "h100-8", "--chart", "x.gif"), ".svg, .png, .pdf or .html"),
     "chart folder": (("plan", "gpt2", "h100-8", "--chart", "/no/such/folder/x.svg"), "folder"),
     "output folder": (("plan", "gpt2", "h100-8", "-o", "/no/such/folder/x.txt"), "cannot be written"),
     "no layout": (("estimate", "gpt2", "h100-8"), "exactly one"),

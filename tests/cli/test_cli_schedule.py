@@ -400,7 +400,7 @@ BAD = {
         ("schedule", "all-reduce", "1GiB", "--cluster", "h100-16384", "--export", "msccl"),
         "fewer chunks",
     ),
-    "chart": ((*SMALL, "--chart", "x.gif"), ".svg, .png or .html"),
+    "chart": ((*SMALL, "--chart", "x.gif"), ".svg, .png, .pdf or .html"),
     "chart folder": ((*SMALL, "--chart", "/no/such/folder/x.svg"), "folder"),
     "output folder": ((*SMALL, "-o", "/no/such/folder/x.txt"), "cannot be written"),
     "unknown workload": (("schedule", "--workload", "gnmd", *DIMS), "did you mean gnmt"),

@@ -142,7 +142,7 @@ def test_plot_without_the_extra(weft, runs: str, monkeypatch: pytest.MonkeyPatch
 
 def test_refusals(weft, runs: str, tmp_path: Path) -> None:
     for arguments, message in (
-        ((runs, "--plot", "runs.pdf"), "does not end in .svg, .png or .html"),
+        ((runs, "--plot", "runs.gif"), "does not end in .svg, .png, .pdf or .html"),
         ((runs, "--plot", str(tmp_path / "no" / "a.svg")), "folder does not exist"),
         ((runs, "-o", str(tmp_path / "no" / "a")), "folder does not exist"),
         ((str(tmp_path / "absent.csv"),), "no such file"),

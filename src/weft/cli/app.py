@@ -30,6 +30,7 @@ VERBS = {
     "bench-comm": "Measure collectives per mesh axis, matrix products and memory of this machine.",
     "validate": "Predicted against measured iteration time, run by run and by family.",
     "calibrate": "Fit the constants of accelerators and training software to the measured runs of RUNS.csv.",
+    "serve": "Plan, compare and explore on pages in your browser.",
     "models": "List the models of the catalogue (those whose name holds WORD).",
     "clusters": "List the accelerators and the patterns of cluster names.",
     "stacks": "List the training software whose constants are known, for --stack.",
@@ -81,6 +82,7 @@ def cli() -> None:
     weft bench-comm --ranks 2                this machine, measured for plans
     weft validate --regret                   predictions against published, measured runs, or yours
     weft calibrate runs.csv                  constants from measured runs
+    weft serve --open                        all of it on pages in your browser
     weft models, weft clusters, weft stacks  what is known by name
 
     Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible, 130 interrupted.

@@ -20,7 +20,9 @@ class ArrangeOutput(Output):
     """What is made of an arrangement."""
 
     output: str | None = option(None, "Also write the arrangement (JSON).", "-o", "--output", metavar="FILE")
-    chart: str | None = option(None, "Also draw seats, link loads and a timeline (.svg, .png, .html).", metavar="FILE")
+    chart: str | None = option(
+        None, "Also draw seats, link loads and a timeline (.svg, .png, .pdf, .html).", metavar="FILE"
+    )
     draw: str = option("all", "What --chart draws.", choices=("all", "seats", "loads", "timeline"))
 
 

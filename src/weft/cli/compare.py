@@ -18,7 +18,7 @@ from weft.verbs.options import option
 class CompareOutput(RowsOutput):
     """What is made of a comparison."""
 
-    chart: str | None = option(None, "Also draw what makes the difference (.svg, .png, .html).", metavar="FILE")
+    chart: str | None = option(None, "Also draw what makes the difference (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
 @click.command()

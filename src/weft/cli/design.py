@@ -19,7 +19,7 @@ from weft.verbs.options import option
 class DesignOutput(Output):
     """What is made of a study."""
 
-    chart: str | None = option(None, "Also draw cost against time (.svg, .png, .html).", metavar="FILE")
+    chart: str | None = option(None, "Also draw cost against time (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
 @click.command()

@@ -18,7 +18,7 @@ from weft.verbs.options import option
 class GoodputOutput(RowsOutput):
     """What is made of a run under failures."""
 
-    chart: str | None = option(None, "Also draw what each class costs (.svg, .png, .html).", metavar="FILE")
+    chart: str | None = option(None, "Also draw what each class costs (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
 @click.command()

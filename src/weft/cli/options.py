@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from weft.report.pictures.charts import Chart
 
-CHARTS = (".svg", ".png", ".html")
+CHARTS = (".svg", ".png", ".pdf", ".html")
 
 
 def console(*, error: bool = False) -> Console:

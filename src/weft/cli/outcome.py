@@ -46,7 +46,7 @@ class RowsOutput(FileOutput):
 class LayoutOutput(RowsOutput):
     """How and where layouts go, and what is made of them."""
 
-    chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .html).", metavar="FILE")
+    chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")
     launch: str | None = option(None, "Also print launch arguments of the best for a tool.", choices=TOOLS)
 
 

@@ -47,7 +47,7 @@ class EvaluateOutput(RowsOutput):
     """What is shown of a comparison."""
 
     timings: bool = option(False, "Also how long the controller took to decide.")
-    chart: str | None = option(None, "Also draw times over failed spines (.svg, .png, .html).", metavar="FILE")
+    chart: str | None = option(None, "Also draw times over failed spines (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
 @click.command()

@@ -29,7 +29,9 @@ class ScheduleOutput(Output):
 
     export: str | None = option(None, "Print in a format instead (chakra: -o FOLDER).", choices=FORMATS)
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
-    chart: str | None = option(None, "Also draw how busy the dimensions are (.svg, .png, .html).", metavar="FILE")
+    chart: str | None = option(
+        None, "Also draw how busy the dimensions are (.svg, .png, .pdf, .html).", metavar="FILE"
+    )
 
 
 @click.command()

@@ -28,7 +28,7 @@ TABLES = (".csv", ".parquet")
 class ChartOptions(Options):
     """Which columns are drawn."""
 
-    chart: str | None = option(None, "Draw two columns (.svg, .png, .html).", metavar="FILE")
+    chart: str | None = option(None, "Draw two columns (.svg, .png, .pdf, .html).", metavar="FILE")
     x: str | None = option(None, "Column of --chart from left to right.", metavar="COLUMN")
     y: str | None = option(None, "Column of --chart from below.", metavar="COLUMN")
     colour: str | None = option(None, "Column that colours tell apart.", metavar="COLUMN")

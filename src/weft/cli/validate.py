@@ -21,7 +21,9 @@ class ValidateOutput(RowsOutput):
 
     by: str = option("family", "Errors by family, or by what may be behind them.", choices=("family", "cause"))
     regret: bool = option(False, "Also show what the choice among measured layouts of one job costs.")
-    plot: str | None = option(None, "Also draw predicted over measured times (.svg, .png, .html).", metavar="FILE")
+    plot: str | None = option(
+        None, "Also draw predicted over measured times (.svg, .png, .pdf, .html).", metavar="FILE"
+    )
 
 
 @click.command()

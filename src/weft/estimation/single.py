@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from weft.cluster.calibration import Calibration
-from weft.cluster.spec import Cluster, Tier
+from weft.cluster.scaled import Scales, scaled
+from weft.cluster.spec import Cluster
 from weft.estimation.iteration import Estimator
 from weft.estimation.offload import pinned_capacity
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
@@ -91,34 +92,18 @@ def sensitivities(
 
 
 def _variants(cluster: Cluster, constants: Calibration | None) -> Sequence[tuple[str, Cluster, Calibration | None]]:
-    chip, first, outer = cluster.accelerator, cluster.tiers[0], cluster.tiers[1:]
-    faster_math = replace(
-        chip,
-        fp32_flops=2 * chip.fp32_flops,
-        fp16_flops=2 * chip.fp16_flops,
-        bf16_flops=2 * chip.bf16_flops,
-        fp8_flops=2 * chip.fp8_flops,
-        fp4_flops=2 * chip.fp4_flops,
-        int8_flops=2 * chip.int8_flops,
-    )
-    faster_memory = replace(chip, memory_Bps=2 * chip.memory_Bps)
+    first, outer = cluster.tiers[0], cluster.tiers[1:]
     variants = [
-        ("matrix peak x2", replace(cluster, accelerator=faster_math), constants),
-        ("HBM bandwidth x2", replace(cluster, accelerator=faster_memory), constants),
-        (f"{first.name} bandwidth x2", replace(cluster, tiers=(_faster(first), *outer)), constants),
+        ("matrix peak x2", scaled(cluster, Scales(peak=2)), constants),
+        ("HBM bandwidth x2", scaled(cluster, Scales(hbm=2)), constants),
+        (f"{first.name} bandwidth x2", scaled(cluster, Scales(scale_up=2)), constants),
     ]
     if outer:
-        faster = tuple(_faster(tier) for tier in outer)
-        variants.append(("NIC bandwidth x2", replace(cluster, tiers=(first, *faster)), constants))
+        variants.append(("NIC bandwidth x2", scaled(cluster, Scales(nic=2)), constants))
         if (wider := _wider_domain(cluster)) is not None:
             variants.append((f"{first.name} domain x2", wider, constants))
-    slower = tuple(replace(tier, latency_s=2 * tier.latency_s) for tier in cluster.tiers)
-    variants.append(("network latency x2", replace(cluster, tiers=slower), constants))
+    variants.append(("network latency x2", scaled(cluster, Scales(latency=2)), constants))
     return variants
-
-
-def _faster(tier: Tier) -> Tier:
-    return replace(tier, bandwidth_Bps=2 * tier.bandwidth_Bps)
 
 
 def _wider_domain(cluster: Cluster) -> Cluster | None:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
 from weft.files import read_text
 from weft.model import catalogue
@@ -57,9 +58,41 @@ def resolve_job(source: str, changes: RecipeChanges | None = None, *, stand_in: 
         Unsupported: a model that Weft does not cover.
     """
     entry, origin, notes = _entry(source, stand_in)
-    job = complete_job(entry.model, entry.recipe, changes or RecipeChanges(), origin=origin)
     if stand_in and not any(note.startswith("dense equivalent") for note in notes):
         notes = (*notes, "dense equivalent: nothing to replace, Weft models all of it")
+    return _job_of_entry(entry, changes or RecipeChanges(), origin, notes)
+
+
+def named_job(name: str, changes: RecipeChanges | None = None) -> Job:
+    """The job of a catalogue name; no file is looked at.
+
+    Raises:
+        BadInput: a recipe value out of range.
+        UnknownName: no such catalogue entry.
+    """
+    entry, origin, notes = _known(name)
+    return _job_of_entry(entry, changes or RecipeChanges(), origin, notes)
+
+
+def config_job(text: str, changes: RecipeChanges | None = None, *, where: str) -> Job:
+    """The job of the text of a Hugging Face ``config.json``; ``where`` names it in messages.
+
+    Raises:
+        BadInput: malformed text, or a value out of range.
+        Unsupported: a model that Weft does not cover.
+    """
+    from weft.model.huggingface import read_config_noted
+
+    data = parse_json(text, where, remedy="give a Hugging Face config.json")
+    if not isinstance(data, dict):
+        raise BadInput(f"holds a {type(data).__name__}, not an object", where=where)
+    read = read_config_noted(data, where=where)
+    entry = Entry(model=read.model, recipe=None, source=where)
+    return _job_of_entry(entry, changes or RecipeChanges(), read.model.name, read.notes)
+
+
+def _job_of_entry(entry: Entry, changes: RecipeChanges, origin: str, notes: tuple[str, ...]) -> Job:
+    job = complete_job(entry.model, entry.recipe, changes, origin=origin)
     return replace(job, defaults=(*notes, *job.defaults), stack=entry.stack, space=entry.space)
 
 
@@ -139,6 +172,11 @@ def _entry(source: str, stand_in: bool) -> tuple[Entry, str, tuple[str, ...]]:
         raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
     if source.startswith((".", "/", "~")):
         raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
-    entry = catalogue.load(source)
+    return _known(source)
+
+
+def _known(name: str) -> tuple[Entry, str, tuple[str, ...]]:
+    """What the catalogue says of a model."""
+    entry = catalogue.load(name)
     origin = entry.model.name if entry.recipe is None else f"recipe of {entry.model.name}: {entry.source}"
     return entry, origin, ()

@@ -53,7 +53,7 @@ def runner(workers: str | int | None) -> Runner:
         BadInput: no such runner, or Ray cannot be reached.
         MissingExtra: Ray is not installed.
     """
-    text = str(_cores() if workers is None else workers)
+    text = str(cores() if workers is None else workers)
     if text == "ray" or text.startswith("ray://"):
         return RayRunner("auto" if text == "ray" else text)
     if not text.isdecimal() or not 1 <= int(text[:9]) <= 1024:
@@ -62,7 +62,7 @@ def runner(workers: str | int | None) -> Runner:
     return Here() if int(text) == 1 else Processes(int(text))
 
 
-def _cores() -> int:
+def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -99,13 +99,13 @@ class Processes(Runner):
     def _begin(self) -> None:
         alive, self._alive = self._context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
-            self.workers, mp_context=self._context, initializer=_end_with_parent, initargs=(alive,)
+            self.workers, mp_context=self._context, initializer=end_with_parent, initargs=(alive,)
         )
         self._running: dict[Future[Answer], int] = {}
 
     def submit(self, number: int, task: Task) -> None:
         try:
-            with _without_main():
+            with without_main():
                 future = self._pool.submit(answer, task)
         except (BrokenProcessPool, OSError, EOFError):  # a worker died, or what starts workers
             future = Future()
@@ -133,7 +133,7 @@ class Processes(Runner):
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Start workers without running the script of this process anew in each: they need nothing of it."""
     main = sys.modules["__main__"]
     known: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
@@ -145,7 +145,7 @@ def _without_main() -> Iterator[None]:
         vars(main).update(known)
 
 
-def _end_with_parent(alive: connection.Connection) -> None:
+def end_with_parent(alive: connection.Connection) -> None:
     """Let this worker end when the process that gives it work closes its end or is gone, whatever ended that."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

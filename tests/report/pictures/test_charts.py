@@ -19,7 +19,7 @@ from weft.fabric.cost import preset
 from weft.model import Job, Recipe
 from weft.model import catalogue as models
 from weft.report.pictures import comparison
-from weft.report.pictures.charts import INK, data, finished, free_labels, ink_on, rendered
+from weft.report.pictures.charts import INK, PAPER, data, embedded, finished, free_labels, ink_on, rendered, scheme_css
 from weft.report.pictures.designs import design_chart
 from weft.report.pictures.layouts import TIME_COLOURS, breakdown_chart, pareto_chart
 from weft.report.tables.words import TIME_LABELS
@@ -122,6 +122,13 @@ def test_forms_are_the_same_bytes_each_time(small_plan, suffix, begin):
 
 
 @pytest.mark.slow
+def test_papers_have_charts_too(small_plan):
+    paper = rendered(breakdown_chart(small_plan, top=2), ".pdf")
+    assert paper.startswith(b"%PDF-1.")
+    assert len(paper) > 10_000
+
+
+@pytest.mark.slow
 def test_names_are_inert(small_plan):
     name = "</script><script>alert(1)</script>&\x1b"
     model = replace(small_plan.job.model, name=name)
@@ -148,8 +155,37 @@ def test_a_page_needs_no_other_file(small_plan):
 def test_pictures_follow_the_scheme_of_the_viewer(small_plan):
     for suffix in (".svg", ".html"):
         text = rendered(pareto_chart(small_plan), suffix).decode()
-        assert f'@media (prefers-color-scheme:dark){{svg [fill="{INK}"]{{fill:' in text
+        assert scheme_css() in text
+        assert f'svg [fill="{INK}"]{{fill:' in scheme_css()
         assert INK in text
+
+
+def clipped(title):
+    """A chart whose drawing has identifiers: marks clipped at the frame."""
+    import altair
+
+    base = altair.Chart(data([{"x": 1, "y": 2, "words": f"<b>{title}</b>"}]))
+    marks = base.mark_circle(clip=True).encode(x="x:Q", y="y:Q", tooltip=[altair.Tooltip("words:N", title="said")])
+    return finished(altair.layer(marks), title, "a subtitle")
+
+
+def test_pages_hold_charts_without_style_or_script():
+    first, second = (embedded(clipped(title)) for title in ("one", "two & <script>"))
+    assert first == embedded(clipped("one"))
+    held = [set(re.findall(r' id="([^"]+)"', text)) for text in (first, second)]
+    assert all(held)
+    assert not held[0] & held[1]
+    for text, names in zip((first, second), held, strict=True):
+        root = ElementTree.fromstring(text)
+        assert set(re.findall(r"url\(#([^)]+)\)", text)) <= names
+        assert not [one for one in root.iter() if one.tag in (f"{NAMESPACE}style", f"{NAMESPACE}script")]
+        assert "style=" not in text
+        assert PAPER not in text
+        assert root.get("role") == "img"
+        assert not [one for one in root.iter() if one is not root and (one.get("role") or one.get("aria-label"))]
+    root = ElementTree.fromstring(second)
+    assert root.get("aria-label") == "two & <script>. a subtitle"
+    assert [one.text for one in root.iter(f"{NAMESPACE}title")] == ["said: <b>two & <script></b>"]
 
 
 def luminance(colour):

@@ -1,14 +1,16 @@
 """What all charts share: theme, colours, labels that stay apart, and the files they are saved as.
 
-A chart is one Altair specification; SVG, PNG and interactive HTML are made from it, with the same bytes each time
-(vl-convert's PDF differs from run to run).  In SVG and HTML the colours of text, lines and background follow the
-light or dark scheme of the viewer.
+A chart is one Altair specification; SVG, PNG, PDF and interactive HTML are made from it, with the same bytes each
+time but for PDF, in which vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of
+text, lines and background follow the light or dark scheme of the viewer.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from html import escape
 from typing import Any, TypeAlias
 
@@ -30,6 +32,10 @@ COLOURS = (
 )
 """Okabe and Ito's colours, then P. Tol's: colour-blind readers tell neighbours apart, on light and dark."""
 _FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
+_VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+_HINT = re.compile(r'<path([^>]*) aria-label="([^"]*)"([^>]*?)/>')
+_NAME = re.compile(r'( id="|url\(#)([\w-]+)')
+_ACCESS = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')
 _CHARACTER = 6.2
 """Width of a character of a point's label in pixels, on the safe side."""
 
@@ -38,26 +44,75 @@ def rendered(chart: Chart, suffix: str) -> bytes:
     """The file of a chart.
 
     Args:
-        suffix: .svg, .png or .html, in either case.
+        suffix: .svg, .png, .pdf or .html, in either case.
     """
     spec = chart.to_dict()
-    version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     if suffix.lower() == ".svg":
-        drawn = str(vl_convert.vegalite_to_svg(spec, vl_version=version))
+        drawn = _named(str(vl_convert.vegalite_to_svg(spec, vl_version=_VERSION)), "part-")
         return drawn.replace(">", f">{_scheme()}", 1).encode()
     if suffix.lower() == ".png":
-        return bytes(vl_convert.vegalite_to_png(spec, vl_version=version, scale=2))
-    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version))
+        return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VERSION, scale=2))
+    if suffix.lower() == ".pdf":
+        return bytes(vl_convert.vegalite_to_pdf(spec, vl_version=_VERSION))
+    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", _VERSION))
     return _page(spec, script).encode()
 
 
-def _scheme() -> str:
-    """Style that exchanges the colours of ``_DARK`` where the viewer prefers a dark scheme."""
+def embedded(chart: Chart) -> str:
+    """A chart as an SVG element for a page: no style, no script, no background, texts at the marks on hovering.
+
+    The page's style sheet holds ``scheme_css``.  Identifiers follow from what is drawn, so that several charts
+    share a page; the title of the chart is its label for screen readers.
+    """
+    spec = chart.to_dict() | {"background": None}
+    title = spec["title"]
+    _tell(spec)
+    drawn = str(vl_convert.vegalite_to_svg(spec, vl_version=_VERSION))
+    drawn = _named(_ACCESS.sub("", _HINT.sub(_with_title, drawn)), "")
+    drawn = _named(drawn, f"chart-{sha256(drawn.encode()).hexdigest()[:10]}-")
+    words = escape(". ".join(filter(None, (title["text"], title["subtitle"]))))
+    return drawn.replace('class="marks"', f'class="weft-chart" role="img" aria-label="{words}"', 1)
+
+
+def _named(drawn: str, prefix: str) -> str:
+    """A drawing with its parts' identifiers numbered anew: vl-convert counts them on from drawing to drawing."""
+    numbers: dict[str, int] = {}
+    return _NAME.sub(lambda one: f"{one[1]}{prefix}{numbers.setdefault(one[2], len(numbers))}", drawn)
+
+
+def _tell(spec: Any) -> None:
+    """Have the marks of a specification carry their tooltips as descriptions, and the others none."""
+    if isinstance(spec, list):
+        for one in spec:
+            _tell(one)
+    elif isinstance(spec, dict):
+        if "mark" in spec:
+            shown = spec.get("encoding", {}).get("tooltip", ())
+            parts = [f"{json.dumps(one.get('title', one['field']) + ': ')}+datum[{one['field']!r}]" for one in shown]
+            told = {"expr": '+"\\n"+'.join(parts)} if parts else " "
+            spec.setdefault("encoding", {})["description"] = {"value": told}
+        for key in ("layer", "hconcat", "vconcat", "concat", "spec"):
+            _tell(spec.get(key))
+
+
+def _with_title(found: re.Match[str]) -> str:
+    """A mark with its description as a title, which browsers show on hovering."""
+    head, words, tail = found.groups()
+    return f"<path{head}{tail}><title>{words}</title></path>" if words.strip() else f"<path{head}{tail}/>"
+
+
+def scheme_css() -> str:
+    """Rules of a style sheet that exchange a chart's light colours where the viewer prefers a dark scheme."""
     rules = "".join(
         f'svg [{part}="{light}"]{{{part}:{dark}}}' for light, dark in _DARK.items() for part in ("fill", "stroke")
     )
-    paper = f"svg{{background:{_DARK[PAPER]}!important}}"
-    return f"<style>@media (prefers-color-scheme:dark){{{rules}{paper}}}</style>"
+    return f"@media screen and (prefers-color-scheme:dark){{{rules}}}"
+
+
+def _scheme() -> str:
+    """Style of a chart alone, with its background."""
+    paper = f"@media screen and (prefers-color-scheme:dark){{svg{{background:{_DARK[PAPER]}!important}}}}"
+    return f"<style>{scheme_css()}{paper}</style>"
 
 
 def _page(spec: dict[str, Any], script: str) -> str:

@@ -69,11 +69,11 @@ def print_ranking(estimates: Sequence[Estimate], console: Console, ties: Sequenc
 
     Degrees that are 1 in all layouts are left out; what all layouts share otherwise stands below.
     """
-    settings = _settings(estimates)
-    shared = [column for column in settings if len(estimates) > 1 and len(set(column.cells)) == 1]
-    varying = [column for column in settings if column not in shared]
+    switches = settings(estimates)
+    shared = [column for column in switches if len(estimates) > 1 and len(set(column.cells)) == 1]
+    varying = [column for column in switches if column not in shared]
     chances = [Column(heading="chance", cells=[f"{tie.chance:.0%}" for tie in ties], drop=0)] if ties else []
-    print_grid(console, [*_degrees(estimates), *varying, *_results(estimates, chances)])
+    print_grid(console, [*degrees(estimates), *varying, *results(estimates, chances)])
     if shared:
         facts = ", ".join(f"{column.heading} {column.cells[0]}" for column in shared)
         paragraph(console, f"In all of them: {facts}.", indent=2)
@@ -82,7 +82,8 @@ def print_ranking(estimates: Sequence[Estimate], console: Console, ties: Sequenc
     paragraph(console, words.legend(used) + chance, indent=2, style="dim")
 
 
-def _degrees(estimates: Sequence[Estimate]) -> list[Column]:
+def degrees(estimates: Sequence[Estimate]) -> list[Column]:
+    """Rank and degrees of layouts, without the degrees that are 1 in all of them."""
     ranks = Column(heading="#", cells=[str(rank) for rank in range(1, len(estimates) + 1)])
     degrees = [
         Column(heading=short, cells=[str(_degree(one, name)) for one in estimates]) for short, name in words.DEGREES
@@ -90,7 +91,8 @@ def _degrees(estimates: Sequence[Estimate]) -> list[Column]:
     return [ranks, *(column for column in degrees if set(column.cells) != {"1"})]
 
 
-def _settings(estimates: Sequence[Estimate]) -> list[Column]:
+def settings(estimates: Sequence[Estimate]) -> list[Column]:
+    """What layouts are beside their degrees."""
     layouts = [one.layout for one in estimates]
     return [
         Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
@@ -101,7 +103,8 @@ def _settings(estimates: Sequence[Estimate]) -> list[Column]:
     ]
 
 
-def _results(estimates: Sequence[Estimate], chances: Sequence[Column]) -> list[Column]:
+def results(estimates: Sequence[Estimate], chances: Sequence[Column] = ()) -> list[Column]:
+    """What layouts come to; ``chances`` stand beside the time."""
     return [
         Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
         *chances,

@@ -1,0 +1,1 @@
+"""Pages: results as HTML, frozen into a file (``weft report``) or served (``weft serve``)."""

@@ -1,0 +1,127 @@
+"""The application: the pages, the files they use, the progress of work, and errors as pages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from weft.errors import WeftError
+from weft.web import pages
+from weft.web.guard import Guard, Refused
+from weft.web.templates import STATIC, render, static
+from weft.web.texts import Texts
+from weft.web.work import Pool, Ticket
+
+_PROGRESS_S = 0.2
+_DAY = "max-age=86400"
+
+
+def application(pool: Pool, state: Path, hosts: Iterable[str]) -> Starlette:
+    """The application.
+
+    Args:
+        pool: where work is done; it ends with the application.
+        state: folder of what is kept: pasted texts and studies.
+        hosts: names of this server, as 127.0.0.1:8787.
+    """
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(pool.close)
+
+    app = Starlette(
+        routes=[*_ROUTES, *_page_routes()],
+        middleware=[Middleware(Guard, hosts=hosts, page=_refusal)],
+        exception_handlers={HTTPException: _http_error, WeftError: _weft_error, Exception: _bug},
+        lifespan=life,
+    )
+    app.state.pool, app.state.texts, app.state.folder = pool, Texts(state / "texts"), state
+    return app
+
+
+def _page_routes() -> list[Route]:
+    """The routes of every module of ``weft.web.pages``."""
+    names = sorted(one.name for one in iter_modules(pages.__path__))
+    return [route for name in names for route in import_module(f"{pages.__name__}.{name}").ROUTES]
+
+
+def _error_page(title: str, text: str) -> str:
+    return render("error.html", heading=title, text=text)
+
+
+def _refusal(refused: Refused) -> tuple[int, bytes]:
+    return refused.status, _error_page(refused.title, refused.text).encode()
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 404:
+        return HTMLResponse(_error_page("No such page", "There is nothing at this address."), 404)
+    text = "The address does not take such a request." if status == 405 else "The request cannot be answered."
+    return HTMLResponse(_error_page("Not answered", text), status)
+
+
+async def _weft_error(request: Request, error: Exception) -> Response:
+    return HTMLResponse(_error_page("That cannot be used", str(error)), 400)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    """The page of a fault; its trace is on the terminal alone."""
+    text = "The terminal of weft serve has its trace. Please report it."
+    return HTMLResponse(_error_page("A fault in Weft", text), 500)
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in STATIC:
+        raise HTTPException(404)
+    return Response(static(name), headers={"Content-Type": STATIC[name], "Cache-Control": _DAY})
+
+
+async def _events(request: Request) -> Response:
+    """The progress of a ticket, as server-sent events; the last one is named ``end``."""
+    return StreamingResponse(_told(request, _ticket(request)), media_type="text/event-stream")
+
+
+async def _told(request: Request, ticket: Ticket) -> AsyncIterator[str]:
+    told = None
+    while not ticket.done and not await request.is_disconnected():
+        if ticket.progress != told:
+            told = ticket.progress
+            yield f"data: {json.dumps({'done': told[0], 'total': told[1]} if told else {})}\n\n"
+        await asyncio.sleep(_PROGRESS_S)
+    yield "event: end\ndata: {}\n\n"
+
+
+async def _cancel(request: Request) -> Response:
+    """End the work of a ticket; the page that waits says so."""
+    _ticket(request).cancel()
+    return Response(status_code=204)
+
+
+def _ticket(request: Request) -> Ticket:
+    pool: Pool = request.app.state.pool
+    ticket = pool.ticket(request.path_params["number"])
+    if ticket is None:
+        raise HTTPException(404)
+    return ticket
+
+
+_ROUTES = (
+    Route("/static/{name}", _static),
+    Route("/work/{number}/events", _events),
+    Route("/work/{number}/cancel", _cancel, methods=["POST"]),
+)

@@ -1,0 +1,1 @@
+"""The pages of ``weft serve``, one module each, with its ``ROUTES``."""

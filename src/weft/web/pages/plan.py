@@ -1,0 +1,187 @@
+"""Plan: choose a model and a cluster, look at layouts, compare two, take the launch file along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from weft.cluster.scaled import Scales
+from weft.errors import BadInput
+from weft.layout.text import format_layout
+from weft.report.tables.words import full_layout_words
+from weft.search import SPACES
+from weft.verbs.launch import TOOLS
+from weft.verbs.plan import PlanOptions
+from weft.web.plans import Found, Inquiry, document, explored
+from weft.web.showing import Shown, download, fetch, form_of, message, show
+from weft.web.templates import render
+from weft.web.texts import Kind, Texts
+from weft.web.views import ranking
+from weft.web.views.parts import Message, Picture
+from weft.web.work import Failure, Question
+
+DEGREES = ("tp", "pp", "cp", "dp", "ep", "etp")
+FACTORS = ("nic", "scale_up", "hbm", "latency", "peak")
+_NUMBERS = ("count", "batch", "sequence", "top")
+_TEXTS = ("space", "order", "precision", "stack", "fix")
+FIELDS = ("model", "cluster", *_NUMBERS, *_TEXTS, *DEGREES, *FACTORS)
+"""Fields of the form, as the address has them."""
+LOOKS = ("layout", "against", "show", "tool")
+_SHOWS = ("layouts", "charts", "launch")
+_MOST_LAYOUTS = 200
+_PASTED: tuple[Kind, Kind] = ("model", "cluster")
+
+
+def inquiry_of(given: Mapping[str, str], texts: Texts) -> Inquiry:
+    """What the fields of an address ask.
+
+    Raises:
+        BadInput: a field that cannot be used.
+    """
+    numbers = {name: _whole(given, name) for name in _NUMBERS}
+    options: dict[str, Any] = {name: given[name] for name in _TEXTS[:-1] if given.get(name)}
+    fix = [f"{name}={given[name]}" for name in DEGREES if given.get(name)]
+    options |= {"fix": tuple(fix + ([given["fix"]] if given.get("fix") else []))}
+    options |= {name: numbers[name] for name in ("batch", "sequence") if numbers[name] is not None}
+    return Inquiry(
+        model=texts.find("model", given["model"]),
+        cluster=texts.find("cluster", given["cluster"]),
+        count=numbers["count"],
+        options=PlanOptions(top=min(numbers["top"] or 10, _MOST_LAYOUTS), **options),
+        scales=Scales(**{name: _factor(given, name) for name in FACTORS}),
+    )
+
+
+def _whole(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name, "").replace(",", "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise BadInput(f"{text[:40]!r} is no whole number above 0", where=name)
+    return int(text)
+
+
+def _factor(given: Mapping[str, str], name: str) -> float:
+    text = given.get(name, "").strip()
+    try:
+        return float(text) if text else 1.0
+    except ValueError:
+        raise BadInput(f"{text[:40]!r} is no number", where=name, remedy="give a factor, as 2 or 0.5") from None
+
+
+async def plan_page(request: Request) -> Response:
+    """The form, and the plan that the address asks for."""
+    given = {name: request.query_params.get(name, "").strip() for name in (*FIELDS, *LOOKS)}
+    context = _context(given)
+    if not (given["model"] and given["cluster"]):
+        return await show(request, Shown(template="plan.html", context=context))
+    try:
+        inquiry = inquiry_of(given, request.app.state.texts)
+    except BadInput as error:
+        part = Markup(render("failure.html", message=message(Failure("bad-input", str(error)))))
+        return HTMLResponse(render("plan.html", **context, answer=part), 400)
+    look = (given["layout"], given["against"], context["show"], context["tool"])
+    return await show(
+        request,
+        Shown(
+            template="plan.html",
+            context=context,
+            question=Question(explored, (inquiry, *look), progress=True),
+            part="plan_answer.html",
+            view=lambda found: _view(found, given),
+        ),
+    )
+
+
+def _context(given: Mapping[str, str]) -> dict[str, Any]:
+    from weft.cluster.catalogue import names as clusters
+    from weft.model.catalogue import names as models
+
+    return {
+        "here": "/plan",
+        "given": given,
+        "models": models(),
+        "clusters": clusters(),
+        "spaces": ("", *SPACES),
+        "degrees": DEGREES,
+        "factors": {
+            "nic": "NIC bandwidth",
+            "scale_up": "Scale-up bandwidth",
+            "hbm": "HBM bandwidth",
+            "latency": "Network latency",
+            "peak": "Matrix peak",
+        },
+        "show": given["show"] if given["show"] in _SHOWS else _SHOWS[0],
+        "tools": TOOLS,
+        "tool": given["tool"] if given["tool"] in TOOLS else TOOLS[0],
+    }
+
+
+def _address(given: Mapping[str, str], path: str = "/plan", **changed: str) -> str:
+    query = {name: value for name, value in (given | changed).items() if value}  # type: ignore[operator]
+    return f"{path}?{urlencode(query)}"
+
+
+def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
+    """What the answer's template shows."""
+    plan, chosen = found.plan, found.chosen
+    layout = "" if chosen is None else format_layout(chosen.layout)
+    table = ranking.ranking(
+        plan,
+        layout,
+        lambda text: _address(given, layout=text, against="") + "#layout",
+        lambda text: _address(given, layout=layout, against=text) + "#difference",
+    )
+    messages = [Message(text=text) for text in ranking.choice(plan)]
+    if not plan.layouts:
+        messages.append(
+            Message(text=plan.shortage, remedy="Use more accelerators or free a pinned degree.", kind="error")
+        )
+    asked = {name: given[name] for name in FIELDS}
+    return {
+        "facts": ranking.summary(plan),
+        "messages": messages,
+        "table": table if plan.layouts else None,
+        "tabs": [(name, _address(given, show=name)) for name in _SHOWS],
+        "files": [(kind, _address(asked, f"/plan/plan.{kind}")) for kind in ("json", "csv")],
+        "layout": "" if chosen is None else full_layout_words(chosen.layout),
+        "flag": f"--layout {layout}" if layout else "",
+        "bars": () if chosen is None else ranking.bars(chosen),
+        "difference": None if found.compared is None else ranking.differences(found.compared),
+        "charts": [Picture(svg=svg, caption=caption) for svg, caption in found.charts],
+        "launch": found.launch,
+        "tools": [(tool, _address(given, show="launch", tool=tool)) for tool in TOOLS],
+    }
+
+
+async def send(request: Request) -> Response:
+    """The form: pasted texts are kept, and the address of the plan follows."""
+    form = await form_of(request)
+    given = {name: form.get(name, "").strip() for name in FIELDS}
+    for kind in _PASTED:
+        if form.get(f"{kind}_text", "").strip():
+            given[kind] = request.app.state.texts.keep(kind, form[f"{kind}_text"])
+    return RedirectResponse(_address(given), 303)
+
+
+async def file(request: Request) -> Response:
+    """The plan as a file."""
+    form = request.url.path.rpartition(".")[2]
+    given = {name: request.query_params.get(name, "").strip() for name in FIELDS}
+    inquiry = inquiry_of(given, request.app.state.texts)
+    text = await fetch(request, Question(document, (inquiry, form)))
+    return download(text, f"plan.{form}", "text/csv" if form == "csv" else "application/json")
+
+
+ROUTES = (
+    Route("/plan", plan_page),
+    Route("/plan", send, methods=["POST"]),
+    Route("/plan/plan.json", file, name="json"),
+    Route("/plan/plan.csv", file, name="csv"),
+)

@@ -1,0 +1,171 @@
+"""Plans as pages ask for them: worked out in a worker, which keeps the last ones for the questions that follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from weft.cluster.scaled import Scales, scaled
+from weft.errors import BadInput
+from weft.verbs.plan import PlanOptions, plan
+from weft.verbs.shared import constants_of, layout_of, stack_of
+from weft.web.texts import Text, cluster_of_text, job_of_text
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.estimation import Estimate
+    from weft.interop.training.launchers import LaunchArguments
+    from weft.search import Plan
+    from weft.search.comparison import Comparison
+
+_KEPT_PLANS = 4
+_COUNT = re.compile(r"-\d+$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """What is planned.
+
+    Attributes:
+        model: name or pasted configuration.
+        cluster: name or pasted TOML.
+        count: accelerators, in place of those of the cluster's name.
+        options: of the plan; none that names a file.
+        scales: what if the hardware were faster.
+    """
+
+    model: Text
+    cluster: Text
+    count: int | None
+    options: PlanOptions
+    scales: Scales
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A plan, one layout of it or beside it, and what was asked of that.
+
+    Attributes:
+        plan: the ranked layouts.
+        chosen: the layout that is looked at; None where nothing fits.
+        compared: it and another one.
+        charts: SVG and caption of each.
+        launch: files for a tool.
+    """
+
+    plan: Plan
+    chosen: Estimate | None
+    compared: Comparison | None = None
+    charts: tuple[tuple[str, str], ...] = ()
+    launch: LaunchArguments | None = None
+
+
+_kept: dict[Inquiry, Plan] = {}
+
+
+def planned(inquiry: Inquiry, progress: Callable[[int, int], None] | None = None) -> Plan:
+    """The plan of an inquiry.
+
+    Raises:
+        BadInput: a name, a text or an option that cannot be used.
+    """
+    if inquiry not in _kept:
+        job = job_of_text(inquiry.model, inquiry.options.changes())
+        found = plan(job, _cluster(inquiry), inquiry.options, progress=progress)
+        while len(_kept) >= _KEPT_PLANS:
+            del _kept[next(iter(_kept))]
+        _kept[inquiry] = found
+    return _kept[inquiry]
+
+
+def _cluster(inquiry: Inquiry) -> Cluster:
+    source = inquiry.cluster
+    if inquiry.count is not None:
+        if source.pasted is not None:
+            problem = "a pasted cluster has its own count"
+            raise BadInput(problem, where="accelerators", remedy="change it in the text")
+        source = Text(f"{_COUNT.sub('', source.name)}-{inquiry.count}")
+    cluster = scaled(cluster_of_text(source), inquiry.scales)
+    words = inquiry.scales.words
+    return replace(cluster, defaults=(*cluster.defaults, f"what if: {words}")) if words else cluster
+
+
+def explored(
+    inquiry: Inquiry,
+    layout: str,
+    against: str,
+    show: str,
+    tool: str,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Found:
+    """A plan and what is looked at in it.
+
+    Args:
+        inquiry: what is planned.
+        layout: as text; empty for the first.
+        against: another layout to compare with, or empty.
+        show: "charts" draws them, "launch" writes the launch file.
+        tool: one of ``weft.verbs.launch.TOOLS``.
+        progress: called with meshes done and in all.
+
+    Raises:
+        BadInput: a name, a text, an option or a layout that cannot be used.
+        NothingFeasible: the tool cannot run the layout.
+    """
+    from weft.verbs.launch import launch_arguments
+
+    found = planned(inquiry, progress)
+    chosen = _estimate(found, inquiry, layout) if layout else (found.layouts[0] if found.layouts else None)
+    if chosen is None:
+        return Found(plan=found, chosen=None)
+    return Found(
+        plan=found,
+        chosen=chosen,
+        compared=_compared(found, inquiry, chosen, against) if against else None,
+        charts=_charts(found) if show == "charts" and found.layouts else (),
+        launch=launch_arguments(tool, found.job, found.cluster, chosen.layout) if show == "launch" else None,
+    )
+
+
+def _estimate(found: Plan, inquiry: Inquiry, text: str) -> Estimate:
+    from weft.estimation import estimate
+
+    layout = layout_of(text, found.job, found.cluster)
+    for one in found.layouts:
+        if one.layout == layout:
+            return one
+    constants = constants_of(inquiry.options, found.cluster, found.job)
+    return estimate(found.job, found.cluster, [layout], constants)[0]
+
+
+def _compared(found: Plan, inquiry: Inquiry, chosen: Estimate, against: str) -> Comparison:
+    from weft.layout.text import format_layout
+    from weft.verbs.compare import compare
+
+    layouts = (format_layout(chosen.layout), against)
+    return compare(found.job, found.cluster, layout=layouts, stack=stack_of(inquiry.options, found.job))
+
+
+def _charts(found: Plan) -> tuple[tuple[str, str], ...]:
+    from weft.report.pictures.charts import embedded
+    from weft.report.pictures.layouts import breakdown_chart, pareto_chart
+
+    return (
+        (embedded(breakdown_chart(found)), "Time and memory of the first layouts, part by part"),
+        (embedded(pareto_chart(found)), "Layouts that no other beats in both time and memory"),
+    )
+
+
+def document(inquiry: Inquiry, form: str) -> str:
+    """The file of a plan: its JSON document, or its rows as "csv".
+
+    Raises:
+        BadInput: a name, a text or an option that cannot be used.
+    """
+    from weft.report.formats.csv_out import rows_to_csv
+
+    found = planned(inquiry)
+    return rows_to_csv(found.to_dicts(), found.COLUMNS) if form == "csv" else found.to_json()

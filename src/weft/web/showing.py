@@ -1,0 +1,164 @@
+"""How a page with an answer is sent: whole where the answer is there at once, else its head, and the rest when it is.
+
+A page that waits is one response.  The browser paints its form and the progress while the answer is worked out; the
+question is cancelled when the browser leaves.  Without script all of it works but the progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+
+from weft.web.guard import Refused
+from weft.web.templates import render
+from weft.web.views.parts import Message
+from weft.web.work import Failure, Pool, Question, Ticket
+
+AT_ONCE_S = 0.15
+"""A page whose answer is there by then is sent whole."""
+MOST_FIELDS = 100
+_LOOK_S = 0.5
+"""How often it is looked whether the browser is still there."""
+_MARK = "\x1eanswer\x1e"
+STATUS = {"bad-input": 400, "infeasible": 422, "cancelled": 503, "time": 503, "memory": 503, "busy": 503, "bug": 500}
+"""Of HTTP, for each ``Failure.code``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A page and the question that it shows.
+
+    Attributes:
+        template: of the page; it puts ``answer`` where the answer goes.
+        context: of the template.
+        question: None where nothing is asked yet.
+        part: template of the answer; it gets the context and ``found``.
+        view: makes ``found`` of the answer.
+    """
+
+    template: str
+    context: dict[str, Any] = field(default_factory=dict)
+    question: Question | None = None
+    part: str = ""
+    view: Callable[[Any], Any] = lambda found: found
+
+
+async def show(request: Request, shown: Shown) -> Response:
+    """The response of a page."""
+    if shown.question is None:
+        return HTMLResponse(render(shown.template, **shown.context, answer=""))
+    ticket = ask(request, shown.question)
+    try:
+        await ticket.wait(AT_ONCE_S)
+        if ticket.done:
+            status, text = _answer(ticket, shown)
+            page = render(shown.template, **shown.context, answer=Markup(text))
+            ticket.close()
+            return HTMLResponse(page, status)
+        page = render(shown.template, **shown.context, answer=_MARK)
+    except BaseException:
+        ticket.close()
+        raise
+    return StreamingResponse(_streamed(request, shown, ticket, page), media_type="text/html")
+
+
+async def _streamed(request: Request, shown: Shown, ticket: Ticket, page: str) -> AsyncIterator[str]:
+    """The page up to its answer, and the rest when that is there."""
+    try:
+        head, _, tail = page.partition(_MARK)
+        yield head + render("waiting.html", number=ticket.number)
+        while not await ticket.wait(_LOOK_S):
+            if await request.is_disconnected():
+                return
+        yield _answer(ticket, shown)[1] + tail
+    finally:
+        ticket.close()
+
+
+def _answer(ticket: Ticket, shown: Shown) -> tuple[int, str]:
+    """Status and text of what a question came to."""
+    try:
+        return 200, render(shown.part, **shown.context, found=shown.view(ticket.result()))
+    except Failure as failure:
+        return STATUS[failure.code], render("failure.html", message=message(failure))
+
+
+async def fetch(request: Request, question: Question) -> Any:
+    """The answer of a question, for a file.
+
+    Raises:
+        Refused: there is none, or the browser left.
+    """
+    ticket = ask(request, question)
+    try:
+        while not await ticket.wait(_LOOK_S):
+            if await request.is_disconnected():
+                raise Refused(499, "Gone", "The browser left.")
+        return ticket.result()
+    except Failure as failure:
+        raise refused(failure) from None
+    finally:
+        ticket.close()
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form that was sent; of one that was sent twice, the last.
+
+    Raises:
+        Refused: it is no form, or has too many fields.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    try:
+        if kind != "application/x-www-form-urlencoded":
+            raise ValueError
+        text = (await request.body()).decode("ascii")
+        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS))
+    except ValueError:
+        raise Refused(400, "That cannot be used", "The request is no form of this server.") from None
+
+
+def ask(request: Request, question: Question) -> Ticket:
+    """Begin a question.
+
+    Raises:
+        Refused: too many wait.
+    """
+    pool: Pool = request.app.state.pool
+    try:
+        return pool.ask(question)
+    except Failure as failure:
+        raise refused(failure) from None
+
+
+def refused(failure: Failure) -> Refused:
+    """A failure as a page of its own."""
+    return Refused(STATUS[failure.code], _TITLES[failure.code], failure.text)
+
+
+def message(failure: Failure) -> Message:
+    """A failure as a part of a page: what is wrong, and what to change."""
+    text, _, remedy = failure.text.partition(" -- ")
+    return Message(text=text, remedy=remedy, kind="error")
+
+
+_TITLES = {
+    "bad-input": "That cannot be used",
+    "infeasible": "Nothing fits",
+    "cancelled": "Cancelled",
+    "time": "It takes too long",
+    "memory": "It needs too much memory",
+    "busy": "Too much to do",
+    "bug": "A fault in Weft",
+}
+
+
+def download(content: str | bytes, name: str, media_type: str) -> Response:
+    """A file to save; ``name`` is made of letters, digits, dots and dashes."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type=media_type, headers=headers)

@@ -1,0 +1,25 @@
+// The progress of work that a page waits for, and a button that ends it.
+"use strict";
+(() => {
+  const waiting = document.querySelector("section[data-work]:not([data-heard])");
+  if (!waiting) return;
+  waiting.dataset.heard = "yes";
+  const bar = waiting.querySelector("progress");
+  const words = waiting.querySelector("output");
+  const button = waiting.querySelector("button");
+  const events = new EventSource(`${waiting.dataset.work}/events`);
+  events.onmessage = (event) => {
+    const { done, total } = JSON.parse(event.data);
+    if (!total) return;
+    bar.max = total;
+    bar.value = done;
+    words.textContent = `${done.toLocaleString("en")} of ${total.toLocaleString("en")}`;
+  };
+  events.addEventListener("end", () => events.close());
+  events.onerror = () => events.close();
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    button.disabled = true;
+    fetch(`${waiting.dataset.work}/cancel`, { method: "POST" });
+  });
+})();

@@ -1,0 +1,111 @@
+"""Models and clusters as a browser may give them: a known name, or the name of a text that was pasted.
+
+No name of a file is taken.  A pasted text is kept under a name made of its content, so that an address that holds the
+name shows the same page later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from weft.errors import BadInput
+from weft.files import CONTROLS, read_text, write_text
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.model import Job, RecipeChanges
+
+PASTED = "pasted-"
+TEXT_BYTES = 4_000_000
+Kind = Literal["model", "cluster"]
+_NAME = re.compile(r"pasted-[0-9a-f]{24}")
+_ENDINGS: dict[Kind, str] = {"model": ".json", "cluster": ".toml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What names a model or a cluster.
+
+    Attributes:
+        name: as the address has it.
+        pasted: the pasted text of that name; None for one that is known.
+    """
+
+    name: str
+    pasted: str | None = None
+
+
+class Texts:
+    """The pasted texts of a server, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keep(self, kind: Kind, text: str) -> str:
+        """Keep a text; the name that it has from now on.
+
+        Raises:
+            BadInput: it is too long, empty, or holds control characters.
+        """
+        text = text.replace("\r\n", "\n").strip()
+        if not text:
+            raise BadInput("is empty", where=f"the pasted {kind}", remedy="paste its text")
+        if len(text.encode()) > TEXT_BYTES:
+            raise BadInput(f"is larger than {TEXT_BYTES / 1e6:g} MB", where=f"the pasted {kind}")
+        if odd := CONTROLS.search(text):
+            problem = f"holds the control character {ord(odd[0]):#04x}"
+            raise BadInput(problem, where=f"the pasted {kind}", remedy="paste plain text")
+        name = PASTED + hashlib.sha256(f"{kind}\n{text}".encode()).hexdigest()[:24]
+        place = self.folder / f"{name}{_ENDINGS[kind]}"
+        if not place.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_text(place, text + "\n")
+        return name
+
+    def find(self, kind: Kind, name: str) -> Text:
+        """The text of a name, or the name itself where it is none of a pasted text.
+
+        Raises:
+            BadInput: nothing was pasted under that name.
+        """
+        name = name.strip()
+        if not name.startswith(PASTED):
+            return Text(name)
+        place = self.folder / f"{name}{_ENDINGS[kind]}"
+        if not _NAME.fullmatch(name) or not place.is_file():
+            raise BadInput(f"nothing is kept under {name[:40]!r}", where=kind, remedy=f"paste the {kind} again")
+        return Text(name, read_text(place, where=kind, largest=TEXT_BYTES + 1))
+
+
+def job_of_text(source: Text, changes: RecipeChanges) -> Job:
+    """The job of a known name or of a pasted config.json.
+
+    Raises:
+        BadInput: no such name, or a text that cannot be used.
+    """
+    from weft.model.resolve import config_job, named_job
+
+    if source.pasted is None:
+        return named_job(source.name, changes)
+    return config_job(source.pasted, changes, where="the pasted model")
+
+
+def cluster_of_text(source: Text) -> Cluster:
+    """The cluster of a known name or of a pasted TOML text.
+
+    Raises:
+        BadInput: no such name, or a text that cannot be used.
+    """
+    from weft.cluster import load
+
+    if source.pasted is None:
+        return load(source.name)
+    from weft.cluster.files import cluster_from_dict  # pydantic loads only for texts
+    from weft.documents import parse_toml
+
+    where = "the pasted cluster"
+    return cluster_from_dict(parse_toml(source.pasted, where), where=where)

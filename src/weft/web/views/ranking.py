@@ -1,0 +1,146 @@
+"""Ranked layouts as a table, and one layout as bars of time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from weft.estimation.contrast import WITHIN
+from weft.layout.text import format_layout
+from weft.report.tables import words
+from weft.report.tables.comparison import PART_LABELS, WORTH
+from weft.units import format_bytes, format_seconds
+from weft.web.views.parts import Cell, Column, Fact, Part, Parts, Table
+
+if TYPE_CHECKING:
+    from weft.estimation.result import Estimate
+    from weft.search.comparison import Comparison
+    from weft.search.ranking import Plan
+
+Link = Callable[[str], str]
+
+
+def ranking(plan: Plan, shown: str, link: Link, against: Link) -> Table:
+    """The layouts of a plan, the one of text ``shown`` being looked at; ``link`` and ``against`` make the addresses of
+    a layout and of a comparison with it."""
+    degrees = [(s, n) for s, n in words.DEGREES if any(getattr(one.layout, n) > 1 for one in plan.layouts)]
+    columns = [
+        Column(heading="#", meaning="rank; leads to the layout"),
+        *(Column(heading=short, meaning=words.MEANINGS[short]) for short, _ in degrees),
+        Column(heading="mbs", meaning="micro-batch, in sequences"),
+        Column(heading="schedule", number=False),
+        Column(heading="recompute", number=False),
+        Column(heading="switches", number=False),
+        Column(heading="time", meaning="of an iteration"),
+        Column(heading="MFU", meaning="model FLOP/s of peak"),
+        Column(heading="mem GiB", meaning="of the fullest stage"),
+    ]
+    if plan.ties:
+        columns.append(Column(heading="tie", meaning="layouts of one number cannot be told apart"))
+        columns.append(Column(heading="chance", meaning=f"to take at most {WITHIN:.0%} longer than the best"))
+    columns.append(Column(heading="compare", meaning="with the layout that is shown", number=False))
+    rows = []
+    for rank, one in enumerate(plan.layouts, 1):
+        layout, text = one.layout, format_layout(one.layout)
+        cells = [
+            Cell(text=str(rank), key=rank, link=link(text)),
+            *(Cell(text=str(getattr(layout, name)), key=getattr(layout, name)) for _, name in degrees),
+            Cell(text=str(layout.micro_batch), key=layout.micro_batch),
+            Cell(text=words.schedule_words(layout)),
+            Cell(text=words.recompute_words(layout)),
+            Cell(text=words.switch_words(layout)),
+            Cell(text=format_seconds(one.iteration_s), key=one.iteration_s),
+            Cell(text=f"{one.mfu:.1%}", key=one.mfu),
+            Cell(text=f"{one.memory_bytes / 2**30:.1f}", key=one.memory_bytes),
+        ]
+        if plan.ties:
+            tie = plan.ties[rank - 1] if rank <= len(plan.ties) else None
+            cells.append(Cell(text="-") if tie is None else Cell(text=str(tie.group), key=tie.group))
+            cells.append(Cell(text="-") if tie is None else Cell(text=f"{tie.chance:.0%}", key=tie.chance))
+        cells.append(Cell(text="shown") if text == shown else Cell(text=f"with {rank}", link=against(text)))
+        rows.append(tuple(cells))
+    return Table(name="layouts", caption="Layouts that fit", columns=tuple(columns), rows=tuple(rows))
+
+
+def summary(plan: Plan) -> tuple[Fact, ...]:
+    """What was planned, and how many layouts were looked at."""
+    assumed = "; ".join((*plan.job.defaults, *plan.cluster.defaults))
+    counts = f"{plan.considered:,} layouts, {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
+    facts = [
+        Fact(name="Job", text=words.job_sentence(plan.job)),
+        Fact(name="Cluster", text=words.cluster_sentence(plan.cluster)),
+        Fact(name="Search", text=f"{plan.space.name} space: {counts}"),
+        Fact(name="Software", text=plan.stack),
+    ]
+    return (*facts, Fact(name="Assumed", text=words.printable(assumed))) if assumed else tuple(facts)
+
+
+def choice(plan: Plan) -> tuple[str, ...]:
+    """What being first is worth, in sentences."""
+    if not plan.layouts:
+        return ()
+    best = plan.layouts[0]
+    told = () if plan.choice is None else words.choice(plan.choice, best, [tie.group for tie in plan.ties])
+    advice = () if plan.advice is None else (words.advice_sentence(plan.advice, best),)
+    return (*words.trust(best.error), *told, *advice)
+
+
+def bars(one: Estimate) -> tuple[Parts, Parts]:
+    """Time and memory of a layout, part by part."""
+    from weft.report.pictures.layouts import MEMORY_COLOURS, TIME_COLOURS
+
+    time = tuple(
+        Part(
+            label=words.TIME_LABELS[part.name],
+            text=format_seconds(part.value),
+            share=part.value / one.iteration_s,
+            colour=TIME_COLOURS[part.name],
+        )
+        for part in one.time
+        if part.value > 0
+    )
+    memory = tuple(
+        Part(
+            label=words.MEMORY_LABELS[part.name],
+            text=format_bytes(part.value),
+            share=part.value / one.capacity_bytes,
+            colour=MEMORY_COLOURS[part.name],
+        )
+        for part in one.memory
+        if part.value > 0
+    )
+    used, capacity = format_bytes(one.memory_bytes), format_bytes(one.capacity_bytes)
+    return (
+        Parts(caption=f"{format_seconds(one.iteration_s)} per iteration", parts=time),
+        Parts(caption=f"{used} of {capacity} on stage {one.fullest_stage}", parts=memory),
+    )
+
+
+def differences(found: Comparison) -> Table:
+    """The parts in which two layouts differ, and why."""
+    (difference,) = found.differences
+    columns = (
+        Column(heading="part", number=False),
+        Column(heading="this"),
+        Column(heading="other"),
+        Column(heading="difference"),
+        Column(heading="why", number=False),
+    )
+    rows = []
+    for changes, form in ((difference.time, format_seconds), (difference.memory, format_bytes)):
+        total = max(sum(one.before for one in changes), sum(one.after for one in changes))
+        worth = [one for one in changes if abs(one.difference) > WORTH * total]
+        for one in sorted(worth, key=lambda change: -abs(change.difference)):
+            sign = "+" if one.difference > 0 else "-"
+            cells = (
+                Cell(text=PART_LABELS[one.part]),
+                Cell(text=form(one.before), key=one.before),
+                Cell(text=form(one.after), key=one.after),
+                Cell(text=f"{sign}{form(abs(one.difference))}", key=one.difference),
+                Cell(text="; ".join(one.why) or "-"),
+            )
+            rows.append(cells)
+    caption = f"The other takes {difference.ratio:.3f} times as long"
+    if difference.chance is not None:
+        caption += f"; it is the faster one with a probability of {difference.chance:.0%}"
+    return Table(name="differences", caption=caption, columns=columns, rows=tuple(rows))

@@ -1,0 +1,118 @@
+"""The plan page: form, layouts, detail, comparison, charts, launch file, downloads."""
+
+import json
+import re
+import warnings
+from html import unescape
+from urllib.parse import urlencode
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("httpx")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from starlette.testclient import TestClient
+
+import weft
+from weft.cluster.scaled import Scales, scaled
+from weft.errors import BadInput
+from weft.layout.text import format_layout
+from weft.web.app import application
+from weft.web.work import Limits, Pool
+
+ASKED = {"model": "llama-3.1-8b", "cluster": "h100-64"}
+OWN = {"origin": "http://testserver"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    pool = Pool(Limits(time_s=60))
+    yield TestClient(application(pool, tmp_path_factory.mktemp("state"), ["testserver"]))
+    pool.close()
+
+
+def shown(client, **asked):
+    return client.get(f"/plan?{urlencode(ASKED | asked)}")
+
+
+def links(text, word):
+    return [unescape(one) for one in re.findall(r'href="([^"]*)"', text) if word in one]
+
+
+def test_the_first_page_is_the_form(client):
+    text = client.get("/").text
+    assert '<input id="model"' in text
+    assert '<option value="llama-3.1-8b">' in text
+    assert 'class="answer"' not in text
+
+
+def test_layouts_are_those_of_the_verb(client):
+    plan = weft.plan("llama-3.1-8b", "h100-64", top=5, fix="tp=2")
+    text = shown(client, top="5", tp="2").text
+    assert text.count("with ") >= len(plan.layouts)
+    found = client.get(f"/plan/plan.json?{urlencode(ASKED | {'top': '5', 'tp': '2'})}")
+    assert json.loads(found.text) == json.loads(plan.to_json())
+    rows = client.get(f"/plan/plan.csv?{urlencode(ASKED | {'top': '5', 'tp': '2'})}").text.splitlines()
+    assert len(rows) == 1 + len(plan.layouts)
+
+
+def test_a_layout_is_shown_and_compared(client):
+    text = shown(client).text
+    second = links(text, "#layout")[1]
+    best = weft.plan(*ASKED.values()).best
+    assert f"<code>--layout {format_layout(best.layout)}</code>" in text
+    assert "layout=" in second
+    assert "per iteration" in client.get(second).text
+    other = client.get(links(text, "#difference")[0]).text
+    assert "times as long" in other
+    assert 'id="differences"' in other
+
+
+def test_charts_and_launch_files(client):
+    charts = shown(client, show="charts").text
+    assert charts.count('class="weft-chart"') == 2
+    assert "<style" not in charts
+    assert "torchrun" in shown(client, show="launch", tool="megatron").text
+
+
+def test_faster_networks_are_not_slower(client):
+    def best_s(**asked):
+        document = json.loads(client.get(f"/plan/plan.json?{urlencode(ASKED | asked)}").text)
+        return min(one["iteration_s"] for one in document["layouts"])
+
+    assert best_s(nic="0.25") > best_s() > best_s(peak="2")
+
+
+@pytest.mark.parametrize(
+    "asked", [{"model": "<script>"}, {"tp": "x"}, {"nic": "nan"}, {"count": "0"}, {"layout": "tp=3"}, {"fix": "tp"}]
+)
+def test_what_cannot_be_used_is_said_beside_the_form(client, asked):
+    found = shown(client, **asked)
+    assert found.status_code == 400
+    assert 'role="alert"' in found.text
+    assert '<input id="model"' in found.text
+    assert '<script>"' not in found.text
+    assert 'value="<script>"' not in found.text
+
+
+def test_a_form_leads_to_an_address_and_names_no_file(client):
+    shape = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+    pasted = json.dumps({"model_type": "gpt2"} | shape)
+    form = {"model_text": pasted, "cluster": "a100", "count": "8", "calibration": "/etc/passwd"}
+    found = client.post("/plan", data=form, headers=OWN)
+    assert found.status_code == 200
+    assert "calibration" not in str(found.url)
+    assert "model=pasted-" in str(found.url)
+    assert 'class="answer"' in found.text
+
+
+def test_scaled_clusters_have_other_figures():
+    cluster = weft.plan("gpt2", "a100-8", top=1).cluster
+    faster = scaled(cluster, Scales(hbm=2, scale_up=4, latency=0.5))
+    assert faster.accelerator.memory_Bps == 2 * cluster.accelerator.memory_Bps
+    assert faster.tiers[0].bandwidth_Bps == 4 * cluster.tiers[0].bandwidth_Bps
+    assert faster.tiers[0].latency_s == 0.5 * cluster.tiers[0].latency_s
+    for factor in (0.0, float("nan"), 1e9):
+        with pytest.raises(BadInput):
+            Scales(peak=factor)
