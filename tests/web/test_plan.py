@@ -74,6 +74,20 @@ def test_charts_and_launch_files(client):
     assert charts.count('class="weft-chart"') == 2
     assert "<style" not in charts
     assert "torchrun" in shown(client, show="launch", tool="megatron").text
+    refused = shown(client, show="launch", tool="megatron", layout="y=2,dp=32")
+    assert refused.status_code == 200
+    assert "cannot run this layout" in refused.text
+    assert links(refused.text, "tool=torchtitan")
+
+
+def test_what_was_rejected_and_what_does_not_fit_is_said(client):
+    plan = weft.plan("llama-3.1-8b", "h100-64")
+    text = shown(client).text
+    assert all(f"{one.layouts:,}</td>" in text for one in plan.rejected)
+    nothing = client.get(f"/plan?{urlencode({'model': 'llama-3.1-405b', 'cluster': 'h100-8'})}")
+    assert nothing.status_code == 200
+    assert 'role="alert"' in nothing.text
+    assert 'id="rejected"' in nothing.text
 
 
 def test_faster_networks_are_not_slower(client):

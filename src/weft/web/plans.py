@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from weft.cluster.scaled import Scales, scaled
-from weft.errors import BadInput
+from weft.errors import BadInput, NothingFeasible
 from weft.verbs.plan import PlanOptions, plan
 from weft.verbs.shared import constants_of, layout_of, stack_of
 from weft.web.texts import Text, cluster_of_text, job_of_text
@@ -53,6 +53,7 @@ class Found:
         compared: it and another one.
         charts: SVG and caption of each.
         launch: files for a tool.
+        problem: why the tool cannot run the layout.
     """
 
     plan: Plan
@@ -60,6 +61,7 @@ class Found:
     compared: Comparison | None = None
     charts: tuple[tuple[str, str], ...] = ()
     launch: LaunchArguments | None = None
+    problem: str = ""
 
 
 _kept: dict[Inquiry, Plan] = {}
@@ -113,21 +115,30 @@ def explored(
 
     Raises:
         BadInput: a name, a text, an option or a layout that cannot be used.
-        NothingFeasible: the tool cannot run the layout.
     """
-    from weft.verbs.launch import launch_arguments
-
     found = planned(inquiry, progress)
     chosen = _estimate(found, inquiry, layout) if layout else (found.layouts[0] if found.layouts else None)
     if chosen is None:
         return Found(plan=found, chosen=None)
+    launch, problem = _launch(tool, found, chosen) if show == "launch" else (None, "")
     return Found(
         plan=found,
         chosen=chosen,
         compared=_compared(found, inquiry, chosen, against) if against else None,
         charts=_charts(found) if show == "charts" and found.layouts else (),
-        launch=launch_arguments(tool, found.job, found.cluster, chosen.layout) if show == "launch" else None,
+        launch=launch,
+        problem=problem,
     )
+
+
+def _launch(tool: str, found: Plan, chosen: Estimate) -> tuple[LaunchArguments | None, str]:
+    """What a tool runs, or why it cannot."""
+    from weft.verbs.launch import launch_arguments
+
+    try:
+        return launch_arguments(tool, found.job, found.cluster, chosen.layout), ""
+    except NothingFeasible as error:
+        return None, str(error)
 
 
 def _estimate(found: Plan, inquiry: Inquiry, text: str) -> Estimate:

@@ -155,7 +155,10 @@ def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
         "bars": () if chosen is None else ranking.bars(chosen),
         "difference": None if found.compared is None else ranking.differences(found.compared),
         "charts": [Picture(svg=svg, caption=caption) for svg, caption in found.charts],
+        "other": "" if found.compared is None else full_layout_words(found.compared.sides[1].estimate.layout),
         "launch": found.launch,
+        "problems": [message(Failure("infeasible", found.problem))] if found.problem else [],
+        "rejected": ranking.rejections(plan) if plan.rejected else None,
         "tools": [(tool, _address(given, show="launch", tool=tool)) for tool in TOOLS],
     }
 

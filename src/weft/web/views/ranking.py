@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weft.estimation.contrast import WITHIN
+from weft.layout.check import REASONS
 from weft.layout.text import format_layout
 from weft.report.tables import words
 from weft.report.tables.comparison import PART_LABELS, WORTH
@@ -73,6 +74,20 @@ def summary(plan: Plan) -> tuple[Fact, ...]:
         Fact(name="Software", text=plan.stack),
     ]
     return (*facts, Fact(name="Assumed", text=words.printable(assumed))) if assumed else tuple(facts)
+
+
+def rejections(plan: Plan) -> Table:
+    """How many layouts each rule took."""
+    columns = (
+        Column(heading="rule", number=False),
+        Column(heading="layouts"),
+        Column(heading="what it says", number=False),
+    )
+    rows = tuple(
+        (Cell(text=one.code), Cell(text=f"{one.layouts:,}", key=one.layouts), Cell(text=REASONS[one.code]))
+        for one in plan.rejected
+    )
+    return Table(name="rejected", caption="Layouts that cannot run, by rule", columns=columns, rows=rows)
 
 
 def choice(plan: Plan) -> tuple[str, ...]:
