@@ -148,9 +148,13 @@ def _layouts(plan: Plan) -> Table:
         "mem GiB": [one.memory_bytes for one in found],
         "tokens/s": [one.tokens_per_s for one in found],
     }
-    shown = [(one.heading, one.cells, not one.left) for one in (*degrees(found), *settings(found), *results(found))]
+    shared = [one for one in settings(found) if len(found) > 1 and len(set(one.cells)) == 1]
+    varying = [one for one in settings(found) if one not in shared]
+    alike = f"; in all of them: {', '.join(f'{one.heading} {one.cells[0]}' for one in shared)}" if shared else ""
+    shown = [(one.heading, one.cells, not one.left) for one in (*degrees(found), *varying, *results(found))]
     if plan.ties:
-        shown.append(("chance", [f"{tie.chance:.0%}" for tie in plan.ties], True))
+        beside = 1 + [name for name, _, _ in shown].index("time")
+        shown.insert(beside, ("chance", [f"{tie.chance:.0%}" for tie in plan.ties], True))
         keys["chance"] = [tie.chance for tie in plan.ties]
     simulated: Sequence[float] = getattr(plan, "simulated_s", ())
     if simulated:
@@ -159,7 +163,7 @@ def _layouts(plan: Plan) -> Table:
     known = [keys.get(name, [None] * len(found)) for name, _, _ in shown]
     return Table(
         name="ranking",
-        caption="Layouts that fit, best first",
+        caption=f"Layouts that fit, best first{alike}",
         columns=tuple(
             Column(heading=name, meaning=_MEANINGS.get(name, ""), number=number) for name, _, number in shown
         ),
