@@ -39,6 +39,7 @@ def test_public_names():
         "design",
         "estimate",
         "goodput",
+        "make_report",
         "plan",
         "read",
         "read_cluster",
@@ -89,6 +90,7 @@ def test_command_surface():
     ]
     chosen = ["--axis-order", "--budget", "--fabric", "--placement", "--radix", "--routing", "--seed"]
     assert surface == {
+        "report": ["--format", "--output", "-o", "plan_file"],
         "plan": sorted([*recipe, *output, *run, *search, *chosen, "model", "cluster"]),
         "estimate": sorted(
             [

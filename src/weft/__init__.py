@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from weft.verbs.goodput import goodput
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
+    from weft.verbs.report import make_report
     from weft.verbs.route import route
     from weft.verbs.schedule import schedule
     from weft.verbs.schema import schema
@@ -56,6 +57,7 @@ _HOME = {
     "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
     "goodput": "weft.verbs.goodput",
+    "make_report": "weft.verbs.report",
     "plan": "weft.verbs.plan",
     "read": "weft.verbs.read",
     "read_cluster": "weft.cluster.files",
@@ -92,6 +94,7 @@ __all__ = [
     "design",
     "estimate",
     "goodput",
+    "make_report",
     "plan",
     "read",
     "read_cluster",

@@ -83,7 +83,7 @@ def _print_difference(first: Side, side: Side, difference: Difference, console: 
     words = "as fast" if same else f"{share:.1%} {'faster' if faster else 'slower'}"
     heading(console, f"{side.label} against {first.label}: {words} per token")
     if not same:
-        paragraph(console, _significance(difference), indent=2, hang=2)
+        paragraph(console, significance(difference), indent=2, hang=2)
     if first.job.recipe.tokens != side.job.recipe.tokens:
         tokens = format_count(first.job.recipe.tokens)
         paragraph(console, f"Seconds are for {tokens} tokens, an iteration of {first.label}.", indent=2, hang=2)
@@ -100,7 +100,8 @@ def _print_difference(first: Side, side: Side, difference: Difference, console: 
             paragraph(console, text, indent=2, hang=2)
 
 
-def _significance(difference: Difference) -> str:
+def significance(difference: Difference) -> str:
+    """How sure the order of two sides is."""
     if difference.error is None or difference.chance is None:
         return "How sure that is, is not known: nothing similar was measured."
     chance = difference.chance if difference.ratio < 1 else 1 - difference.chance

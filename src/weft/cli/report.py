@@ -1,0 +1,22 @@
+"""``weft report``: a plan as one file to hand around."""
+
+from __future__ import annotations
+
+import click
+
+from weft.cli.build import takes
+from weft.cli.options import check_folder, deliver
+from weft.cli.outcome import FileOutput
+from weft.verbs.report import ReportOptions, make_report
+
+
+@click.command()
+@click.argument("plan_file", metavar="PLAN.json")
+@takes(options=ReportOptions, out=FileOutput)
+def report(plan_file: str, options: ReportOptions, out: FileOutput) -> None:
+    """Write a plan as a page in one file, to hand around.
+
+    PLAN.json is what weft plan --format json wrote. The page opens from disk and loads nothing.
+    """
+    check_folder(out.output, "--output")
+    deliver(make_report(plan_file, options=options), out.output)

@@ -1,0 +1,61 @@
+"""Views as Markdown, for pull requests: no picture, and no name that acts as markup."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+from weft.web.views.parts import Parts, Table
+from weft.web.views.plan import PlanView
+
+_ACTS = re.compile(r"([\\`*_\[\]|~#@!])")
+_TICKS = re.compile("`+")
+
+
+def plan_text(view: PlanView) -> str:
+    """A plan as Markdown."""
+    blocks = [f"# {_inert(view.title)}", *(_inert(one) for one in view.summary)]
+    blocks.append("\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in view.facts))
+    if view.layouts is not None:
+        blocks += ["## Layouts", _table(view.layouts)]
+    blocks += [block for one in view.parts for block in (f"### {_inert(one.caption)}", _shares(one))]
+    blocks += [_inert(view.bound)] if view.bound else []
+    if view.compared is not None:
+        blocks += ["## Comparison", _table(view.compared)]
+        blocks.append("\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in view.reasons))
+    blocks += ["## Rejected", _table(view.rejected)]
+    blocks += [_inert(view.advice)] if view.advice else []
+    if view.launches:
+        blocks.append("## Launch")
+    for one in view.launches:
+        blocks += [f"### {_inert(one.tool)}", *(f"- {_inert(note)}" for note in one.notes)]
+        blocks += [_code(text) for text in (one.text, one.command) if text]
+    blocks += ["## Assumptions", "\n".join(f"- {_inert(one)}" for one in view.assumptions) or "None."]
+    blocks += ["## Provenance", "\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in view.provenance)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _inert(text: str) -> str:
+    """Text that Markdown and HTML show as it is, in one line."""
+    return _ACTS.sub(r"\\\1", escape(" ".join(text.split()), quote=False))
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(_inert(one) for one in cells)} |"
+
+
+def _table(table: Table) -> str:
+    rule = "|".join("---:" if one.number else "---" for one in table.columns)
+    rows = [_row([cell.text for cell in row]) for row in table.rows]
+    return "\n".join([_row([one.heading for one in table.columns]), f"|{rule}|", *rows])
+
+
+def _shares(parts: Parts) -> str:
+    rows = [_row([one.label, one.text, f"{one.share:.1%}"]) for one in parts.parts]
+    return "\n".join(["| part | value | share |", "|---|---:|---:|", *rows])
+
+
+def _code(text: str) -> str:
+    """A block of code that nothing within it ends."""
+    fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
+    return f"{fence}\n{text.rstrip()}\n{fence}"

@@ -1,0 +1,80 @@
+"""The report of a plan: all its parts, nothing loaded, hostile names inert, whole or not at all."""
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from click.testing import CliRunner
+
+import weft
+from weft.cli.app import cli
+from weft.errors import BadInput
+
+HOSTILE = "<script>alert(1)</script>|`x`"
+
+
+@cache
+def planned():
+    return weft.plan("gpt2-124m", "a100-8", top=6)
+
+
+def test_a_page_says_all_parts_and_loads_nothing():
+    page = weft.make_report(planned())
+    titles = ("layouts", "best", "charts", "comparison", "others", "launch", "assumptions", "provenance")
+    for name in titles:
+        assert f'<h2 id="{name}"' in page
+        assert f'href="#{name}"' in page
+    assert page.count('class="weft-chart"') == 3
+    assert page.count("data-sortable") >= 3
+    assert not re.search(r'(src|href)="(?!#)', page)
+    assert len(page.encode()) < 3_000_000
+    assert page == weft.make_report(planned())
+
+
+def test_the_table_has_a_row_for_each_layout():
+    pytest.importorskip("altair")
+    from weft.web.views.plan import view
+
+    shown = view(planned())
+    times = next(i for i, column in enumerate(shown.layouts.columns) if column.heading == "time")
+    assert [row[times].key for row in shown.layouts.rows] == [one.iteration_s for one in planned().layouts]
+    assert len(shown.compared.rows) == 4
+    for parts, whole in zip(
+        shown.parts, (1, planned().best.memory_bytes / planned().best.capacity_bytes), strict=True
+    ):
+        assert sum(one.share for one in parts.parts) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_hostile_names_are_inert(form):
+    job = replace(planned().job, model=replace(planned().job.model, name=HOSTILE))
+    text = weft.make_report(replace(planned(), job=job), form=form)
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_a_plan_without_layouts_says_so():
+    text = weft.make_report(replace(planned(), layouts=(), pareto=(), ties=(), choice=None))
+    assert "No layout fits" in text
+    assert 'id="others"' in text
+    assert 'id="launch"' not in text
+
+
+def test_markdown_has_the_layouts():
+    text = weft.make_report(planned(), form="md")
+    assert sum(line.startswith(f"| {rank} |") for line in text.splitlines() for rank in range(1, 7)) == 6
+
+
+def test_the_command_writes_the_file_whole_or_not_at_all(tmp_path):
+    plan, page = tmp_path / "plan.json", tmp_path / "report.html"
+    planned().save(plan)
+    done = CliRunner().invoke(cli, ["report", str(plan), "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    assert page.read_text() == weft.make_report(plan)
+    plan.write_text("{}")
+    before = page.read_bytes()
+    found = CliRunner().invoke(cli, ["report", str(plan), "-o", str(page)])
+    assert isinstance(found.exception, BadInput)
+    assert found.exception.exit_code == 2
+    assert page.read_bytes() == before
