@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -123,11 +124,15 @@ def bytes_of(folder: Path, chosen: Runner) -> bytes:
 
 
 def kill(node: Any, log: Path, lines: int) -> None:
-    """SIGKILL the raylet of a node when the log has so many lines."""
+    """SIGKILL the raylet of a node and its workers when the log has so many lines, as a machine that loses power."""
     until = time.monotonic() + 120
     while kept(log) < lines and time.monotonic() < until:
         time.sleep(0.005)
-    os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+    raylet = node.all_processes["raylet"][0].process.pid
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(raylet)], stdout=subprocess.PIPE, check=False, text=True)
+    for one in [raylet, *map(int, found.stdout.split())]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
 
 
 @pytest.mark.slow
