@@ -122,6 +122,6 @@ def _ticket(request: Request) -> Ticket:
 
 _ROUTES = (
     Route("/static/{name}", _static),
-    Route("/work/{number}/events", _events),
-    Route("/work/{number}/cancel", _cancel, methods=["POST"]),
+    Route("/progress/{number}/events", _events),
+    Route("/progress/{number}/cancel", _cancel, methods=["POST"]),
 )

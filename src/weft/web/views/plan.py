@@ -9,21 +9,22 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from weft import __version__
+from weft.estimation.contrast import WITHIN
 from weft.layout.check import REASONS
 from weft.report.pictures.charts import embedded
 from weft.report.pictures.comparison import comparison_chart
-from weft.report.pictures.layouts import MEMORY_COLOURS, TIME_COLOURS, breakdown_chart, pareto_chart
+from weft.report.pictures.layouts import breakdown_chart, pareto_chart
 from weft.report.tables import words
 from weft.report.tables.comparison import PART_LABELS, WORTH, significance
 from weft.report.tables.ranking import degrees, results, settings
 from weft.search.comparison import Side
 from weft.search.comparison import compare as held
 from weft.units import format_bytes, format_seconds
-from weft.web.views.parts import Cell, Column, Fact, Part, Parts, Picture, Table
+from weft.web.views.parts import Cell, Column, Fact, Parts, Picture, Table
+from weft.web.views.ranking import shares
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
-    from weft.estimation.result import Part as Share
     from weft.search.comparison import Change, Comparison
     from weft.search.ranking import Plan
 
@@ -36,7 +37,7 @@ _MEANINGS = words.MEANINGS | {
     "MFU": "model FLOP/s of peak",
     "TF/s": "model TFLOP/s per accelerator",
     "mem GiB": "memory of the fullest stage",
-    "chance": "probability to take at most 3% longer than the best",
+    "chance": f"probability to take at most {WITHIN:.0%} longer than the best",
     "largest losses": "idle time and exposed communication, of the iteration",
 }
 
@@ -177,24 +178,14 @@ def _layouts(plan: Plan) -> Table:
     )
 
 
-def _parts(caption: str, found: Sequence[Share], whole: float, labels: dict[str, str], seconds: bool) -> Parts:
-    colours, form = (TIME_COLOURS, format_seconds) if seconds else (MEMORY_COLOURS, format_bytes)
-    parts = [
-        Part(label=labels[one.name], text=form(one.value), share=one.value / whole, colour=colours[one.name])
-        for one in found
-        if one.value > 0
-    ]
-    return Parts(caption=caption, parts=tuple(parts))
-
-
 def _time(best: Estimate) -> Parts:
     caption = f"Time: {format_seconds(best.iteration_s)} per iteration; communication: its exposed part"
-    return _parts(caption, best.time, best.iteration_s, words.TIME_LABELS, True)
+    return shares(caption, best.time, best.iteration_s, words.TIME_LABELS, True)
 
 
 def _memory(best: Estimate) -> Parts:
     caption = f"Memory of the fullest stage: {format_bytes(best.memory_bytes)} of {format_bytes(best.capacity_bytes)}"
-    return _parts(caption, best.memory, best.capacity_bytes, words.MEMORY_LABELS, False)
+    return shares(caption, best.memory, best.capacity_bytes, words.MEMORY_LABELS, False)
 
 
 def _bound(best: Estimate) -> str:

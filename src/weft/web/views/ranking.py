@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from weft.estimation.contrast import WITHIN
@@ -15,6 +15,7 @@ from weft.web.views.parts import Cell, Column, Fact, Part, Parts, Table
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
+    from weft.estimation.result import Part as Share
     from weft.search.comparison import Comparison
     from weft.search.ranking import Plan
 
@@ -100,34 +101,31 @@ def choice(plan: Plan) -> tuple[str, ...]:
     return (*words.trust(best.error), *told, *advice)
 
 
-def bars(one: Estimate) -> tuple[Parts, Parts]:
-    """Time and memory of a layout, part by part."""
+def shares(caption: str, found: Sequence[Share], whole: float, labels: dict[str, str], seconds: bool) -> Parts:
+    """Parts of a time in seconds, or of a memory in bytes, as bars of the whole."""
     from weft.report.pictures.layouts import MEMORY_COLOURS, TIME_COLOURS
 
-    time = tuple(
-        Part(
-            label=words.TIME_LABELS[part.name],
-            text=format_seconds(part.value),
-            share=part.value / one.iteration_s,
-            colour=TIME_COLOURS[part.name],
-        )
-        for part in one.time
-        if part.value > 0
-    )
-    memory = tuple(
-        Part(
-            label=words.MEMORY_LABELS[part.name],
-            text=format_bytes(part.value),
-            share=part.value / one.capacity_bytes,
-            colour=MEMORY_COLOURS[part.name],
-        )
-        for part in one.memory
-        if part.value > 0
-    )
+    colours, form = (TIME_COLOURS, format_seconds) if seconds else (MEMORY_COLOURS, format_bytes)
+    parts = [
+        Part(label=labels[one.name], text=form(one.value), share=one.value / whole, colour=colours[one.name])
+        for one in found
+        if one.value > 0
+    ]
+    return Parts(caption=caption, parts=tuple(parts))
+
+
+def bars(one: Estimate) -> tuple[Parts, Parts]:
+    """Time and memory of a layout, part by part."""
     used, capacity = format_bytes(one.memory_bytes), format_bytes(one.capacity_bytes)
     return (
-        Parts(caption=f"{format_seconds(one.iteration_s)} per iteration", parts=time),
-        Parts(caption=f"{used} of {capacity} on stage {one.fullest_stage}", parts=memory),
+        shares(f"{format_seconds(one.iteration_s)} per iteration", one.time, one.iteration_s, words.TIME_LABELS, True),
+        shares(
+            f"{used} of {capacity} on stage {one.fullest_stage}",
+            one.memory,
+            one.capacity_bytes,
+            words.MEMORY_LABELS,
+            False,
+        ),
     )
 
 
