@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from weft.arrangement.template import Template
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, Traffic
 from weft.simulation.flows.engine import run
+from weft.solvers.highs import silent_highs
 
 TANGENTS = 64
 MOST_HOSTS = 300
@@ -207,13 +207,6 @@ def _time_sharing(objective: Objective, cuts: Cuts, must: Floats, least_s: Float
     return _least_slow(objective, busy, least_s / objective.against_s)
 
 
-def _program(highspy: Any) -> Any:
-    model = highspy.Highs()
-    model.setOptionValue("output_flag", False)
-    model.setOptionValue("threads", 1)
-    return model
-
-
 def _paced(model: Any, busy: Floats, inf: float) -> None:
     """The rows that let no cut be busy all the time and more; the first columns are paces (1: at the bound)."""
     for share in busy.T:
@@ -231,8 +224,7 @@ def _solved(model: Any, highspy: Any) -> float:
 
 def _most_done(objective: Objective, busy: Floats, least_s: Floats) -> float:
     """The least score where counts what all jobs do in a second: linear in their paces."""
-    highspy: Any = import_module("highspy")
-    model = _program(highspy)
+    highspy, model = silent_highs()
     at_most = objective.worth / least_s
     for job, most in enumerate((at_most / at_most.sum()).tolist()):
         model.addVar(0.0, 1.0)
@@ -244,8 +236,7 @@ def _most_done(objective: Objective, busy: Floats, least_s: Floats) -> float:
 
 def _least_slow(objective: Objective, busy: Floats, least: Floats) -> float:
     """The least (mean or worst) slowdown of jobs whose slowdowns at their bounds are given."""
-    highspy: Any = import_module("highspy")
-    model = _program(highspy)
+    highspy, model = silent_highs()
     jobs, inf = len(least), highspy.kHighsInf
     worst = objective.kind == "worst"
     # Pace p of each job (1: at its bound), its slowdown s >= least / p by tangents, and the worst slowdown.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +12,7 @@ from weft.arrangement.cuts import Cuts
 from weft.arrangement.site import Site
 from weft.arrangement.template import Template
 from weft.fabric.spec import Floats, Ints
+from weft.solvers.highs import silent_highs
 
 MOVES = 400
 """Moves that local search draws, for each job."""
@@ -197,12 +196,9 @@ def _packed(wanted: list[int], room: Ints, cuts: Cuts, worth: Floats, *, spread:
     Variables: counts, whether a job is in a unit (of each tier), and the busiest cut's load.  A job in k units of a
     tier pays k - 1 times what parting its ranks sends; with ``spread`` the busiest cut counts most.
     """
-    highspy: Any = import_module("highspy")
+    highspy, model = silent_highs()
     jobs, inner = len(wanted), len(room)
     inf = highspy.kHighsInf
-    model = highspy.Highs()
-    model.setOptionValue("output_flag", False)
-    model.setOptionValue("threads", 1)
     model.setOptionValue("random_seed", 0)
     model.setOptionValue("time_limit", PACKING_S)
     scale = max(float(worth.max()), 1e-300)

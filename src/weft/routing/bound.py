@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from weft.errors import Unsupported
 from weft.fabric.checks import components
 from weft.fabric.spec import Floats, Ints
 from weft.routing.problem import SAME, Problem
+from weft.solvers.highs import silent_highs
 
 MOST_COLUMNS = 400_000
 """Variables of the LP that are still solved."""
@@ -128,9 +128,9 @@ def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) ->
 
 def solve(asked: Problem, paths: CommodityPaths) -> tuple[float, Floats]:
     """The least congestion, and the Bps on every path."""
-    model, highs = linear(asked, paths, integer=False)
+    highspy, highs = linear(asked, paths, integer=False)
     highs.run()
-    if highs.getModelStatus() != model.HighsModelStatus.kOptimal:
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         raise Unsupported("HiGHS found no optimum", where="LP bound", remedy="use the closed form: --bound cuts")
     found = np.array(highs.getSolution().col_value)
     return float(found[-1]), np.asarray(found[:-1] * paths.demand_Bps[paths.owner], dtype=np.float64)
@@ -138,7 +138,7 @@ def solve(asked: Problem, paths: CommodityPaths) -> tuple[float, Floats]:
 
 def linear(asked: Problem, paths: CommodityPaths, *, integer: bool) -> tuple[Any, Any]:
     """The model: flows of each commodity on each path, least congestion; and HiGHS with it."""
-    highspy: Any = import_module("highspy")
+    highspy, highs = silent_highs()
     columns, rows = len(paths.owner), len(paths.demand_Bps)
     used, row = np.unique(paths.links, return_inverse=True)
     heavy = paths.demand_Bps[paths.owner[paths.entry]] * asked.inverse[paths.links]
@@ -160,8 +160,5 @@ def linear(asked: Problem, paths: CommodityPaths, *, integer: bool) -> tuple[Any
     if integer:
         kinds = [highspy.HighsVarType.kInteger] * columns
         lp.integrality_ = [*kinds, highspy.HighsVarType.kContinuous]
-    highs = highspy.Highs()
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
     highs.passModel(lp)
     return highspy, highs

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 import numpy as np
 
@@ -294,8 +292,7 @@ def solve_ilp(
         raise Unsupported(
             f"more than {most:,} flows times paths", where="--router ilp", remedy="use repair, which has a bound too"
         )
-    highspy: Any = import_module("highspy")
-    _, highs = linear(asked, paths, integer=True)
+    highspy, highs = linear(asked, paths, integer=True)
     highs.setOptionValue("time_limit", float(seconds))
     highs.setOptionValue("random_seed", seed)
     highs.setOptionValue("mip_rel_gap", 0.0)

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import import_module
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +21,7 @@ from weft.collectives.schedules.chunks import Request, Schedule, mirrored, stage
 from weft.collectives.schedules.themis import baseline_order
 from weft.collectives.stages import BALANCED_KINDS
 from weft.fabric.spec import Floats, Ints
+from weft.solvers.highs import silent_highs
 
 SAME_DIGITS = 12
 """Significant digits to which windows are compared."""
@@ -187,11 +186,8 @@ def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
     if count == 1:
         return max(float((rows[:, 0] + offsets).max(initial=0.0)), least), np.ones(1)
     scale = max(float(rows.max()), float(offsets.max(initial=0.0)))
-    highs: Any = import_module("highspy")
-    model = highs.Highs()
-    model.setOptionValue("output_flag", False)
-    model.setOptionValue("threads", 1)
-    lp = highs.HighsLp()
+    highspy, model = silent_highs()
+    lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = count + 1, len(rows) + 1
     mean = rows.mean(axis=0) / scale * TIE
     lp.col_cost_ = np.append(mean, 1.0)
@@ -201,7 +197,7 @@ def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
     lp.row_upper_ = np.append(-offsets / scale, 1.0)
     matrix = np.zeros((len(rows) + 1, count + 1))
     matrix[:-1, :count], matrix[:-1, count], matrix[-1, :count] = rows / scale, -1.0, 1.0
-    lp.a_matrix_.format_ = highs.MatrixFormat.kRowwise
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     filled = matrix != 0
     lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(filled.sum(axis=1))])
     lp.a_matrix_.index_ = np.nonzero(filled)[1]
