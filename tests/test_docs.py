@@ -10,6 +10,7 @@ and the exit code it expects (``exit=2``).  Numbers may differ by one in their l
 from __future__ import annotations
 
 import contextlib
+import csv
 import difflib
 import io
 import json
@@ -332,6 +333,26 @@ def studies_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def networks_table() -> str:
+    """Results of examples/studies/networks.toml: thousands of tokens per dollar, seconds of an iteration, price."""
+    with (ROOT / "docs" / "studies" / "networks.csv").open(encoding="utf-8", newline="") as file:
+        points = list(csv.DictReader(file))
+    kinds = list(dict.fromkeys((one["fabric"], float(one["oversubscription"])) for one in points))
+    heads = ("model", "routes", "GPUs", *(f"{kind} {share:g}:1" for kind, share in kinds))
+    lines = []
+    for model, routing, count in dict.fromkeys((one["model"], one["routing"], one["count"]) for one in points):
+        of = [one for one in points if (one["model"], one["routing"], one["count"]) == (model, routing, count)]
+        most = max(float(one["tokens_per_usd"]) for one in of)
+        cells = []
+        for one in of:
+            tokens = float(one["tokens_per_usd"])
+            text = f"{tokens / 1e3:,.0f}"
+            text = f"**{text}**" if tokens > most * 0.999 else text
+            cells.append(f"{text} ({float(one['simulated_s']):.3f} s, ${float(one['usd']) / 1e6:.1f}M)")
+        lines.append((model, routing, f"{int(count):,}", *cells))
+    return rows(heads, lines)
+
+
 GENERATED = {
     "calibration": calibration_table,
     "families": family_table,
@@ -348,6 +369,7 @@ GENERATED = {
     "errors": errors_table,
     "fitted": fitted_table,
     "studies": studies_table,
+    "study-networks": networks_table,
 }
 
 
