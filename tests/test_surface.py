@@ -34,6 +34,7 @@ def test_public_names():
         "WeftError",
         "__version__",
         "arrange",
+        "audit_routes",
         "calibrate",
         "compare",
         "design",
@@ -208,6 +209,12 @@ def test_command_surface():
                 *traffic,
                 *("--bound", "--compare", "--format", "--objective", "--output", "--paths", "--router"),
                 *("--split", "--time-limit", "-o"),
+            ]
+        ),
+        "route audit": sorted(
+            [
+                *traffic,
+                *("--bound", "--format", "--objective", "--output", "--path-bits", "--router", "--routes", "-o"),
             ]
         ),
         "route evaluate": sorted(

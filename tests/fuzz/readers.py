@@ -14,6 +14,8 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from weft.errors import BadInput
 
 TESTS = Path(__file__).parents[1]
@@ -250,8 +252,6 @@ of_text("reliability.recovery.parse_policy", "text", words("restart", "shrink,pe
 
 @cache
 def routed() -> Any:
-    import numpy as np
-
     from weft.fabric.paths import routes
     from weft.routing.traffic import job_traffic
 
@@ -298,6 +298,36 @@ def numbering() -> Any:
 
 
 of_text("interop.netops.routes_json.read", "json", exported("routes_json.write"), clos)
+PATHS = """source,target,queue_pair,bytes,path,links
+accelerator-0,accelerator-2,0,1GiB,accelerator-0 leaf-0 spine-0 leaf-1 accelerator-2,0 0 0 0
+"""
+
+
+def read_tables(raw: bytes, _: Path) -> object:
+    from weft.interop.fabrics.ibnetdiscover import read
+    from weft.routing.traffic import job_traffic
+
+    fabric = read(str(OPENSM()[0]))
+    ends = (np.array([fabric.names.index(name)]) for name in ("h0", "h2"))
+    return called("interop.netops.installed.read_tables")(
+        decoded(raw), subnet(), fabric, job_traffic(*ends, np.ones(1))
+    )
+
+
+def tables() -> list[str | bytes]:
+    from weft.fabric.paths import routes
+    from weft.interop.fabrics.ibnetdiscover import read
+    from weft.interop.netops import opensm
+    from weft.routing.traffic import job_traffic
+
+    fabric = read(str(OPENSM()[0]))
+    ends = [np.array([fabric.names.index(name)]) for name in ("h0", "h2")]
+    flow = job_traffic(*ends, np.ones(1))
+    return [opensm.write(opensm.tables(subnet(), fabric, flow, routes(fabric, *ends)))]
+
+
+add("interop.netops.installed.read_tables", read_tables, "text", tables)
+of_text("interop.netops.installed.read_paths interop.netops.path_tables.rows", "text", words(PATHS), clos)
 of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
 of_text("interop.netops.frr.lint interop.netops.frr.known_lines", "text", exported("frr.write"))
 of_text("interop.netops.srv6.lint", "text", exported("srv6.write"))

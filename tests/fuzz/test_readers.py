@@ -53,6 +53,7 @@ NOT_READERS = {
     "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
     "runtime.run.session.Session.load": "read_state and State.read, then checkpoint.load",
     "verbs.networks.routes_of": "gives a file to routes_json.read",
+    "verbs.route.audit_routes": "gives files to installed.read_paths and read_tables",
 }
 """Public functions that look like readers, and why no input is made for them."""
 
