@@ -122,3 +122,12 @@ def kept(function: Callable[..., object]) -> Any:
         return _Kept(function)
     except RuntimeError:
         return _NotKept()
+
+
+def folders() -> tuple[Path | None, Path | None]:
+    """Where the machine code of this package's kernels is kept, and a folder that holds that of all; None for nowhere."""
+    path = kept(described).cache_path
+    if path is None:
+        return None, None
+    home, package = Path(path), Path(__file__).parents[1]
+    return home, package if home.is_relative_to(package) else home.parent
