@@ -125,7 +125,7 @@ def kept(function: Callable[..., object]) -> Any:
 
 
 def folders() -> tuple[Path | None, Path | None]:
-    """Where the machine code of this package's kernels is kept, and a folder that holds that of all; None for nowhere."""
+    """Where machine code of this package's kernels is kept, and a folder that holds that of all; None for nowhere."""
     path = kept(described).cache_path
     if path is None:
         return None, None
