@@ -47,7 +47,7 @@ def test_all_is_well_here(weft: Run) -> None:
     assert {one["check"]: one["ok"] for one in found["checks"]} == dict.fromkeys(doctor.CHECKS, True)
     assert all(found["packages"].values())
     assert found["kernels"]["files"] > 0
-    assert list(Path(found["kernels"]["folder"]).glob("*.nbc"))
+    assert Path(found["kernels"]["folder"]).is_dir()
     assert weft("doctor")[0] == 0
 
 

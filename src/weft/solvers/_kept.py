@@ -124,10 +124,10 @@ def kept(function: Callable[..., object]) -> Any:
         return _NotKept()
 
 
-def folders() -> tuple[Path | None, Path | None]:
-    """Where machine code of this package's kernels is kept, and a folder that holds that of all; None for nowhere."""
+def cache_folder() -> Path | None:
+    """The folder under which the machine code of Weft's kernels is kept; None where none can be written."""
     path = kept(described).cache_path
     if path is None:
-        return None, None
-    home, package = Path(path), Path(__file__).parents[1]
-    return home, package if home.is_relative_to(package) else home.parent
+        return None
+    package = Path(__file__).parents[1]
+    return package if package in Path(path).parents else Path(path).parent

@@ -11,6 +11,7 @@ from typing import Any
 
 import weft
 from weft.results import Result
+from weft.units import format_seconds
 
 NEEDED = ("click", "highspy", "numba", "numpy", "pydantic", "pyyaml", "rich")
 EXTRAS = {
@@ -109,14 +110,16 @@ def version(package: str) -> str | None:
 
 
 def kernels() -> Kernels:
-    """The folder of compiled kernels, and the files there of all of Weft's."""
+    """The folder under which compiled kernels are kept, and Weft's files there."""
     try:
-        from weft.solvers._kept import folders
+        from weft.solvers._kept import cache_folder
     except ImportError:
         return Kernels(None, 0, 0)
-    home, root = folders()
-    sizes = [path.stat().st_size for path in root.rglob(f"*.{'[0-9a-f]' * 16}.nbc")] if root else []
-    return Kernels(None if home is None else os.fspath(home), len(sizes), sum(sizes))
+    folder = cache_folder()
+    if folder is None:
+        return Kernels(None, 0, 0)
+    sizes = [path.stat().st_size for path in folder.rglob(f"*.{'[0-9a-f]' * 16}.nbc")]
+    return Kernels(os.fspath(folder), len(sizes), sum(sizes))
 
 
 def checked(name: str, ask: Callable[[], tuple[bool, str]]) -> Check:
@@ -130,7 +133,7 @@ def checked(name: str, ask: Callable[[], tuple[bool, str]]) -> Check:
 def _plan() -> tuple[bool, str]:
     best = weft.plan("gpt2-124m", "a100-8", top=1).best
     holds = best.lower_bound_s <= best.iteration_s and best.memory_bytes <= best.capacity_bytes
-    return holds, f"{best.iteration_s * 1e3:.1f} ms, no layout below {best.lower_bound_s * 1e3:.1f} ms"
+    return holds, f"{format_seconds(best.iteration_s)}, at least {format_seconds(best.lower_bound_s)}"
 
 
 def _rates() -> tuple[bool, str]:
@@ -148,15 +151,15 @@ def _rates() -> tuple[bool, str]:
 
 
 def _schedule() -> tuple[bool, str]:
-    found = weft.schedule("all-reduce", "1GiB", dims="switch:16:150GiB/s:1us,switch:8:50GiB/s:2us")
+    found: Any = weft.schedule("all-reduce", "1GiB", dims="switch:16:150GiB/s:1us,switch:8:50GiB/s:2us")
     over = found.time_s / found.bound_s - 1
     return -1e-9 <= over < 0.05, f"{over:.2%} above the bound"
 
 
 def _simulate() -> tuple[bool, str]:
-    found = weft.simulate("gpt2-124m", "a100-16", "dp=16", batch=64)
+    found: Any = weft.simulate("gpt2-124m", "a100-16", "dp=16", batch=64)
     bound_s = found.result.lower_bound_s
-    return bound_s <= found.iteration_s, f"{found.iteration_s * 1e3:.1f} ms, at least {bound_s * 1e3:.1f} ms"
+    return bound_s <= found.iteration_s, f"{format_seconds(found.iteration_s)}, at least {format_seconds(bound_s)}"
 
 
 CHECKS = {"plan": _plan, "fair rates": _rates, "schedule": _schedule, "simulate": _simulate}
