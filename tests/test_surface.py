@@ -263,6 +263,7 @@ def test_command_surface():
         ),
         "calibrate": ["--errors", "--output", "--start", "--trace", "-o", "runs"],
         "serve": ["--open", "--port", "--state"],
+        "doctor": ["--format", "--output", "-o"],
         "models": ["word"],
         "clusters": [],
         "stacks": [],
