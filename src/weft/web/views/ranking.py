@@ -41,7 +41,8 @@ def ranking(plan: Plan, shown: str, link: Link, against: Link) -> Table:
         columns.append(Column(heading="tie", meaning="layouts of one number cannot be told apart"))
         columns.append(Column(heading="chance", meaning=f"to take at most {WITHIN:.0%} longer than the best"))
     columns.append(Column(heading="compare", meaning="with the layout that is shown", number=False))
-    rows = []
+    rows, marks = [], []
+    near = sum(one.group == 1 for one in plan.ties) > 1
     for rank, one in enumerate(plan.layouts, 1):
         layout, text = one.layout, format_layout(one.layout)
         cells = [
@@ -60,8 +61,25 @@ def ranking(plan: Plan, shown: str, link: Link, against: Link) -> Table:
             cells.append(Cell(text="-") if tie is None else Cell(text=str(tie.group), key=tie.group))
             cells.append(Cell(text="-") if tie is None else Cell(text=f"{tie.chance:.0%}", key=tie.chance))
         cells.append(Cell(text="shown") if text == shown else Cell(text=f"with {rank}", link=against(text)))
+        tied = near and rank <= len(plan.ties) and plan.ties[rank - 1].group == 1
         rows.append(tuple(cells))
-    return Table(name="layouts", caption="Layouts that fit", columns=tuple(columns), rows=tuple(rows))
+        marks.append(" ".join(["tied"] * tied + ["shown"] * (text == shown)))
+    caption = "Layouts that fit" + ("; marked: those that cannot be told apart from the fastest" if near else "")
+    return Table(name="layouts", caption=caption, columns=tuple(columns), rows=tuple(rows), marks=tuple(marks))
+
+
+def effect(plan: Plan, as_it_is: Plan) -> str:
+    """What other hardware changes, in a sentence."""
+    if not plan.layouts:
+        return "On the hardware as it is, " + ("nothing fits either" if not as_it_is.layouts else "layouts fit")
+    if not as_it_is.layouts:
+        return "On the hardware as it is, nothing fits"
+    best, before = plan.layouts[0], as_it_is.layouts[0]
+    same = "the same layout" if best.layout == before.layout else "another layout"
+    return (
+        f"What if: {format_seconds(best.iteration_s)} per iteration in place of {format_seconds(before.iteration_s)}"
+        f" ({best.iteration_s / before.iteration_s - 1:+.1%}); on the hardware as it is, {same} is first"
+    )
 
 
 def summary(plan: Plan) -> tuple[Fact, ...]:
