@@ -152,11 +152,12 @@ def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
     """What the answer's template shows."""
     plan, chosen = found.plan, found.chosen
     layout = "" if chosen is None else format_layout(chosen.layout)
+
+    def link(text: str) -> str:
+        return _address(given, layout=text, against="", show="") + "#layout"
+
     table = ranking.ranking(
-        plan,
-        layout,
-        lambda text: _address(given, layout=text, against="") + "#layout",
-        lambda text: _address(given, layout=layout, against=text) + "#difference",
+        plan, layout, link, lambda text: _address(given, layout=layout, against=text) + "#difference"
     )
     told = ranking.choice(plan)
     if found.as_it_is is not None:
@@ -177,6 +178,7 @@ def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
         "flag": f"--layout {layout}" if layout else "",
         "bars": () if chosen is None else ranking.bars(chosen),
         "difference": None if found.compared is None else ranking.differences(found.compared),
+        "frontier": ranking.frontier(plan, link),
         "charts": [Picture(svg=svg, caption=caption) for svg, caption in found.charts],
         "other": "" if found.compared is None else full_layout_words(found.compared.sides[1].estimate.layout),
         "launch": found.launch,

@@ -68,6 +68,30 @@ def ranking(plan: Plan, shown: str, link: Link, against: Link) -> Table:
     return Table(name="layouts", caption=caption, columns=tuple(columns), rows=tuple(rows), marks=tuple(marks))
 
 
+def frontier(plan: Plan, link: Link) -> Table:
+    """The layouts that no other beats in both time and memory; ``link`` makes the address of a layout."""
+    columns = (
+        Column(heading="layout", number=False),
+        Column(heading="time"),
+        Column(heading="mem GiB"),
+        Column(heading="mbs"),
+        Column(heading="recompute", number=False),
+        Column(heading="switches", number=False),
+    )
+    rows = tuple(
+        (
+            Cell(text=words.layout_words(one.layout), link=link(format_layout(one.layout))),
+            Cell(text=format_seconds(one.iteration_s), key=one.iteration_s),
+            Cell(text=f"{one.memory_bytes / 2**30:.1f}", key=one.memory_bytes),
+            Cell(text=str(one.layout.micro_batch), key=one.layout.micro_batch),
+            Cell(text=words.recompute_words(one.layout)),
+            Cell(text=words.switch_words(one.layout)),
+        )
+        for one in plan.pareto
+    )
+    return Table(name="frontier", caption="Less memory for more time", columns=columns, rows=rows)
+
+
 def effect(plan: Plan, as_it_is: Plan) -> str:
     """What other hardware changes, in a sentence."""
     if not plan.layouts:
