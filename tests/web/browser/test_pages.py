@@ -26,8 +26,8 @@ VIEWS = [
 """Addresses that every check of looks visits, and what stands there: a page has a row for each of its views."""
 VIEWS += [(path, "h1") for path, _ in PLACES if path not in dict(VIEWS)]
 HOSTILE = "<script>window.hit=1</script>\"'><img src=x onerror=window.hit=1>"
-LONG = {"model": "deepseek-v3", "cluster": "h100-16384", "space": "wide", "top": "200"}
-"""A plan that nobody waits for to its end."""
+LONG = {"model": "deepseek-v3", "cluster": "h100-2048", "space": "4d"}
+"""A plan of many seconds, whose end nobody waits for."""
 
 
 def findings(page: Any) -> list[str]:
@@ -53,8 +53,7 @@ def test_a_page_fits_every_width_and_everybody(tabs, path, holds):
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
-    for details in page.locator("details:not([open]) > summary").all():
-        details.click()
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     for scheme, width in (("light", 1440), ("dark", 360)):
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 900})
@@ -69,18 +68,21 @@ def test_a_plan_is_made_looked_at_and_taken_along(tabs):
     page.get_by_role("button", name="Plan").click()
     first = page.locator("#layout ~ p").first.text_content()
     page.locator("#layouts").get_by_role("link", name="2", exact=True).click()
+    page.locator("#layouts tr.shown th", has_text=re.compile("^2$")).wait_for()
     second = page.locator("#layout ~ p").first.text_content()
     assert second != first
-    assert page.locator("#layouts tr.shown th").text_content() == "2"
     page.locator("#layouts").get_by_role("link", name="with 1", exact=True).click()
-    assert page.locator("#differences tbody tr").count() > 0
+    page.locator("#differences tbody tr").first.wait_for()
     page.go_back()
+    page.locator("#differences").wait_for(state="detached")
     page.go_back()
+    page.locator("#layouts tr.shown th", has_text=re.compile("^1$")).wait_for()
     assert page.locator("#layout ~ p").first.text_content() == first
     page.go_forward()
+    page.locator("#layouts tr.shown th", has_text=re.compile("^2$")).wait_for()
     assert page.locator("#layout ~ p").first.text_content() == second
     page.get_by_role("link", name="Charts").click()
-    assert page.locator("svg.weft-chart").count() == 2
+    page.locator("svg.weft-chart").nth(1).wait_for()
     page.get_by_role("link", name="Launch").click()
     with page.expect_download() as begun:
         page.get_by_role("link", name="Save the file").click()
@@ -101,13 +103,12 @@ def test_sliders_ask_what_if(tabs):
     assert page.locator("#nic").input_value() == "2"
     page.keyboard.press("Enter")
     page.wait_for_url("**nic=2**")
-    assert page.get_by_text(re.compile(r"^What if: .* per iteration in place of ")).is_visible()
+    page.get_by_text(re.compile(r"^What if: .* per iteration in place of ")).wait_for()
     assert page.locator("#nic").input_value() == "2"
     box = page.get_by_label("Scale-up domain (accelerators), slider").bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] / 2)
     page.wait_for_url("**domain=**")
-    assert page.locator("#domain").input_value() in page.url
-    assert page.get_by_text(f"domains of {page.locator('#domain').input_value()}").count() > 0
+    page.get_by_text(f"domains of {page.locator('#domain').input_value()}").wait_for()
 
 
 def test_keys_suffice(tabs):
@@ -142,24 +143,20 @@ def test_keys_suffice(tabs):
     page.keyboard.type("gpt2-124m")
     page.keyboard.press("Enter")
     page.wait_for_url("**gpt2-124m**")
-    assert page.locator("#layouts").is_visible()
+    page.locator("#layouts").wait_for()
 
 
 def test_hostile_texts_are_inert(tabs):
     page = tabs.open(f"/plan?{urlencode({'model': HOSTILE, 'cluster': HOSTILE, 'tp': HOSTILE, 'show': HOSTILE})}")
     assert page.locator("#model").input_value() == HOSTILE
     assert page.locator("[role=alert]").count() == 1
-    tabs.excuse("status of 400")
+    tabs.excuse("status of 400", "cannot be parsed, or is out of range")
     page.goto("/plan?model=gpt2-124m")
     page.get_by_text("Paste a model or a cluster").click()
-    toml = f"name = '''{HOSTILE}'''\naccelerator = \"a100\"\ncount = 8\n"
-    page.get_by_label("Cluster: TOML").fill(toml)
+    page.get_by_label("Cluster: TOML").fill(f"name = '''{HOSTILE}'''\naccelerator = \"a100\"\ncount = 8\n")
     page.get_by_role("button", name="Plan").click()
-    page.wait_for_url("**cluster=pasted-**")
-    text = page.locator("main").text_content()
-    assert HOSTILE in text or page.locator("[role=alert]").count() == 1
-    for frame in page.frames:
-        assert frame.evaluate("window.hit") is None
+    page.get_by_text(f"{HOSTILE}: 8 a100").wait_for()
+    assert page.evaluate("window.hit") is None
     assert page.locator("main img").count() == 0
 
 
@@ -187,9 +184,8 @@ def test_pages_work_without_script(tabs):
     page.get_by_label("Model", exact=True).fill("gpt2-124m")
     page.get_by_label("Cluster", exact=True).fill("a100-8")
     page.get_by_role("button", name="Plan").click()
-    assert page.locator("#layouts tbody tr").count() > 1
     page.locator("#layouts").get_by_role("link", name="2", exact=True).click()
-    assert page.locator("#layout").count() == 1
+    page.locator("#layouts tr.shown th", has_text=re.compile("^2$")).wait_for()
 
 
 def test_long_work_tells_progress_is_cancelled_and_leaves_other_tabs_alone(tabs):

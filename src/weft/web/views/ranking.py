@@ -112,7 +112,7 @@ def summary(plan: Plan) -> tuple[Fact, ...]:
     counts = f"{plan.considered:,} layouts, {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
     facts = [
         Fact(name="Job", text=words.job_sentence(plan.job)),
-        Fact(name="Cluster", text=words.cluster_sentence(plan.cluster)),
+        Fact(name="Cluster", text=f"{words.printable(plan.cluster.name)}: {words.cluster_sentence(plan.cluster)}"),
         Fact(name="Search", text=f"{plan.space.name} space: {counts}"),
         Fact(name="Software", text=plan.stack),
     ]
