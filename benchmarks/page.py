@@ -103,7 +103,8 @@ async def visit(client: Any, asked: Mapping[str, str]) -> list[float]:
         found = await client.request("POST" if sent else "GET", address, follow_redirects=True, **sent)
         taken.append(time.perf_counter() - begin)
         if found.status_code != 200 or holds not in found.text or 'role="alert"' in found.text:
-            raise RuntimeError(f"{address}: {found.status_code} {found.text[:2000]}")
+            why = re.findall(r'role="alert">(.{,300})', found.text) or [f"no {holds}"]
+            raise RuntimeError(f"{address}: {found.status_code}, {why[0]}")
         return str(found.text)
 
     query = urlencode(asked)
@@ -113,7 +114,7 @@ async def visit(client: Any, asked: Mapping[str, str]) -> list[float]:
     layout = _LAYOUT.findall(page)[0]
     await fetched(f"/plan?{query}&{urlencode({'layout': layout})}", layout)
     await fetched(f"/plan?{query}&show=charts", 'class="weft-chart"')
-    await fetched(f"/plan?{query}&show=launch&tool=calculon-application", "Run on every host")
+    await fetched(f"/plan?{query}&show=launch&tool=calculon-system", "Run on every host")
     document = json.loads(await fetched(f"/plan/plan.json?{query}", '"layouts"'))
     name = document["job"]["model"]["name"]
     if name != asked["model"]:

@@ -100,9 +100,10 @@ def effect(plan: Plan, as_it_is: Plan) -> str:
         return "On the hardware as it is, nothing fits"
     best, before = plan.layouts[0], as_it_is.layouts[0]
     same = "the same layout" if best.layout == before.layout else "another layout"
+    change = round(best.iteration_s / before.iteration_s - 1, 3) + 0.0
     return (
         f"What if: {format_seconds(best.iteration_s)} per iteration in place of {format_seconds(before.iteration_s)}"
-        f" ({best.iteration_s / before.iteration_s - 1:+.1%}); on the hardware as it is, {same} is first"
+        f" ({change:+.1%}); on the hardware as it is, {same} is first"
     )
 
 
