@@ -29,6 +29,11 @@ HOSTILE = "<script>window.hit=1</script>\"'><img src=x onerror=window.hit=1>"
 LONG = {"model": "deepseek-v3", "cluster": "h100-2048", "space": "4d"}
 """A plan of many seconds, whose end nobody waits for."""
 
+HIDE = """(hidden) => {
+  Object.defineProperty(document, "hidden", {get: () => hidden, configurable: true});
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
 
 def findings(page: Any) -> list[str]:
     """What axe-core finds that is serious or critical."""
@@ -188,7 +193,7 @@ def test_pages_work_without_script(tabs):
     page.locator("#layouts tr.shown th", has_text=re.compile("^2$")).wait_for()
 
 
-def test_long_work_tells_progress_is_cancelled_and_leaves_other_tabs_alone(tabs):
+def test_long_work_tells_progress_where_it_is_seen_is_cancelled_and_leaves_other_tabs_alone(tabs):
     page = tabs.open()
     page.goto(f"/plan?{urlencode(LONG)}", wait_until="commit")
     cancel = page.get_by_role("button", name="Cancel")
@@ -197,6 +202,10 @@ def test_long_work_tells_progress_is_cancelled_and_leaves_other_tabs_alone(tabs)
     other = tabs.beside(page.context, "/plan?model=gpt2-124m&cluster=a100-8")
     assert other.locator("#layouts").is_visible()
     assert cancel.is_visible()
+    with page.expect_event("requestfailed", lambda one: one.url.endswith("/events")):
+        page.evaluate(HIDE, True)
+    with page.expect_request("**/events"):
+        page.evaluate(HIDE, False)
     cancel.click()
     page.locator(".message.error", has_text="cancelled").wait_for()
     page.goto(f"/plan?{urlencode(LONG)}", wait_until="commit")
