@@ -9,13 +9,14 @@ import pytest
 
 import weft
 from weft.cluster import load as load_cluster
+from weft.cluster.scaled import with_domain
 from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.cost import bill, preset
 from weft.layout import Layout
 from weft.model import RecipeChanges, resolve_job
 from weft.reliability.parts import stranded_accelerators
-from weft.search.design import OVERSUBSCRIPTIONS, Terms, design, nic_links, with_domain
+from weft.search.design import OVERSUBSCRIPTIONS, Terms, design, nic_links
 from weft.search.ranking import plan
 
 JOB = resolve_job("llama-3.2-1b", RecipeChanges(global_batch=64, sequence=2048))

@@ -1,13 +1,15 @@
-"""Clusters with other hardware: what if the network, the memory or the accelerator were faster."""
+"""Clusters with other hardware: what if the network, the memory or the accelerator were faster, or there were more."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from weft.cluster.catalogue import default_tiers
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 
 LEAST, MOST = 0.01, 100.0
+MOST_OVERSUBSCRIBED = 1000
 _PEAKS = ("fp32_flops", "fp16_flops", "bf16_flops", "fp8_flops", "fp4_flops", "int8_flops")
 
 
@@ -58,3 +60,50 @@ def scaled(cluster: Cluster, scales: Scales) -> Cluster:
         for place, tier in enumerate(cluster.tiers)
     )
     return replace(cluster, accelerator=replace(chip, memory_Bps=scales.hbm * chip.memory_Bps, **faster), tiers=tiers)
+
+
+def resized(cluster: Cluster, count: int) -> Cluster:
+    """The cluster with more or fewer units in its outermost tier.
+
+    Raises:
+        BadInput: the accelerators do not fill such units.
+    """
+    inner = cluster.spans[-1] // cluster.tiers[-1].size
+    if count < 1 or count % inner:
+        problem = f"{count} accelerators do not fill units of {inner}"
+        raise BadInput(problem, where=f"{cluster.name}: count", remedy=f"give a multiple of {inner}")
+    tiers = (*cluster.tiers[:-1], replace(cluster.tiers[-1], size=count // inner))
+    return replace(cluster, count=count, tiers=tiers)
+
+
+def with_domain(cluster: Cluster, size: int, *, where: str = "--sizes") -> Cluster:
+    """The cluster with scale-up domains of another size, links and NICs as they are, and one network between them.
+
+    Raises:
+        BadInput: the accelerators are not whole domains.
+    """
+    if size == cluster.tiers[0].size:
+        return cluster
+    if size < 1 or cluster.count % size:
+        raise BadInput(
+            f"domains of {size} do not divide {cluster.count} accelerators",
+            where=where,
+            remedy="choose divisors of the number of accelerators",
+        )
+    chip = replace(cluster.accelerator, scale_up_size=size)
+    return replace(cluster, accelerator=chip, tiers=default_tiers(chip, cluster.count))
+
+
+def oversubscribed(cluster: Cluster, ratio: float) -> Cluster:
+    """The cluster with another oversubscription (>= 1) of its outermost network.
+
+    Raises:
+        BadInput: there is none outside of the scale-up domain, or the ratio cannot be.
+    """
+    if len(cluster.tiers) == 1:
+        problem = f"{cluster.name} is one scale-up domain, with no network outside of it"
+        raise BadInput(problem, where="oversubscription", remedy="take more accelerators, or leave it out")
+    if not 1 <= ratio <= MOST_OVERSUBSCRIBED:
+        remedy = f"give 1 to {MOST_OVERSUBSCRIBED}"
+        raise BadInput(f"{ratio:g} is out of range", where="oversubscription", remedy=remedy)
+    return replace(cluster, tiers=(*cluster.tiers[:-1], replace(cluster.tiers[-1], oversubscription=ratio)))

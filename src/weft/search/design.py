@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.cluster.catalogue import default_tiers
 from weft.cluster.files import cluster_to_dict
+from weft.cluster.scaled import oversubscribed, with_domain
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
@@ -232,20 +232,6 @@ def design(
     )
 
 
-def with_domain(cluster: Cluster, size: int) -> Cluster:
-    """The cluster with scale-up domains of another size, links and NICs as they are."""
-    if size == cluster.tiers[0].size:
-        return cluster
-    if size < 1 or cluster.count % size:
-        raise BadInput(
-            f"domains of {size} do not divide {cluster.count} accelerators",
-            where="--sizes",
-            remedy="choose divisors of the number of accelerators",
-        )
-    chip = replace(cluster.accelerator, scale_up_size=size)
-    return replace(cluster, accelerator=chip, tiers=default_tiers(chip, cluster.count))
-
-
 def _design(job: Job, cluster: Cluster, kind: str, layouts: Sequence[Layout], options: Terms) -> Design:
     fabric = for_cluster(kind, cluster, radix=options.radix)
     layout = layouts[0]
@@ -298,13 +284,11 @@ def _candidates(job: Job, cluster: Cluster, options: Terms) -> list[Layout]:
     """Layouts to choose from on each network: those of the closed form that is first for some oversubscription."""
     if options.layout is not None:
         return [options.layout]
-    inner, outermost = cluster.tiers[:-1], cluster.tiers[-1]
     tried, top = [cluster], 1
     if options.simulate:
         top = BEGUN
-        if inner:
-            ratios = OVERSUBSCRIPTIONS
-            tried = [replace(cluster, tiers=(*inner, replace(outermost, oversubscription=one))) for one in ratios]
+        if len(cluster.tiers) > 1:
+            tried = [oversubscribed(cluster, one) for one in OVERSUBSCRIPTIONS]
     found = [one.layout for each in tried for one in plan(job, each, space=options.space, top=top).layouts]
     if not found:
         raise BadInput("no layout fits", where=cluster.name, remedy="see weft plan for the reasons")
