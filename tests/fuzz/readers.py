@@ -802,7 +802,13 @@ of_file("interop.simulators.astra_network.read_logical_topology", "json", words(
 of_file("interop.simulators.astra_system.read_system", "text", from_tests(ASTRA, "system()", "LINES"))
 GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
-of_file("interop.traces.chakra.read_trace", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.0.et", **RATES)
+of_file(
+    "interop.traces.chakra.read_trace interop.traces.chakra_schema.decode",
+    "bytes",
+    lambda: CHAKRA() + GRAPHS(),
+    file="a.0.et",
+    **RATES,
+)
 of_file("interop.traces.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
 add(
     "interop.traces.chakra.read_traces",
