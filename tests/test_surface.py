@@ -82,7 +82,8 @@ def test_command_surface():
     recipe = ["--as", "--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
     output = ["--calibration", "--chart", "--format", "--launch", "--output", "--stack", "-o"]
     run = ["--failures", "--mtbf", "--tokens", "--usd-per-hour"]
-    network = ["--cluster", "--fabric", "--hosts", "--link-speed", "--radix", "--seed"]
+    files = ["--exclude", "--host-map", "--hosts", "--link-speed"]
+    network = [*files, "--cluster", "--fabric", "--radix", "--seed"]
     jobs = ["--calibration", "--flows", "--generate", "--job", "--jobs", "--placement", "--plan", "--rank"]
     traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines", "--matrix"]
     search = [
@@ -198,10 +199,7 @@ def test_command_surface():
             ]
         ),
         "fabric": sorted(
-            [
-                *("--export", "--hosts", "--kind", "--link-speed", "--output", "--picture", "--prices"),
-                *("--radix", "-o", "cluster"),
-            ]
+            [*files, *("--export", "--kind", "--output", "--picture", "--prices"), *("--radix", "-o", "cluster")]
         ),
         "route": [],
         "route plan": sorted(

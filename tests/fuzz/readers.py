@@ -213,6 +213,8 @@ of_text("interop.fabrics.containerlab.lint", "yaml", lambda: fabrics("containerl
 of_text("interop.fabrics.graph_files.read_graphml", "text", fabrics("graphml"), **SPEED)
 of_text("interop.fabrics.graph_files.read_node_link", "json", lambda: [*fabrics("node-link")(), NODE_LINK], **SPEED)
 of_text("interop.fabrics.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
+HOST_MAP = '# rack 1\n0x3e8 "node0 mlx5_0"\n0x000003e9 node0  # the other\n'
+of_text("interop.fabrics.ibnetdiscover.read_host_map", "text", lambda: [HOST_MAP])
 of_text("interop.fabrics.ibnetdiscover.read_subnet", "text", OPENSM)
 of_text("interop.fabrics.lldp.read", "json", LLDP, scale_up_Bps=1e11)
 of_text("interop.fabrics.netbox.read", "json", NETBOX, hosts=("gpu*",), **SPEED)
@@ -828,9 +830,16 @@ def packed() -> list[str | bytes]:
 of_file("interop.simulators.astra_network.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
 of_file("interop.simulators.astra_network.read_logical_topology", "json", words('{"logical-dims": ["4", "2"]}'))
 of_file("interop.simulators.astra_system.read_system", "text", from_tests(ASTRA, "system()", "LINES"))
+GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
+RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file(
-    "interop.traces.chakra.read_trace", "bytes", CHAKRA, file="a.0.et", peak_flops=1e15, memory_Bps=1e12, sizes=(2, 2)
+    "interop.traces.chakra.read_trace interop.traces.chakra_schema.decode",
+    "bytes",
+    lambda: CHAKRA() + GRAPHS(),
+    file="a.0.et",
+    **RATES,
 )
+of_file("interop.traces.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
 add(
     "interop.traces.chakra.read_traces",
     lambda raw, folder: called("interop.traces.chakra.read_traces")(written(raw, folder / "a.0.et").parent / "a"),

@@ -143,7 +143,7 @@ def _opensm(found: RoutePlan, options: ExportOptions) -> dict[str, str]:
             where="--fabric",
             remedy="give the output of ibnetdiscover as --fabric FILE",
         )
-    subnet = ibnetdiscover.read_subnet(read_text(path, where=path), where=path)
+    subnet = ibnetdiscover.read_subnet(read_text(path, where=path), where=path, exclude=options.exclude)
     tables = opensm.tables(subnet, found.fabric, found.traffic, found.routes)
     files = {
         "opensm.conf": opensm.configuration(tables),
