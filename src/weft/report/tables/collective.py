@@ -27,6 +27,8 @@ def schedule_table(outcome: ScheduleResult, console: Console) -> None:
     _print_request(outcome, console)
     if outcome.others is not None:
         _print_comparison(outcome, outcome.others, console)
+    if outcome.counts:
+        _print_counts(outcome, console)
     paragraph(
         console,
         f"{policy_words(timed)}: {time_words(timed.time_s)}, {timed.utilization:.1%} of the bandwidth used;"
@@ -60,8 +62,11 @@ def policy_words(timed: TimedSchedule) -> str:
 
 
 def _chunks(timed: TimedSchedule) -> str:
-    count = len(timed.schedule)
-    return f"{count:,} chunk{'s' if count > 1 else ''}"
+    return _counted(len(timed.schedule))
+
+
+def _counted(chunks: int) -> str:
+    return f"{chunks:,} chunk{'s' if chunks > 1 else ''}"
 
 
 def _over(seconds: float, other_s: float) -> str:
@@ -111,6 +116,18 @@ def _print_comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedul
         " every dimension busy all the time, without latency.",
         indent=2,
     )
+    console.print()
+
+
+def _print_counts(outcome: ScheduleResult, console: Console) -> None:
+    found = list(outcome.counts.values())
+    rows = [(name, [policies[name] for policies in found]) for name in found[0]]
+    columns = [Column(heading="policy", cells=[name for name, _ in rows], left=True)]
+    for i, count in enumerate(outcome.counts):
+        cells = [f"{one[i].utilization:.1%}" for _, one in rows]
+        columns.append(Column(heading=_counted(count), cells=cells, drop=i))
+    print_grid(console, columns)
+    paragraph(console, "share of the bandwidth that each policy uses, by the number of chunks.", indent=2)
     console.print()
 
 
