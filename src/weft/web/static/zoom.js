@@ -77,7 +77,10 @@
       view.y -= at.y - from.y;
       show();
     });
-    addEventListener("pointerup", () => (from = null));
+    addEventListener("pointerup", () => {
+      from = null;
+      setTimeout(() => (moved = false));
+    });
     addEventListener("pointercancel", () => (from = null));
     svg.addEventListener("dragstart", (event) => event.preventDefault());
     svg.addEventListener("click", (event) => moved && event.preventDefault(), true);
