@@ -6,15 +6,16 @@ question is cancelled when the browser leaves.  Without script all of it works b
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
+from weft.errors import BadInput
 from weft.web.guard import Refused
 from weft.web.templates import render
 from weft.web.views.parts import Message
@@ -66,6 +67,12 @@ async def show(request: Request, shown: Shown) -> Response:
         ticket.close()
         raise
     return StreamingResponse(_streamed(request, shown, ticket, page), media_type="text/html")
+
+
+def refuse(shown: Shown, error: BadInput) -> Response:
+    """A page whose fields cannot be used."""
+    part = Markup(render("failure.html", message=message(Failure("bad-input", str(error)))))
+    return HTMLResponse(render(shown.template, **shown.context, answer=part), STATUS["bad-input"])
 
 
 async def _streamed(request: Request, shown: Shown, ticket: Ticket, page: str) -> AsyncIterator[str]:
@@ -121,6 +128,11 @@ async def form_of(request: Request) -> dict[str, str]:
         return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS))
     except ValueError:
         raise Refused(400, "That cannot be used", "The request is no form of this server.") from None
+
+
+def address(path: str, given: Mapping[str, str]) -> str:
+    """The address of a page with what is given; what is empty is left out."""
+    return f"{path}?{urlencode({name: value for name, value in given.items() if value})}"
 
 
 def ask(request: Request, question: Question) -> Ticket:
