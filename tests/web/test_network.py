@@ -66,6 +66,8 @@ def test_networks_stand_side_by_side(client):
     for one in own.designs:
         assert f'data-key="{one.simulated_s}"' in text
         assert f'data-key="{one.bill.usd}"' in text
+        for failure in one.failures:
+            assert failure.slowdown is None or f"x{failure.slowdown:.3f}</td>" in text
     assert text.count("<figure") == 1 + len(own.designs)
     assert document(client, "design", **asked) == json.loads(own.to_json())
 
