@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.search import Plan
     from weft.search.comparison import Comparison
 
-_KEPT_PLANS = 4
+_KEPT_PLANS = 32
 _COUNT = re.compile(r"-\d+$")
 
 
