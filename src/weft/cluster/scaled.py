@@ -77,12 +77,17 @@ def resized(cluster: Cluster, count: int) -> Cluster:
 
 
 def with_domain(cluster: Cluster, size: int, *, where: str = "--sizes") -> Cluster:
-    """The cluster with scale-up domains of another size, links and NICs as they are, and one network between them.
+    """The cluster with scale-up domains of another size, its links, NICs and latencies as they are.
+
+    A tier beyond the domains joins the same accelerators as before; where a domain holds them all, or does not divide
+    them, the tier is left out.  A domain that grows is switched, whatever joins the cluster's own.  The network
+    beside a cluster of one domain is the accelerator's usual one.
 
     Raises:
-        BadInput: the accelerators are not whole domains.
+        BadInput: the domains do not divide the accelerators.
     """
-    if size == cluster.tiers[0].size:
+    inner = cluster.tiers[0]
+    if size == inner.size:
         return cluster
     if size < 1 or cluster.count % size:
         raise BadInput(
@@ -91,7 +96,23 @@ def with_domain(cluster: Cluster, size: int, *, where: str = "--sizes") -> Clust
             remedy="choose divisors of the number of accelerators",
         )
     chip = replace(cluster.accelerator, scale_up_size=size)
-    return replace(cluster, accelerator=chip, tiers=default_tiers(chip, cluster.count))
+    tiers = [replace(inner, size=size, kind="switch" if size > inner.size else inner.kind)]
+    beyond = cluster.tiers[1:] or default_tiers(chip, cluster.count)[1:]
+    spans = cluster.spans[1:] or (cluster.count,)
+    held = size
+    for tier, span in zip(beyond, spans, strict=False):
+        if span > held and span % held == 0:
+            tiers.append(replace(tier, size=span // held))
+            held = span
+    return replace(cluster, accelerator=chip, tiers=tuple(tiers))
+
+
+def rewired(cluster: Cluster, other: Cluster) -> str:
+    """What ``with_domain`` assumed of the domains of ``other``, in words; empty where they are wired as before."""
+    before, now = cluster.tiers[0], other.tiers[0]
+    if before.kind == now.kind:
+        return ""
+    return f"scale-up domains of {now.size} are switched (those of {before.size} are {before.kind})"
 
 
 def oversubscribed(cluster: Cluster, ratio: float) -> Cluster:
