@@ -21,7 +21,7 @@ from weft.web.templates import render
 from weft.web.views.parts import Message
 from weft.web.work import Failure, Pool, Question, Ticket
 
-AT_ONCE_S = 0.15
+AT_ONCE_S = 0.1
 """A page whose answer is there by then is sent whole."""
 MOST_FIELDS = 100
 _LOOK_S = 0.5
