@@ -48,6 +48,19 @@ def as_json(weft: Run, *arguments: str) -> dict:
     return json.loads(out)
 
 
+def test_a_picture_has_every_router(weft: Run, here: Path) -> None:
+    code, out, err = weft(*SMALL, "--compare", "ecmp", "--picture", "loads.svg")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == weft(*SMALL, "--compare", "ecmp")[1].splitlines()[0]
+    text = (here / "loads.svg").read_text()
+    assert text.startswith("<svg")
+    assert text.index("ecmp: up to ") < text.index("auto: up to 1 x a link&#x27;s capacity")
+    assert "prefers-color-scheme:dark" in text
+    code, out, err = weft(*SMALL, "--picture", "no/such/loads.svg")
+    assert (code, out) == (2, "")
+    assert "--picture" in err
+
+
 def test_json_is_the_promised_schema(weft: Run, here: Path) -> None:
     found = as_json(weft, *SMALL)
     assert found["schema"] == "weft.route/1"
@@ -199,6 +212,21 @@ def test_forwarding_tables(weft: Run, here: Path) -> None:
     code, _, err = weft(*arguments, "-o", "out")
     assert code == 0, err
     assert {"opensm.conf", "opensm.lfts", "path_bits.csv"} <= {path.name for path in Path("out").iterdir()}
+
+
+def test_adapters_that_name_no_host_are_told_of_and_can_be_left_out(weft: Run, here: Path) -> None:
+    text = discovered().replace('"host20"', '"MT4123 ConnectX6"')
+    Path("net.txt").write_text(text)
+    Path("flows.csv").write_text("source,target,bytes\n0,2,1GB\n")
+    arguments = ("route", "export", "opensm", "--fabric", "net.txt", "--flows", "flows.csv")
+    code, _, err = weft(*arguments, "-o", "out")
+    assert code == 0
+    assert err.startswith("Warning: net.txt: 1 of 6 adapters name no host, as 'MT4123 ConnectX6': ")
+    code, _, err = weft(*arguments, "--exclude", "MT4123*", "-o", "less")
+    assert (code, "Warning" in err) == (0, False)
+    Path("hosts").write_text("".join(f'0x{16 * lid:x} "gpu{lid}"\n' for lid in range(30, 36)))
+    code, _, err = weft(*arguments, "--host-map", "hosts", "-o", "mapped")
+    assert (code, "Warning" in err) == (0, False)
 
 
 # Watch and events -------------------------------------------------------------------------------

@@ -170,7 +170,8 @@ def free_labels(
     found = []
     for i, ((x, y), label) in enumerate(zip(points, labels, strict=True)):
         length = len(label) * _CHARACTER
-        for below, at_left in product((False, True), (False, True)):
+        crowded = any(0 < y - py < 2 * LIFT and abs(px - x) < 9 for px, py in points)
+        for below, at_left in product((crowded, not crowded), (False, True)):
             begin, at = x - 9 - length if at_left else x + 9, y + (LIFT if below else -LIFT)
             end = begin + length
             crossed = any(begin < b and a < end and abs(at - c) < 14 for a, b, c in taken)

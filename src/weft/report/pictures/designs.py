@@ -54,7 +54,7 @@ def _seconds(one: Design) -> float:
 
 def _unit(study: DesignStudy) -> tuple[float, str]:
     """Dollars of the unit in which costs are told, and its name."""
-    dearest = max(one.bill.usd for one in study.designs)
+    dearest = max(one.total_usd for one in study.designs)
     return (1e6, "million $") if dearest >= 1e6 else (1e3, "thousand $")
 
 
@@ -64,28 +64,28 @@ def _trade(study: DesignStudy) -> Chart:
     rows: dict[tuple[float, float], dict[str, Any]] = {}
     for i, (one, time_s) in enumerate(zip(study.designs, seconds, strict=True)):
         row = rows.setdefault(
-            (one.bill.usd, time_s),
+            (one.total_usd, time_s),
             {
-                "cost": one.bill.usd / unit,
+                "cost": one.total_usd / unit,
                 "seconds": time_s,
                 "names": [],
-                "money": f"${one.bill.usd:,.0f}",
+                "money": f"${one.total_usd:,.0f}",
                 "power": f"{one.bill.watts / 1e3:,.1f} kW",
                 "time": format_seconds(time_s),
-                "told": f"${format_count(one.bill.usd)}, {one.bill.watts / 1e3:,.0f} kW, {format_seconds(time_s)}",
+                "told": f"${format_count(one.total_usd)}, {one.bill.watts / 1e3:,.0f} kW, {format_seconds(time_s)}",
                 "group": _FRONTIER if i in study.pareto else _OTHERS,
             },
         )
         row["names"].append(f"{one.kind} {one.domain}")
     points = [row | {"names": ", ".join(row["names"])} for row in rows.values()]
     points.sort(key=lambda row: row["group"] != _FRONTIER)
-    highest = 1.2 * max(row["cost"] for row in points) or 1.0
+    least, most = bounds([row["cost"] for row in points])
     room = 0.12 * (max(seconds) - min(seconds)) or 0.1 * max(seconds)
     low, high = min(seconds) - room, max(seconds) + room
     x = alt.X(
         "cost:Q",
-        title=f"cost of the scale-out network ({words})",
-        scale=linear(0, highest),
+        title=f"cost of scale-out network and scale-up domains ({words})",
+        scale=linear(least, most),
         axis=alt.Axis(tickCount=8),
     )
     y = alt.Y("seconds:Q", title="time of an iteration (s)", scale=linear(low, high), axis=alt.Axis(tickCount=8))
@@ -100,7 +100,10 @@ def _trade(study: DesignStudy) -> Chart:
     frontier = sorted((row for row in points if row["group"] == _FRONTIER), key=lambda row: row["cost"])
     line = alt.Chart(data(frontier)).mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5)
     marks = alt.Chart(data(points[::-1])).mark_circle(size=80, opacity=1)
-    places = [(row["cost"] / highest * _WIDTH, (high - row["seconds"]) / (high - low) * _HEIGHT) for row in points]
+    places = [
+        ((row["cost"] - least) / (most - least) * _WIDTH, (high - row["seconds"]) / (high - low) * _HEIGHT)
+        for row in points
+    ]
     names = [row["names"] for row in points]
     wordy = [f"{row['names']}: {row['told']}" for row in points]
     told = wordy if len(free_labels(places, wordy, _WIDTH)) == len(points) else names
@@ -117,10 +120,10 @@ def _over(across: str, study: DesignStudy) -> Chart:
         {
             "at": getattr(one, across),
             "line": f"{one.kind}, batch {one.global_batch:,}" if several else one.kind,
-            "speed": one.global_batch * study.job.recipe.sequence / _seconds(one) / 1e6,
-            "cost": one.bill.usd / unit,
+            "speed": one.tokens_per_s / 1e6,
+            "cost": one.total_usd / unit,
             "time": format_seconds(_seconds(one)),
-            "money": f"${one.bill.usd:,.0f}",
+            "money": f"${one.total_usd:,.0f}",
             "power": f"{one.bill.watts / 1e3:,.1f} kW",
         }
         for one in study.designs
@@ -139,7 +142,7 @@ def _over(across: str, study: DesignStudy) -> Chart:
     tooltip = [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
     base = alt.Chart(data(rows)).encode(x=x, color=colour, tooltip=tooltip)
     plots = []
-    for name, title in (("speed", "million tokens per second"), ("cost", f"cost of the network ({words})")):
+    for name, title in (("speed", "million tokens per second"), ("cost", f"cost of network and domains ({words})")):
         low, high = bounds([row[name] for row in rows])
         y = alt.Y(f"{name}:Q", title=title, scale=linear(low, high), axis=alt.Axis(tickCount=6))
         height = max(_LOW, _LINE * len(lines))
