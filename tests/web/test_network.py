@@ -66,6 +66,8 @@ def test_networks_stand_side_by_side(client):
     for one in own.designs:
         assert f'data-key="{one.simulated_s}"' in text
         assert f'data-key="{one.bill.usd}"' in text
+        for failure in one.failures:
+            assert failure.slowdown is None or f"x{failure.slowdown:.3f}</td>" in text
     assert text.count("<figure") == 1 + len(own.designs)
     assert document(client, "design", **asked) == json.loads(own.to_json())
 
@@ -160,6 +162,7 @@ def test_parts_toggle_whatever_end_they_are_named_from():
         {"routing": "guess"},
         {"layout": "tp=3", "show": "failures"},
         {"cluster": "h100-131072", "layout": "", "show": "failures"},
+        {"cluster": "h100-131072", "layout": ""},
     ],
 )
 def test_what_cannot_be_used_is_said_beside_the_form(client, asked, monkeypatch):

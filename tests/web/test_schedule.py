@@ -82,6 +82,14 @@ def test_one_policy_is_looked_at_and_saved(client):
     assert len(client.get(f"/schedule/schedule.csv?{query}").text.splitlines()) == 3
 
 
+def test_policies_are_drawn_over_the_number_of_chunks(client):
+    text = shown(client, show="chunks").text
+    (picture,) = re.findall(r'<svg[^>]*class="weft-chart".*?</svg>', text, re.DOTALL)
+    assert "by chunks" in picture
+    assert "themis scf" in picture
+    assert 'class="weft-chart"' in shown(client, show="chunks", size="3", chunks="").text
+
+
 def test_the_command_is_the_same(client):
     (command,) = re.findall(r"<code>(weft schedule [^<]*)</code>", shown(client).text)
     assert unescape(command) == f"weft schedule all-reduce 16MiB --dims {DIMS} --chunks 8 --compare"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from weft.report.pictures.fabric import Load
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
+    from weft.search import Plan
     from weft.search.design import DesignStudy
     from weft.simulation.iteration.report import IterationReport
     from weft.simulation.iteration.result import IterationSimulation
@@ -150,6 +151,19 @@ class Routed:
     flows: tuple[tuple[str, str, float, str, str], ...]
 
 
+def _plan(scene: Scene) -> Plan:
+    """The plan of a job on a network that is not too large.
+
+    Raises:
+        BadInput: it is, or a name, a text or an option cannot be used.
+    """
+    found = planned(scene.inquiry)
+    if found.cluster.count > _LARGEST:
+        problem = f"{found.cluster.count:,} accelerators"
+        raise BadInput(problem, where="cluster", remedy=f"give {_LARGEST:,} at most; the command line takes more")
+    return found
+
+
 @lru_cache(maxsize=4)
 def site_of(scene: Scene) -> Site:
     """The job, its layout and its network.
@@ -161,10 +175,7 @@ def site_of(scene: Scene) -> Site:
     from weft.fabric.catalogue import default_kind, for_cluster
     from weft.verbs.shared import layout_of
 
-    found = planned(scene.inquiry)
-    if found.cluster.count > _LARGEST:
-        problem = f"{found.cluster.count:,} accelerators"
-        raise BadInput(problem, where="cluster", remedy=f"give {_LARGEST:,} at most; the command line takes more")
+    found = _plan(scene)
     if scene.layout:
         layout = layout_of(scene.layout, found.job, found.cluster)
     elif found.layouts:
@@ -183,7 +194,7 @@ def _study(scene: Scene, kinds: tuple[str, ...], progress: Progress = None) -> D
     from weft.verbs.design import design
 
     if (scene, kinds) not in _studies:
-        plan = planned(scene.inquiry)
+        plan = _plan(scene)
         found = design(
             plan.job,
             plan.cluster,

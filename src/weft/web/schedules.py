@@ -12,6 +12,9 @@ from weft.verbs.schedule import ScheduleOptions, schedule
 if TYPE_CHECKING:
     from weft.collectives.schedules.result import ScheduleResult
 
+SHOWS = ("policies", "chunks")
+"""What is drawn: the policies' chunks over time, or what the policies reach in several numbers of chunks."""
+CHUNK_COUNTS = (4, 8, 16, 32, 64, 128, 256, 512)
 _DRAWN = ("baseline", "themis scf", "weft")
 """Policies that are drawn beside the one that is looked at."""
 
@@ -38,7 +41,7 @@ class Found:
     Attributes:
         result: of the policy that is looked at, the others beside it.
         policy: its name among them.
-        chart: SVG of policies one under the other.
+        chart: SVG of what is drawn.
     """
 
     result: ScheduleResult
@@ -66,20 +69,31 @@ def scheduled(inquiry: Inquiry, policy: str) -> ScheduleResult:
     return replace(found, timed=found.others[policy])
 
 
-def explored(inquiry: Inquiry, policy: str) -> Found:
-    """What ``scheduled`` finds, with its picture.
+def explored(inquiry: Inquiry, policy: str, show: str) -> Found:
+    """What ``scheduled`` finds, with a picture: one of ``SHOWS``.
 
     Raises:
         BadInput: a dimension, a size or an option that cannot be used.
         UnknownName: there is no such policy.
     """
     from weft.report.pictures.charts import embedded
-    from weft.report.pictures.schedules import policies_chart
+    from weft.report.pictures.schedules import counts_chart, policies_chart
 
     found = scheduled(inquiry, policy)
-    assert found.others is not None
-    drawn = {name: timed for name, timed in found.others.items() if name in (*_DRAWN, policy)}
-    return Found(result=found, policy=policy, chart=embedded(policies_chart(drawn, found.bound_s)))
+    if show == "chunks":
+        chart = counts_chart(_swept(inquiry, found.timed.schedule.request.bytes).counts, found.bound_s)
+    else:
+        assert found.others is not None
+        drawn = {name: timed for name, timed in found.others.items() if name in (*_DRAWN, policy)}
+        chart = policies_chart(drawn, found.bound_s)
+    return Found(result=found, policy=policy, chart=embedded(chart))
+
+
+def _swept(inquiry: Inquiry, bytes_: float) -> ScheduleResult:
+    """Every policy in as many of ``CHUNK_COUNTS`` as there are bytes for."""
+    counts = tuple(one for one in CHUNK_COUNTS if one <= bytes_) or (1,)
+    options = replace(inquiry.options, policy="baseline", chunk_counts=counts)
+    return cast("ScheduleResult", schedule(inquiry.collective, inquiry.size, options))
 
 
 def document(inquiry: Inquiry, policy: str, form: str) -> str:

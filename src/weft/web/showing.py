@@ -69,12 +69,6 @@ async def show(request: Request, shown: Shown) -> Response:
     return StreamingResponse(_streamed(request, shown, ticket, page), media_type="text/html")
 
 
-def refuse(shown: Shown, error: BadInput) -> Response:
-    """A page whose fields cannot be used."""
-    part = Markup(render("failure.html", message=message(Failure("bad-input", str(error)))))
-    return HTMLResponse(render(shown.template, **shown.context, answer=part), STATUS["bad-input"])
-
-
 async def _streamed(request: Request, shown: Shown, ticket: Ticket, page: str) -> AsyncIterator[str]:
     """The page up to its answer, and the rest when that is there."""
     try:
@@ -130,11 +124,6 @@ async def form_of(request: Request) -> dict[str, str]:
         raise Refused(400, "That cannot be used", "The request is no form of this server.") from None
 
 
-def address(path: str, given: Mapping[str, str]) -> str:
-    """The address of a page with what is given; what is empty is left out."""
-    return f"{path}?{urlencode({name: value for name, value in given.items() if value})}"
-
-
 def ask(request: Request, question: Question) -> Ticket:
     """Begin a question.
 
@@ -157,6 +146,17 @@ def message(failure: Failure) -> Message:
     """A failure as a part of a page: what is wrong, and what to change."""
     text, _, remedy = failure.text.partition(" -- ")
     return Message(text=text, remedy=remedy, kind="error")
+
+
+def refuse(shown: Shown, error: BadInput) -> Response:
+    """A page whose fields cannot be used."""
+    part = Markup(render("failure.html", message=message(Failure("bad-input", str(error)))))
+    return HTMLResponse(render(shown.template, **shown.context, answer=part), STATUS["bad-input"])
+
+
+def address(path: str, given: Mapping[str, str]) -> str:
+    """The address of a page with what is given; what is empty is left out."""
+    return f"{path}?{urlencode({name: value for name, value in given.items() if value})}"
 
 
 _TITLES = {

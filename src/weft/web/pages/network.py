@@ -155,13 +155,14 @@ def _networks(found: Compared, given: Mapping[str, str]) -> dict[str, Any]:
     study = found.study
 
     def place(kind: str, layout: str) -> str:
-        return _address(given, show="failures", fabric=kind, layout=layout)
+        return _address(given, show="failures", fabric=kind, layout=layout, failed="")
 
     layouts = {one.kind: format_layout(one.layout) for one in study.designs}
     pictures = [(Picture(svg=svg, caption=kind), place(kind, layouts[kind])) for kind, svg in found.pictures]
     caption = "Cost of the network against the time of an iteration"
     return {
         "table": view.networks(study, lambda one: place(one.kind, format_layout(one.layout))),
+        "failures": view.failures(study),
         "chart": Picture(svg=found.chart, caption=caption) if found.chart else None,
         "pictures": pictures,
         "messages": [

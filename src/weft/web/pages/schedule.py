@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from weft.errors import BadInput
 from weft.verbs.schedule import ScheduleOptions
-from weft.web.schedules import Found, Inquiry, document, explored
+from weft.web.schedules import SHOWS, Found, Inquiry, document, explored
 from weft.web.showing import Shown, address, download, fetch, form_of, refuse, show
 from weft.web.texts import cluster_of_text
 from weft.web.views import schedule as view
@@ -25,6 +25,10 @@ PARTS = ("kind", "size", "bandwidth", "latency", "reduce")
 _START = {"collective": "all-reduce", "size": "1GiB", "dims": "switch:16:150GiB/s:700ns,switch:64:100GiB/s:1700ns"}
 _NEW = ("switch", "2", "50GB/s", "2us", "")
 _MOST_ROWS = 12
+_CAPTIONS = {
+    "policies": "The chunks of each policy on the dimensions, on one axis of time; pale: a dimension is idle",
+    "chunks": "The share of the bandwidth that each policy uses, over the number of chunks",
+}
 _ACTIVE = ("", "1", "2", "4", "overlap")
 
 
@@ -64,6 +68,8 @@ async def schedule_page(request: Request) -> Response:
     """The form, and the schedules that the address asks for."""
     given = {name: request.query_params.get(name, "").strip() for name in FIELDS}
     policy = request.query_params.get("policy", "").strip() or "weft"
+    look = request.query_params.get("show", "").strip()
+    look = look if look in SHOWS else SHOWS[0]
     asked = any(given.values())
     context = _context(given if asked else {**given, **_START})
     shown = Shown(template="schedule.html", context=context)
@@ -76,9 +82,9 @@ async def schedule_page(request: Request) -> Response:
     shown = Shown(
         template="schedule.html",
         context=context,
-        question=Question(explored, (inquiry, policy)),
+        question=Question(explored, (inquiry, policy, look)),
         part="schedule_answer.html",
-        view=lambda found: _view(found, given),
+        view=lambda found: _view(found, given, look),
     )
     return await show(request, shown)
 
@@ -101,18 +107,21 @@ def _context(given: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
+def _view(found: Found, given: Mapping[str, str], look: str) -> dict[str, Any]:
     """What the answer's template shows."""
     chosen = {**given, "policy": found.policy}
+
+    def place(name: str) -> str:
+        return address("/schedule", {**given, "policy": name, "show": look}) + "#policy"
+
     options = "".join(f" --{name} {given[name]}" for name in ("chunks", "active") if given[name])
-    caption = "The chunks of each policy on the dimensions, on one axis of time; pale: a dimension is idle"
     return {
         "policy": found.policy,
         "facts": view.facts(found.result),
-        "policies": view.policies(
-            found.result, found.policy, lambda name: address("/schedule", {**given, "policy": name}) + "#policy"
-        ),
-        "chart": Picture(svg=found.chart, caption=caption),
+        "policies": view.policies(found.result, found.policy, place),
+        "chart": Picture(svg=found.chart, caption=_CAPTIONS[look]),
+        "look": look,
+        "tabs": [(name, address("/schedule", {**chosen, "show": name})) for name in SHOWS],
         "dimensions": view.dimensions(found.result),
         "orders": view.orders(found.result),
         "bandwidths": view.bandwidths(found.result),

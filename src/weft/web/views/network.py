@@ -20,7 +20,6 @@ Link = Callable[[str], str]
 
 def networks(study: DesignStudy, link: Callable[[Design], str]) -> Table:
     """The networks side by side; ``link`` makes the address of one."""
-    parts = list(dict.fromkeys(failure.component for one in study.designs for failure in one.failures))
     columns = (
         Column(heading="network", meaning="leads to its picture", number=False),
         Column(heading="switches"),
@@ -30,7 +29,6 @@ def networks(study: DesignStudy, link: Callable[[Design], str]) -> Table:
         Column(heading="simulated", meaning="iteration flow by flow"),
         Column(heading="k$ x s", meaning="cost per unit of training speed"),
         Column(heading="beyond leaf", meaning="bytes of an iteration between switches"),
-        *(Column(heading=f"{part} down", meaning=f"iteration with one {part} failed") for part in parts),
         Column(heading="layout", number=False),
         Column(heading="best", meaning="no other is both cheaper and faster", number=False),
     )
@@ -44,7 +42,6 @@ def networks(study: DesignStudy, link: Callable[[Design], str]) -> Table:
             _seconds(one.simulated_s),
             Cell(text=f"{one.usd_per_speed / 1e3:,.0f}", key=one.usd_per_speed),
             Cell(text="-" if one.spine_bytes is None else format_si(one.spine_bytes, "B"), key=one.spine_bytes),
-            *(_failure(one, part) for part in parts),
             Cell(text=words.layout_words(one.layout)),
             Cell(text="yes" if i in study.pareto else "-"),
         )
@@ -58,14 +55,29 @@ def _seconds(value: float | None) -> Cell:
     return Cell(text="-" if value is None else format_seconds(value), key=value)
 
 
-def _failure(one: Design, part: str) -> Cell:
-    """What an iteration takes with a part down, beside the same as built."""
-    for failure in one.failures:
-        if failure.component == part:
-            if failure.slowdown is None:
-                return Cell(text=f"{failure.stranded:,} cut off")
-            return Cell(text=f"x{failure.slowdown:.3f}", key=failure.slowdown)
-    return Cell(text="-")
+def failures(study: DesignStudy) -> Table:
+    """What one failed part of each kind does to each network."""
+    columns = (
+        Column(heading="network", number=False),
+        Column(heading="failed", meaning="one part of that kind", number=False),
+        Column(heading="affected", meaning="accelerators or links at the part"),
+        Column(heading="cut off", meaning="accelerators without any way to the others"),
+        Column(heading="iteration", meaning="with traffic going around"),
+        Column(heading="slowdown"),
+    )
+    rows = [
+        (
+            Cell(text=one.kind),
+            Cell(text=failure.component),
+            Cell(text=f"{failure.affected:,}", key=failure.affected),
+            Cell(text=f"{failure.stranded:,}", key=failure.stranded),
+            _seconds(failure.iteration_s),
+            Cell(text="-" if failure.slowdown is None else f"x{failure.slowdown:.3f}", key=failure.slowdown),
+        )
+        for one in study.designs
+        for failure in one.failures
+    ]
+    return Table(name="failures", caption="One part fails", columns=columns, rows=tuple(rows))
 
 
 def site(found: Site) -> tuple[Fact, ...]:
