@@ -104,12 +104,12 @@ def _page(spec: dict[str, Any], script: str) -> str:
     look = (
         f"body{{background:{PAPER};margin:24px}}@media (prefers-color-scheme:dark){{body{{background:{DARK[PAPER]}}}}}"
     )
-    look_of_hints = '{theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"}'
+    tips = '{theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"}'
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         f'<meta name="color-scheme" content="light dark">\n<style>{look}</style>\n{scheme()}\n'
         f'<script>{script}</script>\n</head>\n<body>\n<div id="chart"></div>\n'
-        f'<script>vegaEmbed("#chart", {text}, {{renderer: "svg", actions: false, tooltip: {look_of_hints}}});</script>\n'
+        f'<script>vegaEmbed("#chart", {text}, {{renderer: "svg", actions: false, tooltip: {tips}}});</script>\n'
         "</body>\n</html>\n"
     )
 
