@@ -89,7 +89,7 @@ def marks(items, kind):
 def test_designs_stand_where_their_figures_say(drawn):
     study = studied()
     items = drawn(design_chart(study))
-    points = {(one.total_usd, one.closed_form_s) for one in study.designs}
+    points = {(one.bill.usd, one.closed_form_s) for one in study.designs}
     circles = marks(items, "symbol")
     assert len(circles) == len(points) > 1
     low, high = bounds([usd for usd, _ in points])
@@ -112,7 +112,8 @@ def test_studies_of_domains_and_batches_have_a_point_a_design(drawn, domains, ba
     tokens = sorted(one.global_batch * 4096 / one.closed_form_s / 1e6 for one in study.designs)
     assert len(study.designs) == 3 * max(1, len(domains)) * max(1, len(batches))
     sizes = {size: [one for one in marks(items, "symbol") if one.look["size"] == size] for size in (80, 60, 45)}
-    trade = len({(one.bill.usd, one.closed_form_s) for one in study.designs}) if not batches else 0
+    costs = [one.total_usd if domains else one.bill.usd for one in study.designs]
+    trade = 0 if batches else len({(usd, one.closed_form_s) for usd, one in zip(costs, study.designs, strict=True)})
     names = 3 * max(1, len(batches) if domains else 1)
     assert {size: len(found) for size, found in sizes.items()} == {
         80: trade,

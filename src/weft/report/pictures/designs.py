@@ -52,9 +52,20 @@ def _seconds(one: Design) -> float:
     return one.closed_form_s if one.simulated_s is None else one.simulated_s
 
 
+def _usd(one: Design, study: DesignStudy) -> float:
+    """What tells designs apart: without the domains where all have the same, so that points stand apart."""
+    return one.bill.usd if len({each.domain for each in study.designs}) == 1 else one.total_usd
+
+
+def _cost(study: DesignStudy) -> str:
+    """The name of ``_usd``."""
+    alone = len({each.domain for each in study.designs}) == 1
+    return "cost of the scale-out network" if alone else "cost of scale-out network and scale-up domains"
+
+
 def _unit(study: DesignStudy) -> tuple[float, str]:
     """Dollars of the unit in which costs are told, and its name."""
-    dearest = max(one.total_usd for one in study.designs)
+    dearest = max(_usd(one, study) for one in study.designs)
     return (1e6, "million $") if dearest >= 1e6 else (1e3, "thousand $")
 
 
@@ -64,15 +75,15 @@ def _trade(study: DesignStudy) -> Chart:
     rows: dict[tuple[float, float], dict[str, Any]] = {}
     for i, (one, time_s) in enumerate(zip(study.designs, seconds, strict=True)):
         row = rows.setdefault(
-            (one.total_usd, time_s),
+            (_usd(one, study), time_s),
             {
-                "cost": one.total_usd / unit,
+                "cost": _usd(one, study) / unit,
                 "seconds": time_s,
                 "names": [],
-                "money": f"${one.total_usd:,.0f}",
+                "money": f"${_usd(one, study):,.0f}",
                 "power": f"{one.bill.watts / 1e3:,.1f} kW",
                 "time": format_seconds(time_s),
-                "told": f"${format_count(one.total_usd)}, {one.bill.watts / 1e3:,.0f} kW, {format_seconds(time_s)}",
+                "told": f"${format_count(_usd(one, study))}, {one.bill.watts / 1e3:,.0f} kW, {format_seconds(time_s)}",
                 "group": _FRONTIER if i in study.pareto else _OTHERS,
             },
         )
@@ -82,12 +93,7 @@ def _trade(study: DesignStudy) -> Chart:
     least, most = bounds([row["cost"] for row in points])
     room = 0.12 * (max(seconds) - min(seconds)) or 0.1 * max(seconds)
     low, high = min(seconds) - room, max(seconds) + room
-    x = alt.X(
-        "cost:Q",
-        title=f"cost of scale-out network and scale-up domains ({words})",
-        scale=linear(least, most),
-        axis=alt.Axis(tickCount=8),
-    )
+    x = alt.X("cost:Q", title=f"{_cost(study)} ({words})", scale=linear(least, most), axis=alt.Axis(tickCount=8))
     y = alt.Y("seconds:Q", title="time of an iteration (s)", scale=linear(low, high), axis=alt.Axis(tickCount=8))
     groups = list(dict.fromkeys(row["group"] for row in points))
     colour = alt.Color(
@@ -121,9 +127,9 @@ def _over(across: str, study: DesignStudy) -> Chart:
             "at": getattr(one, across),
             "line": f"{one.kind}, batch {one.global_batch:,}" if several else one.kind,
             "speed": one.tokens_per_s / 1e6,
-            "cost": one.total_usd / unit,
+            "cost": _usd(one, study) / unit,
             "time": format_seconds(_seconds(one)),
-            "money": f"${one.total_usd:,.0f}",
+            "money": f"${_usd(one, study):,.0f}",
             "power": f"{one.bill.watts / 1e3:,.1f} kW",
         }
         for one in study.designs
@@ -142,7 +148,7 @@ def _over(across: str, study: DesignStudy) -> Chart:
     tooltip = [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
     base = alt.Chart(data(rows)).encode(x=x, color=colour, tooltip=tooltip)
     plots = []
-    for name, title in (("speed", "million tokens per second"), ("cost", f"cost of network and domains ({words})")):
+    for name, title in (("speed", "million tokens per second"), ("cost", f"{_cost(study)} ({words})")):
         low, high = bounds([row[name] for row in rows])
         y = alt.Y(f"{name}:Q", title=title, scale=linear(low, high), axis=alt.Axis(tickCount=6))
         height = max(_LOW, _LINE * len(lines))
