@@ -205,7 +205,7 @@ def test_command_surface():
         "route plan": sorted(
             [
                 *traffic,
-                *("--bound", "--compare", "--format", "--objective", "--output", "--paths", "--router"),
+                *("--bound", "--compare", "--format", "--objective", "--output", "--paths", "--picture", "--router"),
                 *("--split", "--time-limit", "-o"),
             ]
         ),
