@@ -747,6 +747,12 @@ add(
     words(json.dumps({"study": json.loads(STUDY), "files": {}, "limit": 1000})),
 )
 of_file("arrangement.bundle.read_bundle", "json", document(arrangement), file="given.json")
+of_file(
+    "arrangement.reading.read_arrangement arrangement.bundle.read_document",
+    "json",
+    document(arrangement),
+    file="given.json",
+)
 of_file("arrangement.documents.plan_parts", "json", document(plan), 1, file="given.json")
 add(
     "search.space.Space.of_bounds",

@@ -39,15 +39,18 @@ Progress = Callable[[float, float], object]
 class Found:
     """What a search found: the best, each policy on the given placement, the bounds, and how the search ended.
 
-    ``first`` are the layouts that jobs began with; ``layouts`` counts those that were tried beside the other jobs, and
-    ``clock`` has those of the best.  ``verified`` is None where an interrupt came first.
+    ``first`` are the layouts that jobs began with; ``layouts`` counts those that were tried beside the other jobs.
+    ``clock`` has the layouts of the best, ``began`` those that jobs began with, and ``evaluations`` counts what was
+    stepped.  ``verified`` is None where an interrupt came first.
     """
 
     clock: Clock
+    began: Clock
     cuts: Cuts
     given: Hosts
     policies: dict[str, Timed]
     certificate: Certificate
+    evaluations: int
     placements: int
     first: tuple[Layout, ...]
     layouts: int
@@ -58,6 +61,10 @@ class Found:
     def best(self) -> Timed:
         """The arrangement."""
         return self.policies["arrange"]
+
+    def clock_of(self, policy: str) -> Clock:
+        """The clock with the layouts of a policy."""
+        return self.clock if policy == "arrange" else self.began
 
 
 @dataclass(slots=True, eq=False)
@@ -105,10 +112,12 @@ class Search:
         policies["arrange"] = self._best
         return Found(
             clock=self._clock,
+            began=clock,
             cuts=cuts,
             given=given,
             policies={name: policies[name] for name in POLICIES if name in policies},
             certificate=certificate,
+            evaluations=clock.evaluations,
             placements=placements,
             first=tuple(job.layout for job in site.jobs),
             layouts=self.tried,
