@@ -670,6 +670,14 @@ spares = 0
 of_file("arrangement.site.read_site", "toml", words(SITE, SITE + FREE), file="given.toml")
 
 
+def pasted_site(raw: bytes, folder: Path) -> object:
+    text = called("web.texts.Text")("pasted", raw.decode("utf-8", "replace"))
+    return called("web.sites.site_of_text")(called("web.sites.Asked")(site=text))
+
+
+add("web.sites.site_of_text", pasted_site, "toml", words(SITE, SITE + FREE))
+
+
 @cache
 def idle() -> Any:
     """A site for jobs that arrive."""

@@ -53,13 +53,13 @@ def make_report(
 
     form = given_options(ReportOptions, options, given).form
     if isinstance(subject, Arrangement):
-        return _arranged(subject, subject.to_dict(), "arranged.json", form)
+        return arrangement_page(subject, subject.to_dict(), "arranged.json", form)
     if isinstance(subject, Plan):
         return _planned(subject, form)
     where = os.fspath(subject)
     if schema_of(where) == Arrangement.SCHEMA:
         document = read_document(where)
-        return _arranged(arrangement_of(document, where), document, os.path.basename(where), form)
+        return arrangement_page(arrangement_of(document, where), document, os.path.basename(where), form)
     plan = read(where)
     if not isinstance(plan, Plan):
         raise BadInput("is an estimate, not a plan", where=where, remedy="write a plan with weft plan --format json")
@@ -82,7 +82,8 @@ def _planned(plan: Plan, form: str) -> str:
     return render("plan_report.html", frozen=True, contents=names, view=shown)
 
 
-def _arranged(found: Arrangement, document: Mapping[str, Any], file: str, form: str) -> str:
+def arrangement_page(found: Arrangement, document: Mapping[str, Any], file: str, form: str) -> str:
+    """An arrangement as a page ("html") or as Markdown ("md"); arguments as of ``views.arrangement.view``."""
     from weft.web.templates import render
     from weft.web.views.arrangement import view
     from weft.web.views.markdown import arrangement_text

@@ -22,6 +22,7 @@ STATIC = {
     "table.js": "text/javascript; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
     "work.js": "text/javascript; charset=utf-8",
+    "arrange.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
 """The files that pages use, and what they are."""

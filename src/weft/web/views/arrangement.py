@@ -77,7 +77,7 @@ def view(found: Arrangement, document: Mapping[str, Any], file: str) -> Arrangem
         document: its fields, as its file has them.
         file: the name of that file, for commands.
     """
-    pictures, left_out = _pictures(found)
+    drawn, left_out = pictures(found)
     text = json.dumps(document, indent=Result.INDENT, allow_nan=False) + "\n"
     return ArrangementView(
         title=f"Jobs of {words.printable(found.site.name)}, arranged",
@@ -86,9 +86,9 @@ def view(found: Arrangement, document: Mapping[str, Any], file: str) -> Arrangem
         jobs=jobs_table(found),
         policies=policies_table(found),
         means=_means(found),
-        reasons=_reasons(found),
+        reasons=reasons(found),
         links=links_table(link_rows(found)),
-        pictures=pictures,
+        pictures=drawn,
         left_out=left_out,
         starts=tuple(_start(row, file) for row in document["jobs"]),
         assumptions=tuple(words.printable(one) for one in found.assumptions()),
@@ -216,7 +216,7 @@ def _means(found: Arrangement) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def _reasons(found: Arrangement) -> tuple[Fact, ...]:
+def reasons(found: Arrangement) -> tuple[Fact, ...]:
     """What was done for each job, and how far it is from its bound."""
     one, best, classes = found.found, found.best, found.classes()
     facts = []
@@ -264,7 +264,7 @@ def links_table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     return Table(name="links", caption="Busiest links", columns=columns, rows=found)
 
 
-def _pictures(found: Arrangement) -> tuple[tuple[Picture, ...], tuple[str, ...]]:
+def pictures(found: Arrangement) -> tuple[tuple[Picture, ...], tuple[str, ...]]:
     """The charts that a page has room for, and captions of the others."""
     charts = (
         (seats_chart, "Who sits where: a square is a host, a number and a colour a job"),
