@@ -130,6 +130,7 @@ def test_presses_move_a_host_and_a_job_and_the_address_says_where(client):
     after = pressed(client, picked.text, host="2")
     assert after.url.params["hosts"] == "0,1,4,6;2,3,5,7"
     assert "picked" not in after.url.params
+    assert re.search(r'id="host-2"[^>]*autofocus', after.text)
     assert client.get(str(after.url)).text == after.text
     left = pressed(client, picked.text, host="1")
     assert "picked" not in left.url.params

@@ -110,7 +110,7 @@ def _search(asked: Asked, seconds: float) -> Question:
 
 async def arrange_page(request: Request) -> Response:
     """The form, the hosts with their jobs, and beside them what the search found."""
-    given = {name: request.query_params.get(name, "").strip() for name in (*FIELDS, "picked")}
+    given = {name: request.query_params.get(name, "").strip() for name in (*FIELDS, "picked", "at")}
     texts: Texts = request.app.state.texts
     try:
         context = _context(given, texts)
@@ -179,8 +179,9 @@ def _board(one: Seen, given: Mapping[str, str]) -> dict[str, Any]:
         "links": board.links(one),
         "state": [(name, value) for name, value in state.items() if value],
         "picked": picked,
+        "focus": picked or given["at"],
         "given_up": _address(state, picked=""),
-        "as_given": _address({name: given[name] for name in (*SITE, "find")}),
+        "as_given": _address({name: given[name] for name in (*SITE, "find")}) if any(map(given.get, PLACE)) else "",
         "routers": one.routers,
         "router": one.put.router,
         "classes": [str(level) for level in range(one.classes)],
@@ -225,14 +226,14 @@ async def move(request: Request) -> Response:
     kind, _, number = picked.partition(":")
     if not picked or picked == pressed or pressed.startswith("job:"):
         now = "" if picked == pressed else pressed
-        return RedirectResponse(_address(given, picked=now) + "#" + pressed.replace(":", "-"), 303)
+        return RedirectResponse(_address(given, picked=now, at="" if now else pressed), 303)
     try:
         asked, put = asked_of(given, request.app.state.texts), put_of(given)
         (at,), (onto,) = _wholes(number, ",", "move"), _wholes(form.get("host", ""), ",", "move")
         after = await fetch(request, Question(moved, (asked, put, kind, at, onto)))
     except (BadInput, Refused) as error:
         return _refused(str(error), given, request.app.state.texts, back=_address(given))
-    return RedirectResponse(_address(given | fields_of(after)) + f"#host-{onto}", 303)
+    return RedirectResponse(_address(given | fields_of(after), at=f"host:{onto}"), 303)
 
 
 async def file(request: Request) -> Response:

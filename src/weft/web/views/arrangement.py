@@ -46,7 +46,6 @@ class ArrangementView:
     Attributes:
         summary: sentences, the most important first.
         policies: what is compared.
-        means: what each policy changes, in words.
         reasons: what was done for each job, and how far it is from its bound.
         links: the busiest before and after; None where nothing leaves any host.
         left_out: pictures that are too large for a page.
@@ -58,7 +57,6 @@ class ArrangementView:
     facts: tuple[Fact, ...]
     jobs: Table
     policies: Table
-    means: tuple[Fact, ...]
     reasons: tuple[Fact, ...]
     links: Table | None
     pictures: tuple[Picture, ...]
@@ -80,12 +78,11 @@ def view(found: Arrangement, document: Mapping[str, Any], file: str) -> Arrangem
     drawn, left_out = pictures(found)
     text = json.dumps(document, indent=Result.INDENT, allow_nan=False) + "\n"
     return ArrangementView(
-        title=f"Jobs of {words.printable(found.site.name)}, arranged",
+        title=f"Arrangement of {words.printable(found.site.name)}",
         summary=summary(found),
         facts=_facts(found),
         jobs=jobs_table(found),
         policies=policies_table(found),
-        means=_means(found),
         reasons=reasons(found),
         links=links_table(link_rows(found)),
         pictures=drawn,
@@ -113,8 +110,8 @@ def summary(found: Arrangement) -> tuple[str, ...]:
         f"The {KINDS[site.objective]} is {text(reached.score)}; with the hosts as given and routes by hashing (ECMP)"
         f" it is {text(hashed.score)}.",
         f"No arrangement is {beyond} {text(proof.objective)} (by {HOLDS[proof.proof]}), so {verdict}.",
-        f"The slowest job is {words.printable(site.jobs[slow].name)}, {reached.slowdown[slow]:.4f} times its time"
-        f" alone on a 1:1 network; it was {hashed.slowdown.max():.4f} times for the slowest before.",
+        f"The slowest job, {words.printable(site.jobs[slow].name)}, takes {reached.slowdown[slow]:.4f} times as long"
+        f" as alone on a 1:1 network; before, the slowest took {hashed.slowdown.max():.4f} times as long.",
         f"{words.printable(found.verification)}.",
     )
 
@@ -168,7 +165,7 @@ def jobs_table(found: Arrangement) -> Table:
             Cell(text=words.full_layout_words(found.site.jobs[number].layout)),
         )
         rows.append(cells)
-    return Table(name="jobs", caption="Jobs", columns=columns, rows=tuple(rows))
+    return Table(name="jobs", caption="Where, when and how fast each job runs", columns=columns, rows=tuple(rows))
 
 
 def _hosts(names: Sequence[str]) -> str:
@@ -180,13 +177,14 @@ def _hosts(names: Sequence[str]) -> str:
 
 def policies_table(found: Arrangement) -> Table:
     """What each policy comes to."""
-    text = found.found.clock.objective.text
+    text, base = found.found.clock.objective.text, found.found.policies["hashed"].score
     rows = []
     for name, one in found.found.policies.items():
         mean, worst = float(one.slowdown.mean()), float(one.slowdown.max())
         cells = (
             Cell(text=name),
             Cell(text=text(one.score), key=one.score),
+            Cell(text=f"{one.score / base - 1.0:+.2%}", key=one.score / base),
             Cell(text=f"{mean:.4f}", key=mean),
             Cell(text=f"{worst:.4f}", key=worst),
             Cell(text=POLICY_WORDS[name]),
@@ -195,25 +193,12 @@ def policies_table(found: Arrangement) -> Table:
     columns = (
         Column(heading="policy", number=False),
         Column(heading="objective", meaning=KINDS[found.site.objective]),
+        Column(heading="change", meaning="of time, against hashed routes on the hosts as given"),
         Column(heading="mean", meaning="mean slowdown"),
         Column(heading="worst", meaning="worst slowdown"),
         Column(heading="what", number=False),
     )
     return Table(name="policies", caption="Policies on this site", columns=columns, rows=tuple(rows))
-
-
-def _means(found: Arrangement) -> tuple[Fact, ...]:
-    """What each policy changes against hashed routes on the hosts as given."""
-    policies, text = found.found.policies, found.found.clock.objective.text
-    base = policies["hashed"]
-    facts = []
-    for name, one in policies.items():
-        if name == "hashed":
-            continue
-        change = one.score / base.score - 1.0
-        told = "changes nothing" if abs(change) < _CLOSE else f"{text(base.score)} to {text(one.score)}"
-        facts.append(Fact(name=POLICY_WORDS[name], text=told))
-    return tuple(facts)
 
 
 def reasons(found: Arrangement) -> tuple[Fact, ...]:

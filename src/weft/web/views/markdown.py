@@ -44,7 +44,7 @@ def arrangement_text(view: ArrangementView) -> str:
     """An arrangement as Markdown."""
     blocks = [f"# {_inert(view.title)}", *(_inert(one) for one in view.summary), _facts(view.facts)]
     blocks += ["## Jobs", _table(view.jobs), "## Why", _facts(view.reasons)]
-    blocks += ["## Alternatives", _table(view.policies), _facts(view.means)]
+    blocks += ["## Alternatives", _table(view.policies)]
     blocks += ["## Busiest links", _table(view.links)] if view.links is not None else []
     blocks.append("## Launch")
     for one in view.starts:
