@@ -124,9 +124,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the search found: words and tables of its report, where it put the jobs, and its document, compressed."""
+    """What the search found: where it put the jobs, words and tables of its report, and its document, compressed."""
 
-    put: Put
+    seen: Seen
     summary: tuple[str, ...]
     jobs: Table
     policies: Table
@@ -370,8 +370,9 @@ def answered(asked: Asked, budget_s: float, *, progress: Callable[[int, int], No
             progress(min(round(used_s), round(most_s)), round(most_s))
 
     found = arrange(site_of_text(asked), budget=budget_s, spent=spent)
+    layouts = any(job.cut != "keep" for job in found.site.jobs)
     return Answer(
-        put=_put(found.best.choice, found.site, layouts=any(job.cut != "keep" for job in found.site.jobs)),
+        seen=seen(asked, _put(found.best.choice, found.site, layouts=layouts)),
         summary=summary(found),
         jobs=jobs_table(found),
         policies=policies_table(found),

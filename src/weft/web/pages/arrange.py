@@ -197,7 +197,8 @@ def _found(answer: Answer, given: Mapping[str, str]) -> dict[str, Any]:
     site = {name: given[name] for name in (*SITE, "find")}
     return {
         "answer": answer,
-        "take": _address(site | fields_of(answer.put)),
+        "all": board.board(answer.seen, ""),
+        "take": _address(site | fields_of(answer.seen.put)),
         "files": [(kind, _address(site, f"/arrange/{name}")) for kind, name in _FILES.items()],
     }
 
