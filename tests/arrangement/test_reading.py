@@ -2,18 +2,22 @@
 
 import copy
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import weft
-from weft.arrangement.bundle import read_bundle
+from weft.arrangement.bundle import Arrangement, read_bundle
 from weft.arrangement.objective import RATES
 from weft.arrangement.place import as_given
 from weft.arrangement.reading import arrangement_of, read_arrangement
 from weft.arrangement.site import read_site
+from weft.arrangement.template import template
 from weft.errors import BadInput
+from weft.layout import Layout
+from weft.report.tables.arrangement import loads_before_after
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -24,9 +28,9 @@ def two_jobs():
 
 
 def test_what_is_read_back_is_what_was_written(tmp_path):
-    """A layout that changed, a drained host, a job that stays; all bytes, schedules too."""
+    """A drained host, a job that stays, one that may move; all bytes, schedules too."""
     path = tmp_path / "arranged.json"
-    weft.arrange(EXAMPLES / "site.toml", budget="2s").save(path)
+    weft.arrange(EXAMPLES / "site.toml", budget="1s").save(path)
     again = read_arrangement(path)
     assert again.to_json() == path.read_text()
     assert again.site.usable.count(False) == 1
@@ -57,6 +61,25 @@ def test_objectives_keep_their_meaning(tmp_path, kind):
     text_of = [one.found.clock.objective.text(one.best.score) for one in (found, again)]
     assert text_of[0] == text_of[1]
     assert again.assumptions() == found.assumptions()
+
+
+def test_what_was_before_has_the_first_layouts(tmp_path):
+    """Its loads too: they are those of a clock of which nothing was changed."""
+    whole = two_jobs()
+    found, layout = whole.found, Layout(data=2, x=2)
+    job = found.clock.site.jobs[0]
+    other = found.clock.recut(0, layout, template(replace(job, layout=layout), whole.site.cluster))
+    policies = {**found.policies, "arrange": other.timed(found.best.choice)}
+    changed = Arrangement(found=replace(found, clock=other, policies=policies), seed=0)
+    path = tmp_path / "arranged.json"
+    changed.save(path)
+    again = read_arrangement(path)
+    assert again.to_json() == path.read_text()
+    for one in (changed, again):
+        before, after = loads_before_after(one)
+        assert before.of_job == pytest.approx(loads_before_after(whole)[0].of_job)
+        assert after.of_job[0] != pytest.approx(before.of_job[0])
+        assert (one.site.jobs[0].layout, one.found.began.site.jobs[0].layout) == (layout, job.layout)
 
 
 DAMAGED = {
