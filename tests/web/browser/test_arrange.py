@@ -24,10 +24,11 @@ def test_a_host_and_a_job_are_dragged(tabs):
     before = page.locator("#slowdowns").text_content()
     drag(page, "#host-1", "#host-2")
     page.wait_for_url("**hosts=0%2C1%2C4%2C6%3B2%2C3%2C5%2C7**")
-    page.locator("#slowdowns").wait_for()
-    assert page.locator("#slowdowns").text_content() != before
+    page.locator("#host-1.job-0").wait_for()
     drag(page, "#job-0", "#host-0")
     page.wait_for_url("**hosts=0%2C1%2C2%2C3%3B**")
+    page.locator("#slowdowns").wait_for()
+    assert page.locator("#slowdowns").text_content() != before
     page.get_by_role("link", name="Put all jobs back").click()
     page.locator("#slowdowns").wait_for()
     assert page.locator("#slowdowns").text_content() == before
@@ -79,6 +80,6 @@ def test_jobs_are_moved_while_the_search_runs_and_it_is_ended(tabs):
     page.wait_for_url("**at=host%3A15", wait_until="commit")
     page.locator("#host-15.job-1").wait_for()
     page.goto("/arrange?site=three-jobs&objective=worst&find=62", wait_until="commit")
-    page.locator(".waiting button").click()
+    page.locator(".answer ~ .waiting button").click()
     page.locator(".message.error", has_text="cancelled").wait_for()
     assert page.locator("#host-15").is_visible()
