@@ -158,6 +158,7 @@ def test_times_classes_and_routes_are_in_the_address(client):
 
 
 def test_the_search_is_beside_and_can_be_taken_over_and_saved(client):
+    pytest.importorskip("altair")
     asked = {"site": "scattered", "find": "2"}
     text = shown(client, **asked).text
     assert text.count('class="answer"') == 2
@@ -242,7 +243,9 @@ def test_large_sites_are_for_the_command_line():
 
 
 def test_jobs_have_the_colours_of_the_charts():
-    charts = pytest.importorskip("weft.report.pictures.charts")
+    pytest.importorskip("altair")
+    from weft.report.pictures import charts
+
     assert len(charts.COLOURS) == board.COLOURS
     style = static("weft.css").decode()
     for number, colour in enumerate(charts.COLOURS):

@@ -109,7 +109,8 @@ def test_an_arrangement_says_what_the_verb_found(tmp_path):
     for row in arranged().to_dict()["jobs"]:
         assert f"| {row['name']} | {row['slowdown']:.4f} |" in text
         assert row["hostfile"] in text
-        assert f"--job {row['name']} --files {row['name']}-files" in text
+        assert f"--job {row['name']} --tool megatron -o {row['name']}.sh --files {row['name']}-files" in text
+        assert f"SLURM_HOSTFILE={row['name']}-files/slurm_hostfile {row['slurm']['command']} PROGRAM" in text
     digest = hashlib.sha256(arranged().to_json().encode()).hexdigest()
     assert digest in text
 

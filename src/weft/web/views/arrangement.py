@@ -270,12 +270,17 @@ def pictures(found: Arrangement) -> tuple[tuple[Picture, ...], tuple[str, ...]]:
 def _start(row: Mapping[str, Any], file: str) -> Start:
     """How one job is started."""
     given = f"--arrangement {quote(file)} --job {quote(row['name'])}"
-    folder = quote(f"{row['name']}-files".replace("/", "-"))
+    name = row["name"].replace("/", "-")
+    lists = f"SLURM_HOSTFILE={quote(f'{name}-files/slurm_hostfile')}"
     offset = row["offset_s"]
     files = [("hostfile", row["hostfile"])] + ([("nccl.env", row["nccl_env"])] if row["nccl_env"] else [])
     return Start(
         job=words.printable(row["name"]),
-        commands=f"weft launch {given} --files {folder}\n{row['slurm']['command']}\nweft simulate {given} --full\n",
+        commands=(
+            f"weft launch {given} --tool megatron -o {quote(f'{name}.sh')} --files {quote(f'{name}-files')}\n"
+            f"{lists} {row['slurm']['command']} PROGRAM\n"
+            f"weft simulate {given} --full\n"
+        ),
         files=tuple(files),
         note=f"Begin its first step {format_seconds(offset)} after the first job's." if offset else "",
     )
