@@ -14,6 +14,7 @@ project = "Weft"
 release = metadata.version("weft")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "weft_site"]
 exclude_patterns = ["_ext"]
+smartquotes = False
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4

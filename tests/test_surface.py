@@ -133,7 +133,7 @@ def test_command_surface():
         "schedule": sorted(
             [
                 *recipe,
-                *("--active", "--algorithms", "--calibration", "--chart", "--chunks", "--cluster"),
+                *("--active", "--algorithms", "--calibration", "--chart", "--chunk-counts", "--chunks", "--cluster"),
                 *(
                     "--compare",
                     "--dims",

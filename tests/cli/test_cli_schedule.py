@@ -224,6 +224,22 @@ def test_timeline_and_chart(weft: Run, tmp_path: Path) -> None:
     assert ElementTree.fromstring(chart.read_text()).tag.endswith("svg")
 
 
+def test_chunk_counts(weft: Run, tmp_path: Path) -> None:
+    chart = tmp_path / "counts.svg"
+    found = as_json(weft, *SMALL, "--chunk-counts", "8,2,8", "--chart", str(chart))
+    assert [one["chunks"] for one in found["chunk_counts"]] == [2, 8]
+    for one in found["chunk_counts"]:
+        times = {policy["policy"]: policy["time_s"] for policy in one["policies"]}
+        alone = as_json(weft, *SMALL, "--policy", "baseline", "--chunks", str(one["chunks"]))
+        assert times["baseline"] == pytest.approx(alone["time_s"])
+        assert min(times.values()) == times["weft"] >= found["bound_s"]
+    words = "".join(ElementTree.fromstring(chart.read_text()).itertext())
+    assert "share of the bandwidth used" in words
+    table = weft(*SMALL, "--chunk-counts", "2,8")[1]
+    assert "2 chunks" in table
+    assert "8 chunks" in table
+
+
 @pytest.mark.parametrize("arguments", [SMALL, WHOLE], ids=["collective", "workload"])
 def test_an_output_file_holds_what_the_terminal_shows(weft: Run, tmp_path: Path, arguments) -> None:
     for options in ((), ("--format", "json")):
@@ -400,6 +416,9 @@ BAD = {
         ("schedule", "all-reduce", "1GiB", "--cluster", "h100-16384", "--export", "msccl"),
         "fewer chunks",
     ),
+    "chunk counts": ((*SMALL, "--chunk-counts", "4,many"), "--chunk-counts"),
+    "no chunk counts": ((*SMALL, "--chunk-counts", ","), "no list of positive numbers"),
+    "export of chunk counts": ((*SMALL, "--chunk-counts", "4", "--export", "msccl"), "says nothing"),
     "chart": ((*SMALL, "--chart", "x.gif"), ".svg, .png, .pdf or .html"),
     "chart folder": ((*SMALL, "--chart", "/no/such/folder/x.svg"), "folder"),
     "output folder": ((*SMALL, "-o", "/no/such/folder/x.txt"), "cannot be written"),
@@ -426,6 +445,7 @@ BAD = {
             "export": ("--export", "msccl"),
             "chart": ("--chart", "x.svg"),
             "compare": ("--compare",),
+            "chunk-counts": ("--chunk-counts", "4,8"),
         }.items()
     },
 }

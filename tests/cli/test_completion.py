@@ -41,9 +41,22 @@ def test_every_shell_gets_its_script(shell: str) -> None:
 
 @pytest.mark.parametrize(
     ("line", "offered"),
-    [("weft pl", {"plan"}), ("weft route e", {"evaluate", "events", "export"}), ("weft plan --form", {"--format"})],
+    [
+        ("weft pl", {"plan"}),
+        ("weft route e", {"evaluate", "events", "export"}),
+        ("weft plan --form", {"--format"}),
+        ("weft launch --tool deep", {"deepspeed"}),
+        ("weft plan llama-3.1-4", {"llama-3.1-405b"}),
+        ("weft plan gpt2-124m gb3", {"gb300-8"}),
+    ],
 )
-def test_verbs_and_options_are_offered(line: str, offered: set[str]) -> None:
+def test_verbs_options_choices_and_names_are_offered(line: str, offered: set[str]) -> None:
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     found = asked(_WEFT_COMPLETE="bash_complete", **words)
     assert {one.partition(",")[2] for one in found.split()} == offered
+
+
+@pytest.mark.parametrize("line", ["weft plan conf", "weft plan gpt2 a100-8 --calibration meas", "weft arrange si"])
+def test_files_are_offered_where_one_is_meant(line: str) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    assert asked(_WEFT_COMPLETE="bash_complete", **words).split() == [f"file,{line.split()[-1]}"]

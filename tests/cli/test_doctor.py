@@ -37,7 +37,8 @@ def test_it_knows_what_the_project_needs() -> None:
     assert packages_of(PROJECT["dependencies"]) == set(doctor.NEEDED)
     known = {name: set(packages) for name, (_, packages) in doctor.EXTRAS.items()}
     asked = PROJECT["optional-dependencies"]
-    assert known == {name: packages_of(asked[name]) for name in asked if name not in ("dev", "docs", "test")}
+    assert known == {name: packages_of(asked[name]) for name in asked if name not in ("all", "dev", "docs", "test")}
+    assert packages_of(asked["all"]) == set().union(*known.values())
 
 
 def test_all_is_well_here(weft: Run) -> None:

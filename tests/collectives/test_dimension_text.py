@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.collectives.dimensions import parse_algorithms, parse_dimensions, parse_late, parse_slow
+from weft.collectives.dimensions import format_dimensions, parse_algorithms, parse_dimensions, parse_late, parse_slow
 from weft.collectives.schedules.chunks import request
 from weft.collectives.stages import ALGORITHMS
 from weft.errors import BadInput, UnknownName, WeftError
@@ -38,9 +38,30 @@ def test_names_of_kinds(word, kind):
     assert parse_dimensions(f"{word}:4:1GB/s:1us")[0].kind == kind
 
 
+@given(
+    st.lists(
+        st.builds(
+            Dimension,
+            kind=st.sampled_from(KINDS),
+            size=st.integers(1, 10**6),
+            bandwidth_Bps=st.floats(1.0, 1e15).map(lambda value: float(f"{value:.9g}")),
+            latency_s=st.floats(0.0, 1.0).map(lambda value: round(value, 9)),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_dimensions_are_written_as_they_are_read(dimensions):
+    for one, read in zip(dimensions, parse_dimensions(format_dimensions(dimensions)), strict=True):
+        assert (read.kind, read.size) == (one.kind, one.size)
+        assert read.bandwidth_Bps == pytest.approx(one.bandwidth_Bps, rel=1e-11)
+        assert read.latency_s == pytest.approx(one.latency_s, rel=1e-11, abs=1e-20)
+
+
 def test_a_switch_that_reduces():
     (found,) = parse_dimensions("switch:8:450GB/s:1us:reduce")
     assert found.reduces
+    assert parse_dimensions(format_dimensions([found])) == (found,)
 
 
 BAD = {

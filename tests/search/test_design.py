@@ -18,7 +18,7 @@ from weft.fabric.cost import bill, preset, prices_from_toml, scale_up_usd
 from weft.layout import Layout
 from weft.model import RecipeChanges, resolve_job
 from weft.reliability.parts import stranded_accelerators
-from weft.search.design import OVERSUBSCRIPTIONS, Terms, design, nic_links
+from weft.search.design import OVERSUBSCRIPTIONS, STEPS, Terms, design, nic_links
 from weft.search.ranking import plan
 
 JOB = resolve_job("llama-3.2-1b", RecipeChanges(global_batch=64, sequence=2048))
@@ -216,6 +216,15 @@ def test_rows_compare_tokens_per_second_for_a_dollar() -> None:
     for one in found.designs:
         tokens = one.global_batch * JOB.recipe.sequence
         assert one.tokens_per_s_usd == pytest.approx(tokens / one.closed_form_s / (one.bill.usd + one.scale_up_usd))
+
+
+def test_progress_is_told_while_one_network_is_simulated() -> None:
+    told: list[tuple[int, int]] = []
+    options = Terms(prices=preset("rail-only-v5"), radix=8)
+    design(JOB, CLUSTER, ("rail-only",), options, progress=lambda *step: told.append(step))
+    assert told == sorted(told)
+    assert {total for _, total in told} == {STEPS}
+    assert len({done for done, _ in told}) > 8
 
 
 def test_published_prices_of_scale_up_domains() -> None:

@@ -59,6 +59,10 @@ class Verbs(click.Group):
         name = cmd_name.replace("-", "_")
         module = import_module("weft.cli.lists" if name in _LISTS else f"weft.cli.{name}")
         command: click.Command = getattr(module, name)
+        if COMPLETION in os.environ:
+            from weft.cli.build import completing
+
+            return completing(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from weft.cli.options import tell_of_compiling
 from weft.verbs.options import Option, Options, options_of
@@ -34,6 +35,39 @@ class _Checked(_ParamType):
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str | None:
         return f"[{'|'.join(self.choices)}]" if self.choices else None
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return offered(param, incomplete, self.choices)
+
+
+class _Named(click.types.StringParamType):
+    """An argument, to shells that ask: what the catalogues name, or a file."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from weft.cluster import accelerator_names
+        from weft.model import names
+
+        words = (param.metavar or str(param.name)).upper()
+        known = [*names()] if "MODEL" in words else []
+        known += [f"{name}-8" for name in accelerator_names()] if "CLUSTER" in words else []
+        return offered(param, incomplete, tuple(known), file=True)
+
+
+def offered(
+    param: click.Parameter, incomplete: str, known: tuple[str, ...], *, file: bool = False
+) -> list[CompletionItem]:
+    """What a shell may put in place of a word that is not whole; a file where one is meant and no name fits."""
+    found = [CompletionItem(one) for one in known if one.startswith(incomplete)]
+    file = file or any(word in (param.metavar or "") for word in ("FILE", "DIR", "FOLDER"))
+    return found or ([CompletionItem(incomplete, type="file")] if file else [])
+
+
+def completing(command: click.Command) -> click.Command:
+    """A command whose arguments say what can stand there."""
+    for param in command.params:
+        if isinstance(param, click.Argument) and param.type is click.STRING:
+            param.type = _Named()
+    return command
 
 
 def takes(**records: type[Options]) -> Callable[[_Command], _Command]:

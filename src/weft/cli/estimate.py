@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.cli.build import takes
-from weft.cli.options import check_chart, check_count, check_folder
-from weft.cli.outcome import LayoutOutput, draw, print_launch, report
+from weft.cli.options import check_chart, check_count, check_folder, deliver_chart
+from weft.cli.outcome import LayoutOutput, print_launch, report
 from weft.errors import BadInput
 from weft.verbs.estimate import USAGE, EstimateOptions, memory_timeline
 from weft.verbs.estimate import estimate as estimated
@@ -58,7 +58,11 @@ def estimate(names: tuple[str, ...], options: EstimateOptions, out: EstimateOutp
         from weft.report.formats.memory import write_memory
 
         write_memory(out.timeline, timeline)
-    draw([found.estimate], out.chart, found.job, found.cluster)
+    if out.chart is not None:
+        from weft.report.pictures.layouts import estimate_chart
+
+        title = f"{found.job.model.name} on {found.cluster.name}"
+        deliver_chart(estimate_chart(found.estimate, title), out.chart)
 
 
 def _print(found: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None, screen: Console) -> None:

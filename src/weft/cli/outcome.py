@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.cli.options import console, deliver, deliver_chart
+from weft.cli.options import console, deliver
 from weft.verbs.launch import TOOLS
 from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from weft.cluster import Cluster
-    from weft.estimation import Estimate
     from weft.interop.training.launchers import LaunchArguments
-    from weft.model import Job
     from weft.results import Result
 
 
@@ -70,15 +67,6 @@ def print_launch(arguments: LaunchArguments, screen: Console) -> None:
     screen.out(f"\n{arguments.command}", highlight=False)
     for note in arguments.notes:
         screen.print(f"note: {note}", markup=False)
-
-
-def draw(estimates: Sequence[Estimate], path: str | None, job: Job, cluster: Cluster) -> None:
-    """The chart of ``--chart``."""
-    if path is None:
-        return
-    from weft.report.pictures.layouts import breakdown_chart
-
-    deliver_chart(breakdown_chart(estimates, title=f"{job.model.name} on {cluster.name}"), path)
 
 
 def show(render: Callable[[Console], None], output: str | None) -> None:

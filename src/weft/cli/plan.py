@@ -9,7 +9,7 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import Progress, check_chart, deliver_chart
-from weft.cli.outcome import LayoutOutput, draw, print_launch, report
+from weft.cli.outcome import LayoutOutput, print_launch, report
 from weft.errors import NothingFeasible
 from weft.verbs.launch import launch_arguments
 from weft.verbs.options import option
@@ -53,12 +53,10 @@ def plan(model: str, cluster: str, options: PlanOptions, out: PlanOutput) -> Non
 
         advice = "see weft explain CODE" if found.advice is None else advice_sentence(found.advice)
         raise NothingFeasible(f"{found.shortage} -- {advice}")
-    if out.pareto and out.chart is not None:
-        from weft.report.pictures.layouts import pareto_chart
+    if out.chart is not None:
+        from weft.report.pictures.layouts import breakdown_chart, pareto_chart
 
-        deliver_chart(pareto_chart(found), out.chart)
-    else:
-        draw(found.layouts, out.chart, found.job, found.cluster)
+        deliver_chart((pareto_chart if out.pareto else breakdown_chart)(found), out.chart)
 
 
 def _print(found: Plan, out: PlanOutput, screen: Console) -> None:

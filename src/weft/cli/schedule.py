@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,9 @@ class ScheduleOutput(Output):
     export: str | None = option(None, "Print in a format instead (chakra: -o FOLDER).", choices=FORMATS)
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
     chart: str | None = option(
-        None, "Also draw how busy the dimensions are (.svg, .png, .pdf, .html).", metavar="FILE"
+        None,
+        "Also draw the chunks under every policy, or what --chunk-counts shows (.svg, .png, .pdf, .html).",
+        metavar="FILE",
     )
 
 
@@ -68,7 +71,7 @@ def schedule(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutp
         _check_export(options, out)
         found = scheduled(kind, size, options, executor=out.export in EXECUTORS)
         _export(found, options, out)
-        _extras(found.timed, out)
+        _extras(found.timed, {}, options, out)
         return
     from weft.collectives.schedules.result import ScheduleResult
     from weft.report.tables.collective import schedule_table
@@ -76,7 +79,7 @@ def schedule(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutp
     result = schedule_of(kind, size, options)
     assert isinstance(result, ScheduleResult)
     report(result, out, lambda screen: schedule_table(result, screen))
-    _extras(result.timed, out)
+    _extras(result.timed, result.counts, options, out)
 
 
 def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
@@ -115,7 +118,8 @@ def _workload(kind: str | None, size: str | float | None, options: ScheduleOptio
 
 def _check_export(options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Refuse options that would say nothing."""
-    beside = [f"--{name}" for name in ("compare", "late", "slow", "fabric") if getattr(options, name)]
+    names = ("compare", "chunk_counts", "late", "slow", "fabric")
+    beside = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
     if out.form == "json":
         beside.append("--format json")
     if beside:
@@ -134,12 +138,24 @@ def _export(found: Scheduled, options: ScheduleOptions, out: ScheduleOutput) -> 
     click.echo(f"{write_chakra(found.timed, out.output):,} traces: {out.output}/trace.<rank>.et", err=True)
 
 
-def _extras(timed: TimedSchedule, out: ScheduleOutput) -> None:
+def _extras(
+    timed: TimedSchedule,
+    counts: Mapping[int, Mapping[str, TimedSchedule]],
+    options: ScheduleOptions,
+    out: ScheduleOutput,
+) -> None:
+    """Timeline and chart."""
     if out.timeline is not None:
         from weft.report.pictures.activity import write_schedule_timeline
 
         write_schedule_timeline(out.timeline, timed)
     if out.chart is not None:
-        from weft.report.pictures.activity import activity_chart
+        from weft.collectives.schedules.bound import best_shares
+        from weft.collectives.schedules.policies import beside
+        from weft.report.pictures.schedules import counts_chart, policies_chart
 
-        deliver_chart(activity_chart(timed), out.chart)
+        bound_s = best_shares(timed.schedule.request).bound_s
+        if counts:
+            deliver_chart(counts_chart(counts, bound_s), out.chart)
+        else:
+            deliver_chart(policies_chart(beside(timed, chunks=options.chunks), bound_s), out.chart)

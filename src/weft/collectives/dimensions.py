@@ -93,6 +93,15 @@ def _dimension(text: str, where: str) -> Dimension:
         raise BadInput(error.what, where=f"{where}: {error.where}", remedy=EXAMPLE) from None
 
 
+def format_dimensions(dimensions: Sequence[Dimension]) -> str:
+    """Dimensions as ``parse_dimensions`` reads them, to twelve digits."""
+    return ",".join(
+        f"{one.kind}:{one.size}:{one.bandwidth_Bps / 1e9:.12g}GB/s:{one.latency_s * 1e6:.12g}us"
+        + ":reduce" * one.reduces
+        for one in dimensions
+    )
+
+
 def parse_algorithms(text: str) -> list[Algorithm | None]:
     """Algorithms from "ring,-,direct"; "-" is the usual one.
 

@@ -62,15 +62,30 @@ def spread(
 
 
 @jit
-def reach(net: Any, dist: Any, keys: Any, key: int, queue: Any, waiting: Any) -> None:
+def clear(work: Any) -> None:
+    """Forget all distances."""
+    work.dist[:] = FAR
+    work.base[:] = FAR
+
+
+@jit
+def reach(net: Any, dist: Any, keys: Any, key: int, queue: Any) -> None:
     """Distances of all switches to an accelerator under those of a key, over scale-out links alone."""
-    dist[:] = FAR
-    tail = 0
+    for at in range(len(net.switches)):
+        dist[net.switches[at]] = FAR
+    ahead = behind = 0
     for at in range(keys.first[key], keys.first[key + 1]):
         switch = keys.switches[at]
-        dist[switch], waiting[switch], queue[tail] = 1, True, switch
-        tail += 1
-    spread(net, dist, queue, waiting, tail, 1, net.top, False, -1)
+        dist[switch], queue[behind] = 1, switch
+        behind += 1
+    while ahead < behind:
+        node = queue[ahead]
+        ahead += 1
+        for at in range(net.into_first[node], net.into_first[node + 1]):
+            before = net.into_source[at]
+            if dist[before] == FAR:
+                dist[before], queue[behind] = dist[node] + 1, before
+                behind += 1
 
 
 @jit
@@ -164,13 +179,13 @@ def leads(net: Any, dist: Any, link: int, target: int, kind: int) -> bool:
 def compact(net: Any, work: Any) -> None:
     """List the links that lead on from each switch of ``base`` but those next to the destination."""
     used = 0
-    for node in range(net.accelerators, len(net.out_first) - 1):
+    for number in range(len(net.switches)):
+        node = net.switches[number]
         work.ahead_first[node] = used
         if 1 < work.base[node] < FAR:
-            for at in range(net.out_first[node], net.out_first[node + 1]):
-                after = net.out_target[at]
-                if after >= net.accelerators and work.base[after] + 1 == work.base[node]:
-                    work.ahead[used] = net.out_links[at]
+            for at in range(net.from_first[node], net.from_first[node + 1]):
+                if work.base[net.from_target[at]] + 1 == work.base[node]:
+                    work.ahead[used] = net.from_links[at]
                     used += 1
         work.ahead_first[node + 1] = used
 
@@ -254,10 +269,10 @@ def sprayed(net: Any, work: Any, node: int, target: int, kind: int, links: Any, 
 
 @jit
 def prepare(net: Any, work: Any, keys: Any, key: int) -> None:
-    """Distances to the accelerators below the switches of a key."""
-    reach(net, work.dist, keys, key, work.queue, work.waiting)
-    for node in range(len(work.base)):
-        work.base[node] = work.dist[node]
+    """Distances to the accelerators below the switches of a key; those of all others are as ``clear`` left them."""
+    reach(net, work.dist, keys, key, work.queue)
+    for at in range(len(net.switches)):
+        work.base[net.switches[at]] = work.dist[net.switches[at]]
     compact(net, work)
 
 
@@ -283,6 +298,7 @@ def assign(
     that only relays can join have none.
     """
     used, current = 0, -1
+    clear(work)
     # `base` is that of the present group; `dist` differs from it only in the domains of one flow, which `restore`
     # undoes.
     for flow in range(begin, len(flows.source)):
@@ -321,9 +337,10 @@ def salts(source: Any, target: Any, key: Any, seed: int, salt: Any) -> None:
 
 
 @jit
-def distances(net: Any, work: Any, node: int, target: int, keys: Any) -> int:
-    """Leave the distances that lead from a node to one under key 0 in ``work.dist``; how they are joined."""
-    prepare(net, work, keys, 0)
+def distances(net: Any, work: Any, node: int, target: int, keys: Any, key: int) -> int:
+    """Leave the distances that lead from a node to one under a key in ``work.dist``; how they are joined."""
+    clear(work)
+    prepare(net, work, keys, key)
     kind = settle(net, work.dist, work.base, node, target, work.queue, work.waiting)
     if kind == RELAYED:
         relayed(net, work.dist, node, target, work.queue, work.waiting)

@@ -35,8 +35,9 @@ class UpLinks(NamedTuple):
     """Links that are up, by the nodes that they leave and enter, as the compiled loops read them.
 
     Links out of node ``v`` are ``out_links[out_first[v]:out_first[v+1]]``, and ``in_`` alike, with their far ends
-    and other figures beside; ``members`` lists the accelerators of each domain, ``scope`` all nodes on the
-    scale-up links of the ``scope_of`` a domain.
+    and other figures beside; ``from_`` and ``into_`` are those between scale-out ``switches`` alone, by the node that
+    they leave and enter.  ``members`` lists the accelerators of each domain, ``scope`` all nodes on the scale-up
+    links of the ``scope_of`` a domain.
     """
 
     accelerators: int
@@ -53,7 +54,12 @@ class UpLinks(NamedTuple):
     in_relay: Ints
     out_first: Ints
     out_links: Ints
-    out_target: Ints
+    switches: Ints
+    from_first: Ints
+    from_links: Ints
+    from_target: Ints
+    into_first: Ints
+    into_source: Ints
     domain: Ints
     member_first: Ints
     members: Ints
@@ -117,6 +123,11 @@ def _net(fabric: Fabric) -> UpLinks:
     out_first, out_order = _grouped(source[up], fabric.nodes)
     in_first, in_order = _grouped(target[up], fabric.nodes)
     out_links, in_links = up[out_order], up[in_order]
+    between = up[(fabric.tier[up] > SCALE_UP) & (np.minimum(source[up], target[up]) >= hosts)]
+    from_first, from_order = _grouped(source[between], fabric.nodes)
+    into_first, into_order = _grouped(target[between], fabric.nodes)
+    outside = up[fabric.tier[up] > SCALE_UP]
+    ends = np.unique(np.concatenate([source[outside], target[outside]]))
     domains, domain = np.unique(fabric.domain, return_inverse=True)
     member_first, members = _grouped(domain, len(domains))
     scope_of, scope_first, scope = _scopes(fabric, members[member_first[:-1]], domain)
@@ -137,7 +148,12 @@ def _net(fabric: Fabric) -> UpLinks:
         in_relay=relay[in_links],
         out_first=out_first,
         out_links=out_links,
-        out_target=target[out_links],
+        switches=ends[ends >= hosts],
+        from_first=from_first,
+        from_links=between[from_order],
+        from_target=target[between[from_order]],
+        into_first=into_first,
+        into_source=source[between[into_order]],
         domain=domain.astype(np.int64),
         member_first=member_first,
         members=members,
@@ -169,6 +185,7 @@ class Paths:
         self.fabric = fabric
         self._net = _net(fabric)
         self._work = _work(fabric.nodes, fabric.links)
+        self._above, self._keys = self._attached()
 
     def count(self, source: int, target: int) -> int:
         """Paths from one accelerator to another.
@@ -269,32 +286,30 @@ class Paths:
             remedy=f"{down:,} links are down; restore some" if down else "join the parts of the fabric",
         )
 
-    def _attached(self, nodes: Ints) -> tuple[Ints, Keys]:
-        """Which set of scale-out switches joins each node, and the sets."""
-        net = self._net
-        wanted, at = np.unique(nodes, return_inverse=True)
-        counts = net.in_first[wanted + 1] - net.in_first[wanted]
-        links = net.in_links[spans(net.in_first[wanted], counts)]
-        owner = np.repeat(np.arange(len(wanted)), counts)
-        kept = (net.tier[links] > SCALE_UP) & (net.source[links] >= net.accelerators)
+    def _attached(self) -> tuple[Ints, Keys]:
+        """Which set of scale-out switches joins each accelerator, and the sets."""
+        net, hosts = self._net, self.fabric.accelerators
+        links = net.in_links[: net.in_first[hosts]]
+        owner = np.repeat(np.arange(hosts), np.diff(net.in_first[: hosts + 1]))
+        kept = (net.tier[links] > SCALE_UP) & (net.source[links] >= hosts)
         owner, switch = owner[kept], net.source[links[kept]]
         order = np.lexsort((switch, owner))
         owner, switch = owner[order], switch[order]
-        sizes = np.bincount(owner, minlength=len(wanted))
-        table = np.full((len(wanted), int(sizes.max(initial=0))), -1, dtype=np.int64)
+        sizes = np.bincount(owner, minlength=hosts)
+        table = np.full((hosts, int(sizes.max(initial=0))), -1, dtype=np.int64)
         begin = np.cumsum(sizes) - sizes
         table[owner, np.arange(len(owner)) - begin[owner]] = switch
         sets, which = np.unique(table, axis=0, return_inverse=True)
         lengths = np.count_nonzero(sets >= 0, axis=1)
         keys = Keys(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), sets[sets >= 0])
-        return which.reshape(-1)[at].astype(np.int64), keys
+        return which.reshape(-1).astype(np.int64), keys
 
     def _routed(self, source: Ints, target: Ints, key: Ints, seed: int, mode: Mode) -> Routes:
         from weft.fabric import _walk
 
         salt = np.empty(len(source), dtype=np.uint64)
         _walk.salts(source, target, key, seed % 2**63, salt)
-        group, keys = self._attached(target)
+        group, keys = self._above[target], self._keys
         parts: list[_Part] = []
         numbers = np.lexsort((target, group))
         for relaying in (False, True):
@@ -357,7 +372,7 @@ class Paths:
             raise BadInput(f"a path to itself: {self.fabric.names[here]}", where=self._where)
         net = self._net
         pair = np.array([here]), np.array([there])
-        kind = _walk.distances(net, self._work, here, there, self._attached(pair[1])[1])
+        kind = _walk.distances(net, self._work, here, there, self._keys, self._above[there])
         if kind == _walk.NONE:
             raise self._no_path(*pair, np.array([0]))
         dist = self._work.dist.copy()

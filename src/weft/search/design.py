@@ -37,6 +37,8 @@ OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 8.0)
 network's own is, so that a wider network is not slower for want of a layout."""
 NETWORK_S = 4 * 365 * 86400.0
 """How long a network is written off."""
+STEPS = 100
+"""Of a candidate, for those who are told of progress."""
 COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
 """What fails, one at a time: a NIC, or one switch of a role that the fabric has."""
 
@@ -216,7 +218,7 @@ def design(
         options: prices, radix, layout, routing.
         domains: sizes of the scale-up domain to try; the cluster's own where empty.
         batches: global batches to try; the job's own where empty.
-        progress: called with candidates done and in all.
+        progress: called with steps done and in all, ``STEPS`` for each candidate.
 
     Raises:
         UnknownName: an unknown kind.
@@ -231,13 +233,17 @@ def design(
     designs: list[Design] = []
     rejected: list[Rejected] = []
     for number, (kind, size, batch) in enumerate(candidates):
-        if progress is not None:
-            progress(number, len(candidates))
+
+        def tell(share: float, number: int = number) -> None:
+            if progress is not None:
+                progress(int((number + share) * STEPS), len(candidates) * STEPS)
+
+        tell(0.0)
         one = replace(job, recipe=replace(job.recipe, global_batch=batch))
         try:
             if (size, batch) not in known:
                 known[size, batch] = _candidates(one, clusters[size], options)
-            designs.append(_design(one, clusters[size], kind, known[size, batch], options))
+            designs.append(_design(one, clusters[size], kind, known[size, batch], options, tell))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
     return DesignStudy(
@@ -253,11 +259,17 @@ def design(
     )
 
 
-def _design(job: Job, cluster: Cluster, kind: str, layouts: Sequence[Layout], options: Terms) -> Design:
+def _design(
+    job: Job, cluster: Cluster, kind: str, layouts: Sequence[Layout], options: Terms, tell: Callable[[float], None]
+) -> Design:
     fabric = for_cluster(kind, cluster, radix=options.radix)
     layout = layouts[0]
     if len(layouts) > 1:
-        layout = min(layouts, key=Evaluator(job, cluster, fabric, routing=options.routing, seed=options.seed).seconds)
+        evaluator, seconds = Evaluator(job, cluster, fabric, routing=options.routing, seed=options.seed), []
+        for number, each in enumerate(layouts):
+            seconds.append(evaluator.seconds(each))
+            tell(0.5 * (number + 1) / len(layouts))
+        layout = layouts[seconds.index(min(seconds))]
     closed = estimate(job, cluster, [layout])[0].iteration_s
     simulated = nic_bytes = spine_bytes = None
     failures: tuple[Failure, ...] = ()
@@ -267,7 +279,7 @@ def _design(job: Job, cluster: Cluster, kind: str, layouts: Sequence[Layout], op
         simulated = run.iteration_s
         nic_bytes, spine_bytes = _crossing(network.alike(fabric), run.link_bytes)
         if options.failures:
-            failures = tuple(_failures(network))
+            failures = tuple(_failures(network, tell))
     price = bill_of_kind(kind, fabric, options.prices, options.radix)
     domains_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
     return Design(
@@ -328,10 +340,11 @@ def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
     return float(link_bytes[leaving].sum()), float(link_bytes[between].sum() / 2.0)
 
 
-def _failures(network: DegradedNetwork) -> Sequence[Failure]:
+def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequence[Failure]:
     """One component of each kind down, one at a time."""
     fabric, found = network.fabric, []
-    for component in COMPONENTS:
+    for number, component in enumerate(COMPONENTS):
+        tell(0.6 + 0.4 * number / len(COMPONENTS))
         if component == "NIC":
             links = nic_links(fabric, 0)
             left = fabric.failed(links=links)

@@ -89,7 +89,7 @@ def design(
         cluster: as for ``weft.plan``; left out with ``plan``.
         options: the options as a record instead of keywords; without ``layout`` and ``plan`` each network has its
             own best layout.
-        progress: called with networks done and in all.
+        progress: called with steps done and in all, a hundred for each network.
 
     Raises:
         BadInput: a name, a file or an option that cannot be used.

@@ -17,6 +17,7 @@ from weft.verbs.shared import (
     Subject,
     cluster_of,
     constants_of,
+    numbers_of,
     subject_of,
 )
 
@@ -42,11 +43,11 @@ _RECIPE = ("batch", "sequence", "precision", "attention", "calibration")
 _ARRANGED = frozenset(
     {
         *("arrangement", "job", "policy", "order", "chunks", "active", "algorithms", "independent", "compare"),
-        *("late", "slow"),
+        *("late", "slow", "chunk_counts"),
     }
 )
 """What goes with an arrangement."""
-_ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "compare")
+_ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "compare", "chunk_counts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
     active: str | int | None = option(None, "Chunks that a dimension works on at a time.", metavar="N|overlap")
     independent: bool = option(False, "weft: all-gather orders need not mirror reduce-scatter's.")
     compare: bool = option(False, "Every policy in one table, with bound and ideal.")
+    chunk_counts: str | tuple[int, ...] = option("", "Every policy in so many chunks, each in turn.", metavar="N,...")
     late: str | None = option(None, "Ranks that begin later, as 17:50us.", metavar="RANK:TIME,...")
     slow: str | None = option(None, "Slow links, as 17:2:0.5 (rank, dimension).", metavar="RANK:DIM:SHARE,...")
     fabric: str | Fabric | None = option(None, "Let the stages contend on a network.", metavar="KIND|FILE")
@@ -101,7 +103,7 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
                 problem = f"--{given[0]} beside --arrangement"
                 raise BadInput(problem, where="schedule", remedy="drop it: network and job are in the arrangement")
         if self.whole:
-            given = [f"--{name}" for name in _ONLY_COLLECTIVE if getattr(self, name)]
+            given = [f"--{name.replace('_', '-')}" for name in _ONLY_COLLECTIVE if getattr(self, name)]
             if given:
                 raise BadInput(f"{', '.join(given)} goes with one collective", where="--workload", remedy="drop it")
             return
@@ -171,6 +173,10 @@ def schedule(
     others = None
     if asked.compare:
         others = compare(request, chunks=asked.chunks, active=timed.active, independent=asked.independent)
+    counts = {
+        count: compare(request, chunks=count, active=timed.active, independent=asked.independent)
+        for count in sorted(set(numbers_of(asked.chunk_counts, "--chunk-counts")))
+    }
     return ScheduleResult(
         timed=timed,
         shares=best_shares(request),
@@ -179,6 +185,7 @@ def schedule(
         assumptions=found.notes,
         ranks=_per_rank(timed, found.cluster, asked),
         others=others,
+        counts=counts,
     )
 
 

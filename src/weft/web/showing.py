@@ -6,15 +6,16 @@ question is cancelled when the browser leaves.  Without script all of it works b
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
+from weft.errors import BadInput
 from weft.web.guard import Refused
 from weft.web.templates import render
 from weft.web.views.parts import Message
@@ -165,6 +166,17 @@ def message(failure: Failure) -> Message:
     """A failure as a part of a page: what is wrong, and what to change."""
     text, _, remedy = failure.text.partition(" -- ")
     return Message(text=text, remedy=remedy, kind="error")
+
+
+def refuse(shown: Shown, error: BadInput | Refused) -> Response:
+    """A page whose fields cannot be used."""
+    part = Markup(render("failure.html", message=message(Failure("bad-input", str(error)))))
+    return HTMLResponse(render(shown.template, **shown.context, answer=part), STATUS["bad-input"])
+
+
+def address(path: str, given: Mapping[str, str]) -> str:
+    """The address of a page with what is given; what is empty is left out."""
+    return f"{path}?{urlencode({name: value for name, value in given.items() if value})}"
 
 
 _TITLES = {

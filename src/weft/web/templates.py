@@ -24,6 +24,7 @@ STATIC = {
     "slide.js": "text/javascript; charset=utf-8",
     "work.js": "text/javascript; charset=utf-8",
     "arrange.js": "text/javascript; charset=utf-8",
+    "zoom.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
 """The files that pages use, and what they are."""

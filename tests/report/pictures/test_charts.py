@@ -19,9 +19,21 @@ from weft.fabric.cost import preset
 from weft.model import Job, Recipe
 from weft.model import catalogue as models
 from weft.report.pictures import comparison
-from weft.report.pictures.charts import INK, PAPER, data, embedded, finished, free_labels, ink_on, rendered, scheme_css
+from weft.report.pictures.charts import (
+    GRID,
+    INK,
+    PAPER,
+    bounds,
+    data,
+    embedded,
+    finished,
+    free_labels,
+    ink_on,
+    rendered,
+    scheme_css,
+)
 from weft.report.pictures.designs import design_chart
-from weft.report.pictures.layouts import TIME_COLOURS, breakdown_chart, pareto_chart
+from weft.report.pictures.layouts import TIME_COLOURS, breakdown_chart, estimate_chart, pareto_chart
 from weft.report.tables.words import TIME_LABELS
 from weft.search.design import Terms, design
 from weft.units import format_seconds
@@ -63,28 +75,61 @@ def test_pareto_draws_a_point_a_layout(small_plan, drawn):
     assert any("memory of one accelerator" in item.words for item in alone if item.kind == "text")
 
 
-@pytest.mark.slow
-def test_designs_stand_where_their_figures_say(drawn):
+def studied(domains=(), batches=()):
     job = Job(model=models.load("llama-3.1-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
     options = Terms(simulate=False, failures=False, radix=16, prices=preset("rail-only-v5"))
     kinds = ["rail-only", "rail-optimized", "fat-tree"]
-    study = design(job, clusters.load("h100-64"), kinds, options, domains=(8, 16))
+    return design(job, clusters.load("h100-64"), kinds, options, domains=domains, batches=batches)
+
+
+def marks(items, kind):
+    return [item for item in items if item.kind == kind and item.role == "mark"]
+
+
+def test_designs_stand_where_their_figures_say(drawn):
+    study = studied()
     items = drawn(design_chart(study))
-    points = {(one.total_usd, one.closed_form_s) for one in study.designs}
-    circles = [item for item in items if item.kind == "symbol" and item.role == "mark"]
-    assert len(circles) == len(points) > 2
-    (low_usd, low_s), (high_usd, high_s) = (tuple(map(pick, zip(*points, strict=True))) for pick in (min, max))
-    across, down = ((min(at), max(at)) for at in zip(*((item.x, item.y) for item in circles), strict=True))
-    placed = {
-        (
-            round(across[0] + (usd - low_usd) / (high_usd - low_usd) * (across[1] - across[0])),
-            round(down[1] - (seconds - low_s) / (high_s - low_s) * (down[1] - down[0])),
-        )
-        for usd, seconds in points
-    }
-    assert {(round(item.x), round(item.y)) for item in circles} == placed
+    points = {(one.bill.usd, one.closed_form_s) for one in study.designs}
+    circles = marks(items, "symbol")
+    assert len(circles) == len(points) > 1
+    highest = 1.2 * max(usd for usd, _ in points)
+    left = circles[0].x - min(points)[0] / highest * 760
+    across = sorted(item.x - left for item in circles)
+    first = min(across)
+    dearest = max(usd for usd, _ in points)
+    expected = sorted(usd / highest * 760 for usd, _ in points)
+    assert [at - first for at in across] == pytest.approx([at - expected[0] for at in expected])
+    assert dearest / highest == pytest.approx(1 / 1.2)
+    words = [item.words for item in items if item.kind == "text"]
+    for one in study.designs:
+        parts = f"{one.kind} {one.domain}", f"{one.bill.watts / 1e3:,.0f} kW", format_seconds(one.closed_form_s)
+        assert any(all(part in word for part in parts) for word in words), parts
     with pytest.raises(BadInput, match="no design to draw"):
         design_chart(replace(study, designs=()))
+
+
+@pytest.mark.parametrize(("domains", "batches"), [((4, 8, 16), ()), ((), (64, 256)), ((4, 8), (64, 256))])
+def test_studies_of_domains_and_batches_have_a_point_a_design(drawn, domains, batches):
+    study = studied(domains, batches)
+    chart = design_chart(study)
+    items = drawn(chart)
+    tokens = sorted(one.global_batch * 4096 / one.closed_form_s / 1e6 for one in study.designs)
+    assert len(study.designs) == 3 * max(1, len(domains)) * max(1, len(batches))
+    sizes = {size: [one for one in marks(items, "symbol") if one.look["size"] == size] for size in (80, 60, 45)}
+    costs = [one.total_usd if domains else one.bill.usd for one in study.designs]
+    trade = 0 if batches else len({(usd, one.closed_form_s) for usd, one in zip(costs, study.designs, strict=True)})
+    names = 3 * max(1, len(batches) if domains else 1)
+    assert {size: len(found) for size, found in sizes.items()} == {
+        80: trade,
+        60: 2 * len(study.designs),
+        45: 2 * names,
+    }
+    speeds = sizes[60][: len(study.designs)]
+    low, high = bounds(tokens)
+    full = 260 / (high - low)
+    lowest = max(item.y for item in speeds)
+    assert sorted(lowest - item.y for item in speeds) == pytest.approx([full * (one - tokens[0]) for one in tokens])
+    assert bool(batches) == ("networks over" in chart.to_dict()["title"]["text"])
 
 
 def test_waterfalls_go_from_one_side_to_the_other(drawn):
@@ -105,6 +150,50 @@ def test_waterfalls_go_from_one_side_to_the_other(drawn):
     }
     before, after = wide[comparison.WHOLE]
     assert after - before == pytest.approx(sum(wide[comparison.SLOWER]) - sum(wide[comparison.FASTER]))
+
+
+def test_an_estimate_goes_from_its_bound_to_its_time(small_plan, drawn):
+    one = small_plan.best
+    items = drawn(estimate_chart(one, "llama"))
+    seconds = {part.name: part.value for part in one.time}
+    base = [item for item in items if item.kind == "rect" and item.look.get("fill") == comparison.WHOLE]
+    bound, total = base
+    per_second = total.look["width"] / one.iteration_s
+    assert bound.look["width"] == pytest.approx(per_second * one.lower_bound_s)
+    steps = [item for item in items if item.kind == "rect" and bound.y < item.y < total.y]
+    compute = seconds.pop("forward_s") + seconds.pop("backward_s") - one.lower_bound_s
+    expected = [compute, *(value for value in seconds.values() if value > 0)]
+    assert [step.look["width"] for step in steps] == pytest.approx([per_second * abs(value) for value in expected])
+    assert steps[-1].x + steps[-1].look["width"] == pytest.approx(total.x + total.look["width"])
+    whisker = next(item for item in items if item.kind == "rule" and item.look.get("strokeWidth") == 1.5)
+    half = per_second * one.iteration_s * one.error.error
+    assert whisker.x - total.x == pytest.approx(total.look["width"] - half)
+    assert abs(whisker.look["x2"] - whisker.look["x"]) == pytest.approx(2 * half)
+    assert not [
+        item
+        for item in drawn(estimate_chart(replace(one, error=None)))
+        if item.kind == "rule" and item.look.get("strokeWidth") == 1.5
+    ]
+
+
+def test_ties_are_a_band(small_plan, drawn):
+    ties = tuple(replace(small_plan.ties[0], group=group) for group in (1, 2, 1))
+    tied = replace(small_plan, layouts=small_plan.layouts[:3], ties=ties)
+    bands = [item for item in drawn(breakdown_chart(tied)) if item.look.get("fill") == GRID]
+    assert [(band.look["width"], band.look["height"]) for band in bands] == [(620 + 2 * 8, 60)] * 2
+    assert bands[1].y - bands[0].y == 120
+    seconds = [tied.layouts[i].iteration_s for i in (0, 2)]
+    (band,) = (item for item in drawn(pareto_chart(tied)) if item.look.get("fill") == GRID)
+    points = {item.x for item in drawn(pareto_chart(tied)) if item.kind == "symbol"}
+    first, last = min(points), max(points)
+    times = [one.iteration_s for one in tied.pareto if one.iteration_s <= 2 * tied.pareto[0].iteration_s]
+    if len(times) > 1:
+        per_second = (last - first) / (times[-1] - times[0])
+        assert band.look["width"] == pytest.approx(per_second * (max(seconds) - min(seconds)))
+    alone = replace(tied, ties=tuple(replace(one, group=i) for i, one in enumerate(ties, 1)))
+    for chart in (breakdown_chart(alone), pareto_chart(alone)):
+        assert not [item for item in drawn(chart) if item.look.get("fill") == GRID]
+        assert "shaded" not in chart.to_dict()["title"]["subtitle"]
 
 
 def test_nothing_to_draw_is_refused(starved_plan):
@@ -209,16 +298,17 @@ def test_words_on_bars_can_be_read(colour):
 def test_labels_stay_apart(points, labels):
     found = free_labels(points, labels[: len(points)], 700)
     boxes = []
-    for i, at_left in found:
+    for i, at_left, below in found:
         x, y = points[i]
+        y += 7 if below else -7
         length = 6 * len(labels[i])
         begin = x - 9 - length if at_left else x + 9
         assert 0 <= begin <= begin + length <= 700
         assert all(begin >= b or a >= begin + length or abs(y - c) >= 14 for a, b, c in boxes)
         boxes.append((begin, begin + length, y))
-    assert len({i for i, _ in found}) == len(found)
+    assert len({i for i, *_ in found}) == len(found)
     if points and points[0][0] < 400 and len(points) == 1:
-        assert found == [(0, False)]
+        assert found == [(0, False, False)]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
-from weft.report.pictures.fabric import FAILED, fabric_svg
+from weft.report.pictures.fabric import FAILED, LOAD_COLOURS, TIER_COLOURS, Load, fabric_svg
 
 DOMAIN = Dimension(kind="switch", size=8, bandwidth_Bps=450e9)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -90,3 +90,45 @@ def test_a_dead_accelerator_is_drawn_dashed():
     fabric = clos.build(16, radix=8, bandwidth_Bps=50e9)
     text = fabric_svg(fabric.failed(nodes=np.array([3])))
     assert f'stroke="{FAILED}" stroke-dasharray="4 2"' in text
+
+
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_loads_have_colours_and_a_scale(aggregate):
+    fabric = clos.build(64, radix=16, bandwidth_Bps=50e9, scale_up=DOMAIN)
+    values = np.zeros(fabric.links)
+    busy = int(np.flatnonzero(fabric.tier == 2)[3])
+    values[busy] = 0.5
+    text = fabric_svg(fabric, aggregate=aggregate, load=Load(values=values, most=0.5, form=".0%"))
+    lines = [
+        one
+        for one in text.splitlines()
+        if "stroke-width" in one and "rect" not in one and 'stroke-width="4"' not in one
+    ]
+    drawn = [one for one in lines if f'stroke="{LOAD_COLOURS[-1]}"' in one]
+    assert len(drawn) == 1
+    assert sum(f'stroke="{LOAD_COLOURS[0]}"' in one for one in lines) == len(lines) - 1
+    assert "to 50%" in words(parsed(text))
+    assert not any(f'stroke="{colour}"' in "".join(lines) for colour in TIER_COLOURS if colour not in LOAD_COLOURS)
+
+
+def test_switches_and_links_lead_somewhere():
+    fabric = clos.build(64, radix=16, bandwidth_Bps=50e9, scale_up=DOMAIN)
+    root = parsed(fabric_svg(fabric, address=lambda name: f"/x?a=<b>&failed={name}"))
+    assert root.get("role") == "group"
+    found = {one.get("href").removeprefix("/x?a=<b>&failed=") for one in root.iter(f"{SVG}a")}
+    outside = fabric.tier > 0
+    ends = zip(fabric.source[outside], fabric.target[outside], strict=True)
+    expected = {f"{fabric.names[a]}:{fabric.names[b]}" for a, b in ends if a < b}
+    switches = set(fabric.nodes_of("leaf")) | set(fabric.nodes_of("spine"))
+    assert found == expected | {fabric.names[one] for one in switches}
+
+
+def test_groups_lead_to_the_next_that_is_up():
+    fabric = clos.build(64, radix=16, bandwidth_Bps=50e9, scale_up=DOMAIN)
+    leaves = fabric.nodes_of("leaf")
+    broken = fabric.failed(nodes=leaves[:1])
+    for state, first in ((fabric, 0), (broken, 1)):
+        root = parsed(fabric_svg(state, aggregate=True, address=str))
+        found = [one.get("href") for one in root.iter(f"{SVG}a")]
+        assert fabric.names[leaves[first]] in found
+        assert fabric.names[leaves[1 - first]] not in found

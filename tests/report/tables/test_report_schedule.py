@@ -14,12 +14,11 @@ from weft.collectives.schedules.per_rank import play_ranks
 from weft.collectives.schedules.policies import compare, schedule
 from weft.collectives.schedules.provision import provision
 from weft.collectives.schedules.result import ScheduleResult
-from weft.collectives.schedules.timing import activity
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload
 from weft.model.workloads import dlrm
-from weft.report.pictures.activity import activity_chart, write_schedule_timeline
+from weft.report.pictures.activity import write_schedule_timeline
 from weft.report.tables.collective import ORDERS_SHOWN, order_groups, schedule_table
 from weft.report.tables.workload import workload_table, write_workload_timeline
 from weft.simulation.workload.run import WorkloadResult, run_workload
@@ -162,24 +161,6 @@ def test_json_of_what_is_too_slow():
     found = json.loads(outcome(SLOW).to_json())["provision"]
     assert found["too_slow"] == [2]
     assert found["enough_Bps"] == pytest.approx([100e9, 6.25e9], rel=1e-4)
-
-
-def test_the_chart_is_to_scale(drawn):
-    one = outcome()
-    items = drawn(activity_chart(one.timed))
-    shares = activity(one.timed)
-    areas = [item for item in items if item.kind == "area"]
-    for colour, share in zip(dict.fromkeys(item.look["fill"] for item in areas), shares, strict=True):
-        points = [item for item in areas if item.look["fill"] == colour]
-        heights = [point.look["y"] - point.look["y2"] for point in points]
-        full = max(heights) / min(float(share.max()), 1.0)
-        expected = [full * min(value, 1.0) for value in [*share, share[-1]]]
-        assert heights == pytest.approx(expected, abs=1e-6)
-        steps = np.diff([point.x for point in points])
-        assert steps == pytest.approx(720 / len(share))
-    words = {item.words for item in items if item.kind == "text"}
-    assert {"1: switch", "2: ring", "4 x 150 GB/s"} <= words
-    assert any(word.startswith("All-reduce of 61.0 MiB") for word in words)
 
 
 def test_a_timeline_has_every_stage(tmp_path):

@@ -89,6 +89,16 @@ def compare(
     return found | {"weft": timed("weft", None)}
 
 
+def beside(timed: TimedSchedule, *, chunks: int | None = None) -> dict[str, TimedSchedule]:
+    """A schedule among the policies that it is held against, by name, on its machine; the baseline first."""
+    asked, own = timed.schedule.request, timed.schedule.policy
+    names = POLICIES if asked.kind in BALANCED_KINDS else ("baseline", "weft")
+    found = {
+        name: timed if name == own else schedule(asked, name, chunks=chunks, active=timed.active) for name in names
+    }
+    return found if own in found else found | {own: timed}
+
+
 CHUNK_COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024)
 SMALLEST_SHARE = 1e-6
 SMALLEST_PIECE_BYTES = 4.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,10 @@ from weft.units import format_seconds, format_si
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class ScheduleResult(Result):
-    """One timed schedule of a request, what bounds it, and what else was asked for."""
+    """One timed schedule of a request, what bounds it, and what else was asked for.
+
+    ``others`` are policies by name, ``counts`` the same for each of several numbers of chunks.
+    """
 
     SCHEMA = "weft.schedule/1"
     INDENT = None
@@ -31,6 +34,7 @@ class ScheduleResult(Result):
     assumptions: tuple[str, ...] = ()
     ranks: RankTimes | None = None
     others: Mapping[str, TimedSchedule] | None = None
+    counts: Mapping[int, Mapping[str, TimedSchedule]] = field(default_factory=dict)
 
     @property
     def time_s(self) -> float:
@@ -98,9 +102,10 @@ class ScheduleResult(Result):
         if self.ranks is not None:
             document["per_rank"] = {"time_s": self.ranks.time_s, "finish_s": self.ranks.finish_s.tolist()}
         if self.others is not None:
-            document["policies"] = [
-                {"policy": name, "chunks": len(one.schedule), "time_s": one.time_s, "utilization": one.utilization}
-                for name, one in self.others.items()
+            document["policies"] = _policies_to_list(self.others)
+        if self.counts:
+            document["chunk_counts"] = [
+                {"chunks": count, "policies": _policies_to_list(found)} for count, found in self.counts.items()
             ]
         return document
 
@@ -109,6 +114,13 @@ class ScheduleResult(Result):
         what = f"{asked.kind} of {format_si(asked.bytes, 'B')} on {asked.accelerators:,} accelerators"
         policy = f"{self.timed.schedule.policy}, {len(self.timed.schedule)} chunks"
         return (what, policy, f"{format_seconds(self.time_s)} (bound {format_seconds(self.bound_s)})")
+
+
+def _policies_to_list(found: Mapping[str, TimedSchedule]) -> list[dict[str, Any]]:
+    return [
+        {"policy": name, "chunks": len(one.schedule), "time_s": one.time_s, "utilization": one.utilization}
+        for name, one in found.items()
+    ]
 
 
 def _provision_to_dict(found: Provision) -> dict[str, Any]:

@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from html import escape
+from itertools import product
 from typing import Any, TypeAlias
 
 from weft.errors import MissingExtra
+from weft.report.pictures.palette import COLOURS, DARK, GRID, INK, MUTED, PAPER, alone, scheme, scheme_css
 from weft.report.tables.words import printable
 
 try:
@@ -24,13 +26,6 @@ except ImportError:
     raise MissingExtra("a chart", "plot") from None
 
 Chart: TypeAlias = alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
-INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
-_DARK = {INK: "#e6edf3", MUTED: "#9198a1", GRID: "#373e47", PAPER: "#0d1117"}
-COLOURS = (
-    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"),
-    *("#999933", "#882255", "#44aa99", "#6450a8", "#b8a000", "#888888"),
-)
-"""Okabe and Ito's colours, then P. Tol's: colour-blind readers tell neighbours apart, on light and dark."""
 _FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
 _VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 _HINT = re.compile(r'<path([^>]*) aria-label="([^"]*)"([^>]*?)/>')
@@ -38,6 +33,8 @@ _NAME = re.compile(r'( id="|url\(#)([\w-]+)')
 _ACCESS = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')
 _CHARACTER = 6.2
 """Width of a character of a point's label in pixels, on the safe side."""
+LIFT = 7
+"""Pixels from a point up or down to the middle of its label."""
 
 
 def rendered(chart: Chart, suffix: str) -> bytes:
@@ -48,8 +45,7 @@ def rendered(chart: Chart, suffix: str) -> bytes:
     """
     spec = chart.to_dict()
     if suffix.lower() == ".svg":
-        drawn = _named(str(vl_convert.vegalite_to_svg(spec, vl_version=_VERSION)), "part-")
-        return drawn.replace(">", f">{_scheme()}", 1).encode()
+        return alone(_named(str(vl_convert.vegalite_to_svg(spec, vl_version=_VERSION)), "part-")).encode()
     if suffix.lower() == ".png":
         return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VERSION, scale=2))
     if suffix.lower() == ".pdf":
@@ -102,31 +98,16 @@ def _with_title(found: re.Match[str]) -> str:
     return f"<path{head}{tail}><title>{words}</title></path>" if words.strip() else f"<path{head}{tail}/>"
 
 
-def scheme_css() -> str:
-    """Rules of a style sheet that exchange a chart's light colours where the viewer prefers a dark scheme."""
-    rules = "".join(
-        f'svg [{part}="{light}"]{{{part}:{dark}}}' for light, dark in _DARK.items() for part in ("fill", "stroke")
-    )
-    return f"@media screen and (prefers-color-scheme:dark){{{rules}}}"
-
-
-def _scheme() -> str:
-    """Style of a chart alone, with its background."""
-    paper = f"@media screen and (prefers-color-scheme:dark){{svg{{background:{_DARK[PAPER]}!important}}}}"
-    return f"<style>{scheme_css()}{paper}</style>"
-
-
 def _page(spec: dict[str, Any], script: str) -> str:
     """A page that needs no other file; ``<`` in names cannot end its script."""
     title = spec["title"]["text"]
     text = json.dumps(spec, sort_keys=True).replace("<", "\\u003c")
     look = (
-        f"body{{background:{PAPER};margin:24px}}"
-        f"@media (prefers-color-scheme:dark){{body{{background:{_DARK[PAPER]}}}}}"
+        f"body{{background:{PAPER};margin:24px}}@media (prefers-color-scheme:dark){{body{{background:{DARK[PAPER]}}}}}"
     )
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f'<meta name="color-scheme" content="light dark">\n<style>{look}</style>\n{_scheme()}\n'
+        f'<meta name="color-scheme" content="light dark">\n<style>{look}</style>\n{scheme()}\n'
         f'<script>{script}</script>\n</head>\n<body>\n<div id="chart"></div>\n'
         f'<script>vegaEmbed("#chart", {text}, {{renderer: "svg", actions: false}});</script>\n</body>\n</html>\n'
     )
@@ -161,6 +142,13 @@ def linear(low: float, high: float) -> alt.Scale:
     return alt.Scale(domain=[low, high], nice=False, zero=False)
 
 
+def bounds(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis for values, which begins at 0 unless they lie close to each other far above it."""
+    low, high = min(values), max(values)
+    begin = 0.0 if 0 <= low < 0.5 * high or low == high else low - 0.08 * (high - low)
+    return begin, high + 0.06 * ((high - begin) or 1.0)
+
+
 def ink_on(colour: str) -> str:
     """Black or white, whichever is read better on a colour (relative luminance of WCAG 2.2)."""
     shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -168,8 +156,10 @@ def ink_on(colour: str) -> str:
     return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.22 else "black"
 
 
-def free_labels(points: Sequence[tuple[float, float]], labels: Sequence[str], width: float) -> list[tuple[int, bool]]:
-    """Which points can carry their labels: the point's number, and whether the label stands at its left.
+def free_labels(
+    points: Sequence[tuple[float, float]], labels: Sequence[str], width: float
+) -> list[tuple[int, bool, bool]]:
+    """Which points can carry their labels: the point's number, and whether the label stands at its left, and below.
 
     Labels that would cover another one, a point or the right edge are left out; those of the first points go first.
 
@@ -181,13 +171,14 @@ def free_labels(points: Sequence[tuple[float, float]], labels: Sequence[str], wi
     found = []
     for i, ((x, y), label) in enumerate(zip(points, labels, strict=True)):
         length = len(label) * _CHARACTER
-        for at_left, begin in ((False, x + 9), (True, x - 9 - length)):
+        for below, at_left in product((False, True), (False, True)):
+            begin, at = x - 9 - length if at_left else x + 9, y + (LIFT if below else -LIFT)
             end = begin + length
-            crossed = any(begin < b and a < end and abs(y - c) < 14 for a, b, c in taken)
-            covered = any(begin - 5 < px < end + 5 and abs(y - py) < 10 for px, py in points if (px, py) != (x, y))
+            crossed = any(begin < b and a < end and abs(at - c) < 14 for a, b, c in taken)
+            covered = any(begin - 5 < px < end + 5 and abs(at - py) < 10 for px, py in points if (px, py) != (x, y))
             if not crossed and not covered and begin >= 0 and end <= width:
-                taken.append((begin, end, y))
-                found.append((i, at_left))
+                taken.append((begin, end, at))
+                found.append((i, at_left, below))
                 break
     return found
 
@@ -201,11 +192,16 @@ def point_labels(
     x: str,
     y: str,
 ) -> list[alt.Chart]:
-    """Labels beside the points at ``places`` (pixels), as far as there is room."""
+    """Labels beside the points at ``places`` (pixels), above or below lines to the side, as far as there is room."""
     free = free_labels(places, labels, width)
     layers = []
-    for left in (False, True):
-        chosen = [rows[i] | {"label": labels[i]} for i, at_left in free if at_left == left]
-        mark = alt.Chart(data(chosen)).mark_text(align="right" if left else "left", dx=-9 if left else 9)
+    for left, under in product((False, True), (False, True)):
+        chosen = [rows[i] | {"label": labels[i]} for i, at_left, below in free if (at_left, below) == (left, under)]
+        mark = alt.Chart(data(chosen)).mark_text(
+            align="right" if left else "left", dx=-9 if left else 9, dy=LIFT if under else -LIFT
+        )
         layers += [mark.encode(x=x, y=y, text="label:N")] if chosen else []
     return layers
+
+
+__all__ = ["COLOURS", "GRID", "INK", "MUTED", "PAPER", "scheme_css"]

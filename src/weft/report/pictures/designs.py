@@ -1,4 +1,4 @@
-"""The cost of networks against the speed that they give."""
+"""The cost of networks against the speed that they give, and both over domain sizes and batches."""
 
 from __future__ import annotations
 
@@ -7,52 +7,93 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from weft.errors import BadInput
-from weft.report.pictures.charts import COLOURS, Chart, data, finished, linear, point_labels
-from weft.units import format_seconds
+from weft.report.pictures.charts import COLOURS, Chart, bounds, data, finished, free_labels, linear, point_labels
+from weft.units import format_count, format_seconds
 
 if TYPE_CHECKING:
-    from weft.search.design import DesignStudy
+    from weft.search.design import Design, DesignStudy
 
 _WIDTH, _HEIGHT = 760, 420
+_HALF, _LOW = 330, 260
+"""Width and height of a plot over sizes or batches."""
 _FRONTIER, _OTHERS = "no other is both cheaper and faster", "another is cheaper or faster, and in neither worse"
+_LINE = 13
+"""Pixels from name to name at the ends of lines."""
 
 
 def design_chart(study: DesignStudy) -> Chart:
-    """Cost of the network against iteration time, one point a design.
+    """Cost of the network against iteration time, and where domain sizes or batches vary, both over these.
+
+    Times of different batches do not compare: where several batches were tried, there are only the plots over them.
 
     Raises:
         BadInput: there is no design to draw.
     """
     if not study.designs:
         raise BadInput("there is no design to draw", where="chart")
-    seconds = [one.closed_form_s if one.simulated_s is None else one.simulated_s for one in study.designs]
-    dearest = max(one.total_usd for one in study.designs)
-    unit, words = (1e6, "million $") if dearest >= 1e6 else (1e3, "thousand $")
+    domains, batches = ({getattr(one, name) for one in study.designs} for name in ("domain", "global_batch"))
+    plots: list[Chart] = [] if len(batches) > 1 else [_trade(study)]
+    if len(domains) > 1 or len(batches) > 1:
+        plots.append(_over("domain" if len(domains) > 1 else "global_batch", study))
+    heading = f"{study.job.model.name} on {study.cluster.count:,} {study.cluster.accelerator.name}"
+    simulated = all(one.simulated_s is not None for one in study.designs)
+    source = "simulated times" if simulated else "times of the closed form where none was simulated"
+    if len(plots) > 1:
+        chart: Chart = alt.vconcat(*plots, spacing=36).resolve_scale(color="independent")
+    else:
+        chart = plots[0]
+    over = " and ".join(name for name, tried in (("domain sizes", domains), ("batches", batches)) if len(tried) > 1)
+    what = "cost of the network against time" if len(batches) == 1 else f"networks over {over}"
+    words = "network and size of its scale-up domain; " if len(batches) == 1 else ""
+    return finished(chart, f"{heading}: {what}", f"{words}{source}")
+
+
+def _seconds(one: Design) -> float:
+    return one.closed_form_s if one.simulated_s is None else one.simulated_s
+
+
+def _usd(one: Design, study: DesignStudy) -> float:
+    """What tells designs apart: without the domains where all have the same, so that points stand apart."""
+    return one.bill.usd if len({each.domain for each in study.designs}) == 1 else one.total_usd
+
+
+def _cost(study: DesignStudy) -> str:
+    """The name of ``_usd``."""
+    alone = len({each.domain for each in study.designs}) == 1
+    return "cost of the scale-out network" if alone else "cost of scale-out network and scale-up domains"
+
+
+def _unit(study: DesignStudy) -> tuple[float, str]:
+    """Dollars of the unit in which costs are told, and its name."""
+    dearest = max(_usd(one, study) for one in study.designs)
+    return (1e6, "million $") if dearest >= 1e6 else (1e3, "thousand $")
+
+
+def _trade(study: DesignStudy) -> Chart:
+    """Cost against time, a point a design, and the line of those that no other beats in both."""
+    seconds, (unit, words) = [_seconds(one) for one in study.designs], _unit(study)
     rows: dict[tuple[float, float], dict[str, Any]] = {}
     for i, (one, time_s) in enumerate(zip(study.designs, seconds, strict=True)):
         row = rows.setdefault(
-            (one.total_usd, time_s),
+            (_usd(one, study), time_s),
             {
-                "cost": one.total_usd / unit,
+                "cost": _usd(one, study) / unit,
                 "seconds": time_s,
                 "names": [],
-                "money": f"${one.total_usd:,.0f}",
+                "money": f"${_usd(one, study):,.0f}",
+                "power": f"{one.bill.watts / 1e3:,.1f} kW",
                 "time": format_seconds(time_s),
+                "told": f"${format_count(_usd(one, study))}, {one.bill.watts / 1e3:,.0f} kW, {format_seconds(time_s)}",
                 "group": _FRONTIER if i in study.pareto else _OTHERS,
             },
         )
         row["names"].append(f"{one.kind} {one.domain}")
     points = [row | {"names": ", ".join(row["names"])} for row in rows.values()]
     points.sort(key=lambda row: row["group"] != _FRONTIER)
-    highest = 1.2 * dearest / unit or 1.0
+    highest = 1.2 * max(row["cost"] for row in points) or 1.0
     room = 0.12 * (max(seconds) - min(seconds)) or 0.1 * max(seconds)
     low, high = min(seconds) - room, max(seconds) + room
-    x = alt.X(
-        "cost:Q",
-        title=f"cost of scale-out network and scale-up domains ({words})",
-        scale=linear(0, highest),
-        axis=alt.Axis(tickCount=8),
-    )
+    x = alt.X("cost:Q", title=f"{_cost(study)} ({words})", scale=linear(0, highest), axis=alt.Axis(tickCount=8))
     y = alt.Y("seconds:Q", title="time of an iteration (s)", scale=linear(low, high), axis=alt.Axis(tickCount=8))
     groups = list(dict.fromkeys(row["group"] for row in points))
     colour = alt.Color(
@@ -60,25 +101,71 @@ def design_chart(study: DesignStudy) -> Chart:
         scale=alt.Scale(domain=groups, range=[COLOURS[0], COLOURS[-1]][: len(groups)]),
         legend=alt.Legend(orient="top", symbolType="circle"),
     )
-    tooltip = [
-        alt.Tooltip("names:N", title="network"),
-        alt.Tooltip("money:N", title="cost"),
-        alt.Tooltip("time:N", title="time"),
+    named = {"names": "network", "money": "cost", "power": "power", "time": "time"}
+    tooltip = [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
+    frontier = sorted((row for row in points if row["group"] == _FRONTIER), key=lambda row: row["cost"])
+    line = alt.Chart(data(frontier)).mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5)
+    marks = alt.Chart(data(points[::-1])).mark_circle(size=80, opacity=1)
+    places = [(row["cost"] / highest * _WIDTH, (high - row["seconds"]) / (high - low) * _HEIGHT) for row in points]
+    names = [row["names"] for row in points]
+    wordy = [f"{row['names']}: {row['told']}" for row in points]
+    told = wordy if len(free_labels(places, wordy, _WIDTH)) == len(points) else names
+    labels = point_labels(points, places, told, _WIDTH, x="cost:Q", y="seconds:Q")
+    drawn = [line.encode(x=x, y=y), marks.encode(x=x, y=y, color=colour, tooltip=tooltip), *labels]
+    return alt.layer(*drawn).properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _over(across: str, study: DesignStudy) -> Chart:
+    """Speed and cost over domain sizes or batches: a line a network (and batch), its name at the end."""
+    unit, words = _unit(study)
+    several = across == "domain" and len({one.global_batch for one in study.designs}) > 1
+    rows = [
+        {
+            "at": getattr(one, across),
+            "line": f"{one.kind}, batch {one.global_batch:,}" if several else one.kind,
+            "speed": one.global_batch * study.job.recipe.sequence / _seconds(one) / 1e6,
+            "cost": _usd(one, study) / unit,
+            "time": format_seconds(_seconds(one)),
+            "money": f"${_usd(one, study):,.0f}",
+            "power": f"{one.bill.watts / 1e3:,.1f} kW",
+        }
+        for one in study.designs
     ]
-    marks = (
-        alt.Chart(data(points[::-1])).mark_circle(size=80, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    lines = list(dict.fromkeys(row["line"] for row in rows))
+    places = sorted({row["at"] for row in rows})
+    x = alt.X(
+        "at:Q",
+        title="accelerators of a scale-up domain" if across == "domain" else "global batch (sequences)",
+        scale=alt.Scale(type="log", base=2, domain=[places[0] / 1.15, places[-1] * 1.15], nice=False),
+        axis=alt.Axis(values=places, format=",d", grid=False),
     )
-    labels = point_labels(
-        points,
-        [(row["cost"] / highest * _WIDTH, (high - row["seconds"]) / (high - low) * _HEIGHT) for row in points],
-        [row["names"] for row in points],
-        _WIDTH,
-        x="cost:Q",
-        y="seconds:Q",
-    )
-    chart = alt.layer(marks, *labels).properties(width=_WIDTH, height=_HEIGHT)
-    title = f"{study.job.model.name} on {study.cluster.count:,} {study.cluster.accelerator.name}"
-    simulated = all(one.simulated_s is not None for one in study.designs)
-    source = "simulated times" if simulated else "times of the closed form where none was simulated"
-    subtitle = f"network and size of its scale-up domain; {source}"
-    return finished(chart, f"{title}: cost of the network against time", subtitle)
+    shades = alt.Scale(domain=lines, range=[COLOURS[i % len(COLOURS)] for i in range(len(lines))])
+    colour = alt.Color("line:N", scale=shades, legend=None)
+    named = {"line": "network", "at": across.replace("_", " "), "time": "time", "money": "cost", "power": "power"}
+    tooltip = [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
+    base = alt.Chart(data(rows)).encode(x=x, color=colour, tooltip=tooltip)
+    plots = []
+    for name, title in (("speed", "million tokens per second"), ("cost", f"{_cost(study)} ({words})")):
+        low, high = bounds([row[name] for row in rows])
+        y = alt.Y(f"{name}:Q", title=title, scale=linear(low, high), axis=alt.Axis(tickCount=6))
+        height = max(_LOW, _LINE * len(lines))
+        last = [(row["line"], (high - row[name]) / (high - low) * height) for row in rows if row["at"] == places[-1]]
+        ends = data({"line": line, "down": down} for line, down in _apart(last))
+        end = alt.Chart(ends).encode(
+            y=alt.Y("down:Q", axis=None, scale=alt.Scale(domain=[0, height], range=[0, height]))
+        )
+        drawn = alt.layer(base.mark_line(strokeWidth=2).encode(y=y), base.mark_circle(size=60, opacity=1).encode(y=y))
+        names = alt.layer(
+            end.mark_circle(size=45, opacity=1).encode(x=alt.value(_HALF + 8), color=colour),
+            end.mark_text(align="left").encode(x=alt.value(_HALF + 16), text="line:N"),
+        )
+        plots.append(alt.layer(drawn, names).resolve_scale(y="independent").properties(width=_HALF, height=height))
+    return alt.hconcat(*plots, spacing=24)
+
+
+def _apart(labels: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Labels and their pixels from the top, moved down so far that they do not cover each other."""
+    found: list[tuple[str, float]] = []
+    for name, down in sorted(labels, key=lambda one: one[1]):
+        found.append((name, max(down, found[-1][1] + _LINE) if found else down))
+    return found

@@ -1,29 +1,35 @@
 """A picture of a fabric as SVG text: every node and link where it is small, groups of nodes where it is not.
 
 Rows are hops from the accelerators; colours tell the tiers apart, widths the capacity, dashed red what has
-failed.
+failed.  A picture of loads has colours and widths that tell how busy links are; one for a page leads somewhere from
+each switch and link.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
 import numpy as np
 
 from weft.fabric.assemble import ACCELERATOR, levels
-from weft.fabric.spec import SCALE_UP, Fabric, Ints, Mask
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 from weft.report.tables.words import printable
 from weft.units import format_si
 
 MOST_NODES_DRAWN, MOST_ACCELERATORS_DRAWN, MOST_LINKS_DRAWN = 260, 128, 6000
 TIER_COLOURS = ("#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#332288")
 """By tier: inside the scale-up domain, at the accelerators, and outwards (Okabe and Ito's colours)."""
+LOAD_COLOURS = ("#9aa5b1", "#56b4e9", "#0072b2", "#e69f00", "#d55e00")
+"""By load, as far as ``_STEPS`` of the highest."""
+_STEPS = (0.1, 0.3, 0.6, 0.9)
 FAILED = "#d50000"
-_INK, _PALE, _BOX = "#222222", "#666666", "#f4f6f8"
+_INK, _PALE, _BOX = "#1f2328", "#59636e", "#f4f6f8"
+MOST_LINKS_LED = 1500
+"""Where more links are drawn, only switches lead somewhere."""
 _MARGIN, _HEAD, _ROW, _LEGEND = 40, 64, 130, 30
 _BELOW = -1
 """Row of the scale-up switches, under the accelerators."""
@@ -39,11 +45,72 @@ class _Place:
     half_height: float
 
 
-def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Load:
+    """How busy links are.
+
+    Attributes:
+        values: of every link of the fabric.
+        most: what the last colour stands for; the same for pictures that stand beside each other.
+        form: how a value is written, as ".0%".
+    """
+
+    values: Floats
+    most: float
+    form: str
+
+    def colour(self, value: float) -> str:
+        """The colour of a value."""
+        return LOAD_COLOURS[sum(value > step * self.most for step in _STEPS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Look:
+    """What a picture tells beside the wiring."""
+
+    load: Load | None
+    address: Callable[[str], str] | None
+
+    def led(self, item: str, name: str, *, stop: bool = True) -> str:
+        """A drawn part that leads to the address of its name; ``stop``: the Tab key stops there."""
+        if self.address is None or not name:
+            return item
+        words = escape(printable(name.replace(":", " to ")))
+        href = escape(self.address(name))
+        inner = item if "<title>" in item else f"{item}<title>{words}</title>"
+        index = "" if stop else ' tabindex="-1"'
+        return f'<a href="{href}" aria-label="{words}"{index}>{inner}</a>'
+
+    def value(self, links: Ints | Mask) -> float:
+        """The highest load among some links; 0 without loads."""
+        return 0.0 if self.load is None else float(self.load.values[links].max(initial=0.0))
+
+    def colour(self, tier: int, value: float) -> str:
+        if self.load is not None:
+            return self.load.colour(value)
+        return TIER_COLOURS[min(tier, len(TIER_COLOURS) - 1)]
+
+    def width(self, share: float, value: float) -> float:
+        """From 0 to 1: of the load, or of the capacity."""
+        if self.load is None:
+            return math.sqrt(share)
+        return min(1.0, value / self.load.most) if self.load.most > 0 else 0.0
+
+
+def fabric_svg(
+    fabric: Fabric,
+    *,
+    aggregate: bool | None = None,
+    load: Load | None = None,
+    address: Callable[[str], str] | None = None,
+) -> str:
     """The fabric as an SVG picture.
 
     Args:
         aggregate: groups instead of single nodes; by default where there are too many to tell apart.
+        load: colours links by how busy they are.
+        address: where a scale-out switch, or a link (its ends with a colon between), leads to; of a group, that of
+            the first one that is up.
     """
     if aggregate is None:
         links = int((fabric.source < fabric.target).sum())
@@ -52,8 +119,8 @@ def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None) -> str:
             or fabric.accelerators > MOST_ACCELERATORS_DRAWN
             or links > MOST_LINKS_DRAWN
         )
-    rows = _rows(fabric)
-    return _aggregated(fabric, rows) if aggregate else _drawn(fabric, rows)
+    rows, look = _rows(fabric), _Look(load=load, address=address)
+    return _aggregated(fabric, rows, look) if aggregate else _drawn(fabric, rows, look)
 
 
 def _rows(fabric: Fabric) -> list[int]:
@@ -64,35 +131,56 @@ def _rows(fabric: Fabric) -> list[int]:
     return [hop if hop >= 0 else _BELOW for hop in hops]
 
 
-def _pairs(fabric: Fabric) -> dict[tuple[int, int, int], tuple[float, int, bool]]:
-    """Per two nodes and tier: capacity of the wider direction in bytes/s, cables, and whether any is down."""
-    found: dict[tuple[int, int, int], list[float]] = {}
-    columns = (fabric.source, fabric.target, fabric.tier, fabric.capacity_Bps, fabric.cables, fabric.up)
-    for a, b, tier, capacity, cables, up in zip(*(column.tolist() for column in columns), strict=True):
-        forth = 0 if a < b else 2
-        row = found.setdefault((min(a, b), max(a, b), tier), [0.0, 0, 0.0, 0, 0])
-        row[forth] += capacity
-        row[forth + 1] += cables
-        row[4] += not up
-    return {key: (max(r[0], r[2]), int(max(r[1], r[3])), r[4] > 0) for key, r in found.items()}
+@dataclass(slots=True)
+class _Pair:
+    """All links between two nodes: capacity in bytes/s there and back, whether any is down, the highest load."""
+
+    there_Bps: float = 0.0
+    back_Bps: float = 0.0
+    down: bool = False
+    load: float = 0.0
+
+    @property
+    def capacity_Bps(self) -> float:
+        return max(self.there_Bps, self.back_Bps)
 
 
-def _drawn(fabric: Fabric, rows: list[int]) -> str:
+def _pairs(fabric: Fabric, look: _Look) -> dict[tuple[int, int, int], _Pair]:
+    """Links by their two nodes and tier."""
+    found: dict[tuple[int, int, int], _Pair] = {}
+    loads = np.zeros(fabric.links) if look.load is None else look.load.values
+    columns = (fabric.source, fabric.target, fabric.tier, fabric.capacity_Bps, fabric.up, loads)
+    for a, b, tier, capacity, up, load in zip(*(column.tolist() for column in columns), strict=True):
+        pair = found.setdefault((min(a, b), max(a, b), tier), _Pair())
+        pair.there_Bps += capacity if a < b else 0.0
+        pair.back_Bps += capacity if a > b else 0.0
+        pair.down |= not up
+        pair.load = max(pair.load, load)
+    return found
+
+
+def _drawn(fabric: Fabric, rows: list[int], look: _Look) -> str:
     direct = max(rows) <= 0 and not any(row == _BELOW for row in rows)
-    pairs = _pairs(fabric)
+    pairs = _pairs(fabric, look)
     width, height, places = _circle(fabric) if direct else _ranks(fabric, rows, list(pairs))
     first = min(place.y for place in places)
-    widest = max((capacity for capacity, _, _ in pairs.values()), default=1.0)
+    widest = max((pair.capacity_Bps for pair in pairs.values()), default=1.0)
     items = []
-    for (a, b, tier), (capacity, _, failed) in sorted(pairs.items(), key=lambda item: item[1][2]):
-        items.append(_line(places[a], places[b], tier, 0.6 + 2.4 * math.sqrt(capacity / widest), failed, first))
+    few = len(pairs) <= MOST_LINKS_LED
+    for (a, b, tier), pair in sorted(pairs.items(), key=lambda item: (item[1].load, item[1].capacity_Bps)):
+        colour = FAILED if pair.down else look.colour(tier, pair.load)
+        thick = 0.6 + 2.4 * look.width(pair.capacity_Bps / widest, pair.load)
+        line = _line(places[a], places[b], colour, thick, pair.down, first)
+        name = f"{fabric.names[a]}:{fabric.names[b]}" if few and tier != SCALE_UP else ""
+        items.append(look.led(line, name, stop=False))
     degree = np.bincount(fabric.source, minlength=fabric.nodes)
     down = degree - np.bincount(fabric.source[fabric.up], minlength=fabric.nodes)
     for node, place in enumerate(places):
-        items.append(_node(fabric, node, place, failed=bool(degree[node] and degree[node] == down[node])))
+        drawn = _node(fabric, node, place, failed=bool(degree[node] and degree[node] == down[node]))
+        items.append(look.led(drawn, fabric.names[node] if rows[node] > 0 else ""))
     if not direct:
         items += _row_names(fabric, rows, places)
-    return _document(fabric, width, height, items)
+    return _document(fabric, width, height, items, look)
 
 
 def _ranks(fabric: Fabric, rows: list[int], pairs: list[tuple[int, int, int]]) -> tuple[float, float, list[_Place]]:
@@ -141,9 +229,8 @@ def _circle(fabric: Fabric) -> tuple[float, float, list[_Place]]:
     return size, _HEAD + size + _LEGEND, places
 
 
-def _line(a: _Place, b: _Place, tier: int, width: float, failed: bool, first: float) -> str:
+def _line(a: _Place, b: _Place, colour: str, width: float, failed: bool, first: float) -> str:
     """A link; within a row an arc, above the first row and below the others."""
-    colour = FAILED if failed else TIER_COLOURS[min(tier, len(TIER_COLOURS) - 1)]
     dash = ' stroke-dasharray="5 3"' if failed else ' stroke-opacity="0.75"'
     if a.y == b.y:
         side = -1 if a.y == first else 1
@@ -190,36 +277,39 @@ def _plural(role: str, count: int) -> str:
     return f"switch{ending}" if role == "switch" else f"{role} switch{ending}"
 
 
-def _aggregated(fabric: Fabric, rows: list[int]) -> str:
+def _aggregated(fabric: Fabric, rows: list[int], look: _Look) -> str:
     keys = [(row, int(role)) for row, role in zip(rows, fabric.role.tolist(), strict=True)]
     groups = sorted(set(keys), key=lambda key: (-key[0], key[1]))
     number = {key: i for i, key in enumerate(groups)}
     group = np.array([number[key] for key in keys], dtype=np.int64)
     places, width = _boxes(groups)
     items = []
-    bundles = _bundles(fabric, group)
+    bundles = _bundles(fabric, group, look)
     widest = max((bundle.capacity_Bps for bundle in bundles), default=1.0)
     labels = []
     taken: Counter[tuple[int, int]] = Counter()
     for bundle in bundles:
         a, b = places[bundle.a], places[bundle.b]
         line, label = _bundle(
-            a, b, bundle, widest, taken[bundle.a, bundle.b], _plural(fabric.roles[groups[bundle.of][1]], 1)
+            a, b, bundle, widest, taken[bundle.a, bundle.b], _plural(fabric.roles[groups[bundle.of][1]], 1), look
         )
         taken[bundle.a, bundle.b] += 1
-        items.append(line)
+        items.append(look.led(line, bundle.next))
         labels += label
     ports = np.bincount(fabric.source, fabric.cables, fabric.nodes).astype(np.int64)
     failed = _dead(fabric)
     for i, key in enumerate(groups):
-        items += _box(fabric, key[1], places[i], ports[group == i], int(failed[group == i].sum()))
+        box = _box(fabric, key[1], places[i], ports[group == i], int(failed[group == i].sum()))
+        alive = np.flatnonzero((group == i) & ~failed)
+        items.append(look.led("".join(box), fabric.names[alive[0]] if key[0] > 0 and len(alive) else ""))
     height = max(place.y for place in places) + 90 + _LEGEND
-    return _document(fabric, width, height, [*items, *labels])
+    return _document(fabric, width, height, [*items, *labels], look)
 
 
 @dataclass(frozen=True, slots=True)
 class _Bundle:
-    """All links of one tier between two groups; ``each`` is the cables of one node of group ``of``."""
+    """All links of one tier between two groups; ``each`` is the cables of one node of group ``of``, ``load`` the
+    highest of a link, and ``next`` the first link that is up, by its ends."""
 
     a: int
     b: int
@@ -231,9 +321,11 @@ class _Bundle:
     each: tuple[int, int]
     of: int
     down: int
+    load: float
+    next: str
 
 
-def _bundles(fabric: Fabric, group: Ints) -> list[_Bundle]:
+def _bundles(fabric: Fabric, group: Ints, look: _Look) -> list[_Bundle]:
     """Links by groups and tier, counted once where both directions exist."""
     a, b = group[fabric.source], group[fabric.target]
     low, high = np.minimum(a, b), np.maximum(a, b)
@@ -245,6 +337,7 @@ def _bundles(fabric: Fabric, group: Ints) -> list[_Bundle]:
         forth = forth if forth.any() else chosen
         per_cable = fabric.capacity_Bps[forth] / fabric.cables[forth]
         one = x if tier == SCALE_UP else y
+        left = np.flatnonzero(forth & fabric.up) if tier != SCALE_UP else np.zeros(0, dtype=np.int64)
         of_node = np.bincount(fabric.source[chosen], fabric.cables[chosen], fabric.nodes)[group == one]
         of_node = of_node[of_node > 0].astype(np.int64)
         if not len(of_node):
@@ -261,6 +354,10 @@ def _bundles(fabric: Fabric, group: Ints) -> list[_Bundle]:
                 each=(int(of_node.min()), int(of_node.max())),
                 of=one,
                 down=int((~fabric.up[forth]).sum()),
+                load=look.value(chosen),
+                next=":".join(fabric.names[end[left[0]]] for end in (fabric.source, fabric.target))
+                if len(left)
+                else "",
             )
         )
     return found
@@ -313,11 +410,13 @@ def _box(fabric: Fabric, role: int, place: _Place, ports: Ints, failed: int) -> 
     return items
 
 
-def _bundle(a: _Place, b: _Place, bundle: _Bundle, widest: float, before: int, one: str) -> tuple[str, list[str]]:
+def _bundle(
+    a: _Place, b: _Place, bundle: _Bundle, widest: float, before: int, one: str, look: _Look
+) -> tuple[str, list[str]]:
     """The line of a bundle and its words; ``before`` counts those between the same boxes."""
-    colour = FAILED if bundle.down else TIER_COLOURS[min(bundle.tier, len(TIER_COLOURS) - 1)]
+    colour = FAILED if bundle.down and look.load is None else look.colour(bundle.tier, bundle.load)
     dash = ' stroke-dasharray="7 4"' if bundle.down else ""
-    stroke = 2 + 10 * math.sqrt(bundle.capacity_Bps / widest)
+    stroke = 2 + 10 * look.width(bundle.capacity_Bps / widest, bundle.load)
     if bundle.a == bundle.b:
         path, x, y, anchor = _loop(a, before)
     else:
@@ -330,6 +429,8 @@ def _bundle(a: _Place, b: _Place, bundle: _Bundle, widest: float, before: int, o
     total = f"per {one}, {bundle.cables:,} in all"
     if bundle.down:
         total += f", {bundle.down:,} of {bundle.links:,} links failed"
+    if look.load is not None:
+        each += f"; busiest {bundle.load:{look.load.form}}"
     return line, [
         _text(x, y, each, anchor=anchor),
         _text(x, y + 15, total, size=11, anchor=anchor, colour=FAILED if bundle.down else _PALE),
@@ -362,16 +463,12 @@ def _span(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _document(fabric: Fabric, width: float, height: float, items: Sequence[str]) -> str:
-    tiers = sorted(set(fabric.tier.tolist()))
+def _document(fabric: Fabric, width: float, height: float, items: Sequence[str], look: _Look) -> str:
     legend, x = [], float(_MARGIN)
-    for tier in tiers:
-        words = "scale-up domain" if tier == SCALE_UP else f"network tier {tier}"
-        legend += _key(x, height - 14, TIER_COLOURS[min(tier, len(TIER_COLOURS) - 1)], words, "")
-        x += 150
-    if not fabric.up.all():
-        legend += _key(x, height - 14, FAILED, "failed", ' stroke-dasharray="5 3"')
-        x += 110
+    for colour, words in _meanings(fabric, look):
+        dash = ' stroke-dasharray="5 3"' if colour == FAILED else ""
+        legend += _key(x, height - 14, colour, words, dash)
+        x += 50 + 7 * len(words)
     width = max(width, x + _MARGIN)
     switches = sum(1 for node in _rows(fabric)[fabric.accelerators :] if node > 0)
     subtitle = f"{fabric.accelerators:,} accelerators, {switches:,} scale-out switches"
@@ -379,11 +476,25 @@ def _document(fabric: Fabric, width: float, height: float, items: Sequence[str])
     body = "\n".join([*items, *heading, *legend])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
-        f' viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
+        f' viewBox="0 0 {width:.0f} {height:.0f}" role="{"img" if look.address is None else "group"}"'
         ' font-family="DejaVu Sans, Verdana, Arial, sans-serif">\n'
         f"<title>{escape(printable(fabric.name))}</title>\n"
         f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}\n</svg>\n'
     )
+
+
+def _meanings(fabric: Fabric, look: _Look) -> list[tuple[str, str]]:
+    """Colours and what they stand for."""
+    if look.load is None:
+        tiers = sorted(set(fabric.tier.tolist()))
+        names = ["scale-up domain" if tier == SCALE_UP else f"network tier {tier}" for tier in tiers]
+        found = list(zip((look.colour(tier, 0.0) for tier in tiers), names, strict=True))
+    elif look.load.most <= 0:
+        found = [(LOAD_COLOURS[0], "no load")]
+    else:
+        ends = [f"to {step * look.load.most:{look.load.form}}" for step in _STEPS]
+        found = list(zip(LOAD_COLOURS, [*ends, f"to {look.load.most:{look.load.form}}"], strict=True))
+    return found if fabric.up.all() else [*found, (FAILED, "failed")]
 
 
 def _key(x: float, y: float, colour: str, words: str, dash: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from weft.errors import BadInput
-from weft.report.pictures.charts import COLOURS, INK, Chart, data, finished
+from weft.report.pictures.charts import COLOURS, INK, Chart, bounds, data, finished, linear
 from weft.report.tables.sweep import told
 
 MOST_ROWS = 5000
@@ -133,8 +133,7 @@ def _quantity(place: str, name: str, table: list[dict[str, Any]]) -> Any:
         space = 10 ** (0.05 * log10(high / low))
         scale = alt.Scale(type="log", domain=[low / space, high * space], nice=False)
     else:
-        begin = 0.0 if 0 <= low < 0.5 * high or low == high else low - 0.08 * (high - low)
-        scale = alt.Scale(domain=[begin, high + 0.06 * ((high - begin) or 1.0)], nice=False, zero=False)
+        scale = linear(*bounds(values))
     channel: Any = alt.X if place == "x" else alt.Y
     return channel(f"{place}:Q", title=_titled(name), scale=scale, axis=_axis(values, each=place == "x"))
 

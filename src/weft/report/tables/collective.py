@@ -15,7 +15,7 @@ from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.units import format_bytes, format_si
 
 if TYPE_CHECKING:
-    from weft.collectives.schedules.chunks import Request, Schedule
+    from weft.collectives.schedules.chunks import Schedule
     from weft.collectives.schedules.result import ScheduleResult
 
 ORDERS_SHOWN = 6
@@ -23,14 +23,16 @@ ORDERS_SHOWN = 6
 
 def schedule_table(outcome: ScheduleResult, console: Console) -> None:
     """Print a schedule: its time beside the bounds, its dimensions, its orders, and what to change."""
-    timed, asked = outcome.timed, outcome.timed.schedule.request
+    timed = outcome.timed
     _print_request(outcome, console)
     if outcome.others is not None:
         _print_comparison(outcome, outcome.others, console)
+    if outcome.counts:
+        _print_counts(outcome, console)
     paragraph(
         console,
         f"{policy_words(timed)}: {time_words(timed.time_s)}, {timed.utilization:.1%} of the bandwidth used;"
-        f" bound {time_words(outcome.shares.bound_s)} ({_over(timed.time_s, outcome.shares.bound_s)}),"
+        f" bound {time_words(outcome.shares.bound_s)} ({over_words(timed.time_s, outcome.shares.bound_s)}),"
         f" ideal {time_words(outcome.ideal_s)}",
     )
     if outcome.ranks is not None:
@@ -39,7 +41,7 @@ def schedule_table(outcome: ScheduleResult, console: Console) -> None:
     print_grid(console, _dimension_columns(outcome))
     heading(console, f"Orders of {_chunks(timed)}")
     print_grid(console, _order_columns(timed.schedule))
-    _print_provision(asked, outcome.provision, console)
+    _print_provision(outcome.provision, console)
 
 
 def _print_request(outcome: ScheduleResult, console: Console) -> None:
@@ -60,16 +62,19 @@ def policy_words(timed: TimedSchedule) -> str:
 
 
 def _chunks(timed: TimedSchedule) -> str:
-    count = len(timed.schedule)
-    return f"{count:,} chunk{'s' if count > 1 else ''}"
+    return _counted(len(timed.schedule))
 
 
-def _over(seconds: float, other_s: float) -> str:
+def _counted(chunks: int) -> str:
+    return f"{chunks:,} chunk{'s' if chunks > 1 else ''}"
+
+
+def over_words(seconds: float, other_s: float) -> str:
     """How much longer than another, as people read it; equal times give +0.0%."""
     return f"{round(seconds / other_s - 1, 3) + 0.0:+.1%}"
 
 
-def _times(seconds: Sequence[float]) -> list[str]:
+def times_words(seconds: Sequence[float]) -> list[str]:
     """Seconds of one column in one unit."""
     most = max(seconds)
     for scale, unit, digits in ((1e-6, "us", 1), (1e-3, "ms", 3), (1.0, "s", 3)):
@@ -80,7 +85,7 @@ def _times(seconds: Sequence[float]) -> list[str]:
 
 def time_words(seconds: float) -> str:
     """Seconds in the unit that schedules are read in: "1,043.5 us", "12.503 ms"."""
-    return _times([seconds])[0]
+    return times_words([seconds])[0]
 
 
 def bytes_words(value: float) -> str:
@@ -99,10 +104,10 @@ def _print_comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedul
         [
             Column(heading="policy", cells=names, left=True),
             Column(heading="chunks", cells=[*chunks, "", ""], drop=3),
-            Column(heading="time", cells=_times(seconds)),
+            Column(heading="time", cells=times_words(seconds)),
             Column(heading="speedup", cells=[f"{first.time_s / one:.2f}x" for one in seconds], drop=2),
             Column(heading="utilization", cells=[*used, "", ""], drop=1),
-            Column(heading="over the bound", cells=[_over(one, outcome.shares.bound_s) for one in seconds]),
+            Column(heading="over the bound", cells=[over_words(one, outcome.shares.bound_s) for one in seconds]),
         ],
     )
     paragraph(
@@ -114,11 +119,23 @@ def _print_comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedul
     console.print()
 
 
+def _print_counts(outcome: ScheduleResult, console: Console) -> None:
+    found = list(outcome.counts.values())
+    rows = [(name, [policies[name] for policies in found]) for name in found[0]]
+    columns = [Column(heading="policy", cells=[name for name, _ in rows], left=True)]
+    for i, count in enumerate(outcome.counts):
+        cells = [f"{one[i].utilization:.1%}" for _, one in rows]
+        columns.append(Column(heading=_counted(count), cells=cells, drop=i))
+    print_grid(console, columns)
+    paragraph(console, "share of the bandwidth that each policy uses, by the number of chunks.", indent=2)
+    console.print()
+
+
 def _print_ranks(ranks: RankTimes, console: Console) -> None:
     last = int(np.argmax(ranks.finish_s))
     paragraph(
         console,
-        f"Rank by rank: {time_words(ranks.time_s)} ({_over(ranks.time_s, ranks.alike_s)} against ranks all"
+        f"Rank by rank: {time_words(ranks.time_s)} ({over_words(ranks.time_s, ranks.alike_s)} against ranks all"
         f" alike); rank {last} is last, the first is done after {time_words(float(ranks.finish_s.min()))}.",
     )
 
@@ -137,7 +154,7 @@ def _dimension_columns(outcome: ScheduleResult) -> list[Column]:
         Column(heading="algorithm", cells=outcome.algorithms(), left=True),
         Column(heading="sent", cells=[bytes_words(one) for one in sent]),
         Column(heading="busy", cells=[f"{one:.1%}" for one in busy]),
-        Column(heading="idle", cells=_times(timed.idle_s.tolist()), drop=1),
+        Column(heading="idle", cells=times_words(timed.idle_s.tolist()), drop=1),
     ]
 
 
@@ -160,7 +177,7 @@ def order_groups(schedule: Schedule) -> list[tuple[list[int], list[int] | None, 
 def _order_columns(schedule: Schedule) -> list[Column]:
     groups = order_groups(schedule)
     shown, rest = groups[:ORDERS_SHOWN], groups[ORDERS_SHOWN:]
-    words = [_order_words(order, gather) for order, gather, _, _ in shown]
+    words = [order_words(order, gather) for order, gather, _, _ in shown]
     chunks = [f"{count:,}" for _, _, count, _ in shown]
     shares = [f"{share:.1%}" for *_, share in shown]
     if rest:
@@ -174,26 +191,33 @@ def _order_columns(schedule: Schedule) -> list[Column]:
     ]
 
 
-def _order_words(order: Sequence[int], gather: Sequence[int] | None) -> str:
+def order_words(order: Sequence[int], gather: Sequence[int] | None) -> str:
+    """Dimensions in turn, from 1: "1 2 | 2 1" where an all-gather follows."""
     there = " ".join(str(i + 1) for i in order)
     return there if gather is None else f"{there} | {' '.join(str(i + 1) for i in gather)}"
 
 
-def _print_provision(asked: Request, found: Provision, console: Console) -> None:
+def _print_provision(found: Provision, console: Console) -> None:
+    if found.pairs:
+        heading(console, "Bandwidths")
+    for line in provision_words(found):
+        paragraph(console, line, indent=2)
+
+
+def provision_words(found: Provision) -> tuple[str, ...]:
+    """What the bandwidths of dimensions are worth beside each other, in sentences; none for one dimension."""
     if not found.pairs:
-        return
-    heading(console, "Bandwidths")
-    for pair in found.pairs:
-        paragraph(
-            console,
-            f"dimension {pair.outer + 1} is {pair.verdict} for {pair.inner + 1}: it has"
-            f" {format_si(pair.Bps, 'B/s')}, the baseline's order needs {format_si(pair.needed_Bps, 'B/s')}.",
-            indent=2,
-        )
+        return ()
+    lines = [
+        f"dimension {pair.outer + 1} is {pair.verdict} for {pair.inner + 1}: it has"
+        f" {format_si(pair.Bps, 'B/s')}, the baseline's order needs {format_si(pair.needed_Bps, 'B/s')}."
+        for pair in found.pairs
+    ]
     split = ", ".join(format_si(one, "B/s") for one in found.just_enough_Bps)
-    paragraph(console, f"Just enough for the baseline, of the same total: {split}.", indent=2)
+    lines.append(f"Just enough for the baseline, of the same total: {split}.")
     if found.slow:
-        paragraph(console, f"No mix of orders keeps all dimensions busy{_remedy(found)}.", indent=2)
+        lines.append(f"No mix of orders keeps all dimensions busy{_remedy(found)}.")
+    return tuple(lines)
 
 
 def _remedy(found: Provision) -> str:

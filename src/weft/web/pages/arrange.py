@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any, get_args
-from urllib.parse import urlencode
 
-from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from weft.arrangement.site import Goal
 from weft.errors import BadInput
 from weft.web.guard import Refused
-from weft.web.showing import Shown, download, fetch, form_of, message, show
+from weft.web.showing import Shown, address, download, fetch, form_of, refuse, show
 from weft.web.sites import Answer, Asked, Put, Seen, answered, document, examples, moved, reported, seen
-from weft.web.templates import render
 from weft.web.texts import Texts
 from weft.web.views import board
-from weft.web.work import Failure, Question
+from weft.web.work import Question
 
 SITE = ("site", "objective", "oversubscription")
 """Fields of an address that say what is arranged."""
@@ -29,6 +26,7 @@ PLACE = ("hosts", "router", "offset", "class", "layouts")
 FIELDS = (*SITE, *PLACE, "find")
 OBJECTIVES: tuple[str, ...] = get_args(Goal)
 _FILES = {"JSON": "arranged.json", "Report": "report.html"}
+_PATH = "/arrange"
 _MOST_FIND_S = 300
 _NUMBERS = 1024
 
@@ -118,7 +116,7 @@ async def arrange_page(request: Request) -> Response:
             return await show(request, Shown(template="arrange.html", context=context))
         asked, put, seconds = asked_of(given, texts), put_of(given), _find_s(given)
     except BadInput as error:
-        return _refused(str(error), given | {"site": ""}, texts)
+        return refuse(Shown(template="arrange.html", context=_context(given | {"site": ""}, texts)), error)
     found = Shown(
         template="arrange.html",
         question=_search(asked, seconds),
@@ -136,11 +134,6 @@ async def arrange_page(request: Request) -> Response:
     return await show(request, here)
 
 
-def _refused(text: str, given: Mapping[str, str], texts: Texts, back: str = "") -> Response:
-    part = Markup(render("failure.html", message=message(Failure("bad-input", text))))
-    return HTMLResponse(render("arrange.html", **_context(given, texts) | {"back": back}, answer=part), 400)
-
-
 def _text(given: Mapping[str, str], texts: Texts) -> str:
     """The text of the site; empty without one, or where there is none of its name."""
     if not given["site"]:
@@ -151,19 +144,14 @@ def _text(given: Mapping[str, str], texts: Texts) -> str:
 
 def _context(given: Mapping[str, str], texts: Texts) -> dict[str, Any]:
     return {
-        "here": "/arrange",
+        "here": _PATH,
         "given": given,
-        "examples": [(name, _address({"site": name})) for name in examples()],
+        "examples": [(name, address(_PATH, {"site": name})) for name in examples()],
         "objectives": ("", *OBJECTIVES),
         "text": _text(given, texts) or next(iter(examples().values())),
         "kept": [(name, given[name]) for name in ("site", *PLACE) if given[name]],
         "back": "",
     }
-
-
-def _address(given: Mapping[str, str], path: str = "/arrange", **changed: str) -> str:
-    query = {name: value for name, value in (dict(given) | changed).items() if value}
-    return f"{path}?{urlencode(query)}"
 
 
 def _board(one: Seen, given: Mapping[str, str]) -> dict[str, Any]:
@@ -180,8 +168,10 @@ def _board(one: Seen, given: Mapping[str, str]) -> dict[str, Any]:
         "state": [(name, value) for name, value in state.items() if value],
         "picked": picked,
         "focus": picked or given["at"],
-        "given_up": _address(state, picked=""),
-        "as_given": _address({name: given[name] for name in (*SITE, "find")}) if any(map(given.get, PLACE)) else "",
+        "given_up": address(_PATH, state),
+        "as_given": address(_PATH, {name: given[name] for name in (*SITE, "find")})
+        if any(map(given.get, PLACE))
+        else "",
         "routers": one.routers,
         "router": one.put.router,
         "classes": [str(level) for level in range(one.classes)],
@@ -198,8 +188,8 @@ def _found(answer: Answer, given: Mapping[str, str]) -> dict[str, Any]:
     return {
         "answer": answer,
         "all": board.board(answer.seen, ""),
-        "take": _address(site | fields_of(answer.seen.put)),
-        "files": [(kind, _address(site, f"/arrange/{name}")) for kind, name in _FILES.items()],
+        "take": address(_PATH, site | fields_of(answer.seen.put)),
+        "files": [(kind, address(f"{_PATH}/{name}", site)) for kind, name in _FILES.items()],
     }
 
 
@@ -215,7 +205,7 @@ async def send(request: Request) -> Response:
         values = [form[f"{name}_{at}"].strip() or "0" for at in range(_NUMBERS) if f"{name}_{at}" in form]
         if values:
             given[name] = ";".join(values) if set(values) != {"0"} else ""
-    return RedirectResponse(_address(given), 303)
+    return RedirectResponse(address(_PATH, given), 303)
 
 
 async def move(request: Request) -> Response:
@@ -227,14 +217,15 @@ async def move(request: Request) -> Response:
     kind, _, number = picked.partition(":")
     if not picked or picked == pressed or pressed.startswith("job:"):
         now = "" if picked == pressed else pressed
-        return RedirectResponse(_address(given, picked=now, at="" if now else pressed), 303)
+        return RedirectResponse(address(_PATH, given | {"picked": now, "at": "" if now else pressed}), 303)
     try:
         asked, put = asked_of(given, request.app.state.texts), put_of(given)
         (at,), (onto,) = _wholes(number, ",", "move"), _wholes(form.get("host", ""), ",", "move")
         after = await fetch(request, Question(moved, (asked, put, kind, at, onto)))
     except (BadInput, Refused) as error:
-        return _refused(str(error), given, request.app.state.texts, back=_address(given))
-    return RedirectResponse(_address(given | fields_of(after), at=f"host:{onto}"), 303)
+        context = _context(given, request.app.state.texts) | {"back": address(_PATH, given)}
+        return refuse(Shown(template="arrange.html", context=context), error)
+    return RedirectResponse(address(_PATH, given | fields_of(after) | {"at": f"host:{onto}"}), 303)
 
 
 async def file(request: Request) -> Response:
