@@ -28,10 +28,11 @@ ALL_VIEWS = [
     (f"{NETWORK}&show=routes&failed=spine-0", "#routers"),
     (f"{SCHEDULE}&policy=baseline", "#policies"),
     (f"{SCHEDULE}&show=chunks", "svg.weft-chart"),
-    ("/arrange?site=three-jobs", "[name=host]"),
-    ("/arrange?site=scattered&find=2", ".answer"),
     ("/accuracy", "svg"),
     ("/studies", "form"),
+    ("/arrange?site=three-jobs&picked=host:1&router=planned", ".seat.down"),
+    ("/arrange?site=scattered&find=2", "div.board .seat"),
+    ("/arrange?site=nothing", "[role=alert]"),
     ("/nothing", "h1"),
 ]
 """Addresses that every check of looks visits, and what stands there: a page has a row for each of its views."""
