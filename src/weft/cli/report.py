@@ -1,4 +1,4 @@
-"""``weft report``: a plan as one file to hand around."""
+"""``weft report``: a plan or a study as one file to hand around."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from weft.web.report import ReportOptions, make_report
 
 
 @click.command()
-@click.argument("plan_file", metavar="PLAN.json")
+@click.argument("subject", metavar="PLAN.json|STUDY")
 @takes(options=ReportOptions, out=FileOutput)
-def report(plan_file: str, options: ReportOptions, out: FileOutput) -> None:
-    """Write a plan as a page in one file, to hand around.
+def report(subject: str, options: ReportOptions, out: FileOutput) -> None:
+    """Write a plan or a study as a page in one file, to hand around.
 
-    PLAN.json is what weft plan --format json wrote. The page opens from disk and loads nothing.
+    PLAN.json is what weft plan --format json wrote, STUDY the folder of weft sweep --state. The page opens from disk
+    and loads nothing.
     """
     check_folder(out.output, "--output")
-    deliver(make_report(plan_file, options=options), out.output)
+    deliver(make_report(subject, options=options), out.output)

@@ -1,4 +1,4 @@
-"""``weft.make_report``: a plan as one file to hand around."""
+"""``weft.make_report``: a plan or a study as one file to hand around."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from weft.verbs.options import Options, given_options, option, verb
 
 if TYPE_CHECKING:
     from weft.search import Plan
-    from weft.web.views.plan import Launch
+    from weft.studies.result import Sweep
+    from weft.web.views.plan import Launch, PlanView
+    from weft.web.views.study import StudyView
 
 LAUNCHERS = ("megatron", "torchtitan", "deepspeed", "nanotron")
 """Tools whose launch files stand in a report."""
@@ -20,14 +22,25 @@ LAUNCHERS = ("megatron", "torchtitan", "deepspeed", "nanotron")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """The form of a report."""
+    """The form of a report, and what of a study it shows."""
 
     form: str = option("html", "A page, or Markdown for a pull request.", "--format", choices=("html", "md"))
+    where: tuple[str, ...] = option((), "Points of a study for which this holds (repeats).", metavar="CONDITION")
+    pareto: str | None = option(
+        None, "What is best in a study (default: by what it computes).", metavar="COLUMN,max:COLUMN"
+    )
+    x: str | None = option(None, "Column of a study's chart from left to right.", metavar="COLUMN")
+    y: str | None = option(None, "Column of a study's chart from below.", metavar="COLUMN")
+    colour: str | None = option(None, "Column that colours tell apart, or none.", metavar="COLUMN")
+    facet: str | None = option(None, "Column with a picture for each value, or none.", metavar="COLUMN")
+    pivot: str | None = option(None, "One column's values by two others.", metavar="ROW:COLUMN:VALUE")
 
 
 @verb(ReportOptions)
-def make_report(subject: Plan | str | os.PathLike[str], *, options: ReportOptions | None = None, **given: Any) -> str:
-    """A plan as a page in one file that loads nothing, or as Markdown.
+def make_report(
+    subject: Plan | Sweep | str | os.PathLike[str], *, options: ReportOptions | None = None, **given: Any
+) -> str:
+    """A plan or a study as a page in one file that loads nothing, or as Markdown.
 
     >>> import weft
     >>> page = weft.make_report(weft.plan("gpt2-124m", "a100-8", top=2))
@@ -35,35 +48,85 @@ def make_report(subject: Plan | str | os.PathLike[str], *, options: ReportOption
     True
 
     Args:
-        subject: a plan, or its file.
+        subject: a plan or the results of a sweep, or the file of a plan, or the folder of a sweep's state.
         options: the options as a record instead of keywords.
 
     Raises:
-        BadInput: the file is no plan, or an option cannot be used.
+        BadInput: the file is no plan, the folder no state, or an option cannot be used.
         MissingExtra: the extra ``page`` is not installed.
     """
+    from weft.studies.result import Sweep
+
+    asked = given_options(ReportOptions, options, given)
+    looked = {name: value for name, value in vars(asked).items() if name != "form" and value}
+    if isinstance(subject, Sweep) or (isinstance(subject, str | os.PathLike) and os.path.isdir(subject)):
+        return _study_report(subject, asked.form, looked)
+    if looked:
+        name = f"--{next(iter(looked))}"
+        raise BadInput("is for studies", where=name, remedy="give the folder of weft sweep --state, or drop it")
+    return _plan_report(subject, asked.form)
+
+
+def _plan_report(subject: Plan | str | os.PathLike[str], form: str) -> str:
     from weft.search import Plan
     from weft.verbs.read import read
 
-    asked = given_options(ReportOptions, options, given)
+    if isinstance(subject, str | os.PathLike) and os.fspath(subject).lower().endswith((".csv", ".parquet")):
+        problem = "is a table, which does not say what computed it"
+        raise BadInput(problem, where=os.fspath(subject), remedy="give the folder of weft sweep --state")
     plan = subject if isinstance(subject, Plan) else read(subject)
     if not isinstance(plan, Plan):
         where = "report" if not isinstance(subject, str | os.PathLike) else os.fspath(subject)
         raise BadInput("is an estimate, not a plan", where=where, remedy="write a plan with weft plan --format json")
 
-    from weft.web.templates import render
     from weft.web.views.markdown import plan_text
     from weft.web.views.plan import view
 
     shown = view(plan, [_launch(tool, plan) for tool in LAUNCHERS] if plan.layouts else ())
-    if asked.form == "md":
-        return plan_text(shown)
+    return plan_text(shown) if form == "md" else _plan_page(shown)
+
+
+def _plan_page(shown: PlanView) -> str:
+    from weft.web.templates import render
+
     names = [("summary", "Summary")]
-    names += [("layouts", "Layouts"), ("best", "Best"), ("charts", "Charts")] if plan.layouts else []
+    names += [("layouts", "Layouts"), ("best", "Best"), ("charts", "Charts")] if shown.layouts else []
     names += [("comparison", "Comparison")] if shown.compared else []
     names += [("others", "Others")] + ([("launch", "Launch")] if shown.launches else [])
     names += [("assumptions", "Assumptions"), ("provenance", "Provenance")]
     return render("plan_report.html", frozen=True, contents=names, view=shown)
+
+
+def _study_report(subject: Sweep | str | os.PathLike[str], form: str, looked: dict[str, Any]) -> str:
+    from weft.studies.result import Sweep
+    from weft.verbs.sweep import open_sweep
+    from weft.web.views.markdown import study_text
+    from weft.web.views.study import Look, Viewed
+
+    look = Look(**looked)
+    if isinstance(subject, Sweep):
+        shown = Viewed(subject, look).view()
+    else:
+        with open_sweep(subject) as found:
+            shown = Viewed(found, look).view()
+    return study_text(shown) if form == "md" else study_page(shown)
+
+
+def study_page(shown: StudyView) -> str:
+    """The report of a study."""
+    from weft.web.templates import render
+
+    parts = {
+        "best": ("Best", shown.best),
+        "charts": ("Charts", shown.charts),
+        "pareto": ("Frontier", shown.frontier),
+        "pivoted": ("Pivot", shown.pivot),
+        "points": ("Points", shown.rows),
+        "failed": ("Failed", shown.failures),
+    }
+    names = [("summary", "Summary"), *((name, title) for name, (title, part) in parts.items() if part)]
+    names.append(("provenance", "Provenance"))
+    return render("study_report.html", frozen=True, contents=names, view=shown)
 
 
 def _launch(tool: str, plan: Plan) -> Launch:

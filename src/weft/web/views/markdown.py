@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
 
-from weft.web.views.parts import Parts, Table
+from weft.web.views.parts import Fact, Parts, Table
 from weft.web.views.plan import PlanView
+from weft.web.views.study import StudyView
 
 _ACTS = re.compile(r"([\\`*_\[\]|~#@!])")
 _TICKS = re.compile("`+")
@@ -15,14 +17,14 @@ _TICKS = re.compile("`+")
 def plan_text(view: PlanView) -> str:
     """A plan as Markdown."""
     blocks = [f"# {_inert(view.title)}", *(_inert(one) for one in view.summary)]
-    blocks.append("\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in view.facts))
+    blocks.append(_facts(view.facts))
     if view.layouts is not None:
         blocks += ["## Layouts", _table(view.layouts)]
     blocks += [block for one in view.parts for block in (f"### {_inert(one.caption)}", _shares(one))]
     blocks += [_inert(view.bound)] if view.bound else []
     if view.compared is not None:
         blocks += ["## Comparison", _table(view.compared)]
-        blocks.append("\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in view.reasons))
+        blocks.append(_facts(view.reasons))
     blocks += ["## Rejected", _table(view.rejected)]
     blocks += [_inert(view.advice)] if view.advice else []
     if view.launches:
@@ -31,8 +33,29 @@ def plan_text(view: PlanView) -> str:
         blocks += [f"### {_inert(one.tool)}", *(f"- {_inert(note)}" for note in one.notes)]
         blocks += [_code(text) for text in (one.text, one.command) if text]
     blocks += ["## Assumptions", "\n".join(f"- {_inert(one)}" for one in view.assumptions) or "None."]
-    blocks += ["## Provenance", "\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in view.provenance)]
+    blocks += ["## Provenance", _facts(view.provenance)]
     return "\n\n".join(blocks) + "\n"
+
+
+def study_text(view: StudyView) -> str:
+    """A study as Markdown."""
+    blocks = [f"# {_inert(view.title)}", *(_inert(one) for one in view.summary)]
+    blocks += [_inert(f"{one.text} {one.remedy}") for one in view.messages]
+    blocks += [_facts(view.facts)] if view.facts else []
+    blocks += ["## The best points", _facts(view.best)] if view.best else []
+    for title, table in (
+        ("Pareto frontier", view.frontier),
+        ("Pivot", view.pivot),
+        ("Points", view.rows),
+        ("Failed points", view.failures),
+    ):
+        blocks += [f"## {title}", f"{_inert(table.caption)}:", _table(table)] if table is not None else []
+    blocks += ["## Provenance", _facts(view.provenance), "### The study", _code(view.study)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _facts(facts: Sequence[Fact]) -> str:
+    return "\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in facts)
 
 
 def _inert(text: str) -> str:
