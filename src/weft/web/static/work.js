@@ -15,8 +15,12 @@
     bar.value = done;
     words.textContent = `${done.toLocaleString("en")} of ${total.toLocaleString("en")}`;
   };
-  events.addEventListener("end", () => events.close());
+  events.addEventListener("end", () => {
+    events.close();
+    if (waiting.dataset.then === "reload") location.reload();
+  });
   events.onerror = () => events.close();
+  if (!button) return;
   button.hidden = false;
   button.addEventListener("click", () => {
     button.disabled = true;
