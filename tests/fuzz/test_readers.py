@@ -53,6 +53,7 @@ NOT_READERS = {
     "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
     "runtime.run.session.Session.load": "read_state and State.read, then checkpoint.load",
     "verbs.networks.routes_of": "gives a file to routes_json.read",
+    "web.studies.computed": "takes texts that checked has taken",
 }
 """Public functions that look like readers, and why no input is made for them."""
 

@@ -83,7 +83,11 @@ def checked_text(text: str, where: str) -> str:
     text = text.replace("\r\n", "\n").strip()
     if not text:
         raise BadInput("is empty", where=where, remedy="paste its text")
-    if len(text.encode()) > TEXT_BYTES:
+    try:
+        large = len(text.encode()) > TEXT_BYTES
+    except UnicodeEncodeError:
+        raise BadInput("holds what is no character", where=where, remedy="paste plain text") from None
+    if large:
         raise BadInput(f"is larger than {TEXT_BYTES / 1e6:g} MB", where=where)
     if odd := CONTROLS.search(text):
         problem = f"holds the control character {ord(odd[0]):#04x}"
