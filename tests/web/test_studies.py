@@ -81,7 +81,7 @@ def test_states_of_the_folder_are_listed_and_shown(client, folder):
         assert found.counts.computed == 0
         rows = found.to_dicts()
         columns = list(found.columns())
-    assert f"estimate at {len(rows)} points" in page
+    assert f"{len(rows)} points of weft estimate" in page
     assert 'class="weft-chart"' in page
     assert client.get(f"{address}/rows.csv").text == rows_to_csv(rows, columns)
     kept = client.get(f"{address}/rows.json?{urlencode({'where': 'count == 16'})}").text
@@ -123,7 +123,7 @@ def test_a_pasted_study_is_computed_and_kept(client, folder):
     sent = begun(client)
     assert sent.status_code == 303
     page = ended(client, sent.headers["location"])
-    assert "estimate at 4 points" in page
+    assert "4 points of weft estimate" in page
     assert listed(client)["pasted"] == ("finished", sent.headers["location"])
     with weft.sweep(state=str(folder / "other"), workers=1, study=studies._document(TOML)) as found:
         assert client.get(f"{sent.headers['location']}/rows.json").json() == found.to_dicts()

@@ -60,7 +60,10 @@ def test_a_page_says_all_parts_and_loads_nothing(state):
     assert page.count('class="weft-chart"') == 4
     assert not re.search(r'(src|href)="(?!#)', page)
     assert page == weft.make_report(state)
-    assert "24 points over model (2 values), count (2 values), layout (2 values) and batch (3 values)" in page
+    assert (
+        "24 points of weft estimate over model (2 values), count (2 values), layout (2 values) and batch (3 values)"
+        in page
+    )
     assert "6 failed: " in page
     with weft.sweep(STUDY, state=str(state), workers=1) as found:
         rows = list(found.rows())

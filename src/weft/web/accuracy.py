@@ -39,7 +39,7 @@ def shown(source: Text | None, family: str, run: str) -> AccuracyView:
 
     families = sorted({row.family for row in _rows(source)})
     found = _validated(source, family)
-    return view(found, families, run, lambda name: address(source, family, name), partial(address, source))
+    return view(found, families, run, partial(address, source))
 
 
 @lru_cache(_KEPT)

@@ -13,7 +13,7 @@ from weft.verbs.options import Options, given_options, option, verb
 if TYPE_CHECKING:
     from weft.search import Plan
     from weft.studies.result import Sweep
-    from weft.web.views.plan import Launch, PlanView
+    from weft.web.views.plan import Launch
     from weft.web.views.study import StudyView
 
 LAUNCHERS = ("megatron", "torchtitan", "deepspeed", "nanotron")
@@ -55,49 +55,37 @@ def make_report(
         BadInput: the file is no plan, the folder no state, or an option cannot be used.
         MissingExtra: the extra ``page`` is not installed.
     """
+    from weft.search import Plan
     from weft.studies.result import Sweep
+    from weft.verbs.read import read
 
     asked = given_options(ReportOptions, options, given)
     looked = {name: value for name, value in vars(asked).items() if name != "form" and value}
     if isinstance(subject, Sweep) or (isinstance(subject, str | os.PathLike) and os.path.isdir(subject)):
-        return _study_report(subject, asked.form, looked)
-    if looked:
-        name = f"--{next(iter(looked))}"
-        raise BadInput("is for studies", where=name, remedy="give the folder of weft sweep --state, or drop it")
-    return _plan_report(subject, asked.form)
-
-
-def _plan_report(subject: Plan | str | os.PathLike[str], form: str) -> str:
-    from weft.search import Plan
-    from weft.verbs.read import read
-
-    if isinstance(subject, str | os.PathLike) and os.fspath(subject).lower().endswith((".csv", ".parquet")):
-        problem = "is a table, which does not say what computed it"
-        raise BadInput(problem, where=os.fspath(subject), remedy="give the folder of weft sweep --state")
+        return _study(subject, asked.form, looked)
+    _refuse_study(subject, looked)
     plan = subject if isinstance(subject, Plan) else read(subject)
     if not isinstance(plan, Plan):
         where = "report" if not isinstance(subject, str | os.PathLike) else os.fspath(subject)
         raise BadInput("is an estimate, not a plan", where=where, remedy="write a plan with weft plan --format json")
 
+    from weft.web.templates import render
     from weft.web.views.markdown import plan_text
     from weft.web.views.plan import view
 
     shown = view(plan, [_launch(tool, plan) for tool in LAUNCHERS] if plan.layouts else ())
-    return plan_text(shown) if form == "md" else _plan_page(shown)
-
-
-def _plan_page(shown: PlanView) -> str:
-    from weft.web.templates import render
-
+    if asked.form == "md":
+        return plan_text(shown)
     names = [("summary", "Summary")]
-    names += [("layouts", "Layouts"), ("best", "Best"), ("charts", "Charts")] if shown.layouts else []
+    names += [("layouts", "Layouts"), ("best", "Best"), ("charts", "Charts")] if plan.layouts else []
     names += [("comparison", "Comparison")] if shown.compared else []
     names += [("others", "Others")] + ([("launch", "Launch")] if shown.launches else [])
     names += [("assumptions", "Assumptions"), ("provenance", "Provenance")]
     return render("plan_report.html", frozen=True, contents=names, view=shown)
 
 
-def _study_report(subject: Sweep | str | os.PathLike[str], form: str, looked: dict[str, Any]) -> str:
+def _study(subject: Sweep | str | os.PathLike[str], form: str, looked: dict[str, Any]) -> str:
+    """The report of a study."""
     from weft.studies.result import Sweep
     from weft.verbs.sweep import open_sweep
     from weft.web.views.markdown import study_text
@@ -105,11 +93,25 @@ def _study_report(subject: Sweep | str | os.PathLike[str], form: str, looked: di
 
     look = Look(**looked)
     if isinstance(subject, Sweep):
-        shown = Viewed(subject, look).view()
+        held = Viewed(subject, look)
     else:
         with open_sweep(subject) as found:
-            shown = Viewed(found, look).view()
-    return study_text(shown) if form == "md" else study_page(shown)
+            held = Viewed(found, look)
+    return study_text(held.view()) if form == "md" else study_page(held.view())
+
+
+def _refuse_study(subject: Plan | str | os.PathLike[str], looked: dict[str, Any]) -> None:
+    """Refuse the table of a study, and options of a study with another subject.
+
+    Raises:
+        BadInput: it is so.
+    """
+    remedy = "give the folder of weft sweep --state"
+    path = os.fspath(subject) if isinstance(subject, str | os.PathLike) else ""
+    if path.lower().endswith((".csv", ".parquet")):
+        raise BadInput("is a table, which does not say what computed it", where=path, remedy=remedy)
+    if looked:
+        raise BadInput("is for studies", where=f"--{next(iter(looked))}", remedy=f"{remedy}, or drop it")
 
 
 def study_page(shown: StudyView) -> str:

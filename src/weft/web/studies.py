@@ -50,6 +50,7 @@ class Found:
     Attributes:
         name: in addresses.
         folder: of its state.
+        inside: that folder, within the server's.
         stamp: other results, other stamp.
         progress: how far it is.
         state: of the run.
@@ -58,6 +59,7 @@ class Found:
 
     name: str
     folder: Path
+    inside: str
     stamp: int
     progress: Progress
     state: State
@@ -86,6 +88,7 @@ def at(folder: Path, place: Path) -> Found | None:
         return Found(
             name=name_of(folder, place),
             folder=place,
+            inside=place.relative_to(folder).as_posix(),
             stamp=(place / FILE).stat().st_mtime_ns,
             progress=progress,
             state=state,

@@ -87,6 +87,7 @@ async def _list(request: Request, text: str, problems: tuple[Message, ...]) -> s
 def _table(known: list[Found], running: list[Found]) -> Table:
     columns = (
         Column(heading="study", number=False),
+        Column(heading="folder", number=False),
         Column(heading="computes", number=False),
         Column(heading="points"),
         Column(heading="results"),
@@ -95,6 +96,7 @@ def _table(known: list[Found], running: list[Found]) -> Table:
     rows = tuple(
         (
             Cell(text=printable(one.progress.study), link=f"/studies/{one.name}"),
+            Cell(text=printable(one.inside)),
             Cell(text=printable(one.progress.compute)),
             Cell(text=f"{one.progress.points:,}", key=one.progress.points),
             Cell(text=f"{one.progress.known:,}", key=one.progress.known),

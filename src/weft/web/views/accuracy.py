@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape, unescape
 
 from weft.cluster.calibration import calibration
 from weft.estimation.iteration import Estimator
@@ -20,7 +22,9 @@ from weft.web.views.ranking import bars
 
 MOST_RUNS = 200
 """Listed of all families; of one family all are."""
-Link = Callable[[str], str]
+Link = Callable[..., str]
+"""Makes the address of a family, or of a family and a run."""
+_MARK = re.compile(r"<path[^>]*><title>run: (.*?)&#xA;.*?</title></path>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +65,14 @@ class AccuracyView:
     run: RunView | None
 
 
-def view(found: Validation, families: Sequence[str], run: str, link: Link, family: Link) -> AccuracyView:
+def view(found: Validation, families: Sequence[str], run: str, link: Link) -> AccuracyView:
     """A validation as a page shows it.
 
     Args:
         found: of the runs that are shown.
         families: that there are.
         run: name of the run that is looked at, or empty.
-        link: makes the address of a run.
-        family: makes the address of a family.
+        link: makes the address of a family and a run.
     """
     chosen = next((one for one in found.outcomes if one.prepared.run.name == run), None)
     pooled = found.pooled
@@ -79,19 +82,27 @@ def view(found: Validation, families: Sequence[str], run: str, link: Link, famil
         text += f"; mean absolute error of iteration time{of}: {found.headline:.1%}"
     return AccuracyView(
         summary=f"{text}.",
-        places=tuple((printable(name), family(name)) for name in families),
-        families=_families(found.families, family),
-        picture=_picture(found) if found.outcomes else None,
+        places=tuple((printable(name), link(name)) for name in families),
+        families=_families(found.families, link),
+        picture=_picture(found, link) if found.outcomes else None,
         runs=_runs(found, link) if found.outcomes else None,
         skipped=_reasons(found.reasons) if found.reasons else None,
         run=None if chosen is None else _run(chosen),
     )
 
 
-def _picture(found: Validation) -> Picture:
-    return Picture(
-        svg=embedded(validation_chart(found)), caption="Above the diagonal Weft predicts longer than it took"
-    )
+def _picture(found: Validation, link: Link) -> Picture:
+    """The scatter, each point of which leads to its run; who uses keys has the links of the table."""
+    known = {one.prepared.run.name: one.prepared.run.family for one in found.outcomes}
+
+    def linked(mark: re.Match[str]) -> str:
+        name = unescape(mark[1])
+        if name not in known:
+            return mark[0]
+        return f'<a href="{escape(link(known[name], name))}" tabindex="-1" aria-label="{mark[1]}">{mark[0]}</a>'
+
+    svg = _MARK.sub(linked, embedded(validation_chart(found))).replace('role="img"', 'role="group"', 1)
+    return Picture(svg=svg, caption="Above the diagonal Weft predicts longer than it took; a point leads to its run")
 
 
 def _families(families: tuple[Errors, ...], link: Link) -> Table:
@@ -154,7 +165,7 @@ def _runs(found: Validation, link: Link) -> Table:
 def _row(one: Outcome, link: Link) -> tuple[Cell, ...]:
     prepared = one.prepared
     return (
-        Cell(text=printable(prepared.run.name), link=link(prepared.run.name)),
+        Cell(text=printable(prepared.run.name), link=link(prepared.run.family, prepared.run.name)),
         Cell(text=printable(prepared.run.family)),
         Cell(text=printable(prepared.run.model)),
         Cell(text=prepared.cluster.accelerator.name),

@@ -157,7 +157,7 @@ class Viewed:
         counts, study = self.found.counts, self.found.points.study
         over = [f"{name} ({_count({row[name] for row in self.rows}, 'value')})" for name in self.varied]
         codes = _codes(self.failed)
-        first = f"{study.computation.name} at {_count(range(counts.points), 'point')}"
+        first = f"{_count(range(counts.points), 'point')} of weft {study.computation.name}"
         first += f" over {_listed(over)}." if over else "."
         shown = "" if len(self.rows) == counts.points else f" {len(self.rows):,} of them are shown."
         return (first + shown, f"{len(self.failed):,} failed: {codes}." if codes else "None of them failed.")
@@ -166,8 +166,8 @@ class Viewed:
         points = self.found.points
         same = {name: self.rows[0][name] for name in points.columns if self.rows and name not in self.varied}
         facts = [Fact(name="At all points", text=self._place(same, same))] if same else []
-        said = (*points.study.where, *self.look.where)
-        return (*facts, *(Fact(name="Only where", text=printable(one)) for one in said))
+        facts += [Fact(name="Points of the study", text=printable(one)) for one in points.study.where]
+        return (*facts, *(Fact(name="Points shown", text=printable(one)) for one in self.look.where))
 
     def _place(self, row: Mapping[str, Any], names: Iterable[str]) -> str:
         return printable(", ".join(f"{name} {told(name, row[name])}" for name in names))
@@ -299,7 +299,8 @@ class Viewed:
         return f"{first}{_count(self.rows, 'row')}, in the order of the axes"
 
     def _names(self, rows: Rows) -> list[str]:
-        return [*dict.fromkeys((*self.varied, *telling(rows, self.found.points.columns)))]
+        names = dict.fromkeys((*self.varied, *telling(rows, self.found.points.columns)))
+        return [name for name in names if name != "layout_text" or "layout" not in self.varied]
 
     def _table(self, name: str, rows: Rows, caption: str) -> Table:
         names = self._names(rows)
