@@ -33,7 +33,7 @@ async def accuracy_page(request: Request) -> Response:
                 "all": accuracy.address(source),
                 "example": EXAMPLE,
             },
-            question=Question(accuracy.shown, (source, family, run)),
+            question=Question(accuracy.shown, (source, family, run), progress=True),
             part="accuracy_answer.html",
         ),
     )

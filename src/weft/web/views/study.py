@@ -155,7 +155,8 @@ class Viewed:
 
     def _summary(self) -> tuple[str, ...]:
         counts, study = self.found.counts, self.found.points.study
-        over = [f"{name} ({_count({row[name] for row in self.rows}, 'value')})" for name in self.varied]
+        axes = [one for one in study.axes if one.range is not None or len(one.values) > 1]
+        over = [f"{one.kind.column} ({f'{len(one.values)} values' if one.values else 'drawn'})" for one in axes]
         codes = _codes(self.failed)
         first = f"{_count(range(counts.points), 'point')} of weft {study.computation.name}"
         first += f" over {_listed(over)}." if over else "."
@@ -226,7 +227,7 @@ class Viewed:
         marked.sort(key=lambda row: row[_FRONTIER] == "on it")
         x, y = self.signs
         places = {"x": x, "y": y, "colour": _FRONTIER}
-        return self._drawn(marked, places, self.alike, [], self._said_of_frontier())
+        return self._drawn(marked, places, self.alike, [], f"{y} against {x}, the points of the frontier marked")
 
     def _charts(self) -> tuple[Picture, ...]:
         if not self.good:
@@ -299,7 +300,7 @@ class Viewed:
         return f"{first}{_count(self.rows, 'row')}, in the order of the axes"
 
     def _names(self, rows: Rows) -> list[str]:
-        names = dict.fromkeys((*self.varied, *telling(rows, self.found.points.columns)))
+        names = dict.fromkeys((*self.varied, *telling(rows, ())))
         return [name for name in names if name != "layout_text" or "layout" not in self.varied]
 
     def _table(self, name: str, rows: Rows, caption: str) -> Table:
