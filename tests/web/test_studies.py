@@ -97,7 +97,7 @@ def test_columns_goals_and_pivots_are_in_the_address(client):
     page = client.get(f"{address}?{urlencode(asked)}").text
     assert '<option value="mfu" selected>' in page
     assert 'id="pivot"' in page
-    assert "beats: most mfu" in page
+    assert "Most mfu" in page
     assert f'href="{address}/rows.csv?{urlencode(asked).replace("&", "&amp;")}"' in page
 
 

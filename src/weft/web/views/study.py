@@ -34,7 +34,8 @@ _ALIKE = ("model", "sequence", "collective", "bytes")
 """Axes that say what is trained or sent: points beat each other only where these are the same."""
 _GOALS = (
     *("usd,simulated_s", "usd,closed_form_s", "usd,max:tokens_per_s", "memory_bytes,max:tokens_per_s"),
-    *("time_s", "alpha", "objective", "max:tokens_per_s", "expected_days", "iteration_s"),
+    *("usd,worst_slowdown", "usd_per_speed", "usd", "time_s", "alpha", "objective", "max:tokens_per_s"),
+    *("expected_days", "iteration_s"),
 )
 """What is best where nobody says: the first of which all columns vary."""
 _FRONTIER = "Pareto frontier"
@@ -71,7 +72,7 @@ class StudyView:
         summary: sentences, the most important first.
         best: the best point of each kind, by each goal.
         charts: of figures over axes.
-        frontier: rows that no other one beats; None where there is no goal.
+        frontier: rows that no other one beats; None where there are not two goals.
         trade: the frontier drawn; None where there are not two goals.
         failures: points that failed; None where there are none.
         names: of all columns.
@@ -126,6 +127,8 @@ class Viewed:
                 chosen(name, self.columns, f"--{place}")
         self.goals = look.pareto or self._default_goals()
         self.signs = goals_of(self.goals, self.columns) if self.goals else {}
+        if odd := [name for name in self.signs if self.columns[name] not in (int, float)]:
+            raise BadInput(f"{odd[0]} holds no numbers", where="--pareto", remedy="name columns of numbers")
         self.alike = [name for name in _ALIKE if name in self.varied]
 
     def view(self) -> StudyView:
@@ -209,7 +212,7 @@ class Viewed:
         return math.inf if row[name] is None else self.signs[name] * row[name]
 
     def _frontier(self) -> Rows:
-        if not self.goals:
+        if len(self.signs) < 2:
             return []
         best = {id(row) for group in self._groups().values() for row in pareto(group, self.goals, self.columns)}
         return [row for row in self.good if id(row) in best]
