@@ -4,13 +4,16 @@ Blocks marked ``console`` and ``python`` run, in order, in a folder that holds `
 may name the paragraphs it shows (``sections="Time|Memory"``, by their first words; "..." stands for the rest)
 and the exit code it expects (``exit=2``).  Numbers may differ by one in their last digit, or by 0.3 %.
 
-``python tests/test_docs.py`` writes the present output and tables into the pages.
+``python tests/test_docs.py`` writes the present output and tables into the pages; with names (``README sweep``) into
+these alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import difflib
+import functools
 import io
 import json
 import os
@@ -52,6 +55,7 @@ FIGURES = ROOT / "benchmarks" / "figures.toml"
 WIDTH = "110"
 BLOCK = re.compile(r"^```(console|python)([^\n]*)\n(.*?)^```\n(\n```text\n.*?^```\n)?", re.M | re.S)
 TABLE = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.S)
+PICTURE = re.compile(r"`(weft [^`]*--chart (docs/pictures/[^`\s]+)[^`]*)`")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -159,6 +163,20 @@ def nearly_equal(old: str, new: str) -> bool:
     return len(first) == len(second) and all(map(close, first, second))
 
 
+def pictures(page: str) -> dict[str, str]:
+    """Commands of a page that draw its pictures, by the picture's path."""
+    return {path: command for command, path in PICTURE.findall(page)}
+
+
+def drawn(command: str, path: str) -> str:
+    """What a command draws there now."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path(path).parent.mkdir(parents=True)
+        output, code = weft(command)
+        assert code == 0, output
+        return Path(path).read_text(encoding="utf-8")
+
+
 # Tables -----------------------------------------------------------------------------------------
 
 
@@ -235,13 +253,28 @@ def layout_table() -> str:
 
 
 def records() -> dict[str, dict[str, Any]]:
-    """The records of the benchmarks, by name."""
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    """The records of the benchmarks, by name; of plans on networks also how many are proved, and what they took."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    plans = found["plan_on_fabric"]["figures"]
+    ends = {end: [value for name, value in plans.items() if name.endswith(end)] for end in ("_gap", "_lost", "_cpu_s")}
+    plans |= {"cells": len(ends["_gap"]), "proved": ends["_gap"].count(0.0), "most_lost": max(ends["_lost"])}
+    plans |= {"least_cpu_s": min(ends["_cpu_s"]), "most_cpu_s": max(ends["_cpu_s"])}
+    return found
 
 
-def quoted(kind: str) -> list[dict[str, str]]:
-    """Rows or lines of figures as they are written down."""
-    found: list[dict[str, str]] = tomllib.loads(FIGURES.read_text(encoding="utf-8"))[kind]
+def figures() -> dict[str, dict[str, Any]]:
+    """Figures of the records, and the errors on the runs that Weft ships: their mean, and each family's."""
+    known = shipped_runs()
+    by_family = {
+        family: float(np.abs([one.error for one in known if one.family == family]).mean()) for family in covered(known)
+    }
+    errors = {"runs": len(known), "mean": float(np.mean(list(by_family.values())))} | by_family
+    return {name: record["figures"] for name, record in records().items()} | {"errors": errors}
+
+
+def quoted(kind: str) -> Any:
+    """Rows, lines or passages of figures as they are written down."""
+    found: Any = tomllib.loads(FIGURES.read_text(encoding="utf-8"))[kind]
     return found
 
 
@@ -267,12 +300,23 @@ def figures_table(name: str) -> str:
 
 def first_lines() -> str:
     """What README says first, each with its proof."""
-    known = shipped_runs()
-    families = covered(known)
-    errors = [np.abs([one.error for one in known if one.family == family]).mean() for family in families]
-    values = {name: record["figures"] for name, record in records().items()}
-    values["errors"] = {"runs": len(known), "mean": float(np.mean(errors))}
+    values = figures()
     return "".join(f"- {one['text'].format_map(values)} [Proof](docs/{one['proof']})\n" for one in quoted("first"))
+
+
+def beside_table() -> str:
+    """Figures of other tools and Weft's on the same cases."""
+    memory = {one.family: one.memory_mape for one in validated().families}
+    values = figures() | {"memory": memory}
+    lines = [
+        (one["case"], f"{one['tool']}: {one['theirs']}", one["ours"].format_map(values)) for one in quoted("beside")
+    ]
+    return rows(("case", "other tool", "Weft"), lines)
+
+
+def passage(name: str) -> str:
+    text: str = quoted("passage")[name]
+    return text.format_map(figures())
 
 
 def errors_table() -> str:
@@ -290,9 +334,12 @@ def errors_table() -> str:
     return rows(("family", "runs", "family left out", "worst", "before any run", "inside the bar"), lines)
 
 
+validated = functools.cache(validate)
+
+
 def fitted_table() -> str:
     """What ``weft validate`` prints of the runs that Weft ships, and of the choices among them."""
-    found = validate()
+    found = validated()
     lines = [
         (
             one.family,
@@ -332,6 +379,26 @@ def studies_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def networks_table() -> str:
+    """Results of examples/studies/networks.toml: thousands of tokens per dollar, seconds of an iteration, price."""
+    with (ROOT / "docs" / "studies" / "networks.csv").open(encoding="utf-8", newline="") as file:
+        points = list(csv.DictReader(file))
+    kinds = list(dict.fromkeys((one["fabric"], float(one["oversubscription"])) for one in points))
+    heads = ("model", "routes", "GPUs", *(f"{kind} {share:g}:1" for kind, share in kinds))
+    lines = []
+    for model, routing, count in dict.fromkeys((one["model"], one["routing"], one["count"]) for one in points):
+        of = [one for one in points if (one["model"], one["routing"], one["count"]) == (model, routing, count)]
+        most = max(float(one["tokens_per_usd"]) for one in of)
+        cells = []
+        for one in of:
+            tokens = float(one["tokens_per_usd"])
+            text = f"{tokens / 1e3:,.0f}"
+            text = f"**{text}**" if tokens > most * 0.999 else text
+            cells.append(f"{text} ({float(one['simulated_s']):.3f} s, ${float(one['usd']) / 1e6:.1f}M)")
+        lines.append((model, routing, f"{int(count):,}", *cells))
+    return rows(heads, lines)
+
+
 GENERATED = {
     "calibration": calibration_table,
     "families": family_table,
@@ -345,9 +412,12 @@ GENERATED = {
     "performance": lambda: figures_table("performance"),
     "accuracy": lambda: figures_table("accuracy"),
     "first": first_lines,
+    "beside": beside_table,
+    "study": lambda: passage("study"),
     "errors": errors_table,
     "fitted": fitted_table,
     "studies": studies_table,
+    "study-networks": networks_table,
 }
 
 
@@ -364,9 +434,28 @@ def test_page_shows_what_the_program_prints(path: Path, tmp_path: Path) -> None:
     assert nearly_equal(page, now), f"run python tests/test_docs.py, then read what changed:\n{difference}"
 
 
-@pytest.mark.parametrize(("name", "path"), [("performance", "docs"), ("accuracy", "docs"), ("first", "")])
+def test_pictures_are_what_their_commands_draw() -> None:
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    shown = {path: command for page in PAGES for path, command in pictures(page.read_text("utf-8")).items()}
+    assert set(shown) == {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "pictures").iterdir()}
+    for path, command in shown.items():
+        there, now = (ROOT / path).read_text(encoding="utf-8"), drawn(command, path)
+        assert nearly_equal(there, now), f"{command} draws another picture: run python tests/test_docs.py, and look"
+
+
+QUOTING = {
+    "performance": "docs/performance",
+    "accuracy": "docs/accuracy",
+    "first": "README",
+    "beside": "docs/comparison",
+    "study": "docs/sweep",
+}
+
+
+@pytest.mark.parametrize(("name", "path"), QUOTING.items(), ids=QUOTING)
 def test_figures_are_those_that_the_benchmarks_recorded(name: str, path: str) -> None:
-    text = (ROOT / path / f"{name if path else 'README'}.md").read_text(encoding="utf-8")
+    text = (ROOT / f"{path}.md").read_text(encoding="utf-8")
     (shown,) = re.findall(f"<!-- generated: {name} -->\n(.*?)<!-- end -->", text, re.S)
     assert shown == GENERATED[name]()
 
@@ -438,6 +527,20 @@ def test_links_lead_somewhere() -> None:
             assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
+def test_comparison_names_a_source_for_every_tool() -> None:
+    parts = re.split(r"^### ", page("comparison").partition("## Figures on the same cases")[0], flags=re.M)[1:]
+    assert len(parts) > 8
+    links = dict(re.findall(r"^\[([^\]]+)\]: (https://\S+)$", page("comparison"), re.M))
+    for part in parts:
+        assert {name for name in re.findall(r"\[([^\]]+)\](?![(\[])", part) if name in links}, part[:40]
+    unknown = [name for name in re.findall(r"\]\[([^\]]+)\]", page("comparison")) if name not in links]
+    assert unknown == []
+
+
 def test_differences_are_seen() -> None:
     assert nearly_equal("time 5.86 s ███", "time  5.87 s ██")
     assert not nearly_equal("time 5.86 s", "time 5.96 s")
@@ -446,13 +549,15 @@ def test_differences_are_seen() -> None:
 
 def _refresh() -> None:
     compiling.heard.update((compiling.FOR_GOOD, compiling.FOR_NOW))  # as conftest.py does
-    for path in PAGES:
+    for path in (path for path in PAGES if path.stem in sys.argv[1:] or not sys.argv[1:]):
         old = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder, workplace(Path(folder) / "work"):
             new = refreshed(old)
         if new != old:
             path.write_text(new, encoding="utf-8")
             print(f"{path.relative_to(ROOT)} rewritten")
+        for picture, command in pictures(new).items():
+            (ROOT / picture).write_text(drawn(command, picture), encoding="utf-8")
 
 
 if __name__ == "__main__":

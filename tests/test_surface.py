@@ -34,6 +34,7 @@ def test_public_names():
         "WeftError",
         "__version__",
         "arrange",
+        "audit_routes",
         "calibrate",
         "compare",
         "design",
@@ -81,7 +82,8 @@ def test_command_surface():
     recipe = ["--as", "--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
     output = ["--calibration", "--chart", "--format", "--launch", "--output", "--stack", "-o"]
     run = ["--failures", "--mtbf", "--tokens", "--usd-per-hour"]
-    network = ["--cluster", "--fabric", "--hosts", "--link-speed", "--radix", "--seed"]
+    files = ["--exclude", "--host-map", "--hosts", "--link-speed"]
+    network = [*files, "--cluster", "--fabric", "--radix", "--seed"]
     jobs = ["--calibration", "--flows", "--generate", "--job", "--jobs", "--placement", "--plan", "--rank"]
     traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines", "--matrix"]
     search = [
@@ -202,10 +204,7 @@ def test_command_surface():
             ]
         ),
         "fabric": sorted(
-            [
-                *("--export", "--hosts", "--kind", "--link-speed", "--output", "--picture", "--prices"),
-                *("--radix", "-o", "cluster"),
-            ]
+            [*files, *("--export", "--kind", "--output", "--picture", "--prices"), *("--radix", "-o", "cluster")]
         ),
         "route": [],
         "route plan": sorted(
@@ -213,6 +212,12 @@ def test_command_surface():
                 *traffic,
                 *("--bound", "--compare", "--format", "--objective", "--output", "--paths", "--router"),
                 *("--split", "--time-limit", "-o"),
+            ]
+        ),
+        "route audit": sorted(
+            [
+                *traffic,
+                *("--bound", "--format", "--objective", "--output", "--path-bits", "--router", "--routes", "-o"),
             ]
         ),
         "route evaluate": sorted(
@@ -261,6 +266,7 @@ def test_command_surface():
         ),
         "calibrate": ["--errors", "--output", "--start", "--trace", "-o", "runs"],
         "serve": ["--open", "--port", "--state"],
+        "doctor": ["--format", "--output", "-o"],
         "models": ["word"],
         "clusters": [],
         "stacks": [],

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from weft.verbs.goodput import goodput
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
-    from weft.verbs.route import route
+    from weft.verbs.route import audit_routes, route
     from weft.verbs.schedule import schedule
     from weft.verbs.schema import schema
     from weft.verbs.simulate import simulate
@@ -52,6 +52,7 @@ _HOME = {
     "Unsupported": "weft.errors",
     "WeftError": "weft.errors",
     "arrange": "weft.verbs.arrange",
+    "audit_routes": "weft.verbs.route",
     "calibrate": "weft.verbs.calibrate",
     "compare": "weft.verbs.compare",
     "design": "weft.verbs.design",
@@ -89,6 +90,7 @@ __all__ = [
     "WeftError",
     "__version__",
     "arrange",
+    "audit_routes",
     "calibrate",
     "compare",
     "design",

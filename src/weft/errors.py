@@ -75,6 +75,10 @@ class NothingFeasible(WeftError):
     exit_code = 3
 
 
+class InDoubt(UserWarning):
+    """What a file does not say and Weft had to assume; the command line prints it to stderr."""
+
+
 def printable(text: str, longest: int | None = None) -> str:
     """Text for a terminal: what is no character to look at is escaped, and the middle of a long text left out."""
     if not text.isprintable():

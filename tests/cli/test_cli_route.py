@@ -201,6 +201,21 @@ def test_forwarding_tables(weft: Run, here: Path) -> None:
     assert {"opensm.conf", "opensm.lfts", "path_bits.csv"} <= {path.name for path in Path("out").iterdir()}
 
 
+def test_adapters_that_name_no_host_are_told_of_and_can_be_left_out(weft: Run, here: Path) -> None:
+    text = discovered().replace('"host20"', '"MT4123 ConnectX6"')
+    Path("net.txt").write_text(text)
+    Path("flows.csv").write_text("source,target,bytes\n0,2,1GB\n")
+    arguments = ("route", "export", "opensm", "--fabric", "net.txt", "--flows", "flows.csv")
+    code, _, err = weft(*arguments, "-o", "out")
+    assert code == 0
+    assert err.startswith("Warning: net.txt: 1 of 6 adapters name no host, as 'MT4123 ConnectX6': ")
+    code, _, err = weft(*arguments, "--exclude", "MT4123*", "-o", "less")
+    assert (code, "Warning" in err) == (0, False)
+    Path("hosts").write_text("".join(f'0x{16 * lid:x} "gpu{lid}"\n' for lid in range(30, 36)))
+    code, _, err = weft(*arguments, "--host-map", "hosts", "-o", "mapped")
+    assert (code, "Warning" in err) == (0, False)
+
+
 # Watch and events -------------------------------------------------------------------------------
 
 EVENTS = [

@@ -137,7 +137,7 @@ def test_failed_parts_were_bought_too():
 
 
 def test_too_few_ports_are_named():
-    with pytest.raises(BadInput, match="leaf uses 4 ports of 2"):
+    with pytest.raises(BadInput, match=r"leaf uses 4 ports of 2 -- .*--radix 4\)"):
         bill(small(), preset("rail-only-v1"), radix=2)
 
 

@@ -14,6 +14,8 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from weft.errors import BadInput
 
 TESTS = Path(__file__).parents[1]
@@ -211,6 +213,8 @@ of_text("interop.fabrics.containerlab.lint", "yaml", lambda: fabrics("containerl
 of_text("interop.fabrics.graph_files.read_graphml", "text", fabrics("graphml"), **SPEED)
 of_text("interop.fabrics.graph_files.read_node_link", "json", lambda: [*fabrics("node-link")(), NODE_LINK], **SPEED)
 of_text("interop.fabrics.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
+HOST_MAP = '# rack 1\n0x3e8 "node0 mlx5_0"\n0x000003e9 node0  # the other\n'
+of_text("interop.fabrics.ibnetdiscover.read_host_map", "text", lambda: [HOST_MAP])
 of_text("interop.fabrics.ibnetdiscover.read_subnet", "text", OPENSM)
 of_text("interop.fabrics.lldp.read", "json", LLDP, scale_up_Bps=1e11)
 of_text("interop.fabrics.netbox.read", "json", NETBOX, hosts=("gpu*",), **SPEED)
@@ -250,8 +254,6 @@ of_text("reliability.recovery.parse_policy", "text", words("restart", "shrink,pe
 
 @cache
 def routed() -> Any:
-    import numpy as np
-
     from weft.fabric.paths import routes
     from weft.routing.traffic import job_traffic
 
@@ -298,6 +300,36 @@ def numbering() -> Any:
 
 
 of_text("interop.netops.routes_json.read", "json", exported("routes_json.write"), clos)
+PATHS = """source,target,queue_pair,bytes,path,links
+accelerator-0,accelerator-2,0,1GiB,accelerator-0 leaf-0 spine-0 leaf-1 accelerator-2,0 0 0 0
+"""
+
+
+def read_tables(raw: bytes, _: Path) -> object:
+    from weft.interop.fabrics.ibnetdiscover import read
+    from weft.routing.traffic import job_traffic
+
+    fabric = read(str(OPENSM()[0]))
+    ends = (np.array([fabric.names.index(name)]) for name in ("h0", "h2"))
+    return called("interop.netops.installed.read_tables")(
+        decoded(raw), subnet(), fabric, job_traffic(*ends, np.ones(1))
+    )
+
+
+def tables() -> list[str | bytes]:
+    from weft.fabric.paths import routes
+    from weft.interop.fabrics.ibnetdiscover import read
+    from weft.interop.netops import opensm
+    from weft.routing.traffic import job_traffic
+
+    fabric = read(str(OPENSM()[0]))
+    ends = [np.array([fabric.names.index(name)]) for name in ("h0", "h2")]
+    flow = job_traffic(*ends, np.ones(1))
+    return [opensm.write(opensm.tables(subnet(), fabric, flow, routes(fabric, *ends)))]
+
+
+add("interop.netops.installed.read_tables", read_tables, "text", tables)
+of_text("interop.netops.installed.read_paths interop.netops.path_tables.rows", "text", words(PATHS), clos)
 of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
 of_text("interop.netops.frr.lint interop.netops.frr.known_lines", "text", exported("frr.write"))
 of_text("interop.netops.srv6.lint", "text", exported("srv6.write"))
@@ -813,9 +845,16 @@ def packed() -> list[str | bytes]:
 of_file("interop.simulators.astra_network.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
 of_file("interop.simulators.astra_network.read_logical_topology", "json", words('{"logical-dims": ["4", "2"]}'))
 of_file("interop.simulators.astra_system.read_system", "text", from_tests(ASTRA, "system()", "LINES"))
+GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
+RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file(
-    "interop.traces.chakra.read_trace", "bytes", CHAKRA, file="a.0.et", peak_flops=1e15, memory_Bps=1e12, sizes=(2, 2)
+    "interop.traces.chakra.read_trace interop.traces.chakra_schema.decode",
+    "bytes",
+    lambda: CHAKRA() + GRAPHS(),
+    file="a.0.et",
+    **RATES,
 )
+of_file("interop.traces.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
 add(
     "interop.traces.chakra.read_traces",
     lambda raw, folder: called("interop.traces.chakra.read_traces")(written(raw, folder / "a.0.et").parent / "a"),

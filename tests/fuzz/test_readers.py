@@ -52,7 +52,9 @@ NOT_READERS = {
     "runtime.convert.state_dict.load_state_dict": "takes tensors in memory",
     "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
     "runtime.run.session.Session.load": "read_state and State.read, then checkpoint.load",
+    "verbs.networks.fabric_file": "gives files to read_fabric and read_host_map",
     "verbs.networks.routes_of": "gives a file to routes_json.read",
+    "verbs.route.audit_routes": "gives files to installed.read_paths and read_tables",
     "web.studies.computed": "takes texts that checked has taken",
 }
 """Public functions that look like readers, and why no input is made for them."""

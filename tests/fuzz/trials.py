@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from types import FrameType
 from mutations import as_bytes, mutated
 from readers import READERS, Reader
 
-from weft.errors import LONGEST_MESSAGE, WeftError, printable
+from weft.errors import LONGEST_MESSAGE, InDoubt, WeftError, printable
 
 MOST_S = 5.0
 """CPU-seconds of an input; the machine may be busy with others."""
@@ -56,7 +57,8 @@ def tried(reader: Reader, numbers: range, most_faults: int = 10) -> Tally:
     """Give a reader the inputs of these numbers; it has passed its seeds before."""
     tally = Tally(reader)
     seeds = [as_bytes(seed) if isinstance(seed, str) else seed for seed in reader.seeds()]
-    with workplace() as folder:
+    with workplace() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", InDoubt)
         for seed in seeds:
             fresh(folder)
             reader.read(seed, folder)

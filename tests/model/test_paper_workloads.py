@@ -1,4 +1,4 @@
-"""The four workloads of Themis' evaluation, against their models' published sizes and the public inputs."""
+"""The workloads of Themis' evaluation, against their models' published sizes and the public inputs."""
 
 import pytest
 
@@ -42,6 +42,12 @@ def test_resnet_gradients_wait_for_their_convolution_only():
         else:
             (other,) = task.waits
             assert tasks[other].name == task.name.replace("weights all-reduce", "weight gradient")
+
+
+def test_resnet_50():
+    """One all-reduce of 51,005,824 bytes in the public input, after all computation."""
+    assert sent("resnet-50") == [51_005_824.0]
+    assert workload("resnet-50").compute_s == pytest.approx(1.095314e-3 * SCALE)
 
 
 def test_gnmt():

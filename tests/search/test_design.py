@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 import weft
+from weft.cluster import Cluster
 from weft.cluster import load as load_cluster
+from weft.cluster.files import read_cluster
+from weft.cluster.scaled import with_domain
 from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
-from weft.fabric.cost import bill, preset
+from weft.fabric.cost import bill, preset, prices_from_toml, scale_up_usd
 from weft.layout import Layout
 from weft.model import RecipeChanges, resolve_job
 from weft.reliability.parts import stranded_accelerators
-from weft.search.design import OVERSUBSCRIPTIONS, Terms, design, nic_links, with_domain
+from weft.search.design import OVERSUBSCRIPTIONS, Terms, design, nic_links
 from weft.search.ranking import plan
 
 JOB = resolve_job("llama-3.2-1b", RecipeChanges(global_batch=64, sequence=2048))
@@ -46,7 +49,7 @@ def test_bills_are_those_of_the_built_fabrics() -> None:
         assert one.bill == bill(fabric, preset("rail-only-v5"), radix=8)
         assert one.simulated_s is None
         assert one.failures == ()
-        assert one.usd_per_speed == one.bill.usd * one.closed_form_s
+        assert one.tokens_per_s == 64 * 2048 / one.closed_form_s
 
 
 def test_a_whole_run_counts_failures_and_the_network_that_it_uses_up() -> None:
@@ -55,7 +58,9 @@ def test_a_whole_run_counts_failures_and_the_network_that_it_uses_up() -> None:
     for one in found.designs:
         alone = weft.goodput("llama-3.2-1b", CLUSTER, fabric=None, usd_per_hour=3.0, **asked)
         assert one.after is not None
-        assert one.after.network_usd == pytest.approx(one.bill.usd * one.after.expected_s / (365.25 * 86400), rel=1e-2)
+        assert one.after.network_usd == pytest.approx(
+            one.total_usd * one.after.expected_s / (365.25 * 86400), rel=1e-2
+        )
         assert one.after.run_usd == pytest.approx(3.0 * one.after.accelerator_hours + one.after.network_usd)
         assert one.after.tokens_per_usd == pytest.approx(alone.run.tokens / one.after.run_usd)
         if one.kind == alone.fabric.name:
@@ -146,14 +151,81 @@ def test_no_network_is_slower_than_a_narrower_one_of_its_kind(model: str, cluste
         assert found.simulated_s <= alone.simulated_s * (1 + 1e-9)
 
 
-@pytest.mark.slow
-def test_domain_sizes() -> None:
-    wider = with_domain(CLUSTER, 16)
-    assert (wider.tiers[0].size, wider.count) == (16, 64)
-    assert with_domain(CLUSTER, 8) is CLUSTER
+OWN = """
+name = "mine"
+count = {count}
+accelerator = "h100"
+tiers = [
+  {{ name = "up", size = {size}, kind = "switch", bandwidth = "300 GB/s", latency = "1 us" }},
+  {{ name = "out", size = {outer}, kind = "switch", bandwidth = "50 Gb/s", latency = "5 us", oversubscription = 2.0 }},
+]
+"""
+
+
+def own(size: int, count: int = 64) -> Cluster:
+    return read_cluster(OWN.format(count=count, size=size, outer=count // size))
+
+
+@pytest.mark.parametrize("size", [2, 4, 16, 32])
+def test_domains_of_other_sizes_are_those_of_the_file_written_by_hand(size: int) -> None:
+    options = Terms(prices=preset("rail-only-v5"), radix=8, failures=False, simulate=size == 16, layout=RAIL_ALIGNED)
+    (found,) = design(JOB, own(8), ("rail-only",), options, domains=(size,)).designs
+    (written,) = design(JOB, own(size), ("rail-only",), options).designs
+    assert with_domain(own(8), size).tiers == own(size).tiers
+    assert found == written
     with pytest.raises(BadInput, match="do not divide"):
-        with_domain(CLUSTER, 7)
-    found = design(
-        JOB, CLUSTER, ("rail-only",), Terms(prices=preset("rail-only-v1"), radix=8, simulate=False), domains=(8, 16)
+        with_domain(own(8), 7)
+
+
+def test_tiers_beyond_a_domain_join_the_same_accelerators() -> None:
+    wide = load_cluster("h100-1024")
+    assert wide.spans == (8, 256, 1024)
+    assert with_domain(wide, 16).spans == (16, 256, 1024)
+    assert with_domain(wide, 512).spans == (512, 1024)
+    assert with_domain(wide, 512).tiers[1] == replace(wide.tiers[2], size=2)
+    assert with_domain(wide, 1024).spans == (1024,)
+    assert with_domain(wide, 8) is wide
+    assert with_domain(load_cluster("h100-8"), 4).spans == (4, 8)
+
+
+def test_a_larger_domain_is_switched_and_says_so() -> None:
+    cluster = load_cluster("gh200-64")
+    assert (cluster.tiers[0].size, cluster.tiers[0].kind) == (4, "fully-connected")
+    options = Terms(prices=preset("rail-only-v5"), radix=8, simulate=False, layout=RAIL_ALIGNED)
+    found = design(JOB, cluster, ("rail-only",), options, domains=(2, 4, 16, 32))
+    assert found.assumptions == (
+        "scale-up domains of 16 are switched (those of 4 are fully-connected)",
+        "scale-up domains of 32 are switched (those of 4 are fully-connected)",
     )
-    assert [one.domain for one in found.designs] == [8, 16]
+    times = [one.closed_form_s for one in found.designs]
+    assert times == sorted(times, reverse=True)
+    assert [one.scale_up_usd > 0 for one in found.designs] == [False, False, True, True]
+
+
+def test_rows_compare_tokens_per_second_for_a_dollar() -> None:
+    """A batch that is smaller does less work in its shorter iteration; one domain without a network is not free."""
+    options = Terms(prices=preset("rail-only-v5"), radix=8, simulate=False, layout=RAIL_ALIGNED)
+    found = design(JOB, own(8), ("rail-only",), options, domains=(8, 64), batches=(64, 256))
+    small, large, whole, _ = found.designs
+    assert small.closed_form_s < large.closed_form_s
+    assert large.tokens_per_s_usd > small.tokens_per_s_usd
+    assert found.pareto == (3,)
+    assert whole.bill.usd == 0
+    prices = options.prices
+    assert whole.scale_up_usd == whole.total_usd == 64 * 300 * prices.usd_per_scale_up_GBps
+    for one in found.designs:
+        tokens = one.global_batch * JOB.recipe.sequence
+        assert one.tokens_per_s_usd == pytest.approx(tokens / one.closed_form_s / (one.bill.usd + one.scale_up_usd))
+
+
+def test_published_prices_of_scale_up_domains() -> None:
+    """Of 900 GB/s: $9,563.20 an accelerator in an NVL-72, $30,417.60 in an NVL-576 (arXiv 2502.03885)."""
+    prices = preset("rail-only-v1")
+    tier = load_cluster("gb200-72").tiers[0]
+    assert (tier.size, tier.bandwidth_Bps) == (72, 900e9)
+    assert scale_up_usd(tier, 72, prices) / 72 == pytest.approx(18 / 72 * 28_000 + 72 * 35.60, rel=1e-4)
+    assert scale_up_usd(replace(tier, size=576), 576, prices) / 576 == pytest.approx(30_417.60, rel=1e-4)
+    assert scale_up_usd(replace(tier, kind="ring"), 72, prices) == 0.0
+    mine = prices_from_toml("usd_per_scale_up_GBps = 1.0\nscale_up_rack = 8")
+    assert scale_up_usd(replace(tier, size=8), 16, mine) == 16 * 900
+    assert scale_up_usd(tier, 72, mine) == pytest.approx(72 * 900 * prices.usd_per_wide_scale_up_GBps)

@@ -25,6 +25,15 @@ EXAMPLES = {
     "site": "site",
     "study": "study",
 }
+
+
+def audited() -> Result:
+    from weft.routing.audit import audit
+
+    found = weft.route(generate="BLOOM:2,GPT_3:2", router="ecmp-paper").plan
+    return audit(found.fabric, found.traffic, found.routes)
+
+
 MADE = {
     "plan": lambda: weft.plan("gpt2-124m", "a100-8", top=2, tokens=1e9),
     "estimate": lambda: weft.estimate("gpt2-124m", "a100-8", layout="dp=8"),
@@ -35,6 +44,7 @@ MADE = {
     "simulate": lambda: weft.simulate("llama-3.1-8b", "h100-64", layout="tp=8"),
     "route": lambda: weft.route(generate="BLOOM:2,GPT_3:2"),
     "arrangement": lambda: weft.arrange(str(ROOT / "examples" / "two-jobs.toml"), budget=1),
+    "route-audit": audited,
     "sweep": lambda: weft.sweep(models="gpt2-124m", clusters="a100-8,a100-16"),
 }
 

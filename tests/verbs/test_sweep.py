@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import weft
 from weft.cli.app import cli
 from weft.cluster.files import parameters, with_parameters
+from weft.cluster.scaled import with_domain
 from weft.errors import BadInput, UnknownName, WeftError
-from weft.search.design import with_domain
 from weft.studies.runners import runner
 from weft.verbs.points import VERBS, cluster_at, computation, compute
 
@@ -102,6 +102,8 @@ def test_clusters_take_counts_and_figures() -> None:
     assert cluster_at({"cluster": "h100-64", "count": 128}) == weft.resolve_cluster("h100-128")
     assert cluster_at({"cluster": "h100", "count": 128}) == weft.resolve_cluster("h100-128")
     assert cluster_at({"cluster": "h100-64", "scale_up_size": 4}).tiers == with_domain(own, 4).tiers
+    narrow = cluster_at({"cluster": "h100-64", "scale_up_size": 16, "nic_Bps": 25e9})
+    assert [(tier.size, tier.bandwidth_Bps) for tier in narrow.tiers] == [(16, 450e9), (4, 25e9)]
     for field in parameters().values():
         assert with_parameters(own, {field: getattr(own.accelerator, field) or 0.0}) == own
 

@@ -15,9 +15,12 @@ with warnings.catch_warnings():
     from starlette.testclient import TestClient
 
 import weft
-from weft.cluster.scaled import Scales, scaled
+from weft.cluster import load
+from weft.cluster.scaled import Scales, oversubscribed, resized, scaled, with_domain
 from weft.errors import BadInput
 from weft.layout.text import format_layout
+from weft.units import format_seconds
+from weft.verbs.launch import launch_arguments
 from weft.web import showing
 from weft.web.app import application
 from weft.web.work import Limits, Pool
@@ -73,6 +76,7 @@ def test_a_layout_is_shown_and_compared(client):
 def test_charts_and_launch_files(client):
     charts = shown(client, show="charts").text
     assert charts.count('class="weft-chart"') == 2
+    assert len(links(charts, "#layout")) == len(weft.plan(*ASKED.values()).pareto)
     assert "<style" not in charts
     assert "torchrun" in shown(client, show="launch", tool="megatron").text
     refused = shown(client, show="launch", tool="megatron", layout="y=2,dp=32")
@@ -99,8 +103,60 @@ def test_faster_networks_are_not_slower(client):
     assert best_s(nic="0.25") > best_s() > best_s(peak="2")
 
 
+def test_what_other_networks_change_is_said(client):
+    as_it_is = weft.plan(*ASKED.values()).layouts[0].iteration_s
+    cluster = oversubscribed(with_domain(load("h100-64"), 4), 4)
+    slower = weft.plan(ASKED["model"], cluster).layouts[0].iteration_s
+    assert slower > as_it_is
+    text = unescape(shown(client, domain="4", oversubscription="4").text)
+    told = (
+        f"{format_seconds(slower)} per iteration in place of {format_seconds(as_it_is)} ({slower / as_it_is - 1:+.1%})"
+    )
+    assert told in text
+    assert "what if: domains of 4, oversubscription 4" in text
+    assert "What if: " not in shown(client).text
+
+
+def test_a_launch_file_is_saved(client):
+    plan = weft.plan(*ASKED.values())
+    found = client.get(f"/plan/launch?{urlencode(ASKED | {'tool': 'torchtitan-toml'})}")
+    written = launch_arguments("torchtitan-toml", plan.job, plan.cluster, plan.best.layout)
+    assert found.text == written.text
+    assert found.headers["content-disposition"] == f'attachment; filename="{written.file}"'
+    refused = {"tool": "megatron", "layout": "y=2,dp=32"}
+    assert client.get(f"/plan/launch?{urlencode(ASKED | refused)}").status_code == 422
+    assert client.get(f"/plan/launch?{urlencode(ASKED | {'tool': '../x'})}").status_code == 400
+
+
+def test_layouts_that_cannot_be_told_apart_are_marked(client):
+    plan = weft.plan(*ASKED.values())
+    near = sum(one.group == 1 for one in plan.ties)
+    assert near > 1
+    assert len(re.findall(r'<tr class="tied( shown)?">', shown(client).text)) == near
+
+
+def test_a_pasted_cluster_has_another_count(client):
+    form = {"model": "gpt2", "cluster_text": 'accelerator = "a100"\ncount = 16\nname = "own"', "count": "32"}
+    text = client.post("/plan", data=form, headers=OWN).text
+    assert "32" in re.search(r"<dt>Cluster</dt><dd>([^<]*)", text)[1]
+    with pytest.raises(BadInput, match="units of 8"):
+        resized(load("h100-64"), 12)
+
+
 @pytest.mark.parametrize(
-    "asked", [{"model": "<script>"}, {"tp": "x"}, {"nic": "nan"}, {"count": "0"}, {"layout": "tp=3"}, {"fix": "tp"}]
+    "asked",
+    [
+        {"model": "<script>"},
+        {"tp": "x"},
+        {"nic": "nan"},
+        {"count": "0"},
+        {"layout": "tp=3"},
+        {"fix": "tp"},
+        {"domain": "7"},
+        {"oversubscription": "0.5"},
+        {"oversubscription": "x"},
+        {"oversubscription": "2", "count": "8"},
+    ],
 )
 def test_what_cannot_be_used_is_said_beside_the_form(client, asked, monkeypatch):
     monkeypatch.setattr(showing, "AT_ONCE_S", 60.0)  # later than that, a page begins before its answer, as 200

@@ -6,11 +6,13 @@ import errno
 import io
 import os
 import sys
+import warnings
 from importlib import import_module
+from typing import TextIO
 
 import click
 
-from weft.errors import LONGEST_MESSAGE, WeftError, printable
+from weft.errors import LONGEST_MESSAGE, InDoubt, WeftError, printable
 
 VERBS = {
     "plan": "Rank the layouts of MODEL on CLUSTER.",
@@ -32,6 +34,7 @@ VERBS = {
     "validate": "Predicted against measured iteration time, run by run and by family.",
     "calibrate": "Fit the constants of accelerators and training software to the measured runs of RUNS.csv.",
     "serve": "Plan, compare and explore on pages in your browser.",
+    "doctor": "Say what is installed, where kernels are kept, and whether Weft's answers hold here.",
     "models": "List the models of the catalogue (those whose name holds WORD).",
     "clusters": "List the accelerators and the patterns of cluster names.",
     "stacks": "List the training software whose constants are known, for --stack.",
@@ -93,6 +96,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; expected errors print one message and set the exit code."""
     _prepare_streams()
+    _tell_of_doubts()
     try:
         code = _run()
         sys.stdout.flush()
@@ -124,6 +128,27 @@ def _run() -> int:
     except WeftError as error:
         return _tell(str(error), error.exit_code)
     return 0
+
+
+def _tell_of_doubts() -> None:
+    """Print what Weft had to assume as a line; leave other warnings to Python."""
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, InDoubt):
+            click.echo(f"Warning: {printable(str(message), LONGEST_MESSAGE)}", err=True)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    warnings.simplefilter("always", InDoubt)
 
 
 def _tell(problem: str, code: int) -> int:

@@ -9,7 +9,7 @@ from weft.cli.outcome import RowsOutput, report
 from weft.cli.route_evaluate import evaluate
 from weft.cli.route_export import events, export
 from weft.cli.route_watch import watch
-from weft.verbs.route import RouteOptions
+from weft.verbs.route import AuditOptions, RouteOptions, audit_routes
 from weft.verbs.route import route as routed
 
 
@@ -32,6 +32,7 @@ def route() -> None:
     weft route --jobs DIR --failed-spines 4          the same for job files of the paper's code
     weft route --cluster h100-1024 --job 'llama-3.1-8b tp=8,dp=32'
     weft route evaluate --jobs DIR                   routers compared over epochs in the simulator
+    weft route audit --routes FILE                   installed routes: how good, and what moves would gain
     weft route watch --state DIR --events FILE       the controller: jobs and links come and go
     weft route export frr --generate BLOOM:4 -o DIR  what real networks take
 
@@ -54,6 +55,25 @@ def plan(options: RouteOptions, out: RowsOutput) -> None:
 
     found = routed(options=options)
     report(found, out, lambda screen: plan_table(found, screen))
+
+
+@route.command()
+@takes(options=AuditOptions, out=RowsOutput)
+def audit(options: AuditOptions, out: RowsOutput) -> None:
+    """Say how good installed routes are, how good any could be, and what moving flows would gain.
+
+    \b
+    --routes FILE  weft.routes/1 (weft route --format json --paths), with its flows or for those named here
+                   CSV with source, target and path (names of nodes), as measured by traceroute
+                   forwarding tables of dump_fts or weft route export opensm; --fabric: ibnetdiscover's output
+
+    Network-wide efficiency is the pace of the slowest collective against its pace alone, then of the next, and so on.
+    The repair moves few flows until the busiest link is as good as can be; --format json and csv list its moves.
+    """
+    from weft.report.tables.route import audit_table
+
+    found = audit_routes(options=options)
+    report(found, out, lambda screen: audit_table(found, screen))
 
 
 for verb in (evaluate, watch, export, events):

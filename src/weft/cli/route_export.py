@@ -16,6 +16,7 @@ from weft.cli.outcome import FileOutput
 from weft.errors import BadInput
 from weft.files import write_folder
 from weft.verbs.options import option
+from weft.verbs.route import PINNED
 from weft.verbs.traffic import TrafficOptions, traffic_of
 
 if TYPE_CHECKING:
@@ -36,14 +37,13 @@ KINDS = (
     "roce-json",
     "sonic",
 )
-PINNED = ("auto", "ecmp-paper", "greedy", "edge-coloring", "repair", "anneal", "ilp", "split", "rail")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(TrafficOptions):
     """Who routes which flows, and how ports are known to take a path."""
 
-    router: str = option("auto", "Who chooses the paths.", choices=PINNED)
+    router: str = option("auto", "Who chooses the paths.", choices=(*PINNED, "split", "rail"))
     split: int = option(2, "Parts, for split.", least=1, most=64)
     switch_hash: str | None = option(None, "roce: what switches hash flows with.", choices=("crc32",))
     probes: str | None = option(None, "roce: measured paths of source ports.", metavar="FILE.csv")
@@ -143,7 +143,7 @@ def _opensm(found: RoutePlan, options: ExportOptions) -> dict[str, str]:
             where="--fabric",
             remedy="give the output of ibnetdiscover as --fabric FILE",
         )
-    subnet = ibnetdiscover.read_subnet(read_text(path, where=path), where=path)
+    subnet = ibnetdiscover.read_subnet(read_text(path, where=path), where=path, exclude=options.exclude)
     tables = opensm.tables(subnet, found.fabric, found.traffic, found.routes)
     files = {
         "opensm.conf": opensm.configuration(tables),

@@ -43,9 +43,9 @@ def schedule(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutp
     COLLECTIVE is all-reduce, reduce-scatter, all-gather, all-to-all, broadcast or reduce; SIZE is the full
     buffer (reduced, gathered, before scattering), as 1GiB.
 
-    With --workload a whole iteration instead, under every policy: resnet-152, gnmt, dlrm or transformer-1t
-    (Themis' four), a Chakra trace (.et), a PyTorch profile or execution trace (.json, .json.gz), or MODEL
-    with --layout and --cluster. With --plan the iteration of a planned layout.
+    With --workload a whole iteration instead, under every policy: resnet-50, resnet-152, gnmt, dlrm or
+    transformer-1t (Themis' evaluation), a Chakra trace (.et), a PyTorch profile or execution trace (.json,
+    .json.gz), or MODEL with --layout and --cluster. With --plan the iteration of a planned layout.
 
     With --arrangement FILE and --job NAME the collectives of an arranged job, on its hosts: all in one table, or
     the largest COLLECTIVE, over AXES (as data) in place of SIZE.

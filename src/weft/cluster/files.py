@@ -18,6 +18,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field,
 
 from weft import units
 from weft.cluster import catalogue
+from weft.cluster.scaled import with_domain
 from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
 from weft.documents import parse_toml
 from weft.errors import BadInput
@@ -190,15 +191,12 @@ def with_parameters(cluster: Cluster, figures: Mapping[str, float], *, where: st
     changed: dict[str, Any] = {name: int(one) if name == "scale_up_size" else one for name, one in figures.items()}
     chip = replace(cluster.accelerator, **changed)
     _check_accelerator(asdict(chip), where)
-    tiers = cluster.tiers
-    if "scale_up_size" in figures and chip.scale_up_size != tiers[0].size:
-        tiers = catalogue.default_tiers(chip, cluster.count, where=where)
-    else:
-        old = cluster.accelerator
-        ratios = [chip.scale_up_Bps / old.scale_up_Bps, *[chip.nic_Bps / old.nic_Bps] * (len(tiers) - 1)]
-        pairs = zip(tiers, ratios, strict=True)
-        tiers = tuple(replace(tier, bandwidth_Bps=tier.bandwidth_Bps * ratio) for tier, ratio in pairs)
-    return replace(cluster, accelerator=chip, tiers=tiers)
+    old = cluster.accelerator
+    ratios = [chip.scale_up_Bps / old.scale_up_Bps, *[chip.nic_Bps / old.nic_Bps] * (len(cluster.tiers) - 1)]
+    pairs = zip(cluster.tiers, ratios, strict=True)
+    tiers = tuple(replace(tier, bandwidth_Bps=tier.bandwidth_Bps * ratio) for tier, ratio in pairs)
+    made = replace(cluster, accelerator=chip, tiers=tiers)
+    return with_domain(made, chip.scale_up_size, where=where) if "scale_up_size" in figures else made
 
 
 def _toml(table: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """What a network costs to buy and to power: parts counted from a built fabric, and the closed forms beside.
 
 Counting rule of "Rail-only" (Wang et al., arXiv 2307.12169): the scale-up domain is not counted; a switch
-costs all its ports; every cable carries two transceivers, those to the accelerators included.
+costs all its ports; every cable carries two transceivers, those to the accelerators included.  What scale-up domains
+cost is a figure beside the bill.
 
 Prices and powers of parts are presets of the package, or come from users' TOML files.
 """
@@ -17,6 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from weft.cluster.spec import Tier
 from weft.documents import parse_toml, validate
 from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
@@ -111,7 +113,7 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
         raise BadInput(
             f"{fabric.names[worst]} uses {used[worst]:.0f} ports of {radix}",
             where=f"{fabric.name}: radix",
-            remedy="choose switches with more ports",
+            remedy=f"choose switches with more ports (--radix {used[worst]:.0f})",
         )
     nics = outside & (fabric.source < fabric.accelerators) & (fabric.target >= fabric.accelerators)
     return Bill(
@@ -147,6 +149,19 @@ def bill_of_kind(kind: str, fabric: Fabric, prices: Prices, radix: int) -> Bill:
         watts_per_transceiver=prices.watts_per_transceiver / 2,
     )
     return bill(fabric, half, radix=2 * radix)
+
+
+def scale_up_usd(tier: Tier, accelerators: int, prices: Prices) -> float:
+    """Dollars of the scale-up domains of a cluster's innermost tier: their switches, cables and optics.
+
+    They cost by the bandwidth of an accelerator.  A ring or all-pairs links are traces between accelerators and cost
+    nothing.
+    """
+    if tier.kind != "switch" or tier.size == 1:
+        return 0.0
+    wide = tier.size > prices.scale_up_rack
+    each = prices.usd_per_wide_scale_up_GBps if wide else prices.usd_per_scale_up_GBps
+    return accelerators * tier.bandwidth_Bps / 1e9 * each
 
 
 def clos_counts(accelerators: int, radix: int) -> Counts:
@@ -202,7 +217,11 @@ _Figure = Annotated[float, Field(ge=0, le=1e9)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """US dollars and watts of one part each: a switch port, a transceiver, a cable, a NIC."""
+    """US dollars and watts of one part each: a switch port, a transceiver, a cable, a NIC.
+
+    Switched scale-up domains cost ``usd_per_scale_up_GBps`` for each accelerator and GB/s that it sends into them, up
+    to ``scale_up_rack`` accelerators, and ``usd_per_wide_scale_up_GBps`` beyond.
+    """
 
     name: str
     usd_per_switch_port: float
@@ -212,6 +231,9 @@ class Prices:
     watts_per_switch_port: float
     watts_per_transceiver: float
     watts_per_nic: float
+    usd_per_scale_up_GBps: float
+    usd_per_wide_scale_up_GBps: float
+    scale_up_rack: int
     source: str = ""
 
 
@@ -227,6 +249,9 @@ class _Fields(BaseModel):
     watts_per_switch_port: _Figure | None = None
     watts_per_transceiver: _Figure | None = None
     watts_per_nic: _Figure | None = None
+    usd_per_scale_up_GBps: _Figure | None = None
+    usd_per_wide_scale_up_GBps: _Figure | None = None
+    scale_up_rack: int | None = Field(None, ge=1, le=LARGEST)
     source: str | None = Field(None, max_length=500)
 
 

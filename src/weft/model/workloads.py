@@ -1,4 +1,5 @@
-"""The workloads of Themis' evaluation (arXiv 2110.04478v3, section 5 and figure 12), one rank's part each.
+"""The workloads of Themis' evaluation (arXiv 2110.04478v3, section 5 and figure 12; ResNet-50 of v1), one rank's part
+each.
 
 Sizes of collectives are those of the inputs that come with ASTRA-sim's copies of the study; seconds are sums
 of their layer times, which that study scales by 0.26 (an assumption: the paper does not say).  Where those
@@ -17,6 +18,8 @@ from weft.model.workload import Communication, Task, Workload
 
 SCALE = 0.26
 """Factor on the inputs' compute times."""
+RESNET_50_S = 1.095314e-3 * SCALE
+"""Computation of an iteration in the public input of ResNet-50."""
 FP16 = 2.0
 SCALED = f"compute times are those of the public inputs times {SCALE}"
 FUSED = "all gradients are reduced at once"
@@ -51,9 +54,18 @@ def dlrm() -> Workload:
     return Workload(name="dlrm", tasks=tasks, assumptions=(SCALED, FUSED))
 
 
+def resnet50() -> Workload:
+    """ResNet-50, 32 images a rank, data-parallel: one all-reduce of all gradients at the end."""
+    tasks = (
+        Task(name="computation", seconds=RESNET_50_S),
+        Task(name="gradients", communication=_reduced(51_005_824.0), waits=(0,)),
+    )
+    return Workload(name="resnet-50", tasks=tasks, assumptions=(SCALED, FUSED))
+
+
 def resnet152() -> Workload:
     """ResNet-152, 32 images a rank, data-parallel: the gradients of each convolution as they come."""
-    rate = _resnet_flops(RESNET_50) / (1.095314e-3 * SCALE)
+    rate = _resnet_flops(RESNET_50) / RESNET_50_S
     layers = [
         Layer(
             name=name,
@@ -145,6 +157,7 @@ def _reduced(bytes_: float) -> Communication:
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
+    "resnet-50": resnet50,
     "resnet-152": resnet152,
     "gnmt": gnmt,
     "dlrm": dlrm,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import Routes
 from weft.routing import _choose
 from weft.routing.problem import Problem
 
@@ -109,6 +110,27 @@ class Choice:
         """
         self._net.clock[3], self._net.clock[4] = 0, failures
         return bool(_choose.repair(self._net, self.problem.ways, target, steps, tries))
+
+
+def on_links(asked: Problem, links: Ints, flows: Ints) -> Choice:
+    """The choice of some flows' ways by the links of their paths: rows of ``links``, -1 behind (``links_of``).
+
+    A flow whose path is none of its ways has no path.
+    """
+    from weft.routing import _columns
+
+    chosen = np.full((2, len(links)), -1, dtype=np.int64)
+    _columns.follow(asked.ways, flows, links, chosen[0], chosen[1])
+    return Choice(asked, chosen[0], chosen[1])
+
+
+def links_of(routes: Routes, width: int = 0) -> Ints:
+    """The links of every flow in order, -1 behind: a row each, of ``width`` columns or as many as it takes."""
+    counts = np.diff(routes.indptr)
+    links = np.full((len(counts), max(width, int(counts.max(initial=0)))), -1, dtype=np.int64)
+    column = np.arange(len(routes.links)) - np.repeat(routes.indptr[:-1], counts)
+    links[np.repeat(np.arange(len(counts)), counts), column] = routes.links
+    return links
 
 
 def ordered(asked: Problem) -> Ints:

@@ -18,7 +18,7 @@ from weft.errors import BadInput
 from weft.fabric.checks import components
 from weft.fabric.spec import Fabric, Ints, Mask
 from weft.routing.bound import closed_bound
-from weft.routing.choice import ENOUGH, Choice
+from weft.routing.choice import ENOUGH, Choice, links_of, on_links
 from weft.routing.events import Event
 from weft.routing.failures import Down, changed, without
 from weft.routing.forecast import Forecast, Seen, earliest, forecast
@@ -228,7 +228,7 @@ class Controller:
         """Flows with a live path on it, the others where they hurt least; what all had, which was live."""
         had = self._had(2 * asked.ways.up.shape[1] + 2)[flows]
         live = (had[:, 0] >= 0) & np.where(had >= 0, self._fabric.up[had], True).all(axis=1)
-        choice = _kept(asked, had, live)
+        choice = on_links(asked, had, np.flatnonzero(live))
         choice.place(np.flatnonzero(choice.up < 0), smooth=True)
         return choice, had, live
 
@@ -265,7 +265,7 @@ class Controller:
         self, asked: Problem, choice: Choice, had: Ints, live: Mask, flows: Ints, now_s: float
     ) -> tuple[Move, ...]:
         """Take the choice over; what changed."""
-        links = _padded(asked, choice, had.shape[1])
+        links = links_of(asked.routes(choice.up, choice.down), had.shape[1])
         changed = np.flatnonzero((links != had).any(axis=1))
         moves = []
         soon = {name: self.expected_s(name, now_s) for name in self.jobs} if len(changed) else {}
@@ -306,25 +306,6 @@ def keys_of(traffic: JobTraffic, flows: Ints) -> list[Key]:
     name = [traffic.names[c] for c in traffic.collective[flows].tolist()]
     ends = (each[flows].tolist() for each in (traffic.source, traffic.target, traffic.queue_pair))
     return list(zip(job, name, *ends, strict=True))
-
-
-def _kept(asked: Problem, had: Ints, live: Mask) -> Choice:
-    """The choice of the flows whose path is still live."""
-    from weft.routing import _columns
-
-    chosen = np.full((2, len(had)), -1, dtype=np.int64)
-    _columns.follow(asked.ways, np.flatnonzero(live), had, chosen[0], chosen[1])
-    return Choice(asked, chosen[0], chosen[1])
-
-
-def _padded(asked: Problem, choice: Choice, width: int) -> Ints:
-    """The links of every flow in order, -1 behind."""
-    routes = asked.routes(choice.up, choice.down)
-    counts = np.diff(routes.indptr)
-    links = np.full((len(counts), width), -1, dtype=np.int64)
-    column = np.arange(len(routes.links)) - np.repeat(routes.indptr[:-1], counts)
-    links[np.repeat(np.arange(len(counts)), counts), column] = routes.links
-    return links
 
 
 def _joined(known: JobTraffic, measured: JobTraffic) -> JobTraffic:

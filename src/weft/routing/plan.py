@@ -109,12 +109,30 @@ def plan(
     begun = time.perf_counter()
     found = chosen(asked, seed)
     seconds = time.perf_counter() - begun
+    return judged(asked, found, router=router, seed=seed, objective=objective, bound=bound, solve_s=seconds)
+
+
+def judged(
+    asked: Problem,
+    found: routers.Found,
+    *,
+    router: str,
+    seed: int = 0,
+    objective: str | Objective = "collective",
+    bound: str = "auto",
+    solve_s: float = 0.0,
+) -> RoutePlan:
+    """How good some routes are, whoever chose them; see ``plan``.
+
+    Raises:
+        UnknownName: there is no such objective.
+    """
     load = asked.loads(found.routes)
     alpha = round(float(load.max(initial=0.0)), DIGITS)
     low, proof = _bound(asked, found, alpha, bound)
-    rates = flow_rates(fabric, asked.traffic, found.routes)
+    rates = flow_rates(asked.fabric, asked.traffic, found.routes)
     return RoutePlan(
-        fabric=fabric,
+        fabric=asked.fabric,
         traffic=asked.traffic,
         router=router,
         seed=seed,
@@ -126,7 +144,7 @@ def plan(
         rates_Bps=rates,
         efficiency=efficiency(asked.traffic, rates / asked.demand_Bps, low, objective),
         jobs=outcomes(asked.traffic, asked.demand_Bps, rates),
-        solve_s=seconds,
+        solve_s=solve_s,
     )
 
 
@@ -175,7 +193,7 @@ def _bound(asked: Problem, found: routers.Found, alpha: float, wanted: str) -> t
     return round(low, DIGITS), proof
 
 
-__all__ = ["BOUNDS", "RoutePlan", "plan", "route"]
+__all__ = ["BOUNDS", "RoutePlan", "judged", "plan", "route"]
 
 
 Objective = Callable[[JobTraffic, Floats], Floats]
@@ -212,6 +230,11 @@ class Efficiency:
     def value(self) -> float:
         """The pace of the slowest group; 1 without any."""
         return float(self.paces[0]) if len(self.paces) else 1.0
+
+    @property
+    def mean(self) -> float:
+        """The mean pace of the groups; 1 without any."""
+        return float(self.paces.mean()) if len(self.paces) else 1.0
 
     @property
     def gap(self) -> float:

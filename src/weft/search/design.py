@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.cluster.catalogue import default_tiers
 from weft.cluster.files import cluster_to_dict
+from weft.cluster.scaled import oversubscribed, rewired, with_domain
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
 from weft.fabric.catalogue import check_kinds, for_cluster
-from weft.fabric.cost import Bill, Prices, bill_of_kind
+from weft.fabric.cost import Bill, Prices, bill_of_kind, scale_up_usd
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.layout.spec import Layout
 from weft.layout.text import format_layout, layout_to_dict
@@ -60,7 +60,7 @@ class Failure:
 class AfterFailures:
     """A whole run on one network, failures counted.
 
-    ``run_usd`` is the accelerator-hours' price (spares included) and ``network_usd``, the share of the network's bill
+    ``run_usd`` is the accelerator-hours' price (spares included) and ``network_usd``, the share of ``total_usd``
     that the run uses up; ``tokens_per_usd`` is None without a price of accelerators.
     """
 
@@ -77,7 +77,8 @@ class AfterFailures:
 class Design:
     """One network under one job.
 
-    ``closed_form_s`` and ``simulated_s`` are iteration times; ``usd_per_speed`` is dollars per (iteration per second);
+    ``bill`` is that of the scale-out network, ``scale_up_usd`` what the domains cost.  ``closed_form_s`` and
+    ``simulated_s`` are iteration times, ``tokens_per_s`` what the latter (or else the former) makes of the batch;
     ``spine_bytes`` cross tiers above the first switch in an iteration.  ``layout`` is the job's on this network.
     """
 
@@ -86,13 +87,24 @@ class Design:
     global_batch: int
     layout: Layout
     bill: Bill
+    scale_up_usd: float
     closed_form_s: float
     simulated_s: float | None
-    usd_per_speed: float
+    tokens_per_s: float
     nic_bytes: float | None
     spine_bytes: float | None
     failures: tuple[Failure, ...]
     after: AfterFailures | None
+
+    @property
+    def total_usd(self) -> float:
+        """Dollars of scale-out network and scale-up domains."""
+        return self.bill.usd + self.scale_up_usd
+
+    @property
+    def tokens_per_s_usd(self) -> float | None:
+        """Tokens per second for each dollar of ``total_usd``; None where that is 0."""
+        return self.tokens_per_s / self.total_usd if self.total_usd else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +118,11 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DesignStudy(Result):
-    """All candidates for a job; ``pareto`` numbers the designs that no other beats in both cost and iteration time."""
+    """All candidates for a job.
+
+    ``pareto`` numbers the designs that no other beats in both dollars and tokens per second; ``assumptions`` are
+    those of domains of other sizes than the cluster's.
+    """
 
     SCHEMA = "weft.design/1"
 
@@ -118,6 +134,7 @@ class DesignStudy(Result):
     designs: tuple[Design, ...]
     pareto: tuple[int, ...]
     rejected: tuple[Rejected, ...]
+    assumptions: tuple[str, ...]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a network: what it is, what it costs and how fast it trains, in SI units and dollars."""
@@ -140,6 +157,7 @@ class DesignStudy(Result):
             "prices": asdict(self.prices),
             "designs": [_design_to_dict(one, i in self.pareto) for i, one in enumerate(self.designs)],
             "rejected": [asdict(one) for one in self.rejected],
+            "assumptions": list(self.assumptions),
         }
 
     def _facts(self) -> Sequence[str]:
@@ -148,12 +166,14 @@ class DesignStudy(Result):
 
 
 _AFTER = tuple(one.name for one in fields(AfterFailures))
-_FIGURES = ("closed_form_s", "simulated_s", "usd_per_speed", "nic_bytes", "spine_bytes")
+_MONEY = ("total_usd", "tokens_per_s_usd")
+_FIGURES = ("scale_up_usd", "closed_form_s", "simulated_s", "tokens_per_s", "nic_bytes", "spine_bytes", *_MONEY)
 
 
 def _design_to_dict(one: Design, pareto: bool) -> dict[str, Any]:
     bill = asdict(one.bill) | {"usd": one.bill.usd, "watts": one.bill.watts}
-    return asdict(one) | {"layout": layout_to_dict(one.layout), "bill": bill, "pareto": pareto}
+    made = {"layout": layout_to_dict(one.layout), "bill": bill, "pareto": pareto}
+    return asdict(one) | made | {name: getattr(one, name) for name in _MONEY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,21 +249,8 @@ def design(
         designs=tuple(designs),
         pareto=_frontier(designs),
         rejected=tuple(rejected),
+        assumptions=tuple(filter(None, (rewired(cluster, other) for other in clusters.values()))),
     )
-
-
-def with_domain(cluster: Cluster, size: int) -> Cluster:
-    """The cluster with scale-up domains of another size, links and NICs as they are."""
-    if size == cluster.tiers[0].size:
-        return cluster
-    if size < 1 or cluster.count % size:
-        raise BadInput(
-            f"domains of {size} do not divide {cluster.count} accelerators",
-            where="--sizes",
-            remedy="choose divisors of the number of accelerators",
-        )
-    chip = replace(cluster.accelerator, scale_up_size=size)
-    return replace(cluster, accelerator=chip, tiers=default_tiers(chip, cluster.count))
 
 
 def _design(job: Job, cluster: Cluster, kind: str, layouts: Sequence[Layout], options: Terms) -> Design:
@@ -258,30 +265,34 @@ def _design(job: Job, cluster: Cluster, kind: str, layouts: Sequence[Layout], op
     if options.simulate:
         run = network.healthy
         simulated = run.iteration_s
-        nic_bytes, spine_bytes = _crossing(fabric, run.link_bytes)
+        nic_bytes, spine_bytes = _crossing(network.alike(fabric), run.link_bytes)
         if options.failures:
             failures = tuple(_failures(network))
     price = bill_of_kind(kind, fabric, options.prices, options.radix)
+    domains_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
     return Design(
         kind=kind,
         domain=cluster.tiers[0].size,
         global_batch=job.recipe.global_batch,
         layout=layout,
         bill=price,
+        scale_up_usd=domains_usd,
         closed_form_s=closed,
         simulated_s=simulated,
-        usd_per_speed=price.usd * (simulated or closed),
+        tokens_per_s=job.recipe.tokens / (simulated or closed),
         nic_bytes=nic_bytes,
         spine_bytes=spine_bytes,
         failures=failures,
-        after=None if options.run is None else _after(network, price, options.run, options.network_s),
+        after=None
+        if options.run is None
+        else _after(network, price.usd + domains_usd, options.run, options.network_s),
     )
 
 
-def _after(network: DegradedNetwork, price: Bill, terms: FailureTerms, network_s: float) -> AfterFailures:
+def _after(network: DegradedNetwork, total_usd: float, terms: FailureTerms, network_s: float) -> AfterFailures:
     """A whole run on a network, failures counted."""
     found = goodput(network.job, network.cluster, network.layout, network.fabric, terms, network=network)
-    run, share = found.run, price.usd * found.run.expected_s / network_s
+    run, share = found.run, total_usd * found.run.expected_s / network_s
     usd = None if run.usd is None else run.usd + share
     return AfterFailures(
         goodput=found.goodput,
@@ -298,13 +309,11 @@ def _candidates(job: Job, cluster: Cluster, options: Terms) -> list[Layout]:
     """Layouts to choose from on each network: those of the closed form that is first for some oversubscription."""
     if options.layout is not None:
         return [options.layout]
-    inner, outermost = cluster.tiers[:-1], cluster.tiers[-1]
     tried, top = [cluster], 1
     if options.simulate:
         top = BEGUN
-        if inner:
-            ratios = OVERSUBSCRIPTIONS
-            tried = [replace(cluster, tiers=(*inner, replace(outermost, oversubscription=one))) for one in ratios]
+        if len(cluster.tiers) > 1:
+            tried = [oversubscribed(cluster, one) for one in OVERSUBSCRIPTIONS]
     found = [one.layout for each in tried for one in plan(job, each, space=options.space, top=top).layouts]
     if not found:
         raise BadInput("no layout fits", where=cluster.name, remedy="see weft plan for the reasons")
@@ -352,8 +361,8 @@ def nic_links(fabric: Fabric, accelerator: int) -> Ints:
 
 
 def _frontier(designs: Sequence[Design]) -> tuple[int, ...]:
-    """Designs that no other beats in both dollars and iteration time."""
-    points = [(one.bill.usd, one.simulated_s or one.closed_form_s) for one in designs]
+    """Designs that no other beats in both dollars and seconds a token."""
+    points = [(one.total_usd, 1.0 / one.tokens_per_s) for one in designs]
     return tuple(
         i
         for i, (usd, seconds) in enumerate(points)

@@ -122,3 +122,12 @@ def kept(function: Callable[..., object]) -> Any:
         return _Kept(function)
     except RuntimeError:
         return _NotKept()
+
+
+def cache_folder() -> Path | None:
+    """The folder under which the machine code of Weft's kernels is kept; None where none can be written."""
+    path = kept(described).cache_path
+    if path is None:
+        return None
+    package = Path(__file__).parents[1]
+    return package if package in Path(path).parents else Path(path).parent

@@ -32,6 +32,10 @@ class FileOptions(Options):
 
     link_speed: str | float | None = option(None, "Speed of links that have none, as '400 Gb/s'.", metavar="SPEED")
     hosts: tuple[str, ...] = option((), "Names of hosts where the file does not tell.", metavar="PATTERN")
+    host_map: str | None = option(
+        None, 'Hosts of InfiniBand adapters: lines 0xGUID "host", as a node name map.', metavar="FILE"
+    )
+    exclude: tuple[str, ...] = option((), "Names of InfiniBand adapters that are no accelerator's.", metavar="PATTERN")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +101,15 @@ def fabric_file(name: str | os.PathLike[str], asked: FileOptions) -> Fabric:
 
     speed = asked.link_speed
     capacity = None if speed is None else parse_bandwidth(speed, "--link-speed")
-    return read_fabric(path_of(name, "--fabric"), capacity_Bps=capacity, hosts=asked.hosts)
+    host_map = None
+    if asked.host_map is not None:
+        from weft.files import read_text
+        from weft.interop.fabrics.ibnetdiscover import read_host_map
+
+        host_map = read_host_map(read_text(asked.host_map, where=asked.host_map), where=asked.host_map)
+    return read_fabric(
+        path_of(name, "--fabric"), capacity_Bps=capacity, hosts=asked.hosts, host_map=host_map, exclude=asked.exclude
+    )
 
 
 def placement_of(given: str | os.PathLike[str] | Placement | None, fabric: Fabric, ranks: int) -> Placement | None:

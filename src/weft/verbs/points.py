@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from weft.cluster.scaled import MOST_OVERSUBSCRIBED, oversubscribed, resized
 from weft.errors import BadInput, NothingFeasible, UnknownName, Unsupported
 from weft.studies.study import AxisKind, Computation, Value
 from weft.units import parse_bytes, parse_count, parse_whole
@@ -329,23 +330,12 @@ def _cluster(items: _Items) -> Cluster:
         match = _COUNT.fullmatch(name)
         found = cluster_of(f"{match['family'] if match else name}-{count}")
     if count is not None and found.count != count:
-        found = _with_count(found, count)
+        found = resized(found, count)
     if values:
         found = with_parameters(found, values)
     if oversubscription is not None and len(found.tiers) > 1:
-        outermost = replace(found.tiers[-1], oversubscription=oversubscription)
-        found = replace(found, tiers=(*found.tiers[:-1], outermost))
+        found = oversubscribed(found, oversubscription)
     return found
-
-
-def _with_count(cluster: Cluster, count: int) -> Cluster:
-    """The cluster with more or fewer units in its outermost tier."""
-    inner = cluster.spans[-1] // cluster.tiers[-1].size
-    if count % inner:
-        problem = f"{count} accelerators do not fill units of {inner}"
-        raise BadInput(problem, where=f"{cluster.name}: count", remedy=f"give a multiple of {inner}")
-    tiers = (*cluster.tiers[:-1], replace(cluster.tiers[-1], size=count // inner))
-    return replace(cluster, count=count, tiers=tiers)
 
 
 @lru_cache(_KEPT)
@@ -455,8 +445,8 @@ def _count(value: Any, where: str) -> int:
 
 def _ratio(value: Any, where: str) -> float:
     found = parse_count(value, where)
-    if not 1 <= found <= 1000:
-        raise BadInput(f"{found:g} is out of range", where=where, remedy="give 1 to 1000")
+    if not 1 <= found <= MOST_OVERSUBSCRIBED:
+        raise BadInput(f"{found:g} is out of range", where=where, remedy=f"give 1 to {MOST_OVERSUBSCRIBED}")
     return found
 
 

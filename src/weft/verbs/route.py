@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import UnknownName
+from weft.errors import BadInput, UnknownName
 from weft.verbs.options import given_options, option, verb
-from weft.verbs.traffic import TrafficOptions, traffic_of
+from weft.verbs.traffic import TrafficOptions, failed, names_traffic, network_of, traffic_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
+    from weft.fabric.traffic import Routes
     from weft.routing import JobTraffic
+    from weft.routing.audit import RouteAudit
     from weft.routing.report import RouteReport
 
 ROUTERS = (
@@ -98,3 +100,73 @@ def route(
         for name in names
     )
     return RouteReport(plan=found, compared=tuple(others), paths=asked.paths)
+
+
+PINNED = ("auto", "ecmp-paper", "greedy", "edge-coloring", "repair", "anneal", "ilp")
+"""Routers that give every flow one path."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(TrafficOptions):
+    """Which routes are installed, and what they are held against."""
+
+    routes: str | None = option(
+        None, "Installed routes: weft.routes/1, a CSV of paths, or tables of dump_fts.", metavar="FILE"
+    )
+    path_bits: str | None = option(None, "LID of each flow, of weft route export opensm.", metavar="FILE.csv")
+    router: str = option("auto", "Who routes everything anew.", choices=PINNED)
+    objective: str = option("collective", "Groups that count.", choices=("flow", "collective", "job"))
+    bound: str = option("auto", "How the bound is proved.", choices=("auto", "cuts", "lp"))
+
+
+@verb(AuditOptions)
+def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudit:
+    """Say how good installed routes are, how good any could be, and what moving flows would gain.
+
+    Args:
+        options: the options as a record instead of keywords.
+
+    Raises:
+        BadInput: no routes, routes of another fabric, flows without a path, or tables without traffic.
+    """
+    asked = given_options(AuditOptions, options, given)
+    from weft.routing.audit import audit
+
+    fabric, flows, routes = _installed(asked)
+    kinds = {"router": asked.router, "objective": asked.objective, "bound": asked.bound}
+    return audit(fabric, flows, routes, seed=asked.seed, **kinds)
+
+
+def _installed(asked: AuditOptions) -> tuple[Fabric, JobTraffic, Routes]:
+    """The fabric, the flows and the ways that they have."""
+    from weft.files import read_text
+    from weft.interop.netops.installed import read_paths, read_tables
+
+    if asked.routes is None:
+        raise BadInput(
+            "are not given", where="--routes", remedy="give weft.routes/1, a CSV of paths, or OpenSM tables"
+        )
+    text = read_text(asked.routes, where=asked.routes)
+    flows: JobTraffic | None = None
+    if names_traffic(asked):
+        fabric, flows = traffic_of(asked)
+    else:
+        fabric = failed(network_of(asked).fabric, asked.failed_spines, asked.failed)
+    if "Unicast lids" not in text:
+        if asked.path_bits is not None:
+            raise BadInput("goes with forwarding tables", where="--path-bits", remedy="drop it")
+        return fabric, *read_paths(text, fabric, flows, where=asked.routes)
+    if flows is None:
+        raise BadInput(
+            "hold no flows", where=asked.routes, remedy="say which: --plan, --flows, --jobs, --generate ..."
+        )
+    from weft.interop.fabrics.ibnetdiscover import read_subnet
+
+    path = asked.fabric
+    if not isinstance(path, str) or asked.cluster is not None:
+        raise BadInput(
+            "need GUIDs and ports", where=asked.routes, remedy="give ibnetdiscover's output as --fabric FILE"
+        )
+    subnet = read_subnet(read_text(path, where=path), where=path)
+    bits = "" if asked.path_bits is None else read_text(asked.path_bits, where="--path-bits")
+    return fabric, flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=asked.routes)

@@ -369,10 +369,10 @@ def _workload(
         if cluster is None:
             raise BadInput("a planned job needs --cluster", where="--layout")
         return _planned_workload(subject_of(name, cluster, asked, asked, verb="schedule", usage=USAGE), asked)
-    path = Path(name)
-    if path.suffix == ".et":
-        from weft.interop.traces.chakra import read_groups, read_trace
+    from weft.interop.traces.chakra import holds_graph, read_groups, read_trace
 
+    path = Path(name)
+    if path.suffix == ".et" or (path.suffix == ".json" and holds_graph(path)):
         peak_flops, memory_Bps = _roofline(cluster, asked)
         return read_trace(
             path,

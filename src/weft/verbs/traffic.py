@@ -188,6 +188,11 @@ def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
     return parts
 
 
+def names_traffic(asked: TrafficOptions) -> bool:
+    """Whether any flows are named."""
+    return any(getattr(asked, name) for name in ("arrangement", "plan", "job", "jobs", "generate", "flows", "matrix"))
+
+
 def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTraffic]:
     """The fabric with what is down, and all traffic asked for.
 

@@ -92,13 +92,16 @@ async def _static(request: Request) -> Response:
 
 
 async def _events(request: Request) -> Response:
-    """The progress of a ticket, as server-sent events; the last one is named ``end``."""
+    """The progress of a ticket, as server-sent events; the last one is named ``end``.
+
+    A ticket may be gone before the browser asks for its progress: then there is nothing but the end.
+    """
     return StreamingResponse(_told(request, _ticket(request)), media_type="text/event-stream")
 
 
-async def _told(request: Request, ticket: Ticket) -> AsyncIterator[str]:
+async def _told(request: Request, ticket: Ticket | None) -> AsyncIterator[str]:
     told = None
-    while not ticket.done and not await request.is_disconnected():
+    while ticket is not None and not ticket.done and not await request.is_disconnected():
         if ticket.progress != told:
             told = ticket.progress
             yield f"data: {json.dumps({'done': told[0], 'total': told[1]} if told else {})}\n\n"
@@ -108,16 +111,15 @@ async def _told(request: Request, ticket: Ticket) -> AsyncIterator[str]:
 
 async def _cancel(request: Request) -> Response:
     """End the work of a ticket; the page that waits says so."""
-    _ticket(request).cancel()
+    ticket = _ticket(request)
+    if ticket is not None:
+        ticket.cancel()
     return Response(status_code=204)
 
 
-def _ticket(request: Request) -> Ticket:
+def _ticket(request: Request) -> Ticket | None:
     pool: Pool = request.app.state.pool
-    ticket = pool.ticket(request.path_params["number"])
-    if ticket is None:
-        raise HTTPException(404)
-    return ticket
+    return pool.ticket(request.path_params["number"])
 
 
 _ROUTES = (

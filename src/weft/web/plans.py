@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.cluster.scaled import Scales, scaled
-from weft.errors import BadInput, NothingFeasible
+from weft.cluster.scaled import Scales, oversubscribed, resized, scaled, with_domain
+from weft.errors import NothingFeasible, UnknownName
 from weft.verbs.plan import PlanOptions, plan
 from weft.verbs.shared import constants_of, layout_of, stack_of
 from weft.web.texts import Text, cluster_of_text, job_of_text
@@ -31,9 +31,11 @@ class Inquiry:
     Attributes:
         model: name or pasted configuration.
         cluster: name or pasted TOML.
-        count: accelerators, in place of those of the cluster's name.
+        count: accelerators, in place of those of the cluster's name or text.
         options: of the plan; none that names a file.
         scales: what if the hardware were faster.
+        domain: what if a scale-up domain had so many accelerators.
+        oversubscription: what if the outermost network had that.
     """
 
     model: Text
@@ -41,6 +43,21 @@ class Inquiry:
     count: int | None
     options: PlanOptions
     scales: Scales
+    domain: int | None = None
+    oversubscription: float | None = None
+
+    @property
+    def words(self) -> str:
+        """What differs from the hardware as it is; empty where nothing does."""
+        found = [self.scales.words] if self.scales.words else []
+        found += [] if self.domain is None else [f"domains of {self.domain}"]
+        found += [] if self.oversubscription is None else [f"oversubscription {self.oversubscription:g}"]
+        return ", ".join(found)
+
+    @property
+    def as_it_is(self) -> Inquiry:
+        """The same on the hardware as it is."""
+        return replace(self, scales=Scales(), domain=None, oversubscription=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +67,7 @@ class Found:
     Attributes:
         plan: the ranked layouts.
         chosen: the layout that is looked at; None where nothing fits.
+        as_it_is: on the hardware as it is, where the plan is of other hardware.
         compared: it and another one.
         charts: SVG and caption of each.
         launch: files for a tool.
@@ -58,6 +76,7 @@ class Found:
 
     plan: Plan
     chosen: Estimate | None
+    as_it_is: Plan | None = None
     compared: Comparison | None = None
     charts: tuple[tuple[str, str], ...] = ()
     launch: LaunchArguments | None = None
@@ -83,15 +102,18 @@ def planned(inquiry: Inquiry, progress: Callable[[int, int], None] | None = None
 
 
 def _cluster(inquiry: Inquiry) -> Cluster:
-    source = inquiry.cluster
-    if inquiry.count is not None:
-        if source.pasted is not None:
-            problem = "a pasted cluster has its own count"
-            raise BadInput(problem, where="accelerators", remedy="change it in the text")
-        source = Text(f"{_COUNT.sub('', source.name)}-{inquiry.count}")
-    cluster = scaled(cluster_of_text(source), inquiry.scales)
-    words = inquiry.scales.words
-    return replace(cluster, defaults=(*cluster.defaults, f"what if: {words}")) if words else cluster
+    source, count = inquiry.cluster, inquiry.count
+    if count is not None and source.pasted is None:
+        source = Text(f"{_COUNT.sub('', source.name)}-{count}")
+    cluster = cluster_of_text(source)
+    if count is not None and cluster.count != count:
+        cluster = resized(cluster, count)
+    if inquiry.domain is not None:
+        cluster = with_domain(cluster, inquiry.domain, where="domain")
+    if inquiry.oversubscription is not None:
+        cluster = oversubscribed(cluster, inquiry.oversubscription)
+    cluster = scaled(cluster, inquiry.scales)
+    return replace(cluster, defaults=(*cluster.defaults, f"what if: {inquiry.words}")) if inquiry.words else cluster
 
 
 def explored(
@@ -117,13 +139,15 @@ def explored(
         BadInput: a name, a text, an option or a layout that cannot be used.
     """
     found = planned(inquiry, progress)
-    chosen = _estimate(found, inquiry, layout) if layout else (found.layouts[0] if found.layouts else None)
+    as_it_is = planned(inquiry.as_it_is, progress) if inquiry.words else None
+    chosen = _chosen(found, inquiry, layout)
     if chosen is None:
-        return Found(plan=found, chosen=None)
+        return Found(plan=found, chosen=None, as_it_is=as_it_is)
     launch, problem = _launch(tool, found, chosen) if show == "launch" else (None, "")
     return Found(
         plan=found,
         chosen=chosen,
+        as_it_is=as_it_is,
         compared=_compared(found, inquiry, chosen, against) if against else None,
         charts=_charts(found) if show == "charts" and found.layouts else (),
         launch=launch,
@@ -141,7 +165,10 @@ def _launch(tool: str, found: Plan, chosen: Estimate) -> tuple[LaunchArguments |
         return None, str(error)
 
 
-def _estimate(found: Plan, inquiry: Inquiry, text: str) -> Estimate:
+def _chosen(found: Plan, inquiry: Inquiry, text: str) -> Estimate | None:
+    """The layout that is looked at."""
+    if not text:
+        return found.layouts[0] if found.layouts else None
     from weft.estimation import estimate
 
     layout = layout_of(text, found.job, found.cluster)
@@ -180,3 +207,20 @@ def document(inquiry: Inquiry, form: str) -> str:
 
     found = planned(inquiry)
     return rows_to_csv(found.to_dicts(), found.COLUMNS) if form == "csv" else found.to_json()
+
+
+def launch_file(inquiry: Inquiry, layout: str, tool: str) -> tuple[str, str]:
+    """Name and text of a layout's launch file, that of the first layout where none is given.
+
+    Raises:
+        BadInput: a name, a text, an option, a layout or a tool that cannot be used.
+        NothingFeasible: the tool cannot run the layout, or nothing fits.
+    """
+    from weft.verbs.launch import TOOLS, launch_arguments
+
+    if tool not in TOOLS:
+        raise UnknownName("tool", tool, TOOLS)
+    found = planned(inquiry)
+    chosen = _chosen(found, inquiry, layout) or found.best
+    written = launch_arguments(tool, found.job, found.cluster, chosen.layout)
+    return written.file, written.text

@@ -21,6 +21,7 @@ STATIC = {
     "weft.css": "text/css; charset=utf-8",
     "table.js": "text/javascript; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
+    "slide.js": "text/javascript; charset=utf-8",
     "work.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }

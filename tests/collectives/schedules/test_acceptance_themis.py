@@ -275,6 +275,28 @@ def test_mean_speedups_and_utilizations(platform):
         assert 100 * mean == pytest.approx(percent, rel=0.03), policy
 
 
+# The first version (arXiv 2110.04478v1): 1.88 on average, at most 2.92 ---------------------------------
+
+
+def test_no_schedule_reaches_the_first_versions_figures_on_the_published_platforms(platform):
+    """Ideal over baseline bounds any speedup: the bytes over all bandwidths, against the busiest dimension."""
+    asked = [all_reduce(platform, name, 1000) for name in NAMES]
+    most = [1 / time_schedule(baseline(one), active=1).utilization for one in asked]
+    assert most == pytest.approx([1.565, 2.815, 1.642, 1.627, 1.802, 1.602], abs=0.001)
+    assert max(most) < 2.82 < 2.92
+    assert np.mean(most) < 1.843 < 1.88
+
+
+def test_equal_dimensions_give_the_first_versions_largest_speedup(platform):
+    """4 x 8 x 4 x 8 as Ring_FC_Ring_SW with 100 GiB/s everywhere, 1,000 MiB: where 2.92 can come from."""
+    dims = tuple(replace(one, bandwidth_Bps=100 * GIB) for one in platform("4D-Ring_FC_Ring_SW", "1 ns"))
+    asked = request("all-reduce", 1000 * MIB, dims)
+    base = time_schedule(baseline(asked), active=1)
+    found = time_schedule(themis(asked, variant="astra-sim"), rule="astra-scf", active=1)
+    assert base.time_s / found.time_s == pytest.approx(2.925, abs=0.005)
+    assert 1 / base.utilization == pytest.approx(3.003, abs=0.005)
+
+
 @pytest.mark.parametrize("name", FIGURE_10_FIFO)
 def test_figure_10_shape(platform, name):
     """More chunks are not always better: 16 are worse than 8."""

@@ -1,10 +1,15 @@
 """Containerlab topologies: ours read back, other people's, and what is refused."""
 
 import contextlib
+import json
+import os
+import re
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +19,7 @@ from weft.fabric.families import clos, rail
 from weft.fabric.spec import Fabric
 from weft.interop.fabrics.containerlab import lint, read, write, write_lab
 from weft.interop.fabrics.formats import read_fabric
+from weft.interop.text.yaml import parse_yaml
 
 LAB = """
 # a lab as people write them
@@ -137,6 +143,45 @@ def test_domains_failures_and_odd_names_round_trip(tmp_path):
     assert read_fabric(tmp_path / "lab.clab.yml", capacity_Bps=1e9).accelerators == 2
 
 
+NODE_NAME, LAB_NAME = r"[a-zA-Z0-9][a-zA-Z0-9-._|]*", r"[a-zA-Z0-9][a-zA-Z0-9-._]*"
+"""Patterns of containerlab's schema (schemas/clab.schema.json of srl-labs/containerlab)."""
+
+
+def test_labs_keep_to_containerlabs_schema(planned):
+    """Names without spaces; labels on links of type veth alone, whose ends are tables; texts in all labels."""
+    fabric, traffic, routed = planned(8)
+    fabric = replace(fabric, name="_ InfiniBand fabric 1:2", names=("node0 mlx5_0", *fabric.names[1:]))
+    for text in (write(fabric), write_lab(fabric, traffic, routed)["lab.clab.yml"]):
+        lab = parse_yaml(text, where="lab")
+        assert set(lab) == {"name", "topology"}
+        assert re.fullmatch(LAB_NAME, lab["name"])
+        assert set(lab["topology"]) <= {"defaults", "nodes", "links"}
+        for name, row in lab["topology"]["nodes"].items():
+            assert re.fullmatch(NODE_NAME, name)
+            assert set(row) <= {"kind", "image", "labels", "binds", "exec"}
+            assert all(row["labels"].values())
+        for link in lab["topology"]["links"]:
+            assert set(link) == {"type", "endpoints", "labels"}
+            assert link["type"] == "veth"
+            assert [set(end) for end in link["endpoints"]] == [{"node", "interface"}] * 2
+            assert {end["node"] for end in link["endpoints"]} <= set(lab["topology"]["nodes"])
+        assert read(text).name == fabric.name
+
+
+@pytest.mark.slow
+def test_labs_pass_containerlabs_schema(planned):
+    """With WEFT_CLAB_SCHEMA, the path of schemas/clab.schema.json of srl-labs/containerlab."""
+    jsonschema = pytest.importorskip("jsonschema")
+    path = os.environ.get("WEFT_CLAB_SCHEMA")
+    if path is None:
+        pytest.skip("WEFT_CLAB_SCHEMA does not name the schema")
+    check = jsonschema.Draft202012Validator(json.loads(Path(path).read_text()))
+    fabric, traffic, routed = planned(8)
+    fabric = replace(fabric, name="InfiniBand fabric")
+    for text in (write(fabric), write_lab(fabric, traffic, routed)["lab.clab.yml"]):
+        assert [error.message for error in check.iter_errors(yaml.safe_load(text))] == []
+
+
 def test_a_lab_that_follows_a_plan(planned):
     fabric, traffic, routed = planned(8)
     files = write_lab(fabric, traffic, routed)
@@ -186,7 +231,9 @@ def test_labs_that_cannot_be_used(old, new, words):
 
 
 def test_interfaces_with_long_names():
-    text = write(clos.build(4, radix=4, bandwidth_Bps=1e9)).replace("leaf-0:eth1", "leaf-0:ethernet-1/1/1/1/1")
+    text = write(clos.build(4, radix=4, bandwidth_Bps=1e9)).replace(
+        'interface: "eth1"', 'interface: "ethernet-1/1/1/1/1"', 1
+    )
     assert "no name of an interface" in " ".join(lint(text))
 
 

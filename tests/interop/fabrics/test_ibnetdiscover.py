@@ -1,13 +1,15 @@
 """InfiniBand fabrics from the text of ibnetdiscover."""
 
 import contextlib
+import warnings
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.errors import BadInput, WeftError
-from weft.interop.fabrics.ibnetdiscover import read
+from weft.errors import BadInput, InDoubt, WeftError
+from weft.interop.fabrics.formats import read_fabric
+from weft.interop.fabrics.ibnetdiscover import read, read_host_map
 
 
 def guid(kind, number):
@@ -82,9 +84,75 @@ Ca      2 "H-0008f10403961354"          # "MT23108"
 Ca      2 "H-0008f10403960558"          # "MT23108"
 [2](8f1040396055a)      "S-005442ba00003080"[10]                # lid 14 lmc 1 "ISR9024" lid 6 4xSDR
 """
-    fabric = read(text)
+    with pytest.warns(InDoubt, match="2 of 2 adapters name no host, as 'MT23108': each of their 2 cards"):
+        fabric = read(text)
+    assert fabric.domain.tolist() == [0, 1]
     assert fabric.names == ("MT23108 H-0008f10403960558", "MT23108 H-0008f10403961354", "ISR9024")
     assert set(fabric.capacity_Bps.tolist()) == {1e9}
+
+
+def unnamed(cards=3, ports=2):
+    """Cards of some adapters each at one switch, none of which has been given its host's name."""
+    numbers = [(card, 0x5000 + 16 * card + port) for card in range(cards) for port in range(ports)]
+    lines = [f'Switch\t64 "{guid("S", 1)}"\t\t# "Quantum Mellanox Technologies" base port 0 lid 1 lmc 0']
+    lines += [
+        f'[{i}]\t"{guid("H", n)}"[1](1)\t\t# "MT4129 ConnectX7" lid 9 4xNDR' for i, (_, n) in enumerate(numbers, 1)
+    ]
+    for i, (card, number) in enumerate(numbers, 1):
+        lines += ["", f"sysimgguid=0x{0x5000 + 16 * card:x}", f"caguid=0x{number:x}"]
+        lines += [f'Ca\t1 "{guid("H", number)}"\t\t# "MT4129 ConnectX7   Mellanox Technologies"']
+        lines += [f'[1](1)\t"{guid("S", 1)}"[{i}]\t\t# lid 9 lmc 0 "Quantum" lid 1 4xNDR']
+    return "\n".join(lines) + "\n"
+
+
+def test_cards_without_a_hosts_name_are_hosts_of_their_own():
+    with pytest.warns(InDoubt, match=r"6 of 6 adapters name no host.*each of their 3 cards.*--host-map FILE"):
+        fabric = read(unnamed())
+    assert fabric.domain.tolist() == [0, 0, 1, 1, 2, 2]
+    without_images = "\n".join(line for line in unnamed().splitlines() if not line.startswith("sysimg"))
+    with pytest.warns(InDoubt, match="6 cards"):
+        assert read(without_images).domain.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["localhost mlx5_0", "(none) HCA-1", "mlx5_2", "HCA-1", "ConnectX-6 VPI", ""])
+def test_names_that_no_host_has(name):
+    with pytest.warns(InDoubt, match="1 of 4 adapters"):
+        assert read(discovered().replace("node1 mlx5_1", name)).domain.max() == 2
+
+
+def test_a_host_map_says_which_host_an_adapter_is_in():
+    rows = [f'0x{0x5000 + 16 * card + port:016x} "gpu{card % 2} mlx5_{port}"' for card in range(3) for port in (0, 1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fabric = read(unnamed(), host_map=read_host_map("# rack 7\n\n" + "\n".join(rows)))
+    assert fabric.domain.tolist() == [0, 0, 1, 1, 0, 0]
+    assert fabric.rail.tolist() == [0, 1, 0, 1, 2, 3]
+    with pytest.raises(BadInput, match="none of the 1 GUIDs of the host map"):
+        read(unnamed(), host_map={7: "gpu"})
+    for text, words in (("0x7", "line 1.*no GUID and name"), ('0x7 "a"\n0x07 b', "line 2.*given twice")):
+        with pytest.raises(BadInput, match=words):
+            read_host_map(text)
+
+
+def test_adapters_of_no_accelerator_are_left_out(tmp_path):
+    fabric = read(discovered(), exclude=["node1*"])
+    assert fabric.names[:2] == ("node0 mlx5_0", "node0 mlx5_1")
+    assert fabric.accelerators == 2
+    with pytest.raises(BadInput, match="no adapter left"):
+        read(discovered(), exclude=["*"])
+    (tmp_path / "net.txt").write_text(discovered())
+    assert read_fabric(tmp_path / "net.txt", exclude=["*mlx5_1"]).accelerators == 2
+    (tmp_path / "net.toml").write_text('schema = "weft.fabric/1"\n')
+    with pytest.raises(BadInput, match="drop --host-map and --exclude"):
+        read_fabric(tmp_path / "net.toml", exclude=["*mlx5_1"])
+
+
+def test_a_dump_without_links():
+    alone = f'Ca\t1 "{guid("H", 7)}"\t\t# "node0 mlx5_0"\n'
+    with pytest.raises(BadInput, match=r"has no link.*port is active"):
+        read(alone)
+    with pytest.raises(BadInput, match="has no adapter"):
+        read(alone.replace("Ca\t1", "Switch\t8").replace("H-", "S-"))
 
 
 def test_aggregation_nodes_are_left_out():
@@ -130,5 +198,6 @@ def test_parts_without_a_path():
 @given(st.integers(0, 1500), st.integers(0, 40), st.text(alphabet='[]()"#SHC-01249x \t\nNDR', max_size=20))
 def test_changed_output_gives_a_fabric_or_an_error(at, length, inserted):
     text = discovered()
-    with contextlib.suppress(WeftError):
+    with contextlib.suppress(WeftError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", InDoubt)
         assert read(text[:at] + inserted + text[at + length :]).accelerators >= 1

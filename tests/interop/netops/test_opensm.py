@@ -16,6 +16,7 @@ from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.traffic import Routes
 from weft.interop.fabrics.ibnetdiscover import read, read_subnet
 from weft.interop.netops import opensm
+from weft.interop.netops.installed import read_tables
 from weft.interop.netops.subnet import addressed, matched, shortest, switching
 from weft.routing.traffic import job_traffic
 
@@ -196,6 +197,9 @@ def test_every_flow_takes_its_way_and_every_lid_is_reached(case):
     tables = opensm.tables(subnet, fabric, traffic, routes)
     check_complete(tables)
     check_followed(tables, traffic, routes, fabric)
+    bits = opensm.path_bits(tables)
+    again = read_tables(opensm.write(tables), subnet, fabric, traffic, path_bits=bits)
+    assert (again.indptr.tolist(), again.links.tolist()) == (routes.indptr.tolist(), routes.links.tolist())
     kinds = {}
     for flow, use in enumerate(tables.flows):
         links = routes.links[routes.indptr[flow] + 1 : routes.indptr[flow + 1]].tolist()

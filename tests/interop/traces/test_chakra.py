@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput, MissingExtra, UnknownName, Unsupported, WeftError
 from weft.interop.traces import chakra, chakra_schema
-from weft.interop.traces.chakra import read_groups, read_trace, read_traces, write_groups, write_trace, write_traces
+from weft.interop.traces.chakra import (
+    holds_graph,
+    read_groups,
+    read_trace,
+    read_traces,
+    write_groups,
+    write_trace,
+    write_traces,
+)
 from weft.model.workload import Communication, Task, Workload
 
 VARINT, FIXED64, TEXT = 0, 1, 2
@@ -278,6 +286,65 @@ def test_calls_of_the_host_that_launch_a_collective_are_work():
     assert found.tasks[1].communication == Communication(kind="broadcast", bytes=64)
 
 
+def test_kernels_of_which_only_the_time_was_recorded_take_it():
+    """As in the traces of mlcommons/chakra's own tests, whose NCCL kernels state neither kind nor size."""
+    found = read(trace(node(1, COMPUTE, micros=7), node(2, COLLECTIVE, waits=[1], micros=28, is_cpu_op=0)))
+    assert [(task.seconds, task.communication) for task in found.tasks] == [(7e-6, None), (28e-6, None)]
+    assert found.assumptions == ("1 communications say neither kind nor size, and take the time that was recorded",)
+    with pytest.raises(BadInput, match="has no comm_type"):
+        read(trace(node(2, COLLECTIVE, is_cpu_op=0)))
+
+
+def test_control_dependencies_on_nodes_that_are_gone_are_left_out():
+    """As in tests/data/chakra.0.et of mlcommons/chakra, whose thread nodes the converter has dropped."""
+    found = read(trace(node(1, COMPUTE, micros=7, ctrl=[3]), node(2, COMPUTE, waits=[1], ctrl=[1, 3], micros=7)))
+    assert [task.waits for task in found.tasks] == [(), (0,)]
+    assert found.assumptions == ("2 control dependencies on nodes that the trace does not have are left out",)
+
+
+def test_control_dependencies_that_make_a_circle_are_left_out():
+    found = read(trace(node(1, COMPUTE, micros=7, ctrl=[2]), node(2, COMPUTE, waits=[1], micros=7)))
+    assert [task.waits for task in found.tasks] == [(), (0,)]
+    assert found.assumptions == ("control dependencies are left out: with those on data they make a circle",)
+
+
+GRAPH = """
+{"workload_graph": [
+  {"Id": 4, "Name": "matmul", "NodeType": 4, "data_deps": [], "ctrlDeps": [1], "runtime": 30, "is_cpu_op": false},
+  {"Id": 7, "Name": "reduce", "NodeType": 7, "data_deps": [4], "is_cpu_op": false, "comm_type": 0, "comm_size": 64},
+  {"Id": 9, "Name": "nccl", "NodeType": 7, "data_deps": [4, 7], "runtime": 28, "is_cpu_op": false}
+], "ngpus": 8}"""
+
+
+def test_the_feeder_s_json(tmp_path):
+    path = tmp_path / "small.0.json"
+    path.write_text(GRAPH)
+    assert holds_graph(path)
+    assert not holds_graph(tmp_path / "missing.json")
+    found = read_trace(path)
+    assert [(task.name, task.seconds, task.waits) for task in found.tasks] == [
+        ("matmul", 30e-6, ()),
+        ("reduce", 0.0, (0,)),
+        ("nccl", 28e-6, (0, 1)),
+    ]
+    assert found.tasks[1].communication == Communication(kind="all-reduce", bytes=64)
+    for old, new, words in (
+        ('"Id": 4', '"Id": -4', r"workload_graph\[0\]: cannot be used"),
+        ('"Id": 4, ', "", r"workload_graph\[0\]: cannot be used: 'Id'"),
+        ('"runtime": 28', '"runtime": "x"', r"workload_graph\[2\]: cannot be used"),
+        ("[4, 7]", "[4, 8]", "waits for node 8"),
+    ):
+        path.write_text(GRAPH.replace(old, new))
+        with pytest.raises(BadInput, match=words):
+            read_trace(path)
+    path.write_text('{"workload_graph": [1]}')
+    with pytest.raises(BadInput, match="is no table"):
+        read_trace(path)
+    path.write_text('{"workload_graph": 1}')
+    with pytest.raises(BadInput, match="is no list"):
+        read_trace(path)
+
+
 def test_exact_seconds_hold_only_beside_their_duration():
     assert only(trace(node(1, COMPUTE, micros=2, weft_seconds=2.25e-6))).seconds == 2.25e-6
     assert only(trace(node(1, COMPUTE, micros=7, weft_seconds=2.25e-6))).seconds == 7e-6
@@ -290,9 +357,8 @@ def test_exact_seconds_hold_only_beside_their_duration():
         ([node(1, 9)], "has type 9, which Chakra does not have"),
         ([node(1, COMPUTE, micros=1), node(1, COMPUTE, micros=1)], "the id of an earlier node"),
         ([node(1, 1, waits=[5])], r"node 1 \(n\): waits for node 5, which the trace does not have"),
-        ([node(1, 1, ctrl=[5])], "waits for node 5"),
         ([node(4, 1, waits=[4])], r"node 4 \(n\): is one of 1 nodes that wait for each other"),
-        ([node(1, 1), node(5, 1, waits=[6]), node(6, 1, ctrl=[5, 1])], r"node [56] \(n\): is one of 2 nodes"),
+        ([node(1, 1), node(5, 1, waits=[6]), node(6, 1, waits=[5, 1])], r"node [56] \(n\): is one of 2 nodes"),
         ([node(1, COLLECTIVE, comm_size=1)], "has no comm_type"),
         ([node(1, COLLECTIVE, comm_type=12, comm_size=1)], "has comm_type 12"),
         ([node(1, COLLECTIVE, comm_type=0)], "has no comm_size"),

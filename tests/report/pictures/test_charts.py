@@ -70,7 +70,7 @@ def test_designs_stand_where_their_figures_say(drawn):
     kinds = ["rail-only", "rail-optimized", "fat-tree"]
     study = design(job, clusters.load("h100-64"), kinds, options, domains=(8, 16))
     items = drawn(design_chart(study))
-    points = {(one.bill.usd, one.closed_form_s) for one in study.designs}
+    points = {(one.total_usd, one.closed_form_s) for one in study.designs}
     circles = [item for item in items if item.kind == "symbol" and item.role == "mark"]
     assert len(circles) == len(points) > 2
     (low_usd, low_s), (high_usd, high_s) = (tuple(map(pick, zip(*points, strict=True))) for pick in (min, max))

@@ -78,7 +78,8 @@ def schedule_plan(timed: TimedSchedule) -> MessagePlan:
 def _check(schedule: Schedule) -> None:
     asked = schedule.request
     if asked.kind not in BALANCED_KINDS:
-        raise Unsupported(f"messages for {asked.kind}", where="export", remedy=f"take {', '.join(BALANCED_KINDS)}")
+        problem = f"executors have no plan of messages for {asked.kind}, only for {', '.join(BALANCED_KINDS)}"
+        raise Unsupported(problem, where="--export", remedy="take --export chakra, or one of these collectives")
     if len(schedule) * asked.accelerators > MOST_BLOCKS:
         problem = f"{len(schedule)} chunks on {asked.accelerators} ranks"
         raise Unsupported(problem, where="export", remedy="take fewer chunks or dimensions")

@@ -6,7 +6,9 @@ are switches, with the role that the label gives or their hops from the accelera
 speed of its label ``weft-capacity-Bps`` (bytes/s), or of its label ``capacity``, ``bandwidth`` or ``speed``
 with a unit.  Links to the machine itself or a management network are left out.
 
-Written: every node and link with all its attributes as labels; such a file reads back as an equal fabric.
+Written: every node and link with all its attributes as labels; such a file reads back as an equal fabric.  It is what
+containerlab's own JSON schema (``schemas/clab.schema.json``) allows: names without spaces, links of type veth, since
+only those may have labels.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ def read(text: str, *, where: str = "containerlab", capacity_Bps: float | None =
         )
         for c in cables
     ]
-    lab = top.get("name")
+    defaults = topology.get("defaults", "")
+    labels = _labels(defaults, f"{where}: defaults") if isinstance(defaults, dict) else {}
+    lab = labels.get("weft-fabric") or top.get("name")
     return assemble(lab if isinstance(lab, str) and lab else "containerlab", found, named, where=where)
 
 
@@ -102,7 +106,11 @@ def write(fabric: Fabric, *, image: str = IMAGE, configurations: bool = False) -
         Unsupported: the two directions of a cable differ, or more nodes than addresses.
     """
     plan = addressing(fabric)
-    lines = [f"name: {_quoted(fabric.name)}", "topology:", "  nodes:"]
+    lab = re.sub(r"[^a-zA-Z0-9._-]+", "-", fabric.name).lstrip("-._") or "lab"
+    lines = [f"name: {_quoted(lab)}", "topology:"]
+    if lab != fabric.name:
+        lines += ["  defaults:", "    labels:", f"      weft-fabric: {_quoted(fabric.name)}"]
+    lines.append("  nodes:")
     ports = Counter(fabric.source[fabric.tier > SCALE_UP].tolist())
     for node, name in enumerate(plan.names):
         labels = {"weft-role": fabric.roles[fabric.role[node]]}
@@ -141,8 +149,8 @@ def lint(text: str) -> tuple[str, ...]:
         read(text)
     except BadInput as error:
         return (str(error),)
-    lines = [line for line in text.splitlines() if "endpoints:" in line]
-    ends = [name for line in lines for name in re.findall(r'"[^":]+:([^":]+)"', line)]
+    topology = _table(_table(parse_yaml(text, where="containerlab", remedy=_REMEDY), "", "")["topology"], "", "")
+    ends = [name for row in topology["links"] for _, name in _ends(_table(row, "", ""), "")]
     return tuple(f"{name} is no name of an interface" for name in ends if len(name) > LONGEST_INTERFACE)
 
 
@@ -159,14 +167,16 @@ def _link(fabric: Fabric, names: tuple[str, ...], interfaces: tuple[str, ...], l
         columns = (fabric.capacity_Bps, fabric.latency_s, fabric.cables, fabric.tier, fabric.up)
         return [column[of].item() for column in columns]
 
-    ends = [f"{names[fabric.source[each]]}:{interfaces[each]}" for each in (link, back)]
+    ends = [(names[fabric.source[each]], interfaces[each]) for each in (link, back)]
     if figures(link) != figures(back):
-        raise Unsupported(
-            f"the two directions of {ends[0]} - {ends[1]} differ", where="containerlab", remedy="make them equal"
-        )
+        problem = f"the two directions of {' - '.join(map(':'.join, ends))} differ"
+        raise Unsupported(problem, where="containerlab", remedy="make them equal")
     keys = ("capacity-Bps", "latency-s", "cables", "tier", "up")
     labels = zip(keys, figures(link), strict=True)
-    lines = [f"    - endpoints: [{_quoted(ends[0])}, {_quoted(ends[1])}]", "      labels:"]
+    lines = ["    - type: veth", "      endpoints:"]
+    for node, interface in ends:
+        lines += [f"        - node: {_quoted(node)}", f"          interface: {_quoted(interface)}"]
+    lines.append("      labels:")
     return lines + [f"        weft-{key}: {_quoted(str(value).lower())}" for key, value in labels]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
@@ -37,6 +37,8 @@ def read_fabric(
     kind: str | None = None,
     capacity_Bps: float | None = None,
     hosts: Sequence[str] = (),
+    host_map: Mapping[int, str] | None = None,
+    exclude: Sequence[str] = (),
 ) -> Fabric:
     """The fabric of a file.
 
@@ -44,15 +46,23 @@ def read_fabric(
         kind: one of ``FORMATS``; what the content looks like, by default.
         capacity_Bps: of links without one, bytes/s per direction, where the format may leave it out.
         hosts: patterns of names of hosts, for LLDP and NetBox where they do not tell.
+        host_map: hosts by GUIDs of adapters, for ibnetdiscover (``ibnetdiscover.read_host_map``).
+        exclude: patterns of names of adapters that are no accelerator's, for ibnetdiscover.
 
     Raises:
-        BadInput: the file cannot be read, or is in none of the formats.
+        BadInput: the file cannot be read, or is in none of the formats, or in another than ibnetdiscover's with
+            ``host_map`` or ``exclude``.
     """
     where = os.fspath(path)
     text = read_text(path, where=where)
     kind = kind or _kind(text, where)
     if kind not in FORMATS:
         raise UnknownName("format of fabrics", kind, FORMATS)
+    if kind == "ibnetdiscover":
+        return ibnetdiscover.read(text, where=where, host_map=host_map, exclude=exclude)
+    if host_map or exclude:
+        problem = f"has no adapters with GUIDs: it is {kind}"
+        raise BadInput(problem, where=where, remedy="drop --host-map and --exclude")
     if kind == "json":
         return fabric_from_json(text, where=where)
     if kind == "toml":
@@ -61,13 +71,7 @@ def read_fabric(
         return _WITHOUT_SPEEDS[kind](text, where=where, capacity_Bps=capacity_Bps)
     if kind in _WITHOUT_ROLES:
         return _WITHOUT_ROLES[kind](text, where=where, capacity_Bps=capacity_Bps, hosts=hosts)
-    if kind == "nccl":
-        return nccl_topology.read(text, where=where)
-    return ibnetdiscover.read(text, where=where) if kind == "ibnetdiscover" else _slurm(text, where)
-
-
-def _slurm(text: str, where: str) -> Fabric:
-    return slurm_topology.read(text, where=where)
+    return nccl_topology.read(text, where=where) if kind == "nccl" else slurm_topology.read(text, where=where)
 
 
 def write_fabric(fabric: Fabric, kind: str = "json") -> str:

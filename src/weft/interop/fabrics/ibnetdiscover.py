@@ -2,20 +2,22 @@
 
 Every channel adapter is an accelerator (GPU clusters have one adapter per accelerator), every switch and
 router a switch; each cable is a link of its own.  Adapters whose descriptions begin with the same word
-share a host, which is their scale-up domain.  Aggregation nodes (in-switch reduction) are left out.
+share a host, which is their scale-up domain.  Where that word is a vendor's default and no host's name, a card
+(adapters with one system image GUID) is a host of its own.  Aggregation nodes (in-switch reduction) are left out.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.errors import BadInput
+from weft.errors import BadInput, InDoubt
 from weft.fabric.assemble import ACCELERATOR, Cable, Node, assemble, levels, role_of_level
 from weft.fabric.spec import Fabric
-from weft.interop.fabrics.cabling import scale_up
+from weft.interop.fabrics.cabling import device_name, is_any, scale_up
 from weft.interop.netops.subnet import ADAPTER, AGGREGATION, ROUTER, SWITCH, Device, End, Subnet, Wire
 
 LANE_Gbps = {
@@ -41,6 +43,14 @@ _LID = re.compile(r"\blid\s+(\d{1,5})")
 _OWN_LID = re.compile(r"\s*lid\s+(\d{1,5})\s+lmc\s+(\d)")
 _OTHER_LID = re.compile(r'.*"\s*lid\s+(\d{1,5})')
 _GUID = re.compile(r"[0-9a-fA-F]{1,16}")
+_IMAGE = re.compile(r"sysimgguid=0x([0-9a-fA-F]{1,16})")
+_MAPPED = re.compile(r'(0x[0-9a-fA-F]{1,16})\s+("?)([^"]+)\2')
+NO_HOST = re.compile(
+    r"MT\d{4,6}|(?:ConnectX|InfiniHost|Infinipath)\S*|Mellanox|NVIDIA|QLogic|Voltaire|HCA-\d+"
+    r"|(?:mlx[45]|mthca|hfi1|qib)_?\d+|localhost(?:\.localdomain)?|\(none\)|",
+    re.IGNORECASE,
+)
+"""First words of descriptions that drivers and firmware give where nobody has named the host."""
 _KINDS = {"Switch": SWITCH, "Ca": ADAPTER, "Rt": ROUTER}
 _RATE = re.compile(r"\b(\d{1,2})x([A-Z]{3}\d{0,2})\b")
 
@@ -52,6 +62,8 @@ class _Device:
     description: str
     highest: int = 0
     """Port number."""
+    image: str = ""
+    """System image GUID: that of the card."""
     guid: str = ""
     lid: int = 0
     """LID of port 0, whose GUID is ``guid``."""
@@ -78,23 +90,36 @@ def read(
     latency_s: float = 0.6e-6,
     scale_up_Bps: float | None = None,
     scale_up_latency_s: float = 0.5e-6,
+    host_map: Mapping[int, str] | None = None,
+    exclude: Sequence[str] = (),
 ) -> Fabric:
-    """The fabric that ``ibnetdiscover`` found.
+    """The fabric that ``ibnetdiscover`` found; warns (``InDoubt``) of adapters that name no host.
 
     Args:
         latency_s: of every cable with the hop behind it.
         scale_up_Bps: bytes/s per accelerator and direction inside a host; joins the adapters of a host by a
             scale-up switch.  Without it they meet in the network only.
+        host_map: hosts by the GUIDs of their adapters (``read_host_map``); adapters beside it are of the host that
+            they name.
+        exclude: patterns of names of adapters that are no accelerator's, as those of storage.
 
     Raises:
-        BadInput: no output of ``ibnetdiscover``, a link without speed or other end, or parts without a path.
+        BadInput: no output of ``ibnetdiscover``, a link without speed or other end, parts without a path, no link,
+            no adapter left, or a map that names none of them.
     """
     devices = _devices(text, where)
-    kept = {guid: d for guid, d in devices.items() if "Aggregation Node" not in d.description}
-    names = _names(kept)
+    kept = _kept(devices, exclude)
+    names = _names(devices)
     adapters = sorted((g for g, d in kept.items() if d.kind == "Ca"), key=lambda g: _natural(names[g]))
-    hosts = {guid: kept[guid].description.split(" ")[0] or guid for guid in adapters}
+    if not adapters:
+        raise BadInput(
+            "has no adapter" + " left" * bool(exclude), where=where, remedy="discover again, or exclude less"
+        )
+    hosts = _hosts(kept, adapters, host_map or {}, where)
     cables = _cables(kept, devices, names, latency_s, where)
+    if not cables:
+        remedy = "run ibnetdiscover on a host whose port is active"
+        raise BadInput(f"has no link, and {len(kept):,} of its nodes", where=where, remedy=remedy)
     numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts.values()))}
     nodes = [
         Node(name=names[g], role=ACCELERATOR, domain=numbers[hosts[g]], place=f"line {kept[g].line}", rail=None)
@@ -108,16 +133,38 @@ def read(
     return assemble("InfiniBand fabric", nodes, cables, where=where)
 
 
-def read_subnet(text: str, *, where: str = "ibnetdiscover") -> Subnet:
+def read_host_map(text: str, *, where: str = "host map") -> dict[int, str]:
+    """Hosts by the GUIDs of their adapters, from a node name map: lines ``0x<GUID> "host device"``.
+
+    It is the file that ``ibnetdiscover --node-name-map`` takes; the first word of a name is the host.
+
+    Raises:
+        BadInput: a line that is none, or a GUID twice.
+    """
+    found: dict[int, str] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line, place = raw.partition("#")[0].strip()[:LONGEST_LINE], f"{where}: line {number}"
+        if not line:
+            continue
+        match = _MAPPED.fullmatch(line)
+        if match is None or not match[3].strip():
+            raise BadInput(f"{line[:60]!r} is no GUID and name", where=place, remedy='write 0x2c903000abcde "node7"')
+        if int(match[1], 16) in found:
+            raise BadInput(f"{match[1]} is given twice", where=place, remedy="remove one")
+        found[int(match[1], 16)] = device_name(match[3].split()[0], place)
+    return found
+
+
+def read_subnet(text: str, *, where: str = "ibnetdiscover", exclude: Sequence[str] = ()) -> Subnet:
     """GUIDs, LIDs, port numbers and cables of the same text; its devices have the names of ``read``'s nodes.
+
+    Adapters that match ``exclude`` are none of the fabric's, as aggregation nodes are.
 
     Raises:
         BadInput: as ``read``; or a port has no GUID, that of another, two cables, or no number from 1 to 254.
     """
     devices = _devices(text, where)
-    kept = {guid: d for guid, d in devices.items() if "Aggregation Node" not in d.description}
-    names = _names(kept)
-    names |= {guid: f"{d.description} {guid}" for guid, d in devices.items() if guid not in kept}
+    kept, names = _kept(devices, exclude), _names(devices)
     index = {guid: i for i, guid in enumerate(devices)}
     wires = tuple(
         Wire(device=index[guid], port=port, other=index[p.other], other_port=p.other_port)
@@ -177,21 +224,55 @@ def _address(device: _Device, port: int, other: _Device, other_port: int) -> tup
     return (guid or back.other_guid, lid or back.other_lid, lmc) if back else (guid, lid, lmc)
 
 
+def _kept(devices: dict[str, _Device], exclude: Sequence[str]) -> dict[str, _Device]:
+    """Devices without aggregation nodes and without adapters that match a pattern by description or full name."""
+    names = _names(devices)
+    return {
+        guid: d
+        for guid, d in devices.items()
+        if not _aggregates(d)
+        and not (d.kind == "Ca" and any(is_any(n, exclude) for n in (d.description, names[guid])))
+    }
+
+
+def _aggregates(device: _Device) -> bool:
+    return "Aggregation Node" in device.description
+
+
+def _hosts(kept: dict[str, _Device], adapters: list[str], mapped: Mapping[int, str], where: str) -> dict[str, str]:
+    """The host of each adapter: that of the map, else the one that it names, else its card."""
+    known = {guid: mapped[int(guid[2:], 16)] for guid in adapters if int(guid[2:], 16) in mapped}
+    if mapped and not known:
+        problem = f"none of the {len(mapped):,} GUIDs of the host map is one of its adapters"
+        raise BadInput(problem, where=where, remedy="give the GUIDs behind caguid=")
+    named = {guid: kept[guid].description.split(" ")[0] for guid in adapters}
+    bare = [guid for guid in adapters if guid not in known and NO_HOST.fullmatch(named[guid])]
+    cards = {guid: f"card {kept[guid].image or guid[2:]}" for guid in bare}
+    if bare:
+        problem = f"{len(bare):,} of {len(adapters):,} adapters name no host, as {kept[bare[0]].description[:60]!r}"
+        taken = f"each of their {len(set(cards.values())):,} cards counts as a host of its own"
+        remedy = 'give --host-map FILE (lines 0xGUID "host"), or --exclude PATTERN for those of no accelerator'
+        warnings.warn(f"{where}: {problem}: {taken} -- {remedy}", InDoubt, stacklevel=3)
+    return named | cards | known
+
+
 def _devices(text: str, where: str) -> dict[str, _Device]:
     devices: dict[str, _Device] = {}
     current: _Device | None = None
-    port_zero = ""
+    port_zero = image = ""
     for number, raw in enumerate(text.splitlines(), start=1):
         line, place = raw.strip()[:LONGEST_LINE], f"{where}: line {number}"
         if match := _NODE.match(line):
             if match[3] in devices:
                 raise BadInput(f"{match[3]} is given twice", where=place, remedy="give one run's output")
             current = devices[match[3]] = _Device(match[1], number, _clean(match[4] or ""), int(match[2]))
-            current.guid, port_zero = port_zero, ""
+            current.guid, current.image, port_zero, image = port_zero, image, "", ""
             lid = _LID.search(line, match.end())
             current.lid = int(lid[1]) if lid else 0
         elif match := _PORT_ZERO.match(line):
             port_zero = match[1]
+        elif match := _IMAGE.match(line):
+            image = match[1]
         elif line.startswith("["):
             port = _PORT.match(line)
             if current is None or port is None:
@@ -235,11 +316,11 @@ def _rate(line: str, place: str) -> float:
 
 
 def _names(devices: dict[str, _Device]) -> dict[str, str]:
-    """Descriptions, with the GUID behind where several devices share one."""
+    """Descriptions, with the GUID behind where several devices share one, and of aggregation nodes."""
     times = Counter(device.description for device in devices.values())
     return {
         guid: device.description
-        if device.description and times[device.description] == 1
+        if device.description and times[device.description] == 1 and not _aggregates(device)
         else f"{device.description} {guid}".strip()
         for guid, device in devices.items()
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,15 @@ def read(text: str, fabric: Fabric, *, where: str = "routes") -> tuple[JobTraffi
         BadInput: not in this format, an unknown node, a missing link or one that is down, or flows that
             cannot be (see ``check_traffic``).
     """
+    return routed(_rows(text, where), fabric, where=where)
+
+
+def routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, *, where: str) -> tuple[JobTraffic, Routes]:
+    """The flows of rows as ``flow_rows`` makes them, each with its place in a file, and their routes.
+
+    Raises:
+        BadInput: an unknown node, a missing link or one that is down, or flows that cannot be.
+    """
     between: dict[tuple[int, int], list[int]] = defaultdict(list)
     for link, ends in enumerate(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)):
         between[ends].append(link)
@@ -59,7 +68,7 @@ def read(text: str, fabric: Fabric, *, where: str = "routes") -> tuple[JobTraffi
     collectives: dict[tuple[int, str], int] = {}
     columns: list[tuple[int, int, int, int, float, float]] = []
     paths: list[list[int]] = []
-    for row, place in _rows(text, where):
+    for row, place in rows:
         names = row["path"]
         if not isinstance(names, list) or len(names) < 2 or [names[0], names[-1]] != _ends(row):
             raise BadInput("the path is no list of names from source to target", where=place, remedy="list its nodes")
@@ -72,7 +81,7 @@ def read(text: str, fabric: Fabric, *, where: str = "routes") -> tuple[JobTraffi
         columns.append((nodes[0], nodes[-1], group, _count(row["queue_pair"], place), size, cap))
     traffic = _traffic(columns, jobs, collectives)
     check_traffic(fabric, traffic, where=where)
-    return traffic, _routes(fabric, paths)
+    return traffic, routes_of_links(fabric, paths)
 
 
 def lint(text: str) -> tuple[str, ...]:
@@ -185,7 +194,8 @@ def _traffic(
     )
 
 
-def _routes(fabric: Fabric, paths: list[list[int]]) -> Routes:
+def routes_of_links(fabric: Fabric, paths: list[list[int]]) -> Routes:
+    """Routes from the links of every flow, in order."""
     counts = np.array([len(path) for path in paths], dtype=np.int64)
     links = np.array([link for path in paths for link in path], dtype=np.int64)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -24,7 +24,10 @@ from weft.interop.netops.frr import Grammar, check_parallel, known_lines
 from weft.interop.netops.plan_paths import PlannedPath, network_paths, path_to_destination
 from weft.routing.traffic import JobTraffic
 
-PER_DESTINATION = "plan one path per pair of hosts, or steer queue pairs by source ports (roce)"
+PER_DESTINATION = (
+    "plan one path per pair of hosts (--router ecmp-paper), or export roce-csv, which steers queue pairs by their"
+    " source ports, or frr, which steers them by color"
+)
 
 
 def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> dict[str, str]:

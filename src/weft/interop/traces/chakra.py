@@ -34,6 +34,9 @@ _NOTES = {
     "memory": "{} loads and stores of memory run among the computations",
     "empty": "{} nodes without duration and without work take no time",
     "recorded": "recorded durations of {} communications are not used",
+    "gone": "{} control dependencies on nodes that the trace does not have are left out",
+    "circle": "control dependencies are left out: with those on data they make a circle",
+    "kernels": "{} communications say neither kind nor size, and take the time that was recorded",
 }
 
 
@@ -48,7 +51,7 @@ def read_trace(
     """The workload of one rank's trace; tasks are in the file's order.
 
     Args:
-        path: the .et file.
+        path: the .et file, or JSON as Chakra's feeder takes it.
         peak_flops: FLOP/s of the accelerator, for nodes that state work but no duration.
         memory_Bps: bytes/s of its memory, likewise.
         sizes: of the network's dimensions, inner to outer: for all-gathers, which state one rank's share.
@@ -71,6 +74,15 @@ def read_trace(
     )
     chakra_schema.schema()
     return _Reader(context).read(_bytes(path))
+
+
+def holds_graph(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is JSON as Chakra's feeder takes it; what cannot be read is not."""
+    try:
+        with open(path, "rb") as file:
+            return chakra_schema.is_graph(file.read(chakra_schema.PEEK_BYTES))
+    except (OSError, ValueError):
+        return False
 
 
 def read_traces(
@@ -148,6 +160,7 @@ class _Reader:
         self.names: list[str] = []
         self.work: list[tuple[float, Communication | None]] = []
         self.waits: list[list[int]] = []
+        self.after: list[list[int]] = []
         self.dependencies = 0
 
     def read(self, raw: bytes) -> Workload:
@@ -155,9 +168,16 @@ class _Reader:
             self._add(TraceNode(message, self.context))
         if not self.work:
             raise BadInput("holds no nodes", where=self.where, remedy="give a trace with nodes")
-        waits = [self._tasks_before(number) for number in range(len(self.work))]
         try:
-            return self._workload(waits)
+            try:
+                return self._workload([self._tasks_before(number) for number in range(len(self.work))])
+            except CycleError:
+                if not any(self.after):
+                    raise
+                # Chakra's feeder waits for data alone; the converter's control dependencies may close circles.
+                self.after = [[] for _ in self.after]
+                self.assumed["gone"], self.assumed["circle"] = 0, 1
+                return self._workload([self._tasks_before(number) for number in range(len(self.work))])
         except CycleError as error:
             circle = error.args[1]
             problem = f"is one of {len(circle) - 1:,} nodes that wait for each other in a circle"
@@ -184,7 +204,8 @@ class _Reader:
             raise BadInput(problem, where=self.where, remedy="split the trace")
         self.at[node.id] = len(self.work)
         self.names.append(node.name or f"node {node.id}")
-        self.waits.append(list(dict.fromkeys([*node.message.data_deps, *node.message.ctrl_deps])))
+        self.waits.append(list(dict.fromkeys(node.message.data_deps)))
+        self.after.append(list(dict.fromkeys(node.message.ctrl_deps)))
         self.work.append(self._work(node))
 
     def _work(self, node: TraceNode) -> tuple[float, Communication | None]:
@@ -200,12 +221,15 @@ class _Reader:
         if seconds is None and moves:
             raise node.bad("has neither a duration nor a tensor_size", "give one of them")
         self.assumed["memory"] += moves
+        self.assumed["kernels"] += node.kind in (chakra_schema.COLLECTIVE, chakra_schema.SEND) and not node.on_host
         self.assumed["empty"] += seconds is None
         return seconds or 0.0, None
 
     def _tasks_before(self, number: int) -> tuple[int, ...]:
+        known = [other for other in self.after[number] if other in self.at]
+        self.assumed["gone"] += len(self.after[number]) - len(known)
         try:
-            return tuple([self.at[other] for other in self.waits[number]])
+            return tuple([self.at[other] for other in dict.fromkeys([*self.waits[number], *known])])
         except KeyError as missing:
             problem = f"waits for node {missing.args[0]}, which the trace does not have"
             raise BadInput(problem, where=self._place(number), remedy="give the whole trace") from None
@@ -313,10 +337,11 @@ class TraceNode:
     @property
     def communicates(self) -> bool:
         """Whether it communicates itself: the host's call that only launches a collective states neither its
-        kind nor its size."""
+        kind nor its size, and nor does a kernel of which only the duration was recorded."""
         if self.kind not in (chakra_schema.COLLECTIVE, chakra_schema.SEND):
             return False
-        return not self.on_host or "comm_type" in self.attributes or "comm_size" in self.attributes
+        told = "comm_type" in self.attributes or "comm_size" in self.attributes
+        return told or not (self.on_host or self.message.duration_micros)
 
     def number(self, name: str) -> float | None:
         """A number from 0 to below 1e18, None where the node has no such attribute.

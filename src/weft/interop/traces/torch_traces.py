@@ -5,8 +5,10 @@ of them stands in their arguments.  The other kernels are computations, joined b
 them waits for a communication or is waited for.
 
 ``ExecutionTraceObserver`` writes the operators of one rank as nodes.  A collective is a node
-``record_param_comms``; nodes ``## process_group:init ##`` list the groups.  Such a trace says neither how long
-a node computes (unless a tool has added ``dur``) nor what waits for what on the GPU.
+``record_param_comms``; nodes ``## process_group:init ##`` list the groups.  From schema 1.0.3 on such a node has
+attributes; before, its inputs are positional: the tensors sent, a sequence number, the group, the rank, the
+collective's name, two lists of splits, the group's size; what it receives are its outputs.  Such a trace says neither
+how long a node computes (unless a tool has added ``dur``) nor what waits for what on the GPU.
 
 Key names are those of ``torch/csrc/distributed/c10d/ParamCommsUtils`` as Kineto's ``output_json.cpp`` and the
 execution trace observer write them.
@@ -547,7 +549,7 @@ def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[
         for group in listed:
             ranks = rank_list(group.get("ranks"))
             if ranks is not None:
-                found[str(group.get("pg_name"))] = ranks
+                found[str(group.get("pg_name"))] = found[f"backend {group.get('backend_id')}"] = ranks
     return found
 
 
@@ -557,20 +559,71 @@ def _of_node(
     """Name and collective of a node; None for one that moves nothing."""
     record = _attributes(node, place)
     name = record.get("collective_name")
+    values, at = _positional(node)
+    if not isinstance(name, str):
+        name = values[at] if at >= 0 else None
     if not isinstance(name, str):
         raise BadInput(
-            "the collective has no attribute collective_name",
+            "the collective has neither an attribute nor an input that names it",
             where=place,
-            remedy="trace with a PyTorch whose schema is 1.0.3 or later",
+            remedy="give the trace as ExecutionTraceObserver wrote it",
         )
     if name in _NO_TRAFFIC:
         return None
     kind = kind_of(name)
     if kind is None:
         raise Unsupported(f"the collective {name[:80]!r} is not modelled", where=place)
+    if "collective_name" not in record:
+        return name[:200], _of_inputs(kind, node, values[:at], groups, place)
     group = str(record.get("pg_name"))
     record = {**record, "ranks": list(groups[group])} if group in groups else {**record, "ranks": _strided(record)}
     return name[:200], communication(kind, record, _EXECUTION_KEYS, place)
+
+
+def _positional(node: dict[str, Any]) -> tuple[list[Any], int]:
+    """The inputs of a node of schema 1.0.2 or earlier, and which of them is the collective's name (-1: none).
+
+    The name stands before two lists, those of the splits.
+    """
+    inputs = node.get("inputs")
+    values = inputs.get("values") if isinstance(inputs, dict) else inputs
+    values = values if isinstance(values, list) else []
+    for at, value in enumerate(values[:-2]):
+        if isinstance(value, str) and isinstance(values[at + 1], list) and isinstance(values[at + 2], list):
+            return values, at
+    return values, -1
+
+
+def _of_inputs(
+    kind: CommunicationKind, node: dict[str, Any], before: list[Any], groups: Mapping[str, tuple[int, ...]], place: str
+) -> Communication:
+    """The collective of positional inputs, of which ``before`` are those up to its name."""
+    group = before[-2] if len(before) > 1 else None
+    ranks = groups.get(f"backend {group}", groups.get(str(group)))
+    if kind == "barrier":
+        return Communication(kind=kind, bytes=0.0, ranks=ranks)
+    outputs = node.get("outputs")
+    received = _tensor_bytes(outputs.get("values") if isinstance(outputs, dict) else outputs, place)
+    sent = _tensor_bytes(before, place)
+    if not sent and not received:
+        problem = f"the {kind} does not say its size: it has no tensors among its inputs and outputs"
+        raise BadInput(problem, where=place, remedy="give the trace as ExecutionTraceObserver wrote it")
+    sizes = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received)}
+    return Communication(kind=kind, bytes=float(sizes.get(kind, sent)), ranks=ranks)
+
+
+def _tensor_bytes(values: Any, place: str) -> int:
+    """Bytes of all tensors in nested lists; one is [id, storage, offset, elements, bytes of each, device]."""
+    found, waiting = 0, [values]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, list):
+            continue
+        if len(one) == 6 and isinstance(one[5], str) and not any(isinstance(part, list | str) for part in one[:5]):
+            found += _elements(one[3], place) * _elements(one[4], place)
+        else:
+            waiting += one
+    return found
 
 
 def _strided(record: Mapping[str, Any]) -> list[int] | None:

@@ -26,17 +26,17 @@ def design_chart(study: DesignStudy) -> Chart:
     if not study.designs:
         raise BadInput("there is no design to draw", where="chart")
     seconds = [one.closed_form_s if one.simulated_s is None else one.simulated_s for one in study.designs]
-    dearest = max(one.bill.usd for one in study.designs)
+    dearest = max(one.total_usd for one in study.designs)
     unit, words = (1e6, "million $") if dearest >= 1e6 else (1e3, "thousand $")
     rows: dict[tuple[float, float], dict[str, Any]] = {}
     for i, (one, time_s) in enumerate(zip(study.designs, seconds, strict=True)):
         row = rows.setdefault(
-            (one.bill.usd, time_s),
+            (one.total_usd, time_s),
             {
-                "cost": one.bill.usd / unit,
+                "cost": one.total_usd / unit,
                 "seconds": time_s,
                 "names": [],
-                "money": f"${one.bill.usd:,.0f}",
+                "money": f"${one.total_usd:,.0f}",
                 "time": format_seconds(time_s),
                 "group": _FRONTIER if i in study.pareto else _OTHERS,
             },
@@ -49,7 +49,7 @@ def design_chart(study: DesignStudy) -> Chart:
     low, high = min(seconds) - room, max(seconds) + room
     x = alt.X(
         "cost:Q",
-        title=f"cost of the scale-out network ({words})",
+        title=f"cost of scale-out network and scale-up domains ({words})",
         scale=linear(0, highest),
         axis=alt.Axis(tickCount=8),
     )

@@ -19,7 +19,16 @@ _TURN = 10.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 _MOST_TICKS = 8
 """Different values that are all marked on an axis."""
-_UNITS = {"per_s": "1/s", "s": "s", "bytes": "bytes", "Bps": "bytes/s", "usd": "$", "watts": "W", "flops": "FLOP/s"}
+_UNITS = {
+    "per_s": "1/s",
+    "s": "s",
+    "bytes": "bytes",
+    "Bps": "bytes/s",
+    "per_usd": "1/$",
+    "usd": "$",
+    "watts": "W",
+    "flops": "FLOP/s",
+}
 
 
 def sweep_chart(

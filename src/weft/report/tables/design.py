@@ -9,7 +9,7 @@ from rich.console import Console
 
 from weft.fabric.spec import SCALE_UP
 from weft.layout.text import format_layout
-from weft.report.tables.breakdown import print_subject
+from weft.report.tables.breakdown import print_defaults, print_subject
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.words import layout_words
 from weft.units import format_count, format_seconds, format_si
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def design_table(study: DesignStudy, console: Console) -> None:
     """Print the candidates, what failures do to them, and what could not be built."""
     print_subject(study.job, study.cluster, console)
+    print_defaults(study.assumptions, console)
     if study.designs:
         heading(console, f"Networks with {study.radix}-port switches, {study.prices.name} prices")
         print_grid(console, _columns(study))
@@ -44,7 +45,7 @@ def design_table(study: DesignStudy, console: Console) -> None:
         paragraph(
             console,
             "spares: hosts, as many as cost least; accelerators: their hours at their price, which may have a network"
-            " in it; network: the share of its bill that the run uses up.",
+            " in it; network: the share of its price, domains included, that the run uses up.",
             indent=2,
         )
     for one in study.rejected:
@@ -52,10 +53,10 @@ def design_table(study: DesignStudy, console: Console) -> None:
 
 
 LEGEND = (
-    "domain: accelerators of a scale-up network; transceivers: two per cable; k$, kW: scale-out network;"
-    " closed form, simulated: iteration time ({routing} routing); k$ x s: cost per unit of training speed;"
-    " beyond leaf: bytes of an iteration that cross switch-to-switch links; * no other is both cheaper and"
-    " faster."
+    "domain: accelerators of a scale-up network; optics: transceivers, two per cable; k$ out, kW: scale-out network;"
+    " k$ up: switches, cables and optics of the domains; closed form, simulated: iteration time ({routing} routing);"
+    " tok/s/$: tokens per second for each dollar of both networks; beyond leaf: bytes of an iteration that cross"
+    " switch-to-switch links; * no other is both cheaper and faster (in tokens per second)."
 )
 
 
@@ -70,12 +71,13 @@ def _columns(study: DesignStudy) -> list[Column]:
         ),
         Column(heading="domain", cells=[str(one.domain) for one in rows]),
         Column(heading="switches", cells=[f"{one.bill.switches:,}" for one in rows]),
-        Column(heading="transceivers", cells=[f"{one.bill.transceivers:,}" for one in rows], drop=3),
-        Column(heading="k$", cells=[f"{one.bill.usd / 1e3:,.0f}" for one in rows]),
+        Column(heading="optics", cells=[f"{one.bill.transceivers:,}" for one in rows], drop=3),
+        Column(heading="k$ out", cells=[f"{one.bill.usd / 1e3:,.0f}" for one in rows]),
+        Column(heading="k$ up", cells=[f"{one.scale_up_usd / 1e3:,.0f}" for one in rows]),
         Column(heading="kW", cells=[f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
         Column(heading="closed form", cells=[format_seconds(one.closed_form_s) for one in rows], drop=1),
         Column(heading="simulated", cells=[_seconds(one.simulated_s) for one in rows]),
-        Column(heading="k$ x s", cells=[f"{one.usd_per_speed / 1e3:,.0f}" for one in rows]),
+        Column(heading="tok/s/$", cells=[_rate(one.tokens_per_s_usd) for one in rows]),
         Column(heading="beyond leaf", cells=[_bytes(one.spine_bytes) for one in rows], drop=4),
     ]
     if len(batches) > 1:
@@ -125,6 +127,10 @@ def _after_columns(designs: Sequence[Design]) -> list[Column]:
 
 def _money(usd: float | None, network_usd: float) -> str:
     return "-" if usd is None else f"${format_count(usd - network_usd)}"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _slowdown(failure: Failure) -> str:

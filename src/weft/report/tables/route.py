@@ -13,11 +13,17 @@ from weft.report.tables.words import link_words
 from weft.units import format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
+    from weft.routing.audit import RouteAudit
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
 
 SHOWN = 8
 """Jobs and links that a table shows."""
+_PROOFS = {
+    "cuts": "what leaves and enters its parts",
+    "lp": "the fractional optimum (LP)",
+    "ilp": "the integer program",
+}
 
 
 def plan_table(report: RouteReport, console: Console) -> None:
@@ -32,15 +38,46 @@ def plan_table(report: RouteReport, console: Console) -> None:
     _print_links(plan, console)
 
 
+def audit_table(found: RouteAudit, console: Console) -> None:
+    """Print how good installed routes are, beside those after few moves and those of a new plan."""
+    installed = found.installed
+    flows, best = len(installed.traffic), installed.efficiency
+    paragraph(console, f"{flows:,} flows of {len(installed.jobs):,} jobs on {installed.fabric.name}")
+    kinds = (("installed", installed), ("repaired", found.repaired), (f"anew by {found.anew.router}", found.anew))
+    print_grid(
+        console,
+        [
+            Column(heading="routes", cells=[name for name, _ in kinds] + ["best possible"], left=True),
+            Column(heading="flows that move", cells=[f"{len(found.moved(one)):,}" for _, one in kinds] + [""]),
+            Column(
+                heading="congestion", cells=[f"{one.alpha:g}" for _, one in kinds] + [f"{installed.alpha_bound:g}"]
+            ),
+            Column(
+                heading=f"slowest {best.objective}",
+                cells=[f"{one.efficiency.value:.1%}" for _, one in kinds] + [f"{best.bound:.1%}"],
+            ),
+            Column(heading=f"mean {best.objective}", cells=[f"{one.efficiency.mean:.1%}" for _, one in kinds] + [""]),
+        ],
+    )
+    paragraph(console, f"Paces against those alone; best possible by {_PROOFS[installed.bound_by]}.")
+    heading(console, "Jobs: slowdown (all sending at once, against no collision)")
+    worst = sorted(range(len(installed.jobs)), key=lambda job: -installed.jobs[job].slowdown)[:20]
+    shown = sorted(worst)
+    print_grid(
+        console,
+        [
+            Column(heading="job", cells=[installed.jobs[job].job for job in shown], left=True),
+            *(Column(heading=name, cells=[f"{one.jobs[job].slowdown:.3f}" for job in shown]) for name, one in kinds),
+        ],
+    )
+    _print_links(installed, console)
+
+
 def _print_summary(plan: RoutePlan, console: Console) -> None:
     jobs, flows = len(plan.jobs), len(plan.traffic)
     what = f"{flows:,} flow{'s' if flows > 1 else ''} of {jobs:,} job{'s' if jobs > 1 else ''}"
     paragraph(console, f"{what} on {plan.fabric.name}, routed by {plan.router}")
-    proof = {
-        "cuts": "what leaves and enters its parts",
-        "lp": "the fractional optimum (LP)",
-        "ilp": "the integer program",
-    }[plan.bound_by]
+    proof = _PROOFS[plan.bound_by]
     verdict = "the congestion is optimal" if plan.gap < 5e-7 else f"{plan.gap:.1%} above the bound"
     paragraph(
         console,

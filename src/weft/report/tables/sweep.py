@@ -105,6 +105,7 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     "bytes": format_bytes,
     "Bps": lambda value: format_si(value, "B/s"),
     "flops": lambda value: format_si(value, "FLOP/s"),
+    "per_usd": format_count,
     "usd": lambda value: f"${format_count(value)}",
     "watts": lambda value: format_si(value, "W"),
     "mfu": lambda value: f"{value:.1%}",

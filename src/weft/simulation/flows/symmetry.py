@@ -7,11 +7,13 @@ called: only one of each is simulated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from weft.fabric.lump import mixed
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, at_once
 from weft.simulation.flows.engine import run
@@ -65,17 +67,30 @@ def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
     label = components(routes, len(capacity_Bps))
     order = np.argsort(label, kind="stable")
     sets = np.flatnonzero(np.diff(label[order], prepend=-1))
+    parts = _parts(capacity_Bps, bytes_, routes, order, sets)
+    like = _first_alike(parts)
+    here = parts[0]
     twin = np.empty(len(label), dtype=np.int64)
-    first: dict[tuple[bytes, ...], Ints] = {}
-    for begin, signature in zip(sets.tolist(), _signatures(capacity_Bps, bytes_, routes, order, sets), strict=True):
-        flows = order[begin : begin + len(signature[0]) // label.itemsize]
-        twin[flows] = first.setdefault(signature, flows)
+    twin[order] = order[sets[like][here.owner] + here.place]
     return twin
 
 
-def _signatures(
-    capacity_Bps: Floats, bytes_: Floats, routes: Routes, order: Ints, sets: Ints
-) -> Iterator[tuple[bytes, ...]]:
+class _Part(NamedTuple):
+    """Figures of sets that stand behind each other: of which set each is, its place in it, where sets begin."""
+
+    values: npt.NDArray[np.uint64]
+    owner: Ints
+    place: Ints
+    begin: Ints
+
+
+def _part(values: Ints | Floats, begin: Ints) -> _Part:
+    owner = np.repeat(np.arange(len(begin)), np.diff(begin, append=len(values)))
+    figures = np.ascontiguousarray(values).view(np.uint64)
+    return _Part(figures, owner, np.arange(len(values)) - begin[owner], begin)
+
+
+def _parts(capacity_Bps: Floats, bytes_: Floats, routes: Routes, order: Ints, sets: Ints) -> list[_Part]:
     """What decides the times of each set of flows: links by order of appearance in the set, not by number.
 
     The sets stand behind each other in ``order`` and begin at ``sets``.
@@ -87,15 +102,32 @@ def _signatures(
     # No two sets share a link, so that the links of a set appear behind those of the sets before it.
     place = np.argsort(np.argsort(appears))
     links = sorted_.links[np.sort(appears)]
-    until = np.searchsorted(np.repeat(number, lengths)[np.sort(appears)], np.arange(len(sets) + 1))
+    until = np.searchsorted(np.repeat(number, lengths)[np.sort(appears)], np.arange(len(sets)))
     rank = place[inverse] - np.repeat(until[number], lengths)
-    flows, entries = [*sets.tolist(), len(order)], [*sorted_.indptr[sets].tolist(), len(sorted_.links)]
-    parts = (lengths, bytes_[order]), (rank, sorted_.usage), (capacity_Bps[links],)
-    bounds = flows, entries, until.tolist()
-    for i in range(len(sets)):
-        yield tuple(
-            part[bound[i] : bound[i + 1]].tobytes() for some, bound in zip(parts, bounds, strict=True) for part in some
-        )
+    entries = sorted_.indptr[sets]
+    return [
+        *(_part(values, sets) for values in (lengths, bytes_[order])),
+        *(_part(values, entries) for values in (rank, sorted_.usage)),
+        _part(capacity_Bps[links], until),
+    ]
+
+
+def _first_alike(parts: list[_Part]) -> Ints:
+    """For each set the first one of the same hash, or itself where that one differs."""
+    sets = len(parts[0].begin)
+    hashes = np.zeros(sets, dtype=np.uint64)
+    for number, part in enumerate(parts):
+        seat = mixed((len(parts) * part.place + number).astype(np.uint64))
+        np.add.at(hashes, part.owner, mixed(part.values ^ seat))
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    like: Ints = first[inverse.reshape(-1)]
+    differs = np.zeros(sets, dtype=bool)
+    for part in parts:
+        sizes = np.diff(part.begin, append=len(part.values))
+        differs |= sizes != sizes[like]
+        other = part.begin[like][part.owner] + np.minimum(part.place, sizes[like][part.owner] - 1)
+        differs[part.owner[part.values != part.values[other]]] = True
+    return np.where(differs, np.arange(sets), like)
 
 
 def _counterparts(routes: Routes, twin: Ints, bottleneck: Ints) -> Ints:

@@ -21,6 +21,7 @@ from weft.estimation.frame import TimedFrame
 from weft.estimation.iteration import Estimator, IterationAssembly
 from weft.estimation.result import EstimateTable
 from weft.fabric.checks import components
+from weft.fabric.lump import lumped
 from weft.fabric.placement import Placement
 from weft.fabric.spec import SCALE_UP, Fabric, Floats
 from weft.layout.mesh import EXPERT_AXES, WEIGHT_GROUPS, degrees
@@ -106,6 +107,7 @@ class Evaluator:
             raise UnknownName("mode of routing", routing, ROUTINGS, where="routing")
         self.job, self.seed, self.planned = job, seed, routing == "planned"
         self.closed = Estimator(job, cluster, constants)
+        fabric = lumped(fabric) if routing == "spray" else fabric
         self.wires = Wires(
             Layout(data=cluster.count),
             cluster,

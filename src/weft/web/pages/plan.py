@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -18,7 +18,7 @@ from weft.report.tables.words import full_layout_words
 from weft.search import SPACES
 from weft.verbs.launch import TOOLS
 from weft.verbs.plan import PlanOptions
-from weft.web.plans import Found, Inquiry, document, explored
+from weft.web.plans import Found, Inquiry, document, explored, launch_file
 from weft.web.showing import Shown, download, fetch, form_of, message, show
 from weft.web.templates import render
 from weft.web.texts import Kind, Texts
@@ -26,11 +26,23 @@ from weft.web.views import ranking
 from weft.web.views.parts import Message, Picture
 from weft.web.work import Failure, Question
 
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+
 DEGREES = ("tp", "pp", "cp", "dp", "ep", "etp")
-FACTORS = ("nic", "scale_up", "hbm", "latency", "peak")
+FACTORS = {
+    "nic": "NIC bandwidth",
+    "scale_up": "Scale-up bandwidth",
+    "hbm": "HBM bandwidth",
+    "latency": "Network latency",
+    "peak": "Matrix peak",
+}
+"""Fields of what the hardware is multiplied with, and what they are called."""
+SHAPES = ("domain", "oversubscription")
+"""Fields of how the accelerators are joined."""
 _NUMBERS = ("count", "batch", "sequence", "top")
 _TEXTS = ("space", "order", "precision", "stack", "fix")
-FIELDS = ("model", "cluster", *_NUMBERS, *_TEXTS, *DEGREES, *FACTORS)
+FIELDS = ("model", "cluster", *_NUMBERS, *_TEXTS, *DEGREES, *FACTORS, *SHAPES)
 """Fields of the form, as the address has them."""
 LOOKS = ("layout", "against", "show", "tool")
 _SHOWS = ("layouts", "charts", "launch")
@@ -54,7 +66,9 @@ def inquiry_of(given: Mapping[str, str], texts: Texts) -> Inquiry:
         cluster=texts.find("cluster", given["cluster"]),
         count=numbers["count"],
         options=PlanOptions(top=min(numbers["top"] or 10, _MOST_LAYOUTS), **options),
-        scales=Scales(**{name: _factor(given, name) for name in FACTORS}),
+        scales=Scales(**{name: _number(given, name) for name in FACTORS if given.get(name)}),
+        domain=_whole(given, "domain"),
+        oversubscription=_number(given, "oversubscription") if given.get("oversubscription") else None,
     )
 
 
@@ -67,12 +81,11 @@ def _whole(given: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _factor(given: Mapping[str, str], name: str) -> float:
-    text = given.get(name, "").strip()
+def _number(given: Mapping[str, str], name: str) -> float:
     try:
-        return float(text) if text else 1.0
+        return float(given[name])
     except ValueError:
-        raise BadInput(f"{text[:40]!r} is no number", where=name, remedy="give a factor, as 2 or 0.5") from None
+        raise BadInput(f"{given[name][:40]!r} is no number", where=name, remedy="give one, as 2 or 0.5") from None
 
 
 async def plan_page(request: Request) -> Response:
@@ -103,24 +116,31 @@ def _context(given: Mapping[str, str]) -> dict[str, Any]:
     from weft.cluster.catalogue import names as clusters
     from weft.model.catalogue import names as models
 
+    known = _known(given["cluster"])
     return {
         "here": "/plan",
         "given": given,
+        "known": known,
         "models": models(),
         "clusters": clusters(),
         "spaces": ("", *SPACES),
         "degrees": DEGREES,
-        "factors": {
-            "nic": "NIC bandwidth",
-            "scale_up": "Scale-up bandwidth",
-            "hbm": "HBM bandwidth",
-            "latency": "Network latency",
-            "peak": "Matrix peak",
-        },
+        "factors": FACTORS,
+        "supposed": any(given[name] for name in (*FACTORS, *SHAPES)),
         "show": given["show"] if given["show"] in _SHOWS else _SHOWS[0],
         "tools": TOOLS,
         "tool": given["tool"] if given["tool"] in TOOLS else TOOLS[0],
     }
+
+
+def _known(name: str) -> Cluster | None:
+    """The cluster of a name, whose figures the form shows where none are given."""
+    from weft.cluster.catalogue import load
+
+    try:
+        return load(name)
+    except BadInput:
+        return None
 
 
 def _address(given: Mapping[str, str], path: str = "/plan", **changed: str) -> str:
@@ -132,13 +152,17 @@ def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
     """What the answer's template shows."""
     plan, chosen = found.plan, found.chosen
     layout = "" if chosen is None else format_layout(chosen.layout)
+
+    def link(text: str) -> str:
+        return _address(given, layout=text, against="", show="") + "#layout"
+
     table = ranking.ranking(
-        plan,
-        layout,
-        lambda text: _address(given, layout=text, against="") + "#layout",
-        lambda text: _address(given, layout=layout, against=text) + "#difference",
+        plan, layout, link, lambda text: _address(given, layout=layout, against=text) + "#difference"
     )
-    messages = [Message(text=text) for text in ranking.choice(plan)]
+    told = ranking.choice(plan)
+    if found.as_it_is is not None:
+        told = (ranking.effect(plan, found.as_it_is), *told)
+    messages = [Message(text=text) for text in told]
     if not plan.layouts:
         messages.append(
             Message(text=plan.shortage, remedy="Use more accelerators or free a pinned degree.", kind="error")
@@ -154,9 +178,11 @@ def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
         "flag": f"--layout {layout}" if layout else "",
         "bars": () if chosen is None else ranking.bars(chosen),
         "difference": None if found.compared is None else ranking.differences(found.compared),
+        "frontier": ranking.frontier(plan, link),
         "charts": [Picture(svg=svg, caption=caption) for svg, caption in found.charts],
         "other": "" if found.compared is None else full_layout_words(found.compared.sides[1].estimate.layout),
         "launch": found.launch,
+        "launch_address": _address(given, "/plan/launch", layout=layout, show="", against=""),
         "problems": [message(Failure("infeasible", found.problem))] if found.problem else [],
         "rejected": ranking.rejections(plan) if plan.rejected else None,
         "tools": [(tool, _address(given, show="launch", tool=tool)) for tool in TOOLS],
@@ -166,7 +192,7 @@ def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
 async def send(request: Request) -> Response:
     """The form: pasted texts are kept, and the address of the plan follows."""
     form = await form_of(request)
-    given = {name: form.get(name, "").strip() for name in FIELDS}
+    given = {name: form.get(name, "").strip() for name in (*FIELDS, "show", "tool")}
     for kind in _PASTED:
         if form.get(f"{kind}_text", "").strip():
             given[kind] = request.app.state.texts.keep(kind, form[f"{kind}_text"])
@@ -182,9 +208,18 @@ async def file(request: Request) -> Response:
     return download(text, f"plan.{form}", "text/csv" if form == "csv" else "application/json")
 
 
+async def launch(request: Request) -> Response:
+    """The launch file of a layout."""
+    given = {name: request.query_params.get(name, "").strip() for name in (*FIELDS, "layout", "tool")}
+    asked = (inquiry_of(given, request.app.state.texts), given["layout"], given["tool"] or TOOLS[0])
+    name, text = await fetch(request, Question(launch_file, asked))
+    return download(text, name, "text/plain")
+
+
 ROUTES = (
     Route("/plan", plan_page),
     Route("/plan", send, methods=["POST"]),
     Route("/plan/plan.json", file, name="json"),
     Route("/plan/plan.csv", file, name="csv"),
+    Route("/plan/launch", launch),
 )

@@ -71,11 +71,10 @@ async def studies_page(request: Request) -> Response:
 
 async def _list(request: Request, text: str, problems: tuple[Message, ...]) -> str:
     known = await asyncio.to_thread(studies.found_in, request.app.state.folder)
-    running = [one for one in known if _running(request, one)]
+    running = [one.name for one in known if _running(request, one)]
     return render(
         "studies.html",
         here="/studies",
-        running=[_progress(one) for one in running],
         table=_table(known, running) if known else None,
         text=text,
         problems=problems,
@@ -84,7 +83,7 @@ async def _list(request: Request, text: str, problems: tuple[Message, ...]) -> s
     )
 
 
-def _table(known: list[Found], running: list[Found]) -> Table:
+def _table(known: list[Found], running: list[str]) -> Table:
     columns = (
         Column(heading="study", number=False),
         Column(heading="folder", number=False),
@@ -100,7 +99,7 @@ def _table(known: list[Found], running: list[Found]) -> Table:
             Cell(text=printable(one.progress.compute)),
             Cell(text=f"{one.progress.points:,}", key=one.progress.points),
             Cell(text=f"{one.progress.known:,}", key=one.progress.known),
-            Cell(text="running" if one in running else one.state),
+            Cell(text="running" if one.name in running else one.state),
         )
         for one in known
     )
@@ -110,8 +109,7 @@ def _table(known: list[Found], running: list[Found]) -> Table:
 def _progress(one: Found) -> dict[str, Any]:
     """What the page shows of a study under way."""
     known = one.progress.known
-    named = {"name": one.name, "title": printable(one.progress.study), "own": one.text is not None}
-    return named | {"known": known, "whole": max(known + one.progress.left, 1)}
+    return {"own": one.text is not None, "known": known, "whole": max(known + one.progress.left, 1)}
 
 
 async def begin(request: Request) -> Response:

@@ -1,4 +1,5 @@
-// The progress of work that a page waits for, and a button that ends it.
+// The progress of work that a page waits for, and a button that ends it.  A hidden tab does not listen: a browser has
+// few connections to a server, and each tab that waits holds one for its page.
 "use strict";
 (() => {
   const waiting = document.querySelector("section[data-work]:not([data-heard])");
@@ -7,19 +8,30 @@
   const bar = waiting.querySelector("progress");
   const words = waiting.querySelector("output");
   const button = waiting.querySelector("button");
-  const events = new EventSource(`${waiting.dataset.work}/events`);
-  events.onmessage = (event) => {
-    const { done, total } = JSON.parse(event.data);
-    if (!total) return;
-    bar.max = total;
-    bar.value = done;
-    words.textContent = `${done.toLocaleString("en")} of ${total.toLocaleString("en")}`;
+  let events = null;
+  const end = () => {
+    events?.close();
+    document.removeEventListener("visibilitychange", listen);
   };
-  events.addEventListener("end", () => {
-    events.close();
-    if (waiting.dataset.then === "reload") location.reload();
-  });
-  events.onerror = () => events.close();
+  function listen() {
+    events?.close();
+    if (document.hidden) return;
+    events = new EventSource(`${waiting.dataset.work}/events`);
+    events.onmessage = (event) => {
+      const { done, total } = JSON.parse(event.data);
+      if (!total) return;
+      bar.max = total;
+      bar.value = done;
+      words.textContent = `${done.toLocaleString("en")} of ${total.toLocaleString("en")}`;
+    };
+    events.addEventListener("end", () => {
+      end();
+      if (waiting.dataset.then === "reload") location.reload();
+    });
+    events.onerror = end;
+  }
+  document.addEventListener("visibilitychange", listen);
+  listen();
   if (!button) return;
   button.hidden = false;
   button.addEventListener("click", () => {

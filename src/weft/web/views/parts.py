@@ -56,6 +56,7 @@ class Table:
         caption: what the rows are.
         rows: a cell for each column.
         head: whether the first column names the row.
+        marks: of each row, how it stands out: "tied", "shown", both or neither; empty where none does.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     head: bool = True
+    marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

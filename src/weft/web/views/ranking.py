@@ -41,7 +41,8 @@ def ranking(plan: Plan, shown: str, link: Link, against: Link) -> Table:
         columns.append(Column(heading="tie", meaning="layouts of one number cannot be told apart"))
         columns.append(Column(heading="chance", meaning=f"to take at most {WITHIN:.0%} longer than the best"))
     columns.append(Column(heading="compare", meaning="with the layout that is shown", number=False))
-    rows = []
+    rows, marks = [], []
+    near = sum(one.group == 1 for one in plan.ties) > 1
     for rank, one in enumerate(plan.layouts, 1):
         layout, text = one.layout, format_layout(one.layout)
         cells = [
@@ -60,8 +61,50 @@ def ranking(plan: Plan, shown: str, link: Link, against: Link) -> Table:
             cells.append(Cell(text="-") if tie is None else Cell(text=str(tie.group), key=tie.group))
             cells.append(Cell(text="-") if tie is None else Cell(text=f"{tie.chance:.0%}", key=tie.chance))
         cells.append(Cell(text="shown") if text == shown else Cell(text=f"with {rank}", link=against(text)))
+        tied = near and rank <= len(plan.ties) and plan.ties[rank - 1].group == 1
         rows.append(tuple(cells))
-    return Table(name="layouts", caption="Layouts that fit", columns=tuple(columns), rows=tuple(rows))
+        marks.append(" ".join(["tied"] * tied + ["shown"] * (text == shown)))
+    caption = "Layouts that fit" + ("; marked: those that cannot be told apart from the fastest" if near else "")
+    return Table(name="layouts", caption=caption, columns=tuple(columns), rows=tuple(rows), marks=tuple(marks))
+
+
+def frontier(plan: Plan, link: Link) -> Table:
+    """The layouts that no other beats in both time and memory; ``link`` makes the address of a layout."""
+    columns = (
+        Column(heading="layout", number=False),
+        Column(heading="time"),
+        Column(heading="mem GiB"),
+        Column(heading="mbs"),
+        Column(heading="recompute", number=False),
+        Column(heading="switches", number=False),
+    )
+    rows = tuple(
+        (
+            Cell(text=words.layout_words(one.layout), link=link(format_layout(one.layout))),
+            Cell(text=format_seconds(one.iteration_s), key=one.iteration_s),
+            Cell(text=f"{one.memory_bytes / 2**30:.1f}", key=one.memory_bytes),
+            Cell(text=str(one.layout.micro_batch), key=one.layout.micro_batch),
+            Cell(text=words.recompute_words(one.layout)),
+            Cell(text=words.switch_words(one.layout)),
+        )
+        for one in plan.pareto
+    )
+    return Table(name="frontier", caption="Less memory for more time", columns=columns, rows=rows)
+
+
+def effect(plan: Plan, as_it_is: Plan) -> str:
+    """What other hardware changes, in a sentence."""
+    if not plan.layouts:
+        return "On the hardware as it is, " + ("nothing fits either" if not as_it_is.layouts else "layouts fit")
+    if not as_it_is.layouts:
+        return "On the hardware as it is, nothing fits"
+    best, before = plan.layouts[0], as_it_is.layouts[0]
+    same = "the same layout" if best.layout == before.layout else "another layout"
+    change = round(best.iteration_s / before.iteration_s - 1, 3) + 0.0
+    return (
+        f"What if: {format_seconds(best.iteration_s)} per iteration in place of {format_seconds(before.iteration_s)}"
+        f" ({change:+.1%}); on the hardware as it is, {same} is first"
+    )
 
 
 def summary(plan: Plan) -> tuple[Fact, ...]:
@@ -70,7 +113,7 @@ def summary(plan: Plan) -> tuple[Fact, ...]:
     counts = f"{plan.considered:,} layouts, {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
     facts = [
         Fact(name="Job", text=words.job_sentence(plan.job)),
-        Fact(name="Cluster", text=words.cluster_sentence(plan.cluster)),
+        Fact(name="Cluster", text=f"{words.printable(plan.cluster.name)}: {words.cluster_sentence(plan.cluster)}"),
         Fact(name="Search", text=f"{plan.space.name} space: {counts}"),
         Fact(name="Software", text=plan.stack),
     ]

@@ -1,0 +1,68 @@
+"""``weft doctor``: is this installation whole?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.build import takes
+from weft.cli.outcome import Output, report
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.verbs.doctor import Diagnosis
+
+
+@click.command()
+@takes(out=Output)
+@click.pass_context
+def doctor(ctx: click.Context, out: Output) -> None:
+    """Say what is installed, where kernels are kept, and whether Weft's answers hold here.
+
+    The checks ask for answers that carry a proof: a plan beside its bound, rates with their certificate, a schedule
+    and a simulation beside their bounds. Exit code 1 if one does not hold, or a package that Weft needs is missing.
+    """
+    from weft.verbs.doctor import diagnose
+
+    found = diagnose()
+    report(found, out, lambda screen: _table(found, screen))
+    ctx.exit(0 if found.ok else 1)
+
+
+def _table(found: Diagnosis, screen: Console) -> None:
+    from weft.report.tables.grid import Column, heading, paragraph, print_grid
+    from weft.units import format_bytes
+    from weft.verbs.doctor import EXTRAS, NEEDED, installing
+
+    whole = found.to_dict()
+    needs = ", ".join(f"{name} {found.packages[name] or 'MISSING'}" for name in NEEDED)
+    kept = found.kernels
+    size = f"{kept.files} files, {format_bytes(kept.bytes)}"
+    where = f"{size} in {kept.folder}" if kept.folder else "kept nowhere: every run compiles them anew"
+    paragraph(screen, f"Weft {whole['weft']} on Python {whole['python']}, {whole['system']}")
+    paragraph(screen, f"Needs:   {needs}", hang=9)
+    paragraph(screen, f"Kernels: {where}", hang=9)
+    heading(screen, "Extras")
+    print_grid(
+        screen,
+        [
+            Column(heading="extra", cells=list(EXTRAS), left=True),
+            Column(heading="serves", cells=[serves for serves, _ in EXTRAS.values()], left=True),
+            Column(
+                heading="",
+                cells=[installing(name) if found.missing[name] else "installed" for name in EXTRAS],
+                left=True,
+            ),
+        ],
+    )
+    heading(screen, "Checks")
+    print_grid(
+        screen,
+        [
+            Column(heading="", cells=["holds" if one.ok else "FAILS" for one in found.checks], left=True),
+            Column(heading="check", cells=[one.name for one in found.checks], left=True),
+            Column(heading="found", cells=[one.found for one in found.checks], left=True),
+        ],
+    )

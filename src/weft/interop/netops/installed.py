@@ -1,0 +1,146 @@
+"""Routes that a network has: from lists of paths, and from InfiniBand switches' forwarding tables.
+
+A list of paths (``weft.routes/1``, or a CSV table) may hold the flows themselves; forwarding tables say only where
+each switch sends a LID, so that the flows must be known.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+
+from weft.errors import BadInput
+from weft.fabric.spec import SCALE_UP, Fabric
+from weft.fabric.traffic import Routes
+from weft.interop.netops import opensm_lint, path_tables, routes_json
+from weft.interop.netops.subnet import SWITCH, Subnet, matched
+from weft.routing.traffic import JobTraffic
+
+_FLOW = ("source", "destination", "collective", "queue_pair")
+
+
+def read_paths(
+    text: str, fabric: Fabric, traffic: JobTraffic | None = None, *, where: str = "routes"
+) -> tuple[JobTraffic, Routes]:
+    """The flows of a list of paths, or the given ones, and their routes.
+
+    A flow of ``traffic`` takes the path of its ends and queue pair, or the only one of its ends.
+
+    Raises:
+        BadInput: neither ``weft.routes/1`` nor a table of paths, a path that the fabric has not, or a flow without.
+    """
+    as_json = text.lstrip().startswith("{")
+    listed, routes = (
+        routes_json.read(text, fabric, where=where)
+        if as_json
+        else routes_json.routed(path_tables.rows(text, where), fabric, where=where)
+    )
+    if not len(listed):
+        raise BadInput("holds no flow", where=where, remedy="list the path of each flow")
+    if traffic is None:
+        return listed, routes
+    number: dict[tuple[int, int, int], int] = {}
+    alone: dict[tuple[int, int], int] = {}
+    for flow, ends in enumerate(zip(listed.source.tolist(), listed.target.tolist(), strict=True)):
+        number[(*ends, int(listed.queue_pair[flow]))] = flow
+        alone[ends] = -1 if ends in alone else flow
+    chosen = []
+    for source, target, pair in zip(
+        traffic.source.tolist(), traffic.target.tolist(), traffic.queue_pair.tolist(), strict=True
+    ):
+        flow = number.get((source, target, pair), alone.get((source, target), -1))
+        if flow < 0:
+            named = f"{fabric.names[source]} -> {fabric.names[target]} (queue pair {pair})"
+            raise BadInput(f"has no path for {named}", where=where, remedy="list the path of each flow of the traffic")
+        chosen.append(routes.links[routes.indptr[flow] : routes.indptr[flow + 1]].tolist())
+    return traffic, routes_json.routes_of_links(fabric, chosen)
+
+
+def read_tables(
+    text: str, subnet: Subnet, fabric: Fabric, traffic: JobTraffic, *, path_bits: str = "", where: str = "tables"
+) -> Routes:
+    """The ways of flows through the forwarding tables of a subnet's switches.
+
+    A flow is sent to its destination's first LID, or to the one that ``path_bits`` (CSV, as ``weft route export
+    opensm`` writes it) gives it.  An adapter with several links takes the first from which the LID arrives.
+
+    Raises:
+        BadInput: no tables, tables of another subnet, or a flow that does not arrive.
+    """
+    walk = _Walk(opensm_lint.parse(text, where=where), subnet, fabric, where)
+    given = _given_lids(path_bits) if path_bits else {}
+    names, found = fabric.names, []
+    for source, target, collective, pair in zip(
+        traffic.source.tolist(),
+        traffic.target.tolist(),
+        traffic.collective.tolist(),
+        traffic.queue_pair.tolist(),
+        strict=True,
+    ):
+        key = (names[source], names[target], traffic.names[collective], str(pair))
+        found.append(walk.links(source, target, given.get(key)))
+    return routes_json.routes_of_links(fabric, found)
+
+
+def _given_lids(text: str) -> Mapping[tuple[str, ...], int]:
+    """The LID of each flow."""
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    where, found = "--path-bits", {}
+    if not {*_FLOW, "dlid"} <= set(reader.fieldnames or ()):
+        raise BadInput("lacks columns", where=where, remedy=f"give {', '.join(_FLOW)} and dlid")
+    for row in reader:
+        lid = row["dlid"] or ""
+        if not (lid.isascii() and lid.isdigit() and len(lid) < 6):
+            problem = f"{lid[:20]!r} is no LID"
+            raise BadInput(problem, where=f"{where}: line {reader.line_num}", remedy="give a number")
+        found[tuple(row[name] or "" for name in _FLOW)] = int(lid)
+    return found
+
+
+class _Walk:
+    """Where tables lead."""
+
+    def __init__(self, tables: tuple[opensm_lint.Table, ...], subnet: Subnet, fabric: Fabric, where: str) -> None:
+        self.fabric, self.where = fabric, where
+        match = matched(subnet, fabric)
+        devices = match.subnet.devices
+        index = {device.guid: number for number, device in enumerate(devices) if device.kind == SWITCH}
+        strange = [f"0x{table.guid:x}" for table in tables if table.guid not in index]
+        if strange:
+            problem = f"names the switch {strange[0]}, which the subnet has not"
+            raise BadInput(problem, where=where, remedy="give ibnetdiscover's output of the same subnet")
+        self.ports = {index[table.guid]: table.ports for table in tables}
+        self.device = match.device
+        self.leaving: dict[tuple[int, int], int] = {}
+        self.nics: dict[int, list[int]] = {}
+        for link, wires in enumerate(match.wires):
+            source = int(fabric.source[link])
+            if fabric.tier[link] != SCALE_UP and fabric.up[link] and source < fabric.accelerators:
+                self.nics.setdefault(source, []).append(link)
+            for wire in (match.subnet.wires[number] for number in wires):
+                here = match.device[source]
+                self.leaving[here, wire.port if wire.device == here else wire.other_port] = link
+        owned: dict[int, int] = {}
+        for lid, guid in sorted((lid, guid) for table in tables for lid, guid in table.owners.items()):
+            owned.setdefault(guid, lid)
+        self.lid: dict[int, int] = {}
+        for end in match.subnet.ends:
+            self.lid.setdefault(end.device, owned.get(end.guid, end.lid))
+
+    def links(self, source: int, target: int, given: int | None) -> list[int]:
+        """The links of a flow."""
+        lid = self.lid.get(self.device[target], 0) if given is None else given
+        for nic in self.nics.get(source, ()):
+            path, node = [nic], int(self.fabric.target[nic])
+            while node != target:
+                port = self.ports.get(self.device[node], {}).get(lid, -1)
+                link = self.leaving.get((self.device[node], port), -1)
+                if link < 0 or not self.fabric.up[link] or len(path) > len(self.ports) + 1:
+                    break
+                path.append(link)
+                node = int(self.fabric.target[link])
+            else:
+                return path
+        ends = f"{self.fabric.names[source]} -> {self.fabric.names[target]}"
+        raise BadInput(f"LID {lid} of {ends} does not arrive", where=self.where, remedy="dump the tables anew")

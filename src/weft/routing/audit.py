@@ -1,0 +1,113 @@
+"""Routes that are installed: how good they are, how good any could be, and what moving flows would gain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.fabric.spec import Fabric, Ints
+from weft.fabric.traffic import Routes
+from weft.results import Result
+from weft.routing.choice import links_of, on_links
+from weft.routing.plan import Objective, RoutePlan, judged, plan
+from weft.routing.problem import problem
+from weft.routing.report import flow_rows, plan_figures
+from weft.routing.routers import Found, improve
+from weft.routing.traffic import JobTraffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class RouteAudit(Result):
+    """Installed routes, those after few moves, and those of a router that begins anew: the same flows and bound."""
+
+    SCHEMA = "weft.route-audit/1"
+    COLUMNS = ("source", "target", "job", "collective", "queue_pair", "bytes", "path", "new_path")
+
+    installed: RoutePlan
+    repaired: RoutePlan
+    anew: RoutePlan
+
+    def moved(self, other: RoutePlan) -> Ints:
+        """The flows whose path differs from the installed one."""
+        now, then = self.installed.routes, other.routes
+        width = int(max(np.diff(now.indptr).max(initial=0), np.diff(then.indptr).max(initial=0)))
+        return np.flatnonzero((links_of(now, width) != links_of(then, width)).any(axis=1))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for every flow that the repair moves, its paths as names of nodes with spaces between."""
+        moved = set(self.moved(self.repaired).tolist())
+        rows = zip(*(self._flows(one) for one in (self.installed, self.repaired)), strict=True)
+        whole = (
+            old | {"path": " ".join(old["path"]), "new_path": " ".join(new["path"])}
+            for flow, (old, new) in enumerate(rows)
+            if flow in moved
+        )
+        return [{name: row[name] for name in self.COLUMNS} for row in whole]
+
+    def _document(self) -> dict[str, Any]:
+        kinds = {"installed": self.installed, "repaired": self.repaired, "anew": self.anew}
+        figures = {name: _figures(one) | {"moved": len(self.moved(one))} for name, one in kinds.items()}
+        return {"flows": len(self.installed.traffic), **figures, "moves": self.to_dicts()}
+
+    def _flows(self, found: RoutePlan) -> list[dict[str, Any]]:
+        return list(flow_rows(found.fabric, found.traffic, found.routes))
+
+    def _facts(self) -> Sequence[str]:
+        best, fabric = self.installed.efficiency, self.installed.fabric
+        return (
+            f"{len(self.installed.traffic):,} flows of {len(self.installed.jobs)} jobs on {fabric.name}",
+            f"slowest {best.objective} {best.value:.1%} of its pace alone, at most {best.bound:.1%}",
+            f"{self.repaired.efficiency.value:.1%} if {len(self.moved(self.repaired)):,} flows move",
+        )
+
+
+def _figures(found: RoutePlan) -> dict[str, Any]:
+    figures = {name: value for name, value in plan_figures(found).items() if name not in ("seed", "solve_s", "flows")}
+    figures["objective"]["mean"] = found.efficiency.mean
+    figures["jobs"] = [{"job": one.job, "flows": one.flows, "slowdown": one.slowdown} for one in found.jobs]
+    return figures
+
+
+def audit(
+    fabric: Fabric,
+    traffic: JobTraffic,
+    routes: Routes,
+    *,
+    router: str = "auto",
+    seed: int = 0,
+    objective: str | Objective = "collective",
+    bound: str = "auto",
+) -> RouteAudit:
+    """Judge installed routes, and what could be instead.
+
+    The repair moves single flows, then short chains of flows, until no link has more load than the bound or no move
+    helps.  Flows on paths that a router would not take are placed anew first.
+
+    Args:
+        routes: one path of live links for each flow.
+        router: routes everything anew; one that gives each flow one path.
+        objective: see ``weft.routing.plan``.
+
+    Raises:
+        BadInput: flows that cannot be routed.
+        UnknownName: there is no such router or objective.
+        Unsupported: a router that does not apply, or a fabric with too many paths.
+    """
+    asked = problem(fabric, traffic)
+    installed = judged(asked, Found(routes=routes), router="installed", objective=objective, bound=bound)
+    anew = plan(fabric, traffic, router=router, seed=seed, objective=objective, bound=bound)
+    low = installed.alpha_bound
+    begun = time.perf_counter()
+    choice = on_links(asked, links_of(routes, 2 * asked.ways.up.shape[1] + 2), np.arange(len(traffic)))
+    choice.place(np.flatnonzero(choice.up < 0), smooth=True)
+    improve(choice, low)
+    found = Found(routes=asked.routes(choice.up, choice.down), bound=low)
+    seconds = time.perf_counter() - begun
+    repaired = judged(asked, found, router="repaired", objective=objective, bound=bound, solve_s=seconds)
+    if repaired.alpha > installed.alpha:
+        repaired = installed
+    return RouteAudit(installed=installed, repaired=repaired, anew=anew)

@@ -1,0 +1,70 @@
+"""Fabrics with alike switches as one: sprayed flows fare as on the fabric itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from weft.cluster import load
+from weft.fabric import Fabric
+from weft.fabric.catalogue import for_cluster, kinds
+from weft.fabric.lump import lumped
+from weft.fabric.paths import routes
+from weft.reliability.parts import stranded_accelerators
+from weft.simulation.flows.symmetry import transfer
+
+KINDS = [kind for kind in kinds() if kind not in ("hypercube", "mesh")]
+
+
+def fares(fabric: Fabric, source: np.ndarray, target: np.ndarray, bytes_: np.ndarray) -> tuple[np.ndarray, ...]:
+    """When flows end, how late their paths are, and what passes each tier."""
+    way = routes(fabric, source, target, mode="spray")
+    load_bytes = np.bincount(way.links, np.repeat(bytes_, np.diff(way.indptr)) * way.usage, fabric.links)
+    end_s = transfer(fabric.capacity_Bps, source, target, bytes_, way).end_s
+    return end_s, way.latency_s, np.bincount(fabric.tier, load_bytes, 8)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(KINDS), st.integers(0, 2**31), st.sampled_from([4, 8, 16]), st.booleans())
+def test_sprayed_flows_fare_the_same(kind: str, seed: int, radix: int, broken: bool) -> None:
+    """Also where a switch or a NIC has failed."""
+    draw = np.random.default_rng(seed)
+    fabric = for_cluster(kind, load("h100-64"), radix=16 if kind == "dragonfly" else radix)
+    if broken:
+        switches = np.arange(fabric.accelerators, fabric.nodes)
+        switches = switches[[fabric.roles[role] != "scale-up" for role in fabric.role[switches]]]
+        if len(switches):
+            fabric = fabric.failed(nodes=draw.choice(switches, 1))
+        fabric = fabric.failed(links=np.flatnonzero(fabric.source == 3)[-1:])
+    assume(not len(stranded_accelerators(fabric)))
+    source, target = draw.integers(0, 64, 40), draw.integers(0, 63, 40)
+    target = np.where(target >= source, target + 1, target)
+    bytes_ = draw.integers(1, 5, 40) * 1e9
+    few = lumped(fabric)
+    assert few.nodes <= fabric.nodes
+    assert few.capacity_Bps[few.up].sum() == pytest.approx(fabric.capacity_Bps[fabric.up].sum())
+    assert few.cables[few.up].sum() == fabric.cables[fabric.up].sum()
+    for one, other in zip(fares(fabric, source, target, bytes_), fares(few, source, target, bytes_), strict=True):
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-12)
+
+
+def test_a_fat_tree_keeps_its_leaves_and_one_switch_above_each_part() -> None:
+    fabric = for_cluster("fat-tree", load("h100-512"), radix=16)
+    few = lumped(fabric)
+    assert [len(fabric.nodes_of(role)) for role in ("leaf", "spine", "core")] == [64, 64, 32]
+    assert [len(few.nodes_of(role)) for role in ("leaf", "spine", "core")] == [64, 8, 1]
+    assert few.names[: fabric.accelerators] == fabric.names[: fabric.accelerators]
+
+
+def test_a_failed_switch_is_told_apart() -> None:
+    fabric = for_cluster("fat-tree", load("h100-512"), radix=16)
+    few = lumped(fabric.failed(nodes=fabric.nodes_of("spine")[:1]))
+    assert 8 < len(few.nodes_of("spine")) < 64
+    assert bool(few.up.all())
+
+
+def test_a_fabric_without_symmetry_stays_as_it_is() -> None:
+    fabric = for_cluster("rail-only", load("h100-64"), radix=8)
+    assert lumped(fabric) is fabric

@@ -1,0 +1,215 @@
+"""The pages in Chromium: every width, keyboard, dark and light, accessibility, hostile texts, long work, tabs."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from weft.web.templates import PLACES
+
+WIDTHS = (360, 768, 1440, 3840)
+PLAN = "/plan?model=llama-3.1-8b&cluster=h100-64"
+VIEWS = [
+    ("/plan", "form"),
+    (f"{PLAN}&nic=2&domain=16&oversubscription=2", "#layouts"),
+    (f"{PLAN}&model=nothing", "[role=alert]"),
+    (f"{PLAN}&show=charts", "svg.weft-chart"),
+    (f"{PLAN}&show=launch&tool=megatron", "pre"),
+    (f"{PLAN}&layout=x=2,dp=32&against=x=4,dp=16", "#differences"),
+    ("/plan?model=llama-3.1-405b&cluster=h100-8", "#rejected"),
+    ("/nothing", "h1"),
+]
+"""Addresses that every check of looks visits, and what stands there: a page has a row for each of its views."""
+VIEWS += [(path, "h1") for path, _ in PLACES if path not in dict(VIEWS)]
+HOSTILE = "<script>window.hit=1</script>\"'><img src=x onerror=window.hit=1>"
+LONG = {"model": "deepseek-v3", "cluster": "h100-2048", "space": "4d"}
+"""A plan of many seconds, whose end nobody waits for."""
+
+HIDE = """(hidden) => {
+  Object.defineProperty(document, "hidden", {get: () => hidden, configurable: true});
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def findings(page: Any) -> list[str]:
+    """What axe-core finds that is serious or critical."""
+    base = pytest.importorskip("axe_playwright_python.base", reason="no axe-core (pip install 'weft[dev]')")
+    page.evaluate(base.AXE_SCRIPT)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert len(found["passes"]) > 10
+    return [
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+
+
+@pytest.mark.slow_but(3)
+@pytest.mark.parametrize(("path", "holds"), VIEWS)
+def test_a_page_fits_every_width_and_everybody(tabs, path, holds):
+    page = tabs.open(path)
+    tabs.excuse("status of 400", "status of 404")
+    assert page.locator(holds).count() > 0
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    for scheme, width in (("light", 1440), ("dark", 360)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+        assert findings(page) == []
+
+
+def test_a_plan_is_made_looked_at_and_taken_along(tabs):
+    page = tabs.open("/")
+    page.get_by_label("Model", exact=True).fill("llama-3.1-8b")
+    page.get_by_label("Cluster", exact=True).fill("h100-64")
+    page.get_by_role("button", name="Plan").click()
+    first = page.locator("#layout ~ p").first.text_content()
+    page.locator("#layouts").get_by_role("link", name="2", exact=True).click()
+    page.locator("#layouts tr.shown th", has_text=re.compile("^2$")).wait_for()
+    second = page.locator("#layout ~ p").first.text_content()
+    assert second != first
+    page.locator("#layouts").get_by_role("link", name="with 1", exact=True).click()
+    page.locator("#differences tbody tr").first.wait_for()
+    page.go_back()
+    page.locator("#differences").wait_for(state="detached")
+    page.go_back()
+    page.locator("#layouts tr.shown th", has_text=re.compile("^1$")).wait_for()
+    assert page.locator("#layout ~ p").first.text_content() == first
+    page.go_forward()
+    page.locator("#layouts tr.shown th", has_text=re.compile("^2$")).wait_for()
+    assert page.locator("#layout ~ p").first.text_content() == second
+    page.get_by_role("link", name="Charts").click()
+    page.locator("svg.weft-chart").nth(1).wait_for()
+    page.get_by_role("link", name="Launch").click()
+    with page.expect_download() as begun:
+        page.get_by_role("link", name="Save the file").click()
+    assert begun.value.suggested_filename == "megatron.sh"
+    assert begun.value.path().read_text() == page.locator("pre code").first.text_content()
+    with page.expect_download() as begun:
+        page.get_by_role("link", name="JSON").click()
+    assert json.loads(begun.value.path().read_text())["job"]["model"]["name"] == "llama-3.1-8b"
+
+
+def test_sliders_ask_what_if(tabs):
+    page = tabs.open(PLAN)
+    page.get_by_text("What if the hardware were different").click()
+    slider = page.get_by_label("NIC bandwidth x, slider")
+    slider.focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    assert page.locator("#nic").input_value() == "2"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**nic=2**")
+    page.get_by_text(re.compile(r"^What if: .* per iteration in place of ")).wait_for()
+    assert page.locator("#nic").input_value() == "2"
+    box = page.get_by_label("Scale-up domain (accelerators), slider").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] / 2)
+    page.wait_for_url("**domain=**")
+    page.get_by_text(f"domains of {page.locator('#domain').input_value()}").wait_for()
+
+
+def test_keys_suffice(tabs):
+    page = tabs.open(PLAN)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    seen = []
+    while len(seen) < 150:
+        page.keyboard.press("Tab")
+        where = page.evaluate(
+            """() => {
+              const one = document.activeElement, box = one.getBoundingClientRect(), look = getComputedStyle(one);
+              return [one.tagName, one.id || one.textContent.trim(), look.outlineStyle !== "none" &&
+                box.width > 0 && box.bottom > 0 && box.top < innerHeight];
+            }"""
+        )
+        if where[0] == "BODY":
+            break
+        seen.append(where)
+    assert [one for one in seen if not one[2]] == []
+    assert page.evaluate("document.activeElement.tagName") == "BODY"
+    names = [one[1] for one in seen]
+    assert names.index("model") < names.index("Plan") < names.index("JSON")
+    page.locator("#layouts thead button", has_text="mem GiB").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#layouts thead [aria-sort=ascending]").count() == 1
+    page.keyboard.press("Tab")
+    page.locator("#model").focus()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("gpt2-124m")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**gpt2-124m**")
+    page.locator("#layouts").wait_for()
+
+
+def test_hostile_texts_are_inert(tabs):
+    page = tabs.open(f"/plan?{urlencode({'model': HOSTILE, 'cluster': HOSTILE, 'tp': HOSTILE, 'show': HOSTILE})}")
+    assert page.locator("#model").input_value() == HOSTILE
+    assert page.locator("[role=alert]").count() == 1
+    tabs.excuse("status of 400", "cannot be parsed, or is out of range")
+    page.goto("/plan?model=gpt2-124m")
+    page.get_by_text("Paste a model or a cluster").click()
+    page.get_by_label("Cluster: TOML").fill(f"name = '''{HOSTILE}'''\naccelerator = \"a100\"\ncount = 8\n")
+    page.get_by_role("button", name="Plan").click()
+    page.get_by_text(f"{HOSTILE}: 8 a100").wait_for()
+    assert page.evaluate("window.hit") is None
+    assert page.locator("main img").count() == 0
+
+
+def test_the_policy_holds(tabs):
+    page = tabs.open("/plan")
+    page.evaluate(
+        """() => {
+          const script = document.createElement("script");
+          script.textContent = "window.hit = 1";
+          document.body.append(script);
+          const text = "<p id=painted style='color: red' onclick='window.hit = 1'>x</p>";
+          document.body.insertAdjacentHTML("beforeend", text);
+          document.getElementById("painted").click();
+        }"""
+    )
+    assert page.evaluate("window.hit") is None
+    assert page.evaluate("document.getElementById('painted').style.color") == ""
+    assert page.evaluate("fetch('http://127.0.0.2:9/').then(() => 'sent', () => 'refused')") == "refused"
+    assert len(tabs.found) >= 4
+    tabs.excuse("Content Security Policy", "violates the following", "Refused to")
+
+
+def test_pages_work_without_script(tabs):
+    page = tabs.open("/", java_script_enabled=False)
+    page.get_by_label("Model", exact=True).fill("gpt2-124m")
+    page.get_by_label("Cluster", exact=True).fill("a100-8")
+    page.get_by_role("button", name="Plan").click()
+    page.locator("#layouts").get_by_role("link", name="2", exact=True).click()
+    page.locator("#layouts tr.shown th", has_text=re.compile("^2$")).wait_for()
+
+
+def test_long_work_tells_progress_where_it_is_seen_is_cancelled_and_leaves_other_tabs_alone(tabs):
+    page = tabs.open()
+    page.goto(f"/plan?{urlencode(LONG)}", wait_until="commit")
+    cancel = page.get_by_role("button", name="Cancel")
+    cancel.wait_for()
+    page.locator(".waiting output", has_text="of").wait_for()
+    other = tabs.beside(page.context, "/plan?model=gpt2-124m&cluster=a100-8")
+    assert other.locator("#layouts").is_visible()
+    assert cancel.is_visible()
+    with page.expect_event("requestfailed", lambda one: one.url.endswith("/events")):
+        page.evaluate(HIDE, True)
+    with page.expect_request("**/events"):
+        page.evaluate(HIDE, False)
+    cancel.click()
+    page.locator(".message.error", has_text="cancelled").wait_for()
+    page.goto(f"/plan?{urlencode(LONG)}", wait_until="commit")
+    cancel.wait_for()
+    page.go_back(wait_until="commit")
+    page.goto("/plan?model=gpt2-124m&cluster=a100-8&top=3")
+    assert page.locator("#layouts tbody tr").count() == 3
