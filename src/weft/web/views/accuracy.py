@@ -159,7 +159,9 @@ def _runs(found: Validation, link: Link) -> Table:
         Column(heading="error", meaning="of the predicted time; above 0: predicted too slow"),
         Column(heading="memory", meaning="error of the predicted peak memory"),
     )
-    return Table(name="runs", caption=f"Runs, {first}", columns=columns, rows=tuple(_row(one, link) for one in shown))
+    return Table(
+        name="measured", caption=f"Runs, {first}", columns=columns, rows=tuple(_row(one, link) for one in shown)
+    )
 
 
 def _row(one: Outcome, link: Link) -> tuple[Cell, ...]:
