@@ -148,7 +148,7 @@ def test_other_formats_are_recognised_or_refused(tmp_path):
     path = tmp_path / "fabric"
     for text, words in (
         ('<system version="1"/>', "no accelerator"),
-        ('Switch\t8 "S-1"\t# "a"\n', "no accelerator"),
+        ('Switch\t8 "S-1"\t# "a"\n', "no adapter"),
         ("hello", "no format"),
         ("\n" * 200_000 + "x", "no format"),
         (" " * 300_000 + "x", "no format"),
