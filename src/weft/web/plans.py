@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.cluster.scaled import Scales, oversubscribed, resized, scaled, with_domain
+from weft.cluster.scaled import Scales, oversubscribed, resized, rewired, scaled, with_domain
 from weft.errors import NothingFeasible, UnknownName
 from weft.verbs.plan import PlanOptions, plan
 from weft.verbs.shared import constants_of, layout_of, stack_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.search import Plan
     from weft.search.comparison import Comparison
 
-_KEPT_PLANS = 4
+_KEPT_PLANS = 32
 _COUNT = re.compile(r"-\d+$")
 
 
@@ -108,12 +108,14 @@ def _cluster(inquiry: Inquiry) -> Cluster:
     cluster = cluster_of_text(source)
     if count is not None and cluster.count != count:
         cluster = resized(cluster, count)
+    supposed = f"what if: {inquiry.words}" if inquiry.words else ""
     if inquiry.domain is not None:
-        cluster = with_domain(cluster, inquiry.domain, where="domain")
+        other = with_domain(cluster, inquiry.domain, where="domain")
+        supposed, cluster = "; ".join(filter(None, (supposed, rewired(cluster, other)))), other
     if inquiry.oversubscription is not None:
         cluster = oversubscribed(cluster, inquiry.oversubscription)
     cluster = scaled(cluster, inquiry.scales)
-    return replace(cluster, defaults=(*cluster.defaults, f"what if: {inquiry.words}")) if inquiry.words else cluster
+    return replace(cluster, defaults=(*cluster.defaults, supposed)) if supposed else cluster
 
 
 def explored(

@@ -31,6 +31,7 @@ class Tabs:
     def open(self, path: str = "", **options: Any) -> Any:
         """A tab of its own, at a path of the server; ``options`` are those of Playwright's context."""
         context = self.browser.new_context(base_url=self.address, reduced_motion="reduce", **options)
+        context.set_default_timeout(120_000)
         self.contexts.append(context)
         return self.beside(context, path)
 

@@ -15,7 +15,7 @@ WIDTHS = (360, 768, 1440, 3840)
 PLAN = "/plan?model=llama-3.1-8b&cluster=h100-64"
 NETWORK = "/network?model=llama-3.1-8b&cluster=h100-32&layout=tp%3D4,dp%3D8&radix=8&fabric=fat-tree"
 SCHEDULE = "/schedule?collective=all-reduce&size=16MiB&dims=switch:4:100GB/s:1us,ring:4:25GB/s:2us"
-VIEWS = [
+ALL_VIEWS = [
     ("/plan", "form"),
     (f"{PLAN}&nic=2&domain=16&oversubscription=2", "#layouts"),
     (f"{PLAN}&model=nothing", "[role=alert]"),
@@ -28,10 +28,15 @@ VIEWS = [
     (f"{NETWORK}&show=routes&failed=spine-0", "#routers"),
     (f"{SCHEDULE}&policy=baseline", "#policies"),
     (f"{SCHEDULE}&show=chunks", "svg.weft-chart"),
+    ("/accuracy", "svg"),
+    ("/studies", "form"),
+    ("/arrange?site=three-jobs&picked=host:1&router=planned", ".seat.down"),
+    ("/arrange?site=scattered&find=2", "div.board .seat"),
+    ("/arrange?site=nothing", "[role=alert]"),
     ("/nothing", "h1"),
 ]
 """Addresses that every check of looks visits, and what stands there: a page has a row for each of its views."""
-VIEWS += [(path, "h1") for path, _ in PLACES if path not in dict(VIEWS)]
+VIEWS = [one for one in ALL_VIEWS if one[0] == "/nothing" or re.match(r"/\w+", one[0])[0] in dict(PLACES)]
 HOSTILE = "<script>window.hit=1</script>\"'><img src=x onerror=window.hit=1>"
 LONG = {"model": "deepseek-v3", "cluster": "h100-2048", "space": "4d"}
 """A plan of many seconds, whose end nobody waits for."""
@@ -71,6 +76,16 @@ def test_a_page_fits_every_width_and_everybody(tabs, path, holds):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
         assert findings(page) == []
+
+
+def test_every_page_has_views_that_are_checked(tabs):
+    assert {path for path, _ in PLACES} <= {path.partition("?")[0] for path, _ in VIEWS}
+    page = tabs.open(viewport={"width": WIDTHS[0], "height": 800})
+    for path, title in PLACES:
+        page.goto(path)
+        assert title in page.title()
+        assert page.locator("nav [aria-current]").first.text_content() == title
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= WIDTHS[0]
 
 
 def test_a_plan_is_made_looked_at_and_taken_along(tabs):

@@ -84,6 +84,7 @@ def _tell(spec: Any) -> None:
     elif isinstance(spec, dict):
         if "mark" in spec:
             shown = spec.get("encoding", {}).get("tooltip", ())
+            shown = [shown] if isinstance(shown, dict) else shown
             parts = [f"{json.dumps(one.get('title', one['field']) + ': ')}+datum[{one['field']!r}]" for one in shown]
             told = {"expr": '+"\\n"+'.join(parts)} if parts else " "
             spec.setdefault("encoding", {})["description"] = {"value": told}

@@ -45,7 +45,7 @@ def design_table(study: DesignStudy, console: Console) -> None:
         paragraph(
             console,
             "spares: hosts, as many as cost least; accelerators: their hours at their price, which may have a network"
-            " in it; network: the share of its price, domains included, that the run uses up.",
+            " in it; network: the share of its price that the run uses up.",
             indent=2,
         )
     for one in study.rejected:
