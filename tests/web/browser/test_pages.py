@@ -14,8 +14,8 @@ from weft.web.templates import PLACES
 WIDTHS = (360, 768, 1440, 3840)
 PLAN = "/plan?model=llama-3.1-8b&cluster=h100-64"
 VIEWS = [
-    ("/plan", "form"),
     (f"{PLAN}&nic=2&domain=16&oversubscription=2", "#layouts"),
+    ("/plan", "form"),
     (f"{PLAN}&model=nothing", "[role=alert]"),
     (f"{PLAN}&show=charts", "svg.weft-chart"),
     (f"{PLAN}&show=launch&tool=megatron", "pre"),
@@ -49,7 +49,7 @@ def findings(page: Any) -> list[str]:
     ]
 
 
-@pytest.mark.slow_but(3)
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("path", "holds"), VIEWS)
 def test_a_page_fits_every_width_and_everybody(tabs, path, holds):
     page = tabs.open(path)
