@@ -23,6 +23,7 @@ from weft.units import format_seconds
 from weft.verbs.launch import launch_arguments
 from weft.web import showing
 from weft.web.app import application
+from weft.web.views import ranking
 from weft.web.work import Limits, Pool
 
 ASKED = {"model": "llama-3.1-8b", "cluster": "h100-64"}
@@ -166,6 +167,15 @@ def test_what_cannot_be_used_is_said_beside_the_form(client, asked, monkeypatch)
     assert '<input id="model"' in found.text
     assert '<script>"' not in found.text
     assert 'value="<script>"' not in found.text
+
+
+def test_a_fault_ends_a_page_that_has_begun(client, monkeypatch, capsys):
+    monkeypatch.setattr(showing, "AT_ONCE_S", 0.0)
+    monkeypatch.setattr(ranking, "ranking", None)
+    text = shown(client, top="7").text
+    assert "A fault in Weft" in text
+    assert text.rstrip().endswith("</html>")
+    assert "TypeError" in capsys.readouterr().err
 
 
 def test_a_form_leads_to_an_address_and_names_no_file(client):

@@ -6,6 +6,8 @@ question is cancelled when the browser leaves.  Without script all of it works b
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +17,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from weft.errors import BadInput
+from weft.errors import BadInput, WeftError
 from weft.web.guard import Refused
 from weft.web.templates import render
 from weft.web.views.parts import Message
@@ -107,7 +109,19 @@ def _answer(ticket: Ticket, shown: Shown, context: dict[str, Any]) -> tuple[int,
     try:
         return 200, render(shown.part, **context, found=shown.view(ticket.result()))
     except Failure as failure:
-        return STATUS[failure.code], render("failure.html", message=message(failure))
+        return _failed(failure)
+    except WeftError as error:
+        return _failed(Failure("bad-input", str(error)))
+    except Exception as error:
+        text = "A fault in Weft: the terminal of weft serve has its trace -- Please report it."
+        return _failed(Failure("bug", text, "".join(traceback.format_exception(error))))
+
+
+def _failed(failure: Failure) -> tuple[int, str]:
+    """Status and text of a failure; the trace of a fault goes to the terminal, and the page comes to its end."""
+    if failure.detail:
+        print(failure.detail, file=sys.stderr, flush=True)
+    return STATUS[failure.code], render("failure.html", message=message(failure))
 
 
 async def fetch(request: Request, question: Question) -> Any:
