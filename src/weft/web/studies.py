@@ -198,7 +198,8 @@ def looked_at(folder: str, stamp: int, look: Look) -> StudyView:
             held = Viewed(found, look, charts=1)
         except BadInput as error:
             held = Viewed(found, Look(), charts=1)
-            text = f"{_FIELDS.get(error.where or '', error.where)}: {error.what}"
+            place = (error.where or "").partition(":")[0]
+            text = f"{_FIELDS.get(place, place)}: {error.what}"
             held.messages.append(Message(text=text, remedy=error.remedy or "", kind="error"))
     return held.view()
 
