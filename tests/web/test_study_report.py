@@ -65,7 +65,8 @@ def test_a_page_says_all_parts_and_loads_nothing(state):
         in page
     )
     assert "6 failed: " in page
-    with weft.sweep(STUDY, state=str(state), workers=1) as found:
+    with weft.sweep(STUDY, workers=1) as found:
+        assert found.counts.computed == 24
         rows = list(found.rows())
         assert weft.make_report(found) == page
         assert found.version in page
@@ -104,7 +105,13 @@ def test_what_is_shown_can_be_chosen(state):
     assert [cells[0] for cells in text_of(page, "pivot")] == ["4", "32", "64"]
     assert "At all points" in page
     assert "gpt2-355m" not in text_of(page, "rows")[0]
-    for wrong in ({"where": ("nothing > 1",)}, {"x": "nothing"}, {"pareto": "model"}, {"facet": "nothing"}):
+    for wrong in (
+        {"where": ("nothing > 1",)},
+        {"x": "nothing"},
+        {"pareto": "model"},
+        {"facet": "nothing"},
+        {"pivot": "batch:mfu"},
+    ):
         with pytest.raises(BadInput):
             weft.make_report(state, **wrong)
     several = weft.make_report(state, pivot="batch:count:mfu")

@@ -38,6 +38,8 @@ TEXT = "study.toml"
 _FOLDERS = (FILE, f"*/{FILE}", f"*/*/{FILE}")
 _MOST = 500
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_FIELDS = {"--where": "Only points where", "--pareto": "Best by", "--pivot": "Pivot"}
+"""What the page calls options of the command line."""
 _NAMED = ("model", "cluster", "fabric")
 """Axes whose values may be names, where the others that may name a file have nothing else."""
 State = Literal["running", "finished", "ended early"]
@@ -180,18 +182,25 @@ def _tell(progress: Callable[[int, int], None], counts: Counts) -> None:
 
 
 def looked_at(folder: str, stamp: int, look: Look) -> StudyView:
-    """A study as a page shows it.
+    """A study as a page shows it; where the look cannot be used, the page says so and shows the study without it.
 
     Args:
         stamp: of the results, so that others are not taken for them.
 
     Raises:
-        BadInput: the state or the look cannot be used.
+        BadInput: the state cannot be used.
     """
-    from weft.web.views.study import Viewed
+    from weft.web.views.parts import Message
+    from weft.web.views.study import Look, Viewed
 
     with _opened(folder) as found:
-        held = Viewed(found, look, charts=1)
+        try:
+            held = Viewed(found, look, charts=1)
+        except BadInput as error:
+            held = Viewed(found, Look(), charts=1)
+            place = (error.where or "").partition(":")[0]
+            text = f"{_FIELDS.get(place, place)}: {error.what}"
+            held.messages.append(Message(text=text, remedy=error.remedy or "", kind="error"))
     return held.view()
 
 

@@ -314,7 +314,6 @@ def test_hostile_studies_and_runs_are_inert(tabs):
     page.locator("#run").wait_for()
     assert page.evaluate("window.hit") is None
     assert page.locator("main img").count() == 0
-    tabs.excuse("status of 400")
 
 
 def test_a_point_leads_to_its_run(tabs):

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from weft.errors import BadInput
 from weft.report.tables.words import printable
 from weft.web import studies
 from weft.web.showing import STATUS, Shown, answered, ask, download, fetch, form_of, message, show
@@ -48,18 +47,11 @@ nic_bandwidth = ["50 Gb/s", "100 Gb/s", "200 Gb/s", "400 Gb/s"]
 
 
 def look_of(given: Mapping[str, str]) -> Look:
-    """What the fields of an address look at.
-
-    Raises:
-        BadInput: some columns of a pivot are named and others are not.
-    """
-    pivot = [given[name] for name in _PIVOT if given[name]]
-    if len(pivot) not in (0, len(_PIVOT)):
-        raise BadInput("needs three columns", where="pivot", remedy="choose its rows, its columns and its values")
+    """What the fields of an address look at."""
     return Look(
         where=(given["where"],) if given["where"] else (),
         pareto=",".join(given[name] for name in _GOALS if given[name]),
-        pivot=":".join(pivot),
+        pivot=":".join(given[name] for name in _PIVOT if given[name]),
         **{name: given[name] for name in _PLACES},
     )
 
@@ -195,17 +187,12 @@ async def study_page(request: Request) -> Response:
         return await show(request, Shown(template="study.html", context=context | {"running": _progress(found)}))
     if found.progress.left:
         context |= {"problems": (_ended(request, found),), "again": found.text is not None}
-    try:
-        question = Question(studies.looked_at, (str(found.folder), found.stamp, look_of(given)))
-    except BadInput as error:
-        failed = message(Failure("bad-input", str(error)))
-        return HTMLResponse(render("study.html", **context | {"problems": (failed,)}, answer=""), 400)
     return await show(
         request,
         Shown(
             template="study.html",
             context=context,
-            question=question,
+            question=Question(studies.looked_at, (str(found.folder), found.stamp, look_of(given))),
             part="study_answer.html",
             view=lambda view: _view(view, found, given),
         ),

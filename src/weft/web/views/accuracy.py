@@ -20,7 +20,7 @@ from weft.validation.summary import Errors, Outcome, Reason, Validation
 from weft.web.views.parts import Cell, Column, Fact, Parts, Picture, Table
 from weft.web.views.ranking import bars
 
-MOST_RUNS = 200
+MOST_RUNS = 100
 """Listed of all families; of one family all are."""
 Link = Callable[..., str]
 """Makes the address of a family, or of a family and a run."""

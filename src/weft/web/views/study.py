@@ -127,6 +127,8 @@ class Viewed:
                 chosen(name, self.columns, f"--{place}")
         self.goals = look.pareto or self._default_goals()
         self.signs = goals_of(self.goals, self.columns) if self.goals else {}
+        if look.pivot and len(chosen(look.pivot.replace(":", ","), self.columns, "--pivot")) != 3:
+            raise BadInput("names no three columns", where="--pivot", remedy="write ROW:COLUMN:VALUE")
         if odd := [name for name in self.signs if self.columns[name] not in (int, float)]:
             raise BadInput(f"{odd[0]} holds no numbers", where="--pareto", remedy="name columns of numbers")
         self.alike = [name for name in _ALIKE if name in self.varied]
@@ -230,7 +232,9 @@ class Viewed:
         marked.sort(key=lambda row: row[_FRONTIER] == "on it")
         x, y = self.signs
         places = {"x": x, "y": y, "colour": _FRONTIER}
-        return self._drawn(marked, places, self.alike, [], f"{y} against {x}, the points of the frontier marked")
+        return self._drawn(
+            marked, places, self.alike, self.varied, f"{y} against {x}, the points of the frontier marked"
+        )
 
     def _charts(self) -> tuple[Picture, ...]:
         if not self.good:
@@ -281,9 +285,8 @@ class Viewed:
         facet = None
         if taken:
             facet = _listed(taken)
-            if len(taken) > 1:
-                columns[facet] = str
-                rows = [row | {facet: self._place(row, taken)} for row in rows]
+            columns[facet] = str
+            rows = [row | {facet: self._place(row, taken)} for row in rows]
         axes = [name for name in axes if name not in taken]
         given: dict[str, Any] = {"colour": None, "facet": facet} | dict(places)
         try:
@@ -349,7 +352,7 @@ class Viewed:
     def _provenance(self) -> tuple[Fact, ...]:
         points, counts = self.found.points, self.found.counts
         text = json.dumps({"study": dict(points.study.document), "files": points.files}, sort_keys=True)
-        known = f"{counts.known:,} results for {counts.points:,} points"
+        known = f"{counts.known + counts.computed:,} results for {counts.points:,} points"
         return (
             Fact(name="Study, SHA-256", text=sha256(text.encode()).hexdigest()),
             Fact(name="Computed by Weft", text=printable(self.found.version)),
