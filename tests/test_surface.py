@@ -92,7 +92,7 @@ def test_command_surface():
     ]
     chosen = ["--axis-order", "--budget", "--fabric", "--placement", "--radix", "--routing", "--seed"]
     assert surface == {
-        "report": ["--format", "--output", "-o", "plan_file"],
+        "report": ["--format", "--output", "-o", "result_file"],
         "plan": sorted([*recipe, *output, *run, *search, *chosen, "model", "cluster"]),
         "estimate": sorted(
             [
@@ -205,7 +205,7 @@ def test_command_surface():
         "route plan": sorted(
             [
                 *traffic,
-                *("--bound", "--compare", "--format", "--objective", "--output", "--paths", "--router"),
+                *("--bound", "--compare", "--format", "--objective", "--output", "--paths", "--picture", "--router"),
                 *("--split", "--time-limit", "-o"),
             ]
         ),

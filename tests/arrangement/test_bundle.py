@@ -16,6 +16,7 @@ import weft
 from weft.arrangement.bundle import Arrangement, read_bundle
 from weft.arrangement.clock import Choice
 from weft.arrangement.contract import contracted
+from weft.arrangement.reading import read_arrangement
 from weft.arrangement.schedule import BINS, circle, turned
 from weft.arrangement.site import read_site
 from weft.cli import main
@@ -133,6 +134,7 @@ def test_any_arrangement_is_read_back_as_it_was(tmp_path_factory, choice):
     written = [] if document["routes"] is None else document["routes"]["flows"]
     assert sorted(map(json.dumps, rows)) == sorted(map(json.dumps, written))
     assert (choice.router == "planned") == (bundle.routes is not None)
+    assert read_arrangement(path).to_json() == path.read_text()
 
 
 DAMAGED = {

@@ -48,6 +48,19 @@ def as_json(weft: Run, *arguments: str) -> dict:
     return json.loads(out)
 
 
+def test_a_picture_has_every_router(weft: Run, here: Path) -> None:
+    code, out, err = weft(*SMALL, "--compare", "ecmp", "--picture", "loads.svg")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == weft(*SMALL, "--compare", "ecmp")[1].splitlines()[0]
+    text = (here / "loads.svg").read_text()
+    assert text.startswith("<svg")
+    assert text.index("ecmp: up to ") < text.index("auto: up to 1 x a link&#x27;s capacity")
+    assert "prefers-color-scheme:dark" in text
+    code, out, err = weft(*SMALL, "--picture", "no/such/loads.svg")
+    assert (code, out) == (2, "")
+    assert "--picture" in err
+
+
 def test_json_is_the_promised_schema(weft: Run, here: Path) -> None:
     found = as_json(weft, *SMALL)
     assert found["schema"] == "weft.route/1"

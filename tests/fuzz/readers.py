@@ -702,6 +702,14 @@ spares = 0
 of_file("arrangement.site.read_site", "toml", words(SITE, SITE + FREE), file="given.toml")
 
 
+def pasted_site(raw: bytes, folder: Path) -> object:
+    text = called("web.texts.Text")("pasted", raw.decode("utf-8", "replace"))
+    return called("web.sites.site_of_text")(called("web.sites.Asked")(site=text))
+
+
+add("web.sites.site_of_text", pasted_site, "toml", words(SITE, SITE + FREE))
+
+
 @cache
 def idle() -> Any:
     """A site for jobs that arrive."""
@@ -779,6 +787,12 @@ add(
     words(json.dumps({"study": json.loads(STUDY), "files": {}, "limit": 1000})),
 )
 of_file("arrangement.bundle.read_bundle", "json", document(arrangement), file="given.json")
+of_file(
+    "arrangement.reading.read_arrangement arrangement.bundle.read_document",
+    "json",
+    document(arrangement),
+    file="given.json",
+)
 of_file("arrangement.documents.plan_parts", "json", document(plan), 1, file="given.json")
 add(
     "search.space.Space.of_bounds",

@@ -58,9 +58,7 @@ def test_a_whole_run_counts_failures_and_the_network_that_it_uses_up() -> None:
     for one in found.designs:
         alone = weft.goodput("llama-3.2-1b", CLUSTER, fabric=None, usd_per_hour=3.0, **asked)
         assert one.after is not None
-        assert one.after.network_usd == pytest.approx(
-            one.total_usd * one.after.expected_s / (365.25 * 86400), rel=1e-2
-        )
+        assert one.after.network_usd == pytest.approx(one.bill.usd * one.after.expected_s / (365.25 * 86400), rel=1e-2)
         assert one.after.run_usd == pytest.approx(3.0 * one.after.accelerator_hours + one.after.network_usd)
         assert one.after.tokens_per_usd == pytest.approx(alone.run.tokens / one.after.run_usd)
         if one.kind == alone.fabric.name:
@@ -238,3 +236,17 @@ def test_published_prices_of_scale_up_domains() -> None:
     mine = prices_from_toml("usd_per_scale_up_GBps = 1.0\nscale_up_rack = 8")
     assert scale_up_usd(replace(tier, size=8), 16, mine) == 16 * 900
     assert scale_up_usd(tier, 72, mine) == pytest.approx(72 * 900 * prices.usd_per_wide_scale_up_GBps)
+
+
+def test_a_run_pays_for_what_domains_cost_beyond_the_clusters_own() -> None:
+    """Domains of more than a rack need optics."""
+    asked = {"layout": "tp=8,dp=64,sp", "batch": 512, "sequence": 2048, "tokens": "1T", "fabrics": "rail-only"}
+    found = weft.design("llama-3.2-1b", "h100-512", no_simulate=True, sizes="8,128", **asked)
+    own, wide = found.designs
+    assert own.after is not None
+    assert wide.after is not None
+    more = wide.scale_up_usd - own.scale_up_usd
+    assert more > 0
+    share = wide.after.expected_s / own.after.expected_s
+    expected = own.after.network_usd * share * (wide.bill.usd + more) / own.bill.usd
+    assert wide.after.network_usd == pytest.approx(expected)

@@ -162,6 +162,7 @@ def test_parts_toggle_whatever_end_they_are_named_from():
         {"routing": "guess"},
         {"layout": "tp=3", "show": "failures"},
         {"cluster": "h100-131072", "layout": "", "show": "failures"},
+        {"cluster": "h100-131072", "layout": ""},
     ],
 )
 def test_what_cannot_be_used_is_said_beside_the_form(client, asked, monkeypatch):

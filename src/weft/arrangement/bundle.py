@@ -148,19 +148,34 @@ class Arrangement(Result):
                 "bound": self.bound,
                 "bound_by": found.certificate.proof,
                 "gap": self.gap,
+                "max_slowdown": self.site.max_slowdown,
+                "usd_per_accelerator_hour": self.site.usd_per_hour,
             },
-            "policies": {
-                name: {"objective": self.policy(name), "slowdown": timed.slowdown.tolist()}
-                for name, timed in found.policies.items()
-            },
+            "search": {"arrangements": found.evaluations, "placements": found.placements, "layouts": found.layouts},
+            "policies": {name: self._policy(name) for name in found.policies},
             "verified": self._verified(),
             "router": choice.router,
             "classes": self.site.classes,
+            "hosts": [
+                {"name": name, "up": up} for name, up in zip(self.site.host_names, self.site.usable, strict=True)
+            ],
             "jobs": jobs,
             "assumptions": list(self.assumptions()),
             "cluster": cluster_to_dict(self.site.cluster),
             "fabric": json.loads(fabric_to_json(self.site.fabric)),
             "routes": None if planned is None else json.loads(routes_json.write(self.site.fabric, *planned)),
+        }
+
+    def _policy(self, name: str) -> dict[str, Any]:
+        """What a policy chose, and what that comes to."""
+        timed = self.found.policies[name]
+        return {
+            "objective": self.policy(name),
+            "slowdown": timed.slowdown.tolist(),
+            "router": timed.choice.router,
+            "domains": [list(held) for held in timed.choice.hosts],
+            "offset_s": list(timed.choice.offset_s),
+            "class": list(levels(timed.choice.order, self.site.classes)),
         }
 
     def _verified(self) -> dict[str, Any] | None:
@@ -190,6 +205,9 @@ class Arrangement(Result):
         collectives = job_collectives(self.site, number, placement, choice.router, routes)
         return row | {
             "weight": job.weight,
+            "may": job.may,
+            "cut": job.cut,
+            "iterations": job.iterations,
             "job": job_to_dict(job.job),
             "layout": layout_to_dict(job.layout),
             "detail": self.found.clock.templates[number].detail,
@@ -335,26 +353,37 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     Raises:
         BadInput: the file is no such document, or was changed into one that means nothing.
     """
+    return bundle_of(read_document(path), os.fspath(path))
+
+
+def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The fields of a file that ``weft arrange -o`` wrote, as they stand there.
+
+    Raises:
+        BadInput: the file is no such document.
+    """
     where = os.fspath(path)
     text = read_text(path, where=where, largest=MAX_FILE_BYTES, remedy=_WRITE_ONE)
     document = parse_json(text, where, remedy=_WRITE_ONE)
-    if not isinstance(document, Mapping) or document.get("schema") != Arrangement.SCHEMA:
+    if not isinstance(document, dict) or document.get("schema") != Arrangement.SCHEMA:
         raise BadInput(f"is not of schema {Arrangement.SCHEMA}", where=where, remedy=_WRITE_ONE)
+    return document
+
+
+def bundle_of(document: Mapping[str, Any], where: str) -> Bundle:
+    """The arrangement of such fields; ``where`` names them in messages.
+
+    Raises:
+        BadInput: they mean nothing.
+    """
     site = _site(document, where)
     rows = document["jobs"]
-    given = tuple(_field(row, "class", int, where) for row in rows)
-    order = tuple(site.classes - 1 - level if max(given) else 0 for level in given)
-    if min(given) < 0 or min(order) < 0 or levels(order, site.classes) != given:
-        raise BadInput(
-            f"{given} are no classes of jobs where there are {site.classes}",
-            where=f"{where}: jobs: class",
-            remedy=_WRITE_ONE,
-        )
+    given = [_field(row, "class", int, where) for row in rows]
     choice = Choice(
         hosts=tuple(job.hosts for job in site.jobs),
         router=site.routers[0],
         offset_s=tuple(_seconds(row, "offset_s", where) for row in rows),
-        order=order,
+        order=order_of(given, site.classes, f"{where}: jobs"),
     )
     bundle = Bundle(
         where=where,
@@ -369,6 +398,19 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     for number, row in enumerate(rows):
         _check_texts(bundle, number, row)
     return bundle
+
+
+def order_of(given: Sequence[int], classes: int, where: str) -> tuple[int, ...]:
+    """The order of jobs whose traffic classes are given.
+
+    Raises:
+        BadInput: no order has these classes.
+    """
+    order = tuple(classes - 1 - level if max(given) else 0 for level in given)
+    if min(given) < 0 or min(order) < 0 or levels(order, classes) != tuple(given):
+        problem = f"{tuple(given)} are no classes of jobs where there are {classes}"
+        raise BadInput(problem, where=f"{where}: class", remedy=_WRITE_ONE)
+    return order
 
 
 def _site(document: Mapping[str, Any], where: str) -> Site:

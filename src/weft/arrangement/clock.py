@@ -57,7 +57,6 @@ class Timed:
     slowdown: Floats
     score: float
     cost: float
-    link_bytes: Floats
 
 
 def levels(order: Sequence[int], classes: int) -> tuple[int, ...]:
@@ -268,7 +267,6 @@ class Clock:
             slowdown=slowdown,
             score=self.objective.score(mean),
             cost=self.objective.cost(mean, slowdown),
-            link_bytes=result.link_bytes,
         )
 
 

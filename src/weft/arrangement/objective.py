@@ -78,12 +78,20 @@ class Objective:
         return float((self.worth / self.against_s).sum() / (self.worth / seconds).sum())
 
     def cost(self, seconds: Floats, slowdown: Floats) -> float:
-        """What is minimised: the score, and ``OVER`` times what the worst slowdown is beyond the limit."""
-        return self.score(seconds) + OVER * max(0.0, float(slowdown.max()) - self.max_slowdown)
+        """What is minimised: the score, and what the worst slowdown is beyond the limit."""
+        return self.score(seconds) + self.over(slowdown)
+
+    def over(self, slowdown: Floats) -> float:
+        """``OVER`` times what the worst slowdown is beyond the limit."""
+        return OVER * max(0.0, float(slowdown.max()) - self.max_slowdown)
 
     def shown(self, score: float) -> float:
         """What a score means: a slowdown, seconds, a share of the peak, or dollars per token."""
         return self.scale / score if self.kind == "utilization" else self.scale * score
+
+    def score_of(self, value: float) -> float:
+        """The score that is shown as ``value``."""
+        return self.scale / value if self.kind == "utilization" else value / self.scale
 
     def text(self, score: float) -> str:
         """What a score means, for people."""

@@ -32,22 +32,25 @@ ROUNDS = 4
 WORTHWHILE = 1e-5
 """A score that is less by no more than this is not worth another layout."""
 Progress = Callable[[float, float], object]
-"""Told the incumbent's objective and the bound."""
+"""Told the incumbent's objective and the bound, or processor seconds that are spent and may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Found:
     """What a search found: the best, each policy on the given placement, the bounds, and how the search ended.
 
-    ``first`` are the layouts that jobs began with; ``layouts`` counts those that were tried beside the other jobs, and
-    ``clock`` has those of the best.  ``verified`` is None where an interrupt came first.
+    ``first`` are the layouts that jobs began with; ``layouts`` counts those that were tried beside the other jobs.
+    ``clock`` has the layouts of the best, ``began`` those that jobs began with, and ``evaluations`` counts what was
+    stepped.  ``verified`` is None where an interrupt came first.
     """
 
     clock: Clock
+    began: Clock
     cuts: Cuts
     given: Hosts
     policies: dict[str, Timed]
     certificate: Certificate
+    evaluations: int
     placements: int
     first: tuple[Layout, ...]
     layouts: int
@@ -59,6 +62,35 @@ class Found:
         """The arrangement."""
         return self.policies["arrange"]
 
+    def clock_of(self, policy: str) -> Clock:
+        """The clock with the layouts of a policy."""
+        return self.clock if policy == "arrange" else self.began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Begun:
+    """What there is before anything is searched: layouts, the clock with the first of them, hosts as given, bounds."""
+
+    layouts: Layouts
+    clock: Clock
+    cuts: Cuts
+    given: Hosts
+    certificate: Certificate
+
+    @classmethod
+    def of(cls, site: Site, left_s: Callable[[], float]) -> Begun:
+        """The begin of a site; ``left_s`` are the seconds that there are to choose layouts.
+
+        Raises:
+            BadInput: a job that cannot run, or flows without a path.
+            NothingFeasible: no layout of a job fits.
+        """
+        layouts = Layouts(site, left_s)
+        site, references = layouts.begun()
+        clock = Clock(site, tuple(layouts.template(job, job.layout) for job in site.jobs), references)
+        cuts, given = cuts_of(clock.fabric), as_given(site)
+        return cls(layouts=layouts, clock=clock, cuts=cuts, given=given, certificate=certify(clock, cuts, given))
+
 
 @dataclass(slots=True, eq=False)
 class Search:
@@ -68,6 +100,7 @@ class Search:
     budget_s: float = 60.0
     seed: int = 0
     progress: Progress | None = None
+    spent: Progress | None = None
     began_s: float = field(default_factory=time.process_time)
     best: Timed | None = None
     clock: Clock | None = None
@@ -82,13 +115,9 @@ class Search:
             BadInput: a job that cannot run, or flows without a path.
             NothingFeasible: no layout of a job fits.
         """
-        layouts = Layouts(self.site, self._left(ALONE_SHARE))
-        site, references = layouts.begun()
-        clock = self.clock = Clock(site, tuple(layouts.template(job, job.layout) for job in site.jobs), references)
-        cuts = cuts_of(clock.fabric)
-        given = as_given(site)
-        certificate = certify(clock, cuts, given)
-        self.bound = certificate.objective
+        begun = Begun.of(self.site, self._left(ALONE_SHARE))
+        clock, cuts, given, layouts = begun.clock, begun.cuts, begun.given, begun.layouts
+        self.clock, self.bound = clock, begun.certificate.objective
         policies = {"hashed": self._keep(clock, clock.timed(clock.plain(given)))}
         ended, placements, verified = "complete", 1, None
         try:
@@ -105,12 +134,14 @@ class Search:
         policies["arrange"] = self._best
         return Found(
             clock=self._clock,
+            began=clock,
             cuts=cuts,
             given=given,
             policies={name: policies[name] for name in POLICIES if name in policies},
-            certificate=certificate,
+            certificate=begun.certificate,
+            evaluations=clock.evaluations,
             placements=placements,
-            first=tuple(job.layout for job in site.jobs),
+            first=tuple(job.layout for job in clock.site.jobs),
             layouts=self.tried,
             verified=verified,
             ended=ended,
@@ -208,7 +239,10 @@ class Search:
 
     def _until(self, share: float) -> Callable[[], bool]:
         def stop() -> bool:
-            late = time.process_time() - self.began_s > share * self.budget_s
+            used_s = time.process_time() - self.began_s
+            if self.spent is not None:
+                self.spent(used_s, self.budget_s)
+            late = used_s > share * self.budget_s
             self.cut_short |= late
             return late
 

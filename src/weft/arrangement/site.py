@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from weft.cluster import Cluster
+from weft.cluster import load as named_cluster
 from weft.cluster import resolve as resolve_cluster
 from weft.documents import parse_toml, validate
 from weft.errors import BadInput, NothingFeasible, UnknownName
@@ -29,6 +30,7 @@ from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import parse_layout
 from weft.model import Job, RecipeChanges, resolve_job
+from weft.model.resolve import named_job
 from weft.search.space import SPACES, STANDARD, Space
 
 SCHEMA = "weft.site/1"
@@ -172,11 +174,26 @@ def read_site(source: str | os.PathLike[str], *, idle: bool = False) -> Site:
     """
     where = os.fspath(source)
     text = read_text(source, where=where, largest=MAX_FILE_BYTES, remedy="name a site file (TOML)")
-    given = validate(_SiteFields, parse_toml(text, where), where)
+    return site_of(parse_toml(text, where), where, Path(where).parent, idle=idle)
+
+
+def site_of(table: Mapping[str, object], where: str, beside: Path | None, *, idle: bool = False) -> Site:
+    """The site of such fields.
+
+    Args:
+        table: as a site file has them.
+        where: names them in messages.
+        beside: where files that it names are looked for, too; None: it may name none.
+        idle: whether it may be without jobs.
+
+    Raises:
+        BadInput: a field is unknown or wrong, or hosts and jobs do not fit together.
+        NothingFeasible: a job needs more hosts than are free.
+    """
+    given = validate(_SiteFields, table, where)
     if not given.jobs and not idle:
         raise BadInput("a site without jobs", where=f"{where}: jobs", remedy="add [[jobs]]")
-    beside = Path(where).parent
-    cluster = resolve_cluster(_beside(given.cluster, beside))
+    cluster = named_cluster(given.cluster) if beside is None else resolve_cluster(_beside(given.cluster, beside))
     fabric, origin = _fabric(given, cluster, beside, where)
     names, usable = _hosts(given.hosts, fabric, cluster, where)
     jobs = tuple(
@@ -215,13 +232,13 @@ def _beside(name: str, folder: Path) -> str:
     return str(folder / name) if (folder / name).is_file() else name
 
 
-def _fabric(given: _SiteFields, cluster: Cluster, beside: Path, where: str) -> tuple[Fabric, str]:
+def _fabric(given: _SiteFields, cluster: Cluster, beside: Path | None, where: str) -> tuple[Fabric, str]:
     if len(cluster.tiers) < 2:
         problem = f"{cluster.name} is one scale-up domain without a network"
         raise BadInput(problem, where=f"{where}: cluster", remedy="name a cluster of several hosts")
     kind = given.fabric or default_kind(cluster)
-    path = _beside(kind, beside)
-    if path != kind or Path(kind).suffix:
+    path = kind if beside is None else _beside(kind, beside)
+    if path != kind or (beside is not None and Path(kind).suffix):
         from weft.interop.fabrics.formats import read_fabric
 
         return read_fabric(path), kind
@@ -267,7 +284,7 @@ def _hosts(
     return tuple(names), tuple(usable)
 
 
-def _job(given: _Job, where: str, cluster: Cluster, names: tuple[str, ...], beside: Path) -> SiteJob:
+def _job(given: _Job, where: str, cluster: Cluster, names: tuple[str, ...], beside: Path | None) -> SiteJob:
     size = cluster.tiers[0].size
     job, model, layout = _work(given, where, cluster, beside)
     if given.accelerators is not None and given.accelerators != layout.world:
@@ -329,13 +346,14 @@ def _iterations(given: _Job, job: Job, where: str) -> int | None:
     return math.ceil(given.tokens / job.recipe.tokens)
 
 
-def _work(given: _Job, where: str, cluster: Cluster, beside: Path) -> tuple[Job, str, Layout]:
+def _work(given: _Job, where: str, cluster: Cluster, beside: Path | None) -> tuple[Job, str, Layout]:
     """The job, the name of its model, and its layout, which is data parallelism alone where it is to be chosen."""
     if (given.plan is None) == (given.model is None):
         raise BadInput("names a model or a plan, not both", where=where, remedy="give model and layout, or plan")
     if given.model is None:
         return _planned(given, where, beside)
-    job = resolve_job(_beside(given.model, beside), RecipeChanges(global_batch=given.batch))
+    changes = RecipeChanges(global_batch=given.batch)
+    job = named_job(given.model, changes) if beside is None else resolve_job(_beside(given.model, beside), changes)
     if given.layout is None:
         named = len(given.hosts or ()) * cluster.tiers[0].size
         if not (given.accelerators or named):
@@ -348,7 +366,7 @@ def _work(given: _Job, where: str, cluster: Cluster, beside: Path) -> tuple[Job,
     return job, given.model, layout
 
 
-def _planned(given: _Job, where: str, beside: Path) -> tuple[Job, str, Layout]:
+def _planned(given: _Job, where: str, beside: Path | None) -> tuple[Job, str, Layout]:
     """The same of a plan."""
     from weft.arrangement.documents import plan_parts
     from weft.layout.text import layout_from_dict
@@ -356,6 +374,9 @@ def _planned(given: _Job, where: str, beside: Path) -> tuple[Job, str, Layout]:
 
     if given.layout is not None or given.batch is not None:
         raise BadInput("layout and batch are in the plan", where=where, remedy="leave them out")
+    if beside is None:
+        problem = "names a file, and none is read here"
+        raise BadInput(problem, where=f"{where}.plan", remedy="give model and layout instead")
     name = str(given.plan)
     raw_job, raw_layout = plan_parts(_beside(name, beside), given.rank)
     job = job_from_dict(raw_job, where=f"{where}.plan: job")

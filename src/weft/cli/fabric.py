@@ -51,5 +51,6 @@ def fabric(cluster: str, options: FabricOptions) -> None:
         show(lambda screen: fabric_table(built, price, screen), options.output)
     if options.picture is not None:
         from weft.report.pictures.fabric import fabric_svg
+        from weft.report.pictures.palette import alone
 
-        deliver(fabric_svg(built), options.picture)
+        deliver(alone(fabric_svg(built)), options.picture)

@@ -1,4 +1,4 @@
-"""``weft report``: a plan as one file to hand around."""
+"""``weft report``: a plan or an arrangement as one file to hand around."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from weft.web.report import ReportOptions, make_report
 
 
 @click.command()
-@click.argument("plan_file", metavar="PLAN.json")
+@click.argument("result_file", metavar="PLAN.json|ARRANGEMENT.json")
 @takes(options=ReportOptions, out=FileOutput)
-def report(plan_file: str, options: ReportOptions, out: FileOutput) -> None:
-    """Write a plan as a page in one file, to hand around.
+def report(result_file: str, options: ReportOptions, out: FileOutput) -> None:
+    """Write a plan or an arrangement as a page in one file, to hand around.
 
-    PLAN.json is what weft plan --format json wrote. The page opens from disk and loads nothing.
+    PLAN.json is what weft plan --format json wrote, ARRANGEMENT.json what weft arrange -o wrote. The page opens from
+    disk and loads nothing.
     """
     check_folder(out.output, "--output")
-    deliver(make_report(plan_file, options=options), out.output)
+    deliver(make_report(result_file, options=options), out.output)

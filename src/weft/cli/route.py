@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from weft.cli.build import takes
+from weft.cli.options import check_folder, deliver
 from weft.cli.outcome import RowsOutput, report
 from weft.cli.route_evaluate import evaluate
 from weft.cli.route_export import events, export
 from weft.cli.route_watch import watch
+from weft.verbs.options import option
 from weft.verbs.route import AuditOptions, RouteOptions, audit_routes
 from weft.verbs.route import route as routed
 
@@ -40,9 +44,16 @@ def route() -> None:
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class RouteOutput(RowsOutput):
+    """What is made of routes."""
+
+    picture: str | None = option(None, "Also draw how busy links are, under every router.", metavar="FILE.svg")
+
+
 @route.command()
-@takes(options=RouteOptions, out=RowsOutput)
-def plan(options: RouteOptions, out: RowsOutput) -> None:
+@takes(options=RouteOptions, out=RouteOutput)
+def plan(options: RouteOptions, out: RouteOutput) -> None:
     """Route all flows at once; say how good the routes are, and how good any could be.
 
     Routers: auto (edge-coloring where it applies, otherwise repair), ecmp (hash of the flow at every hop),
@@ -53,8 +64,14 @@ def plan(options: RouteOptions, out: RowsOutput) -> None:
     """
     from weft.report.tables.route import plan_table
 
+    check_folder(out.picture, "--picture")
     found = routed(options=options)
     report(found, out, lambda screen: plan_table(found, screen))
+    if out.picture is not None:
+        from weft.report.pictures.palette import alone
+        from weft.report.pictures.routes import routes_svg
+
+        deliver(alone(routes_svg([*found.compared, found.plan])), out.picture)
 
 
 @route.command()

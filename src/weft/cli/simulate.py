@@ -56,8 +56,9 @@ def simulate(names: tuple[str, ...], options: SimulateOptions, out: SimulateOutp
         write_timeline(out.timeline, found.result)
     if out.picture is not None:
         from weft.report.pictures.fabric import fabric_svg
+        from weft.report.pictures.palette import alone
 
-        deliver(fabric_svg(found.fabric), out.picture)
+        deliver(alone(fabric_svg(found.fabric)), out.picture)
 
 
 def _print(found: IterationReport | ScenarioReport, screen: Console) -> None:

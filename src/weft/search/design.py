@@ -62,8 +62,9 @@ class Failure:
 class AfterFailures:
     """A whole run on one network, failures counted.
 
-    ``run_usd`` is the accelerator-hours' price (spares included) and ``network_usd``, the share of ``total_usd``
-    that the run uses up; ``tokens_per_usd`` is None without a price of accelerators.
+    ``network_usd`` is the share that the run uses up of the scale-out network's price, and of what the domains cost
+    more than the cluster's own, which are in the price of accelerators.  ``run_usd`` is that with accelerator-hours'
+    price (spares included); ``tokens_per_usd`` is None without a price of accelerators.
     """
 
     goodput: float
@@ -229,6 +230,7 @@ def design(
     candidates = [
         (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in kinds
     ]
+    own_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
     known: dict[tuple[int, int], list[Layout]] = {}
     designs: list[Design] = []
     rejected: list[Rejected] = []
@@ -243,7 +245,7 @@ def design(
         try:
             if (size, batch) not in known:
                 known[size, batch] = _candidates(one, clusters[size], options)
-            designs.append(_design(one, clusters[size], kind, known[size, batch], options, tell))
+            designs.append(_design(one, clusters[size], kind, known[size, batch], options, own_usd, tell))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
     return DesignStudy(
@@ -260,8 +262,16 @@ def design(
 
 
 def _design(
-    job: Job, cluster: Cluster, kind: str, layouts: Sequence[Layout], options: Terms, tell: Callable[[float], None]
+    job: Job,
+    cluster: Cluster,
+    kind: str,
+    layouts: Sequence[Layout],
+    options: Terms,
+    own_usd: float,
+    tell: Callable[[float], None],
 ) -> Design:
+    """One network under a job; ``own_usd`` of its domains are in the price of the accelerators."""
+    domains_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
     fabric = for_cluster(kind, cluster, radix=options.radix)
     layout = layouts[0]
     if len(layouts) > 1:
@@ -281,7 +291,6 @@ def _design(
         if options.failures:
             failures = tuple(_failures(network, tell))
     price = bill_of_kind(kind, fabric, options.prices, options.radix)
-    domains_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
     return Design(
         kind=kind,
         domain=cluster.tiers[0].size,
@@ -297,7 +306,7 @@ def _design(
         failures=failures,
         after=None
         if options.run is None
-        else _after(network, price.usd + domains_usd, options.run, options.network_s),
+        else _after(network, price.usd + domains_usd - own_usd, options.run, options.network_s),
     )
 
 

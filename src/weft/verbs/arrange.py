@@ -32,6 +32,7 @@ def arrange(
     options: ArrangeOptions | None = None,
     *,
     progress: Callable[[float, float], object] | None = None,
+    spent: Callable[[float, float], object] | None = None,
     **given: Any,
 ) -> Arrangement:
     """Choose hosts, routes, times and classes for all jobs of a site together, and say how far from optimal it is.
@@ -51,6 +52,7 @@ def arrange(
         site: a site file (TOML), or what was read of one.
         options: the options as a record instead of keywords.
         progress: called with the objective of each better arrangement and the bound.
+        spent: called now and then with the processor seconds that the search has taken and those of its budget.
 
     Raises:
         BadInput: the file cannot be used, or its hosts and jobs do not fit together.
@@ -66,7 +68,7 @@ def arrange(
     if not budget_s > 0:
         raise BadInput(f"{asked.budget!r} is no time to search in", where="--budget", remedy="write it like 60s")
     read = site if isinstance(site, Site) else read_site(path_of(site, "SITE"))
-    found = Search(read, budget_s=budget_s, seed=asked.seed, progress=progress).run()
+    found = Search(read, budget_s=budget_s, seed=asked.seed, progress=progress, spent=spent).run()
     worst = float(found.best.slowdown.max())
     if read.max_slowdown is not None and worst > read.max_slowdown * (1 + 1e-9):
         name = read.jobs[int(found.best.slowdown.argmax())].name

@@ -217,6 +217,7 @@ VERBS: dict[str, _Verb] = {
             "workload",
             "groups",
             "compare",
+            "chunk_counts",
             "late",
             "slow",
             "calibration",

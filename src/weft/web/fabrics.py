@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from weft.fabric.spec import Fabric, Floats
     from weft.layout import Layout
     from weft.model import Job
-    from weft.report.pictures.fabric import Load
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
+    from weft.search import Plan
     from weft.search.design import DesignStudy
     from weft.simulation.iteration.report import IterationReport
     from weft.simulation.iteration.result import IterationSimulation
@@ -150,6 +150,19 @@ class Routed:
     flows: tuple[tuple[str, str, float, str, str], ...]
 
 
+def _plan(scene: Scene) -> Plan:
+    """The plan of a job on a network that is not too large.
+
+    Raises:
+        BadInput: it is, or a name, a text or an option cannot be used.
+    """
+    found = planned(scene.inquiry)
+    if found.cluster.count > _LARGEST:
+        problem = f"{found.cluster.count:,} accelerators"
+        raise BadInput(problem, where="cluster", remedy=f"give {_LARGEST:,} at most; the command line takes more")
+    return found
+
+
 @lru_cache(maxsize=4)
 def site_of(scene: Scene) -> Site:
     """The job, its layout and its network.
@@ -161,10 +174,7 @@ def site_of(scene: Scene) -> Site:
     from weft.fabric.catalogue import default_kind, for_cluster
     from weft.verbs.shared import layout_of
 
-    found = planned(scene.inquiry)
-    if found.cluster.count > _LARGEST:
-        problem = f"{found.cluster.count:,} accelerators"
-        raise BadInput(problem, where="cluster", remedy=f"give {_LARGEST:,} at most; the command line takes more")
+    found = _plan(scene)
     if scene.layout:
         layout = layout_of(scene.layout, found.job, found.cluster)
     elif found.layouts:
@@ -183,7 +193,7 @@ def _study(scene: Scene, kinds: tuple[str, ...], progress: Progress = None) -> D
     from weft.verbs.design import design
 
     if (scene, kinds) not in _studies:
-        plan = planned(scene.inquiry)
+        plan = _plan(scene)
         found = design(
             plan.job,
             plan.cluster,
@@ -252,7 +262,7 @@ def degraded(scene: Scene, failures: Failures, *, progress: Progress = None) -> 
         BadInput: a name, a text or an option that cannot be used.
         NothingFeasible: no layout fits.
     """
-    from weft.report.pictures.fabric import fabric_svg
+    from weft.report.pictures.fabric import Load, fabric_svg
 
     tell = progress or _silent
     site, names = site_of(scene), failures.names
@@ -263,13 +273,14 @@ def degraded(scene: Scene, failures: Failures, *, progress: Progress = None) -> 
     after = _simulated(scene, names).result if names and not lost else None
     tell(2, 2)
     loads = [_loads(site, one) for one in (before, after) if one is not None]
+    most = max(float(one.max(initial=0.0)) for one in loads)
     return Degraded(
         site=site,
         before=before,
         after=after,
         lost=lost,
         links=_busiest(site, loads),
-        svg=fabric_svg(fabric, load=_load(loads, loads[-1], ".1%"), address=failures.toggled),
+        svg=fabric_svg(fabric, load=Load(values=loads[-1], most=most, form=".1%"), address=failures.toggled),
     )
 
 
@@ -293,12 +304,6 @@ def _constants(site: Site) -> tuple[Calibration | None, Calibration]:
 
     own = constants_of(CalibrationOptions(), site.cluster, site.job)
     return own, own or calibration(site.cluster.accelerator.name)
-
-
-def _load(all_: list[Floats], shown: Floats, form: str) -> Load:
-    from weft.report.pictures.fabric import Load
-
-    return Load(values=shown, most=max(float(one.max(initial=0.0)) for one in all_), form=form)
 
 
 def _busiest(site: Site, loads: list[Floats]) -> tuple[BusyLink, ...]:
@@ -372,12 +377,14 @@ def _figures(plan: RoutePlan) -> dict[str, Any]:
 
 def _drawn(sides: list[tuple[str, RoutePlan]], failures: Failures) -> tuple[tuple[str, str], ...]:
     """A picture of each side, on one scale."""
-    from weft.report.pictures.fabric import fabric_svg
+    from weft.report.pictures.fabric import Load, fabric_svg
+    from weft.report.pictures.routes import STEPS
 
-    loads = [plan.load for _, plan in sides]
+    most = max(plan.alpha for _, plan in sides)
+    loads = [Load(values=plan.load, most=most, form=".3g", steps=STEPS) for _, plan in sides]
     return tuple(
-        (words, fabric_svg(plan.fabric, load=_load(loads, plan.load, ".3g"), address=failures.toggled))
-        for words, plan in sides
+        (words, fabric_svg(plan.fabric, load=load, address=failures.toggled))
+        for (words, plan), load in zip(sides, loads, strict=True)
     )
 
 

@@ -25,7 +25,7 @@ from weft.web.work import Failure, Pool, Question, Ticket
 
 AT_ONCE_S = 0.1
 """A page whose answer is there by then is sent whole."""
-MOST_FIELDS = 100
+MOST_FIELDS = 600
 _LOOK_S = 0.5
 """How often it is looked whether the browser is still there."""
 _MARK = "\x1eanswer\x1e"
@@ -43,6 +43,7 @@ class Shown:
         question: None where nothing is asked yet.
         part: template of the answer; it gets the context and ``found``.
         view: makes ``found`` of the answer.
+        then: a further question, whose answer follows this one's; its template and context are not used.
     """
 
     template: str
@@ -50,44 +51,63 @@ class Shown:
     question: Question | None = None
     part: str = ""
     view: Callable[[Any], Any] = lambda found: found
+    then: Shown | None = None
 
 
 async def show(request: Request, shown: Shown) -> Response:
     """The response of a page."""
-    if shown.question is None:
-        return HTMLResponse(render(shown.template, **shown.context, answer=""))
-    ticket = ask(request, shown.question)
+    asked: list[tuple[Shown, Ticket]] = []
     try:
-        await ticket.wait(AT_ONCE_S)
-        if ticket.done:
-            status, text = _answer(ticket, shown)
-            page = render(shown.template, **shown.context, answer=Markup(text))
-            ticket.close()
+        part: Shown | None = shown
+        while part is not None and part.question is not None:
+            asked.append((part, ask(request, part.question)))
+            part = part.then
+        texts = []
+        for one, ticket in asked:
+            if not await ticket.wait(AT_ONCE_S):
+                break
+            texts.append(_answer(ticket, one, shown.context))
+        status, text = texts[0][0] if texts else 200, Markup("".join(one for _, one in texts))
+        if len(texts) == len(asked):
+            page = render(shown.template, **shown.context, answer=text)
+            _close(asked)
             return HTMLResponse(page, status)
-        page = render(shown.template, **shown.context, answer=_MARK)
+        page = render(shown.template, **shown.context, answer=text + _MARK)
     except BaseException:
-        ticket.close()
+        _close(asked)
         raise
-    return StreamingResponse(_streamed(request, shown, ticket, page), media_type="text/html")
+    stream = _streamed(request, asked, len(texts), page, shown.context)
+    return StreamingResponse(stream, status, media_type="text/html")
 
 
-async def _streamed(request: Request, shown: Shown, ticket: Ticket, page: str) -> AsyncIterator[str]:
-    """The page up to its answer, and the rest when that is there."""
+def _close(asked: list[tuple[Shown, Ticket]]) -> None:
+    for _, ticket in asked:
+        ticket.close()
+
+
+async def _streamed(
+    request: Request, asked: list[tuple[Shown, Ticket]], first: int, page: str, context: dict[str, Any]
+) -> AsyncIterator[str]:
+    """The page up to its first answer that is not there, and the rest when that is."""
     try:
         head, _, tail = page.partition(_MARK)
-        yield head + render("waiting.html", number=ticket.number)
-        while not await ticket.wait(_LOOK_S):
-            if await request.is_disconnected():
-                return
-        yield _answer(ticket, shown)[1] + tail
+        yield head
+        for one, ticket in asked[first:]:
+            if not ticket.done:
+                yield render("waiting.html", number=ticket.number)
+            while not await ticket.wait(_LOOK_S):
+                if await request.is_disconnected():
+                    return
+            yield _answer(ticket, one, context)[1]
+        yield tail
     finally:
-        ticket.close()
+        _close(asked)
 
 
-def _answer(ticket: Ticket, shown: Shown) -> tuple[int, str]:
+def _answer(ticket: Ticket, shown: Shown, context: dict[str, Any]) -> tuple[int, str]:
     """Status and text of what a question came to."""
     try:
-        return 200, render(shown.part, **shown.context, found=shown.view(ticket.result()))
+        return 200, render(shown.part, **context, found=shown.view(ticket.result()))
     except Failure as failure:
         return _failed(failure)
     except WeftError as error:
@@ -162,7 +182,7 @@ def message(failure: Failure) -> Message:
     return Message(text=text, remedy=remedy, kind="error")
 
 
-def refuse(shown: Shown, error: BadInput) -> Response:
+def refuse(shown: Shown, error: BadInput | Refused) -> Response:
     """A page whose fields cannot be used."""
     part = Markup(render("failure.html", message=message(Failure("bad-input", str(error)))))
     return HTMLResponse(render(shown.template, **shown.context, answer=part), STATUS["bad-input"])

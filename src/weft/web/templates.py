@@ -23,6 +23,7 @@ STATIC = {
     "page.js": "text/javascript; charset=utf-8",
     "slide.js": "text/javascript; charset=utf-8",
     "work.js": "text/javascript; charset=utf-8",
+    "arrange.js": "text/javascript; charset=utf-8",
     "zoom.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }

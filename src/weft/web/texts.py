@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 PASTED = "pasted-"
 TEXT_BYTES = 4_000_000
-Kind = Literal["model", "cluster"]
+Kind = Literal["model", "cluster", "site"]
 _NAME = re.compile(r"pasted-[0-9a-f]{24}")
-_ENDINGS: dict[Kind, str] = {"model": ".json", "cluster": ".toml"}
+_ENDINGS: dict[Kind, str] = {"model": ".json", "cluster": ".toml", "site": ".toml"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,14 +92,10 @@ def test_designs_stand_where_their_figures_say(drawn):
     points = {(one.bill.usd, one.closed_form_s) for one in study.designs}
     circles = marks(items, "symbol")
     assert len(circles) == len(points) > 1
-    highest = 1.2 * max(usd for usd, _ in points)
-    left = circles[0].x - min(points)[0] / highest * 760
-    across = sorted(item.x - left for item in circles)
-    first = min(across)
-    dearest = max(usd for usd, _ in points)
-    expected = sorted(usd / highest * 760 for usd, _ in points)
-    assert [at - first for at in across] == pytest.approx([at - expected[0] for at in expected])
-    assert dearest / highest == pytest.approx(1 / 1.2)
+    low, high = bounds([usd for usd, _ in points])
+    across = sorted(item.x for item in circles)
+    expected = sorted(usd / (high - low) * 760 for usd, _ in points)
+    assert [at - across[0] for at in across] == pytest.approx([at - expected[0] for at in expected])
     words = [item.words for item in items if item.kind == "text"]
     for one in study.designs:
         parts = f"{one.kind} {one.domain}", f"{one.bill.watts / 1e3:,.0f} kW", format_seconds(one.closed_form_s)

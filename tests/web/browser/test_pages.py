@@ -13,6 +13,8 @@ from weft.web.templates import PLACES
 
 WIDTHS = (360, 768, 1440, 3840)
 PLAN = "/plan?model=llama-3.1-8b&cluster=h100-64"
+NETWORK = "/network?model=llama-3.1-8b&cluster=h100-32&layout=tp%3D4,dp%3D8&radix=8&fabric=fat-tree"
+SCHEDULE = "/schedule?collective=all-reduce&size=16MiB&dims=switch:4:100GB/s:1us,ring:4:25GB/s:2us"
 VIEWS = [
     (f"{PLAN}&nic=2&domain=16&oversubscription=2", "#layouts"),
     ("/plan", "form"),
@@ -21,6 +23,14 @@ VIEWS = [
     (f"{PLAN}&show=launch&tool=megatron", "pre"),
     (f"{PLAN}&layout=x=2,dp=32&against=x=4,dp=16", "#differences"),
     ("/plan?model=llama-3.1-405b&cluster=h100-8", "#rejected"),
+    (f"{NETWORK}&kinds=rail-only,torus", "#networks"),
+    (f"{NETWORK}&show=failures&failed=spine-0", "#links"),
+    (f"{NETWORK}&show=routes&failed=spine-0", "#routers"),
+    (f"{SCHEDULE}&policy=baseline", "#policies"),
+    (f"{SCHEDULE}&show=chunks", "svg.weft-chart"),
+    ("/arrange?site=three-jobs&picked=host:1&router=planned", ".seat.down"),
+    ("/arrange?site=scattered&find=2", "div.board .seat"),
+    ("/arrange?site=nothing", "[role=alert]"),
     ("/nothing", "h1"),
 ]
 """Addresses that every check of looks visits, and what stands there: a page has a row for each of its views."""

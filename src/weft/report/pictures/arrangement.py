@@ -342,12 +342,11 @@ def _block_names(fabric: Fabric, cells: list[dict[str, Any]]) -> list[dict[str, 
 
 
 def _timeline(found: Arrangement) -> alt.VConcatChart:
-    clock = found.found.clock
     seconds = periods(found.best.iteration_s)[-1]
     panels = []
     for name, loads in zip(("hashed", "arrange"), loads_before_after(found), strict=True):
         timed = found.found.policies[name]
-        seen = window(clock, timed, loads.shared(), seconds)
+        seen = window(found.found.clock_of(name), timed, loads.shared(), seconds)
         before = "before" if name == "hashed" else "after"
         panels.append(_lanes(found, loads, seen, f"{before}: {router_words(found, name)}", seconds))
     return alt.vconcat(*panels, spacing=26)

@@ -84,6 +84,7 @@ def _tell(spec: Any) -> None:
     elif isinstance(spec, dict):
         if "mark" in spec:
             shown = spec.get("encoding", {}).get("tooltip", ())
+            shown = [shown] if isinstance(shown, dict) else shown
             parts = [f"{json.dumps(one.get('title', one['field']) + ': ')}+datum[{one['field']!r}]" for one in shown]
             told = {"expr": '+"\\n"+'.join(parts)} if parts else " "
             spec.setdefault("encoding", {})["description"] = {"value": told}
@@ -104,11 +105,13 @@ def _page(spec: dict[str, Any], script: str) -> str:
     look = (
         f"body{{background:{PAPER};margin:24px}}@media (prefers-color-scheme:dark){{body{{background:{DARK[PAPER]}}}}}"
     )
+    tips = '{theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"}'
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         f'<meta name="color-scheme" content="light dark">\n<style>{look}</style>\n{scheme()}\n'
         f'<script>{script}</script>\n</head>\n<body>\n<div id="chart"></div>\n'
-        f'<script>vegaEmbed("#chart", {text}, {{renderer: "svg", actions: false}});</script>\n</body>\n</html>\n'
+        f'<script>vegaEmbed("#chart", {text}, {{renderer: "svg", actions: false, tooltip: {tips}}});</script>\n'
+        "</body>\n</html>\n"
     )
 
 
@@ -170,7 +173,8 @@ def free_labels(
     found = []
     for i, ((x, y), label) in enumerate(zip(points, labels, strict=True)):
         length = len(label) * _CHARACTER
-        for below, at_left in product((False, True), (False, True)):
+        crowded = any(0 < y - py < 2 * LIFT and abs(px - x) < 9 for px, py in points)
+        for below, at_left in product((crowded, not crowded), (False, True)):
             begin, at = x - 9 - length if at_left else x + 9, y + (LIFT if below else -LIFT)
             end = begin + length
             crossed = any(begin < b and a < end and abs(at - c) < 14 for a, b, c in taken)

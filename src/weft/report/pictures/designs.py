@@ -90,10 +90,10 @@ def _trade(study: DesignStudy) -> Chart:
         row["names"].append(f"{one.kind} {one.domain}")
     points = [row | {"names": ", ".join(row["names"])} for row in rows.values()]
     points.sort(key=lambda row: row["group"] != _FRONTIER)
-    highest = 1.2 * max(row["cost"] for row in points) or 1.0
+    least, most = bounds([row["cost"] for row in points])
     room = 0.12 * (max(seconds) - min(seconds)) or 0.1 * max(seconds)
     low, high = min(seconds) - room, max(seconds) + room
-    x = alt.X("cost:Q", title=f"{_cost(study)} ({words})", scale=linear(0, highest), axis=alt.Axis(tickCount=8))
+    x = alt.X("cost:Q", title=f"{_cost(study)} ({words})", scale=linear(least, most), axis=alt.Axis(tickCount=8))
     y = alt.Y("seconds:Q", title="time of an iteration (s)", scale=linear(low, high), axis=alt.Axis(tickCount=8))
     groups = list(dict.fromkeys(row["group"] for row in points))
     colour = alt.Color(
@@ -106,7 +106,10 @@ def _trade(study: DesignStudy) -> Chart:
     frontier = sorted((row for row in points if row["group"] == _FRONTIER), key=lambda row: row["cost"])
     line = alt.Chart(data(frontier)).mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5)
     marks = alt.Chart(data(points[::-1])).mark_circle(size=80, opacity=1)
-    places = [(row["cost"] / highest * _WIDTH, (high - row["seconds"]) / (high - low) * _HEIGHT) for row in points]
+    places = [
+        ((row["cost"] - least) / (most - least) * _WIDTH, (high - row["seconds"]) / (high - low) * _HEIGHT)
+        for row in points
+    ]
     names = [row["names"] for row in points]
     wordy = [f"{row['names']}: {row['told']}" for row in points]
     told = wordy if len(free_labels(places, wordy, _WIDTH)) == len(points) else names
@@ -123,7 +126,7 @@ def _over(across: str, study: DesignStudy) -> Chart:
         {
             "at": getattr(one, across),
             "line": f"{one.kind}, batch {one.global_batch:,}" if several else one.kind,
-            "speed": one.global_batch * study.job.recipe.sequence / _seconds(one) / 1e6,
+            "speed": one.tokens_per_s / 1e6,
             "cost": _usd(one, study) / unit,
             "time": format_seconds(_seconds(one)),
             "money": f"${_usd(one, study):,.0f}",

@@ -12,22 +12,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import pairwise
 
 import numpy as np
 
 from weft.fabric.assemble import ACCELERATOR, levels
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
+from weft.report.pictures.blocks import block_words, blocks
+from weft.report.pictures.palette import ACCELERATOR_BOX, BOX, FAILED, INK, MUTED, PAPER
 from weft.report.tables.words import printable
 from weft.units import format_si
 
 MOST_NODES_DRAWN, MOST_ACCELERATORS_DRAWN, MOST_LINKS_DRAWN = 260, 128, 6000
-TIER_COLOURS = ("#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#332288")
+TIER_COLOURS = ("#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#6450a8")
 """By tier: inside the scale-up domain, at the accelerators, and outwards (Okabe and Ito's colours)."""
 LOAD_COLOURS = ("#9aa5b1", "#56b4e9", "#0072b2", "#e69f00", "#d55e00")
 """By load, as far as ``_STEPS`` of the highest."""
 _STEPS = (0.1, 0.3, 0.6, 0.9)
-FAILED = "#d50000"
-_INK, _PALE, _BOX = "#1f2328", "#59636e", "#f4f6f8"
+ROUNDING = 1e-9
+"""Share of the highest load that is none."""
 MOST_LINKS_LED = 1500
 """Where more links are drawn, only switches lead somewhere."""
 _MARGIN, _HEAD, _ROW, _LEGEND = 40, 64, 130, 30
@@ -53,15 +56,22 @@ class Load:
         values: of every link of the fabric.
         most: what the last colour stands for; the same for pictures that stand beside each other.
         form: how a value is written, as ".0%".
+        steps: where colours change, in ascending order; at shares of ``most`` by default.
     """
 
     values: Floats
     most: float
     form: str
+    steps: tuple[float, ...] | None = None
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """The last value of every colour but the last."""
+        return tuple(step * self.most for step in _STEPS) if self.steps is None else self.steps
 
     def colour(self, value: float) -> str:
         """The colour of a value."""
-        return LOAD_COLOURS[sum(value > step * self.most for step in _STEPS)]
+        return LOAD_COLOURS[sum(value > end + ROUNDING * self.most for end in self.ends)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -165,11 +175,11 @@ def _drawn(fabric: Fabric, rows: list[int], look: _Look) -> str:
     width, height, places = _circle(fabric) if direct else _ranks(fabric, rows, list(pairs))
     first = min(place.y for place in places)
     widest = max((pair.capacity_Bps for pair in pairs.values()), default=1.0)
-    items = []
+    items = _framed(fabric, blocks(fabric, np.array(rows)), places)
     few = len(pairs) <= MOST_LINKS_LED
     for (a, b, tier), pair in sorted(pairs.items(), key=lambda item: (item[1].load, item[1].capacity_Bps)):
         colour = FAILED if pair.down else look.colour(tier, pair.load)
-        thick = 0.6 + 2.4 * look.width(pair.capacity_Bps / widest, pair.load)
+        thick = 1.5 if pair.down else 0.6 + 2.4 * look.width(pair.capacity_Bps / widest, pair.load)
         line = _line(places[a], places[b], colour, thick, pair.down, first)
         name = f"{fabric.names[a]}:{fabric.names[b]}" if few and tier != SCALE_UP else ""
         items.append(look.led(line, name, stop=False))
@@ -181,6 +191,26 @@ def _drawn(fabric: Fabric, rows: list[int], look: _Look) -> str:
     if not direct:
         items += _row_names(fabric, rows, places)
     return _document(fabric, width, height, items, look)
+
+
+def _framed(fabric: Fabric, found: Sequence[Ints], places: Sequence[_Place]) -> list[str]:
+    """A frame around every block, where these stand side by side."""
+    frames = []
+    for members in found:
+        here = [places[node] for node in members.tolist()]
+        left, right = min(one.x - one.half_width for one in here), max(one.x + one.half_width for one in here)
+        top, bottom = min(one.y - one.half_height for one in here), max(one.y + one.half_height for one in here)
+        frames.append((left, right, top, bottom))
+    if any(a[1] > b[0] for a, b in pairwise(sorted(frames))):
+        return []
+    gap = min((b[0] - a[1] for a, b in pairwise(sorted(frames))), default=0.0)
+    room = min(8.0, gap / 2 - 1)
+    items = []
+    for left, right, top, bottom in frames:
+        corner = f'x="{left - room:.1f}" y="{top - 8:.1f}"'
+        size = f'width="{right - left + 2 * room:.1f}" height="{bottom - top + 16:.1f}" rx="6"'
+        items.append(f'<rect {corner} {size} fill="none" stroke="{MUTED}" stroke-dasharray="2 2"/>')
+    return items
 
 
 def _ranks(fabric: Fabric, rows: list[int], pairs: list[tuple[int, int, int]]) -> tuple[float, float, list[_Place]]:
@@ -247,8 +277,8 @@ def _line(a: _Place, b: _Place, colour: str, width: float, failed: bool, first: 
 def _node(fabric: Fabric, node: int, place: _Place, *, failed: bool) -> str:
     """A box (round for accelerators) with its name as a tooltip."""
     accelerator = node < fabric.accelerators
-    colour = FAILED if failed else _INK
-    fill = "#ffffff" if failed else "#d7e8f4" if accelerator else _BOX
+    colour = FAILED if failed else INK
+    fill = PAPER if failed else ACCELERATOR_BOX if accelerator else BOX
     dash = ' stroke-dasharray="4 2"' if failed else ""
     radius = place.half_width if accelerator else 2
     corner = f'x="{place.x - place.half_width:.1f}" y="{place.y - place.half_height:.1f}"'
@@ -391,7 +421,7 @@ def _box(fabric: Fabric, role: int, place: _Place, ports: Ints, failed: int) -> 
     count = len(ports)
     corner = f'x="{place.x - place.half_width:.1f}" y="{place.y - place.half_height:.1f}"'
     size = f'width="{2 * place.half_width:.1f}" height="{2 * place.half_height:.1f}" rx="6"'
-    look = f'fill="{"#d7e8f4" if accelerator else _BOX}" stroke="{FAILED if failed else _INK}"'
+    look = f'fill="{ACCELERATOR_BOX if accelerator else BOX}" stroke="{FAILED if failed else INK}"'
     dash = ' stroke-dasharray="5 3"' if failed else ""
     if accelerator:
         domains = len(np.unique(fabric.domain))
@@ -402,7 +432,7 @@ def _box(fabric: Fabric, role: int, place: _Place, ports: Ints, failed: int) -> 
     items = [
         f"<rect {corner} {size} {look}{dash}/>",
         _text(place.x, place.y - 3, words, size=14, anchor="middle", bold=True),
-        _text(place.x, place.y + 16, second, size=12, anchor="middle", colour=_PALE),
+        _text(place.x, place.y + 16, second, size=12, anchor="middle", colour=MUTED),
     ]
     if failed:
         note = f"{failed:,} of {count:,} failed"
@@ -433,7 +463,7 @@ def _bundle(
         each += f"; busiest {bundle.load:{look.load.form}}"
     return line, [
         _text(x, y, each, anchor=anchor),
-        _text(x, y + 15, total, size=11, anchor=anchor, colour=FAILED if bundle.down else _PALE),
+        _text(x, y + 15, total, size=11, anchor=anchor, colour=FAILED if bundle.down else MUTED),
     ]
 
 
@@ -470,16 +500,17 @@ def _document(fabric: Fabric, width: float, height: float, items: Sequence[str],
         legend += _key(x, height - 14, colour, words, dash)
         x += 50 + 7 * len(words)
     width = max(width, x + _MARGIN)
-    switches = sum(1 for node in _rows(fabric)[fabric.accelerators :] if node > 0)
-    subtitle = f"{fabric.accelerators:,} accelerators, {switches:,} scale-out switches"
-    heading = [_text(_MARGIN, 28, fabric.name, size=17, bold=True), _text(_MARGIN, 48, subtitle, colour=_PALE)]
+    rows = np.array(_rows(fabric))
+    switches, found = int((rows[fabric.accelerators :] > 0).sum()), blocks(fabric, rows)
+    subtitle = f"{fabric.accelerators:,} accelerators, {switches:,} scale-out switches{block_words(fabric, found)}"
+    heading = [_text(_MARGIN, 28, fabric.name, size=17, bold=True), _text(_MARGIN, 48, subtitle, colour=MUTED)]
     body = "\n".join([*items, *heading, *legend])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
         f' viewBox="0 0 {width:.0f} {height:.0f}" role="{"img" if look.address is None else "group"}"'
         ' font-family="DejaVu Sans, Verdana, Arial, sans-serif">\n'
         f"<title>{escape(printable(fabric.name))}</title>\n"
-        f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}\n</svg>\n'
+        f'<rect width="100%" height="100%" fill="{PAPER}"/>\n{body}\n</svg>\n'
     )
 
 
@@ -492,8 +523,9 @@ def _meanings(fabric: Fabric, look: _Look) -> list[tuple[str, str]]:
     elif look.load.most <= 0:
         found = [(LOAD_COLOURS[0], "no load")]
     else:
-        ends = [f"to {step * look.load.most:{look.load.form}}" for step in _STEPS]
-        found = list(zip(LOAD_COLOURS, [*ends, f"to {look.load.most:{look.load.form}}"], strict=True))
+        ends = [*(end for end in look.load.ends if end < look.load.most), look.load.most]
+        names = [f"to {end:{look.load.form}}" if end else "no load" for end in ends]
+        found = list(zip(LOAD_COLOURS, names, strict=False))
     return found if fabric.up.all() else [*found, (FAILED, "failed")]
 
 
@@ -503,7 +535,7 @@ def _key(x: float, y: float, colour: str, words: str, dash: str) -> list[str]:
 
 
 def _text(
-    x: float, y: float, text: str, *, size: int = 12, bold: bool = False, anchor: str = "start", colour: str = _INK
+    x: float, y: float, text: str, *, size: int = 12, bold: bool = False, anchor: str = "start", colour: str = INK
 ) -> str:
     weight = ' font-weight="600"' if bold else ""
     place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
-BOX, ACCELERATOR_BOX = "#f4f6f8", "#d7e8f4"
+BOX, ACCELERATOR_BOX, FAILED = "#f4f6f8", "#d7e8f4", "#d50000"
 DARK = {
     INK: "#e6edf3",
     MUTED: "#9198a1",
@@ -11,6 +11,7 @@ DARK = {
     PAPER: "#0d1117",
     BOX: "#1c2128",
     ACCELERATOR_BOX: "#163a52",
+    FAILED: "#ff7b72",
 }
 COLOURS = (
     *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"),

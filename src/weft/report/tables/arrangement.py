@@ -15,7 +15,7 @@ from weft.units import format_seconds
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
 
-_WORDS = {
+POLICY_WORDS = {
     "hashed": "hosts as given, ECMP",
     "routes": "hosts as given, planned routes",
     "offsets": "hosts as given, ECMP, offsets in time",
@@ -23,12 +23,14 @@ _WORDS = {
     "kept": "all together, first layouts",
     "arrange": "all together",
 }
-_HOLDS = {
+"""What each policy chooses."""
+HOLDS = {
     "alone": "jobs alone on a 1:1 network",
     "cuts": "bytes that must cross cuts",
     "phases": "phases that must cross cuts",
     "time-sharing": "jobs that share the time of a cut",
 }
+"""What proves a bound."""
 KINDS = {
     "slowdown": "weighted mean slowdown",
     "worst": "worst slowdown",
@@ -37,8 +39,10 @@ KINDS = {
     "dollars_per_token": "accelerator-hours over tokens of all jobs",
 }
 """What each objective is."""
-_ENDS = {"complete": "all steps done", "budget": "cut short by --budget", "interrupted": "interrupted"}
-_ROUTERS = {"ecmp": "ECMP", "planned": "planned routes", "spray": "sprayed"}
+ENDS = {"complete": "all steps done", "budget": "cut short by --budget", "interrupted": "interrupted"}
+"""How a search ended."""
+ROUTERS = {"ecmp": "ECMP", "planned": "planned routes", "spray": "sprayed"}
+"""How routes are chosen."""
 SHOWN = 40
 """Units that the table of seats lists."""
 BUSIEST = 3
@@ -59,13 +63,13 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
     paragraph(
         console,
         f"Objective ({KINDS[site.objective]}): {text(found.best.score)}, no arrangement {beyond}"
-        f" {text(certificate.objective)} (by {_HOLDS[certificate.proof]}): {verdict}",
+        f" {text(certificate.objective)} (by {HOLDS[certificate.proof]}): {verdict}",
     )
     layouts = f" {found.found.layouts} other layouts," if found.found.layouts else ""
     paragraph(
         console,
-        f"Search: {found.found.clock.evaluations:,} arrangements stepped,{layouts} {found.found.placements}"
-        f" placements; {_ENDS[found.found.ended]}",
+        f"Search: {found.found.evaluations:,} arrangements stepped,{layouts} {found.found.placements}"
+        f" placements; {ENDS[found.found.ended]}",
     )
     paragraph(console, found.verification)
     heading(console, "Policies on this site (slowdown against a 1:1 network)")
@@ -78,7 +82,7 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
             Column(heading="objective", cells=[text(found.found.policies[name].score) for name in names]),
             Column(heading="mean", cells=[f"{float(one.mean()):.4f}" for one in slow]),
             Column(heading="worst", cells=[f"{float(one.max()):.4f}" for one in slow]),
-            Column(heading="what", cells=[_WORDS[name] for name in names], left=True, drop=1),
+            Column(heading="what", cells=[POLICY_WORDS[name] for name in names], left=True, drop=1),
         ],
     )
     _print_jobs(found, console)
@@ -91,7 +95,7 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
 
 def _print_jobs(found: Arrangement, console: Console) -> None:
     rows = found.to_dicts()
-    heading(console, f"Jobs ({_ROUTERS[found.best.choice.router]})")
+    heading(console, f"Jobs ({ROUTERS[found.best.choice.router]})")
     print_grid(
         console,
         [
@@ -118,13 +122,14 @@ def seat_of(found: Arrangement) -> dict[int, tuple[int, int]]:
 def router_words(found: Arrangement, policy: str) -> str:
     """Where hosts are and how routes are chosen under a policy."""
     hosts = "hosts as given" if policy != "arrange" else "arranged"
-    return f"{hosts}, {_ROUTERS[found.found.policies[policy].choice.router]}"
+    return f"{hosts}, {ROUTERS[found.found.policies[policy].choice.router]}"
 
 
 def loads_before_after(found: Arrangement) -> tuple[LinkLoads, LinkLoads]:
     """Loads of links with hashed routes on the hosts as given, and as arranged."""
-    policies, clock = found.found.policies, found.found.clock
-    return link_loads(clock, policies["hashed"]), link_loads(clock, policies["arrange"])
+    one = found.found
+    before, after = (link_loads(one.clock_of(name), one.policies[name]) for name in ("hashed", "arrange"))
+    return before, after
 
 
 def link_rows(found: Arrangement) -> list[dict[str, object]]:

@@ -45,7 +45,7 @@ def design_table(study: DesignStudy, console: Console) -> None:
         paragraph(
             console,
             "spares: hosts, as many as cost least; accelerators: their hours at their price, which may have a network"
-            " in it; network: the share of its price, domains included, that the run uses up.",
+            " in it; network: the share of its price that the run uses up.",
             indent=2,
         )
     for one in study.rejected:
@@ -77,7 +77,7 @@ def _columns(study: DesignStudy) -> list[Column]:
         Column(heading="kW", cells=[f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
         Column(heading="closed form", cells=[format_seconds(one.closed_form_s) for one in rows], drop=1),
         Column(heading="simulated", cells=[_seconds(one.simulated_s) for one in rows]),
-        Column(heading="tok/s/$", cells=[_rate(one.tokens_per_s_usd) for one in rows]),
+        Column(heading="tok/s/$", cells=[rate_words(one.tokens_per_s_usd) for one in rows]),
         Column(heading="beyond leaf", cells=[_bytes(one.spine_bytes) for one in rows], drop=4),
     ]
     if len(batches) > 1:
@@ -129,7 +129,8 @@ def _money(usd: float | None, network_usd: float) -> str:
     return "-" if usd is None else f"${format_count(usd - network_usd)}"
 
 
-def _rate(value: float | None) -> str:
+def rate_words(value: float | None) -> str:
+    """Tokens per second and dollar; "-" where there are none."""
     return "-" if value is None else f"{value:.3g}"
 
 

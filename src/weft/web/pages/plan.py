@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
-from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from weft.cluster.scaled import Scales
@@ -19,8 +17,7 @@ from weft.search import SPACES
 from weft.verbs.launch import TOOLS
 from weft.verbs.plan import PlanOptions
 from weft.web.plans import Found, Inquiry, document, explored, launch_file
-from weft.web.showing import Shown, download, fetch, form_of, message, show
-from weft.web.templates import render
+from weft.web.showing import Shown, address, download, fetch, form_of, message, refuse, show
 from weft.web.texts import Kind, Texts
 from weft.web.views import ranking
 from weft.web.views.parts import Message, Picture
@@ -97,8 +94,7 @@ async def plan_page(request: Request) -> Response:
     try:
         inquiry = inquiry_of(given, request.app.state.texts)
     except BadInput as error:
-        part = Markup(render("failure.html", message=message(Failure("bad-input", str(error)))))
-        return HTMLResponse(render("plan.html", **context, answer=part), 400)
+        return refuse(Shown(template="plan.html", context=context), error)
     look = (given["layout"], given["against"], context["show"], context["tool"])
     return await show(
         request,
@@ -144,8 +140,7 @@ def _known(name: str) -> Cluster | None:
 
 
 def _address(given: Mapping[str, str], path: str = "/plan", **changed: str) -> str:
-    query = {name: value for name, value in (given | changed).items() if value}  # type: ignore[operator]
-    return f"{path}?{urlencode(query)}"
+    return address(path, {**given, **changed})
 
 
 def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-from weft.web.views.parts import Parts, Table
-from weft.web.views.plan import PlanView
+from weft.web.views.parts import Fact, Parts, Table
+
+if TYPE_CHECKING:
+    from weft.web.views.arrangement import ArrangementView
+    from weft.web.views.plan import PlanView
 
 _ACTS = re.compile(r"([\\`*_\[\]|~#@!])")
 _TICKS = re.compile("`+")
@@ -15,14 +20,14 @@ _TICKS = re.compile("`+")
 def plan_text(view: PlanView) -> str:
     """A plan as Markdown."""
     blocks = [f"# {_inert(view.title)}", *(_inert(one) for one in view.summary)]
-    blocks.append("\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in view.facts))
+    blocks.append(_facts(view.facts))
     if view.layouts is not None:
         blocks += ["## Layouts", _table(view.layouts)]
     blocks += [block for one in view.parts for block in (f"### {_inert(one.caption)}", _shares(one))]
     blocks += [_inert(view.bound)] if view.bound else []
     if view.compared is not None:
         blocks += ["## Comparison", _table(view.compared)]
-        blocks.append("\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in view.reasons))
+        blocks.append(_facts(view.reasons))
     blocks += ["## Rejected", _table(view.rejected)]
     blocks += [_inert(view.advice)] if view.advice else []
     if view.launches:
@@ -30,9 +35,32 @@ def plan_text(view: PlanView) -> str:
     for one in view.launches:
         blocks += [f"### {_inert(one.tool)}", *(f"- {_inert(note)}" for note in one.notes)]
         blocks += [_code(text) for text in (one.text, one.command) if text]
-    blocks += ["## Assumptions", "\n".join(f"- {_inert(one)}" for one in view.assumptions) or "None."]
-    blocks += ["## Provenance", "\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in view.provenance)]
+    blocks += ["## Assumptions", _list(view.assumptions) or "None."]
+    blocks += ["## Provenance", _facts(view.provenance)]
     return "\n\n".join(blocks) + "\n"
+
+
+def arrangement_text(view: ArrangementView) -> str:
+    """An arrangement as Markdown."""
+    blocks = [f"# {_inert(view.title)}", *(_inert(one) for one in view.summary), _facts(view.facts)]
+    blocks += ["## Jobs", _table(view.jobs), "## Why", _facts(view.reasons)]
+    blocks += ["## Alternatives", _table(view.policies)]
+    blocks += ["## Busiest links", _table(view.links)] if view.links is not None else []
+    blocks.append("## Launch")
+    for one in view.starts:
+        blocks += [f"### {_inert(one.job)}", _code(one.commands), *([_inert(one.note)] if one.note else [])]
+        for name, text in one.files:
+            blocks += [f"{name}:", _code(text)]
+    blocks += ["## Assumptions", _list(view.assumptions), "## Provenance", _facts(view.provenance)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _facts(facts: Sequence[Fact]) -> str:
+    return "\n".join(f"- **{_inert(one.name)}**: {_inert(one.text)}" for one in facts)
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {_inert(one)}" for one in lines)
 
 
 def _inert(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.layout.text import format_layout
 from weft.report.tables import words
-from weft.report.tables.design import tier_name
+from weft.report.tables.design import rate_words, tier_name
 from weft.units import format_bytes, format_seconds, format_si
 from weft.web.views.parts import Cell, Column, Fact, Table
 
@@ -23,11 +23,12 @@ def networks(study: DesignStudy, link: Callable[[Design], str]) -> Table:
     columns = (
         Column(heading="network", meaning="leads to its picture", number=False),
         Column(heading="switches"),
-        Column(heading="k$", meaning="of the scale-out network"),
+        Column(heading="k$ out", meaning="of the scale-out network"),
+        Column(heading="k$ up", meaning="of the scale-up network"),
         Column(heading="kW", meaning="of the scale-out network"),
         Column(heading="closed form", meaning="iteration by formula"),
         Column(heading="simulated", meaning="iteration flow by flow"),
-        Column(heading="tokens/s per $", meaning="speed for what network and scale-up domains cost"),
+        Column(heading="tok/s/$", meaning="training speed for each dollar of both networks"),
         Column(heading="beyond leaf", meaning="bytes of an iteration between switches"),
         Column(heading="layout", number=False),
         Column(heading="best", meaning="no other is both cheaper and faster", number=False),
@@ -37,12 +38,11 @@ def networks(study: DesignStudy, link: Callable[[Design], str]) -> Table:
             Cell(text=one.kind, link=link(one)),
             Cell(text=f"{one.bill.switches:,}", key=one.bill.switches),
             Cell(text=f"{one.bill.usd / 1e3:,.0f}", key=one.bill.usd),
+            Cell(text=f"{one.scale_up_usd / 1e3:,.0f}", key=one.scale_up_usd),
             Cell(text=f"{one.bill.watts / 1e3:,.1f}", key=one.bill.watts),
             _seconds(one.closed_form_s),
             _seconds(one.simulated_s),
-            Cell(
-                text="-" if one.tokens_per_s_usd is None else f"{one.tokens_per_s_usd:.3g}", key=one.tokens_per_s_usd
-            ),
+            Cell(text=rate_words(one.tokens_per_s_usd), key=one.tokens_per_s_usd),
             Cell(text="-" if one.spine_bytes is None else format_si(one.spine_bytes, "B"), key=one.spine_bytes),
             Cell(text=words.layout_words(one.layout)),
             Cell(text="yes" if i in study.pareto else "-"),
