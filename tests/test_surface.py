@@ -92,7 +92,12 @@ def test_command_surface():
     ]
     chosen = ["--axis-order", "--budget", "--fabric", "--placement", "--radix", "--routing", "--seed"]
     assert surface == {
-        "report": ["--format", "--output", "-o", "result_file"],
+        "report": sorted(
+            [
+                *("--colour", "--facet", "--format", "--output", "--pareto", "--pivot", "--where", "--x", "--y", "-o"),
+                "subject",
+            ]
+        ),
         "plan": sorted([*recipe, *output, *run, *search, *chosen, "model", "cluster"]),
         "estimate": sorted(
             [

@@ -140,6 +140,7 @@ def test_any_arrangement_is_read_back_as_it_was(tmp_path_factory, choice):
 DAMAGED = {
     "hosts in another order": (("jobs", 0, "hosts"), lambda old: old[::-1], "hostfile: does not list"),
     "a host twice": (("jobs", 0, "hosts"), lambda old: [old[0]] * 2, "share a host"),
+    "a host of two names": (("jobs", 0, "hosts"), lambda old: [old, old[1]], "share a host"),
     "a host too few": (("jobs", 0, "domains"), lambda old: old[:1], "1 hosts of 2 for 4 ranks"),
     "no such host": (("jobs", 1, "domains"), lambda old: [99, 1], "no hosts below 16"),
     "a class too many": (("jobs", 1, "class"), lambda old: 2, "no classes of jobs"),

@@ -778,6 +778,21 @@ def sweep_of_state(raw: bytes, folder: Path) -> object:
         return found.to_dicts()
 
 
+of_text("web.studies.checked", "toml", example("study.toml"))
+
+
+def progress_of_state(raw: bytes, folder: Path) -> object:
+    written(raw, folder / "progress.json")
+    called("web.studies.at")(folder, folder)
+    return called("studies.progress.read_progress")(folder)
+
+
+add(
+    "studies.progress.read_progress web.studies.at",
+    progress_of_state,
+    "json",
+    words('{"study": "nics", "compute": "plan", "points": 10, "known": 4, "left": 6}'),
+)
 of_file("studies.study.read_study", "toml", example("study.toml"), computation_of_verbs, file="given.toml")
 of_tree("studies.study.study_from_dict", words(STUDY), computation_of_verbs)
 add(
@@ -806,7 +821,7 @@ of_file("verbs.read.read", "json", lambda: document(plan)() + document(estimate)
 of_file("verbs.read.read_plan", "json", document(plan))
 of_file("verbs.read.schema_of", "json", document(plan))
 of_file("verbs.validate.validate verbs.validate.rows_of", "text", measured_runs, file="runs.csv")
-of_file("validation.runs.read_runs", "text", measured_runs)
+of_file("validation.runs.read_runs validation.runs.runs_of_text", "text", measured_runs)
 
 # Traces and simulators
 

@@ -55,6 +55,7 @@ NOT_READERS = {
     "verbs.networks.fabric_file": "gives files to read_fabric and read_host_map",
     "verbs.networks.routes_of": "gives a file to routes_json.read",
     "verbs.route.audit_routes": "gives files to installed.read_paths and read_tables",
+    "web.studies.computed": "takes texts that checked has taken",
 }
 """Public functions that look like readers, and why no input is made for them."""
 

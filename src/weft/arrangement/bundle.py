@@ -429,8 +429,10 @@ def _site(document: Mapping[str, Any], where: str) -> Site:
     names = [f"host-{number}" for number in range(hosts)]
     given = [name for row in rows for name in _field(row, "hosts", list, where)]
     held = [host for job in jobs for host in job.hosts]
-    alone = all(len(set(one)) == len(one) for one in (given, held, [job.name for job in jobs]))
-    if not alone or len(given) != len(held) or not all(isinstance(name, str) for name in given):
+    alone = all(isinstance(name, str) for name in given) and all(
+        len(set(one)) == len(one) for one in (given, held, [job.name for job in jobs])
+    )
+    if not alone or len(given) != len(held):
         problem = "hosts and domains do not fit together, or two jobs share a host or a name"
         raise BadInput(problem, where=f"{where}: jobs", remedy=_WRITE_ONE)
     for host, name in zip(held, given, strict=True):

@@ -18,7 +18,7 @@ VERBS = {
     "plan": "Rank the layouts of MODEL on CLUSTER.",
     "estimate": "Time, memory and bounds of one layout, and what faster hardware would be worth.",
     "compare": "Hold layouts, clusters, softwares, networks or plans side by side, and say why they differ.",
-    "report": "Write a plan or an arrangement as a page in one file, to hand around.",
+    "report": "Write a plan, an arrangement or a study as a page in one file, to hand around.",
     "sweep": "Compute a study over axes, on one machine or many, and look at its results.",
     "design": "Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.",
     "goodput": "What failures leave of a training run, by class of failure: goodput, days, dollars.",

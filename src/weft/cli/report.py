@@ -1,4 +1,4 @@
-"""``weft report``: a plan or an arrangement as one file to hand around."""
+"""``weft report``: a plan, an arrangement or a study as one file to hand around."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from weft.web.report import ReportOptions, make_report
 
 
 @click.command()
-@click.argument("result_file", metavar="PLAN.json|ARRANGEMENT.json")
+@click.argument("subject", metavar="PLAN.json|ARRANGEMENT.json|STUDY")
 @takes(options=ReportOptions, out=FileOutput)
-def report(result_file: str, options: ReportOptions, out: FileOutput) -> None:
-    """Write a plan or an arrangement as a page in one file, to hand around.
+def report(subject: str, options: ReportOptions, out: FileOutput) -> None:
+    """Write a plan, an arrangement or a study as a page in one file, to hand around.
 
-    PLAN.json is what weft plan --format json wrote, ARRANGEMENT.json what weft arrange -o wrote. The page opens from
-    disk and loads nothing.
+    PLAN.json is what weft plan --format json wrote, ARRANGEMENT.json what weft arrange -o wrote, STUDY the folder of
+    weft sweep --state. The page opens from disk and loads nothing.
     """
     check_folder(out.output, "--output")
-    deliver(make_report(result_file, options=options), out.output)
+    deliver(make_report(subject, options=options), out.output)

@@ -25,11 +25,15 @@ _AT_ONCE = 500
 class Kept:
     """A folder with the results of the studies of one name, by one version of Weft.
 
+    Attributes:
+        folder: where it is.
+
     Raises:
         BadInput: the folder cannot be used, is in use, or holds results of another study or version.
     """
 
     def __init__(self, folder: str | os.PathLike[str], about: dict[str, str] | None = None) -> None:
+        self.folder = os.fspath(folder)
         self._state = State(folder, file=FILE, schema=_SCHEMA, user="sweep")
         try:
             self._state.claim(about or {})

@@ -26,6 +26,7 @@ class Sweep(Result):
     Attributes:
         points: the points of the study.
         counts: what was computed and what was known.
+        version: of Weft, its sources and constants; results are of that alone.
 
     Args:
         keys: of the points.
@@ -38,6 +39,7 @@ class Sweep(Result):
         self, points: Points, kept: Kept, keys: NDArray[np.void], counts: Counts, temporary: str | None = None
     ) -> None:
         self.points, self.counts = points, counts
+        self.version = kept.noted("version") or ""
         self._kept, self._keys = kept, keys
         self._columns: dict[str, type] = {}
         self._end = weakref.finalize(self, _end, kept, temporary)

@@ -21,6 +21,21 @@ def filtered(rows: Iterable[dict[str, Any]], where: Sequence[str], columns: Coll
     return [row for row in rows if all(one(row.get) for one in conditions)]
 
 
+def goals_of(text: str, columns: Collection[str]) -> dict[str, float]:
+    """The columns of goals, as "usd,max:tokens_per_s", with the sign by which less is better.
+
+    Raises:
+        BadInput: a goal is no column.
+    """
+    signs = {}
+    for one in text.split(","):
+        direction, _, name = one.strip().rpartition(":")
+        if direction not in ("", "min", "max"):
+            raise BadInput(f"{one[:60]!r} is no goal", where="--pareto", remedy="write it like usd,max:tokens_per_s")
+        signs[_column(name, columns, "--pareto")] = -1.0 if direction == "max" else 1.0
+    return signs
+
+
 def pareto(rows: Rows, goals: str, columns: Collection[str]) -> Rows:
     """The rows that no other is at least as good as in every goal and better in one; rows without a value are out.
 
@@ -30,12 +45,7 @@ def pareto(rows: Rows, goals: str, columns: Collection[str]) -> Rows:
     Raises:
         BadInput: a goal is no column of numbers.
     """
-    signs = {}
-    for text in goals.split(","):
-        direction, _, name = text.strip().rpartition(":")
-        if direction not in ("", "min", "max"):
-            raise BadInput(f"{text[:60]!r} is no goal", where="--pareto", remedy="write it like usd,max:tokens_per_s")
-        signs[_column(name, columns, "--pareto")] = -1.0 if direction == "max" else 1.0
+    signs = goals_of(goals, columns)
     known = [row for row in rows if all(row.get(name) is not None for name in signs)]
     for name in signs:
         if odd := [row[name] for row in known if isinstance(row[name], str)][:1]:

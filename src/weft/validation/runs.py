@@ -194,13 +194,21 @@ def read_runs(path: str) -> tuple[Run | Unparsed, ...]:
     Raises:
         BadInput: the file cannot be read, is no CSV in UTF-8, or lacks required columns.
     """
-    text = read_text(path, largest=LARGEST_RUNS_BYTES, remedy="name a CSV file of runs")
+    return runs_of_text(read_text(path, largest=LARGEST_RUNS_BYTES, remedy="name a CSV file of runs"), path)
+
+
+def runs_of_text(text: str, where: str) -> tuple[Run | Unparsed, ...]:
+    """The rows of the text of a CSV file; ``where`` names it in messages.
+
+    Raises:
+        BadInput: it is no CSV, or lacks required columns.
+    """
     reader = csv.DictReader(text.splitlines(keepends=True), restval="")
     try:
-        _check_columns(reader.fieldnames or (), path)
+        _check_columns(reader.fieldnames or (), where)
         return tuple(_parsed(row, reader.line_num) for row in reader if any(_cells(row)))
     except csv.Error as error:
-        raise BadInput(f"is not CSV: {error}", where=f"{path}: line {reader.line_num}") from None
+        raise BadInput(f"is not CSV: {error}", where=f"{where}: line {reader.line_num}") from None
 
 
 def _check_columns(names: Any, path: str) -> None:

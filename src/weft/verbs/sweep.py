@@ -85,6 +85,7 @@ def sweep(
 
     run, temporary = _run(study, asked, progress)
     try:
+        run.tell()
         if len(run.missing):
             chosen = runner(asked.workers if len(run.missing) > 1 or _is_ray(asked.workers) else 1)
             try:
@@ -158,7 +159,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
         files = {str(name): str(digest) for name, digest in table_of(last.get("files"), where).items()}
         points = Points(study, files=files, limit=int(number(last.get("limit"), f"{where}: limit")))
         keys = points.keys(stamp)
-        return Sweep(points, kept, keys, Counts(points=len(points), known=len(points)))
+        return Sweep(points, kept, keys, Counts.of(keys, kept)[0])
     except BaseException:
         kept.close()
         raise

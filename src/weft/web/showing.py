@@ -130,14 +130,25 @@ async def fetch(request: Request, question: Question) -> Any:
     Raises:
         Refused: there is none, or the browser left.
     """
+    try:
+        return await answered(request, question)
+    except Failure as failure:
+        raise refused(failure) from None
+
+
+async def answered(request: Request, question: Question) -> Any:
+    """The answer of a question that is short.
+
+    Raises:
+        Failure: there is none.
+        Refused: the browser left.
+    """
     ticket = ask(request, question)
     try:
         while not await ticket.wait(_LOOK_S):
             if await request.is_disconnected():
                 raise Refused(499, "Gone", "The browser left.")
         return ticket.result()
-    except Failure as failure:
-        raise refused(failure) from None
     finally:
         ticket.close()
 

@@ -155,9 +155,10 @@ def site_of_text(asked: Asked) -> Site:
     from weft.documents import parse_toml
     from weft.errors import UnknownName
 
-    if asked.site.pasted is None and asked.site.name not in examples():
+    text = examples().get(asked.site.name) if asked.site.pasted is None else asked.site.pasted
+    if text is None:
         raise UnknownName("site", asked.site.name, tuple(examples()), where="site")
-    table = parse_toml(asked.site.pasted or examples()[asked.site.name], _WHERE)
+    table = parse_toml(text, _WHERE)
     if asked.objective:
         goal = table.get("objective")
         table["objective"] = (goal if isinstance(goal, dict) else {}) | {"kind": asked.objective}

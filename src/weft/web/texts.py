@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 PASTED = "pasted-"
 TEXT_BYTES = 4_000_000
-Kind = Literal["model", "cluster", "site"]
+Kind = Literal["model", "cluster", "site", "runs"]
 _NAME = re.compile(r"pasted-[0-9a-f]{24}")
-_ENDINGS: dict[Kind, str] = {"model": ".json", "cluster": ".toml", "site": ".toml"}
+_ENDINGS: dict[Kind, str] = {"model": ".json", "cluster": ".toml", "site": ".toml", "runs": ".csv"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,7 @@ class Texts:
         Raises:
             BadInput: it is too long, empty, or holds control characters.
         """
-        text = text.replace("\r\n", "\n").strip()
-        if not text:
-            raise BadInput("is empty", where=f"the pasted {kind}", remedy="paste its text")
-        if len(text.encode()) > TEXT_BYTES:
-            raise BadInput(f"is larger than {TEXT_BYTES / 1e6:g} MB", where=f"the pasted {kind}")
-        if odd := CONTROLS.search(text):
-            problem = f"holds the control character {ord(odd[0]):#04x}"
-            raise BadInput(problem, where=f"the pasted {kind}", remedy="paste plain text")
+        text = checked_text(text, f"the pasted {kind}")
         name = PASTED + hashlib.sha256(f"{kind}\n{text}".encode()).hexdigest()[:24]
         place = self.folder / f"{name}{_ENDINGS[kind]}"
         if not place.exists():
@@ -79,6 +72,27 @@ class Texts:
         if not _NAME.fullmatch(name) or not place.is_file():
             raise BadInput(f"nothing is kept under {name[:40]!r}", where=kind, remedy=f"paste the {kind} again")
         return Text(name, read_text(place, where=kind, largest=TEXT_BYTES + 1))
+
+
+def checked_text(text: str, where: str) -> str:
+    """A pasted text with plain line ends.
+
+    Raises:
+        BadInput: it is too long, empty, or holds control characters.
+    """
+    text = text.replace("\r\n", "\n").strip()
+    if not text:
+        raise BadInput("is empty", where=where, remedy="paste its text")
+    try:
+        large = len(text.encode()) > TEXT_BYTES
+    except UnicodeEncodeError:
+        raise BadInput("holds what is no character", where=where, remedy="paste plain text") from None
+    if large:
+        raise BadInput(f"is larger than {TEXT_BYTES / 1e6:g} MB", where=where)
+    if odd := CONTROLS.search(text):
+        problem = f"holds the control character {ord(odd[0]):#04x}"
+        raise BadInput(problem, where=where, remedy="paste plain text")
+    return text
 
 
 def job_of_text(source: Text, changes: RecipeChanges) -> Job:

@@ -186,17 +186,20 @@ class Pool:
                 self._waiting.append(job)
             self._jobs.move_to_end(question)
             self._forget()
-            job.tickets += 1
-            ticket = Ticket(self, job)
-            self._tickets[ticket.number] = ticket
             self._changed.notify_all()
-        return ticket
+            return self._hold(job)
 
     def find(self, question: Question) -> Ticket | None:
-        """A ticket for a question that runs or is answered; None: nobody asked it."""
+        """A ticket for a question that runs or has ended; None: nobody asked it, or that is forgotten."""
         with self._changed:
-            known = question in self._jobs
-        return self.ask(question) if known else None
+            job = self._jobs.get(question)
+            return None if job is None else self._hold(job)
+
+    def _hold(self, job: _Job) -> Ticket:
+        job.tickets += 1
+        ticket = Ticket(self, job)
+        self._tickets[ticket.number] = ticket
+        return ticket
 
     def ticket(self, number: str) -> Ticket | None:
         """The open ticket of a number."""

@@ -28,6 +28,9 @@ VIEWS = [
     (f"{NETWORK}&show=routes&failed=spine-0", "#routers"),
     (f"{SCHEDULE}&policy=baseline", "#policies"),
     (f"{SCHEDULE}&show=chunks", "svg.weft-chart"),
+    ("/accuracy", "svg"),
+    ("/accuracy?family=korthikanti&run=korthikanti-22B-full", "#run"),
+    ("/studies", "form"),
     ("/arrange?site=three-jobs&picked=host:1&router=planned", ".seat.down"),
     ("/arrange?site=scattered&find=2", "div.board .seat"),
     ("/arrange?site=nothing", "[role=alert]"),
@@ -38,6 +41,9 @@ VIEWS += [(path, "h1") for path, _ in PLACES if path not in dict(VIEWS)]
 HOSTILE = "<script>window.hit=1</script>\"'><img src=x onerror=window.hit=1>"
 LONG = {"model": "deepseek-v3", "cluster": "h100-2048", "space": "4d"}
 """A plan of many seconds, whose end nobody waits for."""
+BATCHES = ", ".join(str(8 * i) for i in range(1, 1900))
+LONG_STUDY = f'name = "long"\n[axes]\nmodel = "gpt2-124m"\ncluster = "a100-64"\nbatch = [{BATCHES}]\n'
+"""A study of many seconds, whose end nobody waits for."""
 
 HIDE = """(hidden) => {
   Object.defineProperty(document, "hidden", {get: () => hidden, configurable: true});
@@ -230,3 +236,88 @@ def test_long_work_tells_progress_where_it_is_seen_is_cancelled_and_leaves_other
     page.locator(".message.error", has_text="cancelled").wait_for()
     page.goto("/plan?model=gpt2-124m&cluster=a100-8&top=3")
     assert page.locator("#layouts tbody tr").count() == 3
+
+
+def fits(page: Any) -> None:
+    """A page fits every width, and axe-core finds nothing serious in it."""
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert findings(page) == []
+
+
+@pytest.mark.slow_but(2)
+def test_a_study_is_begun_and_looked_at(tabs):
+    page = tabs.open("/studies")
+    page.get_by_role("button", name="Compute", exact=True).click()
+    page.locator("#charts").wait_for()
+    assert page.locator("#rows tbody tr").count() == 24
+    page.get_by_label("From left to right").select_option("count")
+    page.get_by_label("From below").select_option("mfu")
+    page.get_by_label("Only points where").fill("layout == 'tp=8,sp'")
+    page.locator("summary", has_text="Pivot").click()
+    for name, column in (("Rows", "nic_Bps"), ("Columns", "count"), ("Values", "mfu")):
+        page.get_by_label(name, exact=True).select_option(column)
+    page.get_by_role("button", name="Show").click()
+    page.locator("#pivot").wait_for()
+    assert page.locator("#rows tbody tr").count() == 12
+    fits(page)
+    page.reload()
+    assert page.locator("#pivot tbody tr").count() == 4
+    with page.expect_download() as begun:
+        page.get_by_role("link", name="Report").click()
+    report = begun.value.path().read_text()
+    assert report.count("<title>slower NICs</title>") == 1
+
+
+def test_a_study_tells_progress_is_cancelled_and_goes_on(tabs):
+    page = tabs.open("/studies")
+    page.get_by_label("Study: TOML").fill(LONG_STUDY)
+    page.get_by_role("button", name="Compute", exact=True).click()
+    page.locator(".waiting output", has_text="of 1,899").wait_for()
+    first = page.locator(".waiting output").text_content()
+    page.wait_for_function("first => document.querySelector('.waiting output')?.textContent !== first", arg=first)
+    fits(page)
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_text("It ended early").wait_for()
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_text("It runs.").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Go on").wait_for()
+    fits(page)
+
+
+def test_hostile_studies_and_runs_are_inert(tabs):
+    page = tabs.open("/studies")
+    page.get_by_label("Study: TOML").fill(
+        f"name = '''{HOSTILE}'''\ncompute = 'estimate'\n"
+        "[axes]\nmodel = 'gpt2-124m'\ncluster = 'a100-8'\nlayout = ['dp=8', 'tp=2']\nbatch = [4, 8]\n"
+    )
+    page.get_by_role("button", name="Compute", exact=True).click()
+    page.get_by_role("heading", name=HOSTILE, exact=True).wait_for()
+    page.locator("#failures").wait_for()
+    page.get_by_label("Only points where").fill(HOSTILE)
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("alert").wait_for()
+    page.goto("/studies")
+    page.get_by_role("link", name=HOSTILE).wait_for()
+    page.goto("/accuracy?family=papers")
+    page.get_by_text("Hold runs of your own").click()
+    area = page.get_by_label("Runs: CSV")
+    quoted = HOSTILE.replace('"', '""')
+    area.fill(area.input_value().replace("mine", f'"{quoted}"').replace("one,", f'"{quoted}",'))
+    page.get_by_role("button", name="Predict").last.click()
+    page.get_by_text("2 of 2 runs are predicted").wait_for()
+    page.locator("#measured a").first.click()
+    page.locator("#run").wait_for()
+    assert page.evaluate("window.hit") is None
+    assert page.locator("main img").count() == 0
+
+
+def test_a_point_leads_to_its_run(tabs):
+    page = tabs.open("/accuracy?family=korthikanti")
+    page.locator("svg.weft-chart a[aria-label='korthikanti-175B-full']").click()
+    page.get_by_role("heading", name="korthikanti-175B-full").wait_for()
+    assert page.locator(".parts").count() == 2

@@ -12,6 +12,7 @@ from weft.web.views.parts import Fact, Parts, Table
 if TYPE_CHECKING:
     from weft.web.views.arrangement import ArrangementView
     from weft.web.views.plan import PlanView
+    from weft.web.views.study import StudyView
 
 _ACTS = re.compile(r"([\\`*_\[\]|~#@!])")
 _TICKS = re.compile("`+")
@@ -52,6 +53,23 @@ def arrangement_text(view: ArrangementView) -> str:
         for name, text in one.files:
             blocks += [f"{name}:", _code(text)]
     blocks += ["## Assumptions", _list(view.assumptions), "## Provenance", _facts(view.provenance)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def study_text(view: StudyView) -> str:
+    """A study as Markdown."""
+    blocks = [f"# {_inert(view.title)}", *(_inert(one) for one in view.summary)]
+    blocks += [_inert(f"{one.text} {one.remedy}") for one in view.messages]
+    blocks += [_facts(view.facts)] if view.facts else []
+    blocks += ["## The best points", _facts(view.best)] if view.best else []
+    for title, table in (
+        ("Pareto frontier", view.frontier),
+        ("Pivot", view.pivot),
+        ("Points", view.rows),
+        ("Failed points", view.failures),
+    ):
+        blocks += [f"## {title}", f"{_inert(table.caption)}:", _table(table)] if table is not None else []
+    blocks += ["## Provenance", _facts(view.provenance), "### The study", _code(view.study)]
     return "\n\n".join(blocks) + "\n"
 
 

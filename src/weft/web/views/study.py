@@ -1,0 +1,391 @@
+"""A study as a page shows it: what was computed, its rows, charts, the Pareto frontier, pivots, and what failed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from weft import __version__
+from weft.errors import BadInput
+from weft.errors import printable as bounded
+from weft.report.pictures.charts import COLOURS, embedded
+from weft.report.pictures.sweep import sweep_chart
+from weft.report.tables.sweep import telling, told
+from weft.report.tables.words import printable
+from weft.studies.view import Rows, chosen, filtered, goals_of, pareto, pivot
+from weft.web.views.parts import Cell, Column, Fact, Message, Picture, Table
+
+if TYPE_CHECKING:
+    from weft.studies.result import Sweep
+
+NONE = "none"
+"""Written in place of a column: there is to be none."""
+MOST_CELLS = 8_000
+"""Of a table: a page of that size is still light."""
+_LONGEST_STUDY = 100_000
+_MOST_FAILURES = 200
+_MOST_PANELS = 12
+_LARGEST_CHART = 350_000
+_ALIKE = ("model", "sequence", "collective", "bytes")
+"""Axes that say what is trained or sent: points beat each other only where these are the same."""
+_GOALS = (
+    *("usd,simulated_s", "usd,closed_form_s", "usd,max:tokens_per_s", "memory_bytes,max:tokens_per_s"),
+    *("usd,worst_slowdown", "usd_per_speed", "usd", "time_s", "alpha", "objective", "max:tokens_per_s"),
+    *("expected_days", "iteration_s"),
+)
+"""What is best where nobody says: the first of which all columns vary."""
+_FRONTIER = "Pareto frontier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What of a study is looked at.
+
+    Attributes:
+        where: conditions that rows must hold.
+        x: column from left to right; with the three that follow, empty to leave the choice to Weft.
+        y: column from below.
+        colour: column that colours tell apart, or ``NONE``.
+        facet: column with a picture for each value, or ``NONE``.
+        pareto: goals, as ``weft sweep show`` takes them; empty to leave the choice to Weft.
+        pivot: ROW:COLUMN:VALUE, or empty.
+    """
+
+    where: tuple[str, ...] = ()
+    x: str = ""
+    y: str = ""
+    colour: str = ""
+    facet: str = ""
+    pareto: str = ""
+    pivot: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyView:
+    """What a page says of a study.
+
+    Attributes:
+        summary: sentences, the most important first.
+        best: the best point of each kind, by each goal.
+        charts: of figures over axes.
+        frontier: rows that no other one beats; None where there are not two goals.
+        trade: the frontier drawn; None where there are not two goals.
+        failures: points that failed; None where there are none.
+        names: of all columns.
+        numbers: of those that hold numbers.
+        study: what was computed, as JSON.
+    """
+
+    title: str
+    summary: tuple[str, ...]
+    messages: tuple[Message, ...]
+    facts: tuple[Fact, ...]
+    best: tuple[Fact, ...]
+    charts: tuple[Picture, ...]
+    rows: Table | None
+    frontier: Table | None
+    trade: Picture | None
+    pivot: Table | None
+    failures: Table | None
+    provenance: tuple[Fact, ...]
+    names: tuple[str, ...]
+    numbers: tuple[str, ...]
+    study: str
+
+
+class Viewed:
+    """A study with the rows of a look, and what follows from them; the state is read at once and may be closed then.
+
+    Attributes:
+        columns: of all rows, with the types of their values.
+        rows: those of the look, each with all columns.
+
+    Args:
+        charts: how many figures are drawn at most, where the look names none.
+
+    Raises:
+        BadInput: a condition, a goal or a column that cannot be used.
+    """
+
+    def __init__(self, found: Sweep, look: Look, charts: int = 3) -> None:
+        self.found, self.look, self.most_charts = found, look, charts
+        self.columns = dict(found.columns())
+        empty = dict.fromkeys(self.columns)
+        self.rows = [empty | row for row in filtered(found.rows(), look.where, self.columns)]
+        self.good = [row for row in self.rows if row["failure"] is None]
+        self.failed = [row for row in self.rows if row["failure"] is not None]
+        self.varied = _varied(self.rows, found.points.columns)
+        self.title = printable(found.points.study.name)
+        self.messages: list[Message] = []
+        for place in ("x", "y", "colour", "facet"):
+            name = getattr(look, place)
+            if name and name != NONE:
+                chosen(name, self.columns, f"--{place}")
+        self.goals = look.pareto or self._default_goals()
+        self.signs = goals_of(self.goals, self.columns) if self.goals else {}
+        if look.pivot and len(chosen(look.pivot.replace(":", ","), self.columns, "--pivot")) != 3:
+            raise BadInput("names no three columns", where="--pivot", remedy="write ROW:COLUMN:VALUE")
+        if odd := [name for name in self.signs if self.columns[name] not in (int, float)]:
+            raise BadInput(f"{odd[0]} holds no numbers", where="--pareto", remedy="name columns of numbers")
+        self.alike = [name for name in _ALIKE if name in self.varied]
+
+    def view(self) -> StudyView:
+        """What a page shows."""
+        study, counts = self.found.points.study, self.found.counts
+        if counts.left:
+            problem = f"{counts.left:,} points are not computed yet."
+            self.messages.append(Message(text=problem, remedy="This shows those that are.", kind="warning"))
+        frontier = self._frontier()
+        return StudyView(
+            title=self.title,
+            summary=self._summary(),
+            facts=self._facts(),
+            best=self._best(),
+            charts=self._charts(),
+            rows=self._table("rows", self.rows, self._caption()) if self.rows else None,
+            frontier=self._table("frontier", frontier, self._said_of_frontier()) if frontier else None,
+            trade=self._trade(frontier),
+            pivot=self._pivot(),
+            failures=self._failures(),
+            provenance=self._provenance(),
+            names=tuple(self.columns),
+            numbers=tuple(name for name, kind in self.columns.items() if kind in (int, float)),
+            study=bounded(json.dumps(dict(study.document), indent=1), _LONGEST_STUDY),
+            messages=tuple(self.messages),
+        )
+
+    def _summary(self) -> tuple[str, ...]:
+        counts, study = self.found.counts, self.found.points.study
+        axes = [one for one in study.axes if one.range is not None or len(one.values) > 1]
+        over = [f"{one.kind.column} ({f'{len(one.values)} values' if one.values else 'drawn'})" for one in axes]
+        codes = _codes(self.failed)
+        first = f"{_count(range(counts.points), 'point')} of weft {study.computation.name}"
+        first += f" over {_listed(over)}." if over else "."
+        shown = "" if len(self.rows) == counts.points else f" {len(self.rows):,} of them are shown."
+        return (first + shown, f"{len(self.failed):,} failed: {codes}." if codes else "None of them failed.")
+
+    def _facts(self) -> tuple[Fact, ...]:
+        points = self.found.points
+        same = {name: self.rows[0][name] for name in points.columns if self.rows and name not in self.varied}
+        facts = [Fact(name="At all points", text=self._place(same, same))] if same else []
+        facts += [Fact(name="Points of the study", text=printable(one)) for one in points.study.where]
+        return (*facts, *(Fact(name="Points shown", text=printable(one)) for one in self.look.where))
+
+    def _place(self, row: Mapping[str, Any], names: Iterable[str]) -> str:
+        return printable(", ".join(f"{name} {told(name, row[name])}" for name in names))
+
+    def _default_goals(self) -> str:
+        varied = _varied(self.good, (one for one, kind in self.columns.items() if kind in (int, float)))
+        known = (text for text in _GOALS if all(one.rpartition(":")[2] in varied for one in text.split(",")))
+        return next(known, "")
+
+    def _groups(self) -> dict[tuple[Any, ...], Rows]:
+        """Rows that are held against each other."""
+        groups: dict[tuple[Any, ...], Rows] = {}
+        for row in self.good:
+            groups.setdefault(tuple(row[name] for name in self.alike), []).append(row)
+        return groups
+
+    def _best(self) -> tuple[Fact, ...]:
+        facts: list[Fact] = []
+        for group in self._groups().values():
+            for name, sign in self.signs.items():
+                known = [row for row in group if row[name] is not None]
+                if not known or len(facts) >= _MOST_PANELS:
+                    continue
+                row = min(known, key=lambda one: [self._score(one, each) for each in (name, *self.signs)])
+                word = "Most" if sign < 0 else "Least"
+                beside = self._place(row, [one for one in self.varied if one not in self.alike])
+                alike = self._place(row, self.alike)
+                facts.append(
+                    Fact(
+                        name=f"{word} {name}" + (f", {alike}" if alike else ""),
+                        text=f"{told(name, row[name])}" + (f" at {beside}" if beside else ""),
+                    )
+                )
+        return tuple(facts)
+
+    def _score(self, row: Mapping[str, Any], name: str) -> float:
+        """How far a row is from the best by a goal: less is better."""
+        return math.inf if row[name] is None else self.signs[name] * row[name]
+
+    def _frontier(self) -> Rows:
+        if len(self.signs) < 2:
+            return []
+        best = {id(row) for group in self._groups().values() for row in pareto(group, self.goals, self.columns)}
+        return [row for row in self.good if id(row) in best]
+
+    def _said_of_frontier(self) -> str:
+        wanted = _listed([f"{'most' if sign < 0 else 'least'} {name}" for name, sign in self.signs.items()])
+        alike = f" of the same {_listed(self.alike)}" if self.alike else ""
+        return f"Points that no other{alike} beats: {wanted}"
+
+    def _trade(self, frontier: Rows) -> Picture | None:
+        if len(self.signs) != 2 or len(frontier) == len(self.good):
+            return None
+        best = {id(row) for row in frontier}
+        marked = [row | {_FRONTIER: "on it" if id(row) in best else "beaten"} for row in self.good]
+        marked.sort(key=lambda row: row[_FRONTIER] == "on it")
+        x, y = self.signs
+        places = {"x": x, "y": y, "colour": _FRONTIER}
+        return self._drawn(
+            marked, places, self.alike, self.varied, f"{y} against {x}, the points of the frontier marked"
+        )
+
+    def _charts(self) -> tuple[Picture, ...]:
+        if not self.good:
+            return ()
+        figures = [self.look.y] if self.look.y else self._figures()[: self.most_charts]
+        x = self.look.x or self._across()
+        if not x or not figures:
+            return ()
+        places = {"x": x} | {name: getattr(self.look, name) for name in ("colour", "facet")}
+        beside = [name for name in self.varied if name not in places.values()]
+        if not places["colour"]:
+            places["colour"] = self._coloured(beside)
+            beside = [name for name in beside if name != places["colour"]]
+        panels = [] if places["facet"] else beside
+        places = {name: value for name, value in places.items() if value not in ("", NONE)}
+        drawn = []
+        for y in figures:
+            picture = self._drawn(self.good, places | {"y": y}, panels, self.varied, f"{y} over {x}")
+            drawn += [picture] if picture is not None else []
+        return tuple(drawn)
+
+    def _figures(self) -> list[str]:
+        """Columns worth drawing: those that say most, of numbers, and not the same everywhere."""
+        names = [one for one in telling(self.good, self.found.points.columns) if self.columns[one] in (int, float)]
+        return _varied(self.good, (one for one in names if one not in self.found.points.columns))
+
+    def _across(self) -> str:
+        """The axis to draw from left to right: the one of numbers, or else of names, with most values."""
+        values = {name: len({row[name] for row in self.good}) for name in self.varied}
+        numbers = [name for name in self.varied if self.columns[name] in (int, float)]
+        return max(numbers or self.varied, key=values.__getitem__, default="")
+
+    def _coloured(self, names: Sequence[str]) -> str:
+        """The axis that colours tell apart: the one of names, or else of numbers, with most values they can."""
+        values = {name: len({row[name] for row in self.good}) for name in names}
+        few = [name for name in names if 1 < values[name] <= len(COLOURS)]
+        return max(few, key=lambda name: (self.columns[name] is str, values[name]), default="")
+
+    def _drawn(
+        self, rows: Rows, places: Mapping[str, str], panels: Sequence[str], axes: Sequence[str], caption: str
+    ) -> Picture | None:
+        """A chart with a picture for each value of some columns, as far as these are few."""
+        taken: list[str] = []
+        for name in panels:
+            if 1 < len({tuple(row[one] for one in (*taken, name)) for row in rows}) <= _MOST_PANELS:
+                taken.append(name)
+        columns = self.columns | {_FRONTIER: str}
+        facet = None
+        if taken:
+            facet = _listed(taken)
+            columns[facet] = str
+            rows = [row | {facet: self._place(row, taken)} for row in rows]
+        axes = [name for name in axes if name not in taken]
+        given: dict[str, Any] = {"colour": None, "facet": facet} | dict(places)
+        try:
+            svg = embedded(sweep_chart(rows, columns, axes, **given, title=self.title))
+        except BadInput as error:
+            self.messages.append(Message(text=f"Not drawn: {error.what}.", remedy="Keep fewer rows with a condition."))
+            return None
+        if len(svg) > _LARGEST_CHART:
+            text = f"Not drawn: {caption} has {len(rows):,} points, which make the page heavy."
+            self.messages.append(Message(text=text, remedy="Keep fewer rows with a condition."))
+            return None
+        return Picture(svg=svg, caption=caption)
+
+    def _caption(self) -> str:
+        shown = _fitting(self.rows, len(self._names(self.rows)))
+        first = "" if shown == len(self.rows) else f"The first {shown:,} of "
+        return f"{first}{_count(self.rows, 'row')}, in the order of the axes"
+
+    def _names(self, rows: Rows) -> list[str]:
+        names = dict.fromkeys((*self.varied, *telling(rows, ())))
+        return [name for name in names if name != "layout_text" or "layout" not in self.varied]
+
+    def _table(self, name: str, rows: Rows, caption: str) -> Table:
+        names = self._names(rows)
+        return self._grid(name, names, rows[: _fitting(rows, len(names))], caption)
+
+    def _grid(self, name: str, names: Sequence[str], rows: Rows, caption: str, unit: str = "") -> Table:
+        """Rows as a table; ``unit`` is the column whose values stand in all columns but the first."""
+        kinds = [self.columns.get(one if not unit or i == 0 else unit) for i, one in enumerate(names)]
+        return Table(
+            name=name,
+            caption=caption,
+            columns=tuple(
+                Column(heading=printable(one), number=kind in (int, float))
+                for one, kind in zip(names, kinds, strict=True)
+            ),
+            rows=tuple(
+                tuple(_cell(unit if unit and i else one, row.get(one)) for i, one in enumerate(names)) for row in rows
+            ),
+            head=False,
+        )
+
+    def _pivot(self) -> Table | None:
+        if not self.look.pivot:
+            return None
+        try:
+            names, rows = pivot(self.good, self.look.pivot, self.columns)
+        except BadInput as error:
+            self.messages.append(
+                Message(text=f"No pivot: {error.what}.", remedy="Leave one of them with a condition.")
+            )
+            return None
+        _, across, value = (one.strip() for one in self.look.pivot.split(":"))
+        return self._grid("pivot", names, rows[: _fitting(rows, len(names))], f"{value}, for each {across}", value)
+
+    def _failures(self) -> Table | None:
+        if not self.failed:
+            return None
+        first = f"the first {_MOST_FAILURES} of " if len(self.failed) > _MOST_FAILURES else ""
+        caption = f"Points that failed: {first}{_codes(self.failed)}"
+        return self._grid("failures", [*self.varied, "failure", "message"], self.failed[:_MOST_FAILURES], caption)
+
+    def _provenance(self) -> tuple[Fact, ...]:
+        points, counts = self.found.points, self.found.counts
+        text = json.dumps({"study": dict(points.study.document), "files": points.files}, sort_keys=True)
+        known = f"{counts.known + counts.computed:,} results for {counts.points:,} points"
+        return (
+            Fact(name="Study, SHA-256", text=sha256(text.encode()).hexdigest()),
+            Fact(name="Computed by Weft", text=printable(self.found.version)),
+            Fact(name="Shown by Weft", text=__version__),
+            Fact(name="Results", text=known + (f", {counts.left:,} left" if counts.left else "")),
+            *(Fact(name=printable(name), text=f"SHA-256 {digest}") for name, digest in sorted(points.files.items())),
+        )
+
+
+def _cell(name: str, value: Any) -> Cell:
+    key = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return Cell(text=printable(told(name, value)), key=key)
+
+
+def _varied(rows: Rows, names: Iterable[str]) -> list[str]:
+    """The columns that are not the same in all rows."""
+    return [name for name in names if any(row.get(name) != rows[0].get(name) for row in rows)]
+
+
+def _fitting(rows: Rows, columns: int) -> int:
+    return min(len(rows), max(MOST_CELLS // max(columns, 1), 1))
+
+
+def _codes(failed: Rows) -> str:
+    counts: dict[str, int] = {}
+    for row in failed:
+        counts[row["failure"]] = counts.get(row["failure"], 0) + 1
+    return ", ".join(f"{printable(code)} {count:,}" for code, count in sorted(counts.items()))
+
+
+def _count(found: Any, word: str) -> str:
+    return f"{len(found):,} {word}{'s' * (len(found) != 1)}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
