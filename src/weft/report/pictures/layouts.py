@@ -10,6 +10,7 @@ import altair as alt
 
 from weft.errors import BadInput
 from weft.report.pictures.charts import GRID, INK, MUTED, PAPER, Chart, data, finished, ink_on, linear, point_labels
+from weft.report.pictures.palette import MEMORY_COLOURS, TIME_COLOURS
 from weft.report.pictures.waterfall import WHOLE, WIDTH, Step, waterfall
 from weft.report.tables.words import MEMORY_LABELS, TIME_LABELS, layout_words, recompute_words, schedule_words
 from weft.units import format_bytes, format_seconds
@@ -18,29 +19,6 @@ if TYPE_CHECKING:
     from weft.estimation.result import Estimate
     from weft.search.ranking import Plan
 
-TIME_COLOURS = {
-    "forward_s": "#0072b2",
-    "backward_s": "#56b4e9",
-    "recompute_s": "#6450a8",
-    "tensor_s": "#e69f00",
-    "context_s": "#d55e00",
-    "expert_s": "#882255",
-    "weights_s": "#f0e442",
-    "stage_send_s": "#cc79a7",
-    "bubble_s": "#b0b7bf",
-    "data_s": "#009e73",
-    "optimizer_s": "#44aa99",
-    "offload_s": "#999933",
-    "host_s": "#6e7781",
-}
-MEMORY_COLOURS = {
-    "weights_bytes": "#0072b2",
-    "gradients_bytes": "#56b4e9",
-    "optimizer_bytes": "#44aa99",
-    "activations_bytes": "#e69f00",
-    "buffers_bytes": "#cc79a7",
-    "reserve_bytes": "#b0b7bf",
-}
 _STEP, _BAR, _ROOM, _TIME, _MEMORY = 60, 24, 132, 620, 340
 """Pixels: from bar to bar, height of a bar, room for the words behind the longest one, widths of the two panels."""
 _ROWS = alt.Y("row:O", axis=None, scale=alt.Scale(padding=0))

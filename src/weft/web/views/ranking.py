@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.estimation.contrast import WITHIN
 from weft.layout.check import REASONS
 from weft.layout.text import format_layout
+from weft.report.pictures.palette import MEMORY_COLOURS, TIME_COLOURS
 from weft.report.tables import words
 from weft.report.tables.comparison import PART_LABELS, WORTH
 from weft.units import format_bytes, format_seconds
@@ -146,8 +147,6 @@ def choice(plan: Plan) -> tuple[str, ...]:
 
 def shares(caption: str, found: Sequence[Share], whole: float, labels: dict[str, str], seconds: bool) -> Parts:
     """Parts of a time in seconds, or of a memory in bytes, as bars of the whole."""
-    from weft.report.pictures.layouts import MEMORY_COLOURS, TIME_COLOURS
-
     colours, form = (TIME_COLOURS, format_seconds) if seconds else (MEMORY_COLOURS, format_bytes)
     parts = [
         Part(label=labels[one.name], text=form(one.value), share=one.value / whole, colour=colours[one.name])
