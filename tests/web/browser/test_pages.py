@@ -39,8 +39,8 @@ VIEWS = [
 """Addresses that every check of looks visits, and what stands there: a page has a row for each of its views."""
 VIEWS += [(path, "h1") for path, _ in PLACES if path not in dict(VIEWS)]
 HOSTILE = "<script>window.hit=1</script>\"'><img src=x onerror=window.hit=1>"
-LONG = {"model": "deepseek-v3", "cluster": "h100-2048", "space": "4d"}
-"""A plan of many seconds, whose end nobody waits for."""
+LONG = "/network?model=deepseek-v3&cluster=h100-16384"
+"""Designs of a minute or more, whose end nobody waits for."""
 BATCHES = ", ".join(str(8 * i) for i in range(1, 1900))
 LONG_STUDY = f'name = "long"\n[axes]\nmodel = "gpt2-124m"\ncluster = "a100-64"\nbatch = [{BATCHES}]\n'
 """A study of many seconds, whose end nobody waits for."""
@@ -221,7 +221,7 @@ def test_pages_work_without_script(tabs):
 
 def test_long_work_tells_progress_where_it_is_seen_is_cancelled_and_leaves_other_tabs_alone(tabs):
     page = tabs.open()
-    page.goto(f"/plan?{urlencode(LONG)}", wait_until="commit")
+    page.goto(LONG, wait_until="commit")
     cancel = page.get_by_role("button", name="Cancel")
     cancel.wait_for()
     page.locator(".waiting output", has_text="of").wait_for()
