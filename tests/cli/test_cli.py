@@ -62,7 +62,10 @@ def test_a_plan_file_is_estimated_and_launched(weft: Run, tmp_path) -> None:
     code, out, err = weft("launch", path, "--tool", "megatron")
     assert code == 0
     assert "--tensor-model-parallel-size" in out
-    assert "run: " in err
+    assert "\nrun: bash megatron.sh\n" in err
+    script = str(tmp_path / "my job.sh")
+    code, _, err = weft("launch", path, "--tool", "megatron", "-o", script)
+    assert f"\nrun: bash '{script}'\n" in err
 
 
 @pytest.mark.parametrize("tool", ["megatron", "torchtitan", "torchtitan-toml", "deepspeed", "nanotron"])

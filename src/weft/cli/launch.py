@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 import click
@@ -61,6 +62,9 @@ def launch(plan_file: str | None, options: LaunchOptions) -> None:
         )
     deliver(arguments.text, options.output)
     click.echo(arguments.written_for, err=True)
-    click.echo(f"run: {arguments.command}", err=True)
+    command = arguments.command
+    if options.output is not None:
+        command = command.replace(arguments.file, shlex.quote(options.output))
+    click.echo(f"run: {command}", err=True)
     for note in (*notes, *arguments.notes):
         click.echo(f"note: {note}", err=True)
