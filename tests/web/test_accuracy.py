@@ -2,7 +2,6 @@
 
 import csv
 import re
-import warnings
 from functools import cache
 from html import unescape
 from importlib.resources import files
@@ -13,26 +12,14 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 pytest.importorskip("altair")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from starlette.testclient import TestClient
 
 import weft
 from weft.validation.runs import SHIPPED
 from weft.web import accuracy, showing
-from weft.web.app import application
 from weft.web.pages.accuracy import EXAMPLE
-from weft.web.work import Limits, Pool
 
 OWN = {"origin": "http://testserver"}
 FAMILY = "korthikanti"
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    pool = Pool(Limits(time_s=60))
-    yield TestClient(application(pool, tmp_path_factory.mktemp("state"), ["testserver"]))
-    pool.close()
 
 
 @cache

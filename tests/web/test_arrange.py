@@ -2,7 +2,6 @@
 
 import json
 import re
-import warnings
 from html import unescape
 from urllib.parse import urlencode
 
@@ -10,9 +9,6 @@ import pytest
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from starlette.testclient import TestClient
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,24 +16,15 @@ from hypothesis import strategies as st
 import weft
 from weft.errors import BadInput
 from weft.web import showing
-from weft.web.app import application
 from weft.web.pages.arrange import fields_of, put_of
 from weft.web.sites import MOST_HOSTS, Asked, Put, examples, moved, seen, site_of_text
 from weft.web.templates import static
 from weft.web.texts import Text
 from weft.web.views import board
-from weft.web.work import Limits, Pool
 
 OWN = {"origin": "http://testserver"}
 SCATTERED = Asked(site=Text("scattered"))
 THREE = Asked(site=Text("three-jobs"))
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    pool = Pool(Limits(time_s=60))
-    yield TestClient(application(pool, tmp_path_factory.mktemp("state"), ["testserver"]))
-    pool.close()
 
 
 def shown(client, **asked):

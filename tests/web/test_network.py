@@ -2,7 +2,6 @@
 
 import json
 import re
-import warnings
 from html import unescape
 from urllib.parse import urlencode
 
@@ -10,29 +9,17 @@ import pytest
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from starlette.testclient import TestClient
 
 import weft
 from weft.cluster import load
 from weft.fabric.catalogue import for_cluster
 from weft.verbs.traffic import failed
 from weft.web import showing
-from weft.web.app import application
 from weft.web.fabrics import Failures
-from weft.web.work import Limits, Pool
 
 LAYOUT = "tp=8,dp=4"
 ASKED = {"model": "llama-3.1-8b", "cluster": "h100-32", "layout": LAYOUT, "radix": "8", "fabric": "fat-tree"}
 OWN = {"origin": "http://testserver"}
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    pool = Pool(Limits(time_s=120))
-    yield TestClient(application(pool, tmp_path_factory.mktemp("state"), ["testserver"]))
-    pool.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import warnings
 from html import unescape
 from urllib.parse import urlencode
 
@@ -10,9 +9,6 @@ import pytest
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from starlette.testclient import TestClient
 
 import weft
 from weft.cluster import load
@@ -22,19 +18,10 @@ from weft.layout.text import format_layout
 from weft.units import format_seconds
 from weft.verbs.launch import launch_arguments
 from weft.web import showing
-from weft.web.app import application
 from weft.web.views import ranking
-from weft.web.work import Limits, Pool
 
 ASKED = {"model": "llama-3.1-8b", "cluster": "h100-64"}
 OWN = {"origin": "http://testserver"}
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    pool = Pool(Limits(time_s=60))
-    yield TestClient(application(pool, tmp_path_factory.mktemp("state"), ["testserver"]))
-    pool.close()
 
 
 def shown(client, **asked):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import warnings
 from html import unescape
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -10,27 +9,15 @@ import pytest
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from starlette.testclient import TestClient
 
 import weft
 from weft.collectives.dimensions import dimensions_of, parse_dimensions
 from weft.web import showing
-from weft.web.app import application
 from weft.web.pages.schedule import PARTS, dims_of, rows_of
-from weft.web.work import Limits, Pool
 
 DIMS = "switch:4:100GB/s:1us,ring:4:25GB/s:2us"
 ASKED = {"collective": "all-reduce", "size": "16MiB", "chunks": "8", "dims": DIMS}
 OWN = {"origin": "http://testserver"}
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    pool = Pool(Limits(time_s=60))
-    yield TestClient(application(pool, tmp_path_factory.mktemp("state"), ["testserver"]))
-    pool.close()
 
 
 def shown(client, **asked):
