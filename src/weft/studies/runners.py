@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -85,6 +86,10 @@ class Here(Runner):
         self._waiting.clear()
 
 
+PAUSE_S = 0.05
+"""Pause after a pool that died without an answer; twice as long after each more in a row."""
+
+
 class Processes(Runner):
     """A pool of processes, made anew when one of them dies."""
 
@@ -94,6 +99,7 @@ class Processes(Runner):
         self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
             self._context.set_forkserver_preload(["weft.studies.work", "weft.verbs.points"])
+        self._losses = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -121,9 +127,12 @@ class Processes(Runner):
                 found.append((number, future.result()))
             except (BrokenProcessPool, MemoryError):
                 found.append((number, None))
+        self._losses = self._losses + 1 if all(one is None for _, one in found) else 0
         if any(one is None for _, one in found):
             found += [(number, None) for number in sorted(self._running.values())]
             self.close()
+            # What starts workers is not seen dead at once on a busy machine; pools begun meanwhile would die with it.
+            time.sleep(PAUSE_S * (2**self._losses - 1))
             self._begin()
         return found
 
