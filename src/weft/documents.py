@@ -8,6 +8,7 @@ import math
 import re
 import reprlib
 import tomllib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 from weft.errors import BadInput
@@ -141,7 +142,7 @@ def validate(kind: type[Fields], table: object, where: str) -> Fields:
 
 
 def _first_problem(kind: type[BaseModel], error: ValidationError, where: str) -> BadInput:
-    first = min(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
+    first = min(error.errors(include_url=False), key=_urgency)
     path = ""
     for part in first["loc"]:
         if isinstance(part, int):
@@ -158,6 +159,13 @@ def _first_problem(kind: type[BaseModel], error: ValidationError, where: str) ->
         )
     problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return BadInput(f"{_shown(first['input'])} {problem}", where=place)
+
+
+def _urgency(found: Mapping[str, Any]) -> int:
+    """Which problem to tell: another schema explains all others, and an unknown field often a missing one."""
+    if found["loc"] == ("schema",) and found["type"] != "missing":
+        return 0
+    return 1 if found["type"] == "extra_forbidden" else 2
 
 
 def _names(kind: type[BaseModel]) -> set[str]:

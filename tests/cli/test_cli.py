@@ -228,3 +228,26 @@ def test_timelines_that_cannot_be(
     assert (code, out) == (2, "")
     assert problem in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [(), ("route",)])
+def test_without_arguments_the_help_is_shown_whole(weft: Run, verb: tuple[str, ...]) -> None:
+    code, out, err = weft(*verb)
+    assert (code, err) == (0, "")
+    assert out == weft(*verb, "--help")[1]
+
+
+def test_a_file_of_another_kind_is_called_so(weft: Run) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    for verb, file, words in (
+        ("arrange", "study.toml", "schema: 'weft.study/1' should be 'weft.site/1'"),
+        ("sweep", "site.toml", "schema: 'weft.site/1' should be 'weft.study/1'"),
+    ):
+        code, out, err = weft(verb, str(examples / file))
+        assert (code, out) == (2, "")
+        assert words in err
+
+
+def test_an_estimate_above_what_anybody_measured_says_so(weft: Run) -> None:
+    _, out, _ = weft("estimate", "llama-3.1-8b", "a100-64", "--layout", "tp=2,sp")
+    assert "is more than the best published of dense models in bf16 on a100" in " ".join(out.split())

@@ -126,6 +126,9 @@ def _run() -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())) and error.ctx is not None:
+            click.echo(error.ctx.get_help())
+            return 0
         if error.ctx is not None:
             click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", err=True)
         return _tell(error.format_message(), error.exit_code)

@@ -502,7 +502,10 @@ def _document(fabric: Fabric, width: float, height: float, items: Sequence[str],
     width = max(width, x + _MARGIN)
     rows = np.array(_rows(fabric))
     switches, found = int((rows[fabric.accelerators :] > 0).sum()), blocks(fabric, rows)
-    subtitle = f"{fabric.accelerators:,} accelerators, {switches:,} scale-out switches{block_words(fabric, found)}"
+    several = "es" * (switches != 1)
+    subtitle = (
+        f"{fabric.accelerators:,} accelerators, {switches:,} scale-out switch{several}{block_words(fabric, found)}"
+    )
     heading = [_text(_MARGIN, 28, fabric.name, size=17, bold=True), _text(_MARGIN, 48, subtitle, colour=MUTED)]
     body = "\n".join([*items, *heading, *legend])
     return (

@@ -19,6 +19,7 @@ _TURN = 10.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 _MOST_TICKS = 8
 """Different values that are all marked on an axis."""
+_DASHES = [[1, 0], [7, 4], [2, 3], [9, 3, 2, 3]]
 _UNITS = {
     "per_s": "1/s",
     "s": "s",
@@ -75,7 +76,7 @@ def sweep_chart(
         problem = f"{facet} has {len(facets)} values, more than {MOST_FACETS}"
         raise BadInput(problem, where="--facet", remedy="choose another column, or rows with --where")
     series = list(dict.fromkeys(row["series"] for row in table))
-    chart: Any = _layers(table, x, y, series, colour, numbers)
+    chart: Any = _layers(table, x, y, series, colour, numbers, ", ".join(map(_named, beside)))
     width, height = _WIDE if facet is None else _SMALL
     chart = chart.properties(width=width, height=height, data=data(table))
     if facet is not None:
@@ -89,10 +90,12 @@ def sweep_chart(
     return finished(chart, title, "; ".join(said))
 
 
-def _layers(table: list[dict[str, Any]], x: str, y: str, series: list[str], colour: str | None, numbers: bool) -> Any:
+def _layers(
+    table: list[dict[str, Any]], x: str, y: str, series: list[str], colour: str | None, numbers: bool, beside: str
+) -> Any:
     scale = alt.Scale(domain=series, range=[COLOURS[i % len(COLOURS)] for i in range(len(series))])
     legend = None if colour is None else alt.Legend(title=_named(colour), symbolType="circle", orient="right")
-    marks = _over_numbers(table, x, y) if numbers else _over_names(table, x, y, series)
+    marks = _over_numbers(table, x, y, beside) if numbers else _over_names(table, x, y, series)
     tooltip = [
         alt.Tooltip("series:N", title=colour or "value"),
         alt.Tooltip("beside:N", title="beside"),
@@ -103,15 +106,32 @@ def _layers(table: list[dict[str, Any]], x: str, y: str, series: list[str], colo
     return alt.layer(*(one.encode(color=coloured, tooltip=tooltip) for one in marks))
 
 
-def _over_numbers(table: list[dict[str, Any]], x: str, y: str) -> list[alt.Chart]:
-    """Points, joined where all else is the same and there is one value at each place."""
+def _over_numbers(table: list[dict[str, Any]], x: str, y: str, beside: str) -> list[alt.Chart]:
+    """Points, joined where all else is the same and there is one value at each place; dashes tell a few lines apart
+    that differ in what varies beside."""
     lines = [(row["series"], row["facet"], row["beside"]) for row in table]
     places = {(line, row["x"]) for line, row in zip(lines, table, strict=True)}
     base = alt.Chart().encode(x=_quantity("x", x, table), y=_quantity("y", y, table))
     points = base.mark_circle(size=55, opacity=1)
     if len(places) < len(table) or len(set(lines)) == len(lines):
         return [points]
-    return [base.mark_line(strokeWidth=2).encode(detail="beside:N"), points]
+    line = base.mark_line(strokeWidth=2)
+    kinds = list(dict.fromkeys(row["beside"] for row in table))
+    if 1 < len(kinds) <= len(_DASHES):
+        scale = alt.Scale(domain=kinds, range=_DASHES[: len(kinds)])
+        return [
+            line.encode(
+                strokeDash=alt.StrokeDash(
+                    "beside:N",
+                    scale=scale,
+                    legend=alt.Legend(
+                        title=beside, symbolType="stroke", symbolStrokeColor=INK, symbolStrokeWidth=2, symbolSize=500
+                    ),
+                )
+            ),
+            points,
+        ]
+    return [line.encode(detail="beside:N"), points]
 
 
 def _over_names(table: list[dict[str, Any]], x: str, y: str, series: list[str]) -> list[alt.Chart]:

@@ -29,6 +29,8 @@ def estimate_table(found: EstimateReport, console: Console) -> None:
     print_subject(found.job, found.cluster, console)
     paragraph(console, f"Layout:  {words.full_layout_words(estimate.layout)}", hang=9)
     print_totals(estimate, console)
+    if estimate.error is not None and (line := words.published(found.job, found.cluster, estimate.mfu)):
+        paragraph(console, line)
     print_time(estimate, console)
     print_memory(estimate, console)
     print_bound(estimate, console)

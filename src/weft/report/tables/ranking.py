@@ -78,7 +78,7 @@ def print_ranking(estimates: Sequence[Estimate], console: Console, ties: Sequenc
         facts = ", ".join(f"{column.heading} {column.cells[0]}" for column in shared)
         paragraph(console, f"In all of them: {facts}.", indent=2)
     used = {short for short, name in words.DEGREES if any(_degree(one, name) > 1 for one in estimates)}
-    chance = f"; chance: to take at most {WITHIN:.0%} longer than the best" if ties else ""
+    chance = f"; chance: to take at most {WITHIN:.0%} longer than the best of these" if ties else ""
     paragraph(console, words.legend(used) + chance, indent=2, style="dim")
 
 

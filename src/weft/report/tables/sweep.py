@@ -32,7 +32,11 @@ def sweep_table(found: Sweep, console: Console, *, written: str | None) -> None:
     failures = found.failures()
     if written is None:
         rows = [row for row, _ in zip(found.rows(), range(ROWS), strict=False)]
-        rows_table(rows, telling(rows, found.points.columns), console)
+        names = telling(rows, found.points.columns)
+        several = {axis.kind.column for axis in study.axes if len(axis.values) > 1}
+        names = [*(one for one in found.points.columns if one in several or one in names), *names]
+        names = list(dict.fromkeys(names))
+        rows_table(rows, names, console)
         if counts.points > ROWS:
             paragraph(console, f"and {counts.points - ROWS:,} more (-o FILE has all)", indent=2)
         console.print()

@@ -223,10 +223,11 @@ def choice(found: Choice, first: Estimate, groups: Sequence[int]) -> tuple[str, 
     if fastest != first.layout:
         slower = first.iteration_s / found.fastest.iteration_s - 1
         does = f" and does not need {_listed(found.reasons[:3])}" if found.reasons else " and leaves more memory"
+        apart = f"{slower:.1%} slower than" if slower >= 0.0005 else "as fast as"
+        schedule = "" if (words := schedule_words(fastest)) == "-" else f", {words}"
         lines.append(
-            f"First: predicted {slower:.1%} slower than the fastest{does}. The fastest, with a probability of"
-            f" {found.fastest_chance:.0%}: {layout_words(fastest)}, mbs {fastest.micro_batch},"
-            f" {schedule_words(fastest)} (--order time)"
+            f"First: predicted {apart} the fastest{does}. The fastest, with a probability of"
+            f" {found.fastest_chance:.0%}: {layout_words(fastest)}, mbs {fastest.micro_batch}{schedule} (--order time)"
         )
     if found.unusual:
         lines.append(f"Unusual in the first: {_listed(found.unusual)}; it gains more than that counts")

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from weft.errors import BadInput
 from weft.verbs.schedule import ScheduleOptions
-from weft.web.schedules import SHOWS, Found, Inquiry, document, explored
+from weft.web.schedules import CHUNK_COUNTS, SHOWS, Found, Inquiry, document, explored
 from weft.web.showing import Shown, address, download, fetch, form_of, refuse, show
 from weft.web.texts import cluster_of_text
 from weft.web.views import schedule as view
@@ -115,6 +115,7 @@ def _view(found: Found, given: Mapping[str, str], look: str) -> dict[str, Any]:
         return address("/schedule", {**given, "policy": name, "show": look}) + "#policy"
 
     options = "".join(f" --{name} {given[name]}" for name in ("chunks", "active") if given[name])
+    counts = f" --chunk-counts {','.join(map(str, CHUNK_COUNTS))}"
     return {
         "policy": found.policy,
         "facts": view.facts(found.result),
@@ -127,7 +128,7 @@ def _view(found: Found, given: Mapping[str, str], look: str) -> dict[str, Any]:
         "bandwidths": view.bandwidths(found.result),
         "files": [(form, address(f"/schedule/schedule.{form}", chosen)) for form in ("json", "csv")],
         "command": f"weft schedule {given['collective']} {given['size'].replace(' ', '')}"
-        f" --dims {given['dims'].replace(' ', '')}{options} --compare",
+        f" --dims {given['dims'].replace(' ', '')}" + (counts if look == "chunks" else f"{options} --compare"),
     }
 
 

@@ -37,7 +37,7 @@ _MEANINGS = words.MEANINGS | {
     "MFU": "model FLOP/s of peak",
     "TF/s": "model TFLOP/s per accelerator",
     "mem GiB": "memory of the fullest stage",
-    "chance": f"probability to take at most {WITHIN:.0%} longer than the best",
+    "chance": f"probability to take at most {WITHIN:.0%} longer than the best of these",
     "largest losses": "idle time and exposed communication, of the iteration",
 }
 

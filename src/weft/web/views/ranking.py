@@ -40,7 +40,7 @@ def ranking(plan: Plan, shown: str, link: Link, against: Link) -> Table:
     ]
     if plan.ties:
         columns.append(Column(heading="tie", meaning="layouts of one number cannot be told apart"))
-        columns.append(Column(heading="chance", meaning=f"to take at most {WITHIN:.0%} longer than the best"))
+        columns.append(Column(heading="chance", meaning=f"to take at most {WITHIN:.0%} longer than the best of these"))
     columns.append(Column(heading="compare", meaning="with the layout that is shown", number=False))
     rows, marks = [], []
     near = sum(one.group == 1 for one in plan.ties) > 1
