@@ -123,6 +123,14 @@ class AuditOptions(TrafficOptions):
 def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudit:
     """Say how good installed routes are, how good any could be, and what moving flows would gain.
 
+    >>> import tempfile, weft
+    >>> asked = {"cluster": "h100-64", "fabric": "fat-tree", "radix": 8, "job": "llama-3.1-8b tp=8,dp=8"}
+    >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    ...     weft.route(router="ecmp-paper", paths=True, **asked).save(file.name)
+    ...     found = weft.audit_routes(routes=file.name, **asked)
+    >>> found.installed.efficiency.value <= found.repaired.efficiency.value <= found.installed.efficiency.bound
+    True
+
     Args:
         options: the options as a record instead of keywords.
 
