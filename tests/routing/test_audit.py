@@ -40,6 +40,7 @@ def test_a_repair_is_never_worse_and_says_what_moves(seed, kit):
     assert found.installed.alpha_bound * (1 - 1e-9) <= found.repaired.alpha <= found.installed.alpha
     assert found.repaired.alpha == pytest.approx(kit.recount(fabric, traffic, found.repaired.routes))
     moves = {(row["source"], row["target"], row["job"], row["collective"]): row for row in found.to_dicts()}
+    assert len(found.to_dicts()) == len(found.moved(found.repaired))
     names = fabric.names
     for flow in range(len(traffic)):
         path = [names[traffic.source[flow]]]
