@@ -268,7 +268,7 @@ def test_command_surface():
         "serve": ["--open", "--port", "--state"],
         "doctor": ["--format", "--output", "-o"],
         "models": ["word"],
-        "clusters": [],
+        "clusters": ["word"],
         "stacks": [],
         "schema": ["name"],
         "explain": ["code"],

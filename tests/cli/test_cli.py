@@ -106,11 +106,22 @@ def test_nothing_feasible_exits_with_3_and_still_writes_json(weft: Run) -> None:
 def test_names_are_listed(weft: Run) -> None:
     assert "llama-3.1-405b" in weft("models", "405b")[1]
     assert "gb200" in weft("clusters")[1]
+    assert "gb200" in weft("clusters", "GB2")[1]
+    assert "h100" not in weft("clusters", "GB2")[1]
     assert "megatron-core" in weft("stacks")[1]
     assert weft("explain", "does-not-fit")[1].startswith("does-not-fit: ")
 
 
 BAD = {
+    "no value": (("design", "gpt2", "h100-16", "--sizes", ""), "--sizes: is empty"),
+    "two counts": (
+        (
+            *("schedule", "all-reduce", "1MiB", "--dims", "ring:4:1GB/s:1us"),
+            *("--chunks", "2", "--chunk-counts", "2,4"),
+        ),
+        "beside --chunks",
+    ),
+    "no such accelerator": (("clusters", "foo"), "unknown accelerator"),
     "unknown model": (("plan", "lama-3.1-8b", "h100-8"), "did you mean"),
     "unknown cluster": (("plan", "gpt2", "h1000-8"), "unknown cluster"),
     "missing file": (("plan", "./no/config.json", "h100-8"), "no"),

@@ -36,7 +36,7 @@ VERBS = {
     "serve": "Plan, compare and explore on pages in your browser.",
     "doctor": "Say what is installed, where kernels are kept, and whether Weft's answers hold here.",
     "models": "List the models of the catalogue (those whose name holds WORD).",
-    "clusters": "List the accelerators and the patterns of cluster names.",
+    "clusters": "List the accelerators and the patterns of cluster names (those whose name holds WORD).",
     "stacks": "List the training software whose constants are known, for --stack.",
     "schema": "Print the JSON Schema of a file or document (their list without a NAME).",
     "explain": "Say what a rejection CODE means (all of them without one).",

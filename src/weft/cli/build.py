@@ -7,9 +7,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from weft.cli.options import tell_of_compiling
+from weft.errors import BadInput
 from weft.verbs.options import Option, Options, options_of
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ class _Checked(_ParamType):
         self.name, self.choices = kind, choices
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        given = param and ctx and ctx.get_parameter_source(str(param.name)) is not ParameterSource.DEFAULT
+        if param and given and value == "":
+            raise BadInput("is empty", where=max(param.opts, key=len), remedy="give a value, or leave it out")
         parse = float if self.name == "number" else str
         try:
             return parse(value)

@@ -25,16 +25,25 @@ def models(word: str | None) -> None:
 
 
 @click.command()
-def clusters() -> None:
-    """List the accelerators and the patterns of cluster names."""
+@click.argument("word", required=False)
+def clusters(word: str | None) -> None:
+    """List the accelerators and the patterns of cluster names (those whose name holds WORD)."""
     from weft.cluster import accelerator, accelerator_names, names
     from weft.units import format_si
 
-    click.echo("Clusters, by pattern (or give a TOML file, see examples/):")
-    for name in names():
+    patterns, chips = (
+        [one for one in known if word is None or word.lower() in one.lower()]
+        for known in (names(), accelerator_names())
+    )
+    if not patterns and not chips:
+        raise UnknownName("accelerator", str(word), accelerator_names())
+    if patterns:
+        click.echo("Clusters, by pattern (or give a TOML file, see examples/):")
+    for name in patterns:
         click.echo(f"  {name}")
-    click.echo("\nAccelerators (per direction for links):")
-    for name in accelerator_names():
+    if chips:
+        click.echo("\n" * bool(patterns) + "Accelerators (per direction for links):")
+    for name in chips:
         chip = accelerator(name)
         click.echo(
             f"  {name:12s} 16-bit {format_si(max(chip.bf16_flops, chip.fp16_flops), 'FLOP/s'):>14s}"

@@ -173,6 +173,8 @@ def schedule(
     others = None
     if asked.compare:
         others = compare(request, chunks=asked.chunks, active=timed.active, independent=asked.independent)
+    if asked.chunk_counts and asked.chunks is not None:
+        raise BadInput("beside --chunks", where="--chunk-counts", remedy="drop one of them")
     counts = {
         count: compare(request, chunks=count, active=timed.active, independent=asked.independent)
         for count in sorted(set(numbers_of(asked.chunk_counts, "--chunk-counts")))
