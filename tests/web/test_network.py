@@ -13,6 +13,7 @@ pytest.importorskip("httpx")
 import weft
 from weft.cluster import load
 from weft.fabric.catalogue import for_cluster
+from weft.interop.fabrics.formats import write_fabric
 from weft.verbs.traffic import failed
 from weft.web import showing
 from weft.web.fabrics import Failures
@@ -140,6 +141,7 @@ def test_parts_toggle_whatever_end_they_are_named_from():
         {"model": "<script>"},
         {"fabric": "<script>"},
         {"fabric": "/etc/passwd"},
+        {"fabric": "pasted-000000000000000000000000"},
         {"kinds": "hosts.toml"},
         {"failed": "<script>", "show": "failures"},
         {"failed": ",".join(f"leaf-{i}" for i in range(100))},
@@ -166,3 +168,30 @@ def test_the_form_leads_to_an_address(client):
     form = {"model": "llama-3.1-8b", "cluster": "h100-32", "kind_rail-only": "yes", "calibration": "/etc/passwd"}
     found = client.post("/network", data=form, headers=OWN, follow_redirects=False)
     assert found.headers["location"] == "/network?model=llama-3.1-8b&cluster=h100-32&kinds=rail-only"
+
+
+@pytest.mark.parametrize("form", ["json", "graphml"])
+def test_pasted_wiring_is_the_network(client, fabric, form):
+    sent = ASKED | {"fabric_text": write_fabric(fabric, form), "routing": "ecmp"}
+    found = client.post("/network", data=sent, headers=OWN)
+    assert found.status_code == 200
+    assert found.url.params["show"] == "failures"
+    assert found.url.params["fabric"].startswith("pasted-")
+    own = document(client, "simulate", routing="ecmp")
+    pasted = document(client, "simulate", routing="ecmp", fabric=found.url.params["fabric"])
+    assert pasted["iteration_s"] == own["iteration_s"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nothing of the kind",
+        'schema = "weft.fabric/1"\nname = "x"\ngenerator = { kind = "fat-tree", cluster = "/etc/passwd" }',
+    ],
+)
+def test_wiring_that_cannot_be_used_is_said(client, text):
+    found = client.post("/network", data=ASKED | {"fabric_text": text}, headers=OWN)
+    assert found.status_code == 400
+    assert 'role="alert"' in found.text
+    assert "the pasted network" in found.text
+    assert "root:" not in found.text

@@ -13,6 +13,7 @@ import numpy as np
 from weft.errors import BadInput, NothingFeasible
 from weft.fabric.spec import SCALE_UP
 from weft.web.plans import Inquiry, planned
+from weft.web.texts import Text, fabric_of_text
 
 if TYPE_CHECKING:
     from weft.cluster import Calibration, Cluster
@@ -42,14 +43,14 @@ class Scene:
     Attributes:
         inquiry: model, cluster and recipe.
         layout: as text; empty for the first of the plan.
-        kind: of fabric; empty for what the cluster's tiers suggest.
+        network: its kind, or a pasted text; an empty name for what the cluster's tiers suggest.
         radix: ports of a switch.
         routing: how paths are chosen in simulations.
     """
 
     inquiry: Inquiry
     layout: str
-    kind: str
+    network: Text
     radix: int
     routing: str
 
@@ -171,7 +172,6 @@ def site_of(scene: Scene) -> Site:
         BadInput: a name, a text or an option that cannot be used, or no network of these sizes.
         NothingFeasible: no layout fits.
     """
-    from weft.fabric.catalogue import default_kind, for_cluster
     from weft.verbs.shared import layout_of
 
     found = _plan(scene)
@@ -181,8 +181,7 @@ def site_of(scene: Scene) -> Site:
         layout = found.best.layout
     else:
         raise NothingFeasible(f"no layout fits -- {found.shortage}")
-    kind = scene.kind or default_kind(found.cluster)
-    fabric = for_cluster(kind, found.cluster, radix=scene.radix)
+    kind, fabric = fabric_of_text(scene.network, found.cluster, radix=scene.radix)
     return Site(job=found.job, cluster=found.cluster, layout=layout, kind=kind, fabric=fabric)
 
 

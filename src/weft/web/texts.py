@@ -1,4 +1,4 @@
-"""Models and clusters as a browser may give them: a known name, or the name of a text that was pasted.
+"""Models, clusters and networks as a browser may give them: a known name, or the name of a text that was pasted.
 
 No name of a file is taken.  A pasted text is kept under a name made of its content, so that an address that holds the
 name shows the same page later.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,18 +18,19 @@ from weft.files import CONTROLS, read_text, write_text
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
+    from weft.fabric.spec import Fabric
     from weft.model import Job, RecipeChanges
 
 PASTED = "pasted-"
 TEXT_BYTES = 4_000_000
-Kind = Literal["model", "cluster", "site", "runs"]
+Kind = Literal["model", "cluster", "fabric", "site", "runs"]
 _NAME = re.compile(r"pasted-[0-9a-f]{24}")
-_ENDINGS: dict[Kind, str] = {"model": ".json", "cluster": ".toml", "site": ".toml", "runs": ".csv"}
+_ENDINGS: dict[Kind, str] = {"model": ".json", "cluster": ".toml", "fabric": ".txt", "site": ".toml", "runs": ".csv"}
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What names a model or a cluster.
+    """What names a model, a cluster or a network.
 
     Attributes:
         name: as the address has it.
@@ -58,6 +60,15 @@ class Texts:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(place, text + "\n")
         return name
+
+    def keep_pasted(self, form: Mapping[str, str], kinds: Iterable[Kind]) -> dict[str, str]:
+        """The names of the texts that a form holds, kept; the field of a kind is its name and "_text".
+
+        Raises:
+            BadInput: one is too long, or holds control characters.
+        """
+        pasted = {kind: form.get(f"{kind}_text", "") for kind in kinds}
+        return {kind: self.keep(kind, text) for kind, text in pasted.items() if text.strip()}
 
     def find(self, kind: Kind, name: str) -> Text:
         """The text of a name, or the name itself where it is none of a pasted text.
@@ -123,3 +134,21 @@ def cluster_of_text(source: Text) -> Cluster:
 
     where = "the pasted cluster"
     return cluster_from_dict(parse_toml(source.pasted, where), where=where)
+
+
+def fabric_of_text(source: Text, cluster: Cluster, *, radix: int) -> tuple[str, Fabric]:
+    """The network of a known kind (of what the cluster's tiers suggest, where the name is empty) or of a pasted text,
+    and what it is called; links of a text that says no speed have that of the cluster's NICs.
+
+    Raises:
+        BadInput: a text that cannot be used, or no network of these sizes.
+    """
+    from weft.fabric.catalogue import default_kind, for_cluster
+
+    if source.pasted is None:
+        kind = source.name or default_kind(cluster)
+        return kind, for_cluster(kind, cluster, radix=radix)
+    from weft.interop.fabrics.formats import fabric_of
+
+    fabric = fabric_of(source.pasted, where="the pasted network", capacity_Bps=cluster.accelerator.nic_Bps)
+    return fabric.name, fabric

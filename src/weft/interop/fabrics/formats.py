@@ -54,7 +54,28 @@ def read_fabric(
             ``host_map`` or ``exclude``.
     """
     where = os.fspath(path)
-    text = read_text(path, where=where)
+    return fabric_of(
+        read_text(path, where=where),
+        where=where,
+        kind=kind,
+        capacity_Bps=capacity_Bps,
+        hosts=hosts,
+        host_map=host_map,
+        exclude=exclude,
+    )
+
+
+def fabric_of(
+    text: str,
+    *,
+    where: str,
+    kind: str | None = None,
+    capacity_Bps: float | None = None,
+    hosts: Sequence[str] = (),
+    host_map: Mapping[int, str] | None = None,
+    exclude: Sequence[str] = (),
+) -> Fabric:
+    """The fabric of a text, as ``read_fabric``; ``where`` names it in messages."""
     kind = kind or _kind(text, where)
     if kind not in FORMATS:
         raise UnknownName("format of fabrics", kind, FORMATS)

@@ -43,8 +43,9 @@ def scene_of(given: Mapping[str, str], texts: Texts) -> Scene:
         BadInput: a field that cannot be used.
         UnknownName: there is no such kind of network.
     """
-    if given["fabric"]:
-        check_kinds([given["fabric"]])
+    network = texts.find("fabric", given["fabric"])
+    if network.name and network.pasted is None:
+        check_kinds([network.name])
     if given["routing"] and given["routing"] not in ROUTINGS:
         raise UnknownName("routing", given["routing"][:40], ROUTINGS)
     radix = parse_whole(given["radix"], "radix") if given["radix"] else 64
@@ -59,7 +60,7 @@ def scene_of(given: Mapping[str, str], texts: Texts) -> Scene:
         scales=Scales(),
     )
     routing = given["routing"] or ROUTINGS[0]
-    return Scene(inquiry=inquiry, layout=given["layout"], kind=given["fabric"], radix=radix, routing=routing)
+    return Scene(inquiry=inquiry, layout=given["layout"], network=network, radix=radix, routing=routing)
 
 
 def failures_of(given: Mapping[str, str]) -> Failures:
@@ -209,6 +210,9 @@ async def send(request: Request) -> Response:
     form = await form_of(request)
     given = {name: form.get(name, "").strip() for name in (*FIELDS, "show")}
     given["kinds"] = ",".join(kind for kind in kinds() if form.get(f"kind_{kind}"))
+    given |= request.app.state.texts.keep_pasted(form, ("model", "cluster", "fabric"))
+    if form.get("fabric_text", "").strip() and given["show"] not in SHOWS[1:]:
+        given["show"] = SHOWS[1]  # the networks side by side are those of kinds
     return RedirectResponse(_address(given), 303)
 
 

@@ -18,7 +18,7 @@ from weft.verbs.launch import TOOLS
 from weft.verbs.plan import PlanOptions
 from weft.web.plans import Found, Inquiry, document, explored, launch_file
 from weft.web.showing import Shown, address, download, fetch, form_of, message, refuse, show
-from weft.web.texts import Kind, Texts
+from weft.web.texts import Texts
 from weft.web.views import ranking
 from weft.web.views.parts import Message, Picture
 from weft.web.work import Failure, Question
@@ -44,7 +44,6 @@ FIELDS = ("model", "cluster", *_NUMBERS, *_TEXTS, *DEGREES, *FACTORS, *SHAPES)
 LOOKS = ("layout", "against", "show", "tool")
 _SHOWS = ("layouts", "charts", "launch")
 _MOST_LAYOUTS = 200
-_PASTED: tuple[Kind, Kind] = ("model", "cluster")
 
 
 def inquiry_of(given: Mapping[str, str], texts: Texts) -> Inquiry:
@@ -188,9 +187,7 @@ async def send(request: Request) -> Response:
     """The form: pasted texts are kept, and the address of the plan follows."""
     form = await form_of(request)
     given = {name: form.get(name, "").strip() for name in (*FIELDS, "show", "tool")}
-    for kind in _PASTED:
-        if form.get(f"{kind}_text", "").strip():
-            given[kind] = request.app.state.texts.keep(kind, form[f"{kind}_text"])
+    given |= request.app.state.texts.keep_pasted(form, ("model", "cluster"))
     return RedirectResponse(_address(given), 303)
 
 
