@@ -226,11 +226,14 @@ def statistics(listed: Operations) -> Counter[tuple[str, tuple[str, ...], str, f
     return Counter((one.kind, one.axes, one.phase, float(one.bytes[0])) for one in found)
 
 
-@pytest.mark.parametrize(("bias", "width"), [(False, 4.0), (True, 2 * 8.0)])
-def test_norms_over_split_features_exchange_their_statistics(bias: bool, width: float) -> None:
-    """One value in fp32 per token, norm and direction of an RMSNorm, two in fp64 of a LayerNorm."""
-    layout, bytes_ = Layout(y=4), width * RECIPE.sequence
-    each = (("all-reduce", ("y",), "forward", bytes_), ("all-reduce", ("y",), "input-gradient", bytes_))
+@pytest.mark.parametrize(("bias", "widths"), [(False, (4.0, 4.0)), (True, (2 * 8.0, 2 * 4.0))])
+def test_norms_over_split_features_exchange_their_statistics(bias: bool, widths: tuple[float, float]) -> None:
+    """One value in fp32 per token, norm and direction of an RMSNorm; two of a LayerNorm, forward in fp64."""
+    layout = Layout(y=4)
+    each = [
+        ("all-reduce", ("y",), phase, width * RECIPE.sequence)
+        for phase, width in zip(("forward", "input-gradient"), widths, strict=True)
+    ]
     assert statistics(operations(replace(GPT, norm_bias=bias), layout)) == dict.fromkeys(each, 2)
     model = replace(SMALL, norm_bias=bias)
     assert statistics(head_operations(model, RECIPE, sizes(layout))) == dict.fromkeys(each, 1)

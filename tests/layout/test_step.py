@@ -213,8 +213,8 @@ class Walk:
     def scatter(self, name: str) -> None:
         self.issue("reduce-scatter", "z", self.matrices[name], self.recipe.gradient_bytes)
 
-    def norm(self, bias: bool) -> None:
-        self.issue("all-reduce", "y", 2 * self.own if bias else self.own, 8 if bias else 4)
+    def norm(self, bias: bool, *, backward: bool = False) -> None:
+        self.issue("all-reduce", "y", 2 * self.own if bias else self.own, 8 if bias and not backward else 4)
 
     def block_forward(self, name: str, block: Block) -> None:
         for _, n, layer, turned in shapes(block):
@@ -243,7 +243,7 @@ class Walk:
                 self.issue("all-reduce", "x", self.tokens * self.width)
             self.scatter(f"{name}.{layer}")
             if not turned:
-                self.norm(block.norm_bias)
+                self.norm(block.norm_bias, backward=True)
 
     def embed(self, *, backward: bool) -> None:
         whole = self.tokens * self.model.hidden
@@ -271,7 +271,7 @@ class Walk:
             self.issue("reduce-scatter" if self.sharded else "all-reduce", "x y", whole)
             self.scatter(matrix)
             if self.model.final_norm:
-                self.norm(self.model.norm_bias)
+                self.norm(self.model.norm_bias, backward=True)
 
     def leave(self) -> None:
         self.issue("send", "pipeline", self.tokens * self.width // self.layout.x)

@@ -351,7 +351,7 @@ def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
 def norm_statistics(norm: str, bias: bool, sizes: Sizes) -> Iterator[Collective]:
     """Sums per token where hidden features are split over y, in one exchange each way: two of a LayerNorm
     (with bias), of values and squares forward, of gradients and of their products with the output backward;
-    the second alone of an RMSNorm (without).  The difference of a LayerNorm's sums needs fp64."""
+    the second alone of an RMSNorm (without).  The difference of a LayerNorm's sums forward needs fp64."""
     phases: tuple[Phase, ...] = ("forward", "input-gradient")
     for phase in phases:
         yield Collective(
@@ -360,7 +360,7 @@ def norm_statistics(norm: str, bias: bool, sizes: Sizes) -> Iterator[Collective]
             axes=("y",),
             phase=phase,
             elements=(2.0 if bias else 1.0) * sizes.own_tokens,
-            element_bytes=8.0 if bias else 4.0,
+            element_bytes=8.0 if bias and phase == "forward" else 4.0,
         )
 
 

@@ -58,22 +58,20 @@ class Norm4D(nn.Module):
 class _Normalize(Function):
     """Rows with mean 0 (LayerNorm) and mean square 1; statistics are summed over y.
 
-    LayerNorm's are in fp64 both ways: its variance is a difference of sums.
+    LayerNorm's variance is of deviations from this rank's own means, to which the spread of the ranks' means is added
+    (Chan et al. 1979): no difference of large sums of squares is taken, and only numbers of rows are in fp64.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, norm: Norm4D) -> Tensor:
-        wide = rows.to(torch.float64 if norm.centred else norm.machine.precision.wide)
-        sums = [wide.square().sum(1)]
+        wide = rows.to(norm.machine.precision.wide)
         if norm.centred:
-            sums.append(wide.sum(1))
-        means = _mean(norm, sums)
-        if norm.centred:
-            wide = wide - means[1].unsqueeze(1)
-            means[0] = (means[0] - means[1].square()).clamp(min=0.0)
-        scale = (means[0] + norm.epsilon).rsqrt().unsqueeze(1)
-        kept = norm.machine.precision.wide
-        normed, scale = (wide * scale).to(kept), scale.to(kept)
+            mean, square = _moments(norm, wide)
+            wide = wide - mean.to(wide.dtype).unsqueeze(1)
+        else:
+            square = _mean(norm, [wide.square().sum(1)])[0]
+        scale = (square + norm.epsilon).rsqrt().to(wide.dtype).unsqueeze(1)
+        normed = wide * scale
         ctx.norm, ctx.format = norm, rows.dtype
         ctx.save_for_backward(normed, scale)
         return normed.to(rows.dtype)
@@ -83,7 +81,7 @@ class _Normalize(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         normed, scale = ctx.saved_tensors
         norm: Norm4D = ctx.norm
-        wide = gradients[0].to(torch.float64 if norm.centred else normed.dtype)
+        wide = gradients[0].to(normed.dtype)
         sums = [(wide * normed).sum(1)]
         if norm.centred:
             sums.append(wide.sum(1))
@@ -93,6 +91,17 @@ class _Normalize(Function):
             left = left - means[1].unsqueeze(1)
         slope: Tensor = left * scale
         return slope.to(ctx.format), None
+
+
+def _moments(norm: Norm4D, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each row over all features, fp64, shape (tokens,) each."""
+    local = rows.mean(1)
+    around = (rows - local.unsqueeze(1)).square().sum(1).double()
+    local = local.double()
+    width = rows.shape[1]
+    # Squares of means are exact enough in fp64 that their difference is the spread of fp32 means.
+    sums = _mean(norm, [local * width, around + local.square() * width])
+    return sums[0], (sums[1] - sums[0].square()).clamp(min=0.0)
 
 
 def _mean(norm: Norm4D, sums: list[Tensor]) -> Tensor:

@@ -1,0 +1,128 @@
+"""A training step of one rank on a device that is no CPU, without one: run as a program, it prints what it found.
+
+PyTorch's fake tensors have shapes, formats and a device, and no values; its fake process group sends nothing.  An
+operation that mixes devices ends the run, as does one that waits for a value (``item``) while the step is queued.
+
+The device is PyTorch's ``PrivateUse1`` under the name "gpu": a build without CUDA has no guard for fake CUDA tensors.
+It is named once for a process, which is why this is a program of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections import Counter
+from typing import Any
+
+import models
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+from weft.layout import Layout
+from weft.layout.text import parse_layout
+from weft.model.job import Job, Recipe
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.parameters import holdings
+from weft.runtime.core.precision import Precision
+from weft.runtime.run.flat import Flat
+from weft.runtime.run.optimizer import AdamSettings, Optimizer
+from weft.runtime.run.pipeline import Passes, build_stages
+from weft.runtime.run.session import micro_batches_of
+
+DEVICE = "gpu:0"
+PRODUCTS = {"mm", "addmm", "addmm_"}
+"""Products of matrices; attention, which this device has no kernel for, is PyTorch's decomposition in fp32."""
+SUMS = {"allreduce_": 0, "_reduce_scatter_base_": 1, "_allgather_base_": 1}
+"""Collectives, and which argument is what the rank gives."""
+
+
+class _Generators(_DummyBackendModule):
+    """The device's random generator, which pipelines keep as it was: the CPU's stands for it."""
+
+    def get_rng_state(self, device: Any = None) -> Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:
+        torch.set_rng_state(state)
+
+
+class Seen(TorchDispatchMode):
+    """Operations of a step: those that compute on the CPU, and formats of products and of collectives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_cpu: set[str] = set()
+        self.formats: dict[str, Counter[str]] = {"products": Counter(), "collectives": Counter(), "wide": Counter()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        given = [one for one in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        if any(one.device.type == "cpu" and one.numel() for one in given):
+            self.on_cpu.add(name)
+        formats = {str(one.dtype).removeprefix("torch.") for one in given}
+        if name in PRODUCTS:
+            self.formats["products"].update(formats)
+        if func.namespace == "c10d" and name in SUMS:
+            self.formats["collectives"].update(formats)
+        for one in given:
+            if one.dtype == torch.float64 and one.numel():
+                self.formats["wide"][f"{name} of {one.ndim} dimensions"] += 1
+        return found
+
+
+def step(job: Job, layout: Layout) -> Seen:
+    """A step and an update of rank 0."""
+    dist.init_process_group("weft_fake_gpu", rank=0, world_size=layout.world, store=FakeStore())
+    try:
+        grid, seen = Grid.of(layout, DEVICE), Seen()
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            machine = Machine.of(grid, precision=Precision.of(job.recipe.precision))
+            stages = build_stages(machine, job.model, sequence=job.recipe.sequence)
+            optimizer = Optimizer(Flat(machine, stages, holdings(stages)), AdamSettings())
+            passes = Passes(
+                machine,
+                stages,
+                micro_batch=layout.micro_batch,
+                micro_batches=micro_batches_of(job, layout),
+                tokens=job.recipe.tokens,
+            )
+            ids = torch.zeros(
+                passes.micro_batches * layout.micro_batch, job.recipe.sequence, dtype=torch.int64, device=DEVICE
+            )
+            with seen:
+                with optimizer.flat.step(passes.micro_batches):
+                    loss = passes.run(ids, ids)
+                machine.collectives.all_reduce(loss, "z", "data").wait()
+                norm = optimizer.flat.clip(1.0, loss)
+                optimizer.flat.publish()
+            assert loss.device == norm.device == torch.device(DEVICE)
+            for _, parameter in stages.named_parameters():
+                assert parameter.grad is not None
+                assert parameter.device == parameter.grad.device == torch.device(DEVICE)
+        return seen
+    finally:
+        dist.destroy_process_group()
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    _setup_privateuseone_for_python_backend("gpu", backend_module=_Generators())
+    dist.Backend.register_backend("weft_fake_gpu", _create_fake_pg, extended_api=True, devices=["cpu", "gpu"])
+    for line in sys.stdin:
+        asked = json.loads(line)
+        layout = parse_layout(asked["layout"]).complete(None)
+        recipe = Recipe(global_batch=models.BATCH, sequence=models.SEQUENCE, precision=asked["precision"])
+        seen = step(Job(model=getattr(models, asked["model"])(), recipe=recipe), layout)
+        print(json.dumps({"on_cpu": sorted(seen.on_cpu), **seen.formats}))
+
+
+if __name__ == "__main__":
+    main()
