@@ -250,7 +250,16 @@ def test_command_surface():
         "train": sorted(
             [
                 *recipe,
-                *("--calibration", "--clip", "--cluster", "--compare", "--data", "--device", "--layout"),
+                *(
+                    "--calibration",
+                    "--clip",
+                    "--cluster",
+                    "--compare",
+                    "--data",
+                    "--deterministic",
+                    "--device",
+                    "--layout",
+                ),
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
                 *("--slow",),

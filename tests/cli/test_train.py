@@ -129,7 +129,7 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--layout", "cp=2"], "context = 2"),
         (["tiny-gpt", "--layout", "z=2,zero=2"], "zero = 2"),
         (["mixtral-8x7b"], "experts"),
-        (["tiny-gpt", "--precision", "fp16"], "fp32 or bf16"),
+        (["tiny-gpt", "--precision", "fp16"], "fp32, tf32 or bf16"),
         (["tiny-gpt", "--batch", "7", "--layout", "data=2"], "global batch 7, micro_batch 1 .* data 2 = 2"),
         (["tiny-gpt", "--sequence", "512"], "256 learned positions"),
         (["tiny-gpt", "--resume"], "--resume needs --out"),

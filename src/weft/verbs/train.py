@@ -82,6 +82,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
     tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
+    deterministic: bool = option(False, "The same bits in every run on GPUs too (slower).")
     slow: tuple[str, ...] = option(
         (), "CPU ranks that compute longer: rank=3:1.3, host=0:1.1 or random=0.02 (repeats).", metavar="WHO"
     )
@@ -267,6 +268,7 @@ def train(
         request = _request(model, asked, job, layout, planned, quiet=quiet)
         if asked.arrangement is not None:
             request = replace(request, start=start_of(bundle, number, asked.start_at), tuner=bundle.tuners[number])
+    from weft.runtime.core.precision import DETERMINISTIC
     from weft.runtime.run.arranged import environment
     from weft.runtime.run.ranks import run_ranks
     from weft.verbs.train_rank import train_rank
@@ -274,9 +276,9 @@ def train(
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         if quiet and request.metrics is None and request.out is None:
             request = replace(request, metrics=str(Path(folder) / "metrics.jsonl"))
-        settings = {}
+        settings = dict(DETERMINISTIC) if request.deterministic else {}
         if request.start is not None:
-            settings = dict(request.start.settings) | _tuner(request.tuner, Path(folder))
+            settings |= dict(request.start.settings) | _tuner(request.tuner, Path(folder))
             request = replace(request, seen=str(Path(request.out or folder) / SEEN))
         with environment(settings):
             run_ranks(train_rank, (request,), layout.world, request.device)
@@ -346,6 +348,7 @@ def _request(
         profile=asked.profile,
         compare=asked.compare,
         quiet=quiet,
+        deterministic=asked.deterministic,
     )
 
 
@@ -535,9 +538,9 @@ def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | 
     from weft.runtime.run.session import RunSettings
 
     recipe = job.recipe
-    if recipe.precision not in ("fp32", "bf16"):
+    if recipe.precision not in ("fp32", "tf32", "bf16"):
         raise Unsupported(
-            f"{recipe.precision}: the runtime computes in fp32 or bf16",
+            f"{recipe.precision}: the runtime computes in fp32, tf32 or bf16",
             where="precision",
             remedy="give --precision bf16",
         )

@@ -33,6 +33,7 @@ from weft.report.tables.training_run import (
 )
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import Grid
+from weft.runtime.core.precision import numerics
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import Corpus, byte_corpus, markov_corpus, token_corpus
@@ -89,6 +90,7 @@ class TrainingRequest:
     profile: str | None
     compare: bool
     quiet: bool
+    deterministic: bool = False
     start: Start | None = None
     tuner: str = ""
     seen: str | None = None
@@ -110,7 +112,11 @@ def train_rank(request: TrainingRequest) -> None:
         for axis in ("x", "y", "z", "data", "pipeline")
     )
     out = Path(request.out) if request.out else None
-    with locked(out) if out is not None and reports else nullcontext():
+    tf32 = request.job.recipe.precision == "tf32"
+    with (
+        numerics(tf32=tf32, deterministic=request.deterministic),
+        locked(out) if out is not None and reports else nullcontext(),
+    ):
         if out is not None and not (request.resume or request.resume_from):
             check_free(out, None)
         session = Session(request.job, grid, request.settings, _corpus(request))

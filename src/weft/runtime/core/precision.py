@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +29,8 @@ class Precision:
 
     @classmethod
     def of(cls, name: str) -> Precision:
-        """The usual formats under a name: fp64, fp32, bf16, fp16 (fp32 masters and reduction for 16 bits).
+        """The usual formats under a name: fp64, fp32, tf32 (fp32, multiplied on tensor cores inside ``numerics``),
+        bf16, fp16 (fp32 masters and reduction for 16 bits).
 
         Raises:
             UnknownName: no such name.
@@ -40,4 +43,22 @@ class Precision:
         return cls(gather=_FORMATS[name], compute=_FORMATS[name])
 
 
-_FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+@contextmanager
+def numerics(*, tf32: bool = False, deterministic: bool = False) -> Iterator[None]:
+    """Inside, products of fp32 on tensor cores (10 bits of mantissa), and kernels whose sums have one order.
+
+    cuBLAS is deterministic where ``CUBLAS_WORKSPACE_CONFIG`` (see ``DETERMINISTIC``) was set before its first product.
+    """
+    before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    torch.set_float32_matmul_precision("high" if tf32 else before[0])
+    torch.use_deterministic_algorithms(deterministic or before[1])
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.use_deterministic_algorithms(before[1])
+
+
+DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""Environment of ranks whose products must be the same bits again (PyTorch's notes on reproducibility)."""
+_FORMATS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

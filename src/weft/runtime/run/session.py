@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
 from weft.documents import validate
 from weft.errors import BadInput
@@ -95,6 +96,8 @@ class Session:
             vocabulary=job.model.vocab,
         )
         self.micro_batches = micro_batches_of(job, grid.layout)
+        self._ahead: dict[int, tuple[Tensor, Tensor]] = {}
+        """The batch of the next step, by its number."""
         self.machine = Machine.of(
             grid,
             precision=settings.precision,
@@ -127,19 +130,28 @@ class Session:
         """
         start, number, pace = perf_counter(), self.steps_done, self.machine.collectives.pace
         pace.resume()
-        rows = [
-            row
-            for index in range(self.micro_batches)
-            for row in rows_of(self.grid, self.grid.layout.micro_batch, self.micro_batches, index)
-        ]
-        inputs, targets = (part.to(self.grid.device) for part in self._batches.batch(number, rows))
+        inputs, targets = self._ahead.pop(number) if number in self._ahead else self._batch(number)
         with self.flat.step(self.micro_batches):
             loss = self._passes.run(inputs, targets)
+        if self.grid.device.type == "cuda":  # while it computes what is queued
+            self._ahead = {number + 1: self._batch(number + 1)}
         if self._passes.has_head:
             self.machine.collectives.all_reduce(loss, "z", "data").wait()
         norm = float(self.optimizer.step(loss))
         pace.pay()
         return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
+
+    def _batch(self, number: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of this rank in a step, on their way to its device."""
+        rows = [
+            row
+            for index in range(self.micro_batches)
+            for row in rows_of(self.grid, self.grid.layout.micro_batch, self.micro_batches, index)
+        ]
+        inputs, targets = self._batches.batch(number, rows)
+        if self.grid.device.type == "cuda":
+            inputs, targets = inputs.pin_memory(), targets.pin_memory()
+        return inputs.to(self.grid.device, non_blocking=True), targets.to(self.grid.device, non_blocking=True)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint that loads on any grid."""

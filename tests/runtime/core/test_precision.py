@@ -1,0 +1,25 @@
+"""Number formats, and the settings of products."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from weft.runtime.core.precision import Precision, numerics  # noqa: E402
+
+
+def settings():
+    return torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+
+
+def test_numerics_are_as_before_afterwards():
+    before = settings()
+    with pytest.raises(ZeroDivisionError), numerics(tf32=True, deterministic=True):
+        assert settings() == ("high", True)
+        raise ZeroDivisionError
+    assert settings() == before
+    with numerics():
+        assert settings() == before
+
+
+def test_tf32_is_a_way_to_multiply_fp32():
+    assert Precision.of("tf32") == Precision.of("fp32")
