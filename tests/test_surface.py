@@ -275,6 +275,7 @@ def test_command_surface():
         ),
         "calibrate": ["--errors", "--output", "--start", "--trace", "-o", "runs"],
         "serve": ["--open", "--port", "--state"],
+        "selftest": ["--format", "--gpu", "--output", "--ranks", "--steps", "-o"],
         "doctor": ["--format", "--output", "-o"],
         "models": ["word"],
         "clusters": ["word"],

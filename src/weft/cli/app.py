@@ -34,6 +34,7 @@ VERBS = {
     "validate": "Predicted against measured iteration time, run by run and by family.",
     "calibrate": "Fit the constants of accelerators and training software to the measured runs of RUNS.csv.",
     "serve": "Plan, compare and explore on pages in your browser.",
+    "selftest": "Check the runtime on this machine's GPUs or CPU: losses, collectives, overlap, memory, speed.",
     "doctor": "Say what is installed, where kernels are kept, and whether Weft's answers hold here.",
     "models": "List the models of the catalogue (those whose name holds WORD).",
     "clusters": "List the accelerators and the patterns of cluster names (those whose name holds WORD).",

@@ -1,0 +1,51 @@
+"""``weft selftest``: does the runtime do on this machine what it says?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from weft.cli.build import takes
+from weft.cli.outcome import Output, report
+from weft.verbs.selftest import SelftestOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.verbs.selftest import Selftest
+
+
+@click.command()
+@takes(options=SelftestOptions, out=Output)
+@click.pass_context
+def selftest(ctx: click.Context, options: SelftestOptions, out: Output) -> None:
+    """Check the runtime on this machine's GPUs or CPU: losses, collectives, overlap, memory, speed.
+
+    Every grid of so many ranks is held against one rank in fp64, against the predicted collectives, and against
+    PyTorch's parallelize_module + fully_shard; on GPUs also overlap in a trace, and memory against the estimate.
+    Exit code 1 if a check fails; --format json -o FILE is one file to hand in.
+    """
+    from weft.verbs.selftest import selftest as tested
+
+    found = tested(options)
+    report(found, out, lambda screen: _table(found, screen))
+    ctx.exit(0 if found.ok else 1)
+
+
+def _table(found: Selftest, screen: Console) -> None:
+    from weft.report.tables.grid import Column, heading, paragraph, print_grid
+
+    facts = ", ".join(f"{name} {value}" for name, value in found.facts.items())
+    paragraph(screen, f"{found.ranks} ranks on {found.device}: {facts}")
+    heading(screen, "Checks")
+    verdicts = {"holds": "holds", "fails": "FAILS", "seen": ""}
+    print_grid(
+        screen,
+        [
+            Column(heading="grid", cells=[one.grid for one in found.findings], left=True),
+            Column(heading="", cells=[verdicts[one.verdict] for one in found.findings], left=True),
+            Column(heading="check", cells=[one.check for one in found.findings], left=True),
+            Column(heading="found", cells=[one.found for one in found.findings], left=True),
+        ],
+    )

@@ -1,0 +1,309 @@
+"""What ``weft selftest`` asks of the ranks of a machine: equal losses, bytes as predicted, overlap, memory, speed."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from weft.files import write_text
+from weft.layout.spec import Layout
+from weft.layout.step import StepOptions, step_collectives
+from weft.model.job import Job, Recipe
+from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.precision import Precision
+from weft.runtime.measure.peers import Peer
+from weft.runtime.run.data import markov_corpus
+from weft.runtime.run.session import RunSettings, Session
+
+Verdict = Literal["holds", "fails", "seen"]
+"""``seen``: a figure that nothing is asked of."""
+MOST_RANKS = 8
+LOSSES_DIFFER = 1e-9
+"""Largest relative difference of losses in fp64 from one rank's."""
+LARGEST_RATIO = {"cuda": 1.1}
+"""Seconds of a step beside PyTorch's, on devices that ranks have to themselves."""
+MEMORY_OFF = 0.1
+"""Largest relative difference of peak memory from the estimate."""
+WARM_UPS, STEPS = 3, 8
+_GRIDS = {
+    1: ("x=1",),
+    2: ("x=2", "y=2", "z=2", "data=2", "pipeline=2"),
+    4: ("x=4", "z=4", "data=4", "x=2,y=2", "x=2,z=2", "z=2,data=2", "x=2,pipeline=2"),
+    8: ("x=8", "z=8", "data=8", "x=2,y=2,z=2", "x=2,z=2,data=2", "x=4,z=2", "x=2,z=2,pipeline=2"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check on one grid: its verdict, what was found in words, and its figures (SI units)."""
+
+    check: str
+    grid: str
+    verdict: Verdict
+    found: str
+    figures: dict[str, float]
+
+
+def most_ranks(available: int) -> int:
+    """The largest number of ranks that there are grids of."""
+    return max(ranks for ranks in _GRIDS if ranks <= max(available, 1))
+
+
+def layouts(ranks: int, batch: int) -> list[Layout]:
+    """The grids of so many ranks; each takes its share of a batch at once, a pipeline in four parts."""
+    from weft.layout.text import parse_layout
+
+    found = []
+    for text in _GRIDS[ranks]:
+        layout = parse_layout(text).complete(ranks)
+        parts = layout.data_parallel * (4 if layout.pipeline > 1 else 1)
+        found.append(replace(layout, micro_batch=max(batch // parts, 1), zero=int(layout.data > 1)))
+    return found
+
+
+def small_job() -> Job:
+    """What losses are compared on."""
+    return _job(layers=4, hidden=64, heads=8, vocab=256, sequence=32, precision="fp32")
+
+
+def timed_job(device: str) -> Job:
+    """What is timed: on a GPU four blocks as wide as a 7B Llama's, or half as wide where memory is small."""
+    if device != "cuda":
+        return _job(layers=4, hidden=256, heads=8, vocab=1024, sequence=128, precision="fp32")
+    hidden = 4096 if torch.cuda.get_device_properties(0).total_memory > 60e9 else 2048
+    return _job(layers=4, hidden=hidden, heads=32, vocab=32_000, sequence=2048, precision="bf16")
+
+
+def _job(*, layers: int, hidden: int, heads: int, vocab: int, sequence: int, precision: Any) -> Job:
+    block = Block(
+        hidden=hidden,
+        attention=Attention(heads=heads, kv_heads=heads, head_dim=hidden // heads),
+        feed_forward=FeedForward(intermediate=3 * hidden),
+    )
+    model = Model(name="selftest", hidden=hidden, vocab=vocab, runs=(BlockRun(block=block, count=layers),))
+    return Job(model=model, recipe=Recipe(global_batch=16, sequence=sequence, precision=precision))
+
+
+def selftest_rank(path: str, device: str, steps: int, estimated: Sequence[float | None]) -> None:
+    """All checks on this rank; the first rank writes them.
+
+    Args:
+        estimated: peak memory in bytes on each of the grids of ``layouts``, where it is known.
+    """
+    where = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    alone = _losses(small_job(), Grid(Layout(micro_batch=16), where, None, 0))
+    timed = timed_job(device)
+    found = []
+    for layout, bytes_ in zip(layouts(world, timed.recipe.global_batch), estimated, strict=True):
+        grid = Grid.of(layout, where)
+        name = _name(layout)
+        found.append(_parity(name, grid, alone))
+        found += _timed(name, grid, timed, steps, bytes_)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        write_text(path, json.dumps([_fields(one) for one in found]))
+
+
+def _fields(one: Finding) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in Finding.__slots__}
+
+
+def _name(layout: Layout) -> str:
+    cut = [f"{axis}={getattr(layout, axis)}" for axis in ("x", "y", "z", "data", "pipeline")]
+    return ",".join(one for one in cut if not one.endswith("=1")) or "x=1"
+
+
+def _session(job: Job, grid: Grid, precision: Precision) -> Session:
+    corpus = markov_corpus(job.model.vocab, tokens=1 << 18, seed=0)
+    return Session(job, grid, RunSettings(precision=precision), corpus)
+
+
+def _losses(job: Job, grid: Grid) -> list[float]:
+    """Losses and norms of gradients of three steps in fp64, the same on every rank."""
+    session = _session(job, grid, Precision.of("fp64"))
+    values = [value for _ in range(3) for step in [session.step()] for value in (step.loss, step.gradient_norm)]
+    shared = torch.tensor(values, dtype=torch.float64, device=grid.device)
+    session.machine.collectives.all_reduce(shared, "pipeline", op=dist.ReduceOp.MAX).wait()  # the last stage's losses
+    return shared.tolist()
+
+
+def _parity(name: str, grid: Grid, alone: list[float]) -> Finding:
+    """Losses and norms beside one rank's; the worst rank counts."""
+    found = _losses(small_job(), grid)
+    worst = max(abs(one - other) / abs(other) for one, other in zip(found, alone, strict=True))
+    worst = _most(grid, worst)
+    return Finding(
+        check="equal to one rank",
+        grid=name,
+        verdict="holds" if worst <= LOSSES_DIFFER else "fails",
+        found=f"losses and gradients' norms differ by {worst:.1e} at most",
+        figures={"relative_difference": worst},
+    )
+
+
+def _most(grid: Grid, value: float) -> float:
+    """The largest of all ranks' values."""
+    shared = torch.tensor([value], dtype=torch.float64, device=grid.device)
+    if dist.is_initialized():
+        dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return float(shared)
+
+
+def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None) -> Iterable[Finding]:
+    """Bytes, waiting, overlap, memory and speed of the larger job."""
+    cuda = grid.device.type == "cuda"
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    session = _session(job, grid, Precision.of(job.recipe.precision))
+    own_s = _seconds(session.step, grid, steps)
+    if cuda:
+        yield _memory(name, grid, estimated)
+    with session.machine.collectives.logged() as log:
+        seconds = session.step().seconds
+    predicted = step_collectives(
+        job.model, job.recipe, grid.layout, stage=grid.coordinates["pipeline"], options=StepOptions()
+    )
+    equal = _most(grid, float(Counter(log.issued) != predicted)) == 0
+    if grid.layout.world > 1:
+        count = len(log.issued)
+        words = f"{count} collectives, each as predicted" if equal else "not the predicted collectives"
+        yield Finding(
+            check="collectives", grid=name, verdict="holds" if equal else "fails", found=words,
+            figures={"collectives": float(count)},
+        )  # fmt: skip
+        waiting = sum(log.exposed_s().values()) / seconds
+        yield Finding(
+            check="waiting", grid=name, verdict="seen", found=f"computation waits for {waiting:.1%} of a step",
+            figures={"waiting": waiting},
+        )  # fmt: skip
+        if cuda:
+            yield _overlap(name, grid, session.step)
+    tokens_per_s = job.recipe.tokens / own_s
+    yield Finding(
+        check="speed", grid=name, verdict="seen", found=f"{own_s * 1e3:.1f} ms a step, {tokens_per_s:,.0f} tokens/s",
+        figures={"seconds": own_s, "tokens_per_s": tokens_per_s},
+    )  # fmt: skip
+    del session
+    if grid.layout.y * grid.layout.pipeline == 1:
+        yield _beside(name, grid, job, steps, own_s)
+
+
+def _seconds(step: Callable[[], Any], grid: Grid, steps: int) -> float:
+    """Median seconds of a step of the slowest rank."""
+    times = []
+    for number in range(WARM_UPS + steps):
+        if dist.is_initialized():
+            dist.barrier()
+        start = perf_counter()
+        step()
+        if grid.device.type == "cuda":
+            torch.cuda.synchronize()
+        if number >= WARM_UPS:
+            times.append(perf_counter() - start)
+    return _most(grid, statistics.median(times))
+
+
+def _beside(name: str, grid: Grid, job: Job, steps: int, own_s: float) -> Finding:
+    """The same steps by PyTorch's own means on the same grid."""
+    if grid.device.type == "cuda":
+        torch.cuda.empty_cache()
+    peer = Peer(job, grid.layout, grid.device)
+    share = (grid.layout.micro_batch, job.recipe.sequence)
+    ids = torch.randint(job.model.vocab, share, device=grid.device)
+    peer_s = _seconds(lambda: peer.step(ids, ids), grid, steps)
+    ratio, most = own_s / peer_s, LARGEST_RATIO.get(grid.device.type)
+    theirs = "the plain model" if grid.layout.world == 1 else "parallelize_module + fully_shard"
+    return Finding(
+        check="speed beside PyTorch",
+        grid=name,
+        verdict="seen" if most is None else "holds" if ratio <= most else "fails",
+        found=f"{ratio:.2f} of the time of {theirs} ({peer_s * 1e3:.1f} ms)",
+        figures={"ratio": ratio, "peer_seconds": peer_s},
+    )
+
+
+# On GPUs -----------------------------------------------------------------------------------------
+
+
+def _memory(name: str, grid: Grid, estimated: float | None) -> Finding:
+    """Peak memory of the fullest rank beside the estimate for this GPU."""
+    peak = _most(grid, float(torch.cuda.max_memory_allocated()))
+    figures = {"peak_bytes": peak} | ({} if estimated is None else {"estimated_bytes": estimated})
+    off = None if estimated is None else peak / estimated - 1.0
+    words = "the catalogue has no such GPU" if off is None else f"{off:+.1%} of the estimate"
+    return Finding(
+        check="memory",
+        grid=name,
+        verdict="seen" if off is None else "holds" if abs(off) <= MEMORY_OFF else "fails",
+        found=f"{peak / 2**30:.2f} GiB; {words}",
+        figures=figures,
+    )
+
+
+def _overlap(name: str, grid: Grid, step: Callable[[], Any]) -> Finding:
+    """The share of collectives' time in which other kernels run, of one profiled step."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as traced:
+        step()
+        torch.cuda.synchronize()
+    spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for event in traced.events():
+        if str(event.device_type).endswith("CUDA"):
+            spans["nccl" in event.name.lower()].append((event.time_range.start, event.time_range.end))
+    total, both = hidden(spans[True], spans[False])
+    least = -_most(grid, -(both / total if total else 0.0))
+    wanted = grid.layout.world > 1
+    return Finding(
+        check="overlap",
+        grid=name,
+        verdict="holds" if least > 0.0 or not wanted else "fails",
+        found=f"{least:.1%} of the collectives' time passes beside other kernels",
+        figures={"hidden": least},
+    )
+
+
+def hidden(some: Iterable[tuple[float, float]], others: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """How long the union of some spans is, and how much of it lies in the union of others."""
+    found, other = _union(some), _union(others)
+    both = sum(max(min(end, stop) - max(begin, start), 0.0) for begin, end in found for start, stop in other)
+    return sum(end - begin for begin, end in found), both
+
+
+def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Spans that do not meet, in order."""
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def environment_facts(device: str) -> dict[str, str]:
+    """What a reader of the figures needs to know of the machine."""
+    found = {"torch": str(torch.__version__)}
+    if device == "cuda":
+        names = Counter(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+        found["gpus"] = ", ".join(f"{count} x {name}" for name, count in names.items())
+        found["cuda"] = str(torch.version.cuda or torch.version.hip)
+        if dist.is_nccl_available():
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return found
+
+
+def read_findings(path: Path) -> tuple[Finding, ...]:
+    """What ``selftest_rank`` wrote."""
+    return tuple(Finding(**one) for one in json.loads(path.read_text(encoding="utf-8")))

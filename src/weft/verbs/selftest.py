@@ -1,0 +1,109 @@
+"""``weft selftest``: the runtime checked on the accelerators, or the CPU, of this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import weft
+from weft.errors import BadInput
+from weft.results import Result
+from weft.verbs.options import Options, option
+
+if TYPE_CHECKING:
+    from weft.layout import Layout
+    from weft.runtime.measure.selftest import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelftestOptions(Options):
+    """Where it is checked, and how long it is timed."""
+
+    gpu: bool = option(False, "On this machine's GPUs, one rank each.")
+    ranks: int | None = option(None, "Ranks: 1, 2, 4 or 8 (default: the GPUs; 2 on the CPU).", metavar="N", least=1)
+    steps: int = option(8, "Steps that are timed.", metavar="N", least=1, most=1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Selftest(Result):
+    """What was found on each grid of so many ranks."""
+
+    SCHEMA = "weft.selftest/1"
+
+    device: str
+    ranks: int
+    facts: dict[str, str]
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing fails."""
+        return all(one.verdict != "fails" for one in self.findings)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a check and grid."""
+        return [asdict(one) for one in self.findings]
+
+    def _document(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"ok": self.ok, "weft": weft.__version__, "device": self.device, "ranks": self.ranks}
+        return found | {"machine": self.facts, "checks": self.to_dicts()}
+
+    def _facts(self) -> list[str]:
+        failed = sum(one.verdict == "fails" for one in self.findings)
+        return [f"{self.ranks} ranks ({self.device})", f"{failed} of {len(self.findings)} checks fail"]
+
+
+def selftest(options: SelftestOptions) -> Selftest:
+    """Check the runtime on every grid of this machine's ranks.
+
+    Raises:
+        BadInput: there is no GPU, or there are no grids of so many ranks.
+        MissingExtra: PyTorch is not installed.
+    """
+    from weft.runtime.measure.selftest import (
+        environment_facts,
+        layouts,
+        most_ranks,
+        read_findings,
+        selftest_rank,
+        timed_job,
+    )
+    from weft.runtime.run.ranks import gpus, run_ranks
+
+    device = "cuda" if options.gpu else "cpu"
+    if options.gpu and not gpus():
+        raise BadInput(
+            "PyTorch finds no GPU here", where="--gpu", remedy="run it where there is one, or without --gpu on the CPU"
+        )
+    ranks = options.ranks or (most_ranks(gpus()) if options.gpu else 2)
+    if most_ranks(ranks) != ranks:
+        raise BadInput(f"there are no grids of {ranks} ranks", where="--ranks", remedy="give 1, 2, 4 or 8")
+    estimated = [_estimated_bytes(layout, device) for layout in layouts(ranks, timed_job(device).recipe.global_batch)]
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        path = Path(folder) / "findings.json"
+        run_ranks(selftest_rank, (str(path), device, options.steps, estimated), ranks, device)
+        return Selftest(device=device, ranks=ranks, facts=environment_facts(device), findings=read_findings(path))
+
+
+def _estimated_bytes(layout: Layout, device: str) -> float | None:
+    """Peak memory of the fullest rank on this machine's GPUs; None where the catalogue does not have them."""
+    import torch
+
+    from weft.runtime.measure.peak import accelerator_of
+
+    chip = accelerator_of(torch.cuda.get_device_name()) if device == "cuda" else None
+    return None if chip is None else estimated_bytes(layout, chip.name, device)
+
+
+def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
+    """Peak memory of the timed job's fullest rank on one server of an accelerator of the catalogue."""
+    from weft.cluster import calibration, load
+    from weft.estimation import estimate
+    from weft.layout.step import RUNTIME
+    from weft.runtime.measure.selftest import timed_job
+
+    cluster = load(f"{chip}-{layout.world}")
+    constants = replace(calibration(cluster.accelerator.name), software=RUNTIME.name)
+    return estimate(timed_job(device), cluster, [layout], constants)[0].memory_bytes
