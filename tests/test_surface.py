@@ -169,7 +169,8 @@ def test_command_surface():
         "design": sorted(
             [
                 *recipe,
-                *("--batches", "--chart", "--fabrics", "--failures", "--format", "--layout", "--network-life"),
+                *("--against", "--batches", "--chart", "--fabrics", "--failures", "--format", "--layout"),
+                *("--network-life",),
                 *("--no-failures", "--no-simulate", "--output", "--plan", "--policy", "--prices", "--radix"),
                 *("--rank", "--routing", "--seed", "--sizes", "--tokens", "--usd-per-hour", "-o", "names"),
             ]

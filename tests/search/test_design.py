@@ -52,6 +52,44 @@ def test_bills_are_those_of_the_built_fabrics() -> None:
         assert one.tokens_per_s == 64 * 2048 / one.closed_form_s
 
 
+@pytest.mark.parametrize(
+    ("radix", "saved"), [(32, 54.5), (64, 37.5), (128, 75.0), pytest.param(256, 60.0, marks=pytest.mark.slow)]
+)
+def test_rail_only_in_place_of_a_clos_saves_what_the_paper_says(radix: int, saved: float) -> None:
+    """Table 2 of arXiv 2307.12169v1 at 32,768 accelerators, domains of 256, from the built networks."""
+    found = weft.design(
+        "gpt-3-175b",
+        "gh200-rail-only-32768",
+        fabrics="rail-only",
+        against="fat-tree",
+        radix=radix,
+        prices="rail-only-v1",
+        layout="tp=16,pp=4,dp=512",
+        no_simulate=True,
+    )
+    (one,) = found.instead()
+    assert round(100 * one.usd_saved_share, 1) == saved
+    assert abs(one.longer) < 1e-12
+    only, clos = found.designs
+    assert one.usd_saved == clos.bill.usd - only.bill.usd
+    if radix == 32:
+        assert (only.bill.switches, clos.bill.switches) == (3072, 7168)
+        assert (only.bill.transceivers, clos.bill.transceivers) == (131072, 262144)
+
+
+def test_larger_domains_come_nearer_to_one_domain() -> None:
+    """The one-domain line is the closed form's plan for all accelerators in one domain."""
+    found = weft.design(
+        "llama-3.2-1b", "h100-rail-only-256", fabrics="rail-only", sizes="8,64,256", batch=256, no_simulate=True
+    )
+    shares = [one.over_one_domain for one in found.designs]
+    whole = plan(found.job, with_domain(found.cluster, 256), top=1).layouts[0].iteration_s
+    assert [one.iteration_s / whole - 1 for one in found.designs] == pytest.approx(shares)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0
+    assert shares[-1] == 0
+
+
 def test_a_whole_run_counts_failures_and_the_network_that_it_uses_up() -> None:
     asked = {"layout": RAIL_ALIGNED, "batch": 64, "sequence": 2048, "radix": 8, "tokens": "1T"}
     found = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, usd_per_hour=3.0, network_life="1y", **asked)

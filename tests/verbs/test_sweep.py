@@ -104,6 +104,10 @@ def test_clusters_take_counts_and_figures() -> None:
     assert cluster_at({"cluster": "h100-64", "scale_up_size": 4}).tiers == with_domain(own, 4).tiers
     narrow = cluster_at({"cluster": "h100-64", "scale_up_size": 16, "nic_Bps": 25e9})
     assert [(tier.size, tier.bandwidth_Bps) for tier in narrow.tiers] == [(16, 450e9), (4, 25e9)]
+    far = cluster_at({"cluster": "h100-64", "nic_latency_s": 1e-5})
+    assert far.tiers == (own.tiers[0], replace(own.tiers[1], latency_s=1e-5))
+    near = cluster_at({"cluster": "h100-64", "scale_up_latency_s": 1e-7})
+    assert near.tiers == (replace(own.tiers[0], latency_s=1e-7), own.tiers[1])
     for field in parameters().values():
         assert with_parameters(own, {field: getattr(own.accelerator, field) or 0.0}) == own
 
@@ -217,6 +221,8 @@ def test_parquet_holds_the_same(tmp_path: Path) -> None:
         (("--models", "gpt2-124m", "--clusters", "a100-8", "--compute", "fly"), "unknown computation 'fly'"),
         ((*SHORT, "--axis", "colour=red"), "unknown axis of estimate 'colour'"),
         ((*SHORT, "--axis", "nic_bandwidth=fast"), "'fast' is not a quantity"),
+        ((*SHORT, "--axis", "nic_latency=2 s"), "too large"),
+        ((*SHORT, "--axis", "scale_up_size=3.5"), "should be a valid integer"),
         ((*SHORT, "--axis", "stack=mine"), "unknown software 'mine'"),
         ((*SHORT, "--where", "batch > 64"), "no point is left"),
         ((*SHORT, "--limit", "3"), "4 points are more than 3"),

@@ -177,9 +177,21 @@ def parse_parameter(short: str, value: str | float, where: str) -> float:
     Raises:
         BadInput: it is no such figure, or out of range.
     """
-    given = _validate(_AcceleratorFields, {short: value}, where, "")
     field = parameters()[short]
+    if field not in _LIMITS and isinstance(value, str):
+        number = units.parse_count(value, where)
+        value = int(number) if number == int(number) else number
+    given = _validate(_AcceleratorFields, {short: value}, where, "")
     return _quantity(field, value, where) if field in _LIMITS else float(getattr(given, field))
+
+
+def parse_latency(value: str | float, where: str) -> float:
+    """Seconds of a hop, as a cluster file may state them.
+
+    Raises:
+        BadInput: it is no latency, or out of range.
+    """
+    return _quantity("latency_s", value, where)
 
 
 def with_parameters(cluster: Cluster, figures: Mapping[str, float], *, where: str = "cluster") -> Cluster:

@@ -62,6 +62,13 @@ def scaled(cluster: Cluster, scales: Scales) -> Cluster:
     return replace(cluster, accelerator=replace(chip, memory_Bps=scales.hbm * chip.memory_Bps, **faster), tiers=tiers)
 
 
+def with_latency(cluster: Cluster, *, scale_up_s: float | None = None, nic_s: float | None = None) -> Cluster:
+    """The cluster with other latencies of a hop: of its innermost tier, and of all others; None leaves them."""
+    asked = [scale_up_s, *[nic_s] * (len(cluster.tiers) - 1)]
+    tiers = zip(cluster.tiers, asked, strict=True)
+    return replace(cluster, tiers=tuple(one if new is None else replace(one, latency_s=new) for one, new in tiers))
+
+
 def resized(cluster: Cluster, count: int) -> Cluster:
     """The cluster with more or fewer units in its outermost tier.
 

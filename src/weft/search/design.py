@@ -83,6 +83,7 @@ class Design:
     ``bill`` is that of the scale-out network, ``scale_up_usd`` what the domains cost.  ``closed_form_s`` and
     ``simulated_s`` are iteration times, ``tokens_per_s`` what the latter (or else the former) makes of the batch;
     ``spine_bytes`` cross tiers above the first switch in an iteration.  ``layout`` is the job's on this network.
+    ``one_domain_s`` is the iteration with all accelerators in one scale-up domain (None: not asked for).
     """
 
     kind: str
@@ -98,6 +99,17 @@ class Design:
     spine_bytes: float | None
     failures: tuple[Failure, ...]
     after: AfterFailures | None
+    one_domain_s: float | None = None
+
+    @property
+    def iteration_s(self) -> float:
+        """The simulated time, or the closed form's where nothing was simulated."""
+        return self.closed_form_s if self.simulated_s is None else self.simulated_s
+
+    @property
+    def over_one_domain(self) -> float | None:
+        """How much longer an iteration takes than in one domain, as a share."""
+        return None if self.one_domain_s is None else self.iteration_s / self.one_domain_s - 1
 
     @property
     def total_usd(self) -> float:
@@ -108,6 +120,22 @@ class Design:
     def tokens_per_s_usd(self) -> float | None:
         """Tokens per second for each dollar of ``total_usd``; None where that is 0."""
         return self.tokens_per_s / self.total_usd if self.total_usd else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """What a network saves in place of another: parts and dollars of the scale-out network, as shares, and the time
+    that an iteration takes longer, as a share.  None where the other has no such part."""
+
+    kind: str
+    domain: int
+    global_batch: int
+    against: str
+    switches_saved: float | None
+    transceivers_saved: float | None
+    usd_saved: float
+    usd_saved_share: float | None
+    longer: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +152,7 @@ class DesignStudy(Result):
     """All candidates for a job.
 
     ``pareto`` numbers the designs that no other beats in both dollars and tokens per second; ``assumptions`` are
-    those of domains of other sizes than the cluster's.
+    those of domains of other sizes than the cluster's; ``against`` is the kind that the others are held against.
     """
 
     SCHEMA = "weft.design/1"
@@ -138,6 +166,13 @@ class DesignStudy(Result):
     pareto: tuple[int, ...]
     rejected: tuple[Rejected, ...]
     assumptions: tuple[str, ...]
+    against: str | None = None
+
+    def instead(self) -> tuple[Instead, ...]:
+        """Each network in place of the one of kind ``against`` with the same domains and batch."""
+        other = {(one.domain, one.global_batch): one for one in self.designs if one.kind == self.against}
+        pairs = [(one, other.get((one.domain, one.global_batch))) for one in self.designs if one.kind != self.against]
+        return tuple(_instead(one, beside) for one, beside in pairs if beside is not None)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a network: what it is, what it costs and how fast it trains, in SI units and dollars."""
@@ -161,6 +196,8 @@ class DesignStudy(Result):
             "designs": [_design_to_dict(one, i in self.pareto) for i, one in enumerate(self.designs)],
             "rejected": [asdict(one) for one in self.rejected],
             "assumptions": list(self.assumptions),
+            "against": self.against,
+            "instead": [asdict(one) for one in self.instead()],
         }
 
     def _facts(self) -> Sequence[str]:
@@ -169,8 +206,27 @@ class DesignStudy(Result):
 
 
 _AFTER = tuple(one.name for one in fields(AfterFailures))
-_MONEY = ("total_usd", "tokens_per_s_usd")
+_MONEY = ("total_usd", "tokens_per_s_usd", "over_one_domain")
 _FIGURES = ("scale_up_usd", "closed_form_s", "simulated_s", "tokens_per_s", "nic_bytes", "spine_bytes", *_MONEY)
+
+
+def _instead(one: Design, other: Design) -> Instead:
+    mine, its = one.bill, other.bill
+
+    def saved(now: float, before: float) -> float | None:
+        return 1 - now / before if before else None
+
+    return Instead(
+        kind=one.kind,
+        domain=one.domain,
+        global_batch=one.global_batch,
+        against=other.kind,
+        switches_saved=saved(mine.switches, its.switches),
+        transceivers_saved=saved(mine.transceivers, its.transceivers),
+        usd_saved=its.usd - mine.usd,
+        usd_saved_share=saved(mine.usd, its.usd),
+        longer=one.iteration_s / other.iteration_s - 1,
+    )
 
 
 def _design_to_dict(one: Design, pareto: bool) -> dict[str, Any]:
@@ -185,7 +241,8 @@ class Terms:
 
     ``layout`` is used on every network; None takes for each the candidate that is fastest on it, or the closed form's
     first without ``simulate``.  ``routing`` is that of the simulation.  ``run`` asks for a whole run under failures,
-    of which a network lasts ``network_s``.
+    of which a network lasts ``network_s``.  ``against`` is the kind that the others are held against, and
+    ``one_domain`` asks for the time with all accelerators in one scale-up domain.
     """
 
     prices: Prices
@@ -198,6 +255,8 @@ class Terms:
     failures: bool = True
     run: FailureTerms | None = None
     network_s: float = NETWORK_S
+    against: str | None = None
+    one_domain: bool = False
 
 
 def design(
@@ -225,6 +284,8 @@ def design(
         UnknownName: an unknown kind.
         BadInput: domains that do not divide the accelerators.
     """
+    if options.against is not None and options.against not in kinds:
+        kinds = [*kinds, options.against]
     check_kinds(kinds)
     clusters = {size: with_domain(cluster, size) for size in domains or (cluster.tiers[0].size,)}
     candidates = [
@@ -232,6 +293,7 @@ def design(
     ]
     own_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
     known: dict[tuple[int, int], list[Layout]] = {}
+    whole_s: dict[int, float] = {}
     designs: list[Design] = []
     rejected: list[Rejected] = []
     for number, (kind, size, batch) in enumerate(candidates):
@@ -245,7 +307,10 @@ def design(
         try:
             if (size, batch) not in known:
                 known[size, batch] = _candidates(one, clusters[size], options)
-            designs.append(_design(one, clusters[size], kind, known[size, batch], options, own_usd, tell))
+            if options.one_domain and batch not in whole_s:
+                whole_s[batch] = _one_domain_s(one, cluster, options)
+            made = _design(one, clusters[size], kind, known[size, batch], options, own_usd, tell)
+            designs.append(replace(made, one_domain_s=whole_s.get(batch)))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
     return DesignStudy(
@@ -258,7 +323,14 @@ def design(
         pareto=_frontier(designs),
         rejected=tuple(rejected),
         assumptions=tuple(filter(None, (rewired(cluster, other) for other in clusters.values()))),
+        against=options.against,
     )
+
+
+def _one_domain_s(job: Job, cluster: Cluster, options: Terms) -> float:
+    """Seconds of an iteration with all accelerators in one scale-up domain, found as those of the networks."""
+    whole, plain = with_domain(cluster, cluster.count), replace(options, failures=False, run=None)
+    return _design(job, whole, "rail-only", _candidates(job, whole, plain), plain, 0.0, lambda _: None).iteration_s
 
 
 def _design(

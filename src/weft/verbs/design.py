@@ -45,6 +45,9 @@ class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, RecipeOptions):
         "", "Scale-up domain sizes to try (default: the cluster's own).", metavar="K,..."
     )
     batches: str | tuple[int, ...] = option("", "Global batches to try (default: the recipe's own).", metavar="N,...")
+    against: str | None = option(
+        None, "Say what the others save in place of this kind, and how much longer they take.", metavar="KIND"
+    )
     routing: str = option("spray", "How paths are chosen in the simulation.", choices=ROUTINGS)
     seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
     no_simulate: bool = option(False, "Closed form only.")
@@ -119,6 +122,8 @@ def design(
         failures=not asked.no_failures,
         run=_run(asked),
         network_s=positive(parse_seconds(asked.network_life, "--network-life"), "--network-life"),
+        against=asked.against,
+        one_domain=bool(asked.sizes),
     )
     kinds = asked.fabrics.split(",") if isinstance(asked.fabrics, str) else asked.fabrics
     return compare(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from weft.cluster.scaled import MOST_OVERSUBSCRIBED, oversubscribed, resized
+from weft.cluster.scaled import MOST_OVERSUBSCRIBED, oversubscribed, resized, with_latency
 from weft.errors import BadInput, NothingFeasible, UnknownName, Unsupported
 from weft.studies.study import AxisKind, Computation, Value
 from weft.units import parse_bytes, parse_count, parse_whole
@@ -325,6 +325,7 @@ def _cluster(items: _Items) -> Cluster:
     values = _without_stamps(items)
     name, count = values.pop("cluster"), values.pop("count", None)
     oversubscription = values.pop("oversubscription", None)
+    latencies = {name.removesuffix("_latency_s"): values.pop(name, None) for name in _LATENCIES.values()}
     if count is None or is_file(name):
         found = cluster_of(name)
     else:
@@ -336,7 +337,7 @@ def _cluster(items: _Items) -> Cluster:
         found = with_parameters(found, values)
     if oversubscription is not None and len(found.tiers) > 1:
         found = oversubscribed(found, oversubscription)
-    return found
+    return with_latency(found, **{f"{name}_s": one for name, one in latencies.items()})
 
 
 @lru_cache(_KEPT)
@@ -451,13 +452,18 @@ def _ratio(value: Any, where: str) -> float:
     return found
 
 
+_LATENCIES = {"scale_up_latency": "scale_up_latency_s", "nic_latency": "nic_latency_s"}
+"""Axes of a hop's latency, and their columns: of the innermost tier, and of all others."""
+
+
 @cache
 def cluster_axes() -> dict[str, AxisKind]:
     """Axes that change a cluster: its accelerators, and their figures by the names of cluster files."""
-    from weft.cluster.files import parameters, parse_parameter
+    from weft.cluster.files import parameters, parse_latency, parse_parameter
 
     axes = {"count": AxisKind("count", _count, "whole")}
     axes["oversubscription"] = AxisKind("oversubscription", _ratio, "number")
+    axes |= {name: AxisKind(column, parse_latency, "number") for name, column in _LATENCIES.items()}
     for short, field in parameters().items():
         form: Any = "whole" if field == "scale_up_size" else "number"
         axes[short] = AxisKind(field, partial(parse_parameter, short), form)

@@ -128,6 +128,20 @@ def test_studies_of_domains_and_batches_have_a_point_a_design(drawn, domains, ba
     assert bool(batches) == ("networks over" in chart.to_dict()["title"]["text"])
 
 
+def test_one_domain_is_a_dashed_line_at_its_speed(drawn):
+    study = studied((8, 16), ())
+    whole_s = 0.9 * min(one.closed_form_s for one in study.designs)
+    lined = replace(study, designs=tuple(replace(one, one_domain_s=whole_s) for one in study.designs))
+    assert not marks(drawn(design_chart(study)), "rule")
+    items = drawn(design_chart(lined))
+    (rule,) = {item.y for item in marks(items, "rule")}
+    speeds = [one.tokens_per_s for one in study.designs]
+    circles = [item.y for item in marks(items, "symbol") if item.look["size"] == 60][: len(speeds)]
+    above = (max(circles) - rule) / (max(circles) - min(circles))
+    whole = study.job.recipe.tokens / whole_s
+    assert above == pytest.approx((whole - min(speeds)) / (max(speeds) - min(speeds)))
+
+
 def test_waterfalls_go_from_one_side_to_the_other(drawn):
     found = weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2,sp", "tp=8", "tp=2,sp"))
     items = drawn(comparison.comparison_chart(found))

@@ -8,6 +8,7 @@ import altair as alt
 
 from weft.errors import BadInput
 from weft.report.pictures.charts import COLOURS, Chart, bounds, data, finished, free_labels, linear, point_labels
+from weft.report.pictures.palette import MUTED
 from weft.units import format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -135,6 +136,12 @@ def _over(across: str, study: DesignStudy) -> Chart:
         for one in study.designs
     ]
     lines = list(dict.fromkeys(row["line"] for row in rows))
+    speeds = {
+        one.global_batch: one.tokens_per_s * one.iteration_s / one.one_domain_s / 1e6
+        for one in study.designs
+        if one.one_domain_s and across == "domain"
+    }
+    whole = list(speeds.values())
     places = sorted({row["at"] for row in rows})
     x = alt.X(
         "at:Q",
@@ -149,7 +156,7 @@ def _over(across: str, study: DesignStudy) -> Chart:
     base = alt.Chart(data(rows)).encode(x=x, color=colour, tooltip=tooltip)
     plots = []
     for name, title in (("speed", "million tokens per second"), ("cost", f"{_cost(study)} ({words})")):
-        low, high = bounds([row[name] for row in rows])
+        low, high = bounds([row[name] for row in rows] + (whole if name == "speed" else []))
         y = alt.Y(f"{name}:Q", title=title, scale=linear(low, high), axis=alt.Axis(tickCount=6))
         height = max(_LOW, _LINE * len(lines))
         last = [(row["line"], (high - row[name]) / (high - low) * height) for row in rows if row["at"] == places[-1]]
@@ -157,13 +164,26 @@ def _over(across: str, study: DesignStudy) -> Chart:
         end = alt.Chart(ends).encode(
             y=alt.Y("down:Q", axis=None, scale=alt.Scale(domain=[0, height], range=[0, height]))
         )
-        drawn = alt.layer(base.mark_line(strokeWidth=2).encode(y=y), base.mark_circle(size=60, opacity=1).encode(y=y))
+        marks = [base.mark_line(strokeWidth=2).encode(y=y), base.mark_circle(size=60, opacity=1).encode(y=y)]
+        if name == "speed" and whole:
+            marks += _one_domain(whole, y)
+        drawn = alt.layer(*marks)
         names = alt.layer(
             end.mark_circle(size=45, opacity=1).encode(x=alt.value(_HALF + 8), color=colour),
             end.mark_text(align="left").encode(x=alt.value(_HALF + 16), text="line:N"),
         )
         plots.append(alt.layer(drawn, names).resolve_scale(y="independent").properties(width=_HALF, height=height))
     return alt.hconcat(*plots, spacing=24)
+
+
+def _one_domain(speeds: list[float], y: alt.Y) -> list[alt.Chart]:
+    """Dashed lines at the speeds that all accelerators in one domain would reach, each batch one."""
+    base = alt.Chart(data({"speed": one, "words": "one domain"} for one in speeds)).encode(y=y)
+    words = base.mark_text(align="left", baseline="bottom", dx=4, dy=-2, color=MUTED)
+    return [
+        base.mark_rule(strokeDash=[5, 4], color=MUTED, strokeWidth=1.5),
+        words.encode(x=alt.value(0), text="words:N"),
+    ]
 
 
 def _apart(labels: list[tuple[str, float]]) -> list[tuple[str, float]]:

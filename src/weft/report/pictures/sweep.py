@@ -160,7 +160,7 @@ def _quantity(place: str, name: str, table: list[dict[str, Any]]) -> Any:
 
 def _axis(values: Sequence[float], *, each: bool = False) -> alt.Axis:
     different = sorted(set(values))
-    form = ".4~s" if max(map(abs, different)) >= 1e4 else ",.6~g"
+    form = ",.6~g" if 1e-2 <= max(map(abs, different)) < 1e4 else ".4~s"
     if each and len(different) <= _MOST_TICKS:
         return alt.Axis(values=different, format=form)
     return alt.Axis(tickCount=6, format=form)

@@ -29,7 +29,11 @@ def design_table(study: DesignStudy, console: Console) -> None:
         heading(console, f"Networks with {study.radix}-port switches, {study.prices.name} prices")
         print_grid(console, _columns(study))
         paragraph(console, LEGEND.format(routing=study.routing), indent=2)
+        if any(one.one_domain_s for one in study.designs):
+            paragraph(console, "1 domain: how much longer than with all accelerators in one domain.", indent=2)
         _print_layouts(study.designs, console)
+    if study.against is not None:
+        _print_instead(study, console)
     if any(one.failures for one in study.designs):
         heading(console, "One component fails")
         print_grid(console, _failure_columns(study.designs))
@@ -52,6 +56,8 @@ def design_table(study: DesignStudy, console: Console) -> None:
         paragraph(console, f"Not compared: {one.kind}, domain {one.domain}: {one.reason}", hang=2)
 
 
+EQUAL = 1e-6
+"""Changes of time below this are none."""
 LEGEND = (
     "domain: accelerators of a scale-up network; optics: transceivers, two per cable; k$ out, kW: scale-out network;"
     " k$ up: switches, cables and optics of the domains; closed form, simulated: iteration time ({routing} routing);"
@@ -80,9 +86,37 @@ def _columns(study: DesignStudy) -> list[Column]:
         Column(heading="tok/s/$", cells=[rate_words(one.tokens_per_s_usd) for one in rows]),
         Column(heading="beyond leaf", cells=[_bytes(one.spine_bytes) for one in rows], drop=4),
     ]
+    if any(one.one_domain_s for one in rows):
+        columns.insert(-1, Column(heading="1 domain", cells=[_longer(one.over_one_domain) for one in rows]))
     if len(batches) > 1:
         columns.insert(2, Column(heading="batch", cells=[f"{one.global_batch:,}" for one in rows]))
     return columns
+
+
+def _print_instead(study: DesignStudy, console: Console) -> None:
+    rows = study.instead()
+    heading(console, f"In place of {study.against}")
+    columns = [
+        Column(heading="network", cells=[one.kind for one in rows], left=True),
+        Column(heading="domain", cells=[str(one.domain) for one in rows]),
+        Column(heading="switches", cells=[_less(one.switches_saved) for one in rows]),
+        Column(heading="optics", cells=[_less(one.transceivers_saved) for one in rows]),
+        Column(heading="$ out", cells=[_less(one.usd_saved_share) for one in rows]),
+        Column(heading="k$ saved", cells=[f"{one.usd_saved / 1e3:,.0f}" for one in rows]),
+        Column(heading="iteration", cells=[_longer(one.longer) for one in rows]),
+    ]
+    if len({one.global_batch for one in rows}) > 1:
+        columns.insert(2, Column(heading="batch", cells=[f"{one.global_batch:,}" for one in rows]))
+    print_grid(console, columns)
+
+
+def _less(saved: float | None) -> str:
+    return "-" if saved is None else f"{-saved:+.1%}" if saved else "equal"
+
+
+def _longer(share: float | None) -> str:
+    """A change of time; figures within a millionth are equal."""
+    return "-" if share is None else "equal" if abs(share) < EQUAL else f"{share:+.1%}"
 
 
 def _print_layouts(designs: Sequence[Design], console: Console) -> None:
