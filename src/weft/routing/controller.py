@@ -63,7 +63,8 @@ class Move:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
     """Network-wide efficiency around a decision: the pace of the slowest group against its pace alone, and the mean
-    over groups; before it (of the flows whose path is there; None where no flow has one), after it, and at most.
+    over groups; before it (of the flows that had a path, 0 where it is not there any more; None where none had one),
+    after it, and at most.
     """
 
     before: float | None = None
@@ -78,9 +79,10 @@ class Decision:
     """What the controller did about an event.
 
     ``how``: "kept" (no route changed), "placed" (new or cut-off flows alone), "repaired" (others moved as
-    well), "replanned" (all planned anew).  ``moved`` counts flows that had a live path before and now have
-    another: the churn. ``cut`` flows have no path until links come up again.  ``expected`` is what the
-    measured collective's regularity says about its next beginning.  ``changes`` is what measurements changed.
+    well), "replanned" (all planned anew), "rolled-back" (the network did not take it).  ``moved`` counts
+    flows that had a live path before and now have another: the churn. ``cut`` flows have no path until links
+    come up again.  ``expected`` is what the measured collective's regularity says about its next beginning.
+    ``changes`` is what measurements changed.
     """
 
     number: int
@@ -192,19 +194,36 @@ class Controller:
             changes=tuple(changes),
         )
 
-    def hold(self, decision: Decision) -> None:
-        """Go on from the paths before a decision: it was not carried out.  Flows without one are placed again with
-        the next decision.
+    def hold(self, decision: Decision) -> Decision:
+        """Go on from the paths before the last decision, which was not carried out; the decision that this makes.
+
+        Flows that had no path are placed again with the next event.
         """
         old = {move.flow: move.old for move in decision.moves}
         for name, job in self.jobs.items():
-            keys = keys_of(job, np.arange(len(job)))
-            rows = [flow for flow, key in enumerate(keys) if key in old]
             links = self.links[name].copy()
-            links[rows] = -1
-            for flow in rows:
-                links[flow, : len(old[keys[flow]])] = old[keys[flow]]
-            self.links[name] = links
+            for flow, key in enumerate(keys_of(job, np.arange(len(job)))):
+                if key in old:
+                    links[flow] = -1
+                    links[flow, : len(old[key])] = old[key]
+            self.links = self.links | {name: links}
+        gain = decision.gain
+        held = replace(gain, after=gain.before or 0.0, mean_after=gain.mean_before or 0.0)
+        alpha = round(float(self._load().max(initial=0.0)), DIGITS)
+        return replace(decision, how="rolled-back", alpha=alpha, placed=0, moved=0, moves=(), gain=held)
+
+    def _load(self) -> Floats:
+        """What the known flows ask of every link on their paths."""
+        every, rows = self.traffic, self.rows()
+        if every is None:
+            return np.zeros(self.whole.links)
+        flow, _ = np.nonzero(there := rows >= 0)
+        asked = np.bincount(rows[there], self._demands(every)[flow], self.whole.links)
+        return np.asarray(asked / np.maximum(self._fabric.capacity_Bps, 1e-300))
+
+    def rows(self) -> Ints:
+        """The links of the paths of all known flows, -1 behind."""
+        return self._had(1) if self.jobs else np.zeros((0, 1), dtype=np.int64)
 
     def restore(
         self,
@@ -271,7 +290,7 @@ class Controller:
         """Links were measured."""
         standing, known = self._standing(), self._known_Bps()
         before = self.telemetry.avoided(standing), self.telemetry.lossy()
-        self.telemetry, changes = self.telemetry.read(event.samples, event.time_s, known)
+        self.telemetry, changes = self.telemetry.after(event.samples, event.time_s, known)
         after, lossy = self.telemetry.avoided(standing), self.telemetry.lossy()
         self._fabric = self._now()
         for ends in sorted(before[1].keys() | lossy.keys()):
@@ -290,7 +309,7 @@ class Controller:
         if not self.jobs:
             return np.zeros(self.whole.links)
         every = merged(list(self.jobs.values()))
-        rows = self._had(1)
+        rows = self.rows()
         flows = np.flatnonzero((rows[:, 0] >= 0) & np.where(rows >= 0, self._fabric.up[rows], True).all(axis=1))
         routes = routes_on(self._fabric, rows[flows])
         some = every.select(flows)
@@ -364,19 +383,21 @@ class Controller:
         """The efficiency before and after a decision."""
         if found.asked is None:
             return Gain()
-        asked, up = found.asked, self._fabric.up
-        live = np.flatnonzero((found.had[:, 0] >= 0) & np.where(found.had >= 0, up[found.had], True).all(axis=1))
+        asked, standing = found.asked, replace(self._fabric, up=self._standing().up)
         figures = []
-        for flows, links in ((live, found.had), (np.arange(len(asked.traffic)), found.links)):
-            some = asked.traffic.select(flows)
-            pace = flow_rates(self._fabric, some, routes_on(self._fabric, links[flows])) / asked.demand_Bps[flows]
-            figures.append(efficiency(some, pace, found.low, self.objective))
-        before, after = figures
+        for links in (found.had, found.links):
+            there = np.flatnonzero(links[:, 0] >= 0)
+            live = there[np.where(links[there] >= 0, standing.up[links[there]], True).all(axis=1)]
+            rates = np.zeros(len(links))
+            rates[live] = flow_rates(standing, asked.traffic.select(live), routes_on(standing, links[live]))
+            pace = rates[there] / asked.demand_Bps[there]
+            figures.append((len(there), efficiency(asked.traffic.select(there), pace, found.low, self.objective)))
+        (had, before), (_, after) = figures
         return Gain(
-            before=round(before.value, DIGITS) if len(live) else None,
+            before=round(before.value, DIGITS) if had else None,
             after=round(after.value, DIGITS),
             bound=round(after.bound, DIGITS),
-            mean_before=round(before.mean, DIGITS) if len(live) else None,
+            mean_before=round(before.mean, DIGITS) if had else None,
             mean_after=round(after.mean, DIGITS),
         )
 

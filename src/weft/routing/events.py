@@ -10,16 +10,7 @@ from weft.routing.telemetry import Sample
 from weft.routing.traffic import JobTraffic
 
 Kind = Literal[
-    "installed",
-    "job-arrives",
-    "job-ends",
-    "link-down",
-    "link-up",
-    "switch-down",
-    "switch-up",
-    "traffic",
-    "counters",
-    "tick",
+    "job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "counters", "tick"
 ]
 KINDS: tuple[Kind, ...] = (
     "job-arrives",
@@ -46,7 +37,7 @@ class Event:
     """
 
     time_s: float
-    kind: Kind
+    kind: Kind | Literal["installed"]
     job: str = ""
     traffic: JobTraffic | None = None
     nodes: tuple[str, ...] = ()

@@ -24,6 +24,9 @@ MOST_DOUBLED = 6
 LEAST_LEFT = 0.05
 """Share of a link's capacity that always counts as free, however much others send."""
 
+COUNTERS = ("sent_bytes", "packets", "lost", "received", "damaged")
+FIGURES = (*COUNTERS, "rate_Bps", "load", "loss")
+"""What a sample may tell of a link."""
 Ends = tuple[int, int]
 """Source and target node: all links from one to the other count as one."""
 Kind = Literal["avoided", "kept", "back", "beyond", "released"]
@@ -51,8 +54,9 @@ class Thresholds:
 class Sample:
     """What was read of the links from one node to another.
 
-    ``sent_bytes``, ``packets`` and ``lost`` count from some beginning (two samples make a figure); ``load`` and
-    ``loss`` are shares of capacity and of packets, ``rate_Bps`` a rate.
+    ``sent_bytes``, ``packets`` and ``lost`` are the sender's counters, ``received`` (packets) and ``damaged`` the
+    receiver's; two samples make a figure.  ``load`` and ``loss`` are shares of capacity and of packets, ``rate_Bps`` a
+    rate.
     """
 
     ends: Ends
@@ -61,6 +65,8 @@ class Sample:
     sent_bytes: float | None = None
     packets: float | None = None
     lost: float | None = None
+    received: float | None = None
+    damaged: float | None = None
     loss: float | None = None
 
 
@@ -68,7 +74,8 @@ class Sample:
 class Health:
     """What is known of the links between two nodes, and what of it counts.
 
-    ``load`` and ``loss`` are the last figures; ``sending`` is the load that counts (-1: none yet), ``beyond`` the
+    ``load``, ``lost_share`` (at the sender) and ``damaged_share`` are the last figures, the counters those that they
+    are made of; ``sending`` is the load that counts (-1: none yet), ``beyond`` the
     share of capacity that others have, ``lossy`` whether the links are avoided where they can be, ``clean_s`` since
     when they have been clean (-1: they are not), ``times`` how often they became lossy.
     """
@@ -77,13 +84,21 @@ class Health:
     sent_bytes: float = -1.0
     packets: float = -1.0
     lost: float = -1.0
+    received: float = -1.0
+    damaged: float = -1.0
     load: float = -1.0
-    loss: float = -1.0
+    lost_share: float = -1.0
+    damaged_share: float = -1.0
     sending: float = -1.0
     beyond: float = 0.0
     lossy: bool = False
     clean_s: float = -1.0
     times: int = 0
+
+    @property
+    def loss(self) -> float:
+        """The share of packets that do not arrive; -1 where nothing is known."""
+        return max(self.lost_share, self.damaged_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +130,7 @@ class Telemetry:
             found[ends].append(link)
         return {ends: np.array(links) for ends, links in found.items()}
 
-    def read(self, samples: tuple[Sample, ...], time_s: float, known_Bps: Floats) -> tuple[Telemetry, list[Change]]:
+    def after(self, samples: tuple[Sample, ...], time_s: float, known_Bps: Floats) -> tuple[Telemetry, list[Change]]:
         """The health after some samples, and what that changes but for routes around lossy links.
 
         Args:
@@ -222,33 +237,27 @@ class Telemetry:
 def _measured(old: Health | None, sample: Sample, time_s: float, capacity: float) -> Health:
     """The figures of a sample; counters that went back begin anew."""
     before = old or Health(time_s=time_s)
-    seconds = time_s - before.time_s
-    sent, packets, lost = (
-        -1.0 if now is None or then < 0 or now < then else now - then
-        for now, then in (
-            (sample.sent_bytes, before.sent_bytes),
-            (sample.packets, before.packets),
-            (sample.lost, before.lost),
-        )
-    )
-    load, loss = before.load, before.loss
+    given = {name: getattr(sample, name) for name in COUNTERS}
+    more = {
+        name: -1.0 if now is None or not 0 <= getattr(before, name) <= now else now - getattr(before, name)
+        for name, now in given.items()
+    }
+    figures = {name: now for name, now in given.items() if now is not None}
     if sample.load is not None:
-        load = sample.load
+        figures["load"] = sample.load
     elif sample.rate_Bps is not None:
-        load = sample.rate_Bps / capacity
-    elif sent >= 0 and seconds > 0:
-        load = sent / seconds / capacity
+        figures["load"] = sample.rate_Bps / capacity
+    elif more["sent_bytes"] >= 0 and time_s > before.time_s:
+        figures["load"] = more["sent_bytes"] / (time_s - before.time_s) / capacity
+    packets = more["packets"] if more["packets"] >= 0 else more["sent_bytes"] / PACKET_BYTES
+    for name, bad, good in (
+        ("lost_share", more["lost"], packets),
+        ("damaged_share", more["damaged"], more["received"]),
+    ):
+        if bad >= 0 and good >= 0:
+            figures[name] = bad / max(bad + good, 1.0)
     if sample.loss is not None:
-        loss = sample.loss
-    elif lost >= 0 and (packets >= 0 or sent >= 0):
-        crossed = lost + (packets if packets >= 0 else sent / PACKET_BYTES)
-        loss = lost / crossed if crossed > 0 else 0.0
-    return replace(
-        before,
-        time_s=time_s,
-        sent_bytes=before.sent_bytes if sample.sent_bytes is None else sample.sent_bytes,
-        packets=before.packets if sample.packets is None else sample.packets,
-        lost=before.lost if sample.lost is None else sample.lost,
-        load=load,
-        loss=loss,
-    )
+        figures["lost_share"] = sample.loss
+    time = {"time_s": time_s} if "load" in figures or sample.sent_bytes is not None else {}
+    found: Health = replace(before, **figures, **time)  # type: ignore[arg-type]
+    return found
