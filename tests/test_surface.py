@@ -230,12 +230,17 @@ def test_command_surface():
             ]
         ),
         "route watch": sorted(
-            [*network, *("--events", "--format", "--moves", "--replan", "--router", "--since", "--state", "--timings")]
+            [
+                *traffic,
+                *("--apply", "--apply-limit", "--at", "--beyond", "--chart", "--clean", "--counters", "--events"),
+                *("--format", "--hold", "--less", "--lossy", "--moves", "--objective", "--path-bits", "--ports"),
+                *("--push", "--replan", "--router", "--routes", "--since", "--state", "--timings"),
+            ]
         ),
         "route export": sorted(
             [*traffic, "--output", "--probes", "--router", "--split", "--switch-hash", "-o", "kind"]
         ),
-        "route events": sorted([*traffic, "--at", "--output", "-o"]),
+        "route events": sorted([*traffic, "--at", "--counters", "--output", "--ports", "-o"]),
         "arrange": sorted(
             [
                 *("--budget", "--chart", "--day", "--draw", "--format", "--output", "--policy", "--seed", "--since"),

@@ -311,6 +311,86 @@ def test_a_torn_line_stops_after_the_whole_ones(weft: Run, story: list[str]) -> 
     assert (code, len(out.splitlines()), err) == (0, 4, "")
 
 
+def test_installed_routes_measured_and_pushed(weft: Run, here: Path) -> None:
+    """The first decision says what few moves gain; counters of a file come between; a command gets it all."""
+    code, text, err = weft(*SMALL, "--router", "random", "--format", "json", "--paths")
+    assert (code, err) == (0, "")
+    Path("installed.json").write_text(text)
+    Path("net.csv").write_text("time_s,source,target,loss\n5,leaf-0,spine-0,0.01\n900,leaf-0,spine-0,0\n")
+    Path("later.jsonl").write_text('{"time_s": 7, "event": "tick"}\n')
+    script = Path("push.py")
+    script.write_text(PUSH)
+    asked = (*WATCH, "--routes", "installed.json", "--counters", "net.csv", "--events", "later.jsonl")
+    command = f"{sys.executable} push.py 'a b' $HOME;"
+    code, out, err = weft(*asked, "--chart", "c.svg", "--apply", command, "--push", "--state", "state")
+    assert (code, err) == (0, "")
+    said = [json.loads(line) for line in out.splitlines()]
+    assert [one["event"] for one in said] == ["installed", "counters", "tick", "counters"]
+    assert said[0]["efficiency"]["before"] < said[0]["efficiency"]["after"] == said[0]["efficiency"]["bound"] == 1
+    assert [one["kind"] for one in said[1]["changes"]] == ["avoided"]
+    assert [one["push"] for one in said] == ["applied", "applied", "none", "applied" if said[3]["moves"] else "none"]
+    runs = [json.loads(line) for line in Path("runs").read_text().splitlines()]
+    assert [one["words"] for one in runs] == [["a b", "$HOME;"]] * len(runs)
+    assert [(one["action"], one["number"]) for one in runs[:2]] == [("apply", "1"), ("apply", "2")]
+    for run, one in zip(runs, said, strict=False):
+        assert run["flows"] == 32
+        assert run["moves"] == one["placed"] + one["moved"] == run["diff"].count("@@")
+        assert run["diff"].count("\n+") == run["diff"].count("\n-") == run["moves"]
+    assert Path("c.svg").read_text().startswith("<svg")
+    assert weft(*asked, "--state", "state")[:2] == (0, "")
+    assert weft(*asked, "--seed", "0", "--apply", command, "--push", "--state", "two")[1] == out
+
+
+PUSH = """
+import json, os, sys
+routes, diff = sys.argv[-2:]
+assert (routes, diff) == (os.environ["WEFT_ROUTES"], os.environ["WEFT_DIFF"])
+said = json.loads(sys.stdin.readline())
+with open("runs", "a") as file:
+    about = {"words": sys.argv[1:-2], "action": os.environ["WEFT_ACTION"], "number": os.environ["WEFT_EVENT"]}
+    about |= {"flows": len(json.load(open(routes))["flows"]), "diff": open(diff).read(), "moves": len(said["moves"])}
+    print(json.dumps(about), file=file)
+sys.exit(json.load(open("codes")).pop(0) if os.path.exists("codes") and about["action"] == "apply" else 0)
+"""
+
+
+def test_a_command_that_fails_is_called_again_with_the_former_routes(weft: Run, story: list[str]) -> None:
+    Path("push.py").write_text(PUSH)
+    Path("codes").write_text("[3]")
+    asked = (*WATCH, "--events", "story.jsonl", "--apply", f"{sys.executable} push.py", "--push", "--state", "state")
+    code, out, err = weft(*asked)
+    assert (code, err) == (0, "")
+    said = [json.loads(line) for line in out.splitlines()]
+    assert said[0]["push"] == "rolled-back"
+    assert (said[0]["routes"], said[0]["moves"], said[0]["efficiency"]["after"]) == ("rolled-back", [], 0)
+    runs = [json.loads(line) for line in Path("runs").read_text().splitlines()]
+    assert [(one["action"], one["flows"]) for one in runs[:3]] == [("apply", 16), ("rollback", 0), ("apply", 32)]
+    assert runs[1]["diff"] == runs[0]["diff"].replace("\n+", "\n-")
+    table = weft(*WATCH[:4], "--events", "story.jsonl", *asked[-5:-2])[1]
+    assert "exits with 3: the former routes are held" in table
+    assert "rolled back" in table
+
+
+def test_a_command_that_fails_both_ways_stops_the_controller(weft: Run, story: list[str]) -> None:
+    Path("fail.py").write_text("import sys; print('no link to the switch', file=sys.stderr); sys.exit(4)")
+    asked = (*WATCH, "--events", "story.jsonl", "--apply", f"{sys.executable} fail.py", "--push", "--state", "state")
+    code, out, err = weft(*asked)
+    assert (code, len(out.splitlines())) == (2, 1)
+    assert "apply exits with 4 (no link to the switch), rollback exits with 4" in err
+    assert err.count("\n") == 1
+    Path("fail.py").write_text("import time; time.sleep(60)")
+    code, out, err = weft(*asked, "--apply-limit", "0.2")
+    assert "apply ran for more than 0.2 s" in err
+
+
+def test_without_push_it_is_only_said(weft: Run, story: list[str]) -> None:
+    code, out, err = weft(*WATCH[:4], "--events", "story.jsonl", "--apply", "false 'a b'")
+    assert (code, err) == (0, "")
+    assert "would run: false 'a b' routes.json routes.diff" in out
+    assert "+ accelerator-0 leaf-0 spine-" in out
+    assert "... and 4 more flows" in out
+
+
 def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "from weft.cli import main; main()", *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **streams)
@@ -458,6 +538,15 @@ USAGE = {
     "hashed export": (("route", "export", "json", *SMALL[1:], "--router", "ecmp"), "unknown choice 'ecmp'"),
     "sprayed watch": ((*WATCH, "--router", "spray"), "greedy"),
     "watched replan": ((*WATCH, "--replan", "-1"), "-1"),
+    "no command": ((*WATCH, "--apply", "no-such-program-here"), "is no command"),
+    "open quotes": ((*WATCH, "--apply", "echo 'a"), "cannot be split"),
+    "push alone": ((*WATCH, "--push"), "--apply"),
+    "clean above lossy": ((*WATCH, "--lossy", "1e-7"), "--clean"),
+    "watched flows without routes": ((*WATCH, "--flows", "flows.csv"), "--routes"),
+    "no such routes": ((*WATCH, "--routes", "none.json"), "none.json"),
+    "no such counters": ((*WATCH, "--counters", "none.csv"), "none.csv"),
+    "no counters": ((*WATCH, "--counters", "flows.csv"), "lacks the column time_s"),
+    "a chart of no kind": ((*WATCH, "--chart", "c.txt"), "c.txt"),
     "state without a folder": ((*WATCH, "--state"), "--state"),
 }
 

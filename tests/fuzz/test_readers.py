@@ -54,7 +54,8 @@ NOT_READERS = {
     "runtime.run.session.Session.load": "read_state and State.read, then checkpoint.load",
     "verbs.networks.fabric_file": "gives files to read_fabric and read_host_map",
     "verbs.networks.routes_of": "gives a file to routes_json.read",
-    "verbs.route.audit_routes": "gives files to installed.read_paths and read_tables",
+    "cli.route_watch.counter_events": "gives files to counters.event_lines",
+    "verbs.route.installed_routes": "gives files to installed.read_paths and read_tables",
     "web.studies.computed": "takes texts that checked has taken",
 }
 """Public functions that look like readers, and why no input is made for them."""

@@ -17,7 +17,7 @@ from weft.errors import BadInput
 from weft.files import write_folder
 from weft.verbs.options import option
 from weft.verbs.route import PINNED
-from weft.verbs.traffic import TrafficOptions, traffic_of
+from weft.verbs.traffic import TrafficOptions, network_of, traffic_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -52,9 +52,13 @@ class ExportOptions(TrafficOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EventsOptions(TrafficOptions):
-    """Whose flows arrive when."""
+    """Whose flows arrive when, or what links were measured to carry."""
 
-    time_s: float = option(0.0, "Time in s.", "--at", least=0)
+    time_s: float | None = option(None, "Time in s (default: 0, or what --counters say).", "--at", least=0)
+    counters: tuple[str, ...] = option(
+        (), "Counters of links instead: gNMI JSON, Prometheus, perfquery or CSV.", metavar="FILE"
+    )
+    ports: str | None = option(None, "device,interface,node,peer of --counters.", metavar="FILE.csv")
 
 
 @click.command()
@@ -89,12 +93,19 @@ def export(kind: str, options: ExportOptions) -> None:
 @click.command()
 @takes(options=EventsOptions, out=FileOutput)
 def events(options: EventsOptions, out: FileOutput) -> None:
-    """Print the arrival of every job as an event for weft route watch."""
+    """Print the arrival of every job, or counters of links, as events for weft route watch."""
     from weft.interop.traffic.events import arrival_line
 
+    if options.counters:
+        from weft.cli.route_watch import counter_events
+
+        fabric = network_of(options).fabric
+        found = counter_events(options.counters, options.ports, options.time_s, fabric, options)
+        deliver("".join(f"{line}\n" for _, _, line in found), out.output)
+        return
     fabric, traffic = traffic_of(options)
     jobs = range(len(traffic.jobs))
-    lines = [arrival_line(traffic.only([job]), fabric, options.time_s) for job in jobs]
+    lines = [arrival_line(traffic.only([job]), fabric, options.time_s or 0.0) for job in jobs]
     deliver("\n".join(lines) + "\n", out.output)
 
 

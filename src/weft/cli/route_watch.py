@@ -1,39 +1,90 @@
-"""``weft route watch``: the controller, fed with events."""
+"""``weft route watch``: the controller, fed with events and counters."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.cli.build import takes
-from weft.cli.feed import undecided
+from weft.cli.feed import Timed, undecided
+from weft.cli.options import check_chart, deliver_chart
 from weft.errors import BadInput
 from weft.verbs.options import option
+from weft.verbs.route import installed_routes
 from weft.verbs.shared import cluster_of
-from weft.verbs.traffic import NetworkOptions, network_alone
+from weft.verbs.traffic import NetworkOptions, TrafficOptions, failed, names_traffic, network_alone, traffic_of
 
 if TYPE_CHECKING:
+    from weft.cli.route_push import Hook
+    from weft.fabric import Fabric
+    from weft.routing import JobTraffic
     from weft.routing.controller import Controller, Decision
+    from weft.routing.events import Event
     from weft.routing.store import Store
+    from weft.routing.telemetry import Thresholds
 
 PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions(NetworkOptions):
-    """The controller, its events, and what is printed of its decisions."""
+class WatchOptions(TrafficOptions):
+    """The controller, what it begins with and is fed with, and what becomes of its decisions."""
 
-    events: str | None = option(None, "Events, one JSON object a line (default: standard input).", metavar="FILE")
+    routes: str | None = option(
+        None,
+        "Begin with installed routes: weft.routes/1, a CSV of paths, OpenSM's tables or FRR's files.",
+        metavar="PATH",
+    )
+    path_bits: str | None = option(None, "LID of each flow, of weft route export opensm.", metavar="FILE.csv")
+    events: str | None = option(
+        None, "Events, one JSON object a line (default: standard input, if no --counters).", metavar="FILE"
+    )
+    counters: tuple[str, ...] = option(
+        (), "Counters of links: gNMI JSON, Prometheus, perfquery or CSV.", metavar="FILE"
+    )
+    ports: str | None = option(None, "device,interface,node,peer of --counters.", metavar="FILE.csv")
+    time_s: float | None = option(None, "Time in s of --counters that give none.", "--at", least=0)
+    lossy: float = option(1e-4, "Avoid links that lose this share of packets.", least=0, most=1, above=True)
+    clean: float = option(1e-6, "Take them again when they lose at most this ...", least=0, most=1)
+    hold_s: float = option(300.0, "... for so many seconds, twice as many after each relapse.", "--hold", least=0)
+    beyond: float = option(
+        0.1, "Share of a link beyond the known flows that counts, until half of it.", least=0, most=1, above=True
+    )
+    less: bool = option(False, "Flows count for what their NICs are measured to send, if less than planned.")
     state: str | None = option(None, "Keep the state there; go on from it after a restart.", metavar="DIR")
     router: str = option("auto", "Plans everything anew.", choices=PINNED)
+    objective: str = option("collective", "Groups whose pace counts.", choices=("flow", "collective", "job"))
     replan_s: float = option(60.0, "Seconds.", "--replan", least=0)
+    apply: str | None = option(
+        None, "Say what CMD ROUTES.json ROUTES.diff would be run for each change of routes.", metavar="CMD"
+    )
+    push: bool = option(False, "Run it; if it fails, once more with the former routes, which are held.")
+    apply_limit_s: float = option(60.0, "Seconds that it may run.", "--apply-limit", least=0, above=True)
     moves: bool = option(False, "With --format json: every changed path.")
     since: int | None = option(None, "First print the decisions from N on in --state.", metavar="N", least=1)
     timings: bool = option(False, "Also show how long each decision took.")
+    chart: str | None = option(None, "Draw efficiency over time (.svg, .png, .pdf, .html).", metavar="FILE")
     form: str = option("table", "Output.", "--format", choices=("table", "json"))
+
+    def thresholds(self) -> Thresholds:
+        """When measurements count.
+
+        Raises:
+            BadInput: links that are clean would be lossy.
+        """
+        from weft.routing.telemetry import Thresholds
+
+        if self.clean >= self.lossy:
+            raise BadInput(
+                f"{self.clean:g} is not below --lossy {self.lossy:g}", where="--clean", remedy="give a smaller share"
+            )
+        return Thresholds(lossy=self.lossy, clean=self.clean, hold_s=self.hold_s, beyond=self.beyond, less=self.less)
 
 
 @click.command()
@@ -44,21 +95,32 @@ def watch(options: WatchOptions) -> None:
     \b
     {"time_s": 0, "event": "job-arrives", "job": "a", "flows": [{"source": 0, "target": 32, "bytes": 1e9}]}
     {"time_s": 5, "event": "switch-down", "switch": "spine-3"}
+    {"time_s": 9, "event": "counters", "links": [{"link": ["leaf-0", "spine-3"], "load": 0.8, "loss": 2e-4}]}
 
-    Events: job-arrives, job-ends, link-down, link-up, switch-down, switch-up, traffic (a collective was
-    measured to begin) and tick. One decision is printed for each: flows placed, and flows moved although
-    their path was live (the churn). With --state a decision is on disk before it is printed; events of FILE
-    that were decided on are skipped after a restart. weft route events writes the arrivals of any traffic.
+    Events: job-arrives, job-ends, link-down, link-up, switch-down, switch-up, traffic (a collective was measured to
+    begin), counters and tick. One decision is printed for each: flows placed, flows moved although their path was
+    live (the churn), and the pace of the slowest collective before, after and at most. With --routes the first says
+    what moving flows gains on what is installed. With --state a decision is on disk before it is printed; events of
+    FILE that were decided on are skipped after a restart. weft route events writes arrivals, and counters as events.
     """
     from weft.routing.controller import Controller
 
-    cluster = None if options.cluster is None else cluster_of(options.cluster)
-    fabric = network_alone(options, cluster)
-    controller = Controller(fabric, router=options.router, seed=options.seed, replan_s=options.replan_s)
+    check_chart(options.chart)
+    hook = _hook(options)
+    fabric, flows = _network(options)
+    controller = Controller(
+        fabric,
+        router=options.router,
+        seed=options.seed,
+        replan_s=options.replan_s,
+        objective=options.objective,
+        thresholds=options.thresholds(),
+    )
     if options.since is not None and (options.state is None or options.form != "json"):
         raise BadInput("goes with --state and --format json", where="--since", remedy="add them")
+    feed = _Feed(controller, options, hook)
     if options.state is None:
-        _run(controller, None, 0, options)
+        feed.run(None, 0, flows)
         return
     from weft.routing.store import Store
 
@@ -68,25 +130,155 @@ def watch(options: WatchOptions) -> None:
             click.echo(text)
         if done and options.form == "table":
             click.echo(f"{done:,} events were decided before; see --since to print them again", err=True)
-        _run(controller, store, done, options)
+        feed.run(store, done, flows)
 
 
-def _run(controller: Controller, store: Store | None, done: int, options: WatchOptions) -> None:
-    from weft.interop.traffic.events import read_event
-    from weft.report.tables.route_decisions import decision_line, decision_to_json, heading_line
+def _hook(options: WatchOptions) -> Hook | None:
+    if options.apply is None:
+        if options.push:
+            raise BadInput("goes with --apply CMD", where="--push", remedy="add it")
+        return None
+    from weft.cli.route_push import Hook
 
-    if options.form == "table":
-        click.echo(heading_line(timings=options.timings))
-    for place, line in undecided(options.events, store, done):
-        event = read_event(line, controller.whole, place)
+    return Hook(options.apply, push=options.push, limit_s=options.apply_limit_s)
+
+
+def _network(options: WatchOptions) -> tuple[Fabric, JobTraffic | None]:
+    """The fabric with what is down, and the flows that the options name."""
+    if names_traffic(options) and options.routes is None:
+        raise BadInput(
+            "flows are named, but no routes that they have",
+            where="--routes",
+            remedy="add it, or write their arrivals: weft route events",
+        )
+    if options.arrangement is not None:
+        return traffic_of(options)
+    cluster = None if options.cluster is None else cluster_of(options.cluster)
+    fabric = failed(network_alone(options, cluster), options.failed_spines, options.failed)
+    return fabric, traffic_of(options)[1] if names_traffic(options) else None
+
+
+def counter_events(
+    files: tuple[str, ...], ports: str | None, time_s: float | None, fabric: Fabric, asked: NetworkOptions
+) -> list[Timed]:
+    """The events of files of counters in order of time.
+
+    Raises:
+        BadInput: a file that cannot be read.
+    """
+    from weft.files import read_text
+    from weft.interop.netops.counters import event_lines
+
+    table = "" if ports is None else read_text(ports, where=ports)
+    found: list[Timed] = []
+    for path in files:
+        text = read_text(path, where=path)
+        subnet = None
+        if "counters: Lid" in text and isinstance(asked.fabric, str) and asked.cluster is None:
+            from weft.interop.fabrics.ibnetdiscover import read_subnet
+
+            subnet = read_subnet(read_text(asked.fabric, where=asked.fabric), where=asked.fabric)
+        lines = event_lines(text, fabric, where=path, time_s=time_s, ports=table, subnet=subnet)
+        found += [(when, f"{path}: at {when:g} s", line) for when, line in lines]
+    return sorted(found, key=lambda one: one[0])
+
+
+class _Feed:
+    """What goes into a controller, and what comes out."""
+
+    def __init__(self, controller: Controller, options: WatchOptions, hook: Hook | None) -> None:
+        self.controller, self.options, self.hook = controller, options, hook
+        self.said: list[str] = []
+        self.told_thresholds = False
+        self.stuck = ""
+
+    def run(self, store: Store | None, done: int, flows: JobTraffic | None) -> None:
+        """Decide on all events."""
+        from weft.report.tables.route_decisions import heading_line
+
+        options = self.options
+        if options.form == "table":
+            click.echo(heading_line(timings=options.timings))
+        if store is not None and options.chart is not None:
+            self.said += store.decisions()
         try:
-            decision: Decision = controller.apply(event)
-        except BadInput as error:
-            raise BadInput(error.what, where=place, remedy=error.remedy) from None
-        text = decision_to_json(decision, controller.whole, moves=True)
+            for place, event in self._events(store, done, flows):
+                try:
+                    decision = self.controller.apply(event)
+                except BadInput as error:
+                    raise BadInput(error.what, where=place, remedy=error.remedy) from None
+                self._tell(event, decision, store)
+                if self.stuck:
+                    remedy = "see what is installed: weft route audit"
+                    raise BadInput(f"leaves routes open: {self.stuck}", where="--apply", remedy=remedy)
+        finally:
+            self._draw()
+
+    def _events(self, store: Store | None, done: int, flows: JobTraffic | None) -> Iterator[tuple[str, Event]]:
+        """What is installed, then all events that were not decided on, with their places."""
+        from weft.interop.traffic.events import read_event
+
+        options, fabric = self.options, self.controller.whole
+        began = store is not None and done > 0 and '"event": "installed"' in store.event(1)
+        if options.routes is not None:
+            event = self._installed(options.routes, flows)
+            if store is not None and done and store.event(1) != event.text:
+                raise BadInput(
+                    f"are not those that the state in {store.where} began with",
+                    where=options.routes,
+                    remedy="give them, or an empty --state folder",
+                )
+            if not done:
+                yield options.routes, event
+        beside = None
+        if options.counters:
+            beside = counter_events(options.counters, options.ports, options.time_s, fabric, options)
+        for place, line in undecided(options.events, store, done, first=int(began), beside=beside):
+            yield place, read_event(line, fabric, place)
+
+    def _installed(self, path: str, flows: JobTraffic | None) -> Event:
+        """The routes that a network has, as an event."""
+        from weft.routing.events import Event
+        from weft.routing.traffic import check_traffic
+
+        fabric = self.controller.whole
+        traffic, routes = installed_routes(self.options, path, fabric, flows, path_bits=self.options.path_bits)
+        check_traffic(fabric, traffic, path)
+        digest = hashlib.sha256(routes.indptr.tobytes() + routes.links.tobytes())
+        digest.update(traffic.source.tobytes() + traffic.target.tobytes() + traffic.bytes.tobytes())
+        text = json.dumps({"time_s": 0.0, "event": "installed", "sha256": digest.hexdigest()})
+        return Event(time_s=0.0, kind="installed", traffic=traffic, routes=routes, text=text)
+
+    def _tell(self, event: Event, decision: Decision, store: Store | None) -> None:
+        """Push a decision, keep it, print it."""
+        from weft.report.tables.route_decisions import change_lines, decision_line, decision_to_json, thresholds_line
+
+        options, whole = self.options, self.controller.whole
+        told: dict[str, Any] = {}
+        lines: list[str] = []
+        if event.kind == "counters" and not self.told_thresholds:
+            lines.append(thresholds_line(self.controller.telemetry.thresholds))
+            self.told_thresholds = True
+        lines += change_lines(decision, whole)
+        if self.hook is not None:
+            outcome = self.hook.carry(self.controller, decision, decision_to_json(decision, whole, moves=True))
+            decision, self.stuck = outcome.decision, outcome.stuck
+            told["push"] = outcome.push
+            lines += outcome.lines
+        text = decision_to_json(decision, whole, moves=True, **told)
         if store is not None:
             store.save(event.text, decision, text)
+        if options.chart is not None:
+            self.said.append(text)
         if options.form == "json":
-            click.echo(decision_to_json(decision, controller.whole, moves=options.moves, timings=options.timings))
-        else:
-            click.echo(decision_line(decision, timings=options.timings))
+            click.echo(decision_to_json(decision, whole, moves=options.moves, timings=options.timings, **told))
+            return
+        click.echo("\n".join([decision_line(decision, timings=options.timings), *(f"       {one}" for one in lines)]))
+
+    def _draw(self) -> None:
+        if self.options.chart is None or not self.said:
+            return
+        from weft.report.pictures.controller import controller_chart
+
+        documents = [json.loads(text) for text in self.said]
+        deliver_chart(controller_chart(documents, self.controller.whole.name), self.options.chart)

@@ -313,6 +313,25 @@ def chain(net: Any, ways: Any, flow: int, target: float, steps: int) -> bool:
 
 
 @jit
+def keep(net: Any, ways: Any, up: Any, down: Any, target: float) -> int:
+    """Put flows back on the paths ``up``, ``down`` where no link then exceeds ``target``; how many went."""
+    count = 0
+    for flow in range(len(up)):
+        a, b = net.up[flow], net.down[flow]
+        if up[flow] < 0 or (a == up[flow] and b == down[flow]):
+            continue
+        lift(net, ways, flow)
+        high = peak(net.load, net.inverse, ways.up, up[flow], net.demand[flow], 0.0)
+        high = peak(net.load, net.inverse, ways.down, down[flow], net.demand[flow], high)
+        if high <= target * (1 + TIE):
+            settle(net, ways, flow, up[flow], down[flow])
+            count += 1
+        else:
+            settle(net, ways, flow, a, b)
+    return count
+
+
+@jit
 def relax(net: Any, ways: Any, target: float) -> int:
     """Move flows off links above ``target`` to better paths, one at a time; how many moved."""
     moves, width = 0, 2 * ways.up.shape[1]

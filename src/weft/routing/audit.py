@@ -85,7 +85,8 @@ def audit(
     """Judge installed routes, and what could be instead.
 
     The repair moves single flows, then short chains of flows, until no link has more load than the bound or no move
-    helps.  Flows on paths that a router would not take are placed anew first.
+    helps; then every flow that can goes back to where it was.  Flows on paths that a router would not take are placed
+    anew first.
 
     Args:
         routes: one path of live links for each flow.
@@ -103,8 +104,10 @@ def audit(
     low = installed.alpha_bound
     begun = time.perf_counter()
     choice = on_links(asked, links_of(routes, 2 * asked.ways.up.shape[1] + 2), np.arange(len(traffic)))
+    former = choice.up.copy(), choice.down.copy()
     choice.place(np.flatnonzero(choice.up < 0), smooth=True)
     improve(choice, low)
+    choice.keep(*former, max(choice.congestion, low))
     found = Found(routes=asked.routes(choice.up, choice.down), bound=low)
     seconds = time.perf_counter() - begun
     repaired = judged(asked, found, router="repaired", objective=objective, bound=bound, solve_s=seconds)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.fabric.spec import Floats, Ints
+from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.routing import _choose
 from weft.routing.problem import Problem
@@ -111,6 +111,14 @@ class Choice:
         self._net.clock[3], self._net.clock[4] = 0, failures
         return bool(_choose.repair(self._net, self.problem.ways, target, steps, tries))
 
+    def keep(self, up: Ints, down: Ints, target: float) -> None:
+        """Put moved flows back on their former ways (-1: none) as long as no link then exceeds ``target``.
+
+        Afterwards no single flow can go back: no move is left that the target does not need.
+        """
+        while _choose.keep(self._net, self.problem.ways, up, down, target):
+            pass
+
 
 def on_links(asked: Problem, links: Ints, flows: Ints) -> Choice:
     """The choice of some flows' ways by the links of their paths: rows of ``links``, -1 behind (``links_of``).
@@ -131,6 +139,14 @@ def links_of(routes: Routes, width: int = 0) -> Ints:
     column = np.arange(len(routes.links)) - np.repeat(routes.indptr[:-1], counts)
     links[np.repeat(np.arange(len(counts)), counts), column] = routes.links
     return links
+
+
+def routes_on(fabric: Fabric, links: Ints) -> Routes:
+    """Routes from the links of every flow: rows as ``links_of`` gives them."""
+    there = links >= 0
+    indptr = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int64)
+    latency = np.where(there, fabric.latency_s[links], 0.0).sum(axis=1)
+    return Routes(indptr=indptr, links=links[there], usage=np.ones(int(indptr[-1])), latency_s=latency)
 
 
 def ordered(asked: Problem) -> Ints:

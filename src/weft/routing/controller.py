@@ -1,29 +1,36 @@
 """The controller: routes of all known jobs, held as long as they do not collide, changed as little as
 possible.
 
-It plans over all pairs of all known jobs, so that no timing of theirs can make them collide.  On an event the
-flows that keep a live path keep it; others are placed where they hurt least, then single moves and chains of
-moves bring congestion down to the bound.  Only if that fails, or from time to time while routes are above the
-bound, everything is planned anew, and taken where it is better.
+It begins with nothing, or with the routes that a network has.  It plans over all pairs of all known jobs, so that no
+timing of theirs can make them collide.  On an event the flows that keep a live path keep it; others are placed where
+they hurt least, then single moves and chains of moves bring congestion down to the bound.  Only if that fails, or from
+time to time while routes are above the bound, everything is planned anew, and taken where it is better.  Flows that
+moved without need go back.
+
+Measured links (``weft.routing.telemetry``) count as they are: lossy ones are avoided, capacity that others use is not
+there.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.checks import components
-from weft.fabric.spec import Fabric, Ints, Mask
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 from weft.routing.bound import closed_bound
-from weft.routing.choice import ENOUGH, Choice, links_of, on_links
+from weft.routing.choice import ENOUGH, Choice, links_of, on_links, routes_on
 from weft.routing.events import Event
 from weft.routing.failures import Down, changed, without
 from weft.routing.forecast import Forecast, Seen, earliest, forecast
-from weft.routing.problem import Problem, problem
+from weft.routing.plan import Objective, efficiency, flow_rates
+from weft.routing.problem import Problem, demands, problem
 from weft.routing.routers import ROUTERS, improve
+from weft.routing.telemetry import Change, Telemetry, Thresholds
 from weft.routing.traffic import JobTraffic, check_traffic, job_traffic, merged
 from weft.routing.ways import climbs
 
@@ -32,6 +39,8 @@ REPLAN_S = 60.0
 QUIET = ("traffic", "tick")
 """Events after which routes above the bound are only looked at again when that is due."""
 DIGITS = 9
+LEAST_DEMAND = 0.01
+"""Share of what was planned that a flow counts for at least, however little is measured."""
 
 Path = tuple[int, ...]
 Key = tuple[str, str, int, int, int]
@@ -40,14 +49,29 @@ Key = tuple[str, str, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A flow's new path (links), and when to switch: before its job's next collective, where that is
-    known.
+    """A flow's new path (links), the ``old`` one, and when to switch: before its job's next collective, where that
+    is known.  ``new``: the old path is not there any more, or there was none.
     """
 
     flow: Key
     path: Path
     new: bool
     apply_by_s: float | None
+    old: Path = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """Network-wide efficiency around a decision: the pace of the slowest group against its pace alone, and the mean
+    over groups; before it (of the flows that had a path, 0 where it is not there any more; None where none had one),
+    after it, and at most.
+    """
+
+    before: float | None = None
+    after: float = 1.0
+    bound: float = 1.0
+    mean_before: float | None = None
+    mean_after: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +79,10 @@ class Decision:
     """What the controller did about an event.
 
     ``how``: "kept" (no route changed), "placed" (new or cut-off flows alone), "repaired" (others moved as
-    well), "replanned" (all planned anew).  ``moved`` counts flows that had a live path before and now have
-    another: the churn. ``cut`` flows have no path until links come up again.  ``expected`` is what the
-    measured collective's regularity says about its next beginning.
+    well), "replanned" (all planned anew), "rolled-back" (the network did not take it).  ``moved`` counts
+    flows that had a live path before and now have another: the churn. ``cut`` flows have no path until links
+    come up again.  ``expected`` is what the measured collective's regularity says about its next beginning.
+    ``changes`` is what measurements changed.
     """
 
     number: int
@@ -73,6 +98,22 @@ class Decision:
     moves: tuple[Move, ...]
     expected: Forecast | None
     solve_s: float
+    gain: Gain = Gain()
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Routed:
+    """What a decision is made of: how it was found, what changes, congestion and its bound; the problem and the links
+    of its flows before and after."""
+
+    how: str = "kept"
+    moves: tuple[Move, ...] = ()
+    alpha: float = 0.0
+    low: float = 0.0
+    asked: Problem | None = None
+    had: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    links: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
 
 class Controller:
@@ -85,10 +126,23 @@ class Controller:
         router: plans everything anew; one of ``weft.routing.routers.ROUTERS`` that pins each flow to one
             path.
         replan_s: least time between new plans while routes are above the bound.
+        objective: of the efficiency that decisions state; see ``weft.routing.plan``.
+        thresholds: when measurements of links count.
     """
 
-    def __init__(self, fabric: Fabric, *, router: str = "auto", seed: int = 0, replan_s: float = REPLAN_S) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        *,
+        router: str = "auto",
+        seed: int = 0,
+        replan_s: float = REPLAN_S,
+        objective: str | Objective = "collective",
+        thresholds: Thresholds | None = None,
+    ) -> None:
         self.whole, self.router, self.seed, self.replan_s = fabric, router, seed, replan_s
+        self.objective = objective
+        self.telemetry = Telemetry(whole=fabric, thresholds=thresholds or Thresholds())
         self.jobs: dict[str, JobTraffic] = {}
         self.links: dict[str, Ints] = {}
         self.down: Down = frozenset()
@@ -111,29 +165,65 @@ class Controller:
                 where="event",
                 remedy="give events in order of time",
             )
-        before = self.jobs.copy(), self.down, self.seen.copy(), self._fabric, self.planned_s
+        before = self.jobs.copy(), self.links, self.down, self.seen.copy(), self._fabric, self.planned_s
+        health = self.telemetry
         try:
-            self._note(event)
-            how, moves, alpha, low = self._routed(event.time_s, fresh=event.kind not in QUIET)
+            changes = self._note(event)
+            found = self._routed(event.time_s, fresh=event.kind not in QUIET)
         except BaseException:
-            self.jobs, self.down, self.seen, self._fabric, self.planned_s = before
+            self.jobs, self.links, self.down, self.seen, self._fabric, self.planned_s = before
+            self.telemetry = health
             raise
         self.count, self.now_s = self.count + 1, event.time_s
+        seconds = time.perf_counter() - begun
         return Decision(
             number=self.count,
             time_s=event.time_s,
             kind=event.kind,
-            how=how,
+            how=found.how,
             flows=sum(len(links) for links in self.links.values()),
             cut=sum(int((links[:, 0] < 0).sum()) for links in self.links.values()),
-            alpha=alpha,
-            alpha_bound=low,
-            placed=sum(move.new for move in moves),
-            moved=sum(not move.new for move in moves),
-            moves=moves,
+            alpha=found.alpha,
+            alpha_bound=found.low,
+            placed=sum(move.new for move in found.moves),
+            moved=sum(not move.new for move in found.moves),
+            moves=found.moves,
             expected=forecast(self.seen.get((event.job, event.collective), Seen())),
-            solve_s=time.perf_counter() - begun,
+            solve_s=seconds,
+            gain=self._gain(found),
+            changes=tuple(changes),
         )
+
+    def hold(self, decision: Decision) -> Decision:
+        """Go on from the paths before the last decision, which was not carried out; the decision that this makes.
+
+        Flows that had no path are placed again with the next event.
+        """
+        old = {move.flow: move.old for move in decision.moves}
+        for name, job in self.jobs.items():
+            links = self.links[name].copy()
+            for flow, key in enumerate(keys_of(job, np.arange(len(job)))):
+                if key in old:
+                    links[flow] = -1
+                    links[flow, : len(old[key])] = old[key]
+            self.links = self.links | {name: links}
+        gain = decision.gain
+        held = replace(gain, after=gain.before or 0.0, mean_after=gain.mean_before or 0.0)
+        alpha = round(float(self._load().max(initial=0.0)), DIGITS)
+        return replace(decision, how="rolled-back", alpha=alpha, placed=0, moved=0, moves=(), gain=held)
+
+    def _load(self) -> Floats:
+        """What the known flows ask of every link on their paths."""
+        every, rows = self.traffic, self.rows()
+        if every is None:
+            return np.zeros(self.whole.links)
+        flow, _ = np.nonzero(there := rows >= 0)
+        asked = np.bincount(rows[there], self._demands(every)[flow], self.whole.links)
+        return np.asarray(asked / np.maximum(self._fabric.capacity_Bps, 1e-300))
+
+    def rows(self) -> Ints:
+        """The links of the paths of all known flows, -1 behind."""
+        return self._had(1) if self.jobs else np.zeros((0, 1), dtype=np.int64)
 
     def restore(
         self,
@@ -145,6 +235,7 @@ class Controller:
         count: int,
         now_s: float,
         planned_s: float,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Go on from what an earlier controller on the same fabric held.
 
@@ -153,11 +244,20 @@ class Controller:
         """
         self.jobs, self.links, self.down, self.seen = jobs, links, down, seen
         self.count, self.now_s, self.planned_s = count, now_s, planned_s
-        self._fabric = without(self.whole, self.down)
+        self.telemetry = self.telemetry if telemetry is None else telemetry
+        self._fabric = self._now()
 
-    def _note(self, event: Event) -> None:
-        """What is known now."""
-        if event.kind == "job-arrives":
+    def _now(self) -> Fabric:
+        """The fabric without what is down and what is avoided, with the capacity that is there."""
+        return self.telemetry.applied(without(self.whole, self.down))
+
+    def _note(self, event: Event) -> list[Change]:
+        """What is known now, and what measurements changed."""
+        if event.kind == "installed":
+            self._install(event)
+        elif event.kind == "counters":
+            return self._read(event)
+        elif event.kind == "job-arrives":
             if event.job in self.jobs:
                 raise BadInput(f"job {event.job!r} is there already", where="event", remedy="end it first")
             assert event.traffic is not None
@@ -172,6 +272,66 @@ class Controller:
             self._measure(event)
         elif event.kind != "tick":
             self._link(event)
+        return []
+
+    def _install(self, event: Event) -> None:
+        """Begin with the routes that a network has."""
+        assert event.traffic is not None
+        assert event.routes is not None
+        if self.count:
+            raise BadInput("routes are known already", where="event", remedy="begin with those that are installed")
+        check_traffic(self.whole, event.traffic, "event")
+        links = links_of(event.routes)
+        for number, name in enumerate(event.traffic.jobs):
+            self.jobs[name] = event.traffic.only([number])
+            self.links = self.links | {name: links[event.traffic.flow_job == number]}
+
+    def _read(self, event: Event) -> list[Change]:
+        """Links were measured."""
+        standing, known = self._standing(), self._known_Bps()
+        before = self.telemetry.avoided(standing), self.telemetry.lossy()
+        self.telemetry, changes = self.telemetry.after(event.samples, event.time_s, known)
+        after, lossy = self.telemetry.avoided(standing), self.telemetry.lossy()
+        self._fabric = self._now()
+        for ends in sorted(before[1].keys() | lossy.keys()):
+            was, now = (ends in before[0], ends in before[1]), (ends in after, ends in lossy)
+            if was != now:
+                kind: Literal["avoided", "kept", "back"] = "avoided" if now[0] else "kept" if now[1] else "back"
+                changes.append(Change(ends=ends, kind=kind, value=lossy.get(ends, 0.0)))
+        return changes
+
+    def _standing(self) -> Fabric:
+        """The fabric without what is down."""
+        return without(self.whole, self.down)
+
+    def _known_Bps(self) -> Floats:
+        """What the known flows are expected to send over each link."""
+        if not self.jobs:
+            return np.zeros(self.whole.links)
+        every = merged(list(self.jobs.values()))
+        rows = self.rows()
+        flows = np.flatnonzero((rows[:, 0] >= 0) & np.where(rows >= 0, self._fabric.up[rows], True).all(axis=1))
+        routes = routes_on(self._fabric, rows[flows])
+        some = every.select(flows)
+        rates = np.minimum(flow_rates(self._fabric, some, routes), self._demands(every)[flows])
+        flow = np.repeat(np.arange(len(flows)), np.diff(routes.indptr))
+        return np.asarray(np.bincount(routes.links, rates[flow], self.whole.links), dtype=np.float64)
+
+    def _demands(self, traffic: JobTraffic) -> Floats:
+        """The rates of flows alone; less where the NIC by which they leave is measured to send less, and that counts
+        (``Thresholds``)."""
+        asked = demands(self.whole, traffic)
+        if not self.telemetry.thresholds.less or not self.telemetry.health:
+            return asked
+        nics = np.flatnonzero((self.whole.tier > SCALE_UP) & (self.whole.source < self.whole.accelerators))
+        sending = self.telemetry.sending()[nics]
+        hosts = self.whole.source[nics]
+        count = self.whole.accelerators
+        unknown = np.bincount(hosts, sending < 0, count) + (np.bincount(hosts, minlength=count) == 0) > 0
+        sent = np.bincount(hosts, np.maximum(sending, 0.0) * self.whole.capacity_Bps[nics], count)
+        planned = np.bincount(traffic.source, asked, count)
+        share = np.where(unknown, 1.0, np.clip(sent / np.maximum(planned, 1e-300), LEAST_DEMAND, 1.0))
+        return np.asarray(asked * share[traffic.source])
 
     def _measure(self, event: Event) -> None:
         """A collective was seen to begin; flows that nobody announced become known with it."""
@@ -187,27 +347,59 @@ class Controller:
     def _link(self, event: Event) -> None:
         """A link or switch went down or came up."""
         self.down = changed(self.whole, self.down, event.nodes, fails=event.kind.endswith("down"))
-        self._fabric = without(self.whole, self.down)
+        self._fabric = self._now()
 
-    def _routed(self, now_s: float, *, fresh: bool) -> tuple[str, tuple[Move, ...], float, float]:
-        """New routes of everything; how they were found, what changed, congestion and its bound."""
+    def _routed(self, now_s: float, *, fresh: bool) -> _Routed:
+        """New routes of everything."""
         if not self.jobs:
             self.links = {}
-            return "kept", (), 0.0, 0.0
+            return _Routed()
         every = merged(list(self.jobs.values()))
         whole = np.flatnonzero(~self._cut(every))
         traffic = every.select(whole) if len(whole) < len(every) else every
-        asked = self._problem(traffic)
-        choice, had, live = self._placed(asked, whole)
+        demand = self._demands(every)[whole]
+        asked = self._problem(traffic, demand)
+        choice, had, former = self._placed(asked, whole)
         if not np.isfinite(choice.congestion):
-            asked = problem(self._fabric, traffic, checked=True)
-            choice, had, live = self._placed(asked, whole)
+            asked = problem(self._fabric, traffic, checked=True, demand_Bps=demand)
+            choice, had, former = self._placed(asked, whole)
         low = closed_bound(asked)
         planned = False
         if choice.congestion > low * (1 + ENOUGH):
             choice, planned = self._better(asked, choice, low, now_s, fresh=fresh)
-        moves = self._settled(asked, choice, had, live, whole, now_s)
-        return _how(moves, planned), moves, round(choice.congestion, DIGITS), round(low, DIGITS)
+            choice.keep(*former, max(choice.congestion, low))
+        moves, links = self._settled(asked, choice, had, whole, now_s)
+        return _Routed(
+            how=_how(moves, planned),
+            moves=moves,
+            alpha=round(choice.congestion, DIGITS),
+            low=round(low, DIGITS),
+            asked=asked,
+            had=had,
+            links=links,
+        )
+
+    def _gain(self, found: _Routed) -> Gain:
+        """The efficiency before and after a decision."""
+        if found.asked is None:
+            return Gain()
+        asked, standing = found.asked, replace(self._fabric, up=self._standing().up)
+        figures = []
+        for links in (found.had, found.links):
+            there = np.flatnonzero(links[:, 0] >= 0)
+            live = there[np.where(links[there] >= 0, standing.up[links[there]], True).all(axis=1)]
+            rates = np.zeros(len(links))
+            rates[live] = flow_rates(standing, asked.traffic.select(live), routes_on(standing, links[live]))
+            pace = rates[there] / asked.demand_Bps[there]
+            figures.append((len(there), efficiency(asked.traffic.select(there), pace, found.low, self.objective)))
+        (had, before), (_, after) = figures
+        return Gain(
+            before=round(before.value, DIGITS) if had else None,
+            after=round(after.value, DIGITS),
+            bound=round(after.bound, DIGITS),
+            mean_before=round(before.mean, DIGITS) if had else None,
+            mean_after=round(after.mean, DIGITS),
+        )
 
     def _cut(self, traffic: JobTraffic) -> Mask:
         """Flows between parts of the fabric that nothing joins any more."""
@@ -217,20 +409,22 @@ class Controller:
         part = components(fabric.nodes, fabric.source[fabric.up], fabric.target[fabric.up])
         return np.asarray(part[traffic.source] != part[traffic.target])
 
-    def _problem(self, traffic: JobTraffic) -> Problem:
+    def _problem(self, traffic: JobTraffic, demand: Floats) -> Problem:
         """The problem with the ways of the whole fabric, of which those over links that are down cost
         infinity.
         """
         usable = self._table.usable & self._fabric.up & self._fabric.up[self._table.reverse]
-        return problem(self._fabric, traffic, table=replace(self._table, usable=usable), checked=True)
+        table = replace(self._table, usable=usable)
+        return problem(self._fabric, traffic, table=table, checked=True, demand_Bps=demand)
 
-    def _placed(self, asked: Problem, flows: Ints) -> tuple[Choice, Ints, Mask]:
-        """Flows with a live path on it, the others where they hurt least; what all had, which was live."""
+    def _placed(self, asked: Problem, flows: Ints) -> tuple[Choice, Ints, tuple[Ints, Ints]]:
+        """Flows with a live path on it, the others where they hurt least; the links that all had, and their ways."""
         had = self._had(2 * asked.ways.up.shape[1] + 2)[flows]
         live = (had[:, 0] >= 0) & np.where(had >= 0, self._fabric.up[had], True).all(axis=1)
         choice = on_links(asked, had, np.flatnonzero(live))
+        former = choice.up.copy(), choice.down.copy()
         choice.place(np.flatnonzero(choice.up < 0), smooth=True)
-        return choice, had, live
+        return choice, had, former
 
     def _had(self, width: int) -> Ints:
         """The links that every flow had, -1 behind; rows of -1 for flows without a path."""
@@ -262,21 +456,24 @@ class Controller:
         return choice, False
 
     def _settled(
-        self, asked: Problem, choice: Choice, had: Ints, live: Mask, flows: Ints, now_s: float
-    ) -> tuple[Move, ...]:
-        """Take the choice over; what changed."""
+        self, asked: Problem, choice: Choice, had: Ints, flows: Ints, now_s: float
+    ) -> tuple[tuple[Move, ...], Ints]:
+        """Take the choice over; what changed, and the links of all flows."""
+        standing = self._standing().up
+        live = (had[:, 0] >= 0) & np.where(had >= 0, standing[had], True).all(axis=1)
         links = links_of(asked.routes(choice.up, choice.down), had.shape[1])
         changed = np.flatnonzero((links != had).any(axis=1))
         moves = []
         soon = {name: self.expected_s(name, now_s) for name in self.jobs} if len(changed) else {}
         for key, flow in zip(keys_of(asked.traffic, changed), changed.tolist(), strict=True):
             path = tuple(link for link in links[flow].tolist() if link >= 0)
-            moves.append(Move(flow=key, path=path, new=not live[flow], apply_by_s=soon[key[0]]))
+            old = tuple(link for link in had[flow].tolist() if link >= 0)
+            moves.append(Move(flow=key, path=path, new=not live[flow], apply_by_s=soon[key[0]], old=old))
         ends = np.cumsum([len(job) for job in self.jobs.values()])
         every = np.full((int(ends[-1]), links.shape[1]), -1, dtype=np.int64)
         every[flows] = links
         self.links = dict(zip(self.jobs, np.split(every, ends[:-1]), strict=True))
-        return tuple(moves)
+        return tuple(moves), links
 
     def expected_s(self, job: str, now_s: float) -> float | None:
         """When a job is expected to send next; None if that is not known."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from weft.fabric.traffic import Routes
+from weft.routing.telemetry import Sample
 from weft.routing.traffic import JobTraffic
 
-Kind = Literal["job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "tick"]
+Kind = Literal[
+    "job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "counters", "tick"
+]
 KINDS: tuple[Kind, ...] = (
     "job-arrives",
     "job-ends",
@@ -16,8 +20,10 @@ KINDS: tuple[Kind, ...] = (
     "switch-down",
     "switch-up",
     "traffic",
+    "counters",
     "tick",
 )
+"""Those that files of events have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +32,17 @@ class Event:
 
     ``job`` names the job of "job-arrives", "job-ends" and "traffic", ``traffic`` its flows (for "traffic"
     those that were measured, if any); ``nodes`` are the two ends of a link, or a switch; ``collective`` and
-    ``bytes`` what was measured to begin.  A "tick" says that time has passed.  ``text`` is the event as it
-    was read.
+    ``bytes`` what was measured to begin.  "counters" has ``samples`` of links; "installed" the ``traffic`` of all jobs
+    and the ``routes`` that it has.  A "tick" says that time has passed.  ``text`` is the event as it was read.
     """
 
     time_s: float
-    kind: Kind
+    kind: Kind | Literal["installed"]
     job: str = ""
     traffic: JobTraffic | None = None
     nodes: tuple[str, ...] = ()
     collective: str = ""
     bytes: float = 0.0
+    samples: tuple[Sample, ...] = ()
+    routes: Routes | None = None
     text: str = ""

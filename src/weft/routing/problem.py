@@ -81,6 +81,7 @@ def problem(
     *,
     table: Climbs | None = None,
     checked: bool = False,
+    demand_Bps: Floats | None = None,
     paths: Callable[[int, int], list[tuple[int, ...]]] | None = None,
 ) -> Problem:
     """The problem of routing some traffic on a fabric.
@@ -88,6 +89,7 @@ def problem(
     Args:
         table: ``climbs(fabric)``, if at hand.
         checked: the flows have passed ``check_traffic`` on this fabric.
+        demand_Bps: of the flows, where it is not ``demands``.
         paths: see ``weft.routing.ways.ways_of``.
 
     Raises:
@@ -102,7 +104,7 @@ def problem(
         traffic=traffic,
         climbs=found,
         ways=ways_of(fabric, traffic.source, traffic.target, found, paths=paths),
-        demand_Bps=demands(fabric, traffic),
+        demand_Bps=demands(fabric, traffic) if demand_Bps is None else demand_Bps,
         narrowed=paths is not None,
     )
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import reprlib
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from weft.journal import Journal
 from weft.records import number, table_of
 from weft.routing.controller import Controller, Decision
 from weft.routing.forecast import Seen
+from weft.routing.telemetry import Health, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic
 
 FILE = "controller.sqlite"
@@ -22,6 +24,7 @@ _SCHEMA = """
 create table if not exists jobs (position integer primary key, name text unique not null, traffic text not null);
 create table if not exists routes (job text primary key, links blob not null, width integer not null);
 create table if not exists down (nodes text primary key);
+create table if not exists health (source text, target text, known text not null, primary key (source, target));
 create table if not exists seen (job text, collective text, times text, bytes real, primary key (job, collective));
 """
 _ARRAYS = ("source", "target", "bytes", "cap_Bps", "queue_pair", "collective", "job", "rounds", "start_s", "pause_s")
@@ -40,8 +43,10 @@ class Store(Journal):
         self.controller = controller
         self._saved: dict[str, JobTraffic] = {}
         self._routes: dict[str, Ints] = {}
+        self._health: object = None
         mine = {"fabric": fingerprint(controller.whole), "router": controller.router}
         mine |= {"seed": str(controller.seed), "replan_s": repr(controller.replan_s)}
+        mine["thresholds"] = repr(controller.telemetry.thresholds)
         super().__init__(folder, FILE, mine, schema=_SCHEMA)
 
     def load(self) -> int:
@@ -79,8 +84,26 @@ class Store(Journal):
         if any(len(nodes) not in (1, 2) or not set(nodes) <= set(fabric.names) for nodes in down):
             raise ValueError("a switch or link that is down is not in the fabric")
         now_s, planned_s = (number(float(about[name]), name) for name in ("now_s", "planned_s"))
-        known = {"jobs": jobs, "links": links, "down": down, "seen": seen}
+        known = {"jobs": jobs, "links": links, "down": down, "seen": seen, "telemetry": self._measured()}
         return known | {"count": int(about["count"]), "now_s": now_s, "planned_s": planned_s}
+
+    def _measured(self) -> Telemetry:
+        """What is known of links."""
+        held = self.controller.telemetry
+        nodes = {name: node for node, name in enumerate(held.whole.names)}
+        joined = set(zip(held.whole.source.tolist(), held.whole.target.tolist(), strict=True))
+        health = {}
+        for source, target, text in self.base.execute("select * from health"):
+            ends = nodes[_word(source)], nodes[_word(target)]
+            table = dict(table_of(json.loads(text), "health"))
+            if ends not in joined or set(table) != {one.name for one in fields(Health)}:
+                raise ValueError(f"{reprlib.repr(source)} is no end of a link that was measured")
+            lossy, times = table.pop("lossy"), table.pop("times")
+            if not isinstance(lossy, bool) or not isinstance(times, int):
+                raise ValueError("a measured link is damaged")
+            figures = {name: _figure(value, name) for name, value in table.items()}
+            health[ends] = Health(lossy=lossy, times=times, **figures)
+        return replace(held, health=health)
 
     def save(self, event: str, decision: Decision, text: str) -> None:
         """Keep the controller's state after a decision, whole or not at all; it is on disk when this returns.
@@ -95,11 +118,23 @@ class Store(Journal):
             self._save_jobs()
             self.base.execute("delete from down")
             self.base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
+            self._save_health()
             self.base.execute("delete from seen")
             self.base.executemany(
                 "insert into seen values (?, ?, ?, ?)",
                 [(*key, json.dumps(seen.times_s), seen.bytes) for key, seen in one.seen.items()],
             )
+
+    def _save_health(self) -> None:
+        health, names = self.controller.telemetry.health, self.controller.whole.names
+        if health is self._health:
+            return
+        self.base.execute("delete from health")
+        self.base.executemany(
+            "insert into health values (?, ?, ?)",
+            [(names[a], names[b], json.dumps(asdict(one))) for (a, b), one in health.items()],
+        )
+        self._health = health
 
     def _save_jobs(self) -> None:
         jobs = self.controller.jobs
@@ -141,6 +176,10 @@ def _word(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{reprlib.repr(value)} is no name")
     return value
+
+
+def _figure(value: object, name: str) -> float:
+    return -1.0 if value == -1.0 else number(value, name)
 
 
 def _traffic(text: str, fabric: Fabric) -> JobTraffic:

@@ -147,34 +147,41 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
 
 def _installed(asked: AuditOptions) -> tuple[Fabric, JobTraffic, Routes]:
     """The fabric, the flows and the ways that they have."""
-    from weft.files import read_text
-    from weft.interop.netops.installed import read_paths, read_tables
-
     if asked.routes is None:
         raise BadInput(
             "are not given", where="--routes", remedy="give weft.routes/1, a CSV of paths, or OpenSM tables"
         )
-    text = read_text(asked.routes, where=asked.routes)
     flows: JobTraffic | None = None
     if names_traffic(asked):
         fabric, flows = traffic_of(asked)
     else:
         fabric = failed(network_of(asked).fabric, asked.failed_spines, asked.failed)
+    return fabric, *installed_routes(asked, asked.routes, fabric, flows, path_bits=asked.path_bits)
+
+
+def installed_routes(
+    asked: TrafficOptions, path: str, fabric: Fabric, flows: JobTraffic | None, *, path_bits: str | None = None
+) -> tuple[JobTraffic, Routes]:
+    """The flows of a file of installed routes, or the given ones, and the ways that they have.
+
+    Raises:
+        BadInput: no routes, routes of another fabric, flows without a path, or tables without traffic.
+    """
+    from weft.files import read_text
+    from weft.interop.netops.installed import read_paths, read_tables
+
+    text = read_text(path, where=path)
     if "Unicast lids" not in text:
-        if asked.path_bits is not None:
+        if path_bits is not None:
             raise BadInput("goes with forwarding tables", where="--path-bits", remedy="drop it")
-        return fabric, *read_paths(text, fabric, flows, where=asked.routes)
+        return read_paths(text, fabric, flows, where=path)
     if flows is None:
-        raise BadInput(
-            "hold no flows", where=asked.routes, remedy="say which: --plan, --flows, --jobs, --generate ..."
-        )
+        raise BadInput("hold no flows", where=path, remedy="say which: --plan, --flows, --jobs, --generate ...")
     from weft.interop.fabrics.ibnetdiscover import read_subnet
 
-    path = asked.fabric
-    if not isinstance(path, str) or asked.cluster is not None:
-        raise BadInput(
-            "need GUIDs and ports", where=asked.routes, remedy="give ibnetdiscover's output as --fabric FILE"
-        )
-    subnet = read_subnet(read_text(path, where=path), where=path)
-    bits = "" if asked.path_bits is None else read_text(asked.path_bits, where="--path-bits")
-    return fabric, flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=asked.routes)
+    given = asked.fabric
+    if not isinstance(given, str) or asked.cluster is not None:
+        raise BadInput("need GUIDs and ports", where=path, remedy="give ibnetdiscover's output as --fabric FILE")
+    subnet = read_subnet(read_text(given, where=given), where=given)
+    bits = "" if path_bits is None else read_text(path_bits, where="--path-bits")
+    return flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)

@@ -43,7 +43,14 @@ def test_every_other_kind() -> None:
     measured = read(event="traffic", job="a", collective="ring", bytes=5)
     assert (measured.collective, measured.bytes, measured.traffic) == ("ring", 5.0, None)
     assert read(event="tick").kind == "tick"
-    assert len(KINDS) == 8
+    links = [
+        {"link": ["leaf-0", "spine-0"], "sent_bytes": 2.0**64, "lost": 1},
+        {"link": ["spine-0", "leaf-0"], "load": 0.5},
+    ]
+    first, second = read(event="counters", links=links).samples
+    assert (first.sent_bytes, first.lost, first.loss, second.load) == (2.0**64, 1, None, 0.5)
+    assert first.ends == second.ends[::-1]
+    assert len(KINDS) == 9
 
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1, max_size=20)

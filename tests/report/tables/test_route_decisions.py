@@ -8,9 +8,16 @@ from itertools import pairwise
 import pytest
 
 from weft.fabric.families import clos
-from weft.report.tables.route_decisions import decision_line, decision_to_json, heading_line
-from weft.routing.controller import Decision, Move
+from weft.report.tables.route_decisions import (
+    change_lines,
+    decision_line,
+    decision_to_json,
+    heading_line,
+    thresholds_line,
+)
+from weft.routing.controller import Decision, Gain, Move
 from weft.routing.forecast import Forecast
+from weft.routing.telemetry import Change, Thresholds
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
 LINKS = {
@@ -20,6 +27,14 @@ LINKS = {
 NODES = ["accelerator-0", "leaf-0", "spine-1", "leaf-3", "accelerator-6"]
 MOVE = Move(
     flow=("a", "ring", 0, 6, 2), path=tuple(LINKS[ends] for ends in pairwise(NODES)), new=False, apply_by_s=12.5
+)
+GAIN = Gain(before=0.25, after=0.8, bound=1.0, mean_before=0.5, mean_after=0.9)
+CHANGES = (
+    Change(ends=(8, 12), kind="avoided", value=1e-3),
+    Change(ends=(9, 12), kind="kept", value=1e-3),
+    Change(ends=(8, 13), kind="back", value=0.0),
+    Change(ends=(12, 8), kind="beyond", value=0.35),
+    Change(ends=(12, 8), kind="released", value=0.0),
 )
 
 
@@ -38,6 +53,7 @@ def decision(**changes) -> Decision:
         "moves": (MOVE,),
         "expected": Forecast(next_s=20.0, period_s=10.0, off_s=0.5, bytes=1e9),
         "solve_s": 0.0123,
+        "gain": GAIN,
     }
     return Decision(**fields | changes)
 
@@ -47,7 +63,9 @@ def test_columns_align(timings: bool) -> None:
     head = heading_line(timings=timings)
     line = decision_line(decision(), timings=timings)
     took = " 12.3 ms" if timings else ""
-    assert " ".join(line.split()) == f"3 9.50 s switch-down repaired 12,345 4 1 2 1.25 1 at 20 s{took}"
+    assert (
+        " ".join(line.split()) == f"3 9.50 s switch-down repaired 12,345 4 1 2 1.25 25.0% 80.0% 100.0% at 20 s{took}"
+    )
     for title, value in (("flows", "12,345"), ("congestion", "1.25"), ("next expected", "at 20 s")):
         assert head.index(title) + len(title) - line.index(value) - len(value) in (0, 1)
     for title, value in (("kind", "switch-down"), ("routes", "repaired")):
@@ -74,6 +92,8 @@ def test_json() -> None:
         "cut": 2,
         "alpha": 1.25,
         "alpha_bound": 1.0,
+        "efficiency": {"before": 0.25, "after": 0.8, "bound": 1.0, "mean_before": 0.5, "mean_after": 0.9},
+        "changes": [],
         "expected": {"next_s": 20.0, "period_s": 10.0, "off_s": 0.5, "bytes": 1e9},
     }
     whole = json.loads(decision_to_json(decision(expected=None), FABRIC, moves=True, timings=True))
@@ -86,8 +106,28 @@ def test_json() -> None:
             "target": "accelerator-6",
             "queue_pair": 2,
             "path": NODES,
+            "old_path": [],
             "new": False,
             "apply_by_s": 12.5,
         }
     ]
     assert "\n" not in decision_to_json(decision(), FABRIC, moves=True)
+    assert json.loads(decision_to_json(decision(changes=CHANGES), FABRIC, push="applied"))["changes"][3] == {
+        "ends": ["spine-0", "leaf-0"],
+        "kind": "beyond",
+        "value": 0.35,
+    }
+
+
+def test_what_measurements_changed() -> None:
+    lines = change_lines(decision(changes=CHANGES), FABRIC)
+    assert lines == [
+        "leaf-0 - spine-0 loses 0.001 of its packets: avoided",
+        "leaf-1 - spine-0 loses 0.001 of its packets: kept, nothing else leads there",
+        "leaf-0 - spine-1 loses nothing any more: taken again",
+        "spine-0 -> leaf-0 carries 35.0% of its capacity beyond the known flows: so much is not there",
+        "spine-0 -> leaf-0 carries no more than the known flows",
+    ]
+    assert "NICs" not in thresholds_line(Thresholds())
+    assert "at most 1e-06 for 300 s; load beyond the known flows counts from 10%" in thresholds_line(Thresholds())
+    assert thresholds_line(Thresholds(less=True)).endswith("flows count for what their NICs send.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from weft.units import format_seconds
@@ -10,6 +11,7 @@ from weft.units import format_seconds
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.routing.controller import Decision
+    from weft.routing.telemetry import Thresholds
 
 SCHEMA = "weft.route-decision/1"
 _COLUMNS = (
@@ -22,14 +24,16 @@ _COLUMNS = (
     "moved",
     "cut",
     "congestion",
-    "bound",
+    "before",
+    "after",
+    "at most",
     "next expected",
 )
-_WIDTHS = (5, 10, 12, 10, 7, 7, 7, 5, 10, 7, 14)
+_WIDTHS = (5, 10, 12, 11, 7, 7, 7, 5, 10, 6, 6, 7, 13)
 
 
 def heading_line(*, timings: bool = False) -> str:
-    """The names of the columns."""
+    """The names of the columns; before, after and at most are paces of the slowest group against its pace alone."""
     return _line([*_COLUMNS, *(["took"] if timings else [])])
 
 
@@ -46,14 +50,45 @@ def decision_line(decision: Decision, *, timings: bool = False) -> str:
         f"{decision.moved:,}",
         f"{decision.cut:,}",
         f"{decision.alpha:g}",
-        f"{decision.alpha_bound:g}",
+        "-" if decision.gain.before is None else f"{decision.gain.before:.1%}",
+        f"{decision.gain.after:.1%}",
+        f"{decision.gain.bound:.1%}",
         f"at {expected.next_s:g} s" if expected else "-",
     ]
     return _line([*cells, *([format_seconds(decision.solve_s)] if timings else [])])
 
 
-def decision_to_json(decision: Decision, fabric: Fabric, *, moves: bool = False, timings: bool = False) -> str:
-    """A decision as one line of JSON of schema ``weft.route-decision/1``."""
+def change_lines(decision: Decision, fabric: Fabric) -> list[str]:
+    """What measurements changed, a line each."""
+    words = {
+        "avoided": "{ends} loses {value:.2g} of its packets: avoided",
+        "kept": "{ends} loses {value:.2g} of its packets: kept, nothing else leads there",
+        "back": "{ends} loses nothing any more: taken again",
+        "beyond": "{ends} carries {value:.1%} of its capacity beyond the known flows: so much is not there",
+        "released": "{ends} carries no more than the known flows",
+    }
+    found = []
+    for change in decision.changes:
+        arrow = " -> " if change.kind in ("beyond", "released") else " - "
+        ends = arrow.join(fabric.names[node] for node in change.ends)
+        found.append(words[change.kind].format(ends=ends, value=change.value))
+    return found
+
+
+def thresholds_line(limits: Thresholds) -> str:
+    """When measurements count."""
+    less = "; flows count for what their NICs send" if limits.less else ""
+    return (
+        f"Links that lose {limits.lossy:g} of their packets are avoided until they lose at most {limits.clean:g} for"
+        f" {limits.hold_s:g} s; load beyond the known flows counts from {limits.beyond:.0%} of capacity until"
+        f" {limits.beyond / 2:.1%}{less}."
+    )
+
+
+def decision_to_json(
+    decision: Decision, fabric: Fabric, *, moves: bool = False, timings: bool = False, push: str | None = None
+) -> str:
+    """A decision as one line of JSON of schema ``weft.route-decision/1``; ``push`` says what became of it."""
     expected = decision.expected
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -67,6 +102,11 @@ def decision_to_json(decision: Decision, fabric: Fabric, *, moves: bool = False,
         "cut": decision.cut,
         "alpha": decision.alpha,
         "alpha_bound": decision.alpha_bound,
+        "efficiency": asdict(decision.gain),
+        "changes": [
+            {"ends": [fabric.names[node] for node in change.ends], "kind": change.kind, "value": change.value}
+            for change in decision.changes
+        ],
         "expected": None
         if expected is None
         else {
@@ -76,6 +116,8 @@ def decision_to_json(decision: Decision, fabric: Fabric, *, moves: bool = False,
             "bytes": expected.bytes,
         },
     }
+    if push is not None:
+        document["push"] = push
     if timings:
         document["solve_s"] = decision.solve_s
     if moves:
@@ -88,6 +130,9 @@ def decision_to_json(decision: Decision, fabric: Fabric, *, moves: bool = False,
                 "target": names[move.flow[3]],
                 "queue_pair": move.flow[4],
                 "path": [names[move.flow[2]], *(names[fabric.target[link]] for link in move.path)],
+                "old_path": [names[move.flow[2]], *(names[fabric.target[link]] for link in move.old)]
+                if move.old
+                else [],
                 "new": move.new,
                 "apply_by_s": move.apply_by_s,
             }
