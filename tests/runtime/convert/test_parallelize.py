@@ -513,19 +513,6 @@ def test_parameters_of_another_kind_or_format():
         parallelize(made("llama"), means("bf16"), LLAMA_PLAN)
 
 
-def test_dropout():
-    model = plain.GPT2LMHeadModel(dropout=0.1).double()
-    refused(model, GPT2_PLAN, r"transformer\.drop\.p: is 0\.1: the masks", Unsupported)
-    one_rank(model.eval(), GPT2_PLAN)
-    assert model(batch()[0]).shape == (BATCH, SEQUENCE, VOCAB)
-    model.train()
-    with pytest.raises(Unsupported, match=r"transformer\.drop\.p: was off"):
-        model(batch()[0])
-    model = made("llama")
-    model.model.layers[0].self_attn.attention_dropout = 0.2
-    refused(model, LLAMA_PLAN, r"layers\.0\.self_attn\.attention_dropout: is 0\.2", Unsupported)
-
-
 def test_norms():
     model = made("gpt2")
     model.transformer.ln_f = nn.LayerNorm(16, elementwise_affine=False)
