@@ -79,7 +79,7 @@ def serial_step(model):
     loss.backward()
     parameters = dict(model.named_parameters())
     gradients = {name: parameter.grad.clone() for name, parameter in parameters.items()}
-    matrices = {name for name, one in parameters.items() if one.ndim == 2 and "wpe" not in name}
+    matrices = {name for name, one in parameters.items() if one.ndim == 2}
     groups = [
         {"params": [parameters[name] for name in sorted(matrices)], "weight_decay": ADAM.weight_decay},
         {"params": [parameters[name] for name in parameters.keys() - matrices], "weight_decay": 0.0},
