@@ -74,10 +74,14 @@ class Draws:
         device = self._machine.grid.device
         text = ":".join(map(str, (self.seed, *words)))
         number = int.from_bytes(blake2b(text.encode(), digest_size=7).digest())
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        if device.type == "cpu":
+            with torch.random.fork_rng([]):
+                torch.default_generator.manual_seed(number)
+                yield
+            return
+        with torch.random.fork_rng([device], device_type=device.type):
             torch.default_generator.manual_seed(number)
-            if device.type == "cuda":
-                torch.cuda.manual_seed(number)
+            torch.get_device_module(device).manual_seed(number)
             yield
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from weft.errors import UnknownName
 
@@ -41,3 +45,27 @@ class Precision:
 
 
 _FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cast_for_products(rows: Tensor) -> Tensor:
+    """Rows in the format of ``torch.autocast``, inside it."""
+    kind = rows.device.type
+    if rows.is_meta or not torch.is_autocast_enabled(kind):
+        return rows
+    return rows.to(torch.get_autocast_dtype(kind))
+
+
+def without_autocast(method: F) -> F:
+    """A function of tensors, forward or backward, that computes in their formats inside ``torch.autocast`` too."""
+
+    @wraps(method)
+    def computed(*given: Any) -> Any:
+        kind = next(one.device.type for one in given if isinstance(one, Tensor))
+        if kind == "meta" or not torch.is_autocast_enabled(kind):
+            return method(*given)
+        with torch.autocast(kind, enabled=False):
+            return method(*given)
+
+    return cast(F, computed)

@@ -26,6 +26,7 @@ from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
+from weft.runtime.core.precision import cast_for_products, without_autocast
 
 Kind = Literal["normal", "transposed"]
 
@@ -96,8 +97,9 @@ class Layer4D(nn.Module, ABC):
             )
 
     def forward(self, rows: Tensor) -> Tensor:
-        out = cast(Tensor, _Product.apply(rows, self.weight.shard, self))  # type: ignore[no-untyped-call]
-        return out if self.bias is None else out + self.bias().view(-1, *(1,) * (out.ndim - 2))
+        given = cast_for_products(rows)
+        out = cast(Tensor, _Product.apply(given, self.weight.shard, self))  # type: ignore[no-untyped-call]
+        return out if self.bias is None else out + self.bias().to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
 
     @abstractmethod
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
@@ -173,14 +175,16 @@ class _Product(Function):
     """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler."""
 
     @staticmethod
+    @without_autocast
     def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D) -> Tensor:
         ctx.layer = layer
         ctx.save_for_backward(rows)
         whole = layer.gather_rows(rows).wait()
-        return layer.sum_output(layer.product(whole, layer.weight.gather()))
+        return layer.sum_output(layer.product(whole, layer.weight.gather().to(rows.dtype)))
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         layer: Layer4D = ctx.layer
         (rows,) = ctx.saved_tensors
@@ -195,7 +199,8 @@ class _Product(Function):
             layer.scatter_weight(gradient, again.wait())
         summed = None
         if ctx.needs_input_grad[0]:
-            partial = layer.input_gradient(gradient, layer.weight.gather(), rows.shape[1:])
+            weight = layer.weight.gather().to(gradient.dtype)
+            partial = layer.input_gradient(gradient, weight, rows.shape[1:])
             summed = layer.sum_input_gradient(partial)
         if not scatter_first:
             layer.scatter_weight(gradient, again.wait())
