@@ -95,7 +95,8 @@ class Converted(nn.Module):
         if self.takes is not None:
             self._check_features(input.shape)
             leading, one = input.shape[: self.features_at], input.shape[self.features_at :]
-        out = self.layer(input.reshape(-1, *one))[:, : self.gives]
+        rows = self.machine.last.made("rows", input, self.features_at, lambda: input.reshape(-1, *one))
+        out = self.layer(rows)[:, : self.gives]
         return cast(Tensor, out.reshape(*leading, *out.shape[1:]))
 
     def _check_features(self, shape: torch.Size) -> None:
