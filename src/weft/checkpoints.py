@@ -27,10 +27,41 @@ def step_folders(root: str | os.PathLike[str]) -> dict[int, Path]:
     return dict(sorted((int(step[1]), Path(root) / step[0]) for step in steps if step))
 
 
+def whole_folders(root: str | os.PathLike[str]) -> list[Path]:
+    """The checkpoints in a folder of checkpoints, by step."""
+    return [path for path in step_folders(root).values() if os.path.isfile(path / STATE)]
+
+
 def latest(root: str | os.PathLike[str]) -> Path | None:
     """The checkpoint of the highest step in a folder of checkpoints; None where there is none."""
-    whole = [path for path in step_folders(root).values() if os.path.isfile(path / STATE)]
-    return whole[-1] if whole else None
+    return next(reversed(whole_folders(root)), None)
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a damaged checkpoint so that no run takes it for one; the new path.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    number, aside = 1, folder.with_name(f"{folder.name}.damaged")
+    while os.path.lexists(aside):
+        number += 1
+        aside = folder.with_name(f"{folder.name}.damaged-{number}")
+    return folder.rename(aside)
+
+
+def remove_old(root: str | os.PathLike[str], keep: int) -> list[Path]:
+    """Remove all but the newest checkpoints of a folder; those that are gone.
+
+    What a crash leaves of one ends in ``.partial``, which the next run removes.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    gone = whole_folders(root)[:-keep]
+    for folder in gone:
+        shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.partial")))
+    return gone
 
 
 def remove_partial(root: str | os.PathLike[str]) -> None:
@@ -83,9 +114,7 @@ def check_checkpoint(folder: Path) -> None:
     """
     if os.path.isfile(folder / STATE):
         return
-    beside = [path for path in step_folders(folder.parent).values() if os.path.isfile(path / STATE)]
-    near = [path for path in step_folders(folder).values() if os.path.isfile(path / STATE)]
-    names = ", ".join(map(str, near or beside))
+    names = ", ".join(map(str, whole_folders(folder) or whole_folders(folder.parent)))
     raise BadInput(
         "is not a checkpoint", where=str(folder), remedy=f"there are {names}" if names else "check the path"
     )

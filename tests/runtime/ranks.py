@@ -109,6 +109,7 @@ def _serve(connection: Connection, rank: int, folder: str) -> None:
             module, name, arguments = connection.recv()
         except EOFError:
             return
+        torch.manual_seed(0)
         try:
             answer = True, getattr(import_module(module), name)(*arguments)
         except Exception:

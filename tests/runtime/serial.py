@@ -142,7 +142,7 @@ def trained(
 ) -> tuple[list[tuple[float, float]], Parameters]:
     """Losses and gradient norms of steps on whole batches by PyTorch's AdamW, and the last parameters."""
     parameters = initial_parameters(model, seed)
-    decayed = [name for name in parameters if parameters[name].ndim == 2 and name != "positions"]
+    decayed = [name for name in parameters if parameters[name].ndim == 2]
     groups = [
         {"params": [parameters[name] for name in decayed], "weight_decay": adam.weight_decay},
         {"params": [parameters[name] for name in parameters if name not in decayed], "weight_decay": 0.0},

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from weft.checkpoints import check_checkpoint, check_free, last_checkpoint, step_folder
+from weft.checkpoints import check_checkpoint, check_free, step_folder
 from weft.cluster import Calibration, Cluster
 from weft.errors import BadInput, WeftError
 from weft.files import write_text
@@ -38,6 +38,7 @@ from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import Corpus, byte_corpus, markov_corpus, token_corpus
 from weft.runtime.run.folder import locked, metrics_file, write_record
+from weft.runtime.run.resume import Resumed, load_latest
 from weft.runtime.run.session import RunSettings, Session, StepResult
 
 SYNTHETIC_TOKENS = 1 << 20
@@ -275,17 +276,19 @@ class _Run:
         if self.request.resume_from is not None:
             source = Path(self.request.resume_from)
             check_checkpoint(source)
+            found = Resumed(source=source, state=self.session.load(source))
         elif self.request.resume:
             assert self.out is not None
-            source = last_checkpoint(self.out)
+            found = load_latest(self.session, self.out)
         else:
             return
-        before = self.session.load(source).settings()
         if self.out is not None:
             check_free(self.out, self.session.steps_done)
         if self.reports:
-            self._say(f"resumed from {source}")
-            for change in self.request.settings.adam.changes_from(before):
+            for problem in found.skipped:
+                self._say(f"passed over a damaged checkpoint: {problem}")
+            self._say(f"resumed from {found.source}")
+            for change in self.request.settings.adam.changes_from(found.state.settings()):
                 self._say(f"changed since the checkpoint: {change}")
 
     def _introduce(self) -> None:

@@ -257,7 +257,7 @@ def test_what_stays_whole_is_decayed_from_two_dimensions_on():
         model.extra.fill_(1.0)
         model.norm.weight.fill_(1.0)
     with flat.step(1):
-        pass
+        (model.extra.sum() * 0.0 + model.norm(torch.zeros(1, 8)).sum() * 0.0).backward()
     Optimizer(flat, AdamSettings(rate=0.5, weight_decay=0.1)).step()
     assert model.extra.eq(1.0 - 0.5 * 0.1).all()
     assert model.norm.weight.eq(1.0).all()

@@ -79,7 +79,7 @@ def serial_step(model):
     loss.backward()
     parameters = dict(model.named_parameters())
     gradients = {name: parameter.grad.clone() for name, parameter in parameters.items()}
-    matrices = {name for name, one in parameters.items() if one.ndim == 2 and "wpe" not in name}
+    matrices = {name for name, one in parameters.items() if one.ndim == 2}
     groups = [
         {"params": [parameters[name] for name in sorted(matrices)], "weight_decay": ADAM.weight_decay},
         {"params": [parameters[name] for name in parameters.keys() - matrices], "weight_decay": 0.0},
@@ -511,19 +511,6 @@ def test_parameters_of_another_kind_or_format():
     refused(model, LLAMA_PLAN, r"lm_head\.weight: is of class Quantized", Unsupported)
     with pytest.raises(Unsupported, match="is float64, parameters at rest are float32"):
         parallelize(made("llama"), means("bf16"), LLAMA_PLAN)
-
-
-def test_dropout():
-    model = plain.GPT2LMHeadModel(dropout=0.1).double()
-    refused(model, GPT2_PLAN, r"transformer\.drop\.p: is 0\.1: the masks", Unsupported)
-    one_rank(model.eval(), GPT2_PLAN)
-    assert model(batch()[0]).shape == (BATCH, SEQUENCE, VOCAB)
-    model.train()
-    with pytest.raises(Unsupported, match=r"transformer\.drop\.p: was off"):
-        model(batch()[0])
-    model = made("llama")
-    model.model.layers[0].self_attn.attention_dropout = 0.2
-    refused(model, LLAMA_PLAN, r"layers\.0\.self_attn\.attention_dropout: is 0\.2", Unsupported)
 
 
 def test_norms():

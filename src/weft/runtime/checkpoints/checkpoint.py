@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
@@ -51,11 +51,14 @@ from weft.files import read_text, sync_folder
 from weft.runtime.checkpoints.files import (
     DTYPES,
     FORMAT,
+    INDEX,
+    Damaged,
     FolderReader,
     Writer,
     check_format,
     check_plain,
     checked_name,
+    damage,
     read_metadata,
     write_text,
 )
@@ -142,8 +145,9 @@ def load(
         The state, as JSON gives it (lists for tuples).
 
     Raises:
-        BadInput: on every rank: the folder is no checkpoint, lacks a tensor or a part of one, has it in
-            another shape or format, or is damaged.
+        Damaged: on every rank: the checkpoint is not what was written; values may have been filled.
+        BadInput: on every rank, before any value is filled: the folder is no checkpoint, lacks a tensor, has it
+            in another shape or format, or ranks have different ones.
     """
     path = Path(folder)
 
@@ -153,6 +157,7 @@ def load(
         return state, _metadata_for(path, pieces)
 
     state, metadata = _together(path, look)
+    _check_one(path, state)
     with _one_problem(path), _quiet():
         load_planned({}, storage_reader=FolderReader(path, metadata), planner=_LoadPlanner(pieces, metadata))
     return state
@@ -162,21 +167,22 @@ def read_state(folder: str | os.PathLike[str]) -> dict[str, Json]:
     """The state of a checkpoint alone.
 
     Raises:
-        BadInput: no such folder, it is no checkpoint or one of another format, or its state is no JSON, too
-            large or not what was written.
+        Damaged: its state is no JSON, too large or not what was written.
+        BadInput: no such folder, it is no checkpoint or one of another format.
     """
     path = Path(folder)
     if not os.path.isdir(path):
         raise BadInput("no such folder", where=str(path), remedy="check the path of the checkpoint")
     if not os.path.lexists(path / STATE):
         raise BadInput(f"is not a checkpoint: it has no {STATE}", where=str(path))
-    check_plain(path / STATE)
     where = str(path / STATE)
-    sealed = parse_json(read_text(path / STATE, where=where, largest=LARGEST_STATE_BYTES), where)
+    with damage():
+        check_plain(path / STATE)
+        sealed = parse_json(read_text(path / STATE, where=where, largest=LARGEST_STATE_BYTES), where)
     check_format(sealed, where)
     state = sealed.get("state")
     if not isinstance(state, dict) or sealed.get("digest") != _digest(state):
-        raise BadInput("the state is damaged", where=where, remedy="take another checkpoint")
+        raise Damaged("the state is damaged", where=where, remedy="take another checkpoint")
     return state
 
 
@@ -184,6 +190,25 @@ def _digest(state: Mapping[str, Json]) -> str:
     """BLAKE2b of the state as JSON in one way of writing it."""
     text = json.dumps(dict(state), allow_nan=False, sort_keys=True, separators=(",", ":"))
     return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _check_one(folder: Path, state: Mapping[str, Json]) -> None:
+    """Refuse that ranks load different checkpoints: their states, and the CRCs of all values, are compared."""
+    if not dist.is_initialized():
+        return
+    digests = []
+    for name in (STATE, INDEX):
+        with (folder / name).open("rb") as file:
+            digests.append(file_digest(file, "sha256").hexdigest())
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, (f"step {state.get('step')} of {folder}", digests))
+    for rank, (words, others) in enumerate(found):
+        if others != found[0][1]:
+            raise BadInput(
+                f"ranks load different checkpoints: rank 0 has {found[0][0]}, rank {rank} has {words}",
+                where=str(folder),
+                remedy="give every rank the same folder, on one file system",
+            )
 
 
 class _SavePlanner(DefaultSavePlanner):

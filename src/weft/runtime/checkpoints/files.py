@@ -10,7 +10,8 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -49,6 +50,19 @@ FORMAT = "weft checkpoint 2"
 _COMPLETE = "is the checkpoint complete?"
 
 T = TypeVar("T")
+
+
+class Damaged(BadInput):
+    """A checkpoint that is not what was written: incomplete, cut short or changed."""
+
+
+@contextmanager
+def damage() -> Iterator[None]:
+    """Inside, what is refused is damage."""
+    try:
+        yield
+    except BadInput as error:
+        raise Damaged(error.what, where=error.where, remedy=error.remedy) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +166,7 @@ class FolderReader(StorageReader):
         """Every rectangle that the plan needs a part of, once.
 
         Raises:
-            BadInput: a file ends early or its values are not those that were written.
+            Damaged: a file ends early or its values are not those that were written.
         """
         wanted: dict[MetadataIndex, list[ReadItem]] = {}
         for item in plan.items:
@@ -170,7 +184,7 @@ class FolderReader(StorageReader):
         """A tensor from all its rectangles.
 
         Raises:
-            BadInput: as ``read_data``.
+            Damaged: as ``read_data``.
         """
         tensor = self._metadata.state_dict_metadata[name]
         assert isinstance(tensor, TensorStorageMetadata)
@@ -191,7 +205,7 @@ class FolderReader(StorageReader):
             file.seek(stored.start)
             read = file.readinto(raw)
         if read != len(raw) or crc32(raw) != stored.crc32:
-            raise BadInput(
+            raise Damaged(
                 f"the values of {index.fqn} from byte {stored.start} are damaged",
                 where=str(self._folder / stored.file),
                 remedy="take another checkpoint",
@@ -218,15 +232,17 @@ def read_metadata(folder: Path, names: Iterable[str] | None = None) -> Metadata:
     and the files hold them.
 
     Raises:
-        BadInput: no index, none that can be read, a name that it lacks, gaps or overlaps, or a file that is
-            absent or short.
+        Damaged: no index, none that can be read, gaps or overlaps, or a file that is absent or short.
+        BadInput: an index of another format, or without one of the names.
     """
     where = str(folder / INDEX)
-    check_plain(folder / INDEX)
-    text = read_text(folder / INDEX, where=where, largest=LARGEST_INDEX_BYTES)
-    table = parse_json(text, where)
+    with damage():
+        check_plain(folder / INDEX)
+        text = read_text(folder / INDEX, where=where, largest=LARGEST_INDEX_BYTES)
+        table = parse_json(text, where)
     check_format(table, where)
-    tensors = {tensor.name: tensor for tensor in validate(_Index, table, where).tensors}
+    with damage():
+        tensors = {tensor.name: tensor for tensor in validate(_Index, table, where).tensors}
     wanted = sorted(tensors if names is None else set(names))
     missing = [name for name in wanted if name not in tensors]
     if missing:
@@ -236,7 +252,8 @@ def read_metadata(folder: Path, names: Iterable[str] | None = None) -> Metadata:
     lengths: dict[str, int] = {}
     for name in wanted:
         tensor = tensors[name]
-        _check(tensor, folder, lengths)
+        with damage():
+            _check(tensor, folder, lengths)
         chunks = [ChunkStorageMetadata(torch.Size(c.offsets), torch.Size(c.sizes)) for c in tensor.chunks]
         metadata.state_dict_metadata[name] = TensorStorageMetadata(
             TensorProperties(dtype=DTYPES[tensor.dtype]), torch.Size(tensor.shape), chunks

@@ -24,7 +24,6 @@ class Site:
         name: in the model.
         parent: the module that holds it.
         built: what has been converted before, by name.
-        dropouts: the model's dropouts, which are off.
     """
 
     machine: Machine
@@ -32,7 +31,6 @@ class Site:
     module: nn.Module
     parent: nn.Module
     built: Mapping[str, Converted]
-    dropouts: tuple[str, ...]
 
     @property
     def kind(self) -> str:
@@ -85,7 +83,6 @@ class Converted(nn.Module):
         self.machine, self.name, self.layer = site.machine, site.name, layer
         self.takes, self.gives, self.stream, self.easy = takes, gives, stream, easy
         self.features_at, self.stored, self.tied = features_at, stored, tied
-        self._dropouts = site.dropouts
         self.train(site.module.training)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (as plain modules call it)
@@ -93,19 +90,13 @@ class Converted(nn.Module):
 
         Raises:
             BadInput: the features are not this rank's share, or in easy mode not all.
-            Unsupported: the model has dropouts and was switched to training.
         """
-        if self.training and self._dropouts:
-            raise Unsupported(
-                "was off when the model was converted, and would differ between replicas",
-                where=self._dropouts[0],
-                remedy="keep model.eval(), or set its probability to 0 before parallelize",
-            )
         leading, one = input.shape, torch.Size()
         if self.takes is not None:
             self._check_features(input.shape)
             leading, one = input.shape[: self.features_at], input.shape[self.features_at :]
-        out = self.layer(input.reshape(-1, *one))[:, : self.gives]
+        rows = self.machine.last.made("rows", input, self.features_at, lambda: input.reshape(-1, *one))
+        out = self.layer(rows)[:, : self.gives]
         return cast(Tensor, out.reshape(*leading, *out.shape[1:]))
 
     def _check_features(self, shape: torch.Size) -> None:

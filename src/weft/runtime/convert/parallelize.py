@@ -29,16 +29,16 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from weft.errors import BadInput, Unsupported
 from weft.runtime.convert.converted import Converted, Site, Stored
 from weft.runtime.convert.roles import Easy, Head, Heads, Norm, Normal, Positions, Role, Transposed, Vocabulary, Whole
 from weft.runtime.convert.state_dict import fill, stored_of
+from weft.runtime.core.draws import share_draws
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Replicated, holdings
+from weft.runtime.core.replicas import differing
 
 Plan = Mapping[str, Role]
 """Roles by the names of modules; ``*`` stands for one part of a name between dots."""
@@ -80,7 +80,7 @@ GPT2_PLAN: MappingProxyType[str, Role] = MappingProxyType(
         "lm_head": Head(tied="transformer.wte"),
     }
 )
-"""Hugging Face's GPT2LMHeadModel with dropouts of 0.  Checkpoints keep its matrices as (outputs, inputs)."""
+"""Hugging Face's GPT2LMHeadModel.  Checkpoints keep its matrices as (outputs, inputs)."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -106,6 +106,8 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     """Replace a model's modules by this rank's parts of them, with their values.
 
     Every rank calls it with the same model.  Where anything is refused the model is left as it was.
+    Training passes draw from ``weft.runtime.core.draws``: ranks along x and y, which hold the same activations or
+    parts of them, drop the same, and those that have other rows drop others.
     Parameters on the meta device become NaN, until ``weft.runtime.convert.state_dict.load_state_dict``, or a
     checkpoint, fills them.
 
@@ -117,7 +119,7 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
             module of another role, a size cannot be divided over the grid, ranks have different values, or
             the model has been parallelized already.
         Unsupported: the layout, or something in the model, has no counterpart in the runtime: hooks, ties
-            that the plan does not declare, dropout, frozen parameters, subclasses of layers, norms without
+            that the plan does not declare, frozen parameters, subclasses of layers, norms without
             weights; in easy mode statistics of one rank's rows, and tables that depend on them.
     """
     _check_plain(model)
@@ -127,13 +129,11 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     easy = _is_easy(roles)
     _check_hooks(model, roles, easy=easy)
     _check_ties(model, roles)
-    dropouts: tuple[str, ...] = ()
     if easy:
         _check_statistics(model)
     else:
-        dropouts = _dropouts(model)
         _check_norms(model, roles)
-    converted = _converted(model, machine, roles, dropouts)
+    converted = _converted(model, machine, roles)
     replicated = _replicated(model, machine, roles)
     smaller = [
         item
@@ -152,6 +152,7 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         setattr(module, attribute, value)
     if easy:
         _leave_fast_paths(model)
+    share_draws(model, machine, ("x", "y", "z", "data") if easy else ("z", "data"))
     return model.to(machine.grid.device)
 
 
@@ -315,27 +316,6 @@ def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
     return names
 
 
-def _dropouts(model: nn.Module) -> tuple[str, ...]:
-    """Dropouts above 0, all of them off; masks would differ between ranks that hold the same values."""
-    found = []
-    for name, module in model.named_modules():
-        for attribute, value in vars(module).items():
-            by_name = attribute == "p" and isinstance(module, nn.modules.dropout._DropoutNd)
-            if not by_name and ("drop" not in attribute or not isinstance(value, float)):
-                continue
-            if not value > 0:
-                continue
-            where = f"{name}.{attribute}" if name else attribute
-            if module.training:
-                raise Unsupported(
-                    f"is {value:g}: the masks of replicas would differ",
-                    where=where,
-                    remedy="set it to 0, or call model.eval() first",
-                )
-            found.append(where)
-    return tuple(found)
-
-
 def _check_norms(model: nn.Module, roles: Mapping[str, Role]) -> None:
     """Norms without weights are in no plan, and would take a rank's features for all."""
     for name, module in model.named_modules():
@@ -376,43 +356,21 @@ def _check_buffers(model: nn.Module, machine: Machine) -> None:
 
 def _check_same(model: nn.Module, machine: Machine) -> None:
     """Every rank has the same parameters and buffers: sums of their bits agree."""
-    if machine.grid.mesh is None or machine.grid.device.type == "meta":
-        return
-    names, sums = [], []
-    for name, values in (*model.named_parameters(), *model.named_buffers()):
-        names.append(name)
-        sums.append(_bits(values.detach()))
-    least = torch.tensor(sums, dtype=torch.int64, device=machine.grid.device)
-    most = least.clone()
-    every = ("x", "y", "z", "data")
-    machine.collectives.all_reduce(least, *every, op=dist.ReduceOp.MIN).wait()
-    machine.collectives.all_reduce(most, *every, op=dist.ReduceOp.MAX).wait()
-    differing = [name for name, differs in zip(names, (least != most).tolist(), strict=True) if differs]
-    if differing:
-        more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
+    everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    different = differing(machine, {name: one.detach() for name, one in everything.items()}, "x", "y", "z", "data")
+    if different:
+        more = f" and {len(different) - 1} more" if len(different) > 1 else ""
         raise BadInput(
-            f"ranks hold different values of {differing[0]}{more}",
+            f"ranks hold different values of {different[0]}{more}",
             where="model",
             remedy="seed every rank alike before building the model, or load one checkpoint on all",
         )
 
 
-def _bits(values: Tensor) -> int:
-    """The sum of the bits of all values, exact in any order."""
-    if values.is_meta:
-        return 0
-    if values.is_complex():
-        values = torch.view_as_real(values)
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
-    return int(values.contiguous().view(whole).sum(dtype=torch.int64))
-
-
 # Conversion ----------------------------------------------------------------------------------------
 
 
-def _converted(
-    model: nn.Module, machine: Machine, roles: Mapping[str, Role], dropouts: tuple[str, ...]
-) -> dict[str, Converted]:
+def _converted(model: nn.Module, machine: Machine, roles: Mapping[str, Role]) -> dict[str, Converted]:
     """What takes the place of each module; tables come first, which heads may share."""
     built: dict[str, Converted] = {}
     for name, role in sorted(roles.items(), key=lambda item: not isinstance(item[1], Vocabulary)):
@@ -424,7 +382,7 @@ def _converted(
                 where="the model itself",
                 remedy="put it into a module",
             )
-        built[name] = role.build(_site(model, machine, name, built, dropouts))
+        built[name] = role.build(_site(model, machine, name, built))
     streams = {built[name].stream for name in built if not isinstance(roles[name], Norm)}
     for name, one in built.items():
         if isinstance(roles[name], Norm) and one.stream not in streams:
@@ -437,16 +395,13 @@ def _converted(
     return built
 
 
-def _site(
-    model: nn.Module, machine: Machine, name: str, built: Mapping[str, Converted], dropouts: tuple[str, ...]
-) -> Site:
+def _site(model: nn.Module, machine: Machine, name: str, built: Mapping[str, Converted]) -> Site:
     return Site(
         machine=machine,
         name=name,
         module=model.get_submodule(name),
         parent=model.get_submodule(name.rpartition(".")[0]),
         built=built,
-        dropouts=dropouts,
     )
 
 
@@ -456,7 +411,7 @@ def _replicated(model: nn.Module, machine: Machine, roles: Mapping[str, Role]) -
     for name, role in roles.items():
         if not isinstance(role, Whole):
             continue
-        for plain in role.parameters(_site(model, machine, name, {}, ())):
+        for plain in role.parameters(_site(model, machine, name, {})):
             first, *others = names[plain]
             shape = tuple(plain.shape)
             found[plain] = Replicated.of(machine, first, shape, tuple(others))

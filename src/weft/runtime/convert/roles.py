@@ -267,15 +267,20 @@ class Easy4D(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         machine, layer = self.layer.machine, self.layer
-        given = rows.to(machine.precision.compute)
-        if machine.grid.size(layer.over_in) > 1:
-            given = _ToShares.apply(given, machine, layer.over_in)  # type: ignore[no-untyped-call]
-        out = layer(given)
+        out = layer(machine.last.made("easy", rows, layer.over_in, lambda: self._share(rows)))
         if machine.grid.size(layer.over_out) > 1:
             out = _ToRows.apply(out, machine, layer.over_out)  # type: ignore[no-untyped-call]
         if self.bias is not None:
             out = out + self.bias.to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
         return cast(Tensor, out).to(rows.dtype)
+
+    def _share(self, rows: Tensor) -> Tensor:
+        """The rows of all ranks along the axis of inputs, with this rank's share of the features."""
+        machine, axis = self.layer.machine, self.layer.over_in
+        given = rows.to(machine.precision.compute)
+        if machine.grid.size(axis) == 1:
+            return given
+        return cast(Tensor, _ToShares.apply(given, machine, axis))  # type: ignore[no-untyped-call]
 
 
 def cheaper_kind(machine: Machine, inputs: int, outputs: int) -> Kind:

@@ -63,6 +63,11 @@ class Grid:
         )
         return cls(layout, where, mesh, dist.get_rank())
 
+    @property
+    def runs(self) -> bool:
+        """Whether other ranks run beside this one, on devices that hold values."""
+        return self.mesh is not None and self.device.type != "meta"
+
     def _join(self, mesh: DeviceMesh) -> None:
         """Every rank makes every group, in one order."""
         for axis in GRID_AXES:

@@ -10,6 +10,7 @@ from weft.runtime.core.matmul import Matmul
 from weft.runtime.core.overlap import Overlap, Switches
 from weft.runtime.core.pace import Pace
 from weft.runtime.core.precision import Precision
+from weft.runtime.core.siblings import LastTaken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class Machine:
     overlap: Overlap
     matmul: Matmul = field(default_factory=Matmul)
     precision: Precision = field(default_factory=Precision)
+    last: LastTaken = field(default_factory=LastTaken)
 
     @classmethod
     def of(

@@ -33,7 +33,7 @@ class Holding:
         sum_over: axes over which gradients are to be summed once per step.
         split_over: axes whose ranks hold different pieces; along the others they hold copies.
         matrix: a matrix cut over z, not what is whole along it.
-        decayed: optimizers decay it: a matrix, or what a plain module holds in two or more dimensions.
+        decayed: optimizers decay it: what has two or more dimensions as a whole (learned positions too).
         on_ends: the first and the last pipeline stage both hold it, and sum its gradients.
     """
 
@@ -204,7 +204,7 @@ class Vector(nn.Module):
             sum_over=self.sum_over,
             split_over=self.split_over,
             matrix=False,
-            decayed=False,
+            decayed=len(self.placement.shape) > 1,
         )
 
 

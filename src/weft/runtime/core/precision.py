@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from weft.errors import UnknownName
 
@@ -62,3 +65,27 @@ def numerics(*, tf32: bool = False, deterministic: bool = False) -> Iterator[Non
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """Environment of ranks whose products must be the same bits again (PyTorch's notes on reproducibility)."""
 _FORMATS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cast_for_products(rows: Tensor) -> Tensor:
+    """Rows in the format of ``torch.autocast``, inside it."""
+    kind = rows.device.type
+    if rows.is_meta or not torch.is_autocast_enabled(kind):
+        return rows
+    return rows.to(torch.get_autocast_dtype(kind))
+
+
+def without_autocast(method: F) -> F:
+    """A function of tensors, forward or backward, that computes in their formats inside ``torch.autocast`` too."""
+
+    @wraps(method)
+    def computed(*given: Any) -> Any:
+        kind = next(one.device.type for one in given if isinstance(one, Tensor))
+        if kind == "meta" or not torch.is_autocast_enabled(kind):
+            return method(*given)
+        with torch.autocast(kind, enabled=False):
+            return method(*given)
+
+    return cast(F, computed)

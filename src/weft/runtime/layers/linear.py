@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from math import prod
 from typing import Any, Literal, cast
 
+import torch
 from torch import Size, Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -26,6 +27,8 @@ from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
+from weft.runtime.core.precision import cast_for_products, without_autocast
+from weft.runtime.core.siblings import Joint, joined
 
 Kind = Literal["normal", "transposed"]
 
@@ -96,8 +99,18 @@ class Layer4D(nn.Module, ABC):
             )
 
     def forward(self, rows: Tensor) -> Tensor:
-        out = cast(Tensor, _Product.apply(rows, self.weight.shard, self))  # type: ignore[no-untyped-call]
-        return out if self.bias is None else out + self.bias().view(-1, *(1,) * (out.ndim - 2))
+        given, joint = self._joined(rows)
+        out = cast(Tensor, _Product.apply(given, self.weight.shard, self, joint))  # type: ignore[no-untyped-call]
+        return out if self.bias is None else out + self.bias().to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
+
+    def _joined(self, rows: Tensor) -> tuple[Tensor, Joint | None]:
+        """Rows in the format of products, and who else takes them."""
+        if self.machine.grid.size(self.over_out) == 1:
+            return cast_for_products(rows), None
+        how = self.over_out, self.gathers_rows, torch.is_autocast_enabled(rows.device.type)
+        return self.machine.last.made(
+            "layer", rows, how, lambda: joined(cast_for_products(rows), self.sum_input_gradient)
+        )
 
     @abstractmethod
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
@@ -173,18 +186,24 @@ class _Product(Function):
     """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D) -> Tensor:
-        ctx.layer = layer
+    @without_autocast
+    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D, joint: Joint | None) -> Tensor:
+        ctx.layer, ctx.joint = layer, joint
+        if joint is not None:
+            joint.enter()
         ctx.save_for_backward(rows)
         whole = layer.gather_rows(rows).wait()
-        return layer.sum_output(layer.product(whole, layer.weight.gather()))
+        return layer.sum_output(layer.product(whole, layer.weight.gather().to(rows.dtype)))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+    @without_autocast
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
         layer: Layer4D = ctx.layer
+        joint: Joint | None = ctx.joint
         (rows,) = ctx.saved_tensors
         machine = layer.machine
+        machine.last.forget()
         gradient = layer.gather_gradient(gradients[0])
         again = layer.gather_rows(rows)
         if not machine.overlap.switches.all_reduce:
@@ -193,13 +212,16 @@ class _Product(Function):
         scatter_first = weight_gradient_first(outputs, machine.grid.size("z"), overlap_reduce=behind)
         if scatter_first:
             layer.scatter_weight(gradient, again.wait())
-        summed = None
+        partial = None
         if ctx.needs_input_grad[0]:
-            partial = layer.input_gradient(gradient, layer.weight.gather(), rows.shape[1:])
-            summed = layer.sum_input_gradient(partial)
+            weight = layer.weight.gather().to(gradient.dtype)
+            partial = layer.input_gradient(gradient, weight, rows.shape[1:])
+            if joint is not None:
+                joint.add(partial)
+                partial = None
         if not scatter_first:
             layer.scatter_weight(gradient, again.wait())
-        return summed.wait() if summed else None, None, None
+        return partial, None, None, None
 
 
 Pair = tuple[int, int]

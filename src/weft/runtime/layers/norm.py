@@ -13,6 +13,7 @@ from torch.nn import functional
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Vector
 from weft.runtime.core.placement import share
+from weft.runtime.core.precision import without_autocast
 
 
 class Norm4D(nn.Module):
@@ -63,6 +64,7 @@ class _Normalize(Function):
     """
 
     @staticmethod
+    @without_autocast
     def forward(ctx: Any, rows: Tensor, norm: Norm4D) -> Tensor:
         wide = rows.to(norm.machine.precision.wide)
         if norm.centred:
@@ -78,6 +80,7 @@ class _Normalize(Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         normed, scale = ctx.saved_tensors
         norm: Norm4D = ctx.norm

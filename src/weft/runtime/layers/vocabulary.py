@@ -21,6 +21,7 @@ from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import Range, share
+from weft.runtime.core.precision import cast_for_products, without_autocast
 
 IGNORED = -100
 """The target of tokens that do not count, as ``torch.nn.functional.cross_entropy`` has it."""
@@ -99,6 +100,7 @@ class Embedding4D(nn.Module):
 
 class _Lookup(Function):
     @staticmethod
+    @without_autocast
     def forward(ctx: Any, ids: Tensor, shard: Tensor, embedding: Embedding4D) -> Tensor:
         machine, table = embedding.machine, embedding.table
         start, stop = table.placement.rows[0]
@@ -116,6 +118,7 @@ class _Lookup(Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
         (local,) = ctx.saved_tensors
         table: Matrix = ctx.table
@@ -155,21 +158,24 @@ class Head4D(nn.Module):
             )
 
     def forward(self, rows: Tensor) -> Tensor:
-        logits = cast(Tensor, _Logits.apply(rows, self.table.shard, self.table))  # type: ignore[no-untyped-call]
-        return logits if self.bias is None else logits + self.bias()
+        given = cast_for_products(rows)
+        logits = cast(Tensor, _Logits.apply(given, self.table.shard, self.table))  # type: ignore[no-untyped-call]
+        return logits if self.bias is None else logits + self.bias().to(logits.dtype)
 
 
 class _Logits(Function):
     @staticmethod
+    @without_autocast
     def forward(ctx: Any, rows: Tensor, shard: Tensor, table: Matrix) -> Tensor:
         machine = table.machine
         whole = whole_rows(machine, rows).wait_whole()
         ctx.table = table
         ctx.save_for_backward(rows if machine.rows_cut else whole)
-        return machine.matmul(whole, table.gather().t())
+        return machine.matmul(whole, table.gather().to(rows.dtype).t())
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         table: Matrix = ctx.table
         machine = table.machine
@@ -181,7 +187,7 @@ class _Logits(Function):
             again = GatheredRows(machine, Pending(saved), laid=False)
         if not machine.overlap.switches.all_reduce:
             again.pending.wait()
-        partial = machine.matmul(gradient, table.gather())
+        partial = machine.matmul(gradient, table.gather().to(gradient.dtype))
         if machine.rows_cut:
             pending = machine.collectives.reduce_scatter(_to_ranks(machine, partial), "x", "y")
         else:
@@ -260,6 +266,7 @@ def cross_entropy(machine: Machine, logits: Tensor, targets: Tensor, vocab: int)
 
 class _CrossEntropy(Function):
     @staticmethod
+    @without_autocast
     def forward(ctx: Any, logits: Tensor, targets: Tensor, machine: Machine, vocab: int) -> Tensor:
         collectives, height = machine.collectives, logits.shape[1]
         start, stop = vocabulary_rows(machine, vocab, height)
@@ -281,6 +288,7 @@ class _CrossEntropy(Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         chances, local, here, counted = ctx.saved_tensors
         gradient = torch.where(counted, gradients[0], 0)

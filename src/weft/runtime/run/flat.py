@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import BadInput
@@ -19,6 +20,7 @@ from weft.runtime.core.collectives import Pending, settle
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Matrix
 from weft.runtime.core.placement import Range, share
+from weft.runtime.run.parts import as_part, guard_updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,7 +42,7 @@ class Buffer:
     def __init__(
         self, machine: Machine, holdings: Sequence[Holding], sizes: Sequence[int], sum_over: tuple[str, ...]
     ) -> None:
-        self.sum_over, self.bounds = sum_over, _bounds(sizes)
+        self.machine, self.sum_over, self.bounds = machine, sum_over, _bounds(sizes)
         self.values = torch.zeros(sum(sizes), dtype=machine.precision.master, device=machine.grid.device)
         self.gradients = torch.zeros_like(self.values)
         self.slots: list[Slot] = []
@@ -60,7 +62,7 @@ class Buffer:
         self.gradients.zero_()
         for slot in self.slots:
             parameter = slot.holding.parameter
-            parameter.grad = self.gradients[slot.start : slot.stop].view_as(parameter)
+            parameter.grad = as_part(self.machine, self.gradients[slot.start : slot.stop].view_as(parameter))
 
     def within(self, start: int, stop: int) -> Iterator[tuple[Slot, Range]]:
         """Slots that a range of the buffer meets, and where it meets them (positions in the buffer)."""
@@ -94,6 +96,11 @@ class Owned:
     decayed: bool
     counted: tuple[Range, ...]
 
+    @property
+    def gradient(self) -> Tensor:
+        """Of the leaf, plain."""
+        return self.buffer.gradients[self.start : self.stop]
+
 
 class Flat:
     """All that a rank holds of a model or stage; ``owned`` is what it updates."""
@@ -105,16 +112,26 @@ class Flat:
         elements = sum(holding.parameter.numel() for holding in matrices)
         sizes = buckets(elements, layout) if matrices else []
         self._matrices = Buffer(machine, matrices, sizes, ("data",))
-        alike: dict[tuple[tuple[str, ...], bool], list[Holding]] = {}
-        for holding in holdings:
+        alike: dict[tuple[str, ...], list[Holding]] = {}
+        for holding in sorted(holdings, key=lambda one: one.decayed):
             if not holding.matrix:
-                kind = machine.grid.axes(*holding.sum_over), holding.decayed
-                alike.setdefault(kind, []).append(holding)
+                alike.setdefault(machine.grid.axes(*holding.sum_over), []).append(holding)
         self._vectors = [
             Buffer(machine, members, [sum(member.parameter.numel() for member in members)], axes)
-            for (axes, _), members in alike.items()
+            for axes, members in alike.items()
         ]
         self.owned = [*self._own_matrices(), *self._own_vectors()]
+        self.holdings = tuple(holdings)
+        guard_updates(machine, [holding.parameter for holding in holdings])
+        self._given: set[nn.Parameter] = set()
+        """What has got a gradient in this step."""
+        self._unused: set[nn.Parameter] | None = None
+        """What got none on any rank in the last step; None before the first."""
+        for holding in holdings:
+            if not holding.matrix:
+                holding.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    self._given.add
+                )
         self._uses: dict[nn.Parameter, int] = {}
         for module in model.modules():
             if isinstance(module, Matrix):
@@ -143,8 +160,10 @@ class Flat:
 
     def _own_vectors(self) -> Iterator[Owned]:
         for buffer in self._vectors:
-            decayed = buffer.slots[0].holding.decayed
-            yield _owned(buffer, 0, len(buffer.values), matrix=False, decayed=decayed)
+            border = max((slot.stop for slot in buffer.slots if not slot.holding.decayed), default=0)
+            for start, stop, decayed in ((0, border, False), (border, len(buffer.values), True)):
+                if start < stop:
+                    yield _owned(buffer, start, stop, matrix=False, decayed=decayed)
 
     @contextmanager
     def step(self, micro_batches: int) -> Iterator[None]:
@@ -154,11 +173,17 @@ class Flat:
         a matrix's parameter keeps, outside this rank's share, values that have not been summed.  When the
         block raises, what was under way is waited for and dropped.
 
+        What gets no gradient on any rank is not to be updated (``untouched``).  Ranks agree on it in the first step;
+        if all is used there, what one rank's rows do not use later counts as used.
+
         Raises:
             BadInput: a matrix gives more gradients than ``micro_batches`` passes do.
         """
         for buffer in (self._matrices, *self._vectors):
             buffer.clear()
+        for owned in self.owned:
+            owned.leaf.grad = as_part(self.machine, owned.gradient)
+        self._given.clear()
         self._micro_batches = micro_batches
         self._left = {parameter: micro_batches * uses for parameter, uses in self._uses.items()}
         self._missing = [
@@ -169,6 +194,7 @@ class Flat:
             with self.machine.overlap.step():
                 yield
             self._finish()
+            self._agree_on_use()
         except BaseException:
             with suppress(Exception):
                 settle(self._summing.values())
@@ -178,6 +204,7 @@ class Flat:
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
         """One more gradient of a matrix has been added; sum the buckets that are now complete."""
+        self._given.add(parameter)
         self._left[parameter] = self._left.get(parameter, 0) - 1
         if self._left[parameter] < 0:
             raise BadInput(
@@ -214,11 +241,46 @@ class Flat:
         for index in range(buckets_made):
             if index not in self._summing:
                 self._summing[index] = self._sum(index)
-        for index, owned in enumerate(self.owned):
-            assert owned.leaf.grad is not None
+        targets = [owned.gradient for owned in self.owned[:buckets_made]]
+        for index, target in enumerate((*targets, *(buffer.gradients for buffer in self._vectors))):
             summed = self._summing.pop(index).wait()
-            if summed.data_ptr() != owned.leaf.grad.data_ptr():
-                owned.leaf.grad.copy_(summed)
+            if summed.data_ptr() != target.data_ptr():
+                target.copy_(summed)
+
+    def _agree_on_use(self) -> None:
+        """After the first step ranks tell each other what they used, then what was never used until now."""
+        asked = [one.parameter for one in self.holdings if self._unused is None or one.parameter in self._unused]
+        group = self.machine.grid.group("x", "y", "z", "data")
+        used = torch.tensor([one in self._given for one in asked], dtype=torch.uint8, device=self.machine.grid.device)
+        if asked and group is not None and self.machine.grid.runs:
+            dist.all_reduce(used, op=dist.ReduceOp.MAX, group=group)
+        if self.machine.grid.device.type != "meta":
+            self._unused = {one for one, is_used in zip(asked, used.tolist(), strict=True) if not is_used}
+
+    @contextmanager
+    def untouched(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Inside an optimizer updates; what got no gradient keeps its values and moments, as torch keeps them."""
+        if not self._unused:
+            yield
+            return
+        kept = [(values, values.clone()) for values in self._unused_values(optimizer)]
+        known = {values.data_ptr() for values, _ in kept}
+        yield
+        for values, before in kept:
+            values.copy_(before)
+        for values in self._unused_values(optimizer):
+            if values.data_ptr() not in known:
+                values.zero_()
+
+    def _unused_values(self, optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+        """The parts of values and moments that got no gradient."""
+        assert self._unused is not None
+        for owned in self.owned:
+            state = optimizer.state.get(owned.leaf, {}).values()
+            alike = [one for one in state if isinstance(one, Tensor) and one.shape == owned.leaf.shape]
+            for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
+                if slot.holding.parameter in self._unused:
+                    yield from (one[low - owned.start : high - owned.start] for one in (owned.leaf.detach(), *alike))
 
     def publish(self) -> None:
         """With ZeRO-1, bring updated values to the other ranks of data, in the format of gathering."""
@@ -242,10 +304,8 @@ class Flat:
         wide = self.machine.precision.wide
         total = torch.zeros(1, dtype=wide, device=self.machine.grid.device)
         for owned in self.owned:
-            gradient = owned.leaf.grad
-            assert gradient is not None
             for low, high in owned.counted:
-                total += torch.linalg.vector_norm(gradient[low:high], dtype=wide).square()
+                total += torch.linalg.vector_norm(owned.gradient[low:high], dtype=wide).square()
         if loss is not None:
             total += 0.0 * loss
         self.machine.collectives.all_reduce(total, "x", "y", "z", "data", "pipeline").wait()
@@ -256,14 +316,13 @@ class Flat:
         norm = self.norm(loss)
         scale = (maximum / (norm + 1e-6)).clamp(max=1.0)
         for owned in self.owned:
-            assert owned.leaf.grad is not None
-            owned.leaf.grad.mul_(scale.to(owned.leaf.dtype))
+            owned.gradient.mul_(scale.to(owned.leaf.dtype))
         return norm
 
 
 def _owned(buffer: Buffer, start: int, stop: int, *, matrix: bool, decayed: bool) -> Owned:
     leaf = nn.Parameter(buffer.values[start:stop])
-    leaf.grad = buffer.gradients[start:stop]
+    leaf.grad = as_part(buffer.machine, buffer.gradients[start:stop])
     counted: list[Range] = []
     for slot, (low, high) in buffer.within(start, stop):
         if slot.counted:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from math import cos, inf, isfinite, pi
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.runtime.checkpoints.checkpoint import MOMENTS, Piece
 from weft.runtime.run.flat import Flat
+from weft.runtime.run.parts import WHOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,49 @@ def check_finite(what: str, value: float, step: int) -> None:
         )
 
 
+def torch_optimizer(
+    flat: Flat, kind: type[torch.optim.Optimizer], *, weight_decay: float = 0.0, **settings: Any
+) -> torch.optim.Optimizer:
+    """An optimizer of torch over what a rank owns, with any layout, ZeRO-1 too.
+
+    Schedulers take it as they take any other.  Its ``step`` comes after ``Flat.step``; gradients are clipped by
+    ``Flat.clip``.  What got no gradient stays as it is, but steps (Adam's correction) are counted for all together.
+    Weights of what is ``Holding.decayed`` decay.
+
+    Args:
+        kind: a class that updates each element by itself, as SGD and the kinds of Adam do.
+        settings: further arguments of the class.
+
+    Raises:
+        Unsupported: a class of torch that needs whole parameters.
+    """
+    if kind.__name__ in WHOLE:
+        raise Unsupported(
+            "updates an element by others of its parameter, of which a rank has a part",
+            where=kind.__name__,
+            remedy="choose SGD, Adam, AdamW or another that updates each element by itself",
+        )
+    made = kind(_groups(flat, weight_decay), **settings)
+    updating = ExitStack()
+    made.register_step_pre_hook(lambda *_: updating.enter_context(flat.untouched(made)))
+
+    def publish(*_: Any) -> None:
+        updating.close()
+        flat.publish()
+
+    made.register_step_post_hook(publish)
+    return made
+
+
+def _groups(flat: Flat, weight_decay: float) -> list[dict[str, Any]]:
+    """What a rank owns: what decays, and what does not."""
+    found = []
+    for decayed in (True, False):
+        leaves = [owned.leaf for owned in flat.owned if owned.decayed == decayed]
+        found.append({"params": leaves, "weight_decay": weight_decay if decayed else 0.0})
+    return found
+
+
 class Optimizer:
     """Updates a rank's flat parameters.
 
@@ -109,15 +155,12 @@ class Optimizer:
 
     def __init__(self, flat: Flat, settings: AdamSettings) -> None:
         self.flat, self.settings, self.updates = flat, settings, 0
-        groups = [
-            {
-                "params": [owned.leaf for owned in flat.owned if owned.decayed == decayed],
-                "weight_decay": settings.weight_decay if decayed else 0.0,
-            }
-            for decayed in (True, False)
-        ]
         self._adam = torch.optim.AdamW(
-            groups, lr=settings.rate, betas=settings.betas, eps=settings.epsilon, fused=True
+            _groups(flat, settings.weight_decay),
+            lr=settings.rate,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            fused=True,
         )
 
     def step(self, loss: Tensor | None = None) -> Tensor:
@@ -136,7 +179,8 @@ class Optimizer:
         check_finite("the norm of the gradients", float(norm), self.updates)
         for group in self._adam.param_groups:
             group["lr"] = self.settings.rate_at(self.updates)
-        self._adam.step()
+        with self.flat.untouched(self._adam):
+            self._adam.step()
         self.flat.publish()
         self.updates += 1
         return norm

@@ -1,0 +1,105 @@
+"""Random numbers of a forward pass: the same on ranks that hold the same values, others elsewhere.
+
+Dropout in what several ranks hold must drop the same there, or the replicas part in silence.  So a pass does not draw
+from what each process was seeded with.  Its seed is a function of the first rank's, of the number of passes before,
+and of this rank's place on the axes whose ranks have different rows.  PyTorch's own generators hold it, so
+that activation checkpointing draws the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import blake2b
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from weft.runtime.core.machine import Machine
+
+_LARGEST = 2**62
+_OUTSTANDING = 4096
+"""Passes whose backward pass may be still to come."""
+
+
+class Draws:
+    """The draws of a model's training passes.
+
+    Args:
+        rows_over: axes whose ranks have different rows.
+
+    Attributes:
+        seed: the first rank's, on every rank.
+        passes: training passes so far; to draw on as a run that was not interrupted, set it when it goes on.
+    """
+
+    def __init__(self, machine: Machine, rows_over: tuple[str, ...]) -> None:
+        self._machine, self._rows_over = machine, rows_over
+        self.passes = 0
+        self._made: dict[int, int] = {}
+        first = machine.grid.rank == 0
+        seed = torch.tensor([torch.initial_seed() % _LARGEST if first else 0], device=machine.grid.device)
+        every = ("x", "y", "z", "data")
+        self.seed = int(machine.collectives.all_reduce(seed, *every, op=dist.ReduceOp.MAX).wait())
+
+    @contextmanager
+    def alike(self) -> Iterator[None]:
+        """One forward pass: inside, ranks that have the same rows draw the same.
+
+        The process's own generator is as before afterwards, but for one number.  By it a pass that activation
+        checkpointing makes again is known.
+        """
+        mark = int(torch.randint(_LARGEST, (), device="cpu"))
+        again = torch._C._current_graph_task_id() != -1
+        number = self._made.get(mark, self.passes) if again else self.passes
+        if not again:
+            self.passes += 1
+            self._made[mark] = number
+            if len(self._made) > _OUTSTANDING:
+                del self._made[next(iter(self._made))]
+        with self._seeded("pass", number, *(self._machine.grid.index(axis) for axis in self._rows_over)):
+            yield
+
+    @contextmanager
+    def differing(self, *axes: str) -> Iterator[None]:
+        """Within ``alike``: ranks along some axes draw different numbers, for values that are split over them."""
+        number = int(torch.randint(_LARGEST, (), device="cpu"))
+        with self._seeded("differing", number, *(self._machine.grid.index(axis) for axis in axes)):
+            yield
+
+    @contextmanager
+    def _seeded(self, *words: int | str) -> Iterator[None]:
+        device = self._machine.grid.device
+        text = ":".join(map(str, (self.seed, *words)))
+        number = int.from_bytes(blake2b(text.encode(), digest_size=7).digest())
+        if device.type == "cpu":
+            with torch.random.fork_rng([]):
+                torch.default_generator.manual_seed(number)
+                yield
+            return
+        with torch.random.fork_rng([device], device_type=device.type):
+            torch.default_generator.manual_seed(number)
+            torch.get_device_module(device).manual_seed(number)
+            yield
+
+
+def share_draws(model: nn.Module, machine: Machine, rows_over: tuple[str, ...]) -> Draws | None:
+    """Make every training pass of a model one of ``Draws.alike``; None where one rank is alone."""
+    if not machine.grid.runs:
+        return None
+    draws = Draws(machine, rows_over)
+    passes: list[ExitStack] = []
+
+    def enter(module: nn.Module, _: Any) -> None:
+        passes.append(ExitStack())
+        if module.training:
+            passes[-1].enter_context(draws.alike())
+
+    def leave(module: nn.Module, _: Any, out: Tensor) -> None:
+        passes.pop().close()
+
+    model.register_forward_pre_hook(enter)
+    model.register_forward_hook(leave, always_call=True)
+    return draws

@@ -1,0 +1,198 @@
+"""Dropout on a grid: the same where ranks hold the same, and replicas that part are found."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import plain  # noqa: E402
+from ranks import WORLD, grid_of  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.convert.parallelize import GPT2_PLAN, easy_plan, parallelize  # noqa: E402
+from weft.runtime.convert.roles import Normal, Transposed  # noqa: E402
+from weft.runtime.core.draws import Draws  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.parameters import holdings  # noqa: E402
+from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.core.replicas import Diverged, check_replicas  # noqa: E402
+from weft.runtime.run.flat import Flat  # noqa: E402
+from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+
+GRIDS = (Layout(x=2, y=2, data=2), Layout(y=2, z=2, data=2, zero=1), Layout(x=2, z=2, data=2))
+
+
+class Dropping(nn.Module):
+    """Dropout as a function in both kinds of activations, and noise in what is whole."""
+
+    recomputed = None
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, rows):
+        if self.recomputed is not None:
+            return checkpoint(self._block, rows, use_reentrant=self.recomputed)
+        return self._block(rows)
+
+    def _block(self, rows):
+        hidden = functional.dropout(torch.relu(self.up(rows)), 0.5)
+        return rows + functional.dropout(self.down(hidden), 0.5) * (1.0 + torch.rand(()))
+
+
+def machine_of(layout):
+    return Machine.of(grid_of(layout), precision=Precision.of("fp64"))
+
+
+def converted(machine, model, plan):
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    model = parallelize(model.double(), machine, plan)
+    torch.manual_seed(100 + machine.grid.rank)  # as programs that seed their data by rank do
+    return model
+
+
+def trained(layout, which):
+    """Three steps with dropout; what the ranks dropped last, and whether copies are still equal."""
+    machine = machine_of(layout)
+    plans = {
+        "gpt2": (plain.GPT2LMHeadModel(dropout=0.3), GPT2_PLAN),
+        "functions": (Dropping(), {"up": Normal(), "down": Transposed()}),
+    }
+    model, plan = plans[which]
+    model = converted(machine, model, plan)
+    flat = Flat(machine, model, holdings(model))
+    optimizer = Optimizer(flat, AdamSettings(rate=0.1))
+    index = machine.grid.index("z", "data")
+    generator = torch.Generator().manual_seed(index)
+    given = torch.randint(53, (2, 6), generator=generator) if which == "gpt2" else None
+    if given is None:
+        whole = torch.randn(4, 16, generator=generator, dtype=torch.float64)
+        width = 16 // machine.grid.size("y")
+        given = whole[:, machine.grid.index("y") * width :][:, :width]
+    for _ in range(3):
+        with flat.step(1):
+            out = model(given)
+            out.square().sum().backward()
+        optimizer.step()
+    check_replicas(machine, holdings(model))
+    same_rows = machine.grid.index("z", "data"), machine.grid.index("y")
+    return same_rows, out.detach().tolist()
+
+
+@pytest.mark.parametrize("which", ["gpt2", "functions"])
+@pytest.mark.parametrize("layout", GRIDS, ids=str)
+def test_dropout_leaves_replicas_alike(ranks, layout, which):
+    found = ranks.run(trained, layout, which)
+    if which == "functions":
+        by_rows = dict(found)
+        assert all(by_rows[key] == out for key, out in found), "copies of rows of a rank of y are alike"
+
+
+def dropped(layout):
+    """What is dropped of a pass."""
+    machine, ones = machine_of(layout), torch.ones(4, 8, dtype=torch.float64)
+    model = converted(machine, nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), {"0": Normal()})
+    with torch.no_grad():
+        first, second = (model(ones) == 0 for _ in range(2))
+        assert not torch.equal(first, second), "each pass drops others"
+        assert not (model.eval()(ones) == 0).any()
+    return first.tolist()
+
+
+def easily_dropped(layout):
+    machine = machine_of(layout)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    model = converted(machine, model, easy_plan(model))
+    with torch.no_grad():
+        return (model(torch.ones(4, 8, dtype=torch.float64)) == 0).tolist()
+
+
+def test_ranks_with_other_rows_drop_others(ranks):
+    found = ranks.run(dropped, Layout(x=2, data=4))
+    by_rows = {}
+    for rank, mask in enumerate(found):
+        by_rows.setdefault(rank // 2, []).append(mask)
+    assert all(one == other for one, other in by_rows.values()), "x is the innermost axis"
+    assert len({str(masks[0]) for masks in by_rows.values()}) == 4
+
+
+def test_ineasily_dropped_mode_all_ranks_drop_others(ranks):
+    found = ranks.run(easily_dropped, Layout(x=2, y=2, z=2))
+    assert len(set(map(str, found))) == WORLD
+
+
+def recomputed(layout, ways):
+    """Whether gradients of two passes, the later one's first, are those without recomputed activations."""
+    found = []
+    for block, whole in [(None, None), *ways]:
+        machine = machine_of(layout)
+        model = converted(machine, Dropping(), {"up": Normal(), "down": Transposed()})
+        model.recomputed = block
+        given = torch.ones(4, 16 // layout.y, dtype=torch.float64, requires_grad=True)
+        flat = Flat(machine, model, holdings(model))
+        with flat.step(2):
+            passes = [model(given) if whole is None else checkpoint(model, given, use_reentrant=whole) for _ in "ab"]
+            passes[1].square().sum().backward()
+            passes[0].square().sum().backward()
+        found.append([one.leaf.grad.clone() for one in flat.owned] + [given.grad])
+    return [all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True)) for other in found[1:]]
+
+
+def test_what_is_recomputed_drops_the_same(ranks):
+    """Blocks, and the model as a whole."""
+    ways = [(False, None), (True, None), (None, False), (None, True)]
+    assert ranks.run(recomputed, Layout(x=2, y=2, data=2), ways) == [[True] * 4] * WORLD
+
+
+def differing(layout):
+    draws = Draws(machine_of(layout), ("z", "data"))
+    with draws.alike():
+        shared = torch.rand(3).tolist()
+        with draws.differing("y"):
+            own = torch.rand(3).tolist()
+        after = torch.rand(3).tolist()
+    return shared, own, after
+
+
+def test_values_that_are_split_are_drawn_for_each_part(ranks):
+    found = ranks.run(differing, Layout(x=2, y=2, data=2))
+    shared, own, after = ([tuple(part) for part in parts] for parts in zip(*found, strict=True))
+    assert shared[0] == shared[1] == shared[2] != shared[4]
+    assert after[0] == after[1] == after[2] != after[4]
+    assert len(set(own)) == 4
+
+
+def parted(layout):
+    """One copy is changed by the smallest step."""
+    machine = machine_of(layout)
+    model = converted(machine, plain.GPT2LMHeadModel(), GPT2_PLAN)
+    held = holdings(model)
+    check_replicas(machine, held)
+    if machine.grid.rank == 5:
+        with torch.no_grad():
+            values = held[3].parameter.view(-1)
+            values[0] = torch.nextafter(values[0], torch.tensor(9.0, dtype=torch.float64))
+    with pytest.raises(Diverged) as found:
+        check_replicas(machine, held)
+    return held[3].name, str(found.value)
+
+
+def test_replicas_that_part_are_found_on_every_rank(ranks):
+    found = ranks.run(parted, Layout(x=2, y=2, data=2))
+    assert len(set(found)) == 1
+    name, text = found[0]
+    assert f"copies of {name} along " in text
+
+
+def test_alone_nothing_is_shared():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    machine = Machine.of(Grid.of(Layout()))
+    check_replicas(machine, holdings(parallelize(model, machine, easy_plan(model))))

@@ -1,0 +1,216 @@
+"""Optimizers of torch on a grid, layers without gradients, and what is refused because a rank has a part."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import plain  # noqa: E402
+from compare import pieces, worst  # noqa: E402
+from ranks import grid_of  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.optim.lr_scheduler import StepLR  # noqa: E402
+
+from weft.errors import Unsupported  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.convert.parallelize import GPT2_PLAN, easy_plan, parallelize  # noqa: E402
+from weft.runtime.convert.roles import Normal, Transposed  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.parameters import holdings  # noqa: E402
+from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.run.flat import Flat  # noqa: E402
+from weft.runtime.run.optimizer import AdamSettings, Optimizer, torch_optimizer  # noqa: E402
+
+GRIDS = (Layout(x=2, y=2, data=2, zero=1), Layout(z=2, data=4, zero=1), Layout(x=2, z=2, data=2, zero=0))
+PLAN = {"up": Normal(), "down": Transposed(), "spare": Normal(), "late": Transposed()}
+STEPS = 4
+
+
+class Spared(nn.Module):
+    """One layer is never used, another one after some steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.begins = 2
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.spare, self.late = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.steps = 0
+
+    def forward(self, rows):
+        hidden = torch.relu(self.up(rows))
+        out = self.down(hidden)
+        return out + self.late(hidden) if self.steps >= self.begins else out
+
+
+def made():
+    torch.manual_seed(2)
+    model = Spared().double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def rows():
+    return torch.randn(16, 16, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+
+def groups(model, decay):
+    one = [each for each in model.parameters() if each.ndim > 1]
+    other = [each for each in model.parameters() if each.ndim == 1]
+    return [{"params": one, "weight_decay": decay}, {"params": other, "weight_decay": 0.0}]
+
+
+def step_of(model, given, slope, step):
+    model.steps = step
+    model(given).backward(slope)
+
+
+BEGINS = {"sgd": 2, "adam": 0, "adagrad": 2}
+"""Adam's correction counts the steps of all parameters together."""
+KINDS = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "adam": (torch.optim.Adam, {"lr": 0.05}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
+}
+
+
+def serial(which):
+    """The plain model after some steps of a plain optimizer with a plain schedule and clip."""
+    model = made()
+    model.begins = BEGINS[which]
+    kind, settings = KINDS[which]
+    optimizer = kind(groups(model, 0.2), **settings)
+    schedule = StepLR(optimizer, 2, 0.5)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        step_of(model, rows(), rows() / 16, step)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        schedule.step()
+    return model.state_dict()
+
+
+def part_of(layout):
+    """A rank's model, what trains it, its rows, and their features."""
+    machine = Machine.of(grid_of(layout), precision=Precision.of("fp64"))
+    model = parallelize(made(), machine, PLAN)
+    grid, whole = machine.grid, rows()
+    own = whole.chunk(grid.size("z", "data"))[grid.index("z", "data")]
+    own = own.chunk(grid.size("y"), 1)[grid.index("y")]
+    return model, Flat(machine, model, holdings(model)), own
+
+
+def trained(layout, which):
+    model, flat, own = part_of(layout)
+    model.begins = BEGINS[which]
+    kind, settings = KINDS[which]
+    optimizer = torch_optimizer(flat, kind, weight_decay=0.2, **settings)
+    schedule = StepLR(optimizer, 2, 0.5)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with flat.step(1):
+            step_of(model, own, own / 16, step)
+        flat.clip(0.5)
+        optimizer.step()
+        schedule.step()
+    whole = serial(which)
+    return max(worst(values, whole[name][window]) for name, window, values in pieces(flat, lambda leaf: leaf.detach()))
+
+
+@pytest.mark.parametrize("which", KINDS)
+@pytest.mark.parametrize("layout", GRIDS, ids=["x y data", "z data, zero 1", "x z data, zero 0"])
+def test_optimizers_of_torch_train_as_on_one_process(ranks, layout, which):
+    """With schedules and clipping; layers without gradients are as they were, decay and all."""
+    assert max(ranks.run(trained, layout, which)) < 1e-12
+
+
+def adamw(layout):
+    """Weft's own optimizer beside torch's on one process; the worst error, and of the unused layer alone."""
+    model, flat, own = part_of(layout)
+    settings = AdamSettings(rate=0.05, weight_decay=0.2, clip=None)
+    optimizer = Optimizer(flat, settings)
+    plainly = made()
+    start = {name: one.clone() for name, one in plainly.state_dict().items()}
+    other = torch.optim.AdamW(groups(plainly, 0.2), lr=0.05, betas=settings.betas, eps=settings.epsilon)
+    for step in range(2):
+        with flat.step(1):
+            step_of(model, own, own / 16, step)
+        optimizer.step()
+        other.zero_grad()
+        step_of(plainly, rows(), rows() / 16, step)
+        other.step()
+    found = list(pieces(flat, lambda leaf: leaf.detach()))
+    state = plainly.state_dict()
+    unused = [worst(values, start[name][window]) for name, window, values in found if name[:4] in ("spar", "late")]
+    return max(worst(values, state[name][window]) for name, window, values in found), max(unused, default=0.0)
+
+
+@pytest.mark.parametrize("layout", GRIDS, ids=["x y data", "z data, zero 1", "x z data, zero 0"])
+def test_layers_without_gradients_do_not_decay(ranks, layout):
+    found = ranks.run(adamw, layout)
+    assert max(error for error, _ in found) < 1e-12
+    assert max(unused for _, unused in found) == 0.0
+
+
+def by_one_rank(layout):
+    """A layer that the rows of one rank of data alone use is trained on all."""
+    model, flat, own = part_of(layout)
+    optimizer = torch_optimizer(flat, torch.optim.SGD, lr=0.1)
+    before = model.late.layer.weight.shard.detach().clone()
+    with flat.step(1):
+        step_of(model, own, own, 2 if flat.machine.grid.coordinates["data"] == 1 else 0)
+    optimizer.step()
+    return not torch.equal(before, model.late.layer.weight.shard)
+
+
+def test_what_one_rank_uses_is_trained_on_all(ranks):
+    assert all(ranks.run(by_one_rank, Layout(x=2, z=2, data=2, zero=0)))
+
+
+def refusals(layout):
+    """What torch says to clipping and to its own optimizer."""
+    model, flat, own = part_of(layout)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with flat.step(1):
+        step_of(model, own, own, 0)
+    said = []
+    for attempt in (lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0), optimizer.step):
+        try:
+            attempt()
+            said.append("")
+        except Unsupported as error:
+            said.append(str(error))
+    return said
+
+
+def test_norms_and_updates_of_parts_are_refused(ranks):
+    clip, update = ranks.run(refusals, GRIDS[0])[0]
+    assert "is not the model's -- call clip() or norm() of the model's Flat" in clip
+    assert "AdamW: with zero=1" in update
+    assert "torch_optimizer" in update
+    clip, update = ranks.run(refusals, GRIDS[2])[0]
+    assert clip
+    assert not update, "each rank has the sums of what it holds"
+    assert ranks.run(refusals, Layout(data=8, zero=0))[0] == ["", ""], "each rank has all"
+
+
+def test_optimizers_that_need_whole_parameters_are_refused():
+    machine = Machine.of(Grid.of(Layout()), precision=Precision.of("fp64"))
+    model = parallelize(made(), machine, easy_plan(made()))
+    flat = Flat(machine, model, holdings(model))
+    with pytest.raises(Unsupported, match="Adafactor: updates an element by others"):
+        torch_optimizer(flat, torch.optim.Adafactor)
+
+
+def test_the_same_parameters_decay_in_both_modes():
+    decayed = []
+    for plan_of in (lambda model: GPT2_PLAN, easy_plan):
+        model = plain.GPT2LMHeadModel().double()
+        machine = Machine.of(Grid.of(Layout()), precision=Precision.of("fp64"))
+        parallelize(model, machine, plan_of(model))
+        decayed.append({one.name for one in holdings(model) if one.decayed})
+    assert (
+        decayed[0] == decayed[1] == {name for name, one in plain.GPT2LMHeadModel().named_parameters() if one.ndim > 1}
+    )
