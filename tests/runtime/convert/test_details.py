@@ -45,15 +45,14 @@ def test_what_transformers_takes_where_nothing_is_given(tmp_path, kind):
     [
         ({"hidden_act": "relu2"}, "hidden_act: the runtime does not compute hidden_act = 'relu2'"),
         ({"activation_function": "quick_gelu"}, "activation_function"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"model_type": "gpt_neox"}, "rotary_pct: 0.25 of each head is rotated by default"),
         ({"model_type": "gpt_neox", "rotary_pct": 0.25}, "rotary_pct"),
         ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before"),
-        ({"model_type": "gemma"}, "model_type: the runtime does not train models of type 'gemma'"),
+        ({"model_type": "phimoe"}, "model_type: the runtime does not train models of type 'phimoe'"),
         ({"model_type": None}, "model_type"),
     ],
 )
