@@ -6,7 +6,6 @@ A rank reads the rectangles that it holds from mapped files: no other copy of th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +21,16 @@ from weft.runtime.convert.details import read_text_part
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-FAMILIES = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
-"""Model types whose weights have the names of Llama's."""
+FAMILIES = {
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+"""Model types whose weights have the names of Llama's, and their ``architectures``."""
 _TABLE = "embed_tokens.weight"
 _DERIVED = (".rotary_emb.inv_freq",)
 """Ends of names of what old files hold and models compute."""
@@ -195,13 +202,3 @@ class HubWeights:
 
     def _bad(self, problem: str, remedy: str = "is the download complete?") -> BadInput:
         return BadInput(problem, where=str(self._folder), remedy=remedy)
-
-
-def split(part: Part, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The hub's tensors of a whole parameter."""
-    start = 0
-    for own, height in zip(part.names, part.heights, strict=True):
-        values = whole[start : start + height]
-        start += height
-        name = own if own == "lm_head.weight" else f"model.{own}"
-        yield name, values - part.shift if part.shift else values

@@ -66,7 +66,15 @@ def read_details(source: str | os.PathLike[str]) -> Details:
         BadInput: it cannot be read, or a value is none.
         Unsupported: a model type, an activation or rotary positions that the runtime does not compute.
     """
-    table, where = read_text_part(source)
+    return details_of(*read_text_part(source))
+
+
+def details_of(table: Mapping[str, Any], where: str) -> Details:
+    """The details of a configuration's content.
+
+    Raises:
+        BadInput, Unsupported: as ``read_details``.
+    """
     kind = table.get("model_type")
     if not isinstance(kind, str) or kind not in DEFAULTS:
         raise Unsupported(
