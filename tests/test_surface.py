@@ -268,14 +268,14 @@ def test_command_surface():
                 ),
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
-                *("--slow",),
+                *("--from", "--slow"),
                 *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
             ]
         ),
         "launch": sorted(
             ["--arrangement", "--files", "--job", "--output", "--rank", "--start-at", "--tool", "-o", "plan_file"]
         ),
-        "export-checkpoint": ["file", "folder"],
+        "export-checkpoint": ["--config", "--dtype", "--to", "file", "folder"],
         "validate": sorted(
             [*("--by", "--calibration", "--family", "--format", "--output", "--plot", "--regret", "-o", "runs")]
         ),

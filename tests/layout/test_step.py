@@ -114,7 +114,7 @@ PLAIN = StepOptions()
 @pytest.fixture
 def bare_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let blocks without norms through, which the reference leaves out and the estimator cuts over z."""
-    monkeypatch.setattr(trainable, "NORMS", 0)
+    monkeypatch.setattr(trainable, "NORMS", (0,))
 
 
 def of_one_block(layout: Layout, options: StepOptions = PLAIN) -> tuple[Counter[Issue], int]:
@@ -702,9 +702,9 @@ def with_attention(**changes: object) -> Model:
         (with_block(lambda block: replace(block, feed_forward=EXPERTS)), Layout(), "feed_forward.*dense"),
         (with_block(lambda block: replace(block, attention=LATENT)), Layout(), "attention.*grouped-query"),
         (with_block(lambda block: replace(block, parallel=True)), Layout(), "parallel=False"),
-        (with_block(lambda block: replace(block, norms=4)), Layout(), "4 norms.*norms=2"),
-        (with_attention(extra_parameters=12), Layout(), "extra_parameters=0"),
-        (with_attention(window=8), Layout(), "window=None"),
+        (with_block(lambda block: replace(block, norms=3)), Layout(), "3 norms.*norms=2"),
+        (with_attention(extra_parameters=13), Layout(), "extra_parameters=0"),
+        (with_attention(window=8, chunked=True), Layout(), "chunked=False"),
         (with_attention(rotary=False), Layout(), "positions.*rotary=True"),
         (replace(LLAMA, prediction_layers=1), Layout(), "prediction_layers=0"),
         (replace(LLAMA, embedding_features=24), Layout(), "embedding_features=None"),

@@ -20,6 +20,7 @@ from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
 from weft.runtime.core.precision import Precision
+from weft.runtime.layers.decoder import Details
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.pipeline import Passes, build_stages
 
@@ -34,10 +35,10 @@ def tokens(model: Model, seed: int = 0) -> tuple[Tensor, Tensor]:
 class Solved:
     """The serial model's logits, loss and gradients."""
 
-    def __init__(self, model: Model, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, dtype: torch.dtype, details: Details | None = None) -> None:
         ids, targets = tokens(model)
         self.parameters = serial.random_parameters(model, dtype)
-        logits = serial.logits(self.parameters, model, ids)
+        logits = serial.logits(self.parameters, model, ids, details)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         loss.backward()
         self.logits, self.loss = logits.detach(), float(loss.detach())
@@ -65,12 +66,13 @@ class Run:
         precision: str = "fp64",
         switches: Switches | None = None,
         collectives: type[Collectives] = Collectives,
+        details: Details | None = None,
     ) -> None:
         self.model, self.grid = model, grid_of(layout)
         machine = Machine.of(self.grid, precision=Precision.of(precision), switches=switches)
         self.machine = replace(machine, collectives=collectives(self.grid))
-        self.stages = build_stages(self.machine, model, sequence=SEQUENCE)
-        self.serial = solved(model, self.machine.precision.master)
+        self.stages = build_stages(self.machine, model, sequence=SEQUENCE, details=details)
+        self.serial = solved(model, self.machine.precision.master, details)
         held = holdings(self.stages)
         for holding in held:
             holding.fill(self.whole)

@@ -1,5 +1,6 @@
 """Small models, and grids of eight ranks, for the runtime's tests."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -36,6 +37,16 @@ def llama(*, layers: int = 2, hidden: int = 32, heads: int = 16, kv_heads: int =
         feed_forward=FeedForward(intermediate=48),
     )
     return Model(name="llama", hidden=hidden, vocab=vocab, runs=(BlockRun(block=block, count=layers),))
+
+
+def gemma(*, layers: int = 2) -> Model:
+    """Four norms, norms of queries and keys, a window in every other block; an odd vocabulary that is tied."""
+    plain = llama().kinds[0]
+    attention = replace(plain.attention, extra_parameters=2 * plain.attention.head_dim)
+    whole = replace(plain, norms=4, attention=attention)
+    narrow = replace(whole, attention=replace(attention, window=3))
+    runs = tuple(BlockRun(block=whole if index % 2 else narrow, count=1) for index in range(layers))
+    return Model(name="gemma", hidden=plain.hidden, vocab=53, runs=runs, tied_embeddings=True)
 
 
 BATCH, SEQUENCE = 16, 8

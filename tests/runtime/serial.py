@@ -30,7 +30,11 @@ def shapes(model: Model) -> dict[str, tuple[int, ...]]:
             found[f"blocks.{index}.{linear.name}.weight"] = (linear.outputs, linear.inputs)
             if linear.bias:
                 found[f"blocks.{index}.{linear.name}.bias"] = (linear.outputs,)
-        for norm in ("norm1", "norm2"):
+        if block.attention.head_norms:
+            found[f"blocks.{index}.q_norm.weight"] = found[f"blocks.{index}.k_norm.weight"] = (
+                block.attention.head_dim,
+            )
+        for norm in ("norm1", "norm2", "norm3", "norm4")[: block.norms]:
             found[f"blocks.{index}.{norm}.weight"] = (block.hidden,)
             if block.norm_bias:
                 found[f"blocks.{index}.{norm}.bias"] = (block.hidden,)
@@ -60,7 +64,7 @@ def random_parameters(model: Model, dtype: torch.dtype, seed: int = 0) -> Parame
 def logits(parameters: Parameters, model: Model, ids: Tensor, details: Details | None = None) -> Tensor:
     """Logits (batch, sequence, vocabulary)."""
     details = details or Details()
-    rows = functional.embedding(ids, parameters["embedding.weight"])
+    rows = functional.embedding(ids, parameters["embedding.weight"]) * (details.embedding_scale or 1.0)
     if model.positions:
         rows = rows + parameters["positions"][: ids.shape[1]]
     kinds, order = model.kinds, model.block_sequence()
@@ -69,7 +73,11 @@ def logits(parameters: Parameters, model: Model, ids: Tensor, details: Details |
     if model.final_norm:
         rows = norm(parameters, "norm", rows, details)
     table = parameters["embedding.weight" if model.tied_embeddings else "head.weight"]
-    return functional.linear(rows, table, parameters.get("head.bias"))
+    return soft_capped(functional.linear(rows, table, parameters.get("head.bias")), details.logit_cap)
+
+
+def soft_capped(values: Tensor, cap: float | None) -> Tensor:
+    return values if cap is None else cap * (values / cap).tanh()
 
 
 def block(parameters: Parameters, name: str, kind, rows: Tensor, details: Details) -> Tensor:
@@ -87,21 +95,29 @@ def block(parameters: Parameters, name: str, kind, rows: Tensor, details: Detail
     queries, keys, values = (
         part.view(batch, sequence, -1, width).transpose(1, 2) for part in fused.split(sizes, dim=-1)
     )
+    if attention.head_norms:
+        queries, keys = (
+            norm(parameters, f"{name}.{which}", heads, details)
+            for which, heads in (("q_norm", queries), ("k_norm", keys))
+        )
     if attention.rotary:
         queries, keys = rotate(queries, details), rotate(keys, details)
     repeats = attention.heads // attention.kv_heads
     keys, values = keys.repeat_interleave(repeats, 1), values.repeat_interleave(repeats, 1)
-    scores = queries @ keys.transpose(-1, -2) / math.sqrt(width)
-    hidden = torch.ones(sequence, sequence, dtype=torch.bool).triu(1)
-    mixed = scores.masked_fill(hidden, -math.inf).softmax(-1) @ values
-    rows = rows + linear("proj", mixed.transpose(1, 2).reshape(batch, sequence, -1))
+    scores = queries @ keys.transpose(-1, -2) * (details.query_scale or width**-0.5)
+    apart = torch.arange(sequence)[:, None] - torch.arange(sequence)
+    hidden = (apart < 0) | (apart >= (attention.window or sequence))
+    mixed = soft_capped(scores, details.score_cap).masked_fill(hidden, -math.inf).softmax(-1) @ values
+    added = linear("proj", mixed.transpose(1, 2).reshape(batch, sequence, -1))
+    rows = rows + (added if kind.norms == 2 else norm(parameters, f"{name}.norm3", added, details))
     up = linear("fc1", norm(parameters, f"{name}.norm2", rows, details))
     if kind.feed_forward.gated:
         gate, value = up.chunk(2, dim=-1)
         up = functional.silu(gate) * value
     else:
         up = functional.gelu(up)
-    return rows + linear("fc2", up)
+    added = linear("fc2", up)
+    return rows + (added if kind.norms == 2 else norm(parameters, f"{name}.norm4", added, details))
 
 
 def norm(parameters: Parameters, name: str, rows: Tensor, details: Details) -> Tensor:

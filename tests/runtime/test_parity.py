@@ -16,22 +16,24 @@ from models import DATA_INSIDE, EVERY, FEW, Z_INSIDE, layout_of  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.layers.decoder import Decoder4D  # noqa: E402
+from weft.runtime.layers.decoder import Decoder4D, Details  # noqa: E402
 
 EXACT = 1e-12
 MODELS = {
     "gpt": replace(models.gpt(), head_bias=True),
     "tied": models.gpt(layers=1, tied=True),
     "llama": models.llama(),
+    "gemma": models.gemma(),
     "gpt block": models.gpt(layers=1),
     "llama block": models.llama(layers=1),
 }
-WHOLE = ("gpt", "tied", "llama")
+DETAILS = {"gemma": Details(query_scale=0.4, score_cap=1.5, logit_cap=2.0, embedding_scale=3.0)}
+WHOLE = ("gpt", "tied", "llama", "gemma")
 
 
 def step(layout, model, precision="fp64"):
     """This rank's errors in one step; and parameters that no rank has a gradient of."""
-    run = Run(layout, MODELS[model], precision=precision)
+    run = Run(layout, MODELS[model], precision=precision, details=DETAILS.get(model))
     errors = {"logits": run.logits_error(), "loss": abs(run.step() - run.serial.loss)}
     errors["gradients"] = run.gradient_error()
     errors["norm"] = abs(float(run.flat.norm()) - run.serial.norm)
@@ -63,6 +65,7 @@ def test_a_step_is_the_serial_models(ranks, grid, model):
         ("gpt", (8, 1, 1, 1), {"sequence_parallel": True}),
         ("tied", (2, 1, 2, 2), {"sequence_parallel": True, "recompute": "selective", "zero": 0}),
         ("llama", (4, 1, 2, 1), {"sequence_parallel": True, "recompute": "full"}),
+        ("gemma", (2, 2, 2, 1), {"sequence_parallel": True, "recompute": "selective"}),
         ("tied", (2, 1, 1, 4), {"sequence_parallel": True, "order": DATA_INSIDE, "micro_batches": 4}),
         ("gpt", (2, 2, 2, 1), {"recompute": "full", "recompute_layers": 1}),
         ("llama", (1, 4, 1, 2), {"recompute": "full", "zero": 0}),

@@ -29,7 +29,7 @@ VERBS = {
     "fabric": "Show the network of CLUSTER: switches, links, cost and power.",
     "launch": "Write the launch file of a layout of PLAN.json (weft plan --format json).",
     "train": "Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.",
-    "export-checkpoint": "Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole to one file.",
+    "export-checkpoint": "Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole.",
     "bench-comm": "Measure collectives per mesh axis, matrix products and memory of this machine.",
     "validate": "Predicted against measured iteration time, run by run and by family.",
     "calibrate": "Fit the constants of accelerators and training software to the measured runs of RUNS.csv.",

@@ -1,4 +1,4 @@
-"""``weft export-checkpoint``: a trained model as one safetensors file."""
+"""``weft export-checkpoint``: a trained model as one safetensors file, or as a folder of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ from weft.errors import BadInput
 
 @click.command("export-checkpoint")
 @click.argument("folder", metavar="CHECKPOINT")
-@click.argument("file", metavar="FILE.safetensors")
-def export_checkpoint(folder: str, file: str) -> None:
-    """Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole to one file.
+@click.argument("file", metavar="FILE.safetensors|DIR")
+@click.option("--to", type=click.Choice(["weft", "hf"]), default="weft", help="Whose names; hf writes a folder.")
+@click.option("--config", metavar="DIR", help="config.json for --to hf (default: the run's own).")
+@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Format for --to hf (default: as trained).")
+def export_checkpoint(folder: str, file: str, to: str, config: str | None, dtype: str | None) -> None:
+    """Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole.
 
-    Names are Weft's own; the optimizer's state is left out.
+    To one file under Weft's own names, or with --to hf to a folder that transformers loads; the optimizer's state is
+    left out.
     """
-    if not file.endswith(".safetensors"):
-        raise BadInput("does not end in .safetensors", where=file, remedy="name the file so")
-    from weft.runtime.checkpoints.export import export
+    if to == "hf":
+        from weft.runtime.checkpoints.hub_export import export_hub
 
-    export(folder, file)
+        export_hub(folder, file, config=config, dtype=dtype)
+    else:
+        for name, value in (("--config", config), ("--dtype", dtype)):
+            if value is not None:
+                raise BadInput(f"{name} says nothing without --to hf", where="export-checkpoint", remedy="drop it")
+        if not file.endswith(".safetensors"):
+            raise BadInput("does not end in .safetensors", where=file, remedy="name the file so")
+        from weft.runtime.checkpoints.export import export
+
+        export(folder, file)
     click.echo(f"written {file}")

@@ -242,7 +242,7 @@ class Step:
     @cached_property
     def held(self) -> tuple[tuple[Floats, ...], ...]:
         """Elements of each part by how their gradients are summed: dense and expert weights, or matrices,
-        vectors of features and vectors of outputs."""
+        vectors of features, of outputs and of heads."""
         if not self.software.by_matrix:
             return tuple((part.dense, part.expert) for part in self.parameters)
         parts = part_matrices(self.model, self.sizes)
@@ -250,7 +250,9 @@ class Step:
         matrices = [sum((elements for _, elements in part.weights), nothing) for part in parts]
         if self.model.tied_embeddings:
             matrices[-1] = nothing
-        return tuple((own, part.features, part.outputs) for own, part in zip(matrices, parts, strict=True))
+        return tuple(
+            (own, part.features, part.outputs, nothing + part.heads) for own, part in zip(matrices, parts, strict=True)
+        )
 
     def stage_held(self, counts: Sequence[Floats | float], rows: Index | None = None) -> tuple[Floats, ...]:
         """``held`` of stages that have so many blocks of each kind, embeddings and heads, on the given rows."""
@@ -271,14 +273,19 @@ class Step:
                 self._reduction(table, elements / degrees(table, cut[0]), copies)
                 for elements, (cut, copies) in zip(held, groups, strict=True)
             )
-        matrices, features, outputs = held
+        matrices, features, outputs, heads = held
         joined = degrees(table, "token_copies") == degrees(table, "copies")
-        vectors = (np.where(joined, features + outputs, features), np.where(joined, 0.0, outputs))
+        apart = joined & (degrees(table, "head_copies") != degrees(table, "copies"))
+        vectors = (
+            np.where(joined, features + outputs, features) + np.where(apart, 0.0, heads),
+            np.where(joined, 0.0, outputs),
+            np.where(apart, heads, 0.0),
+        )
         return (
             self._reduction(table, matrices / degrees(table, "shard"), ("replica",), padded=True),
             *(
-                Reduction(axes=axes, elements=some, padded=some, buckets=np.ones_like(some), by_zero=False)
-                for axes, some in zip((("token_copies",), ("copies",)), vectors, strict=True)
+                Reduction(axes=(axis,), elements=some, padded=some, buckets=np.ones_like(some), by_zero=False)
+                for axis, some in zip(("token_copies", "copies", "head_copies"), vectors, strict=True)
             ),
         )
 

@@ -10,8 +10,8 @@ from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.model.spec import Attention, LatentAttention, Model
 
-NORMS = 2
-"""Norms of a block that the runtime builds: before attention and before the feed-forward part."""
+NORMS = (2, 4)
+"""Norms of a block that the runtime builds: before attention and before the feed-forward part; also behind each."""
 
 
 def check_trainable(job: Job, layout: Layout) -> None:
@@ -57,16 +57,19 @@ def _model_limits(model: Model) -> Iterator[_Limit]:
         yield block.branches < 2, "block", alone, "choose a model of attention and feed-forward blocks"
         if attention is None:
             continue
-        latent, extra = isinstance(attention, LatentAttention), attention.extra_parameters > 0
+        latent = isinstance(attention, LatentAttention)
+        extra = attention.extra_parameters > 0 and not (isinstance(attention, Attention) and attention.head_norms)
         yield block.moe is not None, "block.feed_forward", "experts", "choose a dense model"
         yield latent, "block.attention", "latent attention", "choose a model with grouped-query attention"
         yield block.parallel, "block.parallel", "parallel attention and feed-forward", "set parallel=False"
         norms = f"{block.norms} norms in a block"
-        yield block.norms != NORMS, "block.norms", norms, f"set norms={NORMS}, before each half"
-        vectors = "query and key norms, sinks or learned biases"
-        yield extra, "block.attention.extra_parameters", vectors, "set extra_parameters=0"
-        yield attention.window is not None, "block.attention.window", "sliding windows", "set window=None"
+        yield block.norms not in NORMS, "block.norms", norms, "set norms=2, before each half, or 4, also behind it"
+        vectors = "sinks, learned biases or norms over all heads"
+        own = "set extra_parameters=0, or two vectors of one head for its query and key norms"
+        yield extra, "block.attention.extra_parameters", vectors, own
         gated = isinstance(attention, Attention) and attention.gated
+        chunked = isinstance(attention, Attention) and attention.chunked
+        yield chunked, "block.attention.chunked", "attention in chunks", "set chunked=False"
         yield gated, "block.attention.gated", "gated attention", "set gated=False"
     ahead = model.prediction_layers > 0
     yield ahead, "model.prediction_layers", "prediction layers", "set prediction_layers=0"

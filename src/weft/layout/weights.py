@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.layout.operations import Sizes, local_parameters, split
 from weft.layout.table import Floats, Ints
-from weft.model.spec import Block, Model
+from weft.model.spec import Attention, Block, Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,13 @@ def tied_parameters(model: Model, sizes: Sizes) -> Floats:
 @dataclass(frozen=True, slots=True)
 class Matrices:
     """A part as ``weft.runtime`` holds it: its weight matrices by name, and elements of vectors of the hidden
-    features (norms, positions, biases of outputs that y cuts) and of outputs that x cuts."""
+    features (norms, positions, biases of outputs that y cuts), of outputs that x cuts, and of one head, whose
+    vectors (norms of queries and keys) every rank has whole."""
 
     weights: tuple[tuple[str, Floats], ...]
     features: Floats
     outputs: Floats
+    heads: float = 0.0
 
 
 def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
@@ -100,8 +102,10 @@ def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
 
 def _block_matrices(block: Block, sizes: Sizes) -> Matrices:
     weights = [(linear.name, local_parameters(replace(linear, bias=False), sizes)) for linear in block.linears()]
-    features = block.vector_parameters / sizes.y + _biases(block, "transposed", sizes)
-    return Matrices(tuple(weights), features, _biases(block, "normal", sizes))
+    attention = block.attention
+    heads = attention.extra_parameters if isinstance(attention, Attention) and attention.head_norms else 0
+    features = (block.vector_parameters - heads) / sizes.y + _biases(block, "transposed", sizes)
+    return Matrices(tuple(weights), features, _biases(block, "normal", sizes), float(heads))
 
 
 def _biases(block: Block, kind: str, sizes: Sizes) -> Floats:

@@ -65,6 +65,12 @@ def load(name: str) -> Entry:
     )
 
 
+def configuration(model: Model) -> dict[str, Any] | None:
+    """The configuration, in Hugging Face terms, of a model that is the catalogue's; None of any other."""
+    record = _records().get(model.name)
+    return dict(record["config"]) if record is not None and load(model.name).model == model else None
+
+
 def _key(name: str) -> str:
     return re.sub(r"[\s_-]", "", name.rpartition("/")[2].lower())
 

@@ -84,6 +84,11 @@ class Attention:
         """Elements of keys and values per token that context parallelism exchanges."""
         return self.kv_heads * 2 * self.head_dim
 
+    @property
+    def head_norms(self) -> bool:
+        """Whether the small vectors are the gains of an RMSNorm of each query head and of one of each key head."""
+        return self.extra_parameters == 2 * self.head_dim
+
     def linears(self, hidden: int) -> Iterator[Linear]:
         qkv = (self.heads * (2 if self.gated else 1) + 2 * self.kv_heads) * self.head_dim
         yield Linear(name="qkv", inputs=hidden, outputs=qkv, kind="normal", part="attention", bias=self.qkv_bias)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from weft.verbs.train_rank import TrainingRequest
 
 USAGE = (
-    "weft train MODEL [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
+    "weft train MODEL|--from DIR [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
     " | weft train --arrangement arranged.json --job NAME"
 )
 SEEN = "arranged.json"
@@ -63,6 +63,9 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         None, "When the jobs of --arrangement begin, the same for all: 2026-11-23T06:30:00Z, or seconds since 1970.",
         metavar="TIME",
     )  # fmt: skip
+    weights: str | None = option(
+        None, "Folder of the Hugging Face hub: its model, beginning with its weights.", "--from", metavar="DIR"
+    )
     data: str | None = option(None, "Text to learn, byte by byte (default: synthetic).", metavar="FILE")
     tokenizer: str | None = option(None, "tokenizer.json for --data instead of bytes.", metavar="FILE")
     steps: int = option(20, "Steps in all.", metavar="N", least=1)
@@ -325,10 +328,12 @@ def _request(
     cluster = described or (planned if device == "cuda" else None)
     if asked.calibration is not None and cluster is None:
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
-    details, assumed = _details(model, job)
-    settings = replace(_settings(job, layout, asked, details), slow=_slow(asked, layout.world, device))
+    details, assumed = _details(asked.weights or model, job)
+    slow = _slow(asked, layout.world, device)
+    settings = replace(_settings(job, layout, asked, details), slow=slow, weights=asked.weights)
     return TrainingRequest(
         job=job,
+        config=_config(asked.weights or model, job),
         layout=layout,
         device=device,
         settings=settings,
@@ -430,6 +435,10 @@ def _subject(model: JobSource | None, asked: TrainOptions) -> tuple[Job, Layout,
         planned = planned_subject(asked.plan, asked.rank or 1, asked)
         _check_planned(planned.job, planned.layout, asked)
         return planned.job, _overlapped(planned.layout, asked), planned.cluster
+    if asked.weights is not None:
+        if model is not None:
+            raise BadInput("the folder of --from already has a model", where="train --from", remedy=USAGE)
+        model = asked.weights
     if model is None:
         raise BadInput("one MODEL needed", where="train", remedy=USAGE)
     job = job_of(model, asked)
@@ -518,14 +527,29 @@ def _micro_batch(job: Job, layout: Layout) -> int:
 
 
 def _details(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...]]:
-    """The model's numbers from its config.json, else usual ones, which are noted."""
-    from weft.runtime.convert.details import in_words, is_config, read_details
+    """The model's numbers from its config.json, else the catalogue's or usual ones, which are noted."""
+    from weft.model import catalogue
+    from weft.runtime.convert.details import DEFAULTS, details_of, in_words, is_config, read_details
     from weft.runtime.layers.decoder import Details
 
     if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
         return read_details(path_of(model, "MODEL")), ()
-    details = Details()
+    known = catalogue.configuration(job.model)
+    modelled = known is not None and known.get("model_type") in DEFAULTS
+    details = details_of(known, f"catalogue: {job.model.name}") if known and modelled else Details()
     return details, (f"{in_words(details, job.model)} (a config.json would say)",)
+
+
+def _config(model: JobSource | None, job: Job) -> str | None:
+    """The text of the model's config.json, where it has one: what ``weft export-checkpoint --to hf`` needs."""
+    from weft.model import catalogue
+    from weft.runtime.convert.details import is_config, read_text_part
+
+    if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
+        table: dict[str, Any] | None = read_text_part(path_of(model, "MODEL"))[0]
+    else:
+        table = catalogue.configuration(job.model)
+    return None if table is None else json.dumps(table, indent=2) + "\n"
 
 
 def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> RunSettings:

@@ -62,6 +62,7 @@ class TrainingRequest:
     """A training run as it is asked for.
 
     Attributes:
+        config: the text of the model's config.json, for the folder of the run.
         cluster: what times are predicted for.
         described: the machine that the user described.
         planned_for: the plan's cluster.
@@ -72,6 +73,7 @@ class TrainingRequest:
     """
 
     job: Job
+    config: str | None
     layout: Layout
     device: str
     settings: RunSettings
@@ -121,6 +123,8 @@ def train_rank(request: TrainingRequest) -> None:
         if out is not None and not (request.resume or request.resume_from):
             check_free(out, None)
         session = Session(request.job, grid, request.settings, _corpus(request))
+        if out is not None and reports and request.config is not None:
+            write_text(out / "config.json", request.config)
         _Run(request, session, reports=reports).run()
 
 

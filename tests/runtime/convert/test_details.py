@@ -37,7 +37,23 @@ def test_what_transformers_takes_where_nothing_is_given(tmp_path, kind):
     configurations = pytest.importorskip("transformers.models.auto.configuration_auto")
     usual = configurations.CONFIG_MAPPING[kind]().to_dict()
     given = {name: value for name, value in usual.items() if value is not None}
-    assert read(tmp_path, model_type=kind) == read(tmp_path, **given | {"model_type": kind})
+    size = {"hidden_size": 32} if kind.startswith("gemma") else {}
+    assert read(tmp_path, model_type=kind, **size) == read(tmp_path, **given | {"model_type": kind} | size)
+
+
+def test_what_gemma_and_llama_3_scale(tmp_path):
+    gemma = {"model_type": "gemma2", "hidden_size": 64, "query_pre_attn_scalar": 16, "final_logit_softcapping": None}
+    found = read(tmp_path, **gemma)
+    assert (found.embedding_scale, found.query_scale, found.score_cap, found.logit_cap) == (8.0, 0.25, 50.0, None)
+    legacy = {"model_type": "gemma3_text", "hidden_size": 64, "rope_theta": 5e5, "rope_local_base_freq": 2e4}
+    found = read(tmp_path, **legacy, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    assert (found.rotary_theta, found.local_theta, found.rotary_factor) == (5e5, 2e4, 8.0)
+    assert read(tmp_path, model_type="gemma", hidden_size=64, hidden_act="gelu").activation == "gelu-tanh"
+    band = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
+    found = read(tmp_path, model_type="llama", rope_scaling=band, max_position_embeddings=512)
+    assert (found.rotary_low, found.rotary_high, found.rotary_original) == (1.0, 4.0, 512.0)
+    with pytest.raises(BadInput, match="high_freq_factor is missing"):
+        read(tmp_path, model_type="llama", rope_scaling=band | {"high_freq_factor": None})
 
 
 @pytest.mark.parametrize(
@@ -45,15 +61,14 @@ def test_what_transformers_takes_where_nothing_is_given(tmp_path, kind):
     [
         ({"hidden_act": "relu2"}, "hidden_act: the runtime does not compute hidden_act = 'relu2'"),
         ({"activation_function": "quick_gelu"}, "activation_function"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"model_type": "gpt_neox"}, "rotary_pct: 0.25 of each head is rotated by default"),
         ({"model_type": "gpt_neox", "rotary_pct": 0.25}, "rotary_pct"),
         ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before"),
-        ({"model_type": "gemma"}, "model_type: the runtime does not train models of type 'gemma'"),
+        ({"model_type": "phimoe"}, "model_type: the runtime does not train models of type 'phimoe'"),
         ({"model_type": None}, "model_type"),
     ],
 )

@@ -168,7 +168,7 @@ JOB = Job(model=models.gpt(), recipe=Recipe(global_batch=8, sequence=8))
         lambda **more: Embedding4D(machine(), "a", 4, 4, **more),
         lambda **more: Head4D(machine(), "a", 4, 4, **more),
         lambda **more: Attention4D(machine(), "a", 32, JOB.model.kinds[0].attention, sequence=8, rotary=None, **more),
-        lambda **more: Rotary(machine(), 4, 4, theta=1e4, **more),
+        lambda **more: Rotary(machine(), torch.ones(2), 4, **more),
         lambda **more: Decoder4D(machine(), JOB.model, sequence=8, **more),
         lambda **more: Matrix(machine(), "a", shape=(2, 2), rows=((0, 2),), columns=(0, 2), split_over=(), **more),
         lambda **more: Vector(

@@ -14,7 +14,7 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.layers.decoder import Details, Rotary  # noqa: E402
+from weft.runtime.layers.decoder import Details, Rotary, frequencies  # noqa: E402
 from weft.runtime.layers.fused import gated_silu, split_heads  # noqa: E402
 
 
@@ -24,7 +24,7 @@ def random(*shape):
 
 def angles(width, theta=1e4):
     machine = Machine.of(Grid.of(Layout()), precision=Precision.of("fp64"))
-    return Rotary(machine, width, 64, theta=theta)()
+    return Rotary(machine, frequencies(width, Details(rotary_theta=theta)), 64)()
 
 
 def outputs_and_gradient(function, given):

@@ -33,6 +33,7 @@ MODELS = {
     "gpt": replace(models.gpt(), head_bias=True),
     "tied": models.gpt(layers=4, tied=True),
     "llama": models.llama(),
+    "gemma": models.gemma(),
     "chunks": models.llama(layers=4),
 }
 
@@ -68,6 +69,9 @@ CASES = [
     ("gpt", layout_of((2, 1, 2, 2), zero=0, sequence_parallel=True, recompute="full"), None),
     ("llama", layout_of((4, 1, 2, 1), sequence_parallel=True, recompute="selective"), CACHED),
     ("gpt", layout_of((1, 2, 2, 2), recompute="full", recompute_layers=1, order=DATA_INSIDE), Switches.off()),
+    ("gemma", layout_of((2, 2, 2, 1)), None),
+    ("gemma", layout_of((2, 1, 2, 2), sequence_parallel=True, recompute="full"), None),
+    ("gemma", layout_of((1, 4, 1, 2), recompute="selective"), None),
     ("tied", Layout(pipeline=2, x=2, z=2, micro_batch=2, recompute="full", **INTERLEAVED), None),
     ("chunks", Layout(pipeline=4, x=2, micro_batch=2, sequence_parallel=True), CACHED),
 ]

@@ -21,6 +21,13 @@ from weft.model.spec import FeedForward, Model
 from weft.runtime.layers.decoder import Activation, Details
 
 DEFAULTS: Mapping[str, Details] = {
+    "gemma": Details(activation="gelu-tanh", norm_epsilon=1e-6),
+    "gemma2": Details(
+        activation="gelu-tanh", norm_epsilon=1e-6, query_scale=256**-0.5, score_cap=50.0, logit_cap=30.0
+    ),
+    "gemma3_text": Details(
+        activation="gelu-tanh", norm_epsilon=1e-6, rotary_theta=1e6, local_theta=1e4, query_scale=256**-0.5
+    ),
     "gpt2": Details(activation="gelu-tanh"),
     "gpt_neox": Details(activation="gelu"),
     "llama": Details(activation="silu", norm_epsilon=1e-6),
@@ -29,6 +36,7 @@ DEFAULTS: Mapping[str, Details] = {
     "opt": Details(activation="relu"),
     "phi3": Details(activation="silu"),
     "qwen2": Details(activation="silu", norm_epsilon=1e-6),
+    "qwen3": Details(activation="silu", norm_epsilon=1e-6),
 }
 """Details of model types that Weft trains, for configurations that leave them out."""
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -58,10 +66,16 @@ def read_details(source: str | os.PathLike[str]) -> Details:
         BadInput: it cannot be read, or a value is none.
         Unsupported: a model type, an activation or rotary positions that the runtime does not compute.
     """
-    path = Path(source) / "config.json" if os.path.isdir(source) else Path(source)
-    where = str(path)
-    table = parse_json(read_text(path, where=where), where)
-    kind = table.get("model_type") if isinstance(table, dict) else None
+    return details_of(*read_text_part(source))
+
+
+def details_of(table: Mapping[str, Any], where: str) -> Details:
+    """The details of a configuration's content.
+
+    Raises:
+        BadInput, Unsupported: as ``read_details``.
+    """
+    kind = table.get("model_type")
     if not isinstance(kind, str) or kind not in DEFAULTS:
         raise Unsupported(
             f"the runtime does not train models of type {kind!r}",
@@ -69,6 +83,21 @@ def read_details(source: str | os.PathLike[str]) -> Details:
             remedy=f"choose one of {', '.join(DEFAULTS)}",
         )
     return _details(Fields(data=table, kind=kind, where=where))
+
+
+def read_text_part(source: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
+    """A ``config.json`` (or that of a folder), of several modalities the text's, and what messages call it.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    path = Path(source) / "config.json" if os.path.isdir(source) else Path(source)
+    where = str(path)
+    table = parse_json(read_text(path, where=where), where)
+    if not isinstance(table, dict):
+        return {}, where
+    inner = table.get("text_config")
+    return (inner, f"{where}: text_config") if isinstance(inner, dict) else (table, where)
 
 
 def in_words(details: Details, model: Model) -> str:
@@ -87,35 +116,77 @@ def _details(f: Fields) -> Details:
     usual = DEFAULTS[f.kind]
     _check_order_and_scale(f)
     _check_rotary_share(f)
+    epsilon = _number(f, usual.norm_epsilon, "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", most=0.1)
+    read = replace(_rotary(f, usual), activation=_activation(f, usual.activation), norm_epsilon=epsilon)
+    return _gemma(f, read) if f.kind.startswith("gemma") else read
+
+
+def _gemma(f: Fields, read: Details) -> Details:
+    """What Gemma scales and bounds; a bound of null is none."""
+    scaled = f.find("query_pre_attn_scalar") if f.kind != "gemma" else None
+    query = read.query_scale if scaled is None else _number(f, 1.0, scaled) ** -0.5
     return replace(
-        usual,
-        activation=_activation(f, usual.activation),
-        norm_epsilon=_number(f, usual.norm_epsilon, "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", most=0.1),
-        rotary_theta=_rotary_theta(f, usual.rotary_theta),
+        read,
+        embedding_scale=f.integer("hidden_size") ** 0.5,
+        query_scale=query,
+        score_cap=_bound(f, read.score_cap, "attn_logit_softcapping"),
+        logit_cap=_bound(f, read.logit_cap, "final_logit_softcapping"),
     )
 
 
+def _bound(f: Fields, usual: float | None, key: str) -> float | None:
+    if key in f.data and f.data[key] is None:
+        return None
+    return _number(f, usual, key) if usual is not None or f.has(key) else None
+
+
 def _activation(f: Fields, usual: Activation | None) -> Activation | None:
-    key = f.find("hidden_act", "activation_function")
+    key = f.find("hidden_activation" if f.kind in ("gemma2", "gemma3_text") else "hidden_act", "activation_function")
     if key is None:
         return usual
     name = f.word(key, "")
+    if f.kind == "gemma" and name == "gelu":
+        return usual  # what the first configurations say and do not mean (transformers, issue 29402)
     if name not in ACTIVATIONS:
         raise _unsupported(f, key, f"choose one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
-def _rotary_theta(f: Fields, usual: float) -> float:
-    """The base of rotary positions; since version 5 transformers keeps it within ``rope_parameters``."""
-    attention = f.inner("attn_config")
-    theta = _number(attention, usual, "rope_theta")
-    theta = _number(f, theta, "rope_theta", "rotary_emb_base")
+def _rotary(f: Fields, usual: Details) -> Details:
+    """Rotary positions; since version 5 transformers keeps them within ``rope_parameters``, Gemma 3's by layer."""
+    theta = _number(f.inner("attn_config"), usual.rotary_theta, "rope_theta")
+    read = replace(usual, rotary_theta=_number(f, theta, "rope_theta", "rotary_emb_base"))
+    if usual.local_theta is not None:
+        read = replace(read, local_theta=_number(f, usual.local_theta, "rope_local_base_freq"))
     for key in ("rope_scaling", "rope_parameters"):
         rope = f.inner(key)
-        if rope.word("rope_type", rope.word("type", "default")) != "default":
-            raise _unsupported(f, key, "positions that are scaled are not computed; remove it to train anew")
-        theta = _number(rope, theta, "rope_theta")
-    return theta
+        if read.local_theta is not None and rope.find("full_attention", "sliding_attention"):
+            local, rope = rope.inner("sliding_attention"), rope.inner("full_attention")
+            if local.word("rope_type", "default") != "default":
+                raise _unsupported(local, "rope_type", "positions within windows are not scaled; remove it")
+            read = replace(read, local_theta=_number(local, usual.local_theta or theta, "rope_theta"))
+        read = replace(_scaled(f, rope, read), rotary_theta=_number(rope, read.rotary_theta, "rope_theta"))
+    return read
+
+
+def _scaled(f: Fields, rope: Fields, read: Details) -> Details:
+    """With the stretching of positions that a table says: none, all alike, or Llama 3's."""
+    key = rope.find("rope_type", "type")
+    kind = "default" if key is None else rope.word(key, "default")
+    if key is None or kind == "default":
+        return read
+    if kind not in ("linear", "llama3"):
+        raise _unsupported(rope, key, "choose default, linear or llama3; remove it to train anew")
+    read = replace(read, rotary_factor=_number(rope, None, "factor"))
+    if kind == "linear":
+        return read
+    original = rope if rope.has("original_max_position_embeddings") else f
+    return replace(
+        read,
+        rotary_low=_number(rope, None, "low_freq_factor"),
+        rotary_high=_number(rope, None, "high_freq_factor"),
+        rotary_original=_number(original, None, "original_max_position_embeddings", "max_position_embeddings"),
+    )
 
 
 def _check_rotary_share(f: Fields) -> None:
@@ -150,10 +221,12 @@ def _check_order_and_scale(f: Fields) -> None:
             raise _unsupported(options, key, "remove it")
 
 
-def _number(f: Fields, usual: float, *names: str, most: float = 1e12) -> float:
-    """The positive number under the first name that is set."""
+def _number(f: Fields, usual: float | None, *names: str, most: float = 1e12) -> float:
+    """The positive number under the first name that is set; without a usual one there must be one."""
     key = f.find(*names)
     if key is None:
+        if usual is None:
+            raise f.missing(*names)
         return usual
     value: Any = f.data[key]
     if isinstance(value, bool) or not isinstance(value, int | float):

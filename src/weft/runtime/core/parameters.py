@@ -167,6 +167,7 @@ class Vector(nn.Module):
         local_shape: of this rank's values; what ``rows`` and ``columns`` do not fill is padding.
         split_over: axes over which ranks hold different values.
         own_tokens: under sequence parallelism the rank uses it on its share of the tokens only.
+        own_heads: the rank uses it in its share of the heads only.
     """
 
     def __init__(
@@ -179,13 +180,15 @@ class Vector(nn.Module):
         columns: Range = (0, 1),
         local_shape: tuple[int, ...],
         split_over: tuple[str, ...],
-        own_tokens: bool,
+        own_tokens: bool = False,
+        own_heads: bool = False,
         initial: float = 0.0,
     ) -> None:
         super().__init__()
         self.name = name
         self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=0, stop=prod(local_shape))
-        self.sum_over = ("x", "z", "data") if own_tokens and machine.rows_cut else ("z", "data")
+        apart = own_heads or (own_tokens and machine.rows_cut)
+        self.sum_over = ("x", "z", "data") if apart else ("z", "data")
         self.split_over = split_over
         self.values = nn.Parameter(
             torch.full(local_shape, initial, dtype=machine.precision.master, device=machine.grid.device)

@@ -7,6 +7,7 @@ Attention has its heads split over x: multi-head or grouped-query, with or witho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -23,6 +24,7 @@ from weft.model.spec import Attention, Block, FeedForward, Model
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import share
+from weft.runtime.layers.attention_core import Core, HeadNorms, capped
 from weft.runtime.layers.fused import gated_silu, split_heads
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
@@ -39,6 +41,20 @@ class Details:
     """None: SiLU for gated feed-forward layers, GELU otherwise."""
     norm_epsilon: float = 1e-5
     rotary_theta: float = 10000.0
+    local_theta: float | None = None
+    """Of attention with a window, where it has its own; its positions are not scaled."""
+    rotary_factor: float | None = None
+    """By which positions are stretched: all, or with the next three those of low frequencies (Llama 3)."""
+    rotary_low: float | None = None
+    rotary_high: float | None = None
+    rotary_original: float | None = None
+    query_scale: float | None = None
+    """Of scores before the softmax; None: 1 / sqrt(features of a head)."""
+    score_cap: float | None = None
+    """Scores s become cap tanh(s / cap) (Gemma 2, arXiv 2408.00118, section 2); likewise ``logit_cap``."""
+    logit_cap: float | None = None
+    embedding_scale: float | None = None
+    """By which token embeddings are multiplied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +116,7 @@ def _activate(name: Activation, values: Tensor) -> Tensor:
 
 
 class Block4D(nn.Module):
-    """Norm, attention, norm, feed-forward, each pair with its residual."""
+    """Norm, attention, norm, feed-forward, each pair with its residual; of four norms two are behind the halves."""
 
     def __init__(
         self,
@@ -121,15 +137,25 @@ class Block4D(nn.Module):
             )
 
         self.norm1, self.norm2 = norm("norm1"), norm("norm2")
+        behind = block.norms > 2
+        self.norm3: nn.Module = norm("norm3") if behind else nn.Identity()
+        self.norm4: nn.Module = norm("norm4") if behind else nn.Identity()
         attention, feed = cast(Attention, block.attention), cast(FeedForward, block.feed_forward)
         self.attention = Attention4D(
-            machine, name, block.hidden, attention, sequence=sequence, rotary=rotary, recompute_core=recompute_core
+            machine,
+            name,
+            block.hidden,
+            attention,
+            sequence=sequence,
+            rotary=rotary,
+            recompute_core=recompute_core,
+            details=details,
         )
         self.feed_forward = FeedForward4D(machine, name, block.hidden, feed, details.activation)
 
     def forward(self, rows: Tensor) -> Tensor:
-        rows = rows + self.attention(self.norm1(rows))
-        return rows + self.feed_forward(self.norm2(rows))  # type: ignore[no-any-return]
+        rows = rows + self.norm3(self.attention(self.norm1(rows)))
+        return rows + self.norm4(self.feed_forward(self.norm2(rows)))  # type: ignore[no-any-return]
 
 
 class Decoder4D(nn.Module):
@@ -162,6 +188,7 @@ class Decoder4D(nn.Module):
                 remedy="shorten the sequence",
             )
         details, stage = details or Details(), stage or Stage.whole(model, machine.grid.layout)
+        self.details = details
         self.machine, self.model, self.stage, self.sequence = machine, model, stage, sequence
         self.embedding = Embedding4D(machine, "embedding", model.vocab, model.hidden) if stage.first else None
         self.positions = _positions(machine, model) if stage.first and model.positions else None
@@ -206,7 +233,8 @@ class Decoder4D(nn.Module):
                 rows = block(rows)
         if self.head is None:
             return rows
-        return self.head(rows if self.norm is None else self.norm(rows))  # type: ignore[no-any-return]
+        logits: Tensor = self.head(rows if self.norm is None else self.norm(rows))
+        return logits if self.details.logit_cap is None else capped(logits, self.details.logit_cap)
 
     @property
     def first(self) -> bool:
@@ -245,6 +273,8 @@ class Decoder4D(nn.Module):
     def _embed(self, ids: Tensor) -> Tensor:
         assert self.embedding is not None
         rows = cast(Tensor, self.embedding(ids.reshape(-1))).to(self.machine.precision.compute)
+        if self.details.embedding_scale is not None:
+            rows = rows * rows.new_tensor(self.details.embedding_scale)
         if self.positions is None:
             return rows
         places = torch.arange(ids.shape[1], device=ids.device).repeat(ids.shape[0])
@@ -272,14 +302,16 @@ def _positions(machine: Machine, model: Model) -> Vector:
 
 def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequence: int) -> Iterable[Block4D]:
     kinds, kind_of = model.kinds, model.block_sequence()
-    tables: dict[int, Rotary] = {}
+    tables: dict[tuple[int, bool], Rotary] = {}
     for index in stage.blocks:
         block = kinds[kind_of[index]]
         attention = cast(Attention, block.attention)
         rotary = None
         if attention.rotary:
-            width = attention.head_dim
-            rotary = tables.setdefault(width, Rotary(machine, width, sequence, theta=details.rotary_theta))
+            width, local = attention.head_dim, attention.window is not None and details.local_theta is not None
+            rotary = tables.get((width, local))
+            if rotary is None:
+                rotary = tables[width, local] = Rotary(machine, frequencies(width, details, local=local), sequence)
         yield Block4D(
             machine,
             f"blocks.{index}",
@@ -294,10 +326,9 @@ def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequ
 class Rotary(nn.Module):
     """Cosines and sines of rotary positions (arXiv 2104.09864), shape (positions, features / 2) each."""
 
-    def __init__(self, machine: Machine, features: int, positions: int, *, theta: float) -> None:
+    def __init__(self, machine: Machine, turns: Tensor, positions: int) -> None:
         super().__init__()
-        half = torch.arange(0, features, 2, dtype=torch.float64) / features
-        angles = torch.outer(torch.arange(positions, dtype=torch.float64), theta**-half)
+        angles = torch.outer(torch.arange(positions, dtype=torch.float64), turns)
         device, compute = machine.grid.device, machine.precision.compute
         self.cosine: Tensor
         self.sine: Tensor
@@ -308,13 +339,35 @@ class Rotary(nn.Module):
         return self.cosine, self.sine
 
 
+def frequencies(features: int, details: Details, *, local: bool = False) -> Tensor:
+    """Radians per position of each pair of a head's features, shape (features / 2,), fp64.
+
+    ``local``: of attention with a window and a theta of its own.  With a band (``rotary_low`` to ``rotary_high``
+    turns in ``rotary_original`` positions) slow pairs are stretched, fast ones left, and those between blended, as
+    Llama 3.1 has it (Hugging Face transformers, ``modeling_rope_utils``).
+    """
+    half = torch.arange(0, features, 2, dtype=torch.float64) / features
+    if local and details.local_theta is not None:
+        return torch.as_tensor(details.local_theta**-half)
+    turns = torch.as_tensor(details.rotary_theta**-half)
+    if details.rotary_factor is None:
+        return turns
+    stretched = turns / details.rotary_factor
+    low, high, original = details.rotary_low, details.rotary_high, details.rotary_original
+    if low is None or high is None or original is None:
+        return stretched
+    kept = ((original * turns / (2 * math.pi) - low) / (high - low)).clamp(0.0, 1.0)
+    return kept * turns + (1 - kept) * stretched
+
+
 class Attention4D(nn.Module):
     """Rows (tokens [/ x], hidden / y) to rows of the same shape; each rank computes its heads.
 
     Args:
         sequence: tokens of one sequence.
         rotary: positions for queries and keys, or None.
-        causal: a token attends to itself and to earlier ones of its sequence, else to all.
+        causal: a token attends to itself and to earlier ones of its sequence (of the attention's window, where it has
+            one), else to all.
         recompute_core: scores are computed again in the backward pass instead of kept.
 
     Raises:
@@ -332,13 +385,18 @@ class Attention4D(nn.Module):
         rotary: Rotary | None,
         causal: bool = True,
         recompute_core: bool = False,
+        details: Details | None = None,
     ) -> None:
         super().__init__()
         grid, features = machine.grid, attention.head_dim
         self.heads = grid.divided(attention.heads, "x", what=f"{name}: heads")
         self.kv_heads = grid.divided(attention.kv_heads, "x", what=f"{name}: kv_heads")
         self.features, self.sequence, self.rotary = features, sequence, rotary
-        self.causal, self.recompute_core = causal, recompute_core
+        self.recompute_core = recompute_core
+        details = details or Details()
+        window = attention.window if attention.window is not None and attention.window < sequence else None
+        self.core = Core(causal=causal, window=window, scale=details.query_scale, cap=details.score_cap)
+        self.head_norms = HeadNorms(machine, name, features, details.norm_epsilon) if attention.head_norms else None
         keys = attention.kv_heads * features
         self.qkv = Linear4D(
             machine, f"{name}.qkv", hidden, (attention.heads * features, keys, keys), bias=attention.qkv_bias
@@ -349,17 +407,12 @@ class Attention4D(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         fused = self.qkv(rows).view(-1, self.sequence, self.heads + 2 * self.kv_heads, self.features)
+        if self.head_norms is not None:
+            fused = self.head_norms(fused, self.heads, self.kv_heads)
         angles = None if self.rotary is None else self.rotary()
         queries, keys, values = split_heads(fused, self.heads, self.kv_heads, angles)
         if self.recompute_core:
-            mixed = checkpoint(
-                _core, queries, keys, values, self.causal, use_reentrant=False, preserve_rng_state=False
-            )
+            mixed = checkpoint(self.core, queries, keys, values, use_reentrant=False, preserve_rng_state=False)
         else:
-            mixed = _core(queries, keys, values, self.causal)
+            mixed = self.core(queries, keys, values)
         return self.proj(mixed.transpose(1, 2).reshape(-1, self.heads * self.features))  # type: ignore[no-any-return]
-
-
-def _core(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> Tensor:
-    grouped = queries.shape[1] != keys.shape[1]
-    return functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal, enable_gqa=grouped)

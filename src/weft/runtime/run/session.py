@@ -21,6 +21,7 @@ from weft.layout.spec import Layout
 from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
+from weft.runtime.checkpoints.hub import HubWeights
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
@@ -38,7 +39,8 @@ class RunSettings:
     """What a run needs beyond its job and layout.
 
     ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products; ``slow`` says how many
-    times longer each rank computes, none of them where it is empty.
+    times longer each rank computes, none of them where it is empty; ``weights`` is a folder of the Hugging Face hub
+    with the values to begin with.
     """
 
     seed: int = 0
@@ -48,6 +50,7 @@ class RunSettings:
     switches: Switches | None = None
     tuned: bool = False
     slow: tuple[float, ...] = ()
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,12 @@ class Session:
         )
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
         held = holdings(self.stages)
-        initialize(held, job.model, settings.seed)
+        if settings.weights is None:
+            initialize(held, job.model, settings.seed)
+        else:
+            whole = HubWeights(settings.weights, job.model)
+            for holding in held:
+                holding.fill(whole)
         self.flat = Flat(self.machine, self.stages, held)
         self.optimizer = Optimizer(self.flat, settings.adam)
         self._passes = Passes(

@@ -40,6 +40,8 @@ from weft.model.spec import Block
 FORWARD: Phase = "forward"
 INPUT: Phase = "input-gradient"
 WEIGHT: Phase = "weight-gradient"
+_BEHIND = {"proj": "norm3", "fc2": "norm4"}
+"""The norm behind the last product of a half, in blocks that have one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -418,10 +420,12 @@ class _Step:
             self._exchange(part, f"{linear.name}.input", FORWARD)
             self._product(part, linear.name)
             self._exchange(part, f"{linear.name}.output", FORWARD)
+            self._exchange(part, f"{_BEHIND.get(linear.name)}.statistics", FORWARD)
 
     def _block_backward(self, block: Block, part: _Part) -> None:
         layout = self.plan.layout
         for linear in reversed(block.linears()):
+            self._exchange(part, f"{_BEHIND.get(linear.name)}.statistics", INPUT)
             self._exchange(part, f"{linear.name}.output-gradient", INPUT)
             outputs = layout.x if linear.kind == "normal" else layout.y
             first = weight_gradient_first(outputs, layout.z, overlap_reduce=layout.overlap_reduce)

@@ -1,0 +1,204 @@
+"""Weights under the names of the Hugging Face hub: which of them each parameter of Weft is made of, and reading them.
+
+A rank reads the rectangles that it holds from mapped files: no other copy of the model is in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from weft.documents import parse_json
+from weft.errors import BadInput, Unsupported
+from weft.files import read_text
+from weft.model.spec import Attention, FeedForward, Model
+from weft.runtime.checkpoints.safetensors import SafetensorsFile, Shape
+from weft.runtime.convert.details import read_text_part
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+FAMILIES = {
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+"""Model types whose weights have the names of Llama's, and their ``architectures``."""
+_TABLE = "embed_tokens.weight"
+_DERIVED = (".rotary_emb.inv_freq",)
+"""Ends of names of what old files hold and models compute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A parameter of Weft: tensors of the hub one after the other along rows.
+
+    ``shift`` is added to the hub's values: Gemma's gains are kept as their distance from 1.
+    """
+
+    names: tuple[str, ...]
+    heights: tuple[int, ...]
+    shift: float = 0.0
+
+
+def family_of(source: str | os.PathLike[str]) -> str:
+    """The model type of a ``config.json``, or of the folder that holds one.
+
+    Raises:
+        BadInput: it cannot be read.
+        Unsupported: weights of such models are not read or written.
+    """
+    table, where = read_text_part(source)
+    kind = table.get("model_type")
+    if kind not in FAMILIES:
+        raise Unsupported(
+            f"weights of models of type {kind!r:.40} are not read or written",
+            where=f"{where}: model_type",
+            remedy=f"choose one of {', '.join(FAMILIES)}",
+        )
+    return str(kind)
+
+
+def parts(model: Model, family: str) -> dict[str, Part]:
+    """What each of Weft's parameters is made of; names begin behind ``model.``, but for the head's."""
+    shift = 1.0 if family.startswith("gemma") else 0.0
+    found = {"embedding.weight": Part(names=(_TABLE,), heights=(model.vocab,))}
+    kinds = model.kinds
+    for index, kind in enumerate(model.block_sequence()):
+        block, ours, theirs = kinds[kind], f"blocks.{index}", f"layers.{index}"
+        attention, feed = block.attention, block.feed_forward
+        assert isinstance(attention, Attention)
+        assert isinstance(feed, FeedForward)
+        for norm, name in _norms(block.norms).items():
+            found[f"{ours}.{norm}.weight"] = Part(
+                names=(f"{theirs}.{name}.weight",), heights=(block.hidden,), shift=shift
+            )
+        wide, narrow, features = attention.heads, attention.kv_heads, attention.head_dim
+        if attention.head_norms:
+            for which in ("q_norm", "k_norm"):
+                found[f"{ours}.{which}.weight"] = Part(
+                    names=(f"{theirs}.self_attn.{which}.weight",), heights=(features,), shift=shift
+                )
+        fused: dict[str, tuple[dict[str, int], bool]] = {
+            "qkv": (
+                {f"self_attn.{one}_proj": n * features for one, n in zip("qkv", (wide, narrow, narrow), strict=True)},
+                attention.qkv_bias,
+            ),
+            "proj": ({"self_attn.o_proj": block.hidden}, attention.out_bias),
+            "fc1": ({"mlp.gate_proj": feed.intermediate, "mlp.up_proj": feed.intermediate}, feed.bias),
+            "fc2": ({"mlp.down_proj": block.hidden}, feed.bias),
+        }
+        for linear, (some, bias) in fused.items():
+            for what in ("weight", "bias")[: 2 if bias else 1]:
+                found[f"{ours}.{linear}.{what}"] = Part(
+                    names=tuple(f"{theirs}.{name}.{what}" for name in some), heights=tuple(some.values())
+                )
+    found["norm.weight"] = Part(names=("norm.weight",), heights=(model.hidden,), shift=shift)
+    if not model.tied_embeddings:
+        found["head.weight"] = Part(names=("lm_head.weight",), heights=(model.vocab,))
+    return found
+
+
+def _norms(count: int) -> dict[str, str]:
+    """The norms of a block by Weft's names."""
+    behind = "post_attention_layernorm"
+    if count == 2:
+        return {"norm1": "input_layernorm", "norm2": behind}
+    other = {"norm2": "pre_feedforward_layernorm", "norm3": behind, "norm4": "post_feedforward_layernorm"}
+    return {"norm1": "input_layernorm", **other}
+
+
+class HubWeights:
+    """Whole parameters of a model from a folder of the hub, rectangle by rectangle (``parameters.Whole``).
+
+    Raises:
+        BadInput: no such folder, a file is missing or damaged, or a tensor is missing, has another shape than the
+            model's, or is none of it.
+        Unsupported: the model type is none of ``FAMILIES``.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], model: Model) -> None:
+        self._folder = Path(folder)
+        self._parts = parts(model, family_of(folder))
+        self._files: dict[str, SafetensorsFile] = {}
+        self._file_of = self._listed()
+        tables = [name for name in self._file_of if name.endswith(_TABLE)]
+        if len(tables) != 1:
+            raise self._bad(f"{len(tables)} tensors end in {_TABLE}", "give the weights of one language model")
+        self._prefix = tables[0].removesuffix(_TABLE)
+        self._check(tied=model.tied_embeddings)
+
+    def __call__(self, name: str, shape: Shape, offsets: Shape, sizes: Shape) -> Tensor:
+        part, found, start = self._parts[name], [], 0
+        low, high = offsets[0], offsets[0] + sizes[0]
+        for own, height in zip(part.names, part.heights, strict=True):
+            first, last = max(low - start, 0), min(high - start, height)
+            if first < last:
+                values = self._tensor(own, (height, *shape[1:]))[first:last]
+                found.append(values if len(sizes) == 1 else values[:, offsets[1] : offsets[1] + sizes[1]])
+            start += height
+        values = found[0] if len(found) == 1 else torch.cat(found)
+        return values.float() + part.shift if part.shift else values
+
+    def _tensor(self, own: str, shape: Shape) -> Tensor:
+        name = self._full(own)
+        file = self._file_of[name]
+        try:
+            values = self._open(file).tensor(name)
+        except KeyError:
+            raise self._bad(f"the index says that {file} has {name}, which it has not") from None
+        if tuple(values.shape) != shape:
+            raise self._bad(
+                f"{name} has the shape {tuple(values.shape)}, the model of its config.json {shape}",
+                "give the config.json that belongs to the weights",
+            )
+        return values
+
+    def _full(self, own: str) -> str:
+        """The head stands beside the model, or in front of its prefix's first word."""
+        if own != "lm_head.weight":
+            return self._prefix + own
+        return next((name for name in self._file_of if name.endswith(own)), own)
+
+    def _check(self, *, tied: bool) -> None:
+        """Refuse weights that lack a tensor of the model's, or have one more."""
+        wanted = {self._full(own) for part in self._parts.values() for own in part.names}
+        missing = sorted(wanted - self._file_of.keys())
+        if missing:
+            raise self._bad(f"{len(missing)} tensors are missing, the first is {missing[0]}", "give all files")
+        others = (name for name in self._file_of.keys() - wanted if name.startswith(self._prefix or "layers."))
+        left = sorted(name for name in others if not name.endswith((*_DERIVED, *(("lm_head.weight",) * tied))))
+        if left:
+            raise self._bad(
+                f"{len(left)} tensors are of no layer that its config.json says, the first is {left[0]}",
+                "give the config.json that belongs to the weights",
+            )
+
+    def _listed(self) -> dict[str, str]:
+        """The file of each tensor."""
+        path = self._folder / INDEX
+        if not path.is_file():
+            return dict.fromkeys(self._open(SINGLE).names(), SINGLE)
+        table = parse_json(read_text(path), str(path))
+        listed = table.get("weight_map") if isinstance(table, dict) else None
+        if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
+            raise BadInput("has no weight_map", where=str(path), remedy="is the download complete?")
+        for file in set(listed.values()):
+            if os.path.basename(file) != file:
+                raise BadInput(f"{file!r:.80} is not in its folder", where=str(path), remedy="name a file beside it")
+        return listed
+
+    def _open(self, file: str) -> SafetensorsFile:
+        if file not in self._files:
+            self._files[file] = SafetensorsFile(self._folder / file)
+        return self._files[file]
+
+    def _bad(self, problem: str, remedy: str = "is the download complete?") -> BadInput:
+        return BadInput(problem, where=str(self._folder), remedy=remedy)

@@ -1,0 +1,315 @@
+"""Weights of the Hugging Face hub: every family's logits are those of transformers, whole and over grids."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from compare import worst  # noqa: E402
+from models import BATCH, SEQUENCE  # noqa: E402
+from ranks import grid_of  # noqa: E402
+
+from weft.errors import BadInput, Unsupported  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.model import Job, Recipe, read_config  # noqa: E402
+from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, parts  # noqa: E402
+from weft.runtime.checkpoints.hub_export import export_hub  # noqa: E402
+from weft.runtime.checkpoints.safetensors import SafetensorsFile, header, values  # noqa: E402
+from weft.runtime.convert.details import read_details  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.parameters import holdings  # noqa: E402
+from weft.runtime.layers.decoder import Decoder4D  # noqa: E402
+from weft.runtime.run.data import markov_corpus  # noqa: E402
+from weft.runtime.run.session import RunSettings, Session  # noqa: E402
+
+CLOSE = 1e-5
+SHAPE = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+FAMILIES = {
+    "llama": {"num_key_value_heads": 8},
+    "llama 3": {"rope_parameters": LLAMA_3, "tie_word_embeddings": True},
+    "qwen2": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "qwen2 windows": {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    "qwen3": {"head_dim": 12, "tie_word_embeddings": True},
+    "mistral": {"sliding_window": 4, "head_dim": 6},
+    "gemma": {"head_dim": 8},
+    "gemma2": {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 2.0},
+    "gemma3_text": {
+        "num_hidden_layers": 3,
+        "head_dim": 8,
+        "sliding_window": 3,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
+}
+
+
+def tokens(vocab=61):
+    return torch.randint(vocab, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A folder of a family as transformers saves it, in two files, and the logits of its model."""
+    transformers = pytest.importorskip("transformers")
+
+    @lru_cache
+    def make(family):
+        folder = tmp_path_factory.mktemp(family.replace(" ", "-"))
+        config = transformers.AutoConfig.for_model(family.split()[0], **SHAPE | FAMILIES[family])
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        generator = torch.Generator().manual_seed(0)
+        for name, parameter in model.named_parameters():
+            scale = 0.3 if parameter.ndim == 1 else parameter.shape[1] ** -0.5
+            torch.nn.init.normal_(parameter, float("gemma" not in family and "norm" in name), scale, generator)
+        model.save_pretrained(folder, max_shard_size="20KB")
+        with torch.no_grad():
+            return folder, model(tokens()).logits
+
+    return make
+
+
+def decoder(machine, folder):
+    model = read_config(folder)
+    made = Decoder4D(machine, model, sequence=SEQUENCE, details=read_details(folder))
+    whole = HubWeights(folder, model)
+    for holding in holdings(made):
+        holding.fill(whole)
+    return made
+
+
+def logits_error(grid, folder, want):
+    """Of this rank's logits; behind the vocabulary is padding."""
+    machine = Machine.of(grid)
+    own = BATCH // grid.layout.data_parallel
+    index = grid.coordinates["data"] * grid.size("z") + grid.coordinates["z"]
+    rows = slice(index * own, (index + 1) * own)
+    with torch.no_grad():
+        found = decoder(machine, folder)(tokens()[rows])
+    start = grid.index("x", "y") * found.shape[1]
+    part = want[rows].flatten(0, 1)[:, start : start + found.shape[1]]
+    return worst(found[:, : part.shape[1]], part)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(published, family):
+    folder, want = published(family)
+    assert want.abs().max() > 0.5
+    error = logits_error(Grid.of(Layout()), folder, want)
+    print(family, error)
+    assert error <= CLOSE
+
+
+def errors(layout, cases):
+    return {family: logits_error(grid_of(layout), folder, want) for family, (folder, want) in cases.items()}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(x=2, y=2, z=2), Layout(x=4, data=2, sequence_parallel=True), Layout(y=4, z=2)],
+    ids=["x2y2z2", "x4data2-sp", "y4z2"],
+)
+def test_over_grids(ranks, published, layout):
+    cases = {family: published(family) for family in FAMILIES}
+    for found in ranks.run(errors, layout, cases):
+        assert max(found.values()) <= CLOSE, found
+
+
+# Without transformers ----------------------------------------------------------------------------
+
+
+def session(grid, folder):
+    """A run that begins with the weights of a folder."""
+    job = Job(model=read_config(folder), recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
+    corpus = markov_corpus(61, tokens=2000, seed=0)
+    return Session(job, grid, RunSettings(details=read_details(folder), weights=str(folder)), corpus)
+
+
+def saved(layout, folder, out):
+    running = session(grid_of(layout), folder)
+    running.step()
+    running.save(Path(out) / "step-00000001")
+
+
+def written(folder, family, *, more=None, less=(), dtype=torch.float32):
+    """A folder of random weights, in one file."""
+    config = {"model_type": family.split()[0]} | SHAPE | FAMILIES[family]
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    generator = torch.Generator().manual_seed(1)
+    model, tensors = read_config(folder), {}
+    for name, part in parts(model, config["model_type"]).items():
+        width = () if "norm" in name or "bias" in name else (WIDTHS.get(name.split(".")[-2], model.hidden),)
+        for hub, height in zip(part.names, part.heights, strict=True):
+            full = hub if hub == "lm_head.weight" else f"model.{hub}"
+            values_ = torch.randn(height, *(w if w != "heads" else heads(model) for w in width), generator=generator)
+            tensors[full] = (0.1 * values_).to(dtype)
+    tensors = {name: one for name, one in tensors.items() if name not in less} | (more or {})
+    write(folder / SINGLE, tensors)
+    return tensors
+
+
+WIDTHS = {"proj": "heads", "fc2": SHAPE["intermediate_size"]}
+
+
+def heads(model):
+    attention = model.kinds[0].attention
+    return attention.heads * attention.head_dim
+
+
+def write(path, tensors):
+    described = [(name, one.dtype, tuple(one.shape)) for name, one in tensors.items()]
+    path.write_bytes(header(described, {}) + b"".join(bytes(values(one)) for one in tensors.values()))
+
+
+def read(folder):
+    files = [SafetensorsFile(path) for path in sorted(folder.glob("*.safetensors"))]
+    return {name: file.tensor(name).clone() for file in files for name in file.names()}
+
+
+@pytest.mark.parametrize("family", ["llama 3", "qwen3", "gemma3_text", "qwen2"])
+def test_what_comes_in_goes_out(tmp_path, family):
+    """Of one process, bit by bit; Gemma's gains have been added to 1."""
+    tensors = written(tmp_path / "hub", family)
+    session(Grid.of(Layout(micro_batch=BATCH)), tmp_path / "hub").save(tmp_path / "run" / "step-00000000")
+    export_hub(tmp_path / "run" / "step-00000000", tmp_path / "out", config=tmp_path / "hub", largest_bytes=20_000)
+    found = read(tmp_path / "out")
+    assert found.keys() == tensors.keys()
+    for name, want in tensors.items():
+        assert worst(found[name], want) <= (1e-7 if "gemma" in family and "norm" in name else 0), name
+    index = json.loads((tmp_path / "out" / INDEX).read_text())
+    assert set(index["weight_map"]) == set(tensors)
+    assert len(set(index["weight_map"].values())) > 2
+    assert index["metadata"]["total_size"] == sum(one.nbytes for one in tensors.values())
+    again = HubWeights(tmp_path / "out", read_config(tmp_path / "out"))
+    assert torch.equal(
+        again("embedding.weight", (61, 32), (5, 3), (7, 9)), tensors["model.embed_tokens.weight"][5:12, 3:12]
+    )
+
+
+def test_a_grids_model_goes_out_as_one_ranks(ranks, tmp_path):
+    """After a step from weights in bf16, of which each rank read its part; out in bf16."""
+    written(tmp_path / "hub", "gemma2", dtype=torch.bfloat16)
+    layout = Layout(x=2, y=2, z=2, micro_batch=BATCH // 2)
+    ranks.run(saved, layout, str(tmp_path / "hub"), str(tmp_path / "grid"))
+    alone = session(Grid.of(Layout(micro_batch=BATCH)), tmp_path / "hub")
+    alone.step()
+    alone.save(tmp_path / "one" / "step-00000001")
+    for which in ("grid", "one"):
+        config = (tmp_path / "hub" / "config.json").read_text()
+        (tmp_path / which / "config.json").write_text(config)
+        export_hub(tmp_path / which / "step-00000001", tmp_path / f"{which}-out", dtype="fp32")
+    found, want = read(tmp_path / "grid-out"), read(tmp_path / "one-out")
+    assert found.keys() == want.keys()
+    assert max(worst(found[name], want[name]) for name in want) <= 2e-6
+    config = json.loads((tmp_path / "grid-out" / "config.json").read_text())
+    assert config["architectures"] == ["Gemma2ForCausalLM"]
+    assert config["dtype"] == "float32"
+
+
+def test_transformers_loads_what_goes_out(published, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    for family in ("llama 3", "gemma3_text", "qwen3"):
+        folder, want = published(family)
+        run, out = tmp_path / family / "run", tmp_path / family / "out"
+        session(Grid.of(Layout(micro_batch=BATCH)), folder).save(run / "step-00000000")
+        export_hub(run / "step-00000000", out, config=folder)
+        with torch.no_grad():
+            found = transformers.AutoModelForCausalLM.from_pretrained(out).eval()(tokens()).logits
+        assert worst(found, want) <= CLOSE
+
+
+def test_a_text_part_within_several_modalities(tmp_path):
+    tensors = written(tmp_path, "llama")
+    table = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llava", "text_config": table}))
+    renamed = {f"language_model.{name}": one for name, one in tensors.items()}
+    write(tmp_path / SINGLE, renamed | {"vision_tower.patch.weight": torch.zeros(2, 2)})
+    whole = HubWeights(tmp_path, read_config(tmp_path))
+    for name, hub in (("head.weight", "lm_head.weight"), ("embedding.weight", "model.embed_tokens.weight")):
+        assert torch.equal(whole(name, (61, 32), (0, 0), (61, 32)), tensors[hub])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"less": ("model.norm.weight",)}, "1 tensors are missing, the first is model.norm.weight"),
+        ({"more": {"model.layers.0.self_attn.q_proj.bias": torch.zeros(32)}}, "are of no layer that its config.json"),
+        ({"more": {"model.layers.0.mlp.up_proj.weight": torch.zeros(40, 32)}}, "up_proj.weight has the shape"),
+        ({"more": {"model.norm.weight": torch.zeros(32, dtype=torch.int8)}}, "its numbers are I8"),
+        ({"less": ("model.embed_tokens.weight",)}, "0 tensors end in embed_tokens.weight"),
+    ],
+)
+def test_weights_of_another_model_are_refused(tmp_path, monkeypatch, change, words):
+    from weft.runtime.checkpoints import safetensors
+
+    monkeypatch.setitem(safetensors.NAMES, torch.int8, "I8")
+    written(tmp_path, "llama", **change)
+    with pytest.raises(BadInput, match=words):
+        session(Grid.of(Layout(micro_batch=BATCH)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is no safetensors file"),
+        (b"\xff" * 16, "is no safetensors file"),
+        ((2).to_bytes(8, "little") + b"[]", "its header is no table"),
+        ((9).to_bytes(8, "little") + b'{"a": {}}', "a: its header does not say where it lies"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, content, words):
+    (tmp_path / SINGLE).write_bytes(content)
+    with pytest.raises(BadInput, match=words):
+        SafetensorsFile(tmp_path / SINGLE)
+    placed = {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}
+    text = json.dumps({"a": placed}).encode()
+    (tmp_path / SINGLE).write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+    with pytest.raises(BadInput, match="its shape and its bytes differ"):
+        SafetensorsFile(tmp_path / SINGLE)
+
+
+def test_folders_that_do_not_fit(tmp_path):
+    written(tmp_path / "hub", "llama")
+    (tmp_path / "hub" / INDEX).write_text(json.dumps({"weight_map": {"model.embed_tokens.weight": "../other"}}))
+    with pytest.raises(BadInput, match="is not in its folder"):
+        HubWeights(tmp_path / "hub", read_config(tmp_path / "hub"))
+    (tmp_path / "hub" / INDEX).unlink()
+    session(Grid.of(Layout(micro_batch=BATCH)), tmp_path / "hub").save(tmp_path / "run" / "step-00000000")
+    with pytest.raises(BadInput, match=r"left no config.json"):
+        export_hub(tmp_path / "run" / "step-00000000", tmp_path / "out")
+    with pytest.raises(BadInput, match=r"the folder is not empty"):
+        export_hub(tmp_path / "run" / "step-00000000", tmp_path / "hub", config=tmp_path / "hub")
+    written(tmp_path / "other", "qwen3")
+    with pytest.raises(BadInput, match=r"is of another model than the config.json"):
+        export_hub(tmp_path / "run" / "step-00000000", tmp_path / "out", config=tmp_path / "other")
+    (tmp_path / "other" / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(Unsupported, match=r"'gpt2' are not read or written"):
+        export_hub(tmp_path / "run" / "step-00000000", tmp_path / "out", config=tmp_path / "other")
