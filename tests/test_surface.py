@@ -35,6 +35,7 @@ def test_public_names():
         "__version__",
         "arrange",
         "audit_routes",
+        "bill_of_materials",
         "calibrate",
         "compare",
         "design",
@@ -203,8 +204,15 @@ def test_command_surface():
                 *("--timeline", "-o", "names"),
             ]
         ),
-        "fabric": sorted(
+        "fabric": [],
+        "fabric show": sorted(
             [*files, *("--export", "--kind", "--output", "--picture", "--prices"), *("--radix", "-o", "cluster")]
+        ),
+        "fabric bill": sorted(
+            [
+                *files,
+                *("--floor", "--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network"),
+            ]
         ),
         "route": [],
         "route plan": sorted(
