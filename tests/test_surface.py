@@ -171,7 +171,16 @@ def test_command_surface():
             [
                 *recipe,
                 *("--batches", "--chart", "--fabrics", "--failures", "--format", "--layout", "--network-life"),
-                *("--no-failures", "--no-simulate", "--output", "--plan", "--policy", "--prices", "--radix"),
+                *(
+                    "--no-failures",
+                    "--no-simulate",
+                    "--output",
+                    "--oversubscription",
+                    "--plan",
+                    "--policy",
+                    "--prices",
+                    "--radix",
+                ),
                 *("--rank", "--routing", "--seed", "--sizes", "--tokens", "--usd-per-hour", "-o", "names"),
             ]
         ),

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from weft.cluster.spec import Tier
 from weft.documents import parse_toml, validate
 from weft.errors import BadInput, UnknownName
+from weft.fabric.families import planes
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.files import read_text
 
@@ -141,17 +142,18 @@ def cabling(fabric: Fabric) -> tuple[Ints, Ints, Ints]:
 
 
 def bill_of_kind(kind: str, fabric: Fabric, prices: Prices, radix: int) -> Bill:
-    """The bill of a kind of fabric; a multi-plane network breaks each port in two, each counting half."""
-    if kind != "multi-plane":
+    """The bill of a kind of fabric; a network of several planes breaks each port in parts, which count as such."""
+    parts = planes.KINDS.get(kind.partition(" ")[0], 1)
+    if parts == 1:
         return bill(fabric, prices, radix=radix)
-    half = replace(
+    part = replace(
         prices,
-        usd_per_switch_port=prices.usd_per_switch_port / 2,
-        usd_per_transceiver=prices.usd_per_transceiver / 2,
-        watts_per_switch_port=prices.watts_per_switch_port / 2,
-        watts_per_transceiver=prices.watts_per_transceiver / 2,
+        usd_per_switch_port=prices.usd_per_switch_port / parts,
+        usd_per_transceiver=prices.usd_per_transceiver / parts,
+        watts_per_switch_port=prices.watts_per_switch_port / parts,
+        watts_per_transceiver=prices.watts_per_transceiver / parts,
     )
-    return bill(fabric, half, radix=2 * radix)
+    return bill(fabric, part, radix=parts * radix)
 
 
 def scale_up_usd(tier: Tier, accelerators: int, prices: Prices) -> float:

@@ -13,7 +13,7 @@ from weft.cluster.scaled import oversubscribed, rewired, with_domain
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
-from weft.fabric.catalogue import check_kinds, for_cluster
+from weft.fabric.catalogue import TREES, check_kinds, for_cluster, parse_kind
 from weft.fabric.cost import Bill, Prices, bill_of_kind, scale_up_usd
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.layout.spec import Layout
@@ -185,7 +185,9 @@ class Terms:
 
     ``layout`` is used on every network; None takes for each the candidate that is fastest on it, or the closed form's
     first without ``simulate``.  ``routing`` is that of the simulation.  ``run`` asks for a whole run under failures,
-    of which a network lasts ``network_s``.
+    of which a network lasts ``network_s``.  Networks of leaves and spines are tried as the cluster has them, and with
+    all ``oversubscriptions``; such a network that is the same as another is left out, and failures are not studied
+    on them.
     """
 
     prices: Prices
@@ -198,6 +200,7 @@ class Terms:
     failures: bool = True
     run: FailureTerms | None = None
     network_s: float = NETWORK_S
+    oversubscriptions: tuple[float, ...] = ()
 
 
 def design(
@@ -227,13 +230,15 @@ def design(
     """
     check_kinds(kinds)
     clusters = {size: with_domain(cluster, size) for size in domains or (cluster.tiers[0].size,)}
+    tried = [name for kind in kinds for name in _oversubscribed(kind, cluster, options.oversubscriptions)]
     candidates = [
-        (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in kinds
+        (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in tried
     ]
     own_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
     known: dict[tuple[int, int], list[Layout]] = {}
     designs: list[Design] = []
     rejected: list[Rejected] = []
+    seen: set[tuple[object, ...]] = set()
     for number, (kind, size, batch) in enumerate(candidates):
 
         def tell(share: float, number: int = number) -> None:
@@ -245,7 +250,13 @@ def design(
         try:
             if (size, batch) not in known:
                 known[size, batch] = _candidates(one, clusters[size], options)
-            designs.append(_design(one, clusters[size], kind, known[size, batch], options, own_usd, tell))
+            fabric = for_cluster(kind, clusters[size], radix=options.radix)
+            same = parse_kind(kind)[0], size, batch, fabric.links, float(fabric.capacity_Bps.sum())
+            if same in seen:
+                continue
+            seen.add(same)
+            how = options if kind in kinds else replace(options, failures=False)
+            designs.append(_design(one, clusters[size], kind, fabric, known[size, batch], how, own_usd, tell))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
     return DesignStudy(
@@ -261,10 +272,18 @@ def design(
     )
 
 
+def _oversubscribed(kind: str, cluster: Cluster, ratios: Sequence[float]) -> list[str]:
+    """A kind as the cluster has it, and with every other oversubscription, where the kind takes one."""
+    own = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
+    more = [f"{kind} {ratio:g}:1" for ratio in ratios if ratio != own] if kind in TREES else []
+    return [kind, *more]
+
+
 def _design(
     job: Job,
     cluster: Cluster,
     kind: str,
+    fabric: Fabric,
     layouts: Sequence[Layout],
     options: Terms,
     own_usd: float,
@@ -272,7 +291,6 @@ def _design(
 ) -> Design:
     """One network under a job; ``own_usd`` of its domains are in the price of the accelerators."""
     domains_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
-    fabric = for_cluster(kind, cluster, radix=options.radix)
     layout = layouts[0]
     if len(layouts) > 1:
         evaluator, seconds = Evaluator(job, cluster, fabric, routing=options.routing, seed=options.seed), []
