@@ -35,6 +35,7 @@ def test_public_names():
         "__version__",
         "arrange",
         "audit_routes",
+        "bill_of_materials",
         "calibrate",
         "compare",
         "design",
@@ -170,7 +171,7 @@ def test_command_surface():
             [
                 *recipe,
                 *("--against", "--batches", "--chart", "--fabrics", "--failures", "--format", "--layout"),
-                *("--network-life",),
+                *("--network-life", "--oversubscription"),
                 *("--no-failures", "--no-simulate", "--output", "--plan", "--policy", "--prices", "--radix"),
                 *("--rank", "--routing", "--seed", "--sizes", "--tokens", "--usd-per-hour", "-o", "names"),
             ]
@@ -204,8 +205,15 @@ def test_command_surface():
                 *("--timeline", "-o", "names"),
             ]
         ),
-        "fabric": sorted(
+        "fabric": [],
+        "fabric show": sorted(
             [*files, *("--export", "--kind", "--output", "--picture", "--prices"), *("--radix", "-o", "cluster")]
+        ),
+        "fabric bill": sorted(
+            [
+                *files,
+                *("--floor", "--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network"),
+            ]
         ),
         "route": [],
         "route plan": sorted(

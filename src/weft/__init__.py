@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weft.model import Job, Model, Recipe, read_config, resolve_job
     from weft.search import Plan
     from weft.verbs.arrange import arrange
+    from weft.verbs.bill import bill_of_materials
     from weft.verbs.calibrate import calibrate
     from weft.verbs.compare import compare
     from weft.verbs.design import design
@@ -53,6 +54,7 @@ _HOME = {
     "WeftError": "weft.errors",
     "arrange": "weft.verbs.arrange",
     "audit_routes": "weft.verbs.route",
+    "bill_of_materials": "weft.verbs.bill",
     "calibrate": "weft.verbs.calibrate",
     "compare": "weft.verbs.compare",
     "design": "weft.verbs.design",
@@ -91,6 +93,7 @@ __all__ = [
     "__version__",
     "arrange",
     "audit_routes",
+    "bill_of_materials",
     "calibrate",
     "compare",
     "design",

@@ -8,6 +8,11 @@ import pytest
 from weft.cluster import load
 from weft.errors import BadInput, UnknownName
 from weft.fabric import catalogue, checks
+from weft.fabric.catalogue import for_cluster, parse_kind
+from weft.fabric.checks import components
+from weft.fabric.cost import bill_of_kind, preset
+from weft.fabric.dimension import Dimension
+from weft.fabric.families import planes
 from weft.fabric.paths import routes
 
 
@@ -69,3 +74,52 @@ def test_unknown_kinds_and_sizes():
         catalogue.for_cluster("rails-only", load("h100-64"))
     with pytest.raises(BadInput, match=r"12 scale-up domains are not a power of two.*use 8 or 16"):
         catalogue.for_cluster("hypercube", load("h100-96"))
+
+
+def test_names_say_oversubscription() -> None:
+    cluster = load("h100-1024")
+    for kind in ("fat-tree", "rail-optimized", "rail-only", "multi-plane-4"):
+        named = for_cluster(f"{kind} 3:1", cluster, radix=16)
+        asked = for_cluster(kind, cluster, radix=16, oversubscription=3.0)
+        assert (named.links, named.names) == (asked.links, asked.names)
+        assert named.links < for_cluster(kind, cluster, radix=16).links
+    assert parse_kind("fat-tree") == ("fat-tree", None)
+    for text in ("torus 2:1", "fat-tree 0:1", "fat-tree 0.5:1"):
+        with pytest.raises(BadInput, match="oversubscription"):
+            parse_kind(text)
+    for text in ("fat-tree 2", "fat-tree  2:1", "fat-tree 2:2", "fat 2:1", "fat-tree 1e3:1", ""):
+        with pytest.raises(UnknownName):
+            parse_kind(text)
+
+
+def test_a_pod_of_alibaba_hpn() -> None:
+    """15 segments of 128 hosts, dual ToRs of 128 x 200G down and 60 x 400G up, 60 aggregation switches a plane:
+    15,360 GPUs (Qian et al., SIGCOMM 2024)."""
+    domain = Dimension(kind="switch", size=8, bandwidth_Bps=450e9)
+    pod = planes.build(
+        15_360, radix=256, bandwidth_Bps=50e9, planes=2, unit=128, scale_up=domain, oversubscription=128 / 120
+    )
+    leaves, spines = pod.nodes_of("leaf"), pod.nodes_of("spine")
+    assert (len(leaves), len(spines)) == (15 * 16, 2 * 60)
+    nics = (pod.source < pod.accelerators) & (pod.tier == 1)
+    assert (np.bincount(pod.source[nics]) == 2).all()
+    assert set(np.bincount(pod.target[nics], minlength=pod.nodes)[leaves].tolist()) == {128}
+    up = (pod.tier == 2) & np.isin(pod.source, leaves)
+    assert set(np.bincount(pod.source[up], pod.cables[up])[leaves].tolist()) == {120.0}
+    plane = components(pod.nodes, pod.source[pod.tier > 0], pod.target[pod.tier > 0])
+    assert len({plane[leaf] for leaf in leaves.tolist()}) == 1, "planes meet in the accelerators"
+    between = pod.tier > 1
+    assert len(set(components(pod.nodes, pod.source[between], pod.target[between])[leaves].tolist())) == 2
+
+
+@pytest.mark.parametrize(("kind", "count"), planes.KINDS.items())
+def test_planes_divide_a_nic(kind: str, count: int) -> None:
+    cluster = load("h100-512")
+    fabric = for_cluster(kind, cluster, radix=16)
+    nics = (fabric.source < fabric.accelerators) & (fabric.tier == 1)
+    assert (np.bincount(fabric.source[nics]) == count).all()
+    assert fabric.capacity_Bps[nics] == pytest.approx(cluster.tiers[1].bandwidth_Bps / count)
+    prices = preset("rail-only-v5")
+    found = bill_of_kind(kind, fabric, prices, 16)
+    assert found.switch_ports == found.switches * 16 * count
+    assert found.switches_usd == pytest.approx(found.switches * 16 * prices.usd_per_switch_port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -288,3 +289,29 @@ def test_a_run_pays_for_what_domains_cost_beyond_the_clusters_own() -> None:
     share = wide.after.expected_s / own.after.expected_s
     expected = own.after.network_usd * share * (wide.bill.usd + more) / own.bill.usd
     assert wide.after.network_usd == pytest.approx(expected)
+
+
+def test_oversubscribed_networks_are_tried_beside() -> None:
+    asked = {"layout": RAIL_ALIGNED, "batch": 64, "sequence": 2048, "radix": 8, "fabrics": "rail-only,fat-tree,torus"}
+    found = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, **asked)
+    names = [one.kind for one in found.designs]
+    assert names == ["rail-only", "fat-tree", "fat-tree 2:1", "fat-tree 4:1", "fat-tree 7:1", "torus"]
+    dollars = [one.bill.usd for one in found.designs[1:5]]
+    assert dollars == sorted(dollars, reverse=True)
+    own = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, oversubscription="", **asked)
+    assert [one.kind for one in own.designs] == ["rail-only", "fat-tree", "torus"]
+    for text in ("0.5", "many", "1e9", "nan"):
+        with pytest.raises(BadInput, match="no oversubscription"):
+            weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, oversubscription=text, **asked)
+
+
+def test_wider_networks_are_no_slower_and_failures_are_of_those_asked_for() -> None:
+    asked = {"layout": "tp=4,dp=16", "batch": 64, "sequence": 2048, "radix": 8}
+    found = weft.design("llama-3.2-1b", CLUSTER, fabrics="fat-tree", **asked)
+    times = [one.simulated_s for one in found.designs]
+    assert len(times) == 4
+    assert all(b >= a * (1 - 1e-9) for a, b in pairwise(times))
+    assert [bool(one.failures) for one in found.designs] == [True, False, False, False]
+    named = weft.design("llama-3.2-1b", CLUSTER, fabrics="fat-tree 4:1", **asked)
+    assert [(one.kind, bool(one.failures)) for one in named.designs] == [("fat-tree 4:1", True)]
+    assert named.designs[0].simulated_s == times[2]

@@ -40,6 +40,7 @@ MADE = {
     "comparison": lambda: weft.compare("gpt2-124m", "a100-8", "h100-8"),
     "goodput": lambda: weft.goodput("llama-3.1-8b", "h100-64", layout="tp=8", tokens="1T"),
     "design": lambda: weft.design("llama-3.1-8b", "h100-64", layout="tp=8", no_simulate=True, no_failures=True),
+    "bill-of-materials": lambda: weft.bill_of_materials("h100-64", kind="fat-tree", radix=16),
     "schedule": lambda: weft.schedule("all-reduce", "1GiB", cluster="h100-64"),
     "simulate": lambda: weft.simulate("llama-3.1-8b", "h100-64", layout="tp=8"),
     "route": lambda: weft.route(generate="BLOOM:2,GPT_3:2"),

@@ -8,10 +8,32 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import deliver
-from weft.cli.outcome import FileOutput, show
-from weft.verbs.networks import FileOptions, PriceOptions, RadixOptions, fabric_file, fabric_of, is_file
+from weft.cli.outcome import FileOutput, RowsOutput, report
+from weft.cli.outcome import show as render
+from weft.verbs.bill import BillOptions, bill_of_materials
+from weft.verbs.networks import FileOptions, PriceOptions, RadixOptions, network_of
 from weft.verbs.options import option
-from weft.verbs.shared import cluster_of
+
+
+class ShowByDefault(click.Group):
+    """A group that takes anything but the name of a verb for arguments of ``show``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "-h", "--help"):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=ShowByDefault)
+def fabric() -> None:
+    """Show the network of CLUSTER: switches, links, cost and power.
+
+    \b
+    weft fabric h100-1024 --kind rail-only           what it is made of, what it costs
+    weft fabric bill h100-1024 --floor floor.toml    the bill of materials: cables by length, racks, spares
+
+    Arguments without a verb are those of show: weft fabric show --help.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,20 +47,16 @@ class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
     picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
 
 
-@click.command()
+@fabric.command()
 @click.argument("cluster")
 @takes(options=FabricOptions)
-def fabric(cluster: str, options: FabricOptions) -> None:
+def show(cluster: str, options: FabricOptions) -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
     Reads weft JSON and TOML, NCCL topology XML, ibnetdiscover, SLURM topology, GraphML, node-link JSON, LLDP
     JSON, NetBox cables and containerlab.
     """
-    kind = options.kind
-    if kind is not None and is_file(kind):
-        built = fabric_file(kind, options)
-    else:
-        built = fabric_of(kind, cluster_of(cluster), options.radix)
+    built, kind = network_of(cluster, options.kind, options.radix, options)
     if options.export is not None:
         from weft.interop.fabrics.formats import write_fabric
 
@@ -47,10 +65,26 @@ def fabric(cluster: str, options: FabricOptions) -> None:
         from weft.fabric.cost import bill_of_kind
         from weft.report.tables.design import fabric_table
 
-        price = bill_of_kind(kind or "", built, options.price_list(), options.radix)
-        show(lambda screen: fabric_table(built, price, screen), options.output)
+        price = bill_of_kind(kind, built, options.price_list(), options.radix)
+        render(lambda screen: fabric_table(built, price, screen), options.output)
     if options.picture is not None:
         from weft.report.pictures.fabric import fabric_svg
         from weft.report.pictures.palette import alone
 
         deliver(alone(fabric_svg(built)), options.picture)
+
+
+@fabric.command()
+@click.argument("network", metavar="CLUSTER|FABRIC")
+@takes(options=BillOptions, out=RowsOutput)
+def bill(network: str, options: BillOptions, out: RowsOutput) -> None:
+    """Print the bill of materials of a network: what a vendor could quote.
+
+    Switches by model, cables by length (copper, active optical, fiber with its transceivers, by what reaches), NICs,
+    racks and their power, spares, and the energy of some years.  The floor plan says where racks and switches stand.
+    Parts without a price are counted without dollars; --prices FILE takes yours by the names that the bill prints.
+    """
+    from weft.report.tables.bill import bill_table
+
+    found = bill_of_materials(network, options)
+    report(found, out, lambda screen: bill_table(found, screen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypedDict
@@ -93,15 +94,18 @@ def for_cluster(
     cluster of one tier has no network beside it.
 
     Args:
+        kind: one of ``kinds()``, for ``TREES`` also with an oversubscription, as "fat-tree 2:1".
         radix: ports of a switch, at the bandwidth of a NIC.
-        oversubscription: of the leaves (or per tier); the largest of the cluster's tiers by default.
+        oversubscription: where ``kind`` says none: of the leaves (or per tier); the largest of the cluster's tiers
+            by default.
         unit: domains of a scalable unit of a rail-optimized network.
 
     Raises:
         UnknownName: no such kind.
         BadInput: no such network of these sizes.
     """
-    check_kinds([kind])
+    kind, ratio = parse_kind(kind)
+    oversubscription = oversubscription if ratio is None else ratio
     if len(cluster.tiers) == 1:
         return start(kind, cluster.count, from_tier(cluster.tiers[0])).build()
     nic_latency_s, switch_latency_s = _latencies(cluster)
@@ -124,8 +128,24 @@ def check_kinds(names: Iterable[str]) -> None:
         UnknownName: one of them is none.
     """
     for name in names:
-        if name not in _KINDS:
-            raise UnknownName("kind of fabric", name, kinds())
+        parse_kind(name)
+
+
+def parse_kind(text: str) -> tuple[str, float | None]:
+    """The kind and the oversubscription that a name says, as "fat-tree 2:1"; None where it says none.
+
+    Raises:
+        UnknownName: no such kind.
+        BadInput: the kind takes no oversubscription, or it is below 1.
+    """
+    found = _RATIO.fullmatch(text)
+    kind, ratio = (text, None) if found is None else (found["kind"], float(found["ratio"]))
+    if kind not in _KINDS:
+        raise UnknownName("kind of fabric", text, kinds())
+    if ratio is not None and (kind not in TREES or ratio < 1):
+        problem = "is below 1" if kind in TREES else f"is no property of a {kind}"
+        raise BadInput(f"oversubscription {ratio:g}:1 {problem}", where=text, remedy=f"choose of {', '.join(TREES)}")
+    return kind, ratio
 
 
 def _latencies(cluster: Cluster) -> tuple[float, float]:
@@ -179,6 +199,10 @@ def _hypercube(site: _Site) -> Fabric:
     return _grid(site, "hypercube", (2,) * dimensions, wrap=True)
 
 
+def _planes(count: int) -> Callable[[_Site], Fabric]:
+    return lambda site: planes.build(site.count, planes=count, unit=site.unit, **site.tree(ports=count))
+
+
 def _hierarchical(site: _Site) -> Fabric:
     """The cluster's tiers as they are; oversubscription narrows the links of a tier."""
     tiers = [replace(tier, bandwidth_Bps=tier.effective_Bps) for tier in site.cluster.tiers]
@@ -189,8 +213,7 @@ _KINDS: dict[str, Callable[[_Site], Fabric]] = {
     "fat-tree": lambda site: clos.build(site.count, **site.tree()),
     "rail-optimized": lambda site: rail.optimized(site.count, unit=site.unit, **site.tree()),
     "rail-only": lambda site: rail.only(site.count, **site.tree()),
-    # Two planes: a port of a switch breaks out into two of half a NIC.
-    "multi-plane": lambda site: planes.build(site.count, planes=2, unit=site.unit, **site.tree(ports=2)),
+    **{kind: _planes(count) for kind, count in planes.KINDS.items()},
     "bcube": _bcube,
     "torus": lambda site: _grid(site, "torus", torus.near_cube(site.domains, 3), wrap=True),
     "mesh": lambda site: _grid(site, "mesh", torus.near_cube(site.domains, 3), wrap=False),
@@ -207,3 +230,6 @@ _KINDS: dict[str, Callable[[_Site], Fabric]] = {
     "hierarchical": _hierarchical,
 }
 """Every kind of fabric, and how a cluster's is built."""
+TREES = ("fat-tree", "rail-optimized", "rail-only", *planes.KINDS)
+"""Kinds with switches above the leaves, whose names may say an oversubscription: "fat-tree 2:1"."""
+_RATIO = re.compile(r"(?P<kind>\S+) (?P<ratio>\d{1,3}(\.\d{1,3})?):1")

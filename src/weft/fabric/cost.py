@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from weft.cluster.spec import Tier
 from weft.documents import parse_toml, validate
 from weft.errors import BadInput, UnknownName
+from weft.fabric.families import planes
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.files import read_text
 
@@ -104,7 +106,7 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
         BadInput: a switch uses more ports than ``radix``.
     """
     outside = fabric.tier != SCALE_UP
-    a, b, cables = _pairs(fabric.source[outside], fabric.target[outside], fabric.cables[outside])
+    a, b, cables = cabling(fabric)
     used = np.bincount(a, cables, fabric.nodes) + np.bincount(b, cables, fabric.nodes)
     switch = (np.arange(fabric.nodes) >= fabric.accelerators) & (used > 0)
     count, ports = int(switch.sum()), int(used[switch].sum())
@@ -127,8 +129,10 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
     )
 
 
-def _pairs(source: Ints, target: Ints, cables: Ints) -> tuple[Ints, Ints, Ints]:
-    """Physical cables per pair of nodes: the larger of the two directions' sums."""
+def cabling(fabric: Fabric) -> tuple[Ints, Ints, Ints]:
+    """Physical cables of the scale-out network per pair of nodes: the larger of the two directions' sums."""
+    outside = fabric.tier != SCALE_UP
+    source, target, cables = fabric.source[outside], fabric.target[outside], fabric.cables[outside]
     low, high = np.minimum(source, target), np.maximum(source, target)
     pairs, of = np.unique(np.stack([low, high]), axis=1, return_inverse=True)
     up = source == low
@@ -138,17 +142,18 @@ def _pairs(source: Ints, target: Ints, cables: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def bill_of_kind(kind: str, fabric: Fabric, prices: Prices, radix: int) -> Bill:
-    """The bill of a kind of fabric; a multi-plane network breaks each port in two, each counting half."""
-    if kind != "multi-plane":
+    """The bill of a kind of fabric; a network of several planes breaks each port in parts, which count as such."""
+    parts = planes.KINDS.get(kind.partition(" ")[0], 1)
+    if parts == 1:
         return bill(fabric, prices, radix=radix)
-    half = replace(
+    part = replace(
         prices,
-        usd_per_switch_port=prices.usd_per_switch_port / 2,
-        usd_per_transceiver=prices.usd_per_transceiver / 2,
-        watts_per_switch_port=prices.watts_per_switch_port / 2,
-        watts_per_transceiver=prices.watts_per_transceiver / 2,
+        usd_per_switch_port=prices.usd_per_switch_port / parts,
+        usd_per_transceiver=prices.usd_per_transceiver / parts,
+        watts_per_switch_port=prices.watts_per_switch_port / parts,
+        watts_per_transceiver=prices.watts_per_transceiver / parts,
     )
-    return bill(fabric, half, radix=2 * radix)
+    return bill(fabric, part, radix=parts * radix)
 
 
 def scale_up_usd(tier: Tier, accelerators: int, prices: Prices) -> float:
@@ -220,7 +225,8 @@ class Prices:
     """US dollars and watts of one part each: a switch port, a transceiver, a cable, a NIC.
 
     Switched scale-up domains cost ``usd_per_scale_up_GBps`` for each accelerator and GB/s that it sends into them, up
-    to ``scale_up_rack`` accelerators, and ``usd_per_wide_scale_up_GBps`` beyond.
+    to ``scale_up_rack`` accelerators, and ``usd_per_wide_scale_up_GBps`` beyond.  ``usd`` are prices of parts by the
+    names that a bill of materials gives them (``weft.fabric.materials``), which the counts of ``Bill`` do not see.
     """
 
     name: str
@@ -235,6 +241,8 @@ class Prices:
     usd_per_wide_scale_up_GBps: float
     scale_up_rack: int
     source: str = ""
+    date: str = ""
+    usd: Mapping[str, float] = field(default_factory=dict)
 
 
 class _Fields(BaseModel):
@@ -253,6 +261,8 @@ class _Fields(BaseModel):
     usd_per_wide_scale_up_GBps: _Figure | None = None
     scale_up_rack: int | None = Field(None, ge=1, le=LARGEST)
     source: str | None = Field(None, max_length=500)
+    date: str | None = Field(None, max_length=100)
+    usd: dict[str, _Figure] | None = Field(None, max_length=1000)
 
 
 def presets() -> tuple[str, ...]:
@@ -286,7 +296,8 @@ def prices_from_toml(text: str, *, where: str = "prices") -> Prices:
     """The prices of a TOML text, as ``read_prices``."""
     given = validate(_Fields, parse_toml(text, where), where).model_dump(exclude_none=True)
     base = preset(given.pop("like", DEFAULT))
-    return Prices(**asdict(base) | {"name": where, "source": where} | given)
+    given["usd"] = {**base.usd, **given.get("usd", {})}
+    return Prices(**asdict(base) | {"name": where, "source": where, "date": ""} | given)
 
 
 @functools.cache

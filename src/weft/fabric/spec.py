@@ -52,6 +52,11 @@ class Fabric:
     def links(self) -> int:
         return len(self.source)
 
+    @property
+    def largest_domain(self) -> int:
+        """Accelerators of the largest scale-up domain."""
+        return int(np.unique(self.domain, return_counts=True)[1].max(initial=1))
+
     def nodes_of(self, role: str) -> Ints:
         """Nodes with a role, in order; empty where there is none."""
         if role not in self.roles:

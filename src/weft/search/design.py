@@ -13,7 +13,7 @@ from weft.cluster.scaled import oversubscribed, rewired, with_domain
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
-from weft.fabric.catalogue import check_kinds, for_cluster
+from weft.fabric.catalogue import TREES, check_kinds, for_cluster, parse_kind
 from weft.fabric.cost import Bill, Prices, bill_of_kind, scale_up_usd
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.layout.spec import Layout
@@ -242,7 +242,9 @@ class Terms:
     ``layout`` is used on every network; None takes for each the candidate that is fastest on it, or the closed form's
     first without ``simulate``.  ``routing`` is that of the simulation.  ``run`` asks for a whole run under failures,
     of which a network lasts ``network_s``.  ``against`` is the kind that the others are held against, and
-    ``one_domain`` asks for the time with all accelerators in one scale-up domain.
+    ``one_domain`` asks for the time with all accelerators in one scale-up domain.  Networks of leaves and spines are
+    tried as the cluster has them, and with all ``oversubscriptions``; such a network that is the same as another is
+    left out, and failures are not studied on them.
     """
 
     prices: Prices
@@ -257,6 +259,7 @@ class Terms:
     network_s: float = NETWORK_S
     against: str | None = None
     one_domain: bool = False
+    oversubscriptions: tuple[float, ...] = ()
 
 
 def design(
@@ -288,14 +291,16 @@ def design(
         kinds = [*kinds, options.against]
     check_kinds(kinds)
     clusters = {size: with_domain(cluster, size) for size in domains or (cluster.tiers[0].size,)}
+    tried = [name for kind in kinds for name in _oversubscribed(kind, cluster, options.oversubscriptions)]
     candidates = [
-        (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in kinds
+        (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in tried
     ]
     own_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
     known: dict[tuple[int, int], list[Layout]] = {}
     whole_s: dict[int, float] = {}
     designs: list[Design] = []
     rejected: list[Rejected] = []
+    seen: set[tuple[object, ...]] = set()
     for number, (kind, size, batch) in enumerate(candidates):
 
         def tell(share: float, number: int = number) -> None:
@@ -309,7 +314,13 @@ def design(
                 known[size, batch] = _candidates(one, clusters[size], options)
             if options.one_domain and batch not in whole_s:
                 whole_s[batch] = _one_domain_s(one, cluster, options)
-            made = _design(one, clusters[size], kind, known[size, batch], options, own_usd, tell)
+            fabric = for_cluster(kind, clusters[size], radix=options.radix)
+            same = parse_kind(kind)[0], size, batch, fabric.links, float(fabric.capacity_Bps.sum())
+            if same in seen:
+                continue
+            seen.add(same)
+            how = options if kind in kinds else replace(options, failures=False)
+            made = _design(one, clusters[size], kind, fabric, known[size, batch], how, own_usd, tell)
             designs.append(replace(made, one_domain_s=whole_s.get(batch)))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
@@ -330,13 +341,22 @@ def design(
 def _one_domain_s(job: Job, cluster: Cluster, options: Terms) -> float:
     """Seconds of an iteration with all accelerators in one scale-up domain, found as those of the networks."""
     whole, plain = with_domain(cluster, cluster.count), replace(options, failures=False, run=None)
-    return _design(job, whole, "rail-only", _candidates(job, whole, plain), plain, 0.0, lambda _: None).iteration_s
+    fabric, layouts = for_cluster("rail-only", whole, radix=options.radix), _candidates(job, whole, plain)
+    return _design(job, whole, "rail-only", fabric, layouts, plain, 0.0, lambda _: None).iteration_s
+
+
+def _oversubscribed(kind: str, cluster: Cluster, ratios: Sequence[float]) -> list[str]:
+    """A kind as the cluster has it, and with every other oversubscription, where the kind takes one."""
+    own = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
+    more = [f"{kind} {ratio:g}:1" for ratio in ratios if ratio != own] if kind in TREES else []
+    return [kind, *more]
 
 
 def _design(
     job: Job,
     cluster: Cluster,
     kind: str,
+    fabric: Fabric,
     layouts: Sequence[Layout],
     options: Terms,
     own_usd: float,
@@ -344,7 +364,6 @@ def _design(
 ) -> Design:
     """One network under a job; ``own_usd`` of its domains are in the price of the accelerators."""
     domains_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
-    fabric = for_cluster(kind, cluster, radix=options.radix)
     layout = layouts[0]
     if len(layouts) > 1:
         evaluator, seconds = Evaluator(job, cluster, fabric, routing=options.routing, seed=options.seed), []

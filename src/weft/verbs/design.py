@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 USAGE = "weft design MODEL CLUSTER [--layout tp=8,pp=4] | weft design --plan FILE [--rank N]"
 
+OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 7.0)
+"""Tried by default, where neither sizes nor batches are."""
 _RUN = ("failures", "policy", "usd_per_hour", "network_life")
 """Options of the whole run."""
 
@@ -40,6 +42,12 @@ class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, RecipeOptions):
 
     fabrics: str | tuple[str, ...] = option(
         "rail-only,rail-optimized,fat-tree", "Networks to compare, by kind.", metavar="KIND,..."
+    )
+    oversubscription: str | tuple[float, ...] | None = option(
+        None,
+        "Ports down per port up to try beside the cluster's own (default: 1,2,4,7; none with --sizes,"
+        " --batches and --against), or none.",
+        metavar="R,...",
     )
     sizes: str | tuple[int, ...] = option(
         "", "Scale-up domain sizes to try (default: the cluster's own).", metavar="K,..."
@@ -124,6 +132,7 @@ def design(
         network_s=positive(parse_seconds(asked.network_life, "--network-life"), "--network-life"),
         against=asked.against,
         one_domain=bool(asked.sizes),
+        oversubscriptions=_ratios(asked),
     )
     kinds = asked.fabrics.split(",") if isinstance(asked.fabrics, str) else asked.fabrics
     return compare(
@@ -135,6 +144,30 @@ def design(
         batches=numbers_of(asked.batches, "--batches"),
         progress=progress,
     )
+
+
+def _ratios(asked: DesignOptions) -> tuple[float, ...]:
+    """Oversubscriptions, each once.
+
+    Raises:
+        BadInput: one is no number from 1 to 999.
+    """
+    given = asked.oversubscription
+    if given is None:
+        given = () if asked.sizes or asked.batches or asked.against else OVERSUBSCRIPTIONS
+    if given == "none":
+        return ()
+    texts = given.split(",") if isinstance(given, str) else [str(one) for one in given]
+    found: dict[float, None] = {}
+    for text in filter(None, (one.strip().removesuffix(":1") for one in texts)):
+        try:
+            ratio = round(float(text), 3)
+        except ValueError:
+            ratio = 0.0
+        if not 1 <= ratio < 1000:
+            raise BadInput(f"{text[:40]!r} is no oversubscription", where="--oversubscription", remedy="give 1 to 999")
+        found[ratio] = None
+    return tuple(found)
 
 
 def _run(asked: DesignOptions) -> FailureTerms | None:

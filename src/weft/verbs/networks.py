@@ -90,6 +90,40 @@ def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int) 
     return for_cluster(name or default_kind(cluster), cluster, radix=radix)
 
 
+def network_of(
+    network: FabricSource | Cluster, kind: str | None, radix: int, files: FileOptions
+) -> tuple[Fabric, str]:
+    """The network of a cluster by ``kind``, or a fabric or its file, and the kind that it was built as.
+
+    Raises:
+        BadInput: a name or a file that cannot be used.
+        UnknownName: there is no such kind.
+    """
+    from weft.cluster import Cluster
+    from weft.fabric import Fabric
+    from weft.fabric.catalogue import default_kind, for_cluster
+    from weft.verbs.shared import cluster_of
+
+    if isinstance(network, Fabric):
+        return network, ""
+    if kind is not None and is_file(kind):
+        return fabric_file(kind, files), ""
+    if kind is None and not isinstance(network, Cluster) and _is_fabric(path_of(network, "CLUSTER")):
+        return fabric_file(network, files), ""
+    cluster = cluster_of(network)
+    name = kind or default_kind(cluster)
+    return for_cluster(name, cluster, radix=radix), name
+
+
+def _is_fabric(name: str) -> bool:
+    """Whether a name is a file of a fabric, not of a cluster."""
+    if not os.path.isfile(name):
+        return False
+    from weft.files import read_text
+
+    return Path(name).suffix != ".toml" or "weft.fabric/" in read_text(name, where=name)
+
+
 def fabric_file(name: str | os.PathLike[str], asked: FileOptions) -> Fabric:
     """A fabric file, with options for what it leaves out.
 

@@ -137,7 +137,7 @@ def _simulate(asked: Asked) -> Row:
 def _design(asked: Asked) -> Row:
     from weft.verbs.design import design
 
-    given = asked.given("layout", *_RECIPE) | {"fabrics": str(asked.values["fabric"])}
+    given = asked.given("layout", *_RECIPE) | {"fabrics": str(asked.values["fabric"]), "oversubscription": ""}
     if "layout" in asked.values:
         given["layout"] = asked.layout
     found = design(asked.model, asked.cluster, **given)
@@ -202,7 +202,10 @@ VERBS: dict[str, _Verb] = {
         SimulateOptions, ("model", "cluster"), _simulate, without=("flows", "mode", "arrangement", "job", *_PLANS)
     ),
     "design": _Verb(
-        DesignOptions, ("model", "cluster", "fabric"), _design, without=("fabrics", "sizes", "batches", *_PLANS)
+        DesignOptions,
+        ("model", "cluster", "fabric"),
+        _design,
+        without=("fabrics", "oversubscription", "sizes", "batches", *_PLANS),
     ),
     "goodput": _Verb(GoodputOptions, ("model", "cluster", "tokens"), _goodput, without=("simultaneous", *_PLANS)),
     "schedule": _Verb(

@@ -197,6 +197,7 @@ def _study(scene: Scene, kinds: tuple[str, ...], progress: Progress = None) -> D
             plan.job,
             plan.cluster,
             fabrics=kinds,
+            oversubscription="",
             layout=scene.layout or None,
             radix=scene.radix,
             routing=scene.routing,

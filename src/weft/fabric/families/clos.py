@@ -10,6 +10,7 @@ cables join the same two switches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -155,7 +156,7 @@ def _shape(
 
 
 def _fixed_leaf(leaf_ports: int, radix: int, ratio: float, where: str) -> tuple[int, int]:
-    up = max(1, int(-(-leaf_ports // ratio)))
+    up = max(1, math.ceil(leaf_ports / ratio - 1e-9))
     if leaf_ports + up > radix:
         raise BadInput(
             f"a leaf with {leaf_ports} ports down and {up} up exceeds the radix {radix}",

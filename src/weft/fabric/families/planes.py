@@ -16,6 +16,9 @@ from weft.fabric.families.clos import Oversubscription, level_roles
 from weft.fabric.families.rail import leaves_by_rail
 from weft.fabric.spec import Fabric
 
+KINDS = {"multi-plane": 2, "multi-plane-4": 4, "multi-plane-8": 8}
+"""Planes by kind: a port of a switch breaks out into so many, each of that part of a NIC."""
+
 
 def build(
     accelerators: int,
@@ -43,7 +46,7 @@ def build(
     where = "multi-plane"
     checks.whole(planes, f"{where}: planes", high=64)
     port_Bps = checks.positive(bandwidth_Bps, f"{where}: bandwidth") / planes
-    builder = start(where, accelerators, scale_up)
+    builder = start(where if planes == 2 else f"{where}-{planes}", accelerators, scale_up)
     form, leaf = leaves_by_rail(
         accelerators,
         scale_up.size if scale_up else 1,

@@ -68,14 +68,14 @@ LEGEND = (
 
 def _columns(study: DesignStudy) -> list[Column]:
     rows = study.designs
-    batches = {one.global_batch for one in rows}
+    batches, domains = ({getattr(one, name) for one in rows} for name in ("global_batch", "domain"))
     columns = [
         Column(
             heading="network",
             cells=[f"{'*' if i in study.pareto else ' '} {one.kind}" for i, one in enumerate(rows)],
             left=True,
         ),
-        Column(heading="domain", cells=[str(one.domain) for one in rows]),
+        Column(heading="domain", cells=[str(one.domain) for one in rows], drop=5 if len(domains) == 1 else 0),
         Column(heading="switches", cells=[f"{one.bill.switches:,}" for one in rows]),
         Column(heading="optics", cells=[f"{one.bill.transceivers:,}" for one in rows], drop=3),
         Column(heading="k$ out", cells=[f"{one.bill.usd / 1e3:,.0f}" for one in rows]),

@@ -1,0 +1,72 @@
+"""A bill of materials for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.report.tables.grid import Column, heading, paragraph, print_grid
+from weft.units import format_count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from weft.fabric.materials import BillOfMaterials
+
+
+def bill_table(found: BillOfMaterials, console: Console) -> None:
+    """Print the parts, the racks, and what the whole costs to buy and to run."""
+    floor, prices = found.floor, found.counted.prices
+    paragraph(console, f"{found.fabric}: {found.accelerators:,} accelerators, {prices.name} prices", style="bold")
+    print_grid(
+        console,
+        [
+            Column(heading="part", cells=[line.part for line in found.lines], left=True),
+            Column(heading="count", cells=[f"{line.count:,}" for line in found.lines]),
+            Column(heading="spares", cells=[f"{line.spares:,}" for line in found.lines]),
+            Column(heading="$ each", cells=[_dollars(line.usd_each) for line in found.lines]),
+            Column(heading="$", cells=[_dollars(line.usd) for line in found.lines]),
+            Column(heading="kW", cells=[f"{line.watts / 1e3:,.1f}" for line in found.lines]),
+            Column(heading="", cells=[line.detail for line in found.lines], left=True, drop=1),
+        ],
+    )
+    if found.racks:
+        heading(console, "Racks")
+        print_grid(
+            console,
+            [
+                Column(heading="racks of", cells=[one.kind for one in found.racks], left=True),
+                Column(heading="count", cells=[f"{one.count:,}" for one in found.racks]),
+                Column(heading="kW", cells=[f"{one.kw:,.0f}" for one in found.racks]),
+                Column(heading="fullest kW", cells=[f"{one.fullest_kw:,.1f}" for one in found.racks]),
+                Column(heading=f"above {floor.kw_per_rack:g} kW", cells=[f"{one.over:,}" for one in found.racks]),
+            ],
+        )
+    console.print()
+    paragraph(console, _sum(found))
+    paragraph(
+        console,
+        f"Energy: {found.watts / 1e3:,.1f} kW, {format_count(found.energy_kwh)} kWh in {floor.years:g} years at PUE"
+        f" {floor.pue:g}: ${found.energy_usd:,.0f} at ${floor.usd_per_kwh:g} a kWh",
+    )
+    paragraph(
+        console,
+        f"weft design counts ${found.counted.usd:,.0f} and {found.counted.watts / 1e3:,.1f} kW: no floor, no spares,"
+        " two transceivers on every cable",
+    )
+    reaches = ", ".join(f"{one.name} {one.reach_m:g} m" for one in found.media)
+    paragraph(console, f"Reaches: {reaches} (sources: --format json)", hang=2)
+    paragraph(console, f"Prices: {prices.source}{f' ({prices.date})' if prices.date else ''}", hang=2)
+    paragraph(console, f"Floor: {floor.name}: {floor.source}", hang=2)
+
+
+def _sum(found: BillOfMaterials) -> str:
+    text = f"Parts with a price: ${found.usd:,.0f}, ${found.spares_usd:,.0f} of it spares"
+    if found.unpriced:
+        text += f". No price is known of {len(found.unpriced)}: give them in --prices FILE, under [usd], by name"
+    return text
+
+
+def _dollars(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
