@@ -131,7 +131,8 @@ FORMATS: dict[str, Format] = {
     ),
     "nccl": Format(looks=lambda g: g.start == "<", fabric=_whole(nccl_topology.read)),
     "ibnetdiscover": Format(
-        looks=lambda g: g.has_line(r'^(Switch|Ca|Rt)[ \t]+\d+[ \t]+"[SHR]-'), fabric=_ibnetdiscover(ibnetdiscover.read)
+        looks=lambda g: g.has_line(r'^(Switch|Ca|Rt)[ \t]*+\d++[ \t]*+"[SHR]-'),
+        fabric=_ibnetdiscover(ibnetdiscover.read),
     ),
     "dot": Format(looks=lambda g: dot.looks(g.text), wiring=_wires(dot.read_wiring), write=dot.write),
     "p2p": Format(

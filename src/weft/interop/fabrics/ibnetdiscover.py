@@ -22,9 +22,9 @@ from weft.interop.fabrics.cabling import LANE_Gbps, device_name
 from weft.interop.netops.subnet import ADAPTER, AGGREGATION, ROUTER, SWITCH, Device, End, Subnet, Wire
 
 LONGEST_LINE = 4000
-_NODE = re.compile(r'(Switch|Ca|Rt)\s+(\d{1,5})\s+"([SHR]-[0-9a-fA-F]{1,16})"(?:\s*#\s*"([^"]{0,200})")?')
+_NODE = re.compile(r'(Switch|Ca|Rt)\s*(\d{1,5})\s+"([SHR]-[0-9a-fA-F]{1,16})"(?:\s*#\s*"([^"]{0,200})")?')
 _PORT = re.compile(
-    r'\[(\d{1,5})\](?:\[[^\]]{0,9}\])?(?:\(([^)]{0,40})\))?\s+"([SHR]-[0-9a-fA-F]{1,16})"\[(\d{1,5})\]'
+    r'\[(\d{1,5})\](?:\[[^\]]{0,9}\])?(?:\(([^)]{0,40})\))?\s*"([SHR]-[0-9a-fA-F]{1,16})"\[(\d{1,5})\]'
     r"(?:\[[^\]]{0,9}\])?(?:\(([^)]{0,40})\))?"
 )
 _PORT_ZERO = re.compile(r"switchguid=0x[0-9a-fA-F]{1,16}\(([0-9a-fA-F]{1,16})\)")
