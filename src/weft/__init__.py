@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from weft.search import Plan
     from weft.verbs.arrange import arrange
     from weft.verbs.calibrate import calibrate
+    from weft.verbs.check_fabric import check_fabric
     from weft.verbs.compare import compare
     from weft.verbs.design import design
     from weft.verbs.estimate import estimate
@@ -54,6 +55,7 @@ _HOME = {
     "arrange": "weft.verbs.arrange",
     "audit_routes": "weft.verbs.route",
     "calibrate": "weft.verbs.calibrate",
+    "check_fabric": "weft.verbs.check_fabric",
     "compare": "weft.verbs.compare",
     "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
@@ -92,6 +94,7 @@ __all__ = [
     "arrange",
     "audit_routes",
     "calibrate",
+    "check_fabric",
     "compare",
     "design",
     "estimate",

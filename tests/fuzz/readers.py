@@ -220,6 +220,7 @@ of_text("interop.fabrics.ibnetdiscover.read_subnet", "text", OPENSM)
 of_text("interop.fabrics.lldp.read_wiring", "json", LLDP)
 of_text("interop.fabrics.netbox.read_wiring", "json", NETBOX, hosts=("gpu*",))
 of_text("interop.fabrics.nccl_topology.read", "text", NCCL)
+of_text("interop.fabrics.cabling.read_names", "text", words("rack7-gpu1, gpu1\nx/eth0 gpu2/nic0  # moved\n"))
 of_text("interop.fabrics.dot.read_wiring", "text", fabrics("dot"))
 of_text("interop.fabrics.point_to_point.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
 add(

@@ -1,4 +1,4 @@
-"""``weft fabric``: build, convert, price and draw a network."""
+"""``weft fabric``: build, convert, price and draw a network, and hold cables as built against it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import deliver
-from weft.cli.outcome import FileOutput, show
+from weft.cli.outcome import FileOutput, RowsOutput, report, show
+from weft.verbs.check_fabric import CheckOptions, check_fabric
 from weft.verbs.networks import FileOptions, PriceOptions, RadixOptions, fabric_file, fabric_of, is_file
 from weft.verbs.options import option
 from weft.verbs.shared import cluster_of
@@ -20,19 +21,43 @@ class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
 
     kind: str | None = option(None, "Network to build for CLUSTER, or a fabric file.", metavar="KIND|FILE")
     export: str | None = option(
-        None, "Print the fabric in a format instead.", choices=("json", "graphml", "slurm", "containerlab")
+        None,
+        "Print the fabric in a format instead.",
+        choices=("json", "graphml", "slurm", "containerlab", "p2p", "dot"),
     )
     picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
 
 
-@click.command()
-@click.argument("cluster")
-@takes(options=FabricOptions)
-def fabric(cluster: str, options: FabricOptions) -> None:
+class ShowByDefault(click.Group):
+    """A group that takes anything but the name of a verb for the arguments of ``show``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] not in ("-h", "--help", *self.commands):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=ShowByDefault)
+def fabric() -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
-    Reads weft JSON and TOML, NCCL topology XML, ibnetdiscover, SLURM topology, GraphML, node-link JSON, LLDP
-    JSON, NetBox cables and containerlab.
+    \b
+    weft fabric h100-1024 --kind rail-only                   a network of this kind, or of a file
+    weft fabric h100-1024 --kind rail-only --export p2p      its cabling plan
+    weft fabric check lldp.json --against plan.csv           cables as built against it
+
+    Arguments without a verb are those of show: weft fabric show --help.
+    """
+
+
+@fabric.command("show")
+@click.argument("cluster")
+@takes(options=FabricOptions)
+def network(cluster: str, options: FabricOptions) -> None:
+    """Show the network of CLUSTER: switches, links, cost and power.
+
+    Reads weft JSON and TOML, cabling plans (CSV, DOT), LLDP and NetBox JSON, ibnetdiscover, SLURM topology, NCCL
+    topology XML, GraphML, node-link JSON and containerlab.
     """
     kind = options.kind
     if kind is not None and is_file(kind):
@@ -54,3 +79,22 @@ def fabric(cluster: str, options: FabricOptions) -> None:
         from weft.report.pictures.palette import alone
 
         deliver(alone(fabric_svg(built)), options.picture)
+
+
+@fabric.command()
+@click.argument("as_built", metavar="AS-BUILT")
+@takes(options=CheckOptions, out=RowsOutput)
+@click.pass_context
+def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOutput) -> None:
+    """Hold cables AS-BUILT against a design: what is miscabled, missing or slow, and which plugs to exchange.
+
+    AS-BUILT and the design are files in any format that weft fabric reads, or the design is a kind of --cluster.
+    Devices match by name (--names maps them), ports by name where both sides name them, else any port of the
+    device counts.  With --model, --cluster and --layout: what it costs in time per iteration.  The exit code is 1
+    where something is not as designed.
+    """
+    from weft.report.tables.wiring import wiring_table
+
+    found = check_fabric(as_built, options)
+    report(found, out, lambda screen: wiring_table(found, screen))
+    ctx.exit(1 if found.differences.findings else 0)

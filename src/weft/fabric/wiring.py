@@ -86,12 +86,12 @@ def wiring_of(
     cables = [cable for cable in cables if {cable.device, cable.other} <= kept]
     if not cables:
         raise BadInput("holds no cable", where=where, remedy="give cables between ports of devices")
-    used: dict[End, str] = {}
-    for cable in cables:
+    used: dict[End, int] = {}
+    for number, cable in enumerate(cables):
         for end in cable.ends:
-            other = used.setdefault(end, cable.place) if end[1] else cable.place
-            if other != cable.place or cable.ends[0] == cable.ends[1] != (end[0], ""):
-                problem = f"{end[0]} {end[1]} has two cables ({other} and {cable.place})"
+            other = used.setdefault(end, number) if end[1] else number
+            if other != number or (cable.ends[0] == cable.ends[1] and end[1]):
+                problem = f"{end[0]} {end[1]} has two cables ({cables[other].place} and {cable.place})"
                 raise BadInput(problem, where=where, remedy="remove the one that is gone")
     found, unknown = set(), ""
     for device in dict.fromkeys(end[0] for cable in cables for end in cable.ends):

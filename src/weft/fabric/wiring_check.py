@@ -2,8 +2,8 @@
 
 Devices match by name, ports by name where both sides name them at a device, else by structure: any port of the device
 is as good as another.  A cable whose two ends are where the design has them is right.  The rest is mended plug by
-plug: exchanging what is plugged into two ports (one may be empty) makes at least one cable right.  So the exchanges, in
-their order, leave nothing but cables that are missing and cables that the design has not.
+plug: exchanging what is plugged into two ports (one may be empty) makes at least one cable right.  So the exchanges,
+in their order, leave nothing but cables that are missing and cables that the design has not.
 """
 
 from __future__ import annotations

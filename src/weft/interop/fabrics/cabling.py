@@ -102,3 +102,21 @@ def infiniband_end(description: str, port: str) -> tuple[str, str, bool | None]:
     if match := _LABELLED.fullmatch(description):
         return match[1], match[2], False
     return description, port, None
+
+
+def read_names(text: str, *, where: str = "names") -> dict[str, str]:
+    """Names in a design by those as built, from lines of both, with blanks or a comma between; # begins a comment.
+
+    Raises:
+        BadInput: a line that has not two names, or names one twice.
+    """
+    found: dict[str, str] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        place, words = f"{where}: line {number}", raw.partition("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        if len(words) != 2 or words[0] in found:
+            problem = "names a device twice" if len(words) == 2 else "is not two names"
+            raise BadInput(problem, where=place, remedy="give name as built, name in the design")
+        found[device_name(words[0], place)] = device_name(words[1], place)
+    return found
