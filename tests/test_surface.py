@@ -37,6 +37,7 @@ def test_public_names():
         "audit_routes",
         "bill_of_materials",
         "calibrate",
+        "check_fabric",
         "compare",
         "design",
         "estimate",
@@ -83,7 +84,7 @@ def test_command_surface():
     recipe = ["--as", "--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
     output = ["--calibration", "--chart", "--format", "--launch", "--output", "--stack", "-o"]
     run = ["--failures", "--mtbf", "--tokens", "--usd-per-hour"]
-    files = ["--exclude", "--host-map", "--hosts", "--link-speed"]
+    files = ["--exclude", "--host-map", "--hosts", "--link-speed", "--scale-up"]
     network = [*files, "--cluster", "--fabric", "--radix", "--seed"]
     jobs = ["--calibration", "--flows", "--generate", "--job", "--jobs", "--placement", "--plan", "--rank"]
     traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines", "--matrix"]
@@ -206,6 +207,12 @@ def test_command_surface():
             ]
         ),
         "fabric": [],
+        "fabric check": sorted(
+            [
+                *(*files, *recipe, "--against", "--calibration", "--cluster", "--format", "--layout", "--model"),
+                *("--names", "--output", "--plan", "--radix", "--rank", "--routing", "-o", "as_built"),
+            ]
+        ),
         "fabric show": sorted(
             [*files, *("--export", "--kind", "--output", "--picture", "--prices"), *("--radix", "-o", "cluster")]
         ),

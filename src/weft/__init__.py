@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.verbs.arrange import arrange
     from weft.verbs.bill import bill_of_materials
     from weft.verbs.calibrate import calibrate
+    from weft.verbs.check_fabric import check_fabric
     from weft.verbs.compare import compare
     from weft.verbs.design import design
     from weft.verbs.estimate import estimate
@@ -56,6 +57,7 @@ _HOME = {
     "audit_routes": "weft.verbs.route",
     "bill_of_materials": "weft.verbs.bill",
     "calibrate": "weft.verbs.calibrate",
+    "check_fabric": "weft.verbs.check_fabric",
     "compare": "weft.verbs.compare",
     "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
@@ -95,6 +97,7 @@ __all__ = [
     "audit_routes",
     "bill_of_materials",
     "calibrate",
+    "check_fabric",
     "compare",
     "design",
     "estimate",

@@ -176,6 +176,7 @@ SLURM_TREES = from_tests("interop/fabrics/test_slurm_topology.py", "TREE")
 LABS = from_tests("interop/fabrics/test_containerlab.py", "LAB")
 LLDP = from_tests("interop/fabrics/test_lldp.py", "json.dumps(site())", "json.dumps(site(False))")
 NETBOX = from_tests("interop/fabrics/test_netbox.py", "json.dumps(Site().table())", "json.dumps(Site().cables)")
+PLANS = words("#StartDevice,StartPort,EndDevice,EndPort\nleaf1,Port 1,gpu7,gpu7 ibp1\n")
 NCCL = from_tests("interop/fabrics/test_nccl_topology.py", "h100()")
 DISCOVERED = from_tests("interop/fabrics/test_ibnetdiscover.py", "discovered()")
 OPENSM = from_tests(
@@ -216,9 +217,12 @@ of_text("interop.fabrics.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPE
 HOST_MAP = '# rack 1\n0x3e8 "node0 mlx5_0"\n0x000003e9 node0  # the other\n'
 of_text("interop.fabrics.ibnetdiscover.read_host_map", "text", lambda: [HOST_MAP])
 of_text("interop.fabrics.ibnetdiscover.read_subnet", "text", OPENSM)
-of_text("interop.fabrics.lldp.read", "json", LLDP, scale_up_Bps=1e11)
-of_text("interop.fabrics.netbox.read", "json", NETBOX, hosts=("gpu*",), **SPEED)
+of_text("interop.fabrics.lldp.read_wiring", "json", LLDP)
+of_text("interop.fabrics.netbox.read_wiring", "json", NETBOX, hosts=("gpu*",))
 of_text("interop.fabrics.nccl_topology.read", "text", NCCL)
+of_text("interop.fabrics.cabling.read_names", "text", words("rack7-gpu1, gpu1\nx/eth0 gpu2/nic0  # moved\n"))
+of_text("interop.fabrics.dot.read_wiring", "text", fabrics("dot"))
+of_text("interop.fabrics.point_to_point.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
 add(
     "interop.fabrics.slurm_topology.read",
     lambda raw, _: called("interop.fabrics.slurm_topology.read")(decoded(raw), per_node=2),
@@ -533,7 +537,9 @@ of_text("model.megatron_args.read_megatron_job", "text", scripts, vocab=1000)
 of_text("model.megatron_args.read_megatron_args", "text", lambda: scripts() + SCRIPTS(), vocab=1000)
 of_text("model.megatron_args.parse_arguments", "text", lambda: scripts() + SCRIPTS())
 of_text("model._shell_syntax.parse", "text", lambda: scripts() + SCRIPTS(), "run.sh")
-of_file("runtime.convert.details.read_details", "json", trained)
+of_file("runtime.layers.details.read_details", "json", trained)
+of_text("cluster.files.parse_latency", "text", words("1 us", "5e-6"), where="x")
+of_text("fabric.catalogue.parse_kind", "text", words("fat-tree 2:1", "rail-only", "torus"))
 of_text("units.parse_bytes", "text", words("1 GB", "2GiB", "5e8"))
 of_text("units.parse_bandwidth", "text", words("400 Gb/s", "50 GB/s", "1e9"))
 of_text("units.parse_flops", "text", words("989 TFLOP/s", "1e15", "2 PFLOP/s"))

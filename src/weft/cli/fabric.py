@@ -1,4 +1,4 @@
-"""``weft fabric``: build, convert, price and draw a network."""
+"""``weft fabric``: build, convert, price and draw a network, and hold cables as built against it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import deliver
-from weft.cli.outcome import FileOutput, RowsOutput, report
-from weft.cli.outcome import show as render
+from weft.cli.outcome import FileOutput, RowsOutput, report, show
 from weft.verbs.bill import BillOptions, bill_of_materials
+from weft.verbs.check_fabric import CheckOptions, check_fabric
 from weft.verbs.networks import FileOptions, PriceOptions, RadixOptions, network_of
 from weft.verbs.options import option
 
@@ -29,8 +29,10 @@ def fabric() -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
     \b
-    weft fabric h100-1024 --kind rail-only           what it is made of, what it costs
-    weft fabric bill h100-1024 --floor floor.toml    the bill of materials: cables by length, racks, spares
+    weft fabric h100-1024 --kind rail-only                what it is made of, what it costs; or of a file
+    weft fabric h100-1024 --kind rail-only --export p2p   its cabling plan
+    weft fabric check lldp.json --against plan.csv        cables as built against it
+    weft fabric bill h100-1024 --floor floor.toml         the bill of materials: cables by length, racks, spares
 
     Arguments without a verb are those of show: weft fabric show --help.
     """
@@ -42,19 +44,21 @@ class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
 
     kind: str | None = option(None, "Network to build for CLUSTER, or a fabric file.", metavar="KIND|FILE")
     export: str | None = option(
-        None, "Print the fabric in a format instead.", choices=("json", "graphml", "slurm", "containerlab")
+        None,
+        "Print the fabric in a format instead.",
+        choices=("json", "graphml", "slurm", "containerlab", "p2p", "dot"),
     )
     picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
 
 
-@fabric.command()
+@fabric.command("show")
 @click.argument("cluster")
 @takes(options=FabricOptions)
-def show(cluster: str, options: FabricOptions) -> None:
+def network(cluster: str, options: FabricOptions) -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
-    Reads weft JSON and TOML, NCCL topology XML, ibnetdiscover, SLURM topology, GraphML, node-link JSON, LLDP
-    JSON, NetBox cables and containerlab.
+    Reads weft JSON and TOML, cabling plans (CSV, DOT), LLDP and NetBox JSON, ibnetdiscover, SLURM topology, NCCL
+    topology XML, GraphML, node-link JSON and containerlab.
     """
     built, kind = network_of(cluster, options.kind, options.radix, options)
     if options.export is not None:
@@ -66,7 +70,7 @@ def show(cluster: str, options: FabricOptions) -> None:
         from weft.report.tables.design import fabric_table
 
         price = bill_of_kind(kind, built, options.price_list(), options.radix)
-        render(lambda screen: fabric_table(built, price, screen), options.output)
+        show(lambda screen: fabric_table(built, price, screen), options.output)
     if options.picture is not None:
         from weft.report.pictures.fabric import fabric_svg
         from weft.report.pictures.palette import alone
@@ -88,3 +92,22 @@ def bill(network: str, options: BillOptions, out: RowsOutput) -> None:
 
     found = bill_of_materials(network, options)
     report(found, out, lambda screen: bill_table(found, screen))
+
+
+@fabric.command()
+@click.argument("as_built", metavar="AS-BUILT")
+@takes(options=CheckOptions, out=RowsOutput)
+@click.pass_context
+def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOutput) -> None:
+    """Hold cables AS-BUILT against a design: what is miscabled, missing or slow, and which plugs to exchange.
+
+    AS-BUILT and the design are files in any format that weft fabric reads, or the design is a kind of --cluster.
+    Devices match by name (--names maps them), ports by name where both sides name them, else any port of the
+    device counts.  With --model, --cluster and --layout: what it costs in time per iteration.  The exit code is 1
+    where something is not as designed.
+    """
+    from weft.report.tables.wiring import wiring_table
+
+    found = check_fabric(as_built, options)
+    report(found, out, lambda screen: wiring_table(found, screen))
+    ctx.exit(1 if found.differences.findings else 0)

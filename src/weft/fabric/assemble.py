@@ -162,7 +162,7 @@ def _check_connected(nodes: Sequence[Node], source: Ints, target: Ints, where: s
         raise BadInput(
             f"is disconnected: no path joins {nodes[0].name} with {len(lost)} nodes: {shown}",
             where=f"{where}: {lost[0].place}",
-            remedy="add the missing links, or remove the nodes",
+            remedy="add the missing links, or remove the nodes, or join accelerators inside hosts (--scale-up)",
         )
 
 

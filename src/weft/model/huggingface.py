@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
@@ -131,6 +132,21 @@ def read_config(
         UnknownName: an unknown ``model_type``.
     """
     return read_config_noted(source, name=name, where=where).model
+
+
+def read_text_part(source: str | PathLike[str]) -> tuple[dict[str, Any], str]:
+    """A ``config.json`` (or that of a folder), of several modalities the text's, and what messages call it.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    path = _config_file(Path(source))
+    where = str(path)
+    table = parse_json(read_text(path, where=where), where)
+    if not isinstance(table, dict):
+        return {}, where
+    inner = table.get("text_config")
+    return (inner, f"{where}: text_config") if isinstance(inner, dict) else (table, where)
 
 
 def read_config_noted(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
 from weft.verbs.options import Options, option
@@ -31,6 +31,9 @@ class FileOptions(Options):
     """What fabric files may leave out."""
 
     link_speed: str | float | None = option(None, "Speed of links that have none, as '400 Gb/s'.", metavar="SPEED")
+    scale_up: str | float | None = option(
+        None, "Bandwidth per accelerator inside hosts, where files tell of cables only.", metavar="SPEED"
+    )
     hosts: tuple[str, ...] = option((), "Names of hosts where the file does not tell.", metavar="PATTERN")
     host_map: str | None = option(
         None, 'Hosts of InfiniBand adapters: lines 0xGUID "host", as a node name map.', metavar="FILE"
@@ -131,19 +134,33 @@ def fabric_file(name: str | os.PathLike[str], asked: FileOptions) -> Fabric:
         BadInput: a file that cannot be used.
     """
     from weft.interop.fabrics.formats import read_fabric
+
+    return read_fabric(path_of(name, "--fabric"), **left_out(asked))
+
+
+def left_out(asked: FileOptions) -> dict[str, Any]:
+    """The options of fabric files as fields of ``Asked``.
+
+    Raises:
+        BadInput: a speed that is none, or a host map that cannot be used.
+    """
     from weft.units import parse_bandwidth
 
-    speed = asked.link_speed
-    capacity = None if speed is None else parse_bandwidth(speed, "--link-speed")
+    speeds = (("--link-speed", asked.link_speed), ("--scale-up", asked.scale_up))
+    capacity, scale_up = (None if speed is None else parse_bandwidth(speed, flag) for flag, speed in speeds)
     host_map = None
     if asked.host_map is not None:
         from weft.files import read_text
         from weft.interop.fabrics.ibnetdiscover import read_host_map
 
         host_map = read_host_map(read_text(asked.host_map, where=asked.host_map), where=asked.host_map)
-    return read_fabric(
-        path_of(name, "--fabric"), capacity_Bps=capacity, hosts=asked.hosts, host_map=host_map, exclude=asked.exclude
-    )
+    return {
+        "capacity_Bps": capacity,
+        "scale_up_Bps": scale_up,
+        "hosts": asked.hosts,
+        "host_map": host_map,
+        "exclude": asked.exclude,
+    }
 
 
 def placement_of(given: str | os.PathLike[str] | Placement | None, fabric: Fabric, ranks: int) -> Placement | None:

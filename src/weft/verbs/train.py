@@ -529,8 +529,8 @@ def _micro_batch(job: Job, layout: Layout) -> int:
 def _details(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...]]:
     """The model's numbers from its config.json, else the catalogue's or usual ones, which are noted."""
     from weft.model import catalogue
-    from weft.runtime.convert.details import DEFAULTS, details_of, in_words, is_config, read_details
     from weft.runtime.layers.decoder import Details
+    from weft.runtime.layers.details import DEFAULTS, details_of, in_words, is_config, read_details
 
     if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
         return read_details(path_of(model, "MODEL")), ()
@@ -543,7 +543,8 @@ def _details(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...
 def _config(model: JobSource | None, job: Job) -> str | None:
     """The text of the model's config.json, where it has one: what ``weft export-checkpoint --to hf`` needs."""
     from weft.model import catalogue
-    from weft.runtime.convert.details import is_config, read_text_part
+    from weft.model.huggingface import read_text_part
+    from weft.runtime.layers.details import is_config
 
     if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
         table: dict[str, Any] | None = read_text_part(path_of(model, "MODEL"))[0]

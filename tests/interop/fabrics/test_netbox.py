@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported, WeftError
+from weft.fabric.wiring import fabric_of
 from weft.interop.fabrics.formats import read_fabric
-from weft.interop.fabrics.netbox import read
+from weft.interop.fabrics.netbox import read_wiring
 
-ROLES = {"gpu1": "gpu-server", "gpu2": "gpu-server", "leaf1": "leaf", "leaf2": "leaf", "spine1": "spine"}
+
+def read(text, hosts=(), **options):
+    return fabric_of(read_wiring(text, hosts=hosts), where="netbox", **options)
+
+
+ROLES = {"gpu1": "gpu-server", "gpu2": "gpu-server", "leaf1": "leaf", "leaf2": "leaf", "spine1": "spine", "x1": None}
 WIRES = [
     ("gpu1", "p1", "leaf1", "Ethernet1"),
     ("gpu1", "p2", "leaf2", "Ethernet1"),
@@ -30,6 +36,7 @@ class Site:
         self.devices = [
             {"id": i, "name": name, "role": {"slug": role, "name": role.title()}}
             for i, (name, role) in enumerate(ROLES.items())
+            if role
         ]
         self.cables = [self.cable(*wire) for wire in WIRES]
 
@@ -135,8 +142,7 @@ def rear_port(site):
             "interface {} has no device",
         ),
         (lambda site: site.interfaces[0].update(name=""), "is no name"),
-        (lambda site: site.devices.pop(), "nothing tells the role of 'spine1'"),
-        (lambda site: site.devices.clear(), "nothing tells the role of"),
+        (lambda site: site.cables.append(site.cable("x1", "p", "leaf1", "p")), "whether 'x1' is a host or a switch"),
         (lambda site: site.cables.clear(), "no cable between interfaces is connected"),
         (lambda site: site.cables.append(site.cable(*WIRES[0])), "gpu1 p1 has two cables"),
         (lambda site: site.cables.__delitem__(slice(3, 5)), "disconnected"),

@@ -20,11 +20,11 @@ from weft.model import Job, Recipe, read_config  # noqa: E402
 from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, parts  # noqa: E402
 from weft.runtime.checkpoints.hub_export import export_hub  # noqa: E402
 from weft.runtime.checkpoints.safetensors import SafetensorsFile, header, values  # noqa: E402
-from weft.runtime.convert.details import read_details  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.layers.decoder import Decoder4D  # noqa: E402
+from weft.runtime.layers.details import read_details  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 

@@ -1,141 +1,234 @@
-"""Fabrics in any format that Weft knows, by content; and the formats that it writes."""
+"""Every format of fabrics that Weft reads or writes: how its content looks, and who reads and writes it.
+
+Formats that name ports are read as a wiring, whose fabric follows; the others as a fabric.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
 from weft.fabric.files import SCHEMA, fabric_from_json, fabric_from_toml, fabric_to_json, fabric_to_toml
 from weft.fabric.spec import Fabric
+from weft.fabric.wiring import Wiring, fabric_of, wiring_of_fabric
 from weft.files import read_text
-from weft.interop.fabrics import containerlab, graph_files, ibnetdiscover, lldp, nccl_topology, netbox, slurm_topology
+from weft.interop.fabrics import (
+    containerlab,
+    dot,
+    graph_files,
+    ibnetdiscover,
+    lldp,
+    nccl_topology,
+    netbox,
+    point_to_point,
+    slurm_topology,
+)
 
-FORMATS = ("json", "toml", "node-link", "graphml", "nccl", "ibnetdiscover", "slurm", "lldp", "netbox", "containerlab")
-WRITERS = {
-    "json": fabric_to_json,
-    "toml": fabric_to_toml,
-    "node-link": graph_files.write_node_link,
-    "graphml": graph_files.write_graphml,
-    "slurm": slurm_topology.write,
-    "containerlab": containerlab.write,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a file may leave out, and where it is.
+
+    Attributes:
+        capacity_Bps: of links without one, bytes/s per direction.
+        hosts: patterns of names of hosts, where the file does not tell.
+        host_map: hosts by GUIDs of adapters, for InfiniBand (``ibnetdiscover.read_host_map``).
+        exclude: patterns of names of adapters that are no accelerator's, for InfiniBand.
+        scale_up_Bps: bytes/s per accelerator and direction inside a host, where the format tells of cables only; joins
+            the accelerators of a host by a scale-up switch.
+    """
+
+    where: str
+    capacity_Bps: float | None = None
+    hosts: Sequence[str] = ()
+    host_map: Mapping[int, str] | None = None
+    exclude: Sequence[str] = ()
+    scale_up_Bps: float | None = None
+
+
+class _Glance:
+    """A text, and what it is as JSON where it is an object or a list."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self.text, self.where = text, where
+        self.start = text.lstrip()[:1]
+
+    @cached_property
+    def json(self) -> Any:
+        return parse_json(self.text, self.where) if self.start in ("{", "[") else None
+
+    @property
+    def table(self) -> dict[str, Any]:
+        return self.json if isinstance(self.json, dict) else {}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The objects of a list."""
+        return [row for row in self.json if isinstance(row, dict)] if isinstance(self.json, list) else []
+
+    def has_line(self, pattern: str) -> bool:
+        return self.start not in ("{", "<") and re.search(pattern, self.text, re.MULTILINE | re.IGNORECASE) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format; one of ``fabric`` and ``wiring`` reads it, both where ports have names that fabrics have not."""
+
+    looks: Callable[[_Glance], bool]
+    fabric: Callable[[str, Asked], Fabric] | None = None
+    wiring: Callable[[str, Asked], Wiring] | None = None
+    write: Callable[[Fabric], str] | None = None
+
+
+def _wires(read: Callable[..., Wiring]) -> Callable[[str, Asked], Wiring]:
+    return lambda text, asked: read(text, where=asked.where, hosts=asked.hosts)
+
+
+def _links(read: Callable[..., Fabric]) -> Callable[[str, Asked], Fabric]:
+    return lambda text, asked: read(text, where=asked.where, capacity_Bps=asked.capacity_Bps)
+
+
+def _whole(read: Callable[..., Fabric]) -> Callable[[str, Asked], Fabric]:
+    return lambda text, asked: read(text, where=asked.where)
+
+
+def _ibnetdiscover(read: Callable[..., Any]) -> Callable[[str, Asked], Any]:
+    def found(text: str, asked: Asked) -> Any:
+        where, scale_up_Bps = asked.where, asked.scale_up_Bps
+        return read(text, where=where, host_map=asked.host_map, exclude=asked.exclude, scale_up_Bps=scale_up_Bps)
+
+    return found
+
+
+def _is_lldp(glance: _Glance) -> bool:
+    nodes = [glance.table, *glance.table.values()]
+    told = [isinstance(node, dict) and "lldp" in node for node in nodes]
+    return told[0] or (len(told) > 1 and all(told[1:]))
+
+
+FORMATS: dict[str, Format] = {
+    "json": Format(looks=lambda g: "schema" in g.table, fabric=_whole(fabric_from_json), write=fabric_to_json),
+    "netbox": Format(
+        looks=lambda g: bool({"cables", "results"} & set(g.table)) or isinstance(g.json, list),
+        wiring=_wires(netbox.read_wiring),
+    ),
+    "lldp": Format(looks=_is_lldp, wiring=_wires(lldp.read_wiring)),
+    "node-link": Format(
+        looks=lambda g: isinstance(g.json, dict),
+        fabric=_links(graph_files.read_node_link),
+        write=graph_files.write_node_link,
+    ),
+    "graphml": Format(
+        looks=lambda g: g.start == "<" and "<graphml" in g.text[:10_000],
+        fabric=_links(graph_files.read_graphml),
+        write=graph_files.write_graphml,
+    ),
+    "nccl": Format(looks=lambda g: g.start == "<", fabric=_whole(nccl_topology.read)),
+    "ibnetdiscover": Format(
+        looks=lambda g: g.has_line(r'^(Switch|Ca|Rt)[ \t]*+\d++[ \t]*+"[SHR]-'),
+        fabric=_ibnetdiscover(ibnetdiscover.read),
+    ),
+    "dot": Format(looks=lambda g: dot.looks(g.text), wiring=_wires(dot.read_wiring), write=dot.write),
+    "p2p": Format(
+        looks=lambda g: point_to_point.looks(g.text),
+        wiring=_wires(point_to_point.read_wiring),
+        write=point_to_point.write,
+    ),
+    "containerlab": Format(
+        looks=lambda g: g.has_line(r"^topology[ \t]*+:[ \t]*+(#.*)?$"),
+        fabric=_links(containerlab.read),
+        write=containerlab.write,
+    ),
+    "slurm": Format(
+        looks=lambda g: g.has_line(r"^[ \t]*+(-?[ \t]*topology[ \t]*:|(Switch|Block)Name[ \t]*=)"),
+        fabric=_whole(slurm_topology.read),
+        write=slurm_topology.write,
+    ),
+    "toml": Format(
+        looks=lambda g: g.has_line(r"^[ \t]*+schema[ \t]*="), fabric=_whole(fabric_from_toml), write=fabric_to_toml
+    ),
 }
-
-_WITHOUT_SPEEDS = {
-    "node-link": graph_files.read_node_link,
-    "graphml": graph_files.read_graphml,
-    "containerlab": containerlab.read,
-}
-_WITHOUT_ROLES = {"lldp": lldp.read, "netbox": netbox.read}
+"""The formats by name; a text is in the first whose look it has."""
+WRITERS = tuple(name for name, one in FORMATS.items() if one.write is not None)
+_WITH_GUIDS = ("ibnetdiscover",)
 
 
-def read_fabric(
-    path: str | os.PathLike[str],
-    *,
-    kind: str | None = None,
-    capacity_Bps: float | None = None,
-    hosts: Sequence[str] = (),
-    host_map: Mapping[int, str] | None = None,
-    exclude: Sequence[str] = (),
-) -> Fabric:
+def read_fabric(path: str | os.PathLike[str], *, kind: str | None = None, **asked: Any) -> Fabric:
     """The fabric of a file.
 
     Args:
         kind: one of ``FORMATS``; what the content looks like, by default.
-        capacity_Bps: of links without one, bytes/s per direction, where the format may leave it out.
-        hosts: patterns of names of hosts, for LLDP and NetBox where they do not tell.
-        host_map: hosts by GUIDs of adapters, for ibnetdiscover (``ibnetdiscover.read_host_map``).
-        exclude: patterns of names of adapters that are no accelerator's, for ibnetdiscover.
+        asked: what the file leaves out, as fields of ``Asked``.
 
     Raises:
         BadInput: the file cannot be read, or is in none of the formats, or in another than ibnetdiscover's with
             ``host_map`` or ``exclude``.
     """
-    where = os.fspath(path)
+    found = Asked(where=os.fspath(path), **asked)
+    return fabric_in(read_text(found.where, where=found.where), found, kind)
+
+
+def fabric_in(text: str, asked: Asked, kind: str | None = None) -> Fabric:
+    """The fabric of a text, as ``read_fabric``."""
+    form = _form(text, asked, kind)
+    if form.fabric is not None:
+        return form.fabric(text, asked)
+    assert form.wiring is not None
     return fabric_of(
-        read_text(path, where=where),
-        where=where,
-        kind=kind,
-        capacity_Bps=capacity_Bps,
-        hosts=hosts,
-        host_map=host_map,
-        exclude=exclude,
+        form.wiring(text, asked), where=asked.where, capacity_Bps=asked.capacity_Bps, scale_up_Bps=asked.scale_up_Bps
     )
 
 
-def fabric_of(
-    text: str,
-    *,
-    where: str,
-    kind: str | None = None,
-    capacity_Bps: float | None = None,
-    hosts: Sequence[str] = (),
-    host_map: Mapping[int, str] | None = None,
-    exclude: Sequence[str] = (),
-) -> Fabric:
-    """The fabric of a text, as ``read_fabric``; ``where`` names it in messages."""
-    kind = kind or _kind(text, where)
-    if kind not in FORMATS:
-        raise UnknownName("format of fabrics", kind, FORMATS)
-    if kind == "ibnetdiscover":
-        return ibnetdiscover.read(text, where=where, host_map=host_map, exclude=exclude)
-    if host_map or exclude:
-        problem = f"has no adapters with GUIDs: it is {kind}"
-        raise BadInput(problem, where=where, remedy="drop --host-map and --exclude")
-    if kind == "json":
-        return fabric_from_json(text, where=where)
-    if kind == "toml":
-        return fabric_from_toml(text, where=where)
-    if kind in _WITHOUT_SPEEDS:
-        return _WITHOUT_SPEEDS[kind](text, where=where, capacity_Bps=capacity_Bps)
-    if kind in _WITHOUT_ROLES:
-        return _WITHOUT_ROLES[kind](text, where=where, capacity_Bps=capacity_Bps, hosts=hosts)
-    return nccl_topology.read(text, where=where) if kind == "nccl" else slurm_topology.read(text, where=where)
+def read_wiring(asked: Asked, kind: str | None = None) -> tuple[Wiring, Fabric | None]:
+    """The cables of a file; with its fabric, where the format says more of it than cables do.
+
+    Raises:
+        BadInput: as ``read_fabric``.
+    """
+    text = read_text(asked.where, where=asked.where)
+    form = _form(text, asked, kind)
+    if form.wiring is not None:
+        return form.wiring(text, asked), None
+    assert form.fabric is not None
+    fabric = form.fabric(text, asked)
+    return wiring_of_fabric(fabric), fabric
 
 
 def write_fabric(fabric: Fabric, kind: str = "json") -> str:
-    """The fabric as text in a format: json, toml, node-link, graphml, slurm or containerlab.
+    """The fabric as text in one of the formats in ``WRITERS``.
 
     Raises:
         UnknownName: another format.
         Unsupported: the format cannot hold the fabric.
     """
-    if kind not in WRITERS:
+    form = FORMATS.get(kind)
+    if form is None or form.write is None:
         raise UnknownName("format to write fabrics in", kind, WRITERS)
-    return WRITERS[kind](fabric)
+    return form.write(fabric)
 
 
-def _kind_of_object(table: dict[str, object]) -> str:
-    if "schema" in table:
-        return "json"
-    if "cables" in table or "results" in table:
-        return "netbox"
-    nodes = list(table.values())
-    if nodes and all(isinstance(node, dict) and "lldp" in node for node in nodes):
-        return "lldp"
-    return "node-link"
+def _form(text: str, asked: Asked, kind: str | None) -> Format:
+    kind = kind or _kind(_Glance(text, asked.where))
+    if kind not in FORMATS:
+        raise UnknownName("format of fabrics", kind, FORMATS)
+    if (asked.host_map or asked.exclude) and kind not in _WITH_GUIDS:
+        problem = f"has no adapters with GUIDs: it is {kind}"
+        raise BadInput(problem, where=asked.where, remedy="drop --host-map and --exclude")
+    return FORMATS[kind]
 
 
-def _kind(text: str, where: str) -> str:
-    start = text.lstrip()
-    if start.startswith("{"):
-        return _kind_of_object(parse_json(text, where))
-    if re.match(r"\[\s*[{\]]", start):
-        return "netbox"
-    if start.startswith("<"):
-        return "graphml" if "<graphml" in text[:10_000] else "nccl"
-    if re.search(r'^(Switch|Ca|Rt)[ \t]+\d+[ \t]+"[SHR]-', text, re.MULTILINE):
-        return "ibnetdiscover"
-    if re.search(r"^topology[ \t]*+:[ \t]*+(#.*)?$", text, re.MULTILINE):
-        return "containerlab"
-    if re.search(r"^[ \t]*+(-?[ \t]*topology[ \t]*:|(Switch|Block)Name[ \t]*=)", text, re.MULTILINE | re.IGNORECASE):
-        return "slurm"
-    if re.search(r"^[ \t]*+schema[ \t]*=", text, re.MULTILINE):
-        return "toml"
+def _kind(glance: _Glance) -> str:
+    for name, form in FORMATS.items():
+        if form.looks(glance):
+            return name
     raise BadInput(
         "is in no format of fabrics that Weft reads",
-        where=where,
+        where=glance.where,
         remedy=f'use {", ".join(FORMATS)}; our own begins with schema = "{SCHEMA}"',
     )

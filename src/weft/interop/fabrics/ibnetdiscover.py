@@ -17,25 +17,14 @@ from dataclasses import dataclass, field
 from weft.errors import BadInput, InDoubt
 from weft.fabric.assemble import ACCELERATOR, Cable, Node, assemble, levels, role_of_level
 from weft.fabric.spec import Fabric
-from weft.interop.fabrics.cabling import device_name, is_any, scale_up
+from weft.fabric.wiring import is_any, natural, scale_up
+from weft.interop.fabrics.cabling import LANE_Gbps, device_name
 from weft.interop.netops.subnet import ADAPTER, AGGREGATION, ROUTER, SWITCH, Device, End, Subnet, Wire
 
-LANE_Gbps = {
-    "SDR": 2.0,
-    "DDR": 4.0,
-    "QDR": 8.0,
-    "FDR10": 10.0,
-    "FDR": 13.64,
-    "EDR": 25.0,
-    "HDR": 50.0,
-    "NDR": 100.0,
-    "XDR": 200.0,
-}
-"""Data rate of a lane: after 8b/10b coding up to QDR, after 64b/66b from FDR10 on, nominal from EDR on."""
 LONGEST_LINE = 4000
-_NODE = re.compile(r'(Switch|Ca|Rt)\s+(\d{1,5})\s+"([SHR]-[0-9a-fA-F]{1,16})"(?:\s*#\s*"([^"]{0,200})")?')
+_NODE = re.compile(r'(Switch|Ca|Rt)\s*(\d{1,5})\s+"([SHR]-[0-9a-fA-F]{1,16})"(?:\s*#\s*"([^"]{0,200})")?')
 _PORT = re.compile(
-    r'\[(\d{1,5})\](?:\[[^\]]{0,9}\])?(?:\(([^)]{0,40})\))?\s+"([SHR]-[0-9a-fA-F]{1,16})"\[(\d{1,5})\]'
+    r'\[(\d{1,5})\](?:\[[^\]]{0,9}\])?(?:\(([^)]{0,40})\))?\s*"([SHR]-[0-9a-fA-F]{1,16})"\[(\d{1,5})\]'
     r"(?:\[[^\]]{0,9}\])?(?:\(([^)]{0,40})\))?"
 )
 _PORT_ZERO = re.compile(r"switchguid=0x[0-9a-fA-F]{1,16}\(([0-9a-fA-F]{1,16})\)")
@@ -110,7 +99,7 @@ def read(
     devices = _devices(text, where)
     kept = _kept(devices, exclude)
     names = _names(devices)
-    adapters = sorted((g for g, d in kept.items() if d.kind == "Ca"), key=lambda g: _natural(names[g]))
+    adapters = sorted((g for g, d in kept.items() if d.kind == "Ca"), key=lambda g: natural(names[g]))
     if not adapters:
         raise BadInput(
             "has no adapter" + " left" * bool(exclude), where=where, remedy="discover again, or exclude less"
@@ -328,11 +317,6 @@ def _names(devices: dict[str, _Device]) -> dict[str, str]:
 
 def _clean(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    parts = re.split(r"([0-9]{1,18})", name)
-    return [(1, int(part)) if part.isascii() and part.isdigit() else (0, part) for part in parts]
 
 
 def _cables(

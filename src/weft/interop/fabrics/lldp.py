@@ -1,13 +1,15 @@
-"""Fabrics from what nodes see of their neighbours: ``lldpcli -f json0 show neighbors details``.
+"""Fabrics from what nodes see of their neighbours: ``lldpcli -f json show neighbors details``, or ``-f json0``.
 
 The input is one JSON object that gives the output of every node by the node's name (a name of a file, without
 .json): {"leaf1": {"lldp": [...]}, ...}; jq makes it of files with
-``jq -n 'reduce inputs as $i ({}; .[input_filename] = $i)' *.json``.  Nodes without output of their own are
-known from their neighbours.  Names match with or without their domain.
+``jq -n 'reduce inputs as $i ({}; .[input_filename] = $i)' *.json``.  The output of one node alone is of the node that
+the file is named after.  Nodes without output of their own are known from their neighbours.  Names match with or
+without their domain.
 
 A node is a host if its neighbours hear the capability Station from it and neither Bridge nor Router; where
-two nodes differ on the cables between them, the one that lists more is believed.  A cable has the slower of the speeds
-that its ends tell ("MAU oper type"); virtual ports tell some speed, too.
+two nodes differ on the cables between them, the one that lists more is believed; a cable is one-way that the other
+node, asked too, does not hear.  A cable has the slower of the speeds that its ends tell ("MAU oper type"); virtual
+ports tell some speed, too.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput
-from weft.fabric.spec import Fabric
-from weft.interop.fabrics.cabling import PortCable, device_name, fabric_of_cables, is_any, speed_Bps
+from weft.fabric.wiring import PortCable, Wiring, wiring_of
+from weft.interop.fabrics.cabling import device_name, speed_Bps
 
-_REMEDY = "give the output of lldpcli -f json0 show neighbors details by node"
+_REMEDY = "give the output of lldpcli -f json show neighbors details by node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,29 +42,21 @@ class _Sight:
     place: str
 
 
-def read(
-    text: str,
-    *,
-    where: str = "LLDP",
-    capacity_Bps: float | None = None,
-    scale_up_Bps: float | None = None,
-    hosts: Sequence[str] = (),
-) -> Fabric:
-    """The fabric that the nodes see.
+def read_wiring(text: str, *, where: str = "LLDP", hosts: Sequence[str] = ()) -> Wiring:
+    """The cables that the nodes see.
 
     Args:
-        capacity_Bps: of cables whose ports tell no speed, bytes/s per direction.
-        scale_up_Bps: bytes/s per accelerator and direction inside a host (see ``fabric_of_cables``).
         hosts: patterns of names of hosts; with them, all other nodes are switches.
 
     Raises:
-        BadInput: not in this form, a node of unknown kind, a port with two neighbours, or what
-            ``fabric_of_cables`` refuses.
+        BadInput: not in this form, or a port with two neighbours.
     """
     table = parse_json(text, where)
     if not isinstance(table, dict) or not table:
         raise BadInput("is no object of nodes", where=where, remedy=_REMEDY)
-    given = {device_name(key, where).removesuffix(".json"): value for key, value in table.items()}
+    if set(table) == {"lldp"}:
+        table = {Path(where).name: table}
+    given = {device_name(key, where).removesuffix(".json"): _json0(value) for key, value in table.items()}
     short = _short(given)
     sights = [sight for node, output in given.items() for sight in _sights(node, output, short, where)]
     times = Counter((sight.other, sight.other_port) for sight in sights)
@@ -71,10 +66,7 @@ def read(
     ]
     if not sights:
         raise BadInput("no node sees a neighbour", where=where, remedy=_REMEDY)
-    found = _hosts(sights, hosts, where)
-    return fabric_of_cables(
-        "LLDP fabric", list(_cables(sights)), found, where=where, capacity_Bps=capacity_Bps, scale_up_Bps=scale_up_Bps
-    )
+    return wiring_of("LLDP fabric", list(_cables(sights, set(given))), told=_told(sights), hosts=hosts, where=where)
 
 
 def _short(given: Mapping[str, object]) -> dict[str, str]:
@@ -107,6 +99,37 @@ def _sights(node: str, output: object, short: dict[str, str], where: str) -> Ite
                 capacity_Bps=_speed(port, here),
                 place=f"{node}: interface[{number}]",
             )
+
+
+def _json0(output: object) -> object:
+    """The output of ``-f json``, with tables keyed by names and single things alone, in the form of json0."""
+    found = output.get("lldp") if isinstance(output, dict) else None
+    if not isinstance(found, dict):
+        return output
+    listed = found.get("interface", [])
+    rows = [item for part in (listed if isinstance(listed, list) else [listed]) for item in _items(part)]
+    return {"lldp": [{"interface": [{"name": name} | _interface(row) for name, row in rows]}]}
+
+
+def _items(table: object) -> list[tuple[str, dict[str, Any]]]:
+    return [(k, v) for k, v in table.items() if isinstance(v, dict)] if isinstance(table, dict) else []
+
+
+def _interface(row: dict[str, Any]) -> dict[str, Any]:
+    chassis, port = row.get("chassis"), row.get("port")
+    if isinstance(chassis, dict) and "id" not in chassis:
+        chassis = next(({"name": name} | inner for name, inner in _items(chassis)), chassis)
+    parts = (
+        [{key: _wrapped(value) for key, value in part.items()}] if isinstance(part, dict) else part
+        for part in (chassis, port)
+    )
+    return dict(zip(("chassis", "port"), parts, strict=True))
+
+
+def _wrapped(value: object) -> object:
+    if isinstance(value, dict) and isinstance(value.get("current"), str):
+        value = value | {"current": [{"value": value["current"]}]}
+    return [{"value": value}] if isinstance(value, str) else [value] if isinstance(value, dict) else value
 
 
 def _list(value: object, place: str) -> list[dict[str, Any]]:
@@ -146,25 +169,20 @@ def _speed(port: dict[str, Any], place: str) -> float | None:
     return speed_Bps(current) if isinstance(current, str) else None
 
 
-def _hosts(sights: list[_Sight], patterns: Sequence[str], where: str) -> set[str]:
-    nodes = dict.fromkeys(name for sight in sights for name in (sight.node, sight.other))
-    if patterns:
-        return {name for name in nodes if is_any(name, patterns)}
+def _told(sights: list[_Sight]) -> dict[str, bool]:
+    """Whether a node is a host, by the capabilities that its neighbours hear."""
     heard: dict[str, set[str]] = defaultdict(set)
     for sight in sights:
         if sight.capabilities is not None:
             heard[sight.other] |= sight.capabilities
-    for name in nodes:
-        if not heard[name] & {"Bridge", "Router", "Station"}:
-            raise BadInput(
-                f"nothing tells whether {name!r} is a host or a switch",
-                where=where,
-                remedy="add the output of its neighbours, or name hosts by patterns (hosts)",
-            )
-    return {name for name in nodes if not heard[name] & {"Bridge", "Router"}}
+    return {
+        name: not capabilities & {"Bridge", "Router"}
+        for name, capabilities in heard.items()
+        if capabilities & {"Bridge", "Router", "Station"}
+    }
 
 
-def _cables(sights: list[_Sight]) -> Iterator[PortCable]:
+def _cables(sights: list[_Sight], asked: set[str]) -> Iterator[PortCable]:
     """The cables of every pair of nodes, as the node tells that lists more of them."""
     pairs: dict[tuple[str, str], list[_Sight]] = defaultdict(list)
     for sight in sights:
@@ -175,14 +193,18 @@ def _cables(sights: list[_Sight]) -> Iterator[PortCable]:
             continue
         done.add((node, other))
         back = pairs.get((other, node), [])
-        across = {sight.port: sight.capacity_Bps for sight in (back if len(back) <= len(own) else own)}
-        for sight in own if len(own) >= len(back) else back:
-            told = [s for s in (sight.capacity_Bps, across.get(sight.other_port)) if s is not None]
+        longer, shorter = (own, back) if len(own) >= len(back) else (back, own)
+        across = {sight.port: sight.capacity_Bps for sight in shorter}
+        heard = {sight.other_port for sight in shorter}
+        for sight in longer:
+            told = sorted(s for s in (sight.capacity_Bps, across.get(sight.other_port)) if s is not None)
             yield PortCable(
                 device=sight.node,
                 port=sight.port,
                 other=sight.other,
                 other_port=sight.other_port,
-                capacity_Bps=min(told, default=None),
+                capacity_Bps=told[0] if told else None,
+                other_Bps=told[-1] if told and told[0] < told[-1] else None,
+                one_way=sight.other in asked and sight.other_port not in across and sight.port not in heard,
                 place=sight.place,
             )

@@ -6,47 +6,35 @@ has ``a_terminations`` and ``b_terminations`` of object type dcim.interface, wit
 device) as ``object``, or its ``object_id`` among the interfaces.  Cables whose status is neither connected
 nor active are left out, and so are those that join no interface (power, console).
 
-A device is a host if a word of its role (slug or name) means one: host, server, gpu, compute, node, worker;
-other devices with a role are switches.  An interface has its ``speed`` (kbit/s) or what its ``type`` says
-(400gbase-x-osfp); a cable has the slower of its ends.  A breakout cable from one interface to several is a
-cable to each.
+A device is a host if a word of its role (slug or name) means one (host, server, gpu, compute, node, worker) and none
+means a switch; other devices with a role are switches.  An interface has its ``speed`` (kbit/s) or what its ``type``
+says (400gbase-x-osfp); a cable has the slower of its ends.  A breakout cable from one interface to several is a cable
+to each.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
-from weft.fabric.spec import Fabric
-from weft.interop.fabrics.cabling import PortCable, device_name, fabric_of_cables, is_any, speed_Bps
-from weft.interop.fabrics.graph_files import ACCELERATORS
+from weft.fabric.wiring import PortCable, Wiring, host_by_name, wiring_of
+from weft.interop.fabrics.cabling import device_name, speed_Bps
 
-HOSTS = ACCELERATORS | {"hosts", "servers", "gpus", "worker", "workers", "nodes"}
 LIVE = ("connected", "active")
 _REMEDY = "give NetBox's list of cables, and of devices and interfaces beside it"
 Row = dict[str, Any]
 
 
-def read(
-    text: str,
-    *,
-    where: str = "NetBox",
-    capacity_Bps: float | None = None,
-    scale_up_Bps: float | None = None,
-    hosts: Sequence[str] = (),
-) -> Fabric:
-    """The fabric of some cables.
+def read_wiring(text: str, *, where: str = "NetBox", hosts: Sequence[str] = ()) -> Wiring:
+    """The cables that are connected.
 
     Args:
-        capacity_Bps: of cables whose interfaces tell no speed, bytes/s per direction.
-        scale_up_Bps: bytes/s per accelerator and direction inside a host (see ``fabric_of_cables``).
         hosts: patterns of names of hosts; with them, all other devices are switches.
 
     Raises:
-        BadInput: not in this form, a device without role, or what ``fabric_of_cables`` refuses.
+        BadInput: not in this form.
         Unsupported: a cable from an interface to something else (a patch panel, a circuit).
     """
     table = parse_json(text, where)
@@ -58,15 +46,8 @@ def read(
     found = [cable for i, row in enumerate(cables) for cable in reader.cables(row, f"cables[{i}]", where)]
     if not found:
         raise BadInput("no cable between interfaces is connected", where=where, remedy=_REMEDY)
-    names = dict.fromkeys(name for cable in found for name in (cable.device, cable.other))
-    return fabric_of_cables(
-        "NetBox fabric",
-        found,
-        {name for name in names if reader.is_host(name, hosts, where)},
-        where=where,
-        capacity_Bps=capacity_Bps,
-        scale_up_Bps=scale_up_Bps,
-    )
+    told = {name: host_by_name(role) or False for name, role in reader.roles.items()}
+    return wiring_of("NetBox fabric", found, told=told, hosts=hosts, where=where)
 
 
 class _Reader:
@@ -102,26 +83,16 @@ class _Reader:
         count = max(len(left), len(right))
         left, right = (_shared(side, count) for side in (left, right))
         for (device, port, speed), (other, other_port, back) in zip(left, right, strict=True):
-            told = [each for each in (speed, back) if each is not None]
+            told = sorted(each for each in (speed, back) if each is not None)
             yield PortCable(
                 device=device,
                 port=port,
                 other=other,
                 other_port=other_port,
-                capacity_Bps=min(told, default=None),
+                capacity_Bps=told[0] if told else None,
+                other_Bps=told[-1] if told and told[0] < told[-1] else None,
                 place=place,
             )
-
-    def is_host(self, name: str, patterns: Sequence[str], where: str) -> bool:
-        if patterns:
-            return is_any(name, patterns)
-        if name not in self.roles:
-            raise BadInput(
-                f"nothing tells the role of {name!r}",
-                where=where,
-                remedy="add devices with their roles, or name hosts by patterns (hosts)",
-            )
-        return bool(set(re.split(r"[^a-z0-9]+", self.roles[name].lower())) & HOSTS)
 
     def _note(self, device: Row) -> None:
         role = device.get("role") or device.get("device_role")

@@ -15,9 +15,9 @@ from torch import Tensor
 from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
 from weft.files import read_text
+from weft.model.huggingface import read_text_part
 from weft.model.spec import Attention, FeedForward, Model
 from weft.runtime.checkpoints.safetensors import SafetensorsFile, Shape
-from weft.runtime.convert.details import read_text_part
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

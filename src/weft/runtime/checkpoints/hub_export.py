@@ -15,13 +15,12 @@ from torch import Tensor
 
 from weft.errors import BadInput
 from weft.files import write_text, writing
-from weft.model.huggingface import read_config
+from weft.model.huggingface import read_config, read_text_part
 from weft.runtime.checkpoints.checkpoint import read_state
 from weft.runtime.checkpoints.export import parameters, whole
 from weft.runtime.checkpoints.files import FolderReader, read_metadata
 from weft.runtime.checkpoints.hub import FAMILIES, INDEX, SINGLE, Part, family_of, parts
 from weft.runtime.checkpoints.safetensors import Shape, header, values
-from weft.runtime.convert.details import read_text_part
 
 CONFIG = "config.json"
 LARGEST_SHARD_BYTES = 5_000_000_000

@@ -13,10 +13,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from weft.documents import parse_json
 from weft.errors import Unsupported
-from weft.files import read_text
 from weft.model._fields import Fields
+from weft.model.huggingface import read_text_part
 from weft.model.spec import FeedForward, Model
 from weft.runtime.layers.decoder import Activation, Details
 
@@ -83,21 +82,6 @@ def details_of(table: Mapping[str, Any], where: str) -> Details:
             remedy=f"choose one of {', '.join(DEFAULTS)}",
         )
     return _details(Fields(data=table, kind=kind, where=where))
-
-
-def read_text_part(source: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
-    """A ``config.json`` (or that of a folder), of several modalities the text's, and what messages call it.
-
-    Raises:
-        BadInput: it cannot be read.
-    """
-    path = Path(source) / "config.json" if os.path.isdir(source) else Path(source)
-    where = str(path)
-    table = parse_json(read_text(path, where=where), where)
-    if not isinstance(table, dict):
-        return {}, where
-    inner = table.get("text_config")
-    return (inner, f"{where}: text_config") if isinstance(inner, dict) else (table, where)
 
 
 def in_words(details: Details, model: Model) -> str:

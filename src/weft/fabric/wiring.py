@@ -1,0 +1,303 @@
+"""Cables from port to port of named devices, as discovery, inventories and cabling plans tell them.
+
+Every port of a host that a cable joins is an accelerator (one NIC each), and a host is their scale-up domain:
+a host with one cable keeps its name, others give "host/port".  Switches have roles by their hops from the
+accelerators.  Equal cables between the same two switches are one link.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import zip_longest
+from typing import TypeAlias
+
+from weft.errors import BadInput
+from weft.fabric.assemble import ACCELERATOR, SCALE_UP_SWITCH, Cable, Node, assemble, levels, role_of_level
+from weft.fabric.spec import SCALE_UP, Fabric
+
+LATENCY_S, SCALE_UP_LATENCY_S = 0.6e-6, 0.5e-6
+_HOST = re.compile("accelerator|[gntx]pu|hosts?|servers?|srv|compute|nodes?|workers?|[dh]gx")
+_SWITCH = re.compile("leaf|(?:super)?spine|core|tor|rail|agg|aggregation|switch(?:es)?|sw|router|exit|border|edge")
+_OUT_OF_BAND = re.compile("oob|mgmt|bmc|ipmi|console|pdu")
+"""Words of names and roles that say what a device is; those out of band are none of the fabric's."""
+_GENERATED = re.compile(r"accelerator-\d+")
+End: TypeAlias = tuple[str, str]
+"""A device and its port; the port is "" where nothing names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortCable:
+    """A cable from port to port.
+
+    ``capacity_Bps`` is per direction (the slower end's), None where nothing tells it; ``other_Bps`` is what the
+    faster end tells, where the two differ.  ``one_way``: only one of two ends that could hear the other does.
+    ``up`` is False for a cable that carries nothing.
+    """
+
+    device: str
+    port: str
+    other: str
+    other_port: str
+    capacity_Bps: float | None
+    place: str
+    other_Bps: float | None = None
+    one_way: bool = False
+    up: bool = True
+
+    @property
+    def ends(self) -> tuple[End, End]:
+        return (self.device, self.port), (self.other, self.other_port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """The cables of a network, and which of its devices are hosts.
+
+    ``unknown`` names a device of which nothing tells whether it is a host; "" where there is none.
+    """
+
+    name: str
+    cables: tuple[PortCable, ...]
+    hosts: frozenset[str]
+    unknown: str = ""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(device for cable in self.cables for device in (cable.device, cable.other)))
+
+
+def wiring_of(
+    name: str, cables: Sequence[PortCable], *, told: Mapping[str, bool], hosts: Sequence[str], where: str
+) -> Wiring:
+    """The wiring of some cables, with a port for one cable each; without those of the network out of band.
+
+    Args:
+        told: whether a device is a host, of those that the source tells; words of the name decide for others.
+        hosts: patterns of names of hosts; with them, all other devices are switches.
+
+    Raises:
+        BadInput: no cable, a cable of a device with itself, or a port with two cables.
+    """
+    kept = {name for cable in cables for name in (cable.device, cable.other) if not _has_word(name, _OUT_OF_BAND)}
+    cables = [cable for cable in cables if {cable.device, cable.other} <= kept]
+    if not cables:
+        raise BadInput("holds no cable", where=where, remedy="give cables between ports of devices")
+    used: dict[End, int] = {}
+    for number, cable in enumerate(cables):
+        for end in cable.ends:
+            other = used.setdefault(end, number) if end[1] else number
+            if other != number or (cable.ends[0] == cable.ends[1] and end[1]):
+                problem = f"{end[0]} {end[1]} has two cables ({cables[other].place} and {cable.place})"
+                raise BadInput(problem, where=where, remedy="remove the one that is gone")
+    found, unknown = set(), ""
+    for device in dict.fromkeys(end[0] for cable in cables for end in cable.ends):
+        is_host = is_any(device, hosts) if hosts else told.get(device, host_by_name(device))
+        if is_host is None:
+            unknown = unknown or device
+        elif is_host:
+            found.add(device)
+    return Wiring(name=name, cables=tuple(cables), hosts=frozenset(found), unknown=unknown)
+
+
+def host_by_name(text: str) -> bool | None:
+    """Whether words of a name or role ("leaf-3", "dgx04", "GPU server") say host or switch; None if neither.
+
+    >>> host_by_name("dgx-04"), host_by_name("rack2-leaf1"), host_by_name("x17")
+    (True, False, None)
+    """
+    hosts, switches = (_has_word(text, one) for one in (_HOST, _SWITCH))
+    return None if hosts == switches else hosts
+
+
+def _has_word(text: str, words: re.Pattern[str]) -> bool:
+    return any(words.fullmatch(word) for word in re.findall("[a-z]+", text.lower()))
+
+
+def fabric_of(
+    wiring: Wiring, *, where: str, capacity_Bps: float | None = None, scale_up_Bps: float | None = None
+) -> Fabric:
+    """The fabric of a wiring.
+
+    Args:
+        capacity_Bps: of cables that tell none, bytes/s per direction.
+        scale_up_Bps: bytes/s per accelerator and direction inside a host; joins the accelerators of a host by
+            a scale-up switch.  Without it they meet in the network only.
+
+    Raises:
+        BadInput: a device of unknown kind, a cable without capacity, no host, or what ``assemble`` refuses.
+    """
+    _check(wiring, capacity_Bps, where)
+    cables, hosts = list(_numbered([cable for cable in wiring.cables if cable.up])), wiring.hosts
+    ends = [cable.ends for cable in cables]
+    ports = dict.fromkeys(end for pair in ends for end in pair if end[0] in hosts)
+    times = Counter(device for device, _ in ports)
+    place = {end: c.place for c, pair in zip(cables, ends, strict=True) for end in pair}
+    names = {end: end[0] if times[end[0]] == 1 else f"{end[0]}/{end[1]}" for end in ports}
+    order = sorted(ports, key=lambda end: (natural(end[0]), natural(end[1])))
+    domain = {host: i for i, host in enumerate(dict.fromkeys(host for host, _ in order))}
+    nodes = [Node(name=names[end], role=ACCELERATOR, domain=domain[end[0]], place=place[end]) for end in order]
+    joined = [(names.get(a, a[0]), names.get(b, b[0])) for a, b in ends]
+    switches = sorted({end[0] for pair in ends for end in pair} - hosts, key=natural)
+    index = {each: i for i, each in enumerate([*names.values(), *switches])}
+    hops = levels(range(len(names)), len(index), [(index[a], index[b]) for a, b in joined])
+    where_switch = {end[0]: at for end, at in place.items()}
+    nodes += [Node(name=each, role=role_of_level(hops[index[each]]), place=where_switch[each]) for each in switches]
+    links = _links(cables, joined, capacity_Bps)
+    if scale_up_Bps is not None:
+        members = {host: [names[end] for end in order if end[0] == host] for host in domain}
+        switches_up, links_up = scale_up(members, scale_up_Bps, SCALE_UP_LATENCY_S)
+        nodes, links = nodes + switches_up, links + links_up
+    return assemble(wiring.name, nodes, links, where=where)
+
+
+def ends_of_accelerators(fabric: Fabric) -> list[End]:
+    """Host and port of every accelerator: of a name "host/port", else nodeI and nicR of a generator's."""
+    width = len(str(int(fabric.domain.max())))
+    found = []
+    for i, name in enumerate(fabric.names[: fabric.accelerators]):
+        host, slash, port = name.rpartition("/")
+        if slash and host and port:
+            found.append((host, port))
+        elif _GENERATED.fullmatch(name):
+            found.append((f"node{int(fabric.domain[i]):0{width}}", f"nic{int(fabric.rail[i])}"))
+        else:
+            found.append((name, ""))
+    return found
+
+
+def wiring_of_fabric(fabric: Fabric, *, ports: bool = False) -> Wiring:
+    """Every cable of the scale-out links of a fabric, whose switches have no names of ports.
+
+    Args:
+        ports: number them "swp1", "swp2", ... in the order of the links; those of hosts "eth1", ... where they
+            have no name.
+    """
+    hosts = ends_of_accelerators(fabric)
+    ends = [*hosts, *((name, "") for name in fabric.names[fabric.accelerators :])]
+    known, used = set(hosts), Counter[str]()
+
+    def end(node: int) -> End:
+        device, port = ends[node]
+        if port or not ports:
+            return device, port
+        used[device] += 1
+        return device, f"{'eth' if ends[node] in known else 'swp'}{used[device]}"
+
+    cables = []
+    for a, b, forth, back in _both_ways(fabric):
+        told = sorted(speed for speed, _ in (forth, back) if speed)
+        (device, port), (other, other_port) = end(a), end(b)
+        cables.append(
+            PortCable(
+                device=device,
+                port=port,
+                other=other,
+                other_port=other_port,
+                capacity_Bps=told[0],
+                other_Bps=told[-1] if told[0] < told[-1] else None,
+                one_way=len(told) < 2,
+                up=forth[1] and back[1],
+                place=f"{fabric.names[a]} - {fabric.names[b]}",
+            )
+        )
+    return Wiring(name=fabric.name, cables=tuple(cables), hosts=frozenset(host for host, _ in hosts))
+
+
+def _both_ways(fabric: Fabric) -> Iterator[tuple[int, int, tuple[float, bool], tuple[float, bool]]]:
+    """Ends of every scale-out cable; bytes/s (0.0 where it is missing) and whether it is up, per direction."""
+    ways: dict[tuple[int, int], list[tuple[float, bool]]] = defaultdict(list)
+    columns = (fabric.source, fabric.target, fabric.capacity_Bps, fabric.cables, fabric.tier, fabric.up)
+    for a, b, capacity_Bps, cables, tier, up in zip(*(column.tolist() for column in columns), strict=True):
+        if tier != SCALE_UP:
+            ways[a, b] += [(capacity_Bps / cables, up)] * cables
+    done = set()
+    for (a, b), forth in ways.items():
+        if (b, a) not in done:
+            done.add((a, b))
+            for one, two in zip_longest(forth, ways.get((b, a), ()), fillvalue=(0.0, True)):
+                yield a, b, one, two
+
+
+def is_any(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a name matches one of some patterns with * and ?."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """A key that sorts names as people do: node2 before node10."""
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [(1, int(part)) if part.isascii() and part.isdigit() else (0, part) for part in parts]
+
+
+def _check(wiring: Wiring, capacity_Bps: float | None, where: str) -> None:
+    if wiring.unknown:
+        raise BadInput(
+            f"nothing tells whether {wiring.unknown!r} is a host or a switch",
+            where=where,
+            remedy="name hosts by patterns (--hosts), like gpu*",
+        )
+    for cable in wiring.cables:
+        if cable.capacity_Bps is None and capacity_Bps is None:
+            raise BadInput(
+                f"nothing tells the speed of {cable.device} {cable.port} - {cable.other} {cable.other_port}",
+                where=f"{where}: {cable.place}",
+                remedy="give capacity_Bps (--link-speed) for cables without one",
+            )
+    if not wiring.hosts:
+        raise BadInput("no device is known as a host", where=where, remedy="name hosts by patterns (hosts), like gpu*")
+
+
+def _numbered(cables: Sequence[PortCable]) -> Iterator[PortCable]:
+    """The cables with numbers for ports without names."""
+    used: Counter[str] = Counter()
+    for cable in cables:
+        names = []
+        for device, port in cable.ends:
+            used[device] += not port
+            names.append(port or str(used[device]))
+        yield replace(cable, port=names[0], other_port=names[1])
+
+
+def scale_up(
+    hosts: Mapping[str, Sequence[str]], capacity_Bps: float, latency_s: float
+) -> tuple[list[Node], list[Cable]]:
+    """A scale-up switch for every host, and a link from each of its accelerators to the switch."""
+    nodes, links = [], []
+    for number, (host, accelerators) in enumerate(hosts.items()):
+        inside = f"scale-up {number} ({host})"
+        nodes.append(Node(name=inside, role=SCALE_UP_SWITCH, place="scale-up"))
+        links += [
+            Cable(
+                source=accelerator,
+                target=inside,
+                capacity_Bps=capacity_Bps,
+                latency_s=latency_s,
+                tier=SCALE_UP,
+                place="scale-up",
+            )
+            for accelerator in accelerators
+        ]
+    return nodes, links
+
+
+def _links(cables: Sequence[PortCable], joined: list[tuple[str, str]], capacity_Bps: float | None) -> list[Cable]:
+    """Links in order of their first cables, equal ones between the same nodes together."""
+    bundles: dict[tuple[str, str, float], list[int]] = {}
+    for i, (cable, (a, b)) in enumerate(zip(cables, joined, strict=True)):
+        speed = cable.capacity_Bps if cable.capacity_Bps is not None else capacity_Bps or 0.0
+        bundles.setdefault((min(a, b), max(a, b), speed), []).append(i)
+    return [
+        Cable(
+            source=joined[members[0]][0],
+            target=joined[members[0]][1],
+            capacity_Bps=speed * len(members),
+            latency_s=LATENCY_S,
+            cables=len(members),
+            place=cables[members[0]].place,
+        )
+        for (_, _, speed), members in bundles.items()
+    ]

@@ -1,0 +1,372 @@
+"""Cables as built against cables as designed: what is plugged elsewhere, missing, slow, and which plugs to move.
+
+Devices match by name, ports by name where both sides name them at a device, else by structure: any port of the device
+is as good as another.  A cable whose two ends are where the design has them is right.  The rest is mended plug by
+plug: exchanging what is plugged into two ports (one may be empty) makes at least one cable right.  So the exchanges,
+in their order, leave nothing but cables that are missing and cables that the design has not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from weft.errors import BadInput
+from weft.fabric.wiring import End, PortCable, Wiring, natural
+
+EXCHANGES = ("miscabled", "wrong-rail", "other-port")
+KINDS = (*EXCHANGES, "missing", "slow", "asymmetric", "unexpected")
+"""What a finding can be.  A cable between the right devices at other ports (other-port) carries the same traffic."""
+_SLOWER = 1 - 1e-6
+_Slot: TypeAlias = tuple[str, str, int]
+"""A port: device, name, and a number where names do not tell the ports of a device apart."""
+_Cable: TypeAlias = tuple[_Slot, _Slot]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing to mend.
+
+    ``one`` and ``other`` are the ports to exchange where the kind is one of ``EXCHANGES``, else the ends of the cable.
+    ``leads_to`` is where ``one`` leads before the exchange (None: it is empty), ``designed_to`` where it should.
+    """
+
+    kind: str
+    one: End
+    other: End
+    leads_to: End | None = None
+    designed_to: End | None = None
+    capacity_Bps: float | None = None
+    designed_Bps: float | None = None
+
+    @property
+    def remedy(self) -> str:
+        one, other = named(self.one), named(self.other)
+        if self.kind in EXCHANGES:
+            empty = self.leads_to is None
+            return f"move the plug of {other} to {one}" if empty else f"exchange the plugs of {one} and {other}"
+        verbs = {"missing": "connect", "slow": "retrain or replace", "unexpected": "remove"}
+        return f"{verbs.get(self.kind, 'clean or replace')} {one} - {other}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differences:
+    """What ``differences`` found.
+
+    ``as_built`` are the cables that are there, between devices of the design and with its names of ports, at the
+    design's speed where nothing tells theirs; ``notes`` say what was assumed.
+    """
+
+    findings: tuple[Finding, ...]
+    right: int
+    designed: int
+    as_built: tuple[PortCable, ...]
+    only_designed: tuple[str, ...]
+    only_built: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def named(end: End) -> str:
+    """A port for people: device and port."""
+    return " ".join(part for part in end if part)
+
+
+def differences(
+    built: Wiring, design: Wiring, *, names: Mapping[str, str] | None = None, rails: Mapping[End, int] | None = None
+) -> Differences:
+    """Hold cables as built against a design.
+
+    Args:
+        names: names in the design of devices as built, or of their ports ("host/port").
+        rails: rail of each port of a host of the design; the position among its ports, by default.
+
+    Raises:
+        BadInput: no device of the design is there.
+    """
+    built = _renamed(built, design, names or {})
+    _check_names(built, design)
+    built, notes = _ports_by_order(built, design)
+    comparable = _comparable(built, design)
+    paired, left, extra = _paired(built, design, comparable)
+    places = _places(left, extra, comparable)
+    moves, missing, unexpected = _mended(places, design, _rails(design) if rails is None else rails)
+    known = set(design.devices)
+    return Differences(
+        findings=(*moves, *missing, *_of_speed(paired), *unexpected),
+        right=len(paired),
+        designed=len(design.cables),
+        as_built=tuple(_as_built(paired, places, known)),
+        only_designed=tuple(sorted(known - set(built.devices), key=natural)),
+        only_built=tuple(sorted(set(built.devices) - known, key=natural)),
+        notes=(*notes, *_notes(paired, built, design, comparable)),
+    )
+
+
+def _renamed(built: Wiring, design: Wiring, names: Mapping[str, str]) -> Wiring:
+    """The cables that are up, with the design's names of devices: given, equal, or equal but for domain and case."""
+    known, short = set(design.devices), defaultdict(list)
+    for name in design.devices:
+        short[_short(name)].append(name)
+    times = Counter(_short(name) for name in built.devices if name not in names)
+
+    def device(name: str) -> str:
+        if name in names or name in known:
+            return names.get(name, name)
+        alike = short[_short(name)]
+        return alike[0] if len(alike) == times[_short(name)] == 1 else name
+
+    def end(given: End) -> End:
+        whole = names.get("/".join(given))
+        if whole is None:
+            return device(given[0]), given[1]
+        host, slash, port = whole.rpartition("/")
+        return (host, port) if slash else (whole, "")
+
+    new = {given: end(given) for cable in built.cables for given in cable.ends}
+    cables = tuple(_between(cable, *(new[one] for one in cable.ends)) for cable in built.cables if cable.up)
+    return replace(built, cables=cables, hosts=frozenset(new[one][0] for one in new if one[0] in built.hosts))
+
+
+def _short(name: str) -> str:
+    return name.split(".")[0].casefold()
+
+
+def _between(cable: PortCable, one: End, other: End) -> PortCable:
+    return replace(cable, device=one[0], port=one[1], other=other[0], other_port=other[1])
+
+
+def _check_names(built: Wiring, design: Wiring) -> None:
+    if set(design.devices) & set(built.devices):
+        return
+    shown = ["nothing" if not w.devices else f"{w.devices[0]!r} of {len(w.devices):,}" for w in (built, design)]
+    raise BadInput(
+        f"no device of the design is there: {shown[0]} as built, {shown[1]} in the design",
+        where="names of devices",
+        remedy="give --names FILE with lines: name as built, name in the design",
+    )
+
+
+def _ports(wiring: Wiring) -> dict[str, set[str]]:
+    """Names of the ports of each device."""
+    found: dict[str, set[str]] = {device: set() for device in wiring.devices}
+    for cable in wiring.cables:
+        for device, port in cable.ends:
+            if port:
+                found[device].add(port)
+    return found
+
+
+def _ports_by_order(built: Wiring, design: Wiring) -> tuple[Wiring, list[str]]:
+    """The cables with the design's names of hosts' ports, where hosts name as many ports otherwise."""
+    ours, theirs = _ports(design), _ports(built)
+    hosts = [h for h in sorted(design.hosts & set(theirs)) if ours[h] and theirs[h] and not ours[h] & theirs[h]]
+    every = [sorted(set[str]().union(*(side[h] for h in hosts)), key=natural) for side in (theirs, ours)]
+    if not hosts or len(every[0]) != len(every[1]):
+        return built, []
+    order, chosen = dict(zip(*every, strict=True)), set(hosts)
+    cables = tuple(
+        _between(cable, *((device, order[port] if device in chosen and port else port) for device, port in cable.ends))
+        for cable in built.cables
+    )
+    shown = ", ".join(f"{port} is {order[port]}" for port in every[0][:2])
+    return replace(built, cables=cables), [f"ports of hosts match by their order: {shown}" + ", ..."]
+
+
+def _comparable(built: Wiring, design: Wiring) -> frozenset[str]:
+    """Devices of which both sides name ports, some of them equal."""
+    there = _ports(built)
+    return frozenset(device for device, ports in _ports(design).items() if ports & there.get(device, set()))
+
+
+def _paired(
+    built: Wiring, design: Wiring, comparable: frozenset[str]
+) -> tuple[list[tuple[PortCable, PortCable]], list[PortCable], list[PortCable]]:
+    """Cables of the design with those between the same ports, the fastest first; then the rest of both."""
+
+    def key(cable: PortCable) -> tuple[End, ...]:
+        return tuple(sorted(end if end[0] in comparable else (end[0], "") for end in cable.ends))
+
+    def fastest_first(wiring: Wiring) -> list[PortCable]:
+        return sorted(wiring.cables, key=lambda cable: -(cable.capacity_Bps or 0.0))
+
+    there: dict[tuple[End, ...], list[PortCable]] = defaultdict(list)
+    for cable in reversed(fastest_first(built)):
+        there[key(cable)].append(cable)
+    paired, left = [], []
+    for cable in fastest_first(design):
+        if there.get(key(cable)):
+            paired.append((cable, there[key(cable)].pop()))
+        else:
+            left.append(cable)
+    extra = [cable for cables in there.values() for cable in cables]
+    return paired, sorted(left, key=_place), sorted(extra, key=_place)
+
+
+def _place(cable: PortCable) -> list[list[tuple[int, int | str]]]:
+    return [natural(name) for end in cable.ends for name in end]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """Ports of the cables that do not match: a slot for each, the same for both sides where they may be the same.
+
+    ``designed`` and ``built`` name the ports of slots as the two sides do.
+    """
+
+    wanted: list[tuple[_Cable, PortCable]]
+    there: list[tuple[_Cable, PortCable]]
+    designed: dict[_Slot, End]
+    built: dict[_Slot, End]
+
+
+def _places(left: list[PortCable], extra: list[PortCable], comparable: frozenset[str]) -> _Places:
+    sides: list[list[tuple[_Cable, PortCable]]] = []
+    ends: list[dict[_Slot, End]] = []
+    for cables in (left, extra):
+        used: Counter[str] = Counter()
+        found: list[tuple[_Cable, PortCable]] = []
+        names: dict[_Slot, End] = {}
+        for cable in cables:
+            slots = []
+            for device, port in cable.ends:
+                named = device in comparable
+                used[device] += not named
+                slots.append((device, port, 0) if named else (device, "", used[device]))
+                names[slots[-1]] = (device, port)
+            found.append(((slots[0], slots[1]), cable))
+        sides.append(found)
+        ends.append(names)
+    return _Places(wanted=sides[0], there=sides[1], designed=ends[0], built=ends[1])
+
+
+def _mended(
+    places: _Places, design: Wiring, rails: Mapping[End, int]
+) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """Plugs to exchange, in order, until every cable of the design that is there is right; missing ones; others."""
+    known, of_switch = set(design.devices), _rails_of_switches(design, rails)
+    plugged = {slot: other for ends, _ in places.there for slot, other in (ends, ends[::-1])}
+
+    def shown(slot: _Slot | None) -> End | None:
+        return None if slot is None else places.built.get(slot) or places.designed[slot]
+
+    def node(slot: _Slot) -> tuple[str, str]:
+        """What traffic enters at a port: a switch, or the accelerator behind a port of a host."""
+        return slot[0], slot[1] if slot[0] in design.hosts else ""
+
+    def strays(slot: _Slot, other: _Slot | None) -> bool:
+        """Whether a host's port leads to a switch of other rails only."""
+        rail = rails.get(places.designed.get(slot, ("", "")))
+        return other is not None and rail is not None and rail not in of_switch.get(other[0], {rail})
+
+    moves, missing = [], []
+    for (x, y), cable in places.wanted:
+        a, b = plugged.get(x), plugged.get(y)
+        if a == y:
+            continue
+        choices = [(one, other, partner) for one, other, partner in ((y, a, x), (x, b, y)) if other is not None]
+        if not choices:
+            missing.append(_finding("missing", cable, None))
+            continue
+        one, other, partner = min(choices, key=lambda choice: _awkward(choice[0], choice[1], known, design.hosts))
+        leads_to = plugged.get(one)
+        same = node(one) == node(other) or (leads_to is not None and node(leads_to) == node(partner))
+        stray = any(strays(*pair) for pair in ((x, a), (y, b), (a, x), (b, y)) if pair[0] is not None)
+        moves.append(
+            Finding(
+                kind="other-port" if same else "wrong-rail" if stray else "miscabled",
+                one=shown(one) or one[:2],
+                other=shown(other) or other[:2],
+                leads_to=shown(leads_to),
+                designed_to=shown(partner),
+            )
+        )
+        _exchange(plugged, one, other)
+    wanted = {frozenset(ends) for ends, _ in places.wanted}
+    rest = dict.fromkeys(frozenset(pair) for pair in plugged.items())
+    unexpected = [
+        Finding(kind="unexpected", one=shown(one) or one[:2], other=shown(other) or other[:2])
+        for one, other in (sorted(pair) for pair in rest if pair not in wanted)
+        if {one[0], other[0]} & known
+    ]
+    return moves, missing, unexpected
+
+
+def _awkward(one: _Slot, other: _Slot, known: set[str], hosts: frozenset[str]) -> tuple[bool, bool, bool]:
+    """What makes an exchange less handy: a device that is not the design's, two devices, hosts."""
+    devices = {one[0], other[0]}
+    return not devices <= known, len(devices) > 1, bool(devices & hosts)
+
+
+def _exchange(plugged: dict[_Slot, _Slot], one: _Slot, other: _Slot) -> None:
+    """Exchange what is plugged into two ports."""
+    first, second = plugged.pop(one, None), plugged.pop(other, None)
+    for slot, partner in ((other, first), (one, second)):
+        if partner is not None:
+            plugged[slot], plugged[partner] = partner, slot
+
+
+def _rails(design: Wiring) -> dict[End, int]:
+    """Positions of the ports of hosts."""
+    ports = _ports(design)
+    return {(h, p): rail for h in design.hosts for rail, p in enumerate(sorted(ports.get(h, ()), key=natural))}
+
+
+def _rails_of_switches(design: Wiring, rails: Mapping[End, int]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for cable in design.cables:
+        for end, other in (cable.ends, cable.ends[::-1]):
+            if end in rails:
+                found[other[0]].add(rails[end])
+    return found
+
+
+def _finding(kind: str, design: PortCable, built: PortCable | None) -> Finding:
+    """A finding of a cable of the design, with the names of ports as built where it is there."""
+    one, other = design.ends
+    if built is not None:
+        there = built.ends if built.device == design.device else built.ends[::-1]
+        one, other = ((e if e[1] else d) for d, e in zip(design.ends, there, strict=True))
+    return Finding(
+        kind=kind,
+        one=one,
+        other=other,
+        capacity_Bps=None if built is None else built.capacity_Bps,
+        designed_Bps=design.capacity_Bps,
+    )
+
+
+def _of_speed(paired: list[tuple[PortCable, PortCable]]) -> Iterator[Finding]:
+    for design, built in paired:
+        ours, theirs = design.capacity_Bps, built.capacity_Bps
+        if (built.one_way and not design.one_way) or (built.other_Bps is not None and design.other_Bps is None):
+            yield _finding("asymmetric", design, built)
+        elif ours is not None and theirs is not None and theirs < ours * _SLOWER:
+            yield _finding("slow", design, built)
+
+
+def _as_built(paired: list[tuple[PortCable, PortCable]], places: _Places, known: set[str]) -> Iterator[PortCable]:
+    speeds = {slot: cable.capacity_Bps for ends, cable in places.wanted for slot in ends}
+    usual = min((speed for speed in speeds.values() if speed is not None), default=None)
+    for design, built in paired:
+        yield replace(design, capacity_Bps=built.capacity_Bps or design.capacity_Bps)
+    for ends, cable in places.there:
+        if {slot[0] for slot in ends} <= known:
+            told = cable.capacity_Bps or next((speeds[slot] for slot in ends if speeds.get(slot)), usual)
+            yield replace(_between(cable, *(places.designed.get(s, s[:2]) for s in ends)), capacity_Bps=told)
+
+
+def _notes(
+    paired: list[tuple[PortCable, PortCable]], built: Wiring, design: Wiring, comparable: frozenset[str]
+) -> Iterator[str]:
+    silent = sum(there.capacity_Bps is None and ours.capacity_Bps is not None for ours, there in paired)
+    if silent:
+        yield f"nothing tells the speed of {silent:,} of {len(paired):,} cables as built"
+    ours, theirs = _ports(design), _ports(built)
+    both = set(ours) & set(theirs)
+    other = sum(bool(ours[d] and theirs[d]) for d in both - comparable)
+    if other:
+        yield f"{other:,} devices name their ports otherwise than the design: any of their ports counts"
+    elif both - comparable:
+        yield f"ports of {len(both - comparable):,} of {len(both):,} devices have no names to compare: any counts"
