@@ -709,7 +709,6 @@ def with_attention(**changes: object) -> Model:
         (replace(LLAMA, prediction_layers=1), Layout(), "prediction_layers=0"),
         (replace(LLAMA, embedding_features=24), Layout(), "embedding_features=None"),
         (replace(LLAMA, embedding_norm=True), Layout(), "embedding_norm=False"),
-        (LLAMA, Layout(context=2), "context=1"),
         (LLAMA, Layout(data=2, expert=2), "expert=1"),
         (LLAMA, Layout(x=2, expert_tensor=2), "expert_tensor=1"),
         (LLAMA, Layout(data=2, zero=2), "zero=1"),

@@ -413,10 +413,11 @@ def bucket_count(elements: Floats, replicas: Floats) -> Floats:
 def buckets(elements: int, layout: Layout) -> list[int]:
     """Elements of each bucket of a stage's ``elements`` matrix gradients at rest, one after the other.
 
-    With zero = 1 each is a multiple of data, for which the last is padded.
+    With zero = 1 each is a multiple of the matrices' copies, for which the last is padded.
     """
-    count = int(bucket_count(np.array([float(elements)]), np.array([float(layout.data)]))[0])
-    unit = layout.data if layout.zero else 1
+    copies = layout.data * (layout.context if layout.z == 1 else 1)
+    count = int(bucket_count(np.array([float(elements)]), np.array([float(copies)]))[0])
+    unit = copies if layout.zero else 1
     return _evenly(-(-elements // unit) * unit, count, unit)
 
 
@@ -514,12 +515,13 @@ def check_whole(step: Step, stage: HeldChunk) -> None:
         BadInput: with the matrix and its elements.
     """
     parts = part_matrices(step.model, step.sizes)
-    z = int(step.table.z[0])
+    shards = int(degrees(step.table, "shard")[0])
+    cut = "z" if int(step.table.context[0]) == 1 else "context x z"
     for count, part in zip(stage.counts, parts, strict=True):
         for name, elements in part.weights:
-            if count and _whole(elements, name) % z:
+            if count and _whole(elements, name) % shards:
                 raise BadInput(
-                    f"the {int(elements[0])} weights of {name} on a rank do not divide over z = {z}",
+                    f"the {int(elements[0])} weights of {name} on a rank do not divide over {cut} = {shards}",
                     where="layout",
                     remedy="choose z that divides them",
                 )

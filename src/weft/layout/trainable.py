@@ -82,9 +82,12 @@ def _model_limits(model: Model) -> Iterator[_Limit]:
 
 
 def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
-    for axis in ("context", "expert", "expert_tensor"):
+    for axis in ("expert", "expert_tensor"):
         degree = getattr(layout, axis)
         yield degree > 1, f"layout.{axis}", f"{axis} = {degree}", f"set {axis}=1"
+    ring = layout.context > 1 and layout.context_method == "ring"
+    slides = any(attention.window is not None for attention in model.attentions)
+    yield ring and slides, "layout.context_method", "sliding windows in a ring", "set context_method=ulysses"
     yield layout.zero > 1, "layout.zero", f"zero = {layout.zero}", "set zero=1, or shard over z"
     for name in ("offload_optimizer", "offload_activations"):
         yield getattr(layout, name), f"layout.{name}", "offloading", f"set {name}=false"

@@ -89,8 +89,9 @@ def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
 
     A tied matrix is listed at both ends, each of which gathers it for itself.
     """
-    x, y, z = (degree.astype(np.int64) for degree in (sizes.x, sizes.y, sizes.z))
-    nothing, rows = np.zeros_like(sizes.x), padded_rows(model.vocab, model.hidden, x, y, z).astype(np.float64)
+    cut = np.where(sizes.z > 1, sizes.z * sizes.context, 1)
+    x, y, shards = (degree.astype(np.int64) for degree in (sizes.x, sizes.y, cut))
+    nothing, rows = np.zeros_like(sizes.x), padded_rows(model.vocab, model.hidden, x, y, shards).astype(np.float64)
     table = rows * model.hidden
     final = (model.norm_parameters if model.final_norm else 0) / sizes.y
     return (
@@ -121,9 +122,9 @@ def _biases(block: Block, kind: str, sizes: Sizes) -> Floats:
 N = TypeVar("N", int, Ints)
 
 
-def padded_rows(vocab: int, hidden: int, x: N, y: N, z: N) -> N:
+def padded_rows(vocab: int, hidden: int, x: N, y: N, shards: N) -> N:
     """Rows of the embedding on one rank: the vocabulary over x and y, rounded up until the rank's block
-    divides over z."""
-    step = z // np.gcd(hidden, z)
+    divides into its shards at rest."""
+    step = shards // np.gcd(hidden, shards)
     rows: N = -(-vocab // (x * y * step)) * step
     return rows

@@ -1,4 +1,4 @@
-"""The grid of ranks: mesh axes pipeline, data, z, y and x over a DeviceMesh, as a layout places them."""
+"""The grid of ranks: the mesh axes of a layout over a DeviceMesh, as the layout places them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.mesh import coordinates, groups
-from weft.layout.spec import Layout
+from weft.layout.mesh import ROWS, coordinates, groups, real_axes
+from weft.layout.spec import AXES, Layout
 
-GRID_AXES = ("x", "y", "z", "data", "pipeline")
-JOINED = (("x", "y"), ("z", "data"), ("x", "z", "data"), ("x", "y", "z", "data"), GRID_AXES)
+GRID_AXES = AXES
+JOINED = (*(("x", "y"), ("context", "z"), ("context", "data"), ROWS), *(("x", *ROWS), ("x", "y", *ROWS), GRID_AXES))
 """Axes over whose product something is reduced or gathered."""
 
 
@@ -25,11 +25,14 @@ class Grid:
         layout: the layout that the grid follows.
         device: where this rank computes.
         coordinates: this rank's index on each axis.
+        shard: axes over which matrices are cut at rest.
+        replica: axes whose ranks hold copies of the matrices.
     """
 
     def __init__(self, layout: Layout, device: torch.device, mesh: DeviceMesh | None, rank: int) -> None:
         self.layout, self.device, self.mesh, self.rank = layout, device, mesh, rank
         self.coordinates: Mapping[str, int] = coordinates(layout, rank)
+        self.shard, self.replica = (self.axes(*real_axes(layout, (group,))) for group in ("shard", "replica"))
         self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
         self.ends: dist.ProcessGroup | None = None
         """The first and the last stage of this rank's pipeline, after ``join_ends``."""
@@ -48,7 +51,7 @@ class Grid:
         where = torch.device(device)
         world = dist.get_world_size() if dist.is_initialized() else 1
         if world != layout.world:
-            sizes = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in GRID_AXES)
+            sizes = " x ".join(sizes_of(layout))
             raise BadInput(
                 f"the layout needs {sizes} = {layout.world} ranks, but {world} run",
                 where="layout",
@@ -129,8 +132,13 @@ class Grid:
         return size // degree
 
 
+def sizes_of(layout: Layout) -> list[str]:
+    """The axes with their sizes, as "x=2"; context where there is such."""
+    return [f"{axis}={getattr(layout, axis)}" for axis in GRID_AXES if axis != "context" or layout.context > 1]
+
+
 def _check_axes(layout: Layout) -> None:
-    for axis in ("context", "expert", "expert_tensor"):
+    for axis in ("expert", "expert_tensor"):
         if getattr(layout, axis) > 1:
             raise Unsupported(
                 f"{axis} = {getattr(layout, axis)}: the runtime has no {axis} axis",

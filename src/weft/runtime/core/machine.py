@@ -47,7 +47,7 @@ class Machine:
     @property
     def shares_updates(self) -> bool:
         """ZeRO-1: each rank of data updates a share of the matrices."""
-        return self.grid.layout.zero > 0 and self.grid.size("data") > 1
+        return self.grid.layout.zero > 0 and self.grid.size(*self.grid.replica) > 1
 
     @property
     def rows_cut(self) -> bool:

@@ -25,6 +25,7 @@ from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import share
 from weft.runtime.layers.attention_core import Core, HeadNorms, capped
+from weft.runtime.layers.context import gather_heads, gather_sequence, own_tokens, ring_attention
 from weft.runtime.layers.fused import gated_silu, split_heads
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
@@ -162,7 +163,7 @@ class Decoder4D(nn.Module):
     """One rank's part of a decoder, or of one of its pipeline stages.
 
     Args:
-        sequence: tokens of one sequence.
+        sequence: tokens of one sequence, of which a rank of context has ``own_tokens``.
         stage: the blocks to build, and what is around them; the whole model by default.
 
     Raises:
@@ -189,7 +190,9 @@ class Decoder4D(nn.Module):
             )
         details, stage = details or Details(), stage or Stage.whole(model, machine.grid.layout)
         self.details = details
-        self.machine, self.model, self.stage, self.sequence = machine, model, stage, sequence
+        self.machine, self.model, self.stage = machine, model, stage
+        self._places = own_tokens(machine.grid, sequence)
+        self.sequence = len(self._places)
         self.embedding = Embedding4D(machine, "embedding", model.vocab, model.hidden) if stage.first else None
         self.positions = _positions(machine, model) if stage.first and model.positions else None
         self.blocks = nn.ModuleList(_blocks(machine, model, details, stage, sequence))
@@ -277,7 +280,7 @@ class Decoder4D(nn.Module):
             rows = rows * rows.new_tensor(self.details.embedding_scale)
         if self.positions is None:
             return rows
-        places = torch.arange(ids.shape[1], device=ids.device).repeat(ids.shape[0])
+        places = self._places.to(ids.device).repeat(ids.shape[0])
         if self.machine.rows_cut:
             grid = self.machine.grid
             start, stop = share(len(places), grid.size("x"), grid.index("x"))
@@ -324,11 +327,11 @@ def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequ
 
 
 class Rotary(nn.Module):
-    """Cosines and sines of rotary positions (arXiv 2104.09864), shape (positions, features / 2) each."""
+    """Cosines and sines of rotary positions (arXiv 2104.09864), shape (this rank's positions, features / 2) each."""
 
     def __init__(self, machine: Machine, turns: Tensor, positions: int) -> None:
         super().__init__()
-        angles = torch.outer(torch.arange(positions, dtype=torch.float64), turns)
+        angles = torch.outer(own_tokens(machine.grid, positions).double(), turns)
         device, compute = machine.grid.device, machine.precision.compute
         self.cosine: Tensor
         self.sine: Tensor
@@ -391,7 +394,8 @@ class Attention4D(nn.Module):
         grid, features = machine.grid, attention.head_dim
         self.heads = grid.divided(attention.heads, "x", what=f"{name}: heads")
         self.kv_heads = grid.divided(attention.kv_heads, "x", what=f"{name}: kv_heads")
-        self.features, self.sequence, self.rotary = features, sequence, rotary
+        self.machine, self.features, self.rotary = machine, features, rotary
+        self.sequence = sequence // grid.size("context")
         self.recompute_core = recompute_core
         details = details or Details()
         window = attention.window if attention.window is not None and attention.window < sequence else None
@@ -411,8 +415,21 @@ class Attention4D(nn.Module):
             fused = self.head_norms(fused, self.heads, self.kv_heads)
         angles = None if self.rotary is None else self.rotary()
         queries, keys, values = split_heads(fused, self.heads, self.kv_heads, angles)
-        if self.recompute_core:
-            mixed = checkpoint(self.core, queries, keys, values, use_reentrant=False, preserve_rng_state=False)
-        else:
-            mixed = self.core(queries, keys, values)
+        mixed = self._mixed(queries, keys, values)
         return self.proj(mixed.transpose(1, 2).reshape(-1, self.heads * self.features))  # type: ignore[no-any-return]
+
+    def _mixed(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """A ring keeps no scores, so that there is nothing to compute again."""
+        if self.machine.grid.size("context") == 1:
+            return self._whole_core(queries, keys, values)
+        if self.machine.grid.layout.context_method == "ring":
+            return ring_attention(self.machine, self.core, queries, keys, values)
+        mixed = self._whole_core(*gather_sequence(self.machine, (queries, keys, values)))
+        return gather_heads(self.machine, mixed)
+
+    def _whole_core(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        if not self.recompute_core:
+            return self.core(queries, keys, values)  # type: ignore[no-any-return]
+        return checkpoint(  # type: ignore[no-any-return]
+            self.core, queries, keys, values, use_reentrant=False, preserve_rng_state=False
+        )

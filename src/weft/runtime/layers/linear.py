@@ -209,7 +209,7 @@ class _Product(Function):
         if not machine.overlap.switches.all_reduce:
             again.wait()
         outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
-        scatter_first = weight_gradient_first(outputs, machine.grid.size("z"), overlap_reduce=behind)
+        scatter_first = weight_gradient_first(outputs, machine.grid.size(*machine.grid.shard), overlap_reduce=behind)
         if scatter_first:
             layer.scatter_weight(gradient, again.wait())
         partial = None

@@ -15,8 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import BadInput
+from weft.layout.mesh import ROWS
 from weft.layout.step import buckets
 from weft.runtime.core.collectives import Pending, settle
+from weft.runtime.core.grid import GRID_AXES
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Matrix
 from weft.runtime.core.placement import Range, share
@@ -50,7 +52,7 @@ class Buffer:
         for holding in holdings:
             stop = start + holding.parameter.numel()
             cut = machine.shares_updates and holding.matrix
-            counted = holding.is_first_copy(machine.grid, cut_over_data=cut)
+            counted = holding.is_first_copy(machine.grid, cut_over_copies=cut)
             self.slots.append(Slot(holding=holding, start=start, stop=stop, counted=counted))
             self.values[start:stop] = holding.parameter.detach().view(-1)
             holding.parameter.data = self.values[start:stop].view_as(holding.parameter)
@@ -111,7 +113,7 @@ class Flat:
         matrices = [holding for holding in holdings if holding.matrix]
         elements = sum(holding.parameter.numel() for holding in matrices)
         sizes = buckets(elements, layout) if matrices else []
-        self._matrices = Buffer(machine, matrices, sizes, ("data",))
+        self._matrices = Buffer(machine, matrices, sizes, machine.grid.replica)
         alike: dict[tuple[str, ...], list[Holding]] = {}
         for holding in sorted(holdings, key=lambda one: one.decayed):
             if not holding.matrix:
@@ -155,7 +157,7 @@ class Flat:
         for start, stop in buffer.bounds:
             low, high = 0, stop - start
             if self.machine.shares_updates:
-                low, high = share(stop - start, grid.size("data"), grid.index("data"))
+                low, high = share(stop - start, grid.size(*grid.replica), grid.index(*grid.replica))
             yield _owned(buffer, start + low, start + high, matrix=True, decayed=True)
 
     def _own_vectors(self) -> Iterator[Owned]:
@@ -225,8 +227,8 @@ class Flat:
         start, stop = self._matrices.bounds[index]
         values = self._matrices.gradients[start:stop].to(self.machine.precision.reduce)
         if self.machine.shares_updates:
-            return self.machine.collectives.reduce_scatter(values, "data")
-        return self.machine.collectives.all_reduce(values, "data")
+            return self.machine.collectives.reduce_scatter(values, *self.machine.grid.replica)
+        return self.machine.collectives.all_reduce(values, *self.machine.grid.replica)
 
     def _finish(self) -> None:
         """Sum what has not been summed yet; first what both ends of the pipeline hold."""
@@ -250,7 +252,7 @@ class Flat:
     def _agree_on_use(self) -> None:
         """After the first step ranks tell each other what they used, then what was never used until now."""
         asked = [one.parameter for one in self.holdings if self._unused is None or one.parameter in self._unused]
-        group = self.machine.grid.group("x", "y", "z", "data")
+        group = self.machine.grid.group("x", "y", *ROWS)
         used = torch.tensor([one in self._given for one in asked], dtype=torch.uint8, device=self.machine.grid.device)
         if asked and group is not None and self.machine.grid.runs:
             dist.all_reduce(used, op=dist.ReduceOp.MAX, group=group)
@@ -289,7 +291,7 @@ class Flat:
         waiting = []
         for owned in self.owned[: len(self._matrices.bounds)]:
             shard = owned.leaf.detach().to(self.machine.precision.gather)
-            waiting.append(self.machine.collectives.all_gather(shard, "data"))
+            waiting.append(self.machine.collectives.all_gather(shard, *self.machine.grid.replica))
         for (start, stop), owned, pending in zip(self._matrices.bounds, self.owned, waiting, strict=False):
             own = owned.leaf.detach().clone()
             self._matrices.values[start:stop] = pending.wait()
@@ -308,7 +310,7 @@ class Flat:
                 total += torch.linalg.vector_norm(owned.gradient[low:high], dtype=wide).square()
         if loss is not None:
             total += 0.0 * loss
-        self.machine.collectives.all_reduce(total, "x", "y", "z", "data", "pipeline").wait()
+        self.machine.collectives.all_reduce(total, *GRID_AXES).wait()
         return total.sqrt_()
 
     def clip(self, maximum: float, loss: Tensor | None = None) -> Tensor:

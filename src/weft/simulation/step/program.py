@@ -111,15 +111,16 @@ def step_program(job: Job, layout: Layout, options: StepOptions | None = None) -
     """A step of ``layout`` with its overlaps, after a first one from which the order of weights is known.
 
     Raises:
-        Unsupported: pipeline stages, or what the runtime does not train.
+        Unsupported: pipeline stages, context parallelism, or what the runtime does not train.
         BadInput: the layout breaks a rule of ``weft.layout.check``, or a size does not divide.
     """
-    if layout.pipeline > 1:
-        raise Unsupported(
-            "steps are predicted operation by operation without pipeline stages only",
-            where="layout.pipeline",
-            remedy="take the estimate of weft estimate, or pipeline=1",
-        )
+    for axis, what in (("pipeline", "pipeline stages"), ("context", "context parallelism")):
+        if getattr(layout, axis) > 1:
+            raise Unsupported(
+                f"steps are predicted operation by operation without {what} only",
+                where=f"layout.{axis}",
+                remedy=f"take the estimate of weft estimate, or {axis}=1",
+            )
     plan = _Plan(job, layout, options or StepOptions())
     first = _Step(plan, ())
     first.run()
