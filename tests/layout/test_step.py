@@ -449,7 +449,7 @@ def test_sharding_the_optimizer_changes_the_reduction_over_data_alone(
 
 @given(st.integers(1, 10**10), st.sampled_from([1, 2, 3, 64, 100]), st.sampled_from([0, 1]))
 def test_buckets_are_near_equal_and_hold_everything(elements: int, data: int, zero: int) -> None:
-    found = buckets(elements, Layout(data=data, zero=zero))
+    found = buckets(elements, data, zero)
     unit = data if zero else 1
     least = max(BUCKET_ELEMENTS, BUCKET_ELEMENTS_PER_RANK * data)
     assert len(found) == -(-elements // int(least))

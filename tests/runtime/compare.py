@@ -21,8 +21,8 @@ from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
 from weft.runtime.core.precision import Precision
-from weft.runtime.layers.decoder import Details
 from weft.runtime.layers.context import own_tokens
+from weft.runtime.layers.decoder import Details
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.pipeline import Passes, build_stages
 
@@ -40,9 +40,10 @@ class Solved:
     def __init__(self, model: Model, dtype: torch.dtype, details: Details | None = None) -> None:
         ids, targets = tokens(model)
         self.parameters = serial.random_parameters(model, dtype)
+        serial.balances.clear()
         logits = serial.logits(self.parameters, model, ids, details)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        loss.backward()
+        torch.stack((loss, *serial.balances)).sum().backward()
         self.logits, self.loss = logits.detach(), float(loss.detach())
 
     @property

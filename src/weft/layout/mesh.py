@@ -21,6 +21,8 @@ over context and z (``shard``), as torchtitan and Megatron-FSDP do, and replicas
 data, each of which holds a vector whole; ``token_copies``: with sequence parallelism those of x too, each of
 which has met other tokens; ``head_copies``: those of x always, each of which has used the vector in other heads.
 """
+EXPERT_GROUPS = ("expert", "expert_tensor", "expert_shard", "expert_replica")
+"""Groups within a stage that experts communicate over."""
 ROWS = ("context", "z", "data")
 """Axes whose ranks have different tokens."""
 

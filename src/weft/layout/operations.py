@@ -570,6 +570,34 @@ def _expert_collectives(block: Block, sizes: Sizes) -> Iterator[Collective]:
         )
 
 
+COUNT_BYTES = 8.0
+"""Width of how many copies of tokens an expert is to get."""
+
+
+def routing(block: Block, sizes: Sizes) -> Iterator[Collective]:
+    """What ``weft.runtime`` exchanges so that no token is dropped: copies for each expert, before they are sent; and
+    copies of each sequence for each expert, for the balance of a sequence whose tokens are on several ranks."""
+    if block.moe is None:
+        return
+    experts = block.moe.experts * np.ones_like(sizes.x)
+    yield Collective(
+        name="counts",
+        kind="all-to-all",
+        axes=("expert",),
+        phase="forward",
+        elements=experts,
+        element_bytes=COUNT_BYTES,
+    )
+    yield Collective(
+        name="balance",
+        kind="all-reduce",
+        axes=("x", "context"),
+        phase="forward",
+        elements=experts * sizes.micro_batch,
+        element_bytes=4.0,
+    )
+
+
 # Memory-bound kernels ---------------------------------------------------------------------------
 
 BIAS_BYTES, BIAS_GRADIENT_BYTES = 28.0, 36.0

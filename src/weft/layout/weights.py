@@ -75,13 +75,17 @@ def tied_parameters(model: Model, sizes: Sizes) -> Floats:
 @dataclass(frozen=True, slots=True)
 class Matrices:
     """A part as ``weft.runtime`` holds it: its weight matrices by name, and elements of vectors of the hidden
-    features (norms, positions, biases of outputs that y cuts), of outputs that x cuts, and of one head, whose
-    vectors (norms of queries and keys) every rank has whole."""
+    features (norms, positions, routers, biases of outputs that y cuts), of outputs that x cuts, and of one head, whose
+    vectors (norms of queries and keys) every rank has whole.
+
+    ``experts`` are the matrices of the rank's experts, those of one layer together.
+    """
 
     weights: tuple[tuple[str, Floats], ...]
     features: Floats
     outputs: Floats
     heads: float = 0.0
+    experts: tuple[tuple[str, Floats], ...] = ()
 
 
 def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
@@ -102,11 +106,18 @@ def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
 
 
 def _block_matrices(block: Block, sizes: Sizes) -> Matrices:
-    weights = [(linear.name, local_parameters(replace(linear, bias=False), sizes)) for linear in block.linears()]
+    weights: list[tuple[str, Floats]] = []
+    experts: list[tuple[str, Floats]] = []
     attention = block.attention
     heads = attention.extra_parameters if isinstance(attention, Attention) and attention.head_norms else 0
     features = (block.vector_parameters - heads) / sizes.y + _biases(block, "transposed", sizes)
-    return Matrices(tuple(weights), features, _biases(block, "normal", sizes), float(heads))
+    for linear in block.linears():
+        own = linear.name, local_parameters(replace(linear, bias=False), sizes)
+        if linear.part == "router":
+            features = features + own[1]
+        else:
+            (experts if linear.part == "expert" else weights).append(own)
+    return Matrices(tuple(weights), features, _biases(block, "normal", sizes), float(heads), tuple(experts))
 
 
 def _biases(block: Block, kind: str, sizes: Sizes) -> Floats:

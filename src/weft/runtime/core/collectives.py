@@ -173,6 +173,22 @@ class Collectives:
         work = dist.all_to_all_single(received, values, group=group, async_op=True)
         return self._issued("all-to-all", axes, values, received, work, values)
 
+    def deal(self, values: Tensor, axis: str, sent: Sequence[int], received: Sequence[int], *, home: bool) -> Pending:
+        """Slices along the first dimension, of ``sent`` rows to each rank, for slices of ``received`` rows.
+
+        Args:
+            home: the rows are this rank's own tokens, and not those that come back; they are counted, as what arrives
+                from elsewhere depends on the router.
+        """
+        group = self.grid.group(axis)
+        if group is None:
+            return Pending(values)
+        values = values.contiguous()
+        result = values.new_empty((sum(received), *values.shape[1:]))
+        self.pace.pay()
+        work = dist.all_to_all_single(result, values, list(received), list(sent), group=group, async_op=True)
+        return self._issued("all-to-all", (axis,), values if home else result, result, work, values)
+
     def pass_on(self, values: Tensor, axis: str) -> Pending:
         """What the rank before on an axis has, for what the one behind gets; the last one's next is the first."""
         group = self.grid.group(axis)

@@ -47,6 +47,11 @@ class Holding:
     decayed: bool
     on_ends: bool = False
 
+    @property
+    def routed(self) -> bool:
+        """Whether it belongs to experts, whose copies do not lie along mesh axes."""
+        return "expert" in self.split_over
+
     def is_first_copy(self, grid: Grid, *, cut_over_copies: bool = False) -> bool:
         """Whether this rank's copy is the one that counts.
 
@@ -55,9 +60,11 @@ class Holding:
         """
         split = (*self.split_over, *grid.replica) if cut_over_copies else self.split_over
         copied = [axis for axis in ("x", "y", *ROWS) if axis not in split]
+        if self.routed and not cut_over_copies:
+            copied = ["expert_replica"]
         if self.on_ends:
             copied.append("pipeline")
-        return all(grid.coordinates[axis] == 0 for axis in copied)
+        return all(grid.index(axis) == 0 for axis in copied)
 
     def fill(self, whole: Whole) -> None:
         """Take the piece's values from the whole parameter; padding becomes zero."""
@@ -78,6 +85,8 @@ class Matrix(nn.Module):
         columns: the block's range of columns.
         split_over: axes besides z that split the whole.
         padded_rows: rows of the block; those past ``rows`` are padding.
+        cut_over: axes over which the block is cut at rest, ``Grid.shard`` by default.
+        copied_over: axes whose ranks hold copies, ``Grid.replica`` by default.
     """
 
     def __init__(
@@ -90,6 +99,8 @@ class Matrix(nn.Module):
         columns: Range,
         split_over: tuple[str, ...],
         padded_rows: int | None = None,
+        cut_over: tuple[str, ...] | None = None,
+        copied_over: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__()
         self.machine, self.name = machine, name
@@ -97,10 +108,12 @@ class Matrix(nn.Module):
         self.block_shape = (height, columns[1] - columns[0])
         grid = machine.grid
         size = prod(self.block_shape)
-        cut = grid.divided(size, *grid.shard, what=f"{name}: elements of a block {height} x {self.block_shape[1]}")
-        start, stop = share(size, grid.size(*grid.shard), grid.index(*grid.shard))
+        self.cut_over = grid.shard if cut_over is None else cut_over
+        self.copied_over = grid.replica if copied_over is None else copied_over
+        cut = grid.divided(size, *self.cut_over, what=f"{name}: elements of a block {height} x {self.block_shape[1]}")
+        start, stop = share(size, grid.size(*self.cut_over), grid.index(*self.cut_over))
         self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
-        self.split_over = (*split_over, *grid.shard)
+        self.split_over = (*split_over, *self.cut_over)
         self.on_ends = False
         self.uses = 1
         """Gradients that one micro-batch gives (2 where embedding and head share the matrix)."""
@@ -113,7 +126,7 @@ class Matrix(nn.Module):
             name=f"{self.name}.weight",
             parameter=self.shard,
             placement=self.placement,
-            sum_over=self.machine.grid.replica,
+            sum_over=self.copied_over,
             split_over=self.split_over,
             matrix=True,
             decayed=True,
@@ -131,7 +144,7 @@ class Matrix(nn.Module):
     def scatter_product(self, gradient: Tensor, rows: Tensor) -> None:
         """The same of the gradient ``gradient.T @ rows``; with z = 1 it is added in place."""
         machine, kept = self.machine, self.shard.grad
-        if kept is None or machine.grid.size(*machine.grid.shard) > 1 or machine.precision.reduce != gradient.dtype:
+        if kept is None or machine.grid.size(*self.cut_over) > 1 or machine.precision.reduce != gradient.dtype:
             self.scatter(machine.matmul(gradient.t(), rows))
             return
         machine.matmul.add(kept.view(self.block_shape), gradient.t(), rows)
@@ -139,11 +152,11 @@ class Matrix(nn.Module):
 
     def start_gather(self) -> Pending:
         shard = self.shard.detach().to(self.machine.precision.gather)
-        return self.machine.collectives.all_gather(shard, *self.machine.grid.shard)
+        return self.machine.collectives.all_gather(shard, *self.cut_over)
 
     def start_scatter(self, gradient: Tensor) -> Pending:
         flat = gradient.to(self.machine.precision.reduce).reshape(-1)
-        return self.machine.collectives.reduce_scatter(flat, *self.machine.grid.shard)
+        return self.machine.collectives.reduce_scatter(flat, *self.cut_over)
 
     def accumulate(self, shard: Tensor) -> None:
         """Add a piece's gradient to the parameter's."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -20,12 +21,13 @@ from torch.utils.checkpoint import checkpoint
 from weft.errors import BadInput
 from weft.layout.spec import Layout
 from weft.layout.trainable import check_runnable
-from weft.model.spec import Attention, Block, FeedForward, Model
+from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Model
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import share
 from weft.runtime.layers.attention_core import Core, HeadNorms, capped
 from weft.runtime.layers.context import gather_heads, gather_sequence, own_tokens, ring_attention
+from weft.runtime.layers.experts import Experts4D, Routing
 from weft.runtime.layers.fused import gated_silu, split_heads
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
@@ -56,6 +58,10 @@ class Details:
     logit_cap: float | None = None
     embedding_scale: float | None = None
     """By which token embeddings are multiplied."""
+    expert_weights_normalized: bool = True
+    """The weights of a token's experts add up to 1."""
+    balance: float = 0.01
+    """Factor of the loss that balances experts (arXiv 2101.03961)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +105,37 @@ class FeedForward4D(nn.Module):
         self.fc2 = Linear4D(machine, f"{name}.fc2", layer.intermediate, hidden, kind="transposed", bias=layer.bias)
 
     def forward(self, rows: Tensor) -> Tensor:
-        up = self.fc1(rows)
-        if self.gated and self.activation == "silu":
-            return self.fc2(gated_silu(up))  # type: ignore[no-any-return]
-        if self.gated:
-            gate, value = up.chunk(2, dim=1)
-            return self.fc2(_activate(self.activation, gate) * value)  # type: ignore[no-any-return]
-        return self.fc2(_activate(self.activation, up))  # type: ignore[no-any-return]
+        return self.fc2(_between(self.fc1(rows), self.activation, self.gated))  # type: ignore[no-any-return]
+
+
+def _between(up: Tensor, activation: Activation, gated: bool) -> Tensor:
+    """What a feed-forward layer's second product takes."""
+    if gated and activation == "silu":
+        return gated_silu(up)
+    if gated:
+        gate, value = up.chunk(2, dim=1)
+        return _activate(activation, gate) * value
+    return _activate(activation, up)
+
+
+def _experts(
+    machine: Machine, name: str, hidden: int, moe: MixtureOfExperts, details: Details, sequence: int
+) -> Experts4D:
+    activation = details.activation or ("silu" if moe.expert.gated else "gelu")
+    shared = None
+    if moe.shared is not None:
+        shared = FeedForward4D(machine, f"{name}.shared_expert", hidden, moe.shared, details.activation)
+    return Experts4D(
+        machine,
+        name,
+        hidden,
+        moe,
+        Routing(normalized=details.expert_weights_normalized, balance=details.balance),
+        sequence=len(own_tokens(machine.grid, sequence)),
+        whole_sequence=sequence,
+        activation=partial(_between, activation=activation, gated=moe.expert.gated),
+        shared=shared,
+    )
 
 
 def _activate(name: Activation, values: Tensor) -> Tensor:
@@ -141,7 +171,7 @@ class Block4D(nn.Module):
         behind = block.norms > 2
         self.norm3: nn.Module = norm("norm3") if behind else nn.Identity()
         self.norm4: nn.Module = norm("norm4") if behind else nn.Identity()
-        attention, feed = cast(Attention, block.attention), cast(FeedForward, block.feed_forward)
+        attention = cast(Attention, block.attention)
         self.attention = Attention4D(
             machine,
             name,
@@ -152,7 +182,12 @@ class Block4D(nn.Module):
             recompute_core=recompute_core,
             details=details,
         )
-        self.feed_forward = FeedForward4D(machine, name, block.hidden, feed, details.activation)
+        self.feed_forward: nn.Module
+        if block.moe is not None:
+            self.feed_forward = _experts(machine, name, block.hidden, block.moe, details, sequence)
+        else:
+            feed = cast(FeedForward, block.feed_forward)
+            self.feed_forward = FeedForward4D(machine, name, block.hidden, feed, details.activation)
 
     def forward(self, rows: Tensor) -> Tensor:
         rows = rows + self.norm3(self.attention(self.norm1(rows)))
@@ -429,7 +464,7 @@ class Attention4D(nn.Module):
 
     def _whole_core(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         if not self.recompute_core:
-            return self.core(queries, keys, values)  # type: ignore[no-any-return]
+            return self.core(queries, keys, values)
         return checkpoint(  # type: ignore[no-any-return]
             self.core, queries, keys, values, use_reentrant=False, preserve_rng_state=False
         )

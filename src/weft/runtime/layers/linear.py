@@ -107,7 +107,8 @@ class Layer4D(nn.Module, ABC):
         """Rows in the format of products, and who else takes them."""
         if self.machine.grid.size(self.over_out) == 1:
             return cast_for_products(rows), None
-        how = self.over_out, self.gathers_rows, torch.is_autocast_enabled(rows.device.type)
+        autocast = not rows.is_meta and torch.is_autocast_enabled(rows.device.type)
+        how = self.over_out, self.gathers_rows, autocast
         return self.machine.last.made(
             "layer", rows, how, lambda: joined(cast_for_products(rows), self.sum_input_gradient)
         )
