@@ -347,13 +347,14 @@ def test_ring_attention_moves_keys_and_values_ulysses_moves_heads(block: Block) 
     found = active(operations(block, ring).collectives, ring)
     assert found == {
         ("exchange", ("context",), "forward", keys_values): 1,
-        ("exchange", ("context",), "input-gradient", 2 * keys_values): 1,
+        ("exchange", ("context",), "input-gradient", keys_values): 2,
     }
-    heads = tokens * 2 * (attention.heads + attention.kv_heads) * attention.head_dim
+    queries, both = (tokens * heads * attention.head_dim for heads in (attention.heads, 2 * attention.kv_heads))
     found = active(operations(block, ulysses).collectives, ulysses)
     assert found == {
-        ("all-to-all", ("context",), "forward", heads): 1,
-        ("all-to-all", ("context",), "input-gradient", heads): 1,
+        ("all-to-all", ("context",), phase, elements): 1
+        for phase in ("forward", "input-gradient")
+        for elements in (queries + both, queries)
     }
 
 

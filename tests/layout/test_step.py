@@ -449,7 +449,7 @@ def test_sharding_the_optimizer_changes_the_reduction_over_data_alone(
 
 @given(st.integers(1, 10**10), st.sampled_from([1, 2, 3, 64, 100]), st.sampled_from([0, 1]))
 def test_buckets_are_near_equal_and_hold_everything(elements: int, data: int, zero: int) -> None:
-    found = buckets(elements, Layout(data=data, zero=zero))
+    found = buckets(elements, data, zero)
     unit = data if zero else 1
     least = max(BUCKET_ELEMENTS, BUCKET_ELEMENTS_PER_RANK * data)
     assert len(found) == -(-elements // int(least))
@@ -699,7 +699,11 @@ def with_attention(**changes: object) -> Model:
 @pytest.mark.parametrize(
     ("model", "layout", "words"),
     [
-        (with_block(lambda block: replace(block, feed_forward=EXPERTS)), Layout(), "feed_forward.*dense"),
+        (
+            with_block(lambda block: replace(block, feed_forward=replace(EXPERTS, latent=8))),
+            Layout(),
+            "experts of projected tokens",
+        ),
         (with_block(lambda block: replace(block, attention=LATENT)), Layout(), "attention.*grouped-query"),
         (with_block(lambda block: replace(block, parallel=True)), Layout(), "parallel=False"),
         (with_block(lambda block: replace(block, norms=3)), Layout(), "3 norms.*norms=2"),
@@ -709,8 +713,7 @@ def with_attention(**changes: object) -> Model:
         (replace(LLAMA, prediction_layers=1), Layout(), "prediction_layers=0"),
         (replace(LLAMA, embedding_features=24), Layout(), "embedding_features=None"),
         (replace(LLAMA, embedding_norm=True), Layout(), "embedding_norm=False"),
-        (LLAMA, Layout(context=2), "context=1"),
-        (LLAMA, Layout(data=2, expert=2), "expert=1"),
+        (LLAMA, Layout(data=2, expert=2), "expert = 2 without experts -- set expert=1"),
         (LLAMA, Layout(x=2, expert_tensor=2), "expert_tensor=1"),
         (LLAMA, Layout(data=2, zero=2), "zero=1"),
         (LLAMA, Layout(offload_optimizer=True), "offload_optimizer=false"),

@@ -13,6 +13,7 @@ from models import BATCH, SEQUENCE
 from ranks import grid_of
 from torch import Tensor
 
+from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
 from weft.model.spec import Model
 from weft.runtime.core.collectives import Collectives
@@ -20,6 +21,7 @@ from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
 from weft.runtime.core.precision import Precision
+from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.pipeline import Passes, build_stages
@@ -38,9 +40,10 @@ class Solved:
     def __init__(self, model: Model, dtype: torch.dtype, details: Details | None = None) -> None:
         ids, targets = tokens(model)
         self.parameters = serial.random_parameters(model, dtype)
+        serial.balances.clear()
         logits = serial.logits(self.parameters, model, ids, details)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        loss.backward()
+        torch.stack((loss, *serial.balances)).sum().backward()
         self.logits, self.loss = logits.detach(), float(loss.detach())
 
     @property
@@ -78,6 +81,7 @@ class Run:
             holding.fill(self.whole)
         self.flat = Flat(self.machine, self.stages, held)
         self.own = BATCH // layout.data_parallel
+        self.columns = own_tokens(self.grid, SEQUENCE)
         self.micro_batches = self.own // layout.micro_batch
         self.passes = Passes(
             self.machine,
@@ -102,18 +106,18 @@ class Run:
         """Forward and backward passes; the mean loss, None but on the last stage."""
         ids, targets = tokens(self.model, seed)
         with self.flat.step(self.micro_batches):
-            loss = self.passes.run(ids[self.rows], targets[self.rows])
+            loss = self.passes.run(*(part[self.rows, self.columns] for part in (ids, targets)))
         if not self.stages[-1].stage.last:
             return None
-        return float(self.machine.collectives.all_reduce(loss, "z", "data").wait())
+        return float(self.machine.collectives.all_reduce(loss, *ROWS).wait())
 
     def logits_error(self) -> float:
         """Of this rank's logits (without pipeline stages); padding columns are ignored by the loss."""
         with torch.no_grad():
-            found = self.stages[0](tokens(self.model)[0][self.rows])
+            found = self.stages[0](tokens(self.model)[0][self.rows, self.columns])
         height = found.shape[1]
         start = self.grid.index("x", "y") * height
-        want = self.serial.logits[self.rows].flatten(0, 1)[:, start : start + height]
+        want = self.serial.logits[self.rows, self.columns].flatten(0, 1)[:, start : start + height]
         return worst(found[:, : want.shape[1]], want)
 
     def gradient_error(self) -> float:

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 from weft.layout.spec import Layout
-from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
+from weft.model.spec import Attention, Block, BlockRun, FeedForward, MixtureOfExperts, Model
 
 
 def gpt(*, layers: int = 2, hidden: int = 32, heads: int = 8, vocab: int = 53, tied: bool = False) -> Model:
@@ -47,6 +47,21 @@ def gemma(*, layers: int = 2) -> Model:
     narrow = replace(whole, attention=replace(attention, window=3))
     runs = tuple(BlockRun(block=whole if index % 2 else narrow, count=1) for index in range(layers))
     return Model(name="gemma", hidden=plain.hidden, vocab=53, runs=runs, tied_embeddings=True)
+
+
+def mixture(*, layers: int = 2, hidden: int = 32, experts: int = 8, shared: bool = False) -> Model:
+    """As ``llama``, with experts of which a token uses two."""
+    block = Block(
+        hidden=hidden,
+        attention=Attention(heads=8, kv_heads=4, head_dim=4),
+        feed_forward=MixtureOfExperts(
+            experts=experts,
+            top_k=2,
+            expert=FeedForward(intermediate=24),
+            shared=FeedForward(intermediate=16) if shared else None,
+        ),
+    )
+    return Model(name="mixture", hidden=hidden, vocab=64, runs=(BlockRun(block=block, count=layers),))
 
 
 BATCH, SEQUENCE = 16, 8

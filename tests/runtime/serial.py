@@ -27,7 +27,7 @@ def shapes(model: Model) -> dict[str, tuple[int, ...]]:
     for index, kind in enumerate(order):
         block = kinds[kind]
         for linear in block.linears():
-            found[f"blocks.{index}.{linear.name}.weight"] = (linear.outputs, linear.inputs)
+            found[f"blocks.{index}.{linear.name}.weight"] = (linear.copies * linear.outputs, linear.inputs)
             if linear.bias:
                 found[f"blocks.{index}.{linear.name}.bias"] = (linear.outputs,)
         if block.attention.head_norms:
@@ -110,6 +110,8 @@ def block(parameters: Parameters, name: str, kind, rows: Tensor, details: Detail
     mixed = soft_capped(scores, details.score_cap).masked_fill(hidden, -math.inf).softmax(-1) @ values
     added = linear("proj", mixed.transpose(1, 2).reshape(batch, sequence, -1))
     rows = rows + (added if kind.norms == 2 else norm(parameters, f"{name}.norm3", added, details))
+    if kind.moe is not None:
+        return rows + experts(parameters, name, kind.moe, norm(parameters, f"{name}.norm2", rows, details), details)
     up = linear("fc1", norm(parameters, f"{name}.norm2", rows, details))
     if kind.feed_forward.gated:
         gate, value = up.chunk(2, dim=-1)
@@ -118,6 +120,32 @@ def block(parameters: Parameters, name: str, kind, rows: Tensor, details: Detail
         up = functional.gelu(up)
     added = linear("fc2", up)
     return rows + (added if kind.norms == 2 else norm(parameters, f"{name}.norm4", added, details))
+
+
+def experts(parameters: Parameters, name: str, moe, rows: Tensor, details: Details) -> Tensor:
+    """Every expert on every token, those that the router does not choose with a weight of 0."""
+    chances = functional.linear(rows, parameters[f"{name}.router.weight"]).softmax(-1)
+    best, chosen = chances.topk(moe.top_k)
+    weights = torch.zeros_like(chances).scatter(-1, chosen, best / best.sum(-1, keepdim=True))
+    load = (weights > 0).to(rows.dtype).mean(1, keepdim=True) * moe.experts / moe.top_k
+    balances.append(details.balance * (load * chances).sum(-1).mean())
+    first, second = (parameters[f"{name}.expert.{which}.weight"].unflatten(0, (moe.experts, -1)) for which in FC)
+    mixed = torch.zeros_like(rows)
+    for index in range(moe.experts):
+        mixed = mixed + weights[..., index, None] * _ahead(rows, first[index], second[index])
+    if moe.shared is not None:
+        mixed = mixed + _ahead(rows, *(parameters[f"{name}.shared_expert.{which}.weight"] for which in FC))
+    return mixed
+
+
+FC = ("fc1", "fc2")
+balances: list[Tensor] = []
+"""Of each layer of experts in the forward passes since it was cleared."""
+
+
+def _ahead(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    gate, value = functional.linear(rows, first).chunk(2, dim=-1)
+    return functional.linear(functional.silu(gate) * value, second)
 
 
 def norm(parameters: Parameters, name: str, rows: Tensor, details: Details) -> Tensor:
@@ -169,8 +197,9 @@ def trained(
         for group in optimizer.param_groups:
             group["lr"] = rate(adam, step)
         optimizer.zero_grad()
+        balances.clear()
         mean = loss(parameters, model, *batches.batch(step, range(batches.rows)))
-        mean.backward()
+        torch.stack((mean, *balances)).sum().backward()
         assert adam.clip is not None
         norm = torch.nn.utils.clip_grad_norm_(parameters.values(), adam.clip)
         optimizer.step()

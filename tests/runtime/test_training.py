@@ -32,10 +32,15 @@ MODELS = {
     "llama": models.llama(),
     "stages": models.gpt(layers=2, tied=True),
     "chunks": models.gpt(layers=4, tied=True),
+    "mixture": models.mixture(shared=True),
 }
 STEPS = 20
 ADAM = AdamSettings(rate=1e-2, warmup=5, steps=15, clip=1.2, weight_decay=0.1)
 SEED = 3
+DEALT = (
+    Layout(context=2, z=2, data=2, expert=2, micro_batch=4),
+    Layout(x=2, z=2, data=2, expert=4, micro_batch=2, sequence_parallel=True, zero=0),
+)
 STAGES = Layout(pipeline=2, z=2, data=2, micro_batch=2)
 
 
@@ -97,6 +102,13 @@ def test_twenty_steps_are_those_of_adamw(ranks, name, layout):
     assert min(norm for _, norm in wanted) < ADAM.clip < max(norm for _, norm in wanted)
     assert wanted[-1][0] < wanted[0][0] - 0.5, "it learns"
     assert_curve(ranks.run(train, layout, name, STEPS), wanted, 1e-10)
+
+
+@pytest.mark.parametrize(
+    "layout", [DEALT[0], pytest.param(DEALT[1], marks=pytest.mark.slow)], ids=["context, z, data", "x, z, data"]
+)
+def test_experts_learn_as_on_one_rank(ranks, layout):
+    assert_curve(ranks.run(train, layout, "mixture", STEPS), expected("mixture")[0], 1e-10)
 
 
 @pytest.mark.slow
@@ -231,6 +243,7 @@ WAYS = {
             STAGES,
         ],
     ),
+    "experts": ("mixture", DEALT[0], [DEALT[1], Layout(data=8, expert=8, micro_batch=1)]),
     "from stages": ("stages", STAGES, [layout_of((1, 2, 2, 2), zero=0)]),
     "between stages": (
         "chunks",

@@ -53,7 +53,7 @@ def test_what_is_pinned_stays_so():
     assert found.maximum == {"pipeline": 2}
     assert found.y
     for fixed, message in (
-        ({"context": 2}, "no value of context that is tried can be trained -- choose 1"),
+        ({"expert": 2}, "no value of expert that is tried can be trained -- choose 1"),
         ({"zero": 2}, "zero .* -- choose 0 or 1"),
         ({"schedule": "zbv"}, "schedule .* -- choose 1f1b or interleaved"),
         ({"x": 8}, "x .* -- choose 1 or 2 or 4"),
@@ -65,6 +65,7 @@ def test_what_is_pinned_stays_so():
 
 
 def test_models_that_cannot_be_trained():
-    with pytest.raises(Unsupported, match="experts"):
-        runnable(SPACES["standard"], resolve_job("mixtral-8x7b").model)
+    with pytest.raises(Unsupported, match="latent attention"):
+        runnable(SPACES["standard"], resolve_job("deepseek-v3").model)
+    assert "expert" not in runnable(SPACES["standard"], resolve_job("mixtral-8x7b").model).fixed
     assert runs(resolve_job("tiny-gpt"), Layout())

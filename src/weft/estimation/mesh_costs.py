@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 PART_COLUMNS = ("x", "y", "context", "expert", "expert_tensor", "micro_batch", "sequence_parallel", "context_method")
 PART_AXES = (("x",), ("y",), ("x", "y"), ("context",), ("expert",), ("expert_tensor",))
-WEIGHT_COLUMNS = ("x", "y", "z", "expert", "expert_tensor")
+WEIGHT_COLUMNS = ("x", "y", "context", "z", "expert", "expert_tensor")
 KEPT = 65536
 """Costs of distinct causes that are kept."""
 SHARD_AXES = (("shard",), ("expert_shard",))

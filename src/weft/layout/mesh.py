@@ -17,10 +17,14 @@ WEIGHT_GROUPS = ("shard", "replica", "expert_shard", "expert_replica", "tied", "
 
 With z = 1 weights are whole, and their replicas are the ranks of context and data.  With z > 1 they are cut
 over context and z (``shard``), as torchtitan and Megatron-FSDP do, and replicas are the ranks of data.
-``tied``: the first and the last stage, which both hold a tied embedding.  ``copies``: the ranks of z and data,
-each of which holds a vector whole; ``token_copies``: with sequence parallelism those of x too, each of which
-has met other tokens; ``head_copies``: those of x always, each of which has used the vector in other heads.
+``tied``: the first and the last stage, which both hold a tied embedding.  ``copies``: the ranks of context, z and
+data, each of which holds a vector whole; ``token_copies``: with sequence parallelism those of x too, each of
+which has met other tokens; ``head_copies``: those of x always, each of which has used the vector in other heads.
 """
+EXPERT_GROUPS = ("expert", "expert_tensor", "expert_shard", "expert_replica")
+"""Groups within a stage that experts communicate over."""
+ROWS = ("context", "z", "data")
+"""Axes whose ranks have different tokens."""
 
 
 def degrees(table: LayoutTable, axis: str) -> Ints:
@@ -144,9 +148,9 @@ def _weight_factors(table: LayoutTable, group: str) -> list[tuple[Ints, Ints]]:
     counted = {
         "shard": {"context": table.z > 1, "z": table.z > 1},
         "replica": {"context": table.z == 1, "data": table.data > 0},
-        "copies": {"z": table.z > 0, "data": table.data > 0},
-        "token_copies": {"x": table.sequence_parallel > 0, "z": table.z > 0, "data": table.data > 0},
-        "head_copies": {"x": table.x > 0, "z": table.z > 0, "data": table.data > 0},
+        "copies": dict.fromkeys(ROWS, table.z > 0),
+        "token_copies": {"x": table.sequence_parallel > 0} | dict.fromkeys(ROWS, table.z > 0),
+        "head_copies": dict.fromkeys(("x", *ROWS), table.z > 0),
     }
     return [(np.where(mask, degrees(table, axis), 1), strides(table, axis)) for axis, mask in counted[group].items()]
 
@@ -158,11 +162,10 @@ def _real_axes(table: LayoutTable, axis: str) -> tuple[str, ...]:
         return ("context", "z") if sharded else ()
     if axis == "replica":
         return ("data",) if sharded else ("context", "data")
-    if axis in ("copies", "token_copies", "head_copies"):
-        rows = ("z", "data")
-        if axis == "head_copies":
-            return ("x", *rows)
-        return ("x", *rows) if axis == "token_copies" and table.sequence_parallel.all() else rows
+    if axis == "head_copies":
+        return ("x", *ROWS)
+    if axis in ("copies", "token_copies"):
+        return ("x", *ROWS) if axis == "token_copies" and table.sequence_parallel.all() else ROWS
     return (axis,)
 
 

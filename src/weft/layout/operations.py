@@ -472,20 +472,20 @@ def _unfused_core(
 
 
 def _context_collectives(attention: Attention | LatentAttention, sizes: Sizes) -> Iterator[Collective]:
-    """Ring attention passes keys and values on; Ulysses exchanges sequence for heads by all-to-all."""
+    """Ring attention passes keys and values on, and backward their gradients too; Ulysses exchanges sequence for
+    heads by all-to-all before, and heads for sequence behind."""
     kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
     per_head = attention.kv_elements / attention.kv_heads
     block = sizes.tokens * kv_heads * per_head * (1 - sizes.ulysses)
     yield Collective(name="keys-values", kind="exchange", axes=("context",), phase="forward", elements=block)
-    yield Collective(
-        name="keys-values", kind="exchange", axes=("context",), phase="input-gradient", elements=2.0 * block
-    )
-    queries = attention.heads / sizes.x * (attention.qk_dim + attention.v_dim)
-    every = sizes.tokens * (queries + kv_heads * per_head) * sizes.ulysses
-    yield Collective(name="heads-sequence", kind="all-to-all", axes=("context",), phase="forward", elements=every)
-    yield Collective(
-        name="heads-sequence", kind="all-to-all", axes=("context",), phase="input-gradient", elements=every
-    )
+    for name in ("keys-values", "keys-values.gradient"):
+        yield Collective(name=name, kind="exchange", axes=("context",), phase="input-gradient", elements=block)
+    share = sizes.tokens * attention.heads / sizes.x * sizes.ulysses
+    into = share * attention.qk_dim + sizes.tokens * kv_heads * per_head * sizes.ulysses
+    phases: tuple[Phase, ...] = ("forward", "input-gradient")
+    for phase in phases:
+        for name, elements in (("heads-sequence", into), ("sequence-heads", share * attention.v_dim)):
+            yield Collective(name=name, kind="all-to-all", axes=("context",), phase=phase, elements=elements)
 
 
 # State spaces -----------------------------------------------------------------------------------
@@ -568,6 +568,34 @@ def _expert_collectives(block: Block, sizes: Sizes) -> Iterator[Collective]:
         yield Collective(
             name="combine", kind="reduce-scatter", axes=("expert_tensor",), phase=phase, elements=gathered
         )
+
+
+COUNT_BYTES = 8.0
+"""Width of how many copies of tokens an expert is to get."""
+
+
+def routing(block: Block, sizes: Sizes) -> Iterator[Collective]:
+    """What ``weft.runtime`` exchanges so that no token is dropped: copies for each expert, before they are sent; and
+    copies of each sequence for each expert, for the balance of a sequence whose tokens are on several ranks."""
+    if block.moe is None:
+        return
+    experts = block.moe.experts * np.ones_like(sizes.x)
+    yield Collective(
+        name="counts",
+        kind="all-to-all",
+        axes=("expert",),
+        phase="forward",
+        elements=experts,
+        element_bytes=COUNT_BYTES,
+    )
+    yield Collective(
+        name="balance",
+        kind="all-reduce",
+        axes=("x", "context"),
+        phase="forward",
+        elements=experts * sizes.micro_batch,
+        element_bytes=4.0,
+    )
 
 
 # Memory-bound kernels ---------------------------------------------------------------------------

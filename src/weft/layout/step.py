@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 
 from weft.errors import BadInput
-from weft.layout.mesh import degrees, real_axes
-from weft.layout.operations import Collective, CollectiveKind, Operations, Sizes
+from weft.layout.mesh import EXPERT_GROUPS, degrees, real_axes
+from weft.layout.operations import Collective, CollectiveKind, Operations, Sizes, routing
 from weft.layout.parts import part_operations, stage_boundary
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
@@ -192,7 +192,14 @@ class Step:
     @cached_property
     def operations(self) -> tuple[Operations, ...]:
         """What each kind of block, the embedding and the head do in one micro-batch."""
-        return part_operations(self.model, self.recipe, self.sizes)
+        parts = part_operations(self.model, self.recipe, self.sizes)
+        if not self.software.by_matrix:
+            return parts
+        more = [tuple(routing(kind, self.sizes)) for kind in self.model.kinds]
+        more += [()] * (len(parts) - len(more))
+        return tuple(
+            replace(part, collectives=(*part.collectives, *some)) for part, some in zip(parts, more, strict=True)
+        )
 
     @cached_property
     def boundary(self) -> tuple[Collective, ...]:
@@ -221,8 +228,9 @@ class Step:
             parts = part_matrices(self.model, self.sizes)
             return tuple(
                 tuple(
-                    Unit(axes=("shard",), elements=elements, backward=back, replay=more)
-                    for _, elements in part.weights
+                    Unit(axes=(group,), elements=elements, backward=back, replay=more)
+                    for group, held in (("shard", part.weights), ("expert_shard", part.experts))
+                    for _, elements in held
                 )
                 for part, back, more in zip(parts, again, replay, strict=True)
             )
@@ -242,7 +250,7 @@ class Step:
     @cached_property
     def held(self) -> tuple[tuple[Floats, ...], ...]:
         """Elements of each part by how their gradients are summed: dense and expert weights, or matrices,
-        vectors of features, of outputs and of heads."""
+        vectors of features, of outputs and of heads, and matrices of experts."""
         if not self.software.by_matrix:
             return tuple((part.dense, part.expert) for part in self.parameters)
         parts = part_matrices(self.model, self.sizes)
@@ -250,8 +258,10 @@ class Step:
         matrices = [sum((elements for _, elements in part.weights), nothing) for part in parts]
         if self.model.tied_embeddings:
             matrices[-1] = nothing
+        experts = [sum((elements for _, elements in part.experts), nothing) for part in parts]
         return tuple(
-            (own, part.features, part.outputs, nothing + part.heads) for own, part in zip(matrices, parts, strict=True)
+            (own, part.features, part.outputs, nothing + part.heads, routed)
+            for own, part, routed in zip(matrices, parts, experts, strict=True)
         )
 
     def stage_held(self, counts: Sequence[Floats | float], rows: Index | None = None) -> tuple[Floats, ...]:
@@ -273,7 +283,7 @@ class Step:
                 self._reduction(table, elements / degrees(table, cut[0]), copies)
                 for elements, (cut, copies) in zip(held, groups, strict=True)
             )
-        matrices, features, outputs, heads = held
+        matrices, features, outputs, heads, experts = held
         joined = degrees(table, "token_copies") == degrees(table, "copies")
         apart = joined & (degrees(table, "head_copies") != degrees(table, "copies"))
         vectors = (
@@ -283,6 +293,7 @@ class Step:
         )
         return (
             self._reduction(table, matrices / degrees(table, "shard"), ("replica",), padded=True),
+            self._reduction(table, experts / degrees(table, "expert_shard"), ("expert_replica",), padded=True),
             *(
                 Reduction(axes=(axis,), elements=some, padded=some, buckets=np.ones_like(some), by_zero=False)
                 for axis, some in zip(("token_copies", "copies", "head_copies"), vectors, strict=True)
@@ -410,13 +421,13 @@ def bucket_count(elements: Floats, replicas: Floats) -> Floats:
     return np.maximum(np.ceil(elements / least), 1.0)
 
 
-def buckets(elements: int, layout: Layout) -> list[int]:
+def buckets(elements: int, copies: int, zero: int) -> list[int]:
     """Elements of each bucket of a stage's ``elements`` matrix gradients at rest, one after the other.
 
-    With zero = 1 each is a multiple of data, for which the last is padded.
+    With zero = 1 each is a multiple of the ranks that hold ``copies``, for which the last is padded.
     """
-    count = int(bucket_count(np.array([float(elements)]), np.array([float(layout.data)]))[0])
-    unit = layout.data if layout.zero else 1
+    count = int(bucket_count(np.array([float(elements)]), np.array([float(copies)]))[0])
+    unit = copies if zero else 1
     return _evenly(-(-elements // unit) * unit, count, unit)
 
 
@@ -433,8 +444,8 @@ def _evenly(elements: int, count: int, multiple: int) -> list[int]:
 class Issue:
     """One collective of a rank.
 
-    ``axes`` are in the order of ``weft.layout.spec.AXES``, without those of size 1; ``elements`` is the full
-    buffer, as of ``weft.layout.operations.Collective``.
+    ``axes`` are in the order of ``weft.layout.spec.AXES`` and ``EXPERT_GROUPS``, without those of size 1;
+    ``elements`` is the full buffer, as of ``weft.layout.operations.Collective``.
     """
 
     kind: CollectiveKind
@@ -502,9 +513,14 @@ def _count(found: Counter[Issue], call: Call, layout: Layout, rounds: int = 1) -
 
 
 def wide_axes(layout: Layout, axes: Iterable[str]) -> tuple[str, ...]:
-    """The given axes that have more than one rank, in the order of ``AXES``."""
+    """The given axes that have more than one rank, in the order of ``AXES`` and then of ``EXPERT_GROUPS``."""
     wanted = set(axes)
-    return tuple(axis for axis in AXES if axis in wanted and getattr(layout, axis) > 1)
+    found = tuple(axis for axis in AXES if axis in wanted and getattr(layout, axis) > 1)
+    routed = [axis for axis in EXPERT_GROUPS if axis in wanted]
+    if not routed:
+        return found
+    table = LayoutTable.of([layout])
+    return (*found, *(axis for axis in routed if degrees(table, axis)[0] > 1))
 
 
 def check_whole(step: Step, stage: HeldChunk) -> None:
@@ -514,12 +530,14 @@ def check_whole(step: Step, stage: HeldChunk) -> None:
         BadInput: with the matrix and its elements.
     """
     parts = part_matrices(step.model, step.sizes)
-    z = int(step.table.z[0])
+    shards, copies = (int(degrees(step.table, group)[0]) for group in ("shard", "expert_shard"))
+    cut = "z" if int(step.table.context[0]) == 1 else "context x z"
     for count, part in zip(stage.counts, parts, strict=True):
-        for name, elements in part.weights:
-            if count and _whole(elements, name) % z:
+        held = [(one, cut, shards) for one in part.weights] + [(one, "expert_shard", copies) for one in part.experts]
+        for (name, elements), over, degree in held:
+            if count and _whole(elements, name) % degree:
                 raise BadInput(
-                    f"the {int(elements[0])} weights of {name} on a rank do not divide over z = {z}",
+                    f"the {int(elements[0])} weights of {name} on a rank do not divide over {over} = {degree}",
                     where="layout",
                     remedy="choose z that divides them",
                 )

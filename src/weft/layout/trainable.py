@@ -8,7 +8,7 @@ from weft.errors import BadInput, Unsupported
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.model.job import Job
-from weft.model.spec import Attention, LatentAttention, Model
+from weft.model.spec import Attention, LatentAttention, MixtureOfExperts, Model
 
 NORMS = (2, 4)
 """Norms of a block that the runtime builds: before attention and before the feed-forward part; also behind each."""
@@ -59,7 +59,7 @@ def _model_limits(model: Model) -> Iterator[_Limit]:
             continue
         latent = isinstance(attention, LatentAttention)
         extra = attention.extra_parameters > 0 and not (isinstance(attention, Attention) and attention.head_norms)
-        yield block.moe is not None, "block.feed_forward", "experts", "choose a dense model"
+        yield from _expert_limits(block.moe)
         yield latent, "block.attention", "latent attention", "choose a model with grouped-query attention"
         yield block.parallel, "block.parallel", "parallel attention and feed-forward", "set parallel=False"
         norms = f"{block.norms} norms in a block"
@@ -81,10 +81,26 @@ def _model_limits(model: Model) -> Iterator[_Limit]:
     yield not placed, "model.positions", "models without positions", "set positions, or rotary=True"
 
 
+def _expert_limits(moe: MixtureOfExperts | None) -> Iterator[_Limit]:
+    if moe is None:
+        return
+    field, dense = "block.feed_forward", "choose a model without it"
+    yield moe.latent is not None, f"{field}.latent", "experts of projected tokens", dense
+    yield moe.router_bias or moe.expert.bias, field, "biases of routers or experts", dense
+    yield moe.extra_parameters > 0, f"{field}.extra_parameters", "vectors of routers or gates of shared experts", dense
+
+
 def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
-    for axis in ("context", "expert", "expert_tensor"):
-        degree = getattr(layout, axis)
-        yield degree > 1, f"layout.{axis}", f"{axis} = {degree}", f"set {axis}=1"
+    ring = layout.context > 1 and layout.context_method == "ring"
+    slides = any(attention.window is not None for attention in model.attentions)
+    yield ring and slides, "layout.context_method", "sliding windows in a ring", "set context_method=ulysses"
+    tensor, routed = layout.expert_tensor, any(kind.moe for kind in model.kinds)
+    yield tensor > 1, "layout.expert_tensor", f"expert_tensor = {tensor}", "set expert_tensor=1"
+    alone = f"expert = {layout.expert} without experts"
+    yield layout.expert > 1 and not routed, "layout.expert", alone, "set expert=1"
+    yield routed and layout.y > 1, "layout.y", "experts with y > 1", "set y=1"
+    cut = routed and layout.x > 1 and not layout.sequence_parallel
+    yield cut, "layout.sequence_parallel", "experts with x > 1 and whole tokens on each rank", "add sp"
     yield layout.zero > 1, "layout.zero", f"zero = {layout.zero}", "set zero=1, or shard over z"
     for name in ("offload_optimizer", "offload_activations"):
         yield getattr(layout, name), f"layout.{name}", "offloading", f"set {name}=false"

@@ -75,13 +75,17 @@ def tied_parameters(model: Model, sizes: Sizes) -> Floats:
 @dataclass(frozen=True, slots=True)
 class Matrices:
     """A part as ``weft.runtime`` holds it: its weight matrices by name, and elements of vectors of the hidden
-    features (norms, positions, biases of outputs that y cuts), of outputs that x cuts, and of one head, whose
-    vectors (norms of queries and keys) every rank has whole."""
+    features (norms, positions, routers, biases of outputs that y cuts), of outputs that x cuts, and of one head, whose
+    vectors (norms of queries and keys) every rank has whole.
+
+    ``experts`` are the matrices of the rank's experts, those of one layer together.
+    """
 
     weights: tuple[tuple[str, Floats], ...]
     features: Floats
     outputs: Floats
     heads: float = 0.0
+    experts: tuple[tuple[str, Floats], ...] = ()
 
 
 def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
@@ -89,8 +93,9 @@ def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
 
     A tied matrix is listed at both ends, each of which gathers it for itself.
     """
-    x, y, z = (degree.astype(np.int64) for degree in (sizes.x, sizes.y, sizes.z))
-    nothing, rows = np.zeros_like(sizes.x), padded_rows(model.vocab, model.hidden, x, y, z).astype(np.float64)
+    cut = np.where(sizes.z > 1, sizes.z * sizes.context, 1)
+    x, y, shards = (degree.astype(np.int64) for degree in (sizes.x, sizes.y, cut))
+    nothing, rows = np.zeros_like(sizes.x), padded_rows(model.vocab, model.hidden, x, y, shards).astype(np.float64)
     table = rows * model.hidden
     final = (model.norm_parameters if model.final_norm else 0) / sizes.y
     return (
@@ -101,11 +106,18 @@ def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
 
 
 def _block_matrices(block: Block, sizes: Sizes) -> Matrices:
-    weights = [(linear.name, local_parameters(replace(linear, bias=False), sizes)) for linear in block.linears()]
+    weights: list[tuple[str, Floats]] = []
+    experts: list[tuple[str, Floats]] = []
     attention = block.attention
     heads = attention.extra_parameters if isinstance(attention, Attention) and attention.head_norms else 0
     features = (block.vector_parameters - heads) / sizes.y + _biases(block, "transposed", sizes)
-    return Matrices(tuple(weights), features, _biases(block, "normal", sizes), float(heads))
+    for linear in block.linears():
+        own = linear.name, local_parameters(replace(linear, bias=False), sizes)
+        if linear.part == "router":
+            features = features + own[1]
+        else:
+            (experts if linear.part == "expert" else weights).append(own)
+    return Matrices(tuple(weights), features, _biases(block, "normal", sizes), float(heads), tuple(experts))
 
 
 def _biases(block: Block, kind: str, sizes: Sizes) -> Floats:
@@ -121,9 +133,9 @@ def _biases(block: Block, kind: str, sizes: Sizes) -> Floats:
 N = TypeVar("N", int, Ints)
 
 
-def padded_rows(vocab: int, hidden: int, x: N, y: N, z: N) -> N:
+def padded_rows(vocab: int, hidden: int, x: N, y: N, shards: N) -> N:
     """Rows of the embedding on one rank: the vocabulary over x and y, rounded up until the rank's block
-    divides over z."""
-    step = z // np.gcd(hidden, z)
+    divides into its shards at rest."""
+    step = shards // np.gcd(hidden, shards)
     rows: N = -(-vocab // (x * y * step)) * step
     return rows

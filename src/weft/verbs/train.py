@@ -507,11 +507,11 @@ def _first_runnable(job: Job, asked: TrainOptions) -> int | None:
 
 def _check_world(layout: Layout) -> None:
     """Refuse ranks of torchrun that are not those of the layout."""
-    from weft.runtime.core.grid import GRID_AXES
+    from weft.runtime.core.grid import sizes_of
 
     world = launched_world()
     if world not in (None, layout.world):
-        sizes = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in GRID_AXES)
+        sizes = " x ".join(sizes_of(layout))
         raise BadInput(
             f"the layout needs {sizes} = {layout.world} ranks, but {world} were launched",
             where="train",

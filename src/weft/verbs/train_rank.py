@@ -32,7 +32,7 @@ from weft.report.tables.training_run import (
     step_record,
 )
 from weft.runtime.core.collectives import Log
-from weft.runtime.core.grid import Grid
+from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
@@ -110,10 +110,7 @@ def train_rank(request: TrainingRequest) -> None:
     """Train on this rank; one rank of the last stage reports."""
     device = torch.device("cuda", torch.cuda.current_device()) if request.device == "cuda" else torch.device("cpu")
     grid = Grid.of(request.layout, device)
-    reports = all(
-        grid.coordinates[axis] == (grid.size(axis) - 1 if axis == "pipeline" else 0)
-        for axis in ("x", "y", "z", "data", "pipeline")
-    )
+    reports = all(grid.coordinates[axis] == (grid.size(axis) - 1 if axis == "pipeline" else 0) for axis in GRID_AXES)
     out = Path(request.out) if request.out else None
     tf32 = request.job.recipe.precision == "tf32"
     with (
@@ -300,7 +297,7 @@ class _Run:
             return
         request, model, recipe = self.request, self.request.job.model, self.request.job.recipe
         layout = request.layout
-        grid = " ".join(f"{axis}={getattr(layout, axis)}" for axis in ("x", "y", "z", "data", "pipeline"))
+        grid = " ".join(sizes_of(layout))
         self._say(
             f"{model.name}: {model.parameters:,} parameters, {recipe.global_batch} x {recipe.sequence} "
             f"tokens a step, {recipe.precision}, ranks: {layout.world} ({request.device})"
@@ -318,7 +315,7 @@ class _Run:
         assert self.predicted is not None
         warm = self.started_at + WARM_UP
         agree = torch.tensor([float(self.equal)], device=grid.device)
-        self.session.machine.collectives.all_reduce(agree, "x", "y", "z", "data", "pipeline").wait()
+        self.session.machine.collectives.all_reduce(agree, *GRID_AXES).wait()
         if self.reports and not request.quiet:
             comparison(
                 terminal(),

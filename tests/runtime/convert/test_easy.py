@@ -124,7 +124,7 @@ def test_plan_cuts_linear_layers_and_keeps_the_rest():
     parallelize(model, means(), plan)
     assert model.head.weight is model.embedding.weight
     named = {name: one for name, one in ((held.name, held) for held in holdings(model)) if not one.matrix}
-    assert named["embedding.weight"].sum_over == ("x", "y", "z", "data")
+    assert named["embedding.weight"].sum_over == ("x", "y", "context", "z", "data")
     assert "head.weight" not in named
 
 

@@ -104,7 +104,7 @@ def test_another_number_of_ranks_is_refused(ranks):
         Grid.of(Layout(x=2, y=2, z=3, pipeline=2))
 
 
-@pytest.mark.parametrize("axis", ["context", "expert", "expert_tensor"])
+@pytest.mark.parametrize("axis", ["expert_tensor"])
 def test_axes_that_the_runtime_lacks_are_refused_by_name(axis):
     with pytest.raises(Unsupported, match=f"{axis} = 2: the runtime has no {axis} axis -- plan with {axis} = 1"):
         Grid.of(Layout(data=2, **{axis: 2}))
@@ -194,7 +194,7 @@ def test_unknown_arguments_are_refused(call):
 
 # The package --------------------------------------------------------------------------------------
 
-CHOOSES = {"ranks.py", "timing.py"}
+CHOOSES = {"ranks.py", "selftest.py", "timing.py"}
 """Where a device is chosen, or what only a GPU has is asked for."""
 
 

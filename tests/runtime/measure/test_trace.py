@@ -281,7 +281,7 @@ def test_a_short_step_is_traced_itself():
 def test_a_trace_leaves_nothing_behind():
     job = job_of("gpt")
     with pytest.raises(Unsupported):
-        trace(job, Layout(context=2))
+        trace(job, Layout(data=2, zero=2))
     assert not dist.is_initialized()
     assert traced(job, layout_of((2, 2, 2, 1))) == traced(job, layout_of((2, 2, 2, 1)))
     assert not dist.is_initialized()

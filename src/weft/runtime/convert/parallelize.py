@@ -253,6 +253,7 @@ def _check_layout(machine: Machine) -> None:
     own = "train Weft's own decoder (weft train), or"
     refused = (
         (layout.pipeline > 1, f"pipeline = {layout.pipeline}", f"{own} set pipeline=1"),
+        (layout.context > 1, f"context = {layout.context}", f"{own} set context=1"),
         (machine.rows_cut, "sequence_parallel", f"{own} set sequence_parallel=False"),
         (
             layout.recompute != "none",

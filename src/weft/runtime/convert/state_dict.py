@@ -260,7 +260,7 @@ def _once(known: _Known, flat: Flat | None) -> Iterator[tuple[str, FlatRange, Te
         return
     for owned in flat.owned:
         for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
-            if slot.counted or (machine.shares_updates and owned.matrix):
+            if slot.counted or (owned.matrix and machine.cuts_updates(owned.buffer.sum_over)):
                 placement = slot.holding.placement.part(low - slot.start, high - slot.start)
                 yield (slot.holding.name, placement, owned.leaf.detach()[low - owned.start : high - owned.start])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -37,6 +37,17 @@ class Log:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Works:
+    """Several waited for as one."""
+
+    works: Sequence[dist.Work]
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
+
+
 class Pending:
     """A collective under way; ``wait`` gives its result.  Its tensors are kept until then."""
 
@@ -45,7 +56,7 @@ class Pending:
     def __init__(
         self,
         result: Tensor,
-        work: dist.Work | None = None,
+        work: dist.Work | _Works | None = None,
         inputs: Tensor | None = None,
         axes: tuple[str, ...] = (),
         log: Log | None = None,
@@ -85,7 +96,7 @@ def settle(pendings: Iterable[Pending]) -> None:
         raise problem
 
 
-def _timed_wait(work: dist.Work, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
+def _timed_wait(work: dist.Work | _Works, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
     if result.is_cuda:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         before.record()
@@ -162,6 +173,39 @@ class Collectives:
         work = dist.all_to_all_single(received, values, group=group, async_op=True)
         return self._issued("all-to-all", axes, values, received, work, values)
 
+    def deal(self, values: Tensor, axis: str, sent: Sequence[int], received: Sequence[int], *, home: bool) -> Pending:
+        """Slices along the first dimension, of ``sent`` rows to each rank, for slices of ``received`` rows.
+
+        Args:
+            home: the rows are this rank's own tokens, and not those that come back; they are counted, as what arrives
+                from elsewhere depends on the router.
+        """
+        group = self.grid.group(axis)
+        if group is None:
+            return Pending(values)
+        values = values.contiguous()
+        result = values.new_empty((sum(received), *values.shape[1:]))
+        self.pace.pay()
+        work = dist.all_to_all_single(result, values, list(received), list(sent), group=group, async_op=True)
+        return self._issued("all-to-all", (axis,), values if home else result, result, work, values)
+
+    def pass_on(self, values: Tensor, axis: str) -> Pending:
+        """What the rank before on an axis has, for what the one behind gets; the last one's next is the first."""
+        group = self.grid.group(axis)
+        if group is None:
+            return Pending(values)
+        values = values.contiguous()
+        received = torch.empty_like(values)
+        place, size = self.grid.index(axis), self.grid.size(axis)
+        self.pace.pay()
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, values, group=group, group_peer=(place + 1) % size),
+                dist.P2POp(dist.irecv, received, group=group, group_peer=(place - 1) % size),
+            ]
+        )
+        return self._issued("exchange", (axis,), values, received, _Works(works), values)
+
     def note(self, kind: CollectiveKind, axes: tuple[str, ...], values: Tensor) -> None:
         """Count what PyTorch communicates for us (pipeline sends)."""
         if self._log is not None:
@@ -174,7 +218,7 @@ class Collectives:
         axes: tuple[str, ...],
         full: Tensor,
         result: Tensor,
-        work: dist.Work | None,
+        work: dist.Work | _Works | None,
         inputs: Tensor | None,
     ) -> Pending:
         self.note(kind, axes, full)

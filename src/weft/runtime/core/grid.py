@@ -1,4 +1,4 @@
-"""The grid of ranks: mesh axes pipeline, data, z, y and x over a DeviceMesh, as a layout places them."""
+"""The grid of ranks: the mesh axes of a layout over a DeviceMesh, as the layout places them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.mesh import coordinates, groups
-from weft.layout.spec import Layout
+from weft.layout.mesh import ROWS, coordinates, groups, rank_groups, real_axes
+from weft.layout.spec import AXES, Layout
 
-GRID_AXES = ("x", "y", "z", "data", "pipeline")
-JOINED = (("x", "y"), ("z", "data"), ("x", "z", "data"), ("x", "y", "z", "data"), GRID_AXES)
+GRID_AXES = AXES
+JOINED = (
+    *(("x", "y"), ("x", "context"), ("context", "z"), ("context", "data"), ROWS),
+    *(("x", *ROWS), ("x", "y", *ROWS), GRID_AXES),
+)
 """Axes over whose product something is reduced or gathered."""
+
+ROUTED = ("expert", "expert_shard", "expert_replica")
+"""Groups of a stage's ranks by the experts that they hold (``weft.layout.mesh.WEIGHT_GROUPS``)."""
 
 
 class Grid:
@@ -25,11 +31,16 @@ class Grid:
         layout: the layout that the grid follows.
         device: where this rank computes.
         coordinates: this rank's index on each axis.
+        shard: axes over which matrices are cut at rest.
+        replica: axes whose ranks hold copies of the matrices.
     """
 
     def __init__(self, layout: Layout, device: torch.device, mesh: DeviceMesh | None, rank: int) -> None:
         self.layout, self.device, self.mesh, self.rank = layout, device, mesh, rank
         self.coordinates: Mapping[str, int] = coordinates(layout, rank)
+        self.shard, self.replica = (self.axes(*real_axes(layout, (group,))) for group in ("shard", "replica"))
+        self._routed: dict[str, tuple[int, int]] = {}
+        """Size of each of ``ROUTED`` and this rank's place in it, after ``join_experts``."""
         self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
         self.ends: dist.ProcessGroup | None = None
         """The first and the last stage of this rank's pipeline, after ``join_ends``."""
@@ -48,7 +59,7 @@ class Grid:
         where = torch.device(device)
         world = dist.get_world_size() if dist.is_initialized() else 1
         if world != layout.world:
-            sizes = " x ".join(f"{axis}={getattr(layout, axis)}" for axis in GRID_AXES)
+            sizes = " x ".join(sizes_of(layout))
             raise BadInput(
                 f"the layout needs {sizes} = {layout.world} ranks, but {world} run",
                 where="layout",
@@ -87,24 +98,45 @@ class Grid:
             if self.rank in ranks:
                 self.ends = group
 
+    def join_experts(self) -> None:
+        """Every rank makes the groups over which experts are dealt, cut and copied within a stage."""
+        if self._routed:
+            return
+        for axis in ROUTED:
+            found = None
+            for ranks in rank_groups(self.layout, (axis,)).tolist():
+                if self.rank in ranks:
+                    self._routed[axis] = len(ranks), ranks.index(self.rank)
+                if len(ranks) > 1:
+                    group = dist.new_group(ranks)
+                    found = group if self.rank in ranks else found
+            if found is not None:
+                self._groups[axis,] = found
+
+    @property
+    def routes(self) -> bool:
+        """Whether ``join_experts`` was called."""
+        return bool(self._routed)
+
     def _wide(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """The axes that have more than one rank, outer to inner."""
-        inner_first = [axis for axis in self.layout.order if axis in axes]
+        inner_first = [axis for axis in (*ROUTED, *self.layout.order) if axis in axes]
         return tuple(axis for axis in reversed(inner_first) if self.size(axis) > 1)
 
     def axes(self, *axes: str) -> tuple[str, ...]:
-        """The given axes without those of size 1, in the order of ``GRID_AXES``."""
-        return tuple(axis for axis in GRID_AXES if axis in axes and self.size(axis) > 1)
+        """The given axes without those of size 1, in the order of ``GRID_AXES`` and ``ROUTED``."""
+        return tuple(axis for axis in (*GRID_AXES, *ROUTED) if axis in axes and self.size(axis) > 1)
 
     def size(self, *axes: str) -> int:
         """Ranks of a group over the axes' product."""
-        return prod(getattr(self.layout, axis) for axis in axes)
+        return prod(self._routed[axis][0] if axis in ROUTED else getattr(self.layout, axis) for axis in axes)
 
     def index(self, *axes: str) -> int:
         """This rank's position in its group over the axes' product."""
         position = 0
         for axis in self._wide(axes):
-            position = position * self.size(axis) + self.coordinates[axis]
+            place = self._routed[axis][1] if axis in ROUTED else self.coordinates[axis]
+            position = position * self.size(axis) + place
         return position
 
     def group(self, *axes: str) -> dist.ProcessGroup | None:
@@ -129,11 +161,15 @@ class Grid:
         return size // degree
 
 
+def sizes_of(layout: Layout) -> list[str]:
+    """The axes with their sizes, as "x=2"; context where there is such."""
+    return [f"{axis}={getattr(layout, axis)}" for axis in GRID_AXES if axis != "context" or layout.context > 1]
+
+
 def _check_axes(layout: Layout) -> None:
-    for axis in ("context", "expert", "expert_tensor"):
-        if getattr(layout, axis) > 1:
-            raise Unsupported(
-                f"{axis} = {getattr(layout, axis)}: the runtime has no {axis} axis",
-                where="layout",
-                remedy=f"plan with {axis} = 1",
-            )
+    if layout.expert_tensor > 1:
+        raise Unsupported(
+            f"expert_tensor = {layout.expert_tensor}: the runtime has no expert_tensor axis",
+            where="layout",
+            remedy="plan with expert_tensor = 1",
+        )

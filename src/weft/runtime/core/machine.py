@@ -46,8 +46,12 @@ class Machine:
 
     @property
     def shares_updates(self) -> bool:
-        """ZeRO-1: each rank of data updates a share of the matrices."""
-        return self.grid.layout.zero > 0 and self.grid.size("data") > 1
+        """ZeRO-1: each rank that has a copy of the matrices updates a share of them."""
+        return self.cuts_updates(self.grid.replica)
+
+    def cuts_updates(self, copies: tuple[str, ...]) -> bool:
+        """Whether ranks along the copies of some matrices each update a share of them."""
+        return self.grid.layout.zero > 0 and self.grid.size(*copies) > 1
 
     @property
     def rows_cut(self) -> bool:

@@ -1,4 +1,4 @@
-"""Parameters at rest: matrices cut over z, vectors whole, and what each rank holds of the whole model.
+"""Parameters at rest: matrices cut over ``Grid.shard``, vectors whole, and what each rank holds of the whole model.
 
 Initial values do not depend on the grid: each tile of a parameter has its own random numbers.
 """
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import BadInput
+from weft.layout.mesh import ROWS
 from weft.model.spec import Model
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.grid import Grid
@@ -46,17 +47,24 @@ class Holding:
     decayed: bool
     on_ends: bool = False
 
-    def is_first_copy(self, grid: Grid, *, cut_over_data: bool = False) -> bool:
+    @property
+    def routed(self) -> bool:
+        """Whether it belongs to experts, whose copies do not lie along mesh axes."""
+        return "expert" in self.split_over
+
+    def is_first_copy(self, grid: Grid, *, cut_over_copies: bool = False) -> bool:
         """Whether this rank's copy is the one that counts.
 
         Args:
-            cut_over_data: ranks along data have pieces of it that are no copies.
+            cut_over_copies: ranks of ``Grid.replica`` have pieces of it that are no copies.
         """
-        split = (*self.split_over, "data") if cut_over_data else self.split_over
-        copied = [axis for axis in ("x", "y", "z", "data") if axis not in split]
+        split = (*self.split_over, *grid.replica) if cut_over_copies else self.split_over
+        copied = [axis for axis in ("x", "y", *ROWS) if axis not in split]
+        if self.routed and not cut_over_copies:
+            copied = ["expert_replica"]
         if self.on_ends:
             copied.append("pipeline")
-        return all(grid.coordinates[axis] == 0 for axis in copied)
+        return all(grid.index(axis) == 0 for axis in copied)
 
     def fill(self, whole: Whole) -> None:
         """Take the piece's values from the whole parameter; padding becomes zero."""
@@ -77,6 +85,8 @@ class Matrix(nn.Module):
         columns: the block's range of columns.
         split_over: axes besides z that split the whole.
         padded_rows: rows of the block; those past ``rows`` are padding.
+        cut_over: axes over which the block is cut at rest, ``Grid.shard`` by default.
+        copied_over: axes whose ranks hold copies, ``Grid.replica`` by default.
     """
 
     def __init__(
@@ -89,6 +99,8 @@ class Matrix(nn.Module):
         columns: Range,
         split_over: tuple[str, ...],
         padded_rows: int | None = None,
+        cut_over: tuple[str, ...] | None = None,
+        copied_over: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__()
         self.machine, self.name = machine, name
@@ -96,10 +108,12 @@ class Matrix(nn.Module):
         self.block_shape = (height, columns[1] - columns[0])
         grid = machine.grid
         size = prod(self.block_shape)
-        cut = grid.divided(size, "z", what=f"{name}: elements of a block {height} x {self.block_shape[1]}")
-        start, stop = share(size, grid.size("z"), grid.index("z"))
+        self.cut_over = grid.shard if cut_over is None else cut_over
+        self.copied_over = grid.replica if copied_over is None else copied_over
+        cut = grid.divided(size, *self.cut_over, what=f"{name}: elements of a block {height} x {self.block_shape[1]}")
+        start, stop = share(size, grid.size(*self.cut_over), grid.index(*self.cut_over))
         self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
-        self.split_over = (*split_over, "z")
+        self.split_over = (*split_over, *self.cut_over)
         self.on_ends = False
         self.uses = 1
         """Gradients that one micro-batch gives (2 where embedding and head share the matrix)."""
@@ -112,7 +126,7 @@ class Matrix(nn.Module):
             name=f"{self.name}.weight",
             parameter=self.shard,
             placement=self.placement,
-            sum_over=("data",),
+            sum_over=self.copied_over,
             split_over=self.split_over,
             matrix=True,
             decayed=True,
@@ -130,7 +144,7 @@ class Matrix(nn.Module):
     def scatter_product(self, gradient: Tensor, rows: Tensor) -> None:
         """The same of the gradient ``gradient.T @ rows``; with z = 1 it is added in place."""
         machine, kept = self.machine, self.shard.grad
-        if kept is None or machine.grid.size("z") > 1 or machine.precision.reduce != gradient.dtype:
+        if kept is None or machine.grid.size(*self.cut_over) > 1 or machine.precision.reduce != gradient.dtype:
             self.scatter(machine.matmul(gradient.t(), rows))
             return
         machine.matmul.add(kept.view(self.block_shape), gradient.t(), rows)
@@ -138,11 +152,11 @@ class Matrix(nn.Module):
 
     def start_gather(self) -> Pending:
         shard = self.shard.detach().to(self.machine.precision.gather)
-        return self.machine.collectives.all_gather(shard, "z")
+        return self.machine.collectives.all_gather(shard, *self.cut_over)
 
     def start_scatter(self, gradient: Tensor) -> Pending:
         flat = gradient.to(self.machine.precision.reduce).reshape(-1)
-        return self.machine.collectives.reduce_scatter(flat, "z")
+        return self.machine.collectives.reduce_scatter(flat, *self.cut_over)
 
     def accumulate(self, shard: Tensor) -> None:
         """Add a piece's gradient to the parameter's."""
@@ -188,7 +202,7 @@ class Vector(nn.Module):
         self.name = name
         self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=0, stop=prod(local_shape))
         apart = own_heads or (own_tokens and machine.rows_cut)
-        self.sum_over = ("x", "z", "data") if apart else ("z", "data")
+        self.sum_over = ("x", *ROWS) if apart else ROWS
         self.split_over = split_over
         self.values = nn.Parameter(
             torch.full(local_shape, initial, dtype=machine.precision.master, device=machine.grid.device)
@@ -238,7 +252,7 @@ class Replicated(nn.Parameter):
             name=self.plain_name,
             parameter=self,
             placement=placement,
-            sum_over=("x", "y", "z", "data"),
+            sum_over=("x", "y", *ROWS),
             split_over=(),
             matrix=False,
             decayed=self.ndim > 1,

@@ -9,10 +9,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.errors import BadInput
+from weft.layout.mesh import ROWS
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding
 
-_AXES = ("x", "y", "z", "data")
+_AXES = ("x", "y", *ROWS)
 
 
 class Diverged(BadInput):

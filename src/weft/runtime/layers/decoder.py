@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -20,11 +21,13 @@ from torch.utils.checkpoint import checkpoint
 from weft.errors import BadInput
 from weft.layout.spec import Layout
 from weft.layout.trainable import check_runnable
-from weft.model.spec import Attention, Block, FeedForward, Model
+from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Model
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import share
 from weft.runtime.layers.attention_core import Core, HeadNorms, capped
+from weft.runtime.layers.context import gather_heads, gather_sequence, own_tokens, ring_attention
+from weft.runtime.layers.experts import Experts4D, Routing
 from weft.runtime.layers.fused import gated_silu, split_heads
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
@@ -55,6 +58,10 @@ class Details:
     logit_cap: float | None = None
     embedding_scale: float | None = None
     """By which token embeddings are multiplied."""
+    expert_weights_normalized: bool = True
+    """The weights of a token's experts add up to 1."""
+    balance: float = 0.01
+    """Factor of the loss that balances experts (arXiv 2101.03961)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +105,37 @@ class FeedForward4D(nn.Module):
         self.fc2 = Linear4D(machine, f"{name}.fc2", layer.intermediate, hidden, kind="transposed", bias=layer.bias)
 
     def forward(self, rows: Tensor) -> Tensor:
-        up = self.fc1(rows)
-        if self.gated and self.activation == "silu":
-            return self.fc2(gated_silu(up))  # type: ignore[no-any-return]
-        if self.gated:
-            gate, value = up.chunk(2, dim=1)
-            return self.fc2(_activate(self.activation, gate) * value)  # type: ignore[no-any-return]
-        return self.fc2(_activate(self.activation, up))  # type: ignore[no-any-return]
+        return self.fc2(_between(self.fc1(rows), self.activation, self.gated))  # type: ignore[no-any-return]
+
+
+def _between(up: Tensor, activation: Activation, gated: bool) -> Tensor:
+    """What a feed-forward layer's second product takes."""
+    if gated and activation == "silu":
+        return gated_silu(up)
+    if gated:
+        gate, value = up.chunk(2, dim=1)
+        return _activate(activation, gate) * value
+    return _activate(activation, up)
+
+
+def _experts(
+    machine: Machine, name: str, hidden: int, moe: MixtureOfExperts, details: Details, sequence: int
+) -> Experts4D:
+    activation = details.activation or ("silu" if moe.expert.gated else "gelu")
+    shared = None
+    if moe.shared is not None:
+        shared = FeedForward4D(machine, f"{name}.shared_expert", hidden, moe.shared, details.activation)
+    return Experts4D(
+        machine,
+        name,
+        hidden,
+        moe,
+        Routing(normalized=details.expert_weights_normalized, balance=details.balance),
+        sequence=len(own_tokens(machine.grid, sequence)),
+        whole_sequence=sequence,
+        activation=partial(_between, activation=activation, gated=moe.expert.gated),
+        shared=shared,
+    )
 
 
 def _activate(name: Activation, values: Tensor) -> Tensor:
@@ -140,7 +171,7 @@ class Block4D(nn.Module):
         behind = block.norms > 2
         self.norm3: nn.Module = norm("norm3") if behind else nn.Identity()
         self.norm4: nn.Module = norm("norm4") if behind else nn.Identity()
-        attention, feed = cast(Attention, block.attention), cast(FeedForward, block.feed_forward)
+        attention = cast(Attention, block.attention)
         self.attention = Attention4D(
             machine,
             name,
@@ -151,7 +182,12 @@ class Block4D(nn.Module):
             recompute_core=recompute_core,
             details=details,
         )
-        self.feed_forward = FeedForward4D(machine, name, block.hidden, feed, details.activation)
+        self.feed_forward: nn.Module
+        if block.moe is not None:
+            self.feed_forward = _experts(machine, name, block.hidden, block.moe, details, sequence)
+        else:
+            feed = cast(FeedForward, block.feed_forward)
+            self.feed_forward = FeedForward4D(machine, name, block.hidden, feed, details.activation)
 
     def forward(self, rows: Tensor) -> Tensor:
         rows = rows + self.norm3(self.attention(self.norm1(rows)))
@@ -162,7 +198,7 @@ class Decoder4D(nn.Module):
     """One rank's part of a decoder, or of one of its pipeline stages.
 
     Args:
-        sequence: tokens of one sequence.
+        sequence: tokens of one sequence, of which a rank of context has ``own_tokens``.
         stage: the blocks to build, and what is around them; the whole model by default.
 
     Raises:
@@ -189,7 +225,9 @@ class Decoder4D(nn.Module):
             )
         details, stage = details or Details(), stage or Stage.whole(model, machine.grid.layout)
         self.details = details
-        self.machine, self.model, self.stage, self.sequence = machine, model, stage, sequence
+        self.machine, self.model, self.stage = machine, model, stage
+        self._places = own_tokens(machine.grid, sequence)
+        self.sequence = len(self._places)
         self.embedding = Embedding4D(machine, "embedding", model.vocab, model.hidden) if stage.first else None
         self.positions = _positions(machine, model) if stage.first and model.positions else None
         self.blocks = nn.ModuleList(_blocks(machine, model, details, stage, sequence))
@@ -277,7 +315,7 @@ class Decoder4D(nn.Module):
             rows = rows * rows.new_tensor(self.details.embedding_scale)
         if self.positions is None:
             return rows
-        places = torch.arange(ids.shape[1], device=ids.device).repeat(ids.shape[0])
+        places = self._places.to(ids.device).repeat(ids.shape[0])
         if self.machine.rows_cut:
             grid = self.machine.grid
             start, stop = share(len(places), grid.size("x"), grid.index("x"))
@@ -324,11 +362,11 @@ def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequ
 
 
 class Rotary(nn.Module):
-    """Cosines and sines of rotary positions (arXiv 2104.09864), shape (positions, features / 2) each."""
+    """Cosines and sines of rotary positions (arXiv 2104.09864), shape (this rank's positions, features / 2) each."""
 
     def __init__(self, machine: Machine, turns: Tensor, positions: int) -> None:
         super().__init__()
-        angles = torch.outer(torch.arange(positions, dtype=torch.float64), turns)
+        angles = torch.outer(own_tokens(machine.grid, positions).double(), turns)
         device, compute = machine.grid.device, machine.precision.compute
         self.cosine: Tensor
         self.sine: Tensor
@@ -391,7 +429,8 @@ class Attention4D(nn.Module):
         grid, features = machine.grid, attention.head_dim
         self.heads = grid.divided(attention.heads, "x", what=f"{name}: heads")
         self.kv_heads = grid.divided(attention.kv_heads, "x", what=f"{name}: kv_heads")
-        self.features, self.sequence, self.rotary = features, sequence, rotary
+        self.machine, self.features, self.rotary = machine, features, rotary
+        self.sequence = sequence // grid.size("context")
         self.recompute_core = recompute_core
         details = details or Details()
         window = attention.window if attention.window is not None and attention.window < sequence else None
@@ -411,8 +450,21 @@ class Attention4D(nn.Module):
             fused = self.head_norms(fused, self.heads, self.kv_heads)
         angles = None if self.rotary is None else self.rotary()
         queries, keys, values = split_heads(fused, self.heads, self.kv_heads, angles)
-        if self.recompute_core:
-            mixed = checkpoint(self.core, queries, keys, values, use_reentrant=False, preserve_rng_state=False)
-        else:
-            mixed = self.core(queries, keys, values)
+        mixed = self._mixed(queries, keys, values)
         return self.proj(mixed.transpose(1, 2).reshape(-1, self.heads * self.features))  # type: ignore[no-any-return]
+
+    def _mixed(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """A ring keeps no scores, so that there is nothing to compute again."""
+        if self.machine.grid.size("context") == 1:
+            return self._whole_core(queries, keys, values)
+        if self.machine.grid.layout.context_method == "ring":
+            return ring_attention(self.machine, self.core, queries, keys, values)
+        mixed = self._whole_core(*gather_sequence(self.machine, (queries, keys, values)))
+        return gather_heads(self.machine, mixed)
+
+    def _whole_core(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        if not self.recompute_core:
+            return self.core(queries, keys, values)
+        return checkpoint(  # type: ignore[no-any-return]
+            self.core, queries, keys, values, use_reentrant=False, preserve_rng_state=False
+        )

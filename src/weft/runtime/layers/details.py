@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from weft.errors import Unsupported
 from weft.model._fields import Fields
 from weft.model.huggingface import read_text_part
-from weft.model.spec import FeedForward, Model
+from weft.model.spec import Block, FeedForward, Model
 from weft.runtime.layers.decoder import Activation, Details
 
 DEFAULTS: Mapping[str, Details] = {
@@ -86,7 +86,7 @@ def details_of(table: Mapping[str, Any], where: str) -> Details:
 
 def in_words(details: Details, model: Model) -> str:
     """The details that matter to a model, in a line."""
-    gated = any(isinstance(kind.feed_forward, FeedForward) and kind.feed_forward.gated for kind in model.kinds)
+    gated = any(_dense(kind).gated for kind in model.kinds)
     words = [
         f"activation {details.activation or ('silu' if gated else 'gelu')}",
         f"norm epsilon {details.norm_epsilon:g}",
@@ -94,6 +94,11 @@ def in_words(details: Details, model: Model) -> str:
     if any(attention.rotary for attention in model.attentions):
         words.append(f"rotary theta {details.rotary_theta:g}")
     return ", ".join(words)
+
+
+def _dense(block: Block) -> FeedForward:
+    """The feed-forward part, or that of an expert."""
+    return block.moe.expert if block.moe is not None else cast(FeedForward, block.feed_forward)
 
 
 def _details(f: Fields) -> Details:

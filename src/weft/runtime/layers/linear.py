@@ -107,7 +107,8 @@ class Layer4D(nn.Module, ABC):
         """Rows in the format of products, and who else takes them."""
         if self.machine.grid.size(self.over_out) == 1:
             return cast_for_products(rows), None
-        how = self.over_out, self.gathers_rows, torch.is_autocast_enabled(rows.device.type)
+        autocast = not rows.is_meta and torch.is_autocast_enabled(rows.device.type)
+        how = self.over_out, self.gathers_rows, autocast
         return self.machine.last.made(
             "layer", rows, how, lambda: joined(cast_for_products(rows), self.sum_input_gradient)
         )
@@ -209,7 +210,7 @@ class _Product(Function):
         if not machine.overlap.switches.all_reduce:
             again.wait()
         outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
-        scatter_first = weight_gradient_first(outputs, machine.grid.size("z"), overlap_reduce=behind)
+        scatter_first = weight_gradient_first(outputs, machine.grid.size(*machine.grid.shard), overlap_reduce=behind)
         if scatter_first:
             layer.scatter_weight(gradient, again.wait())
         partial = None

@@ -30,7 +30,7 @@ IGNORED = -100
 def vocabulary_matrix(machine: Machine, name: str, vocab: int, hidden: int) -> Matrix:
     """A table of ``vocab`` rows, split over x and y, padded to equal parts."""
     grid = machine.grid
-    height = int(padded_rows(vocab, hidden, grid.layout.x, grid.layout.y, grid.layout.z))
+    height = int(padded_rows(vocab, hidden, grid.layout.x, grid.layout.y, grid.size(*grid.shard)))
     return Matrix(
         machine,
         name,

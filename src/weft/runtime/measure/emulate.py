@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.mesh import coordinates
+from weft.layout.mesh import ROWS, coordinates
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import AXES, Layout
 from weft.layout.step import Issue, wide_axes
@@ -210,8 +210,11 @@ def emulated(
         BadInput: ``torch.distributed`` is in use.
         Unsupported: pipeline stages.
     """
-    if layout.pipeline > 1:
-        raise Unsupported("no emulation of pipeline stages", where="layout.pipeline", remedy="set pipeline=1")
+    for axis in ("pipeline", "context"):
+        if getattr(layout, axis) > 1:
+            raise Unsupported(
+                f"no emulation of {axis} = {getattr(layout, axis)}", where="layout", remedy=f"set {axis}=1"
+            )
     if dist.is_initialized():
         raise BadInput("torch.distributed is in use", where="emulated", remedy="emulate in a process of its own")
     links = _Links(EmulatedClock(paced), collective_s)
@@ -290,7 +293,7 @@ def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
     def step() -> None:
         with flat.step(count):
             loss = passes.run(ids, ids)
-        machine.collectives.all_reduce(loss, "z", "data").wait()
+        machine.collectives.all_reduce(loss, *ROWS).wait()
         flat.clip(1.0)
         flat.publish()
 

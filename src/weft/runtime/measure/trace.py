@@ -19,12 +19,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import BadInput
+from weft.layout.mesh import ROWS
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import Layout
 from weft.layout.step import Issue
 from weft.layout.trainable import check_trainable
 from weft.model.job import Job
-from weft.runtime.core.grid import GRID_AXES, JOINED, Grid
+from weft.runtime.core.grid import GRID_AXES, JOINED, ROUTED, Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
@@ -37,6 +38,7 @@ _OPERATIONS: dict[str, tuple[CollectiveKind, int]] = {
     "allreduce_": ("all-reduce", 0),
     "_allgather_base_": ("all-gather", 0),
     "_reduce_scatter_base_": ("reduce-scatter", 1),
+    "alltoall_base_": ("all-to-all", 1),
     "send": ("send", 0),
 }
 """Operations of c10d, and which argument is the full buffer."""
@@ -113,11 +115,12 @@ def _step(job: Job, grid: Grid, precision: Precision | None, switches: Switches 
     stages = build_stages(machine, job.model, sequence=recipe.sequence)
     flat = Flat(machine, stages, holdings(stages))
     passes = Passes(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
-    ids = torch.zeros(count * micro_batch, recipe.sequence, dtype=torch.int64, device="meta")
+    own = recipe.sequence // grid.size("context")
+    ids = torch.zeros(count * micro_batch, own, dtype=torch.int64, device="meta")
     with flat.step(count):
         loss = passes.run(ids, ids)
     if passes.has_head:
-        machine.collectives.all_reduce(loss, "z", "data").wait()
+        machine.collectives.all_reduce(loss, *ROWS).wait()
     flat.clip(1.0)
     flat.publish()
 
@@ -153,7 +156,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert grid is not None
         if grid.ends is not None and group.group_name == grid.ends.group_name:
             return ("pipeline",)
-        for axes in (*((axis,) for axis in GRID_AXES), *JOINED):
+        for axes in (*((axis,) for axis in GRID_AXES), *JOINED, *((axis,) for axis in ROUTED if grid.routes)):
             known = grid.group(*axes)
             if known is not None and known.group_name == group.group_name:
                 return grid.axes(*axes)
@@ -172,5 +175,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind, place = _OPERATIONS[name]
         full: Tensor = args[place][0] if isinstance(args[place], list) else args[place]
         group = next(dist.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
-        issue = Issue(kind, self._axes_of(group), full.numel(), full.element_size())
+        axes = self._axes_of(group)
+        if kind == "send" and axes != ("pipeline",):
+            kind = "exchange"
+        issue = Issue(kind, axes, full.numel(), full.element_size())
         self.found[issue] += 1

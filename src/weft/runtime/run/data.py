@@ -195,7 +195,7 @@ class Batches:
 def rows_of(grid: Grid, micro_batch: int, micro_batches: int, index: int) -> range:
     """The rows of the global batch that a rank's micro-batch ``index`` takes.
 
-    Ranks along z and data take different rows; those along x, y and the pipeline share them.
+    Ranks along z and data take different rows; those along other axes share them.
     """
     replica = grid.coordinates["data"] * grid.size("z") + grid.coordinates["z"]
     first = (replica * micro_batches + index) * micro_batch

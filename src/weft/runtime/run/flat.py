@@ -15,8 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import BadInput
+from weft.layout.mesh import ROWS
 from weft.layout.step import buckets
 from weft.runtime.core.collectives import Pending, settle
+from weft.runtime.core.grid import GRID_AXES
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Matrix
 from weft.runtime.core.placement import Range, share
@@ -49,8 +51,8 @@ class Buffer:
         start = 0
         for holding in holdings:
             stop = start + holding.parameter.numel()
-            cut = machine.shares_updates and holding.matrix
-            counted = holding.is_first_copy(machine.grid, cut_over_data=cut)
+            cut = holding.matrix and machine.cuts_updates(sum_over)
+            counted = holding.is_first_copy(machine.grid, cut_over_copies=cut)
             self.slots.append(Slot(holding=holding, start=start, stop=stop, counted=counted))
             self.values[start:stop] = holding.parameter.detach().view(-1)
             holding.parameter.data = self.values[start:stop].view_as(holding.parameter)
@@ -108,10 +110,15 @@ class Flat:
     def __init__(self, machine: Machine, model: nn.Module, holdings: Sequence[Holding]) -> None:
         self.machine = machine
         layout = machine.grid.layout
-        matrices = [holding for holding in holdings if holding.matrix]
-        elements = sum(holding.parameter.numel() for holding in matrices)
-        sizes = buckets(elements, layout) if matrices else []
-        self._matrices = Buffer(machine, matrices, sizes, ("data",))
+        self._matrices = []
+        for routed in (False, True):
+            matrices = [holding for holding in holdings if holding.matrix and holding.routed == routed]
+            if matrices:
+                copies = matrices[0].sum_over
+                elements = sum(holding.parameter.numel() for holding in matrices)
+                sizes = buckets(elements, machine.grid.size(*copies), layout.zero)
+                self._matrices.append(Buffer(machine, matrices, sizes, copies))
+        self._buckets = [(buffer, bound) for buffer in self._matrices for bound in buffer.bounds]
         alike: dict[tuple[str, ...], list[Holding]] = {}
         for holding in sorted(holdings, key=lambda one: one.decayed):
             if not holding.matrix:
@@ -138,24 +145,24 @@ class Flat:
                 module.accumulated = self._accumulated
                 self._uses[module.shard] = module.uses
         self._buckets_of: dict[nn.Parameter, list[int]] = {}
-        for index, bound in enumerate(self._matrices.bounds):
-            for slot, _ in self._matrices.within(*bound):
+        for index, (buffer, bound) in enumerate(self._buckets):
+            for slot, _ in buffer.within(*bound):
                 self._buckets_of.setdefault(slot.holding.parameter, []).append(index)
-        self._shared = [slot for slot in self._matrices.slots if slot.holding.on_ends]
-        self._late = {index for slot in self._shared for index in self._buckets_of[slot.holding.parameter]}
+        self._shared = [(buffer, slot) for buffer in self._matrices for slot in buffer.slots if slot.holding.on_ends]
+        self._late = {index for _, slot in self._shared for index in self._buckets_of[slot.holding.parameter]}
         self._micro_batches = 0
         self._left: dict[nn.Parameter, int] = {}
         """Gradients that each matrix is still to give, and below those of each bucket."""
-        self._missing = [0] * len(self._matrices.bounds)
+        self._missing = [0] * len(self._buckets)
         self._summing: dict[int, Pending] = {}
         """By the index of what is owned."""
 
     def _own_matrices(self) -> Iterator[Owned]:
-        grid, buffer = self.machine.grid, self._matrices
-        for start, stop in buffer.bounds:
+        grid = self.machine.grid
+        for buffer, (start, stop) in self._buckets:
             low, high = 0, stop - start
-            if self.machine.shares_updates:
-                low, high = share(stop - start, grid.size("data"), grid.index("data"))
+            if self.machine.cuts_updates(buffer.sum_over):
+                low, high = share(stop - start, grid.size(*buffer.sum_over), grid.index(*buffer.sum_over))
             yield _owned(buffer, start + low, start + high, matrix=True, decayed=True)
 
     def _own_vectors(self) -> Iterator[Owned]:
@@ -179,7 +186,7 @@ class Flat:
         Raises:
             BadInput: a matrix gives more gradients than ``micro_batches`` passes do.
         """
-        for buffer in (self._matrices, *self._vectors):
+        for buffer in (*self._matrices, *self._vectors):
             buffer.clear()
         for owned in self.owned:
             owned.leaf.grad = as_part(self.machine, owned.gradient)
@@ -187,8 +194,8 @@ class Flat:
         self._micro_batches = micro_batches
         self._left = {parameter: micro_batches * uses for parameter, uses in self._uses.items()}
         self._missing = [
-            sum(self._left[slot.holding.parameter] for slot, _ in self._matrices.within(*bound))
-            for bound in self._matrices.bounds
+            sum(self._left[slot.holding.parameter] for slot, _ in buffer.within(*bound))
+            for buffer, bound in self._buckets
         ]
         try:
             with self.machine.overlap.step():
@@ -219,24 +226,25 @@ class Flat:
                 self._summing[index] = self._sum(index)
 
     def _name_of(self, parameter: nn.Parameter) -> str:
-        return next(slot.holding.name for slot in self._matrices.slots if slot.holding.parameter is parameter)
+        slots = (slot for buffer in self._matrices for slot in buffer.slots)
+        return next(slot.holding.name for slot in slots if slot.holding.parameter is parameter)
 
     def _sum(self, index: int) -> Pending:
-        start, stop = self._matrices.bounds[index]
-        values = self._matrices.gradients[start:stop].to(self.machine.precision.reduce)
-        if self.machine.shares_updates:
-            return self.machine.collectives.reduce_scatter(values, "data")
-        return self.machine.collectives.all_reduce(values, "data")
+        buffer, (start, stop) = self._buckets[index]
+        values = buffer.gradients[start:stop].to(self.machine.precision.reduce)
+        if self.machine.cuts_updates(buffer.sum_over):
+            return self.machine.collectives.reduce_scatter(values, *buffer.sum_over)
+        return self.machine.collectives.all_reduce(values, *buffer.sum_over)
 
     def _finish(self) -> None:
         """Sum what has not been summed yet; first what both ends of the pipeline hold."""
         collectives = self.machine.collectives
         reduced = self.machine.precision.reduce
-        buckets_made = len(self._matrices.bounds)
+        buckets_made = len(self._buckets)
         for index, buffer in enumerate(self._vectors, start=buckets_made):
             self._summing[index] = collectives.all_reduce(buffer.gradients.to(reduced), *buffer.sum_over)
-        for slot in self._shared:
-            own = self._matrices.gradients[slot.start : slot.stop]
+        for buffer, slot in self._shared:
+            own = buffer.gradients[slot.start : slot.stop]
             own.copy_(collectives.all_reduce_ends(own.to(reduced)).wait())
         for index in range(buckets_made):
             if index not in self._summing:
@@ -250,7 +258,7 @@ class Flat:
     def _agree_on_use(self) -> None:
         """After the first step ranks tell each other what they used, then what was never used until now."""
         asked = [one.parameter for one in self.holdings if self._unused is None or one.parameter in self._unused]
-        group = self.machine.grid.group("x", "y", "z", "data")
+        group = self.machine.grid.group("x", "y", *ROWS)
         used = torch.tensor([one in self._given for one in asked], dtype=torch.uint8, device=self.machine.grid.device)
         if asked and group is not None and self.machine.grid.runs:
             dist.all_reduce(used, op=dist.ReduceOp.MAX, group=group)
@@ -284,15 +292,14 @@ class Flat:
 
     def publish(self) -> None:
         """With ZeRO-1, bring updated values to the other ranks of data, in the format of gathering."""
-        if not self.machine.shares_updates:
-            return
         waiting = []
-        for owned in self.owned[: len(self._matrices.bounds)]:
-            shard = owned.leaf.detach().to(self.machine.precision.gather)
-            waiting.append(self.machine.collectives.all_gather(shard, "data"))
-        for (start, stop), owned, pending in zip(self._matrices.bounds, self.owned, waiting, strict=False):
+        for (buffer, bound), owned in zip(self._buckets, self.owned, strict=False):
+            if self.machine.cuts_updates(buffer.sum_over):
+                shard = owned.leaf.detach().to(self.machine.precision.gather)
+                waiting.append((owned, bound, self.machine.collectives.all_gather(shard, *buffer.sum_over)))
+        for owned, (start, stop), pending in waiting:
             own = owned.leaf.detach().clone()
-            self._matrices.values[start:stop] = pending.wait()
+            owned.buffer.values[start:stop] = pending.wait()
             owned.leaf.detach().copy_(own)
 
     def norm(self, loss: Tensor | None = None) -> Tensor:
@@ -308,7 +315,7 @@ class Flat:
                 total += torch.linalg.vector_norm(owned.gradient[low:high], dtype=wide).square()
         if loss is not None:
             total += 0.0 * loss
-        self.machine.collectives.all_reduce(total, "x", "y", "z", "data", "pipeline").wait()
+        self.machine.collectives.all_reduce(total, *GRID_AXES).wait()
         return total.sqrt_()
 
     def clip(self, maximum: float, loss: Tensor | None = None) -> Tensor:

@@ -23,6 +23,7 @@ from weft.model.spec import Model
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.placement import share
 from weft.runtime.layers.decoder import Decoder4D, Details, Stage, recomputed_blocks
+from weft.runtime.layers.experts import Experts4D
 
 
 class StageModule(Protocol):
@@ -84,6 +85,8 @@ def stages_of(machine: Machine, model: Model) -> list[Stage]:
 
 def build_stages(machine: Machine, model: Model, *, sequence: int, details: Details | None = None) -> nn.ModuleList:
     """This rank's part of a model: one ``Decoder4D`` per stage that it has.  Every rank must call it."""
+    if any(kind.moe for kind in model.kinds):
+        machine.grid.join_experts()
     if model.tied_embeddings and machine.grid.size("pipeline") > 1:
         machine.grid.join_ends()
     return nn.ModuleList(
@@ -108,6 +111,9 @@ class Passes:
         self.machine, self.tokens, self.micro_batches = machine, tokens, micro_batches
         self.rows = micro_batch * micro_batches
         self.stages = cast(list[StageModule], list(stages))
+        for module in stages.modules():
+            if isinstance(module, Experts4D):
+                module.tokens = tokens
         self._losses: list[Tensor] = []
         self._schedule = None
         if machine.grid.size("pipeline") > 1:

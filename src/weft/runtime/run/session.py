@@ -17,6 +17,7 @@ from torch import Tensor
 
 from weft.documents import validate
 from weft.errors import BadInput
+from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
 from weft.layout.trainable import check_trainable
 from weft.model.job import Job
@@ -27,6 +28,7 @@ from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings, initialize
 from weft.runtime.core.precision import Precision
+from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.run.data import Batches, Corpus, rows_of
 from weft.runtime.run.flat import Flat
@@ -141,10 +143,10 @@ class Session:
         inputs, targets = self._ahead.pop(number) if number in self._ahead else self._batch(number)
         with self.flat.step(self.micro_batches):
             loss = self._passes.run(inputs, targets)
-        if self.grid.device.type == "cuda":  # while it computes what is queued
+        if self.grid.device.type != "cpu":  # while it computes what is queued
             self._ahead = {number + 1: self._batch(number + 1)}
         if self._passes.has_head:
-            self.machine.collectives.all_reduce(loss, "z", "data").wait()
+            self.machine.collectives.all_reduce(loss, *ROWS).wait()
         norm = float(self.optimizer.step(loss))
         pace.pay()
         return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
@@ -156,8 +158,9 @@ class Session:
             for index in range(self.micro_batches)
             for row in rows_of(self.grid, self.grid.layout.micro_batch, self.micro_batches, index)
         ]
-        inputs, targets = self._batches.batch(number, rows)
-        if self.grid.device.type == "cuda":
+        own = own_tokens(self.grid, self.job.recipe.sequence)
+        inputs, targets = (part[:, own] for part in self._batches.batch(number, rows))
+        if self.grid.device.type != "cpu":
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return inputs.to(self.grid.device, non_blocking=True), targets.to(self.grid.device, non_blocking=True)
 

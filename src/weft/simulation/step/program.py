@@ -111,14 +111,21 @@ def step_program(job: Job, layout: Layout, options: StepOptions | None = None) -
     """A step of ``layout`` with its overlaps, after a first one from which the order of weights is known.
 
     Raises:
-        Unsupported: pipeline stages, or what the runtime does not train.
+        Unsupported: pipeline stages, context parallelism, experts, or what the runtime does not train.
         BadInput: the layout breaks a rule of ``weft.layout.check``, or a size does not divide.
     """
-    if layout.pipeline > 1:
+    for axis, what in (("pipeline", "pipeline stages"), ("context", "context parallelism")):
+        if getattr(layout, axis) > 1:
+            raise Unsupported(
+                f"steps are predicted operation by operation without {what} only",
+                where=f"layout.{axis}",
+                remedy=f"take the estimate of weft estimate, or {axis}=1",
+            )
+    if any(kind.moe for kind in job.model.kinds):
         raise Unsupported(
-            "steps are predicted operation by operation without pipeline stages only",
-            where="layout.pipeline",
-            remedy="take the estimate of weft estimate, or pipeline=1",
+            "steps are predicted operation by operation for dense models only",
+            where="model",
+            remedy="take the estimate of weft estimate",
         )
     plan = _Plan(job, layout, options or StepOptions())
     first = _Step(plan, ())
@@ -276,7 +283,7 @@ class _Sums:
 
     def __init__(self, plan: _Plan, program: Program) -> None:
         self.plan, self.program = plan, program
-        self.sizes = buckets(sum(weight.at_rest for weight in plan.weights), plan.layout)
+        self.sizes = buckets(sum(weight.at_rest for weight in plan.weights), plan.layout.data, plan.layout.zero)
         self._buckets_of = _buckets_of(plan.weights, self.sizes)
         self._missing = [0 for _ in self.sizes]
         for weight, members in self._buckets_of.items():

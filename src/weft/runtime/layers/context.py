@@ -1,0 +1,231 @@
+"""Attention over sequences that are cut over the axis of context: a ring of keys and values, or Ulysses.
+
+In a ring (arXiv 2310.01889) a rank keeps its queries while keys and values go round; results of two blocks are merged
+by their sums of exponentials.  So that causal masks leave all ranks the same work, of 2n equal parts of a sequence
+rank i of n has the parts i and 2n - 1 - i (the balanced order of arXiv 2404.10830 and Llama 3's training).  Ulysses
+(arXiv 2309.14509) exchanges a rank's tokens of all heads for all tokens of its heads, and back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from weft.errors import Unsupported
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.placement import share
+from weft.runtime.layers.attention_core import Core
+
+
+def own_tokens(grid: Grid, sequence: int) -> Tensor:
+    """Which of the positions 0 to ``sequence`` - 1 are this rank's, int64, increasing.
+
+    Raises:
+        BadInput: the sequence cannot be divided.
+    """
+    size, place = grid.size("context"), grid.index("context")
+    if size == 1 or grid.layout.context_method == "ulysses":
+        grid.divided(sequence, "context", what="tokens of a sequence")
+        return torch.arange(*share(sequence, size, place))
+    half = grid.divided(sequence // 2, "context", what="half the tokens of a sequence")
+    late = 2 * size - 1 - place
+    return torch.cat([torch.arange(part * half, (part + 1) * half) for part in (place, late)])
+
+
+def ring_attention(machine: Machine, core: Core, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention of this rank's queries to the keys of all ranks of context.
+
+    Args:
+        queries: shape (batch, heads, own tokens, features), in the order of ``own_tokens``.
+        keys: shape (batch, key-value heads, own tokens, features), as ``values``.
+
+    Returns:
+        Shape of ``queries``.
+
+    Raises:
+        Unsupported: the core has a window or a soft cap.
+    """
+    if core.window is not None or core.cap is not None:
+        raise Unsupported(
+            "a ring of keys and values has no sliding windows and no soft caps of scores",
+            where="layout.context_method",
+            remedy="set context_method=ulysses",
+        )
+    if core.scale is not None:
+        queries = queries * (core.scale * queries.shape[-1] ** 0.5)
+    both = torch.stack((keys, values))
+    return cast(Tensor, _Ring.apply(queries, both, machine, core.causal))  # type: ignore[no-untyped-call]
+
+
+class _Ring(Function):
+    """The next keys and values are under way while a block is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, own: Tensor, machine: Machine, causal: bool) -> Tensor:
+        wide, both = machine.precision.wide, own
+        mixed = torch.zeros_like(queries, dtype=wide, memory_format=torch.contiguous_format)
+        sums = torch.full(queries.shape[:3], -torch.inf, dtype=wide, device=queries.device)
+        size = machine.grid.size("context")
+        for step in range(size):
+            coming = machine.collectives.pass_on(both, "context") if step + 1 < size else None
+            asking, given, masked = _meeting(machine.grid, step, queries.shape[2], causal)
+            out, weight = _block(queries[:, :, asking], both[:, :, :, given], masked)
+            _merge(mixed[:, :, asking], sums[:, :, asking], out, weight)
+            both = both if coming is None else coming.wait()
+        result = mixed.to(queries.dtype)
+        ctx.machine, ctx.causal = machine, causal
+        ctx.save_for_backward(queries, own, result, sums)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Gradients of keys and values go round one step behind them; a rank's own, of its own queries, stay."""
+        queries, both, result, sums = ctx.saved_tensors
+        machine, grid, pass_on = ctx.machine, ctx.machine.grid, ctx.machine.collectives.pass_on
+        wide, size = machine.precision.wide, grid.size("context")
+        slope, for_queries = gradients[0].contiguous(), torch.zeros_like(queries, dtype=wide)
+        at_home, travelling = torch.zeros_like(both, dtype=wide), None
+        for step in range(size):
+            coming = pass_on(both, "context") if step + 1 < size else None
+            asking, given, masked = _meeting(grid, step, queries.shape[2], ctx.causal)
+            asked, into, out, total = (part[:, :, asking] for part in (queries, slope, result, sums))
+            for_asking, for_given = _block_backward(into, asked, both[:, :, :, given], out, total, masked)
+            for_queries[:, :, asking] += for_asking
+            here = at_home
+            if step:
+                here = torch.zeros_like(both) if travelling is None else travelling.wait()
+            here[:, :, :, given] += for_given
+            travelling = pass_on(here, "context") if step else None
+            both = both if coming is None else coming.wait()
+        if travelling is not None:
+            at_home += travelling.wait()
+        return for_queries.to(queries.dtype), at_home.to(queries.dtype), None, None
+
+
+def _meeting(grid: Grid, step: int, tokens: int, causal: bool) -> tuple[slice, slice, bool]:
+    """Which queries meet which keys after so many steps, and whether the causal mask is over them.
+
+    The keys are of the rank ``step`` places before.  One from before this one has nothing late to show, to one from
+    behind only late queries look.
+    """
+    every, place = slice(None), grid.index("context")
+    if not causal or step == 0:
+        return every, every, causal
+    before = (place - step) % grid.size("context") < place
+    return (every, slice(0, tokens // 2), False) if before else (slice(tokens // 2, None), every, False)
+
+
+def _merge(mixed: Tensor, sums: Tensor, out: Tensor, weight: Tensor) -> None:
+    """Take a block's output into that so far; both weigh as their sums of exponentials, given as logarithms."""
+    both = torch.logaddexp(sums, weight)
+    mixed.mul_((sums - both).exp_().unsqueeze(-1)).add_(out * (weight - both).exp_().unsqueeze(-1))
+    sums.copy_(both)
+
+
+# One block ---------------------------------------------------------------------------------------
+
+
+def _block(queries: Tensor, both: Tensor, masked: bool) -> tuple[Tensor, Tensor]:
+    """Attention of queries (batch, heads, n, features) to keys and values (2, batch, key-value heads, m, features).
+
+    Behind it the logarithms of the sums of exponentials, shape (batch, heads, n).
+    """
+    keys, values = both.repeat_interleave(queries.shape[1] // both.shape[2], 2)
+    match _kernel(queries):
+        case "host":
+            return _ATEN._scaled_dot_product_flash_attention_for_cpu(queries, keys, values, 0.0, masked)  # type: ignore[no-any-return]
+        case "device":
+            return _ATEN._scaled_dot_product_flash_attention(queries, keys, values, 0.0, masked)[:2]  # type: ignore[no-any-return]
+    scores = _scores(queries, keys, masked)
+    sums = scores.logsumexp(-1)
+    return (scores - sums.unsqueeze(-1)).exp() @ values.to(scores.dtype), sums
+
+
+def _block_backward(
+    slope: Tensor, queries: Tensor, both: Tensor, result: Tensor, sums: Tensor, masked: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of queries, and of keys and values, where ``result`` and ``sums`` are of all blocks."""
+    groups = queries.shape[1] // both.shape[2]
+    keys, values = both.repeat_interleave(groups, 2)
+    given = (slope, queries, keys, values, result, sums.contiguous())
+    match _kernel(queries):
+        case "host":
+            slopes = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, masked)
+        case "device":
+            lengths = (None, None, queries.shape[2], keys.shape[2])
+            drawn = (torch.zeros(2, dtype=torch.uint64, device=queries.device), queries.new_empty(0))
+            slopes = _ATEN._scaled_dot_product_flash_attention_backward(*given, *lengths, 0.0, masked, *drawn)
+        case _:
+            slopes = _plain_backward(*given, masked)
+    for_both = torch.stack(slopes[1:])
+    return slopes[0], for_both.view(*both.shape[:3], groups, *both.shape[3:]).sum(3)
+
+
+def _plain_backward(
+    slope: Tensor, queries: Tensor, keys: Tensor, values: Tensor, result: Tensor, sums: Tensor, masked: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    chances = (_scores(queries, keys, masked) - sums.unsqueeze(-1)).exp()
+    slope, queries, keys, values, result = (part.to(sums.dtype) for part in (slope, queries, keys, values, result))
+    inner = slope @ values.transpose(-1, -2) - (slope * result).sum(-1, keepdim=True)
+    for_scores = chances * inner * queries.shape[-1] ** -0.5
+    return for_scores @ keys, for_scores.transpose(-1, -2) @ queries, chances.transpose(-1, -2) @ slope
+
+
+def _scores(queries: Tensor, keys: Tensor, masked: bool) -> Tensor:
+    wide = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    scores: Tensor = queries.to(wide) @ keys.to(wide).transpose(-1, -2) * queries.shape[-1] ** -0.5
+    if not masked:
+        return scores
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    return scores.masked_fill(hidden, -torch.inf)
+
+
+def _kernel(queries: Tensor) -> str:
+    """The fused attention that serves a tensor: of the ``host``, of the ``device``, or none: ``plain``."""
+    if not queries.is_cuda:
+        return "host"
+    return "device" if queries.dtype in (torch.float16, torch.bfloat16) else "plain"
+
+
+_ATEN: Any = torch.ops.aten
+
+
+# Ulysses -----------------------------------------------------------------------------------------
+
+
+def gather_sequence(machine: Machine, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Parts of shape (batch, heads, own tokens, features) as (batch, heads / context, all tokens, features)."""
+    size = machine.grid.size("context")
+    heads = [part.shape[1] // size for part in parts]
+    dealt = torch.cat([torch.unflatten(part, 1, (size, -1)) for part in parts], dim=2).movedim(1, 0)
+    swapped = cast(Tensor, _Swap.apply(dealt, machine))  # type: ignore[no-untyped-call]
+    return torch.split(swapped.permute(1, 2, 0, 3, 4).flatten(2, 3), heads, dim=1)
+
+
+def gather_heads(machine: Machine, mixed: Tensor) -> Tensor:
+    """The way back of one part."""
+    size = machine.grid.size("context")
+    dealt = torch.unflatten(mixed, 2, (size, -1)).movedim(2, 0)
+    swapped = cast(Tensor, _Swap.apply(dealt, machine))  # type: ignore[no-untyped-call]
+    return swapped.movedim(0, 1).flatten(1, 2)
+
+
+class _Swap(Function):
+    """Slices along the first dimension, one for each rank of context, for one from each."""
+
+    @staticmethod
+    def forward(ctx: Any, slices: Tensor, machine: Machine) -> Tensor:
+        ctx.machine = machine
+        swapped: Tensor = machine.collectives.all_to_all(slices, "context").wait()
+        return swapped
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.machine.collectives.all_to_all(gradients[0], "context").wait(), None

@@ -1,0 +1,181 @@
+"""Context parallelism on eight ranks against one process, and what it communicates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from math import prod
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import models  # noqa: E402
+from compare import Run  # noqa: E402
+from models import BATCH, DATA_INSIDE, SEQUENCE  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from weft.errors import BadInput  # noqa: E402
+from weft.layout.check import explain  # noqa: E402
+from weft.layout.mesh import coordinates  # noqa: E402
+from weft.layout.spec import AXES, Layout  # noqa: E402
+from weft.layout.step import step_collectives  # noqa: E402
+from weft.layout.trainable import check_trainable  # noqa: E402
+from weft.model.job import Job, Recipe  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.layers import context  # noqa: E402
+from weft.runtime.measure.trace import trace  # noqa: E402
+
+EXACT = 1e-12
+MODELS = {"gpt": models.gpt(), "tied": models.gpt(layers=2, tied=True), "llama": models.llama()}
+FEW = [
+    ("llama", Layout(context=2, z=2, x=2, micro_batch=4, sequence_parallel=True)),
+    ("tied", Layout(context=2, pipeline=2, data=2, micro_batch=4, context_method="ulysses")),
+    ("gpt", Layout(context=4, y=2, micro_batch=8, recompute="full")),
+]
+"""Each other axis beside context, both methods."""
+
+
+def job_of(model):
+    return Job(model=MODELS[model], recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
+
+
+def without_widths(issues):
+    found = Counter()
+    for issue, times in issues.items():
+        found[issue.kind, issue.axes, issue.elements] += times
+    return found
+
+
+def step(layout, model):
+    """This rank's errors, what it issued, and parameters that no rank has a gradient of."""
+    run = Run(layout, MODELS[model])
+    errors = {} if layout.pipeline > 1 else {"logits": run.logits_error()}
+    with run.machine.collectives.logged() as log:
+        loss = run.step()
+        errors["norm"] = abs(float(run.flat.clip(1e9)) - run.serial.norm)
+        run.flat.publish()
+    errors["gradients"] = run.gradient_error()
+    if loss is not None:
+        errors["loss"] = abs(loss - run.serial.loss)
+    return errors, Counter(log.issued), run.uncovered()
+
+
+def check(ranks, layout, model):
+    """Numbers are the serial model's; issued, traced and predicted are equal."""
+    found = ranks.run(step, layout, model)
+    job = job_of(model)
+    for rank, (errors, issued, uncovered) in enumerate(found):
+        assert max(errors.values()) <= EXACT, (rank, errors)
+        assert not uncovered
+        stage = coordinates(layout, rank)["pipeline"]
+        wanted = step_collectives(job.model, job.recipe, layout, stage=stage)
+        assert without_widths(issued) == without_widths(wanted)
+        if rank in (0, layout.world - 1):
+            assert trace(job, layout, rank=rank) == wanted
+
+
+@pytest.mark.parametrize(("model", "layout"), FEW, ids=["llama, ring", "tied, ulysses", "gpt, ring of 4"])
+def test_a_cut_sequence_gives_the_serial_models_numbers(ranks, model, layout):
+    check(ranks, layout, model)
+
+
+def name_of(layout):
+    grid = " ".join(f"{axis}={getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1)
+    return f"{grid}, {layout.context_method}"
+
+
+def every():
+    """Grids of eight ranks that cut the sequence, each with both methods."""
+    for degrees in product((1, 2, 4), repeat=len(AXES)):
+        sizes = dict(zip(AXES, degrees, strict=True))
+        if prod(degrees) != 8 or sizes["context"] == 1:
+            continue
+        for method in ("ring", "ulysses"):
+            layout = Layout(
+                **sizes,
+                context_method=method,
+                micro_batch=BATCH // (sizes["z"] * sizes["data"] * 4),
+                sequence_parallel=sizes["x"] > 1 and sizes["y"] == 1,
+                zero=int(method == "ring"),
+            )
+            if explain(job_of("llama"), 8, layout) is None:
+                yield layout
+
+
+EVERY = list(every())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", EVERY, ids=name_of)
+def test_every_grid(ranks, layout):
+    check(ranks, layout, "llama")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "switches", [{"order": DATA_INSIDE}, {"recompute": "full"}, {"recompute": "selective"}, {"zero": 0}], ids=str
+)
+@pytest.mark.parametrize("method", ["ring", "ulysses"])
+def test_switches_change_no_number(ranks, method, switches):
+    check(ranks, Layout(context=2, z=2, data=2, micro_batch=2, context_method=method, **switches), "tied")
+
+
+# One block ----------------------------------------------------------------------------------------
+
+
+def attention(queries, keys, values, hidden):
+    keys, values = (part.repeat_interleave(queries.shape[1] // keys.shape[1], 1) for part in (keys, values))
+    return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=~hidden)
+
+
+@pytest.mark.parametrize("kernel", ["host", "plain"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_blocks_gradients_are_autograds(monkeypatch, kernel, masked):
+    """By the fused kernel and by plain products, with grouped heads."""
+    monkeypatch.setattr(context, "_kernel", lambda _: kernel)
+    torch.manual_seed(0)
+    queries = torch.randn(2, 4, 6, 8, dtype=torch.float64, requires_grad=True)
+    both = torch.randn(2, 2, 2, 6, 8, dtype=torch.float64, requires_grad=True)
+    hidden = torch.ones(6, 6, dtype=torch.bool).triu(1) if masked else torch.zeros(6, 6, dtype=torch.bool)
+    wanted = attention(queries, *both, hidden)
+    slope = torch.randn_like(wanted)
+    wanted.backward(slope)
+    with torch.no_grad():
+        out, sums = context._block(queries, both, masked)
+        found = context._block_backward(slope, queries, both, out, sums, masked)
+    assert torch.allclose(out, wanted, atol=1e-13)
+    assert torch.allclose(found[0], queries.grad, atol=1e-13)
+    assert torch.allclose(found[1], both.grad, atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_ring_ranks_have_equal_work(size):
+    """Pairs of queries and keys that meet under a causal mask, counted over all steps."""
+    tokens = 4 * size
+    work = []
+    for place in range(size):
+        grid = SimpleNamespace(index=lambda _, place=place: place, size=lambda _: size)
+        pairs = 0
+        for step in range(1, size):
+            asking, given, masked = context._meeting(grid, step, tokens, True)
+            assert not masked
+            pairs += len(range(tokens)[asking]) * len(range(tokens)[given])
+        work.append(pairs)
+    assert set(work) == {(size - 1) * tokens**2 // 2}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("method", ["ring", "ulysses"])
+def test_every_token_has_one_rank(size, method):
+    layout = Layout(context=size, context_method=method)
+    found = [context.own_tokens(Grid(layout, torch.device("cpu"), None, rank), 16) for rank in range(size)]
+    assert sorted(torch.cat(found).tolist()) == list(range(16))
+    assert all(own.diff().gt(0).all() for own in found)
+
+
+def test_heads_that_ulysses_cannot_deal_are_refused():
+    layout = Layout(context=4, x=4, context_method="ulysses", micro_batch=BATCH)
+    with pytest.raises(BadInput, match="ulysses-heads"):
+        check_trainable(job_of("llama"), layout)
