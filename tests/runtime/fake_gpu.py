@@ -98,6 +98,7 @@ def step(job: Job, layout: Layout) -> Seen:
             ids = torch.zeros(
                 passes.micro_batches * layout.micro_batch, job.recipe.sequence, dtype=torch.int64, device=DEVICE
             )
+            optimizer.flat._unused = set()  # as after the first step, in which ranks tell each other what they used
             with seen:
                 with optimizer.flat.step(passes.micro_batches):
                     loss = passes.run(ids, ids)

@@ -13,6 +13,7 @@ STEPS = {
     "x, z and ZeRO-1": {"layout": "x=2,z=2,data=2,zero=1", "precision": "bf16", "model": "llama"},
     "LayerNorm over y": {"layout": "x=2,y=2", "precision": "bf16", "model": "gpt"},
     "tokens split": {"layout": "x=2,data=2,sequence_parallel=true", "precision": "fp32", "model": "gpt"},
+    "sequences split": {"layout": "context=2,x=2", "precision": "bf16", "model": "llama"},
     "a pipeline": {"layout": "pipeline=2,x=2,micro_batch=2", "precision": "bf16", "model": "llama"},
 }
 

@@ -226,7 +226,7 @@ class Decoder4D(nn.Module):
         details, stage = details or Details(), stage or Stage.whole(model, machine.grid.layout)
         self.details = details
         self.machine, self.model, self.stage = machine, model, stage
-        self._places = own_tokens(machine.grid, sequence)
+        self._places = own_tokens(machine.grid, sequence).to(machine.grid.device)
         self.sequence = len(self._places)
         self.embedding = Embedding4D(machine, "embedding", model.vocab, model.hidden) if stage.first else None
         self.positions = _positions(machine, model) if stage.first and model.positions else None

@@ -258,9 +258,11 @@ class Flat:
     def _agree_on_use(self) -> None:
         """After the first step ranks tell each other what they used, then what was never used until now."""
         asked = [one.parameter for one in self.holdings if self._unused is None or one.parameter in self._unused]
+        if not asked:  # from then on no step waits for what devices have queued
+            return
         group = self.machine.grid.group("x", "y", *ROWS)
         used = torch.tensor([one in self._given for one in asked], dtype=torch.uint8, device=self.machine.grid.device)
-        if asked and group is not None and self.machine.grid.runs:
+        if group is not None and self.machine.grid.runs:
             dist.all_reduce(used, op=dist.ReduceOp.MAX, group=group)
         if self.machine.grid.device.type != "meta":
             self._unused = {one for one, is_used in zip(asked, used.tolist(), strict=True) if not is_used}
