@@ -63,7 +63,7 @@ def test_ports_that_are_down_or_empty():
         (["gpu1,1,leaf1,1,400G", "gpu2,1,leaf1,1,400G"], r"leaf1 1 has two cables \(row 2 and row 3\)"),
         (["gpu1,1,leaf1,1,fast"], r"row 2: 'fast' is no speed"),
         (["gpu1,1,leaf1,1,0"], "'0' is no speed"),
-        (["gpu1,1,gpu1,1,400G"], "has two cables"),
+        (["gpu1,1,gpu1,1,400G"], "holds no cable"),
         (["g\x1b1,1,leaf1,1,400G"], "is no name"),
         ([], "holds no cable"),
         (["oob-mgmt-switch,swp1,leaf1,eth0,1G"], "holds no cable"),

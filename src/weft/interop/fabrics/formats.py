@@ -22,12 +22,15 @@ from weft.interop.fabrics import (
     containerlab,
     dot,
     graph_files,
+    iblinkinfo,
     ibnetdiscover,
     lldp,
+    managers,
     nccl_topology,
     netbox,
     point_to_point,
     slurm_topology,
+    smi_topology,
 )
 
 
@@ -98,12 +101,14 @@ def _whole(read: Callable[..., Fabric]) -> Callable[[str, Asked], Fabric]:
     return lambda text, asked: read(text, where=asked.where)
 
 
-def _ibnetdiscover(read: Callable[..., Any]) -> Callable[[str, Asked], Any]:
-    def found(text: str, asked: Asked) -> Any:
-        where, scale_up_Bps = asked.where, asked.scale_up_Bps
-        return read(text, where=where, host_map=asked.host_map, exclude=asked.exclude, scale_up_Bps=scale_up_Bps)
+def _ibnetdiscover(text: str, asked: Asked) -> Fabric:
+    return ibnetdiscover.read(
+        text, where=asked.where, host_map=asked.host_map, exclude=asked.exclude, scale_up_Bps=asked.scale_up_Bps
+    )
 
-    return found
+
+def _ibnetdiscover_wiring(text: str, asked: Asked) -> Wiring:
+    return ibnetdiscover.read_wiring(text, where=asked.where, host_map=asked.host_map, exclude=asked.exclude)
 
 
 def _is_lldp(glance: _Glance) -> bool:
@@ -114,6 +119,10 @@ def _is_lldp(glance: _Glance) -> bool:
 
 FORMATS: dict[str, Format] = {
     "json": Format(looks=lambda g: "schema" in g.table, fabric=_whole(fabric_from_json), write=fabric_to_json),
+    "air": Format(looks=lambda g: managers.is_air(g.json), wiring=_wires(managers.read_air)),
+    "netq": Format(looks=lambda g: managers.is_netq_graph(g.json), wiring=_wires(managers.read_netq_graph)),
+    "netq-lldp": Format(looks=lambda g: managers.is_netq_lldp(g.json), wiring=_wires(managers.read_netq_lldp)),
+    "ufm": Format(looks=lambda g: managers.is_ufm(g.json), wiring=_wires(managers.read_ufm)),
     "netbox": Format(
         looks=lambda g: bool({"cables", "results"} & set(g.table)) or isinstance(g.json, list),
         wiring=_wires(netbox.read_wiring),
@@ -132,8 +141,12 @@ FORMATS: dict[str, Format] = {
     "nccl": Format(looks=lambda g: g.start == "<", fabric=_whole(nccl_topology.read)),
     "ibnetdiscover": Format(
         looks=lambda g: g.has_line(r'^(Switch|Ca|Rt)[ \t]*+\d++[ \t]*+"[SHR]-'),
-        fabric=_ibnetdiscover(ibnetdiscover.read),
+        fabric=_ibnetdiscover,
+        wiring=_ibnetdiscover_wiring,
     ),
+    "nvidia-smi": Format(looks=lambda g: smi_topology.looks(g.text), fabric=_links(smi_topology.read)),
+    "iblinkinfo": Format(looks=lambda g: iblinkinfo.looks(g.text), wiring=_wires(iblinkinfo.read_wiring)),
+    "topo": Format(looks=lambda g: iblinkinfo.looks_like_topo_file(g.text), wiring=_wires(iblinkinfo.read_topo_file)),
     "dot": Format(looks=lambda g: dot.looks(g.text), wiring=_wires(dot.read_wiring), write=dot.write),
     "p2p": Format(
         looks=lambda g: point_to_point.looks(g.text),
@@ -146,7 +159,7 @@ FORMATS: dict[str, Format] = {
         write=containerlab.write,
     ),
     "slurm": Format(
-        looks=lambda g: g.has_line(r"^[ \t]*+(-?[ \t]*topology[ \t]*:|(Switch|Block)Name[ \t]*=)"),
+        looks=lambda g: g.has_line(r"^[ \t]*+(-?[ \t]*topology[ \t]*:|(Switch|Block)Name[ \t]*=)|^blocks[ \t]*:"),
         fabric=_whole(slurm_topology.read),
         write=slurm_topology.write,
     ),
@@ -171,7 +184,7 @@ def read_fabric(path: str | os.PathLike[str], *, kind: str | None = None, **aske
             ``host_map`` or ``exclude``.
     """
     found = Asked(where=os.fspath(path), **asked)
-    return fabric_in(read_text(found.where, where=found.where), found, kind)
+    return fabric_in(_text(found), found, kind)
 
 
 def fabric_in(text: str, asked: Asked, kind: str | None = None) -> Fabric:
@@ -191,7 +204,7 @@ def read_wiring(asked: Asked, kind: str | None = None) -> tuple[Wiring, Fabric |
     Raises:
         BadInput: as ``read_fabric``.
     """
-    text = read_text(asked.where, where=asked.where)
+    text = _text(asked)
     form = _form(text, asked, kind)
     if form.wiring is not None:
         return form.wiring(text, asked), None
@@ -211,6 +224,10 @@ def write_fabric(fabric: Fabric, kind: str = "json") -> str:
     if form is None or form.write is None:
         raise UnknownName("format to write fabrics in", kind, WRITERS)
     return form.write(fabric)
+
+
+def _text(asked: Asked) -> str:
+    return read_text(asked.where, where=asked.where, coloured=True)
 
 
 def _form(text: str, asked: Asked, kind: str | None) -> Format:
