@@ -159,7 +159,9 @@ def test_what_is_written_reads_back(accelerators, kind, form):
         ("node7 mlx5_2", ("node7", "mlx5_2/7", True)),
         ("node7  HCA-1", ("node7", "HCA-1/7", True)),
         ("leaf1:1/3/1", ("leaf1", "1/3/1", False)),
-        ("Infiniscale-IV Mellanox Technologies", ("Infiniscale-IV Mellanox Technologies", "7", None)),
+        ("Infiniscale-IV Mellanox Technologies", ("Infiniscale-IV Mellanox Technologies", "7", False)),
+        ("MF0;core1:MCS8500/L02/U1", ("core1", "L02/U1/7", False)),
+        ("storage", ("storage", "7", None)),
     ],
 )
 def test_ends_by_infiniband_descriptions(description, end):

@@ -48,9 +48,16 @@ def test_ports_node_by_node(tmp_path):
     assert [cable.capacity_Bps for cable in wiring.cables] == [25e9, 12.5e9, 25e9, 25e9]
     assert [cable.other_Bps for cable in wiring.cables] == [None, 25e9, None, None]
     assert wiring.hosts == {"gpu01", "gpu02"}
-    with pytest.raises(BadInput, match=r"whether 'Quantum .*' is a host or a switch"):
-        read_fabric(path)
-    assert read_fabric(path, hosts=["gpu*"]).accelerators == 2
+    assert read_fabric(path).accelerators == 2
+
+
+def test_rows_without_headings():
+    rows = "[root@n1]# iblinkinfo | grep Up\n" + "\n".join(row for row in PRINTED.splitlines() if "LinkUp" in row)
+    wiring = iblinkinfo.read_wiring(rows.replace("53.125 Gbps", "10.0 Gbps (FDR10)"))
+    assert wiring.cables[0].ends == (("gpu01", "mlx5_0"), ("leaf01", "1"))
+    assert wiring.cables[0].capacity_Bps == 5e9
+    lonely = iblinkinfo.read_wiring(rows.splitlines()[3])
+    assert lonely.cables[0].ends == (("(lid 2)", "1"), ("gpu01", "mlx5_0"))
 
 
 def test_ports_line_by_line(tmp_path):

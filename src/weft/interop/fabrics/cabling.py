@@ -85,6 +85,7 @@ def speed_text(capacity_Bps: float) -> str:
 
 _SWITCH = re.compile(r"MF0;([^:;]{1,80}):[^/]{1,40}/((?:[A-Z]\d{1,3}/)*[A-Z]\d{1,3})( [SR]-[0-9a-f]{1,16})?")
 _ADAPTER = re.compile(r"(\S{1,90})\s+((?:mlx\d_|HCA-|ibp|mlx|hfi1_|ib)\S{0,30})")
+_CHIP = re.compile("SwitchIB|SwitchX|Quantum|InfiniScale", re.IGNORECASE)
 _LABELLED = re.compile(r"([^\s:]{1,90}):(\d+(?:/\d+){1,3})")
 
 
@@ -104,7 +105,7 @@ def infiniband_end(description: str, port: str) -> tuple[str, str, bool | None]:
         return match[1], match[2] if port in ("", "1") else f"{match[2]}/{port}", True
     if match := _LABELLED.fullmatch(description):
         return match[1], match[2], False
-    return description, port, None
+    return description, port, False if _CHIP.search(description) else None
 
 
 def read_names(text: str, *, where: str = "names") -> dict[str, str]:

@@ -64,7 +64,8 @@ class _Glance:
 
     @cached_property
     def json(self) -> Any:
-        return parse_json(self.text, self.where) if self.start in ("{", "[") else None
+        is_json = self.start == "{" or re.match(r"\s*+\[\s*+[\[{\]]", self.text) is not None
+        return parse_json(self.text, self.where) if is_json else None
 
     @property
     def table(self) -> dict[str, Any]:

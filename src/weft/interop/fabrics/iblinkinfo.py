@@ -29,11 +29,11 @@ _SIGNALLED_Gbps = {2.5: "SDR", 5.0: "DDR", 10.0: "QDR", 10.3125: "FDR10", 14.062
 _HEAD = re.compile(r"(Switch|CA|Router)\b:?\s*(?:0x[0-9a-f]{1,16}\s+)?(.{1,200}?):?\s*", re.IGNORECASE)
 _ROW = re.compile(
     r'\s*(?:0x[0-9a-f]{1,16}\s+)?(?:"([^"]{0,200})"\s+)?(\d{1,6})\s+(\d{1,4})\[[^\]]{0,9}\]\s*'
-    r"==\(([^)]{0,120})\)==>\s*(.{0,600})",
+    r"==\((.{0,120}?)\)==>\s*(.{0,600})",
     re.IGNORECASE,
 )
 _FAR = re.compile(r'(?:0x[0-9a-f]{1,16}\s+)?(\d{1,6})\s+(\d{1,4})\[[^\]]{0,9}\]\s*"([^"]{0,200})"', re.IGNORECASE)
-_RATE = re.compile(r"(\d{1,2})X\s+([0-9.]{1,12})\s+Gbps\s+(\w+)", re.IGNORECASE)
+_RATE = re.compile(r"(\d{1,2})X\s+([0-9.]{1,12})\s+Gbps\s+(?:\((\w+)\)\s+)?(\w+)", re.IGNORECASE)
 _TOPO_ROW = re.compile(r"P?(\S{1,40})\s+-(\d{1,2})x-([0-9.]{1,8})G->\s+(\S{1,60})\s+(\S.{0,200}?)\s+(\S{1,60})")
 _TOPO_HEAD = re.compile(r"(\S{1,60})\s+(\S.{0,200})")
 
@@ -57,8 +57,7 @@ def read_wiring(text: str, *, where: str = "iblinkinfo", hosts: Sequence[str] = 
     Raises:
         BadInput: not in this form, an unknown speed, or a port with two cables.
     """
-    devices, rows = _devices_and_rows(text, where)
-    descriptions = dict(devices)
+    descriptions, hosts_told, rows = _devices_and_rows(text, where)
     for row in rows:
         descriptions.setdefault(row.far_lid, row.far)
     shared: dict[str, set[int]] = defaultdict(set)
@@ -68,8 +67,9 @@ def read_wiring(text: str, *, where: str = "iblinkinfo", hosts: Sequence[str] = 
 
     def end(lid: int, port: str, place: str) -> End:
         device, name, is_host = infiniband_end(descriptions.get(lid, ""), port)
-        if is_host is None and len(shared[descriptions.get(lid, "")]) > 1:
-            device = f"{device} (lid {lid})"
+        unique = is_host or len(shared[descriptions.get(lid, "")]) == 1
+        is_host = hosts_told.get(lid, is_host)
+        device = device if device and unique else f"{device} (lid {lid})".strip()
         if is_host is not None:
             told[device] = is_host
         return device_name(device, f"{where}: {place}"), name
@@ -132,40 +132,45 @@ def _with_speeds(cable: PortCable, slow: float, fast: float) -> PortCable:
     return replace(cable, capacity_Bps=slow, other_Bps=fast if slow < fast else None)
 
 
-def _devices_and_rows(text: str, where: str) -> tuple[dict[int, str], list[_Row]]:
-    """Descriptions of devices by LID, and the ports that are up."""
+def _devices_and_rows(text: str, where: str) -> tuple[dict[int, str], dict[int, bool], list[_Row]]:
+    """Descriptions of devices by LID, whether they are adapters where a heading tells, and the ports that are up."""
     devices: dict[int, str] = {}
+    adapters: dict[int, bool] = {}
     rows = []
-    heading = ""
+    kind = heading = ""
     for number, raw in enumerate(text.splitlines(), start=1):
         line, place = raw[:LONGEST_LINE], f"line {number}"
         match = _ROW.match(line)
         if match is None:
             head = _HEAD.fullmatch(line.strip())
-            heading = _clean(head[2]) if head else heading
+            kind, heading = (head[1].upper(), _clean(head[2])) if head else (kind, heading)
             continue
         own = _clean(match[1]) if match[1] is not None else heading
         if own:
             devices[int(match[2])] = own
+        if match[1] is None and kind:
+            adapters[int(match[2])] = kind == "CA"
         far, rate = _FAR.match(match[5]), _RATE.search(match[4])
-        if far is None or rate is None or rate[3].lower() != "active":
+        if far is None or rate is None or rate[4].lower() != "active":
             continue
         rows.append(
             _Row(
                 lid=int(match[2]),
                 port=match[3],
-                capacity_Bps=int(rate[1]) * _lane_Bps(rate[2], f"{where}: {place}"),
+                capacity_Bps=int(rate[1]) * _lane_Bps(rate[2], rate[3] or "", f"{where}: {place}"),
                 far_lid=int(far[1]),
                 far_port=far[2],
                 far=_clean(far[3]),
                 place=place,
             )
         )
-    return devices, rows
+    return devices, adapters, rows
 
 
-def _lane_Bps(text: str, where: str) -> float:
-    """Data rate of a lane from its signalling rate."""
+def _lane_Bps(text: str, name: str, where: str) -> float:
+    """Data rate of a lane from the name of its rate where it is printed, else from its signalling rate."""
+    if name.upper() in LANE_Gbps:
+        return LANE_Gbps[name.upper()] * 1e9 / 8
     number = _number(text, where)
     for signalled, name in _SIGNALLED_Gbps.items():
         if abs(number - signalled) <= 0.01 * signalled:

@@ -112,7 +112,10 @@ def _json0(output: object) -> object:
 
 
 def _items(table: object) -> list[tuple[str, dict[str, Any]]]:
-    return [(k, v) for k, v in table.items() if isinstance(v, dict)] if isinstance(table, dict) else []
+    if not isinstance(table, dict):
+        return []
+    name = table.get("name")
+    return [(name, table)] if isinstance(name, str) else [(k, v) for k, v in table.items() if isinstance(v, dict)]
 
 
 def _interface(row: dict[str, Any]) -> dict[str, Any]:
