@@ -80,7 +80,7 @@ def wiring_of(
         hosts: patterns of names of hosts; with them, all other devices are switches.
 
     Raises:
-        BadInput: no cable, a cable of a device with itself, or a port with two cables.
+        BadInput: no cable, or a port with two cables.
     """
     kept = {name for cable in cables for name in (cable.device, cable.other) if not _has_word(name, _OUT_OF_BAND)}
     cables = [cable for cable in cables if {cable.device, cable.other} <= kept and cable.device != cable.other]
@@ -245,7 +245,7 @@ def _check(wiring: Wiring, capacity_Bps: float | None, where: str) -> None:
             raise BadInput(
                 f"nothing tells the speed of {cable.device} {cable.port} - {cable.other} {cable.other_port}",
                 where=f"{where}: {cable.place}",
-                remedy="give capacity_Bps (--link-speed) for cables without one",
+                remedy="give capacity_Bps (--link-speed of weft fabric, whose --export json keeps it)",
             )
     if not wiring.hosts:
         raise BadInput("no device is known as a host", where=where, remedy="name hosts by patterns (hosts), like gpu*")

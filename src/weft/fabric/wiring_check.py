@@ -87,6 +87,7 @@ def differences(
     """
     built = _renamed(built, design, names or {})
     _check_names(built, design)
+    design = replace(design, hosts=design.hosts | (built.hosts & set(design.devices)))
     built, notes = _ports_by_order(built, design)
     comparable = _comparable(built, design)
     built, left_out = _of_its_kinds(built, design, comparable)

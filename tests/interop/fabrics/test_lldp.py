@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput, WeftError
 from weft.fabric.wiring import fabric_of
+from weft.interop.fabrics import formats
 from weft.interop.fabrics.formats import read_fabric
 from weft.interop.fabrics.lldp import read_wiring
 
@@ -156,6 +157,24 @@ def test_the_plain_form_of_json(tmp_path):
     assert sorted(found.capacity_Bps.tolist()) == sorted(read(json.dumps(site())).capacity_Bps.tolist())
     (tmp_path / "leaf1.json").write_text(json.dumps(json_form(site()["leaf1"])))
     assert read_fabric(tmp_path / "leaf1.json").names == ("gpu9", "gpu10", "leaf1", "spine")
+
+
+def test_a_folder_of_what_every_node_hears(tmp_path):
+    with pytest.raises(BadInput, match="holds 0 files"):
+        read_fabric(tmp_path)
+    for node, output in site().items():
+        (tmp_path / f"{node.removesuffix('.json')}.lldp.json").write_text(json.dumps(json_form(output)))
+    (tmp_path / ".hidden").write_text("x")
+    assert read_fabric(tmp_path).names == read(json.dumps(site())).names
+    (tmp_path / "plan.csv").write_text(
+        "a_device,a_port,b_device,b_port\nleaf1,swp9,gpu9,eth9\nleaf1,swp1,gpu10,eth1\n"
+    )
+    wiring, _ = formats.read_wiring(formats.Asked(where=str(tmp_path)))
+    assert len(wiring.cables) == 8
+    assert wiring.hosts == {"gpu9", "gpu10"}
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(BadInput, match=r"notes.txt: is in no format"):
+        read_fabric(tmp_path)
 
 
 def test_a_neighbour_that_does_not_hear():

@@ -5,19 +5,21 @@ Formats that name ports are read as a wiring, whose fabric follows; the others a
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
 from weft.fabric.files import SCHEMA, fabric_from_json, fabric_from_toml, fabric_to_json, fabric_to_toml
 from weft.fabric.spec import Fabric
-from weft.fabric.wiring import Wiring, fabric_of, wiring_of_fabric
-from weft.files import read_text
+from weft.fabric.wiring import PortCable, Wiring, fabric_of, wiring_of, wiring_of_fabric
+from weft.files import LARGEST_FILE_BYTES, read_text
 from weft.interop.fabrics import (
     containerlab,
     dot,
@@ -171,10 +173,11 @@ FORMATS: dict[str, Format] = {
 """The formats by name; a text is in the first whose look it has."""
 WRITERS = tuple(name for name, one in FORMATS.items() if one.write is not None)
 _WITH_GUIDS = ("ibnetdiscover",)
+MOST_FILES = 100_000
 
 
 def read_fabric(path: str | os.PathLike[str], *, kind: str | None = None, **asked: Any) -> Fabric:
-    """The fabric of a file.
+    """The fabric of a file, or of a folder whose files tell of cables.
 
     Args:
         kind: one of ``FORMATS``; what the content looks like, by default.
@@ -185,6 +188,8 @@ def read_fabric(path: str | os.PathLike[str], *, kind: str | None = None, **aske
             ``host_map`` or ``exclude``.
     """
     found = Asked(where=os.fspath(path), **asked)
+    if os.path.isdir(path):
+        return _joined(_of_folder(found), found)
     return fabric_in(_text(found), found, kind)
 
 
@@ -194,17 +199,21 @@ def fabric_in(text: str, asked: Asked, kind: str | None = None) -> Fabric:
     if form.fabric is not None:
         return form.fabric(text, asked)
     assert form.wiring is not None
-    return fabric_of(
-        form.wiring(text, asked), where=asked.where, capacity_Bps=asked.capacity_Bps, scale_up_Bps=asked.scale_up_Bps
-    )
+    return _joined(form.wiring(text, asked), asked)
+
+
+def _joined(wiring: Wiring, asked: Asked) -> Fabric:
+    return fabric_of(wiring, where=asked.where, capacity_Bps=asked.capacity_Bps, scale_up_Bps=asked.scale_up_Bps)
 
 
 def read_wiring(asked: Asked, kind: str | None = None) -> tuple[Wiring, Fabric | None]:
-    """The cables of a file; with its fabric, where the format says more of it than cables do.
+    """The cables of a file or folder; with its fabric, where the format says more of it than cables do.
 
     Raises:
         BadInput: as ``read_fabric``.
     """
+    if os.path.isdir(asked.where):
+        return _of_folder(asked), None
     text = _text(asked)
     form = _form(text, asked, kind)
     if form.wiring is not None:
@@ -225,6 +234,47 @@ def write_fabric(fabric: Fabric, kind: str = "json") -> str:
     if form is None or form.write is None:
         raise UnknownName("format to write fabrics in", kind, WRITERS)
     return form.write(fabric)
+
+
+def _of_folder(asked: Asked) -> Wiring:
+    """The cables of all files of a folder: a plan in parts, and what every node hears (LLDP), by names of files."""
+    parts: list[Wiring] = []
+    heard: dict[str, Any] = {}
+    for path in _files(asked.where):
+        here = replace(asked, where=os.fspath(path))
+        text = _text(here)
+        form = _form(text, here, None)
+        if form is FORMATS["lldp"]:
+            table = parse_json(text, here.where)
+            heard |= {lldp.node_of(path.name): table} if "lldp" in table else table
+        elif form.wiring is None:
+            raise BadInput("tells of no ports", where=here.where, remedy="leave files of cables in the folder")
+        else:
+            parts.append(form.wiring(text, here))
+    if heard:
+        parts.append(lldp.read_wiring(json.dumps(heard), where=asked.where, hosts=asked.hosts))
+    cables: dict[object, PortCable] = {}
+    told: dict[str, bool] = {}
+    for part in parts:
+        told |= {device: device in part.hosts for device in part.devices if device in part.hosts or not part.unknown}
+        for cable in part.cables:
+            cables.setdefault(frozenset(cable.ends) if cable.port and cable.other_port else len(cables), cable)
+    return wiring_of("cables", list(cables.values()), told=told, hosts=asked.hosts, where=asked.where)
+
+
+def _files(folder: str) -> list[Path]:
+    """The files of a folder in order, hidden ones left out."""
+    try:
+        paths = sorted(path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith("."))
+        held = sum(path.stat().st_size for path in paths)
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=folder) from None
+    if not paths or len(paths) > MOST_FILES or held > LARGEST_FILE_BYTES:
+        problem = f"holds {len(paths):,} files of {held / 1e6:,.0f} MB"
+        raise BadInput(
+            problem, where=folder, remedy=f"give 1 to {MOST_FILES:,} files of {LARGEST_FILE_BYTES // 10**6} MB"
+        )
+    return paths
 
 
 def _text(asked: Asked) -> str:
