@@ -20,6 +20,8 @@ CONFIGURATION_BYTES = 10_000_000
 """The largest file that people write by hand: configurations, clusters, constants."""
 CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\x80-\x9f]")
 """Characters of a text that act on terminals; tab, new line, form feed and carriage return do no harm."""
+_COLOURS = re.compile("\x1b\\[[0-9;]{0,16}m")
+"""What colours or underlines text on terminals, as nvidia-smi does also in files."""
 _EXCHANGE = 2
 _HERE = -100
 """``RENAME_EXCHANGE`` and ``AT_FDCWD`` of Linux's renameat2(2)."""
@@ -57,6 +59,7 @@ def read_text(
     largest: int = LARGEST_FILE_BYTES,
     remedy: str = "check the path",
     raw: bool = False,
+    coloured: bool = False,
 ) -> str:
     """The text of a file in UTF-8, with or without a byte order mark.
 
@@ -64,6 +67,7 @@ def read_text(
         where: how messages name the file; its path by default.
         raw: take control characters too, as a text to train on may hold them.  Otherwise they are refused: names
             in the file reach terminals.
+        coloured: leave out what colours text on terminals.
 
     Raises:
         BadInput: as ``read_bytes``, and what is not text.
@@ -74,6 +78,7 @@ def read_text(
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise BadInput("is not a text file in UTF-8", where=where, remedy=remedy) from None
+    text = _COLOURS.sub("", text) if coloured else text
     odd = None if raw else CONTROLS.search(text)
     if odd:
         line = text.count("\n", 0, odd.start()) + 1

@@ -70,6 +70,12 @@ def test_what_it_costs(weft, plan, built):
         times[0]["as_built_s"] / times[0]["designed_s"], rel=0.02
     )
     assert "as built: +" in weft("fabric", "check", str(built), *KIND, *JOB)[1]
+    for path in (plan, built):
+        path.write_text("\n".join(row.rpartition(",")[0] for row in path.read_text().splitlines()))
+    bare = ("--against", str(plan), "--cluster", "h100-64", "--link-speed", "400Gb/s", *JOB, "--format", "json")
+    iteration = json.loads(weft("fabric", "check", str(built), *bare)[1])["iteration"]
+    assert iteration["designed_s"] == pytest.approx(times[1]["designed_s"], rel=1e-9)
+    assert iteration["designed_s"] <= iteration["as_built_s"] < times[1]["as_built_s"]
     whole = weft("fabric", "check", str(plan), *KIND, *JOB, "--format", "json")[1]
     iteration = json.loads(whole)["iteration"]
     assert iteration["as_built_s"] == pytest.approx(iteration["designed_s"], rel=1e-9)
@@ -85,6 +91,10 @@ def test_names_and_messages(weft, plan, tmp_path):
     lines = [f"{old}{i} {new}{i}" for old, new in (("rack1-n", "node"), ("sw-l", "leaf-")) for i in range(8)]
     names.write_text("\n".join([*lines, *(f"sw-s{i} spine-{i}" for i in range(4))]))
     assert weft("fabric", "check", str(moved), "--against", str(plan), "--names", str(names))[0] == 0
+    names.write_text("\n".join(lines))
+    out = weft("fabric", "check", str(moved), "--against", str(plan), "--names", str(names))[1]
+    assert "Not there: spine-0, spine-1" in out
+    assert "--names FILE says which devices are the same" in out
     with pytest.raises(BadInput, match="--against: is not given"):
         library.check_fabric(str(plan))
     assert repr(library.check_fabric(str(plan), against=str(plan))).endswith("nothing to mend>")

@@ -164,6 +164,13 @@ def test_a_plug_in_an_empty_port_and_a_cable_that_nobody_designed():
     assert differences(built, DESIGN).only_built == ("nas1",)
 
 
+def test_hosts_that_only_the_cables_as_built_tell():
+    design = plan(*((c.device, c.port, c.other, c.other_port) for c in DESIGN.cables), hosts=("nobody",))
+    rows = [("gpu1", "eth1", "leaf1", "1"), ("gpu2", "eth0", "leaf1", "2"), ("leaf1", "9", "spine1", "1")]
+    (finding,) = differences(plan(*rows[:2], ("gpu1", "eth0", "spine1", "7"), rows[2]), design).findings[:1]
+    assert (finding.kind, finding.remedy) == ("miscabled", "exchange the plugs of gpu1 eth0 and gpu1 eth1")
+
+
 def test_names_that_differ():
     rows = [(c.device, c.port, c.other, c.other_port) for c in DESIGN.cables]
     domain = plan(*((f"{a.upper()}.dc1", p, f"{b.upper()}.dc1", q) for a, p, b, q in rows), hosts=("GPU*",))

@@ -73,24 +73,24 @@ class Wiring:
 def wiring_of(
     name: str, cables: Sequence[PortCable], *, told: Mapping[str, bool], hosts: Sequence[str], where: str
 ) -> Wiring:
-    """The wiring of some cables, with a port for one cable each; without those of the network out of band.
+    """The wiring of some cables, with a port for one cable each; without those out of band and inside a chassis.
 
     Args:
         told: whether a device is a host, of those that the source tells; words of the name decide for others.
         hosts: patterns of names of hosts; with them, all other devices are switches.
 
     Raises:
-        BadInput: no cable, a cable of a device with itself, or a port with two cables.
+        BadInput: no cable, or a port with two cables.
     """
     kept = {name for cable in cables for name in (cable.device, cable.other) if not _has_word(name, _OUT_OF_BAND)}
-    cables = [cable for cable in cables if {cable.device, cable.other} <= kept]
+    cables = [cable for cable in cables if {cable.device, cable.other} <= kept and cable.device != cable.other]
     if not cables:
         raise BadInput("holds no cable", where=where, remedy="give cables between ports of devices")
     used: dict[End, int] = {}
     for number, cable in enumerate(cables):
         for end in cable.ends:
             other = used.setdefault(end, number) if end[1] else number
-            if other != number or (cable.ends[0] == cable.ends[1] and end[1]):
+            if other != number:
                 problem = f"{end[0]} {end[1]} has two cables ({cables[other].place} and {cable.place})"
                 raise BadInput(problem, where=where, remedy="remove the one that is gone")
     found, unknown = set(), ""
@@ -245,7 +245,7 @@ def _check(wiring: Wiring, capacity_Bps: float | None, where: str) -> None:
             raise BadInput(
                 f"nothing tells the speed of {cable.device} {cable.port} - {cable.other} {cable.other_port}",
                 where=f"{where}: {cable.place}",
-                remedy="give capacity_Bps (--link-speed) for cables without one",
+                remedy="give capacity_Bps (--link-speed of weft fabric, whose --export json keeps it)",
             )
     if not wiring.hosts:
         raise BadInput("no device is known as a host", where=where, remedy="name hosts by patterns (hosts), like gpu*")

@@ -87,8 +87,10 @@ def differences(
     """
     built = _renamed(built, design, names or {})
     _check_names(built, design)
+    design = replace(design, hosts=design.hosts | (built.hosts & set(design.devices)))
     built, notes = _ports_by_order(built, design)
     comparable = _comparable(built, design)
+    built, left_out = _of_its_kinds(built, design, comparable)
     paired, left, extra = _paired(built, design, comparable)
     places = _places(left, extra, comparable)
     moves, missing, unexpected = _mended(places, design, _rails(design) if rails is None else rails)
@@ -100,7 +102,7 @@ def differences(
         as_built=tuple(_as_built(paired, places, known)),
         only_designed=tuple(sorted(known - set(built.devices), key=natural)),
         only_built=tuple(sorted(set(built.devices) - known, key=natural)),
-        notes=(*notes, *_notes(paired, built, design, comparable)),
+        notes=(*left_out, *notes, *_notes(paired, built, design, comparable)),
     )
 
 
@@ -146,6 +148,29 @@ def _check_names(built: Wiring, design: Wiring) -> None:
         where="names of devices",
         remedy="give --names FILE with lines: name as built, name in the design",
     )
+
+
+def _of_its_kinds(built: Wiring, design: Wiring, comparable: frozenset[str]) -> tuple[Wiring, list[str]]:
+    """The cables without those that the design leaves to another plan.
+
+    They join kinds of devices (hosts, switches) between which it has none, at ports that it has not.
+    """
+    hosts, there = built.hosts | design.hosts, set(built.devices)
+    known, ports = set(design.devices), {end for cable in design.cables for end in cable.ends}
+
+    def kinds(cable: PortCable) -> int:
+        return (cable.device in hosts) + (cable.other in hosts)
+
+    def free(end: End) -> bool:
+        return end not in ports and (end[0] in comparable or end[0] not in known)
+
+    planned = {kinds(cable) for cable in design.cables if {cable.device, cable.other} <= there}
+    out = [kinds(cable) not in planned and all(map(free, cable.ends)) for cable in built.cables]
+    if not planned or not any(out):
+        return built, []
+    kept = tuple(cable for cable, is_out in zip(built.cables, out, strict=True) if not is_out)
+    which = "of hosts" if 0 in planned else "between switches"
+    return replace(built, cables=kept), [f"{sum(out):,} cables {which} are left out: the design has none"]
 
 
 def _ports(wiring: Wiring) -> dict[str, set[str]]:

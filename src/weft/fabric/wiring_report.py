@@ -95,8 +95,8 @@ def fabric_as_built(fabric: Fabric, cables: Sequence[PortCable], where: str) -> 
     Raises:
         BadInput: parts without a path.
     """
-    ends = [*ends_of_accelerators(fabric), *((name, "") for name in fabric.names[fabric.accelerators :])]
-    index: dict[End, int] = {end: i for i, end in enumerate(ends)}
+    index: dict[End, int] = {(name, ""): i for i, name in enumerate(fabric.names)}
+    index |= {end: i for i, end in enumerate(ends_of_accelerators(fabric))}
     domain, rail = fabric.domain.tolist(), fabric.rail.tolist()
     nodes = [
         Node(

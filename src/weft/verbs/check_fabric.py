@@ -79,7 +79,10 @@ def _design(asked: CheckOptions) -> tuple[Wiring, Fabric | None]:
 
     if isinstance(asked.against, str) and is_file(asked.against):
         told = left_out(replace(asked, host_map=None, exclude=()))
-        return read_wiring(Asked(where=asked.against, **told))
+        found, fabric = read_wiring(Asked(where=asked.against, **told))
+        speed = told["capacity_Bps"]
+        cables = tuple(replace(one, capacity_Bps=one.capacity_Bps or speed) for one in found.cables)
+        return replace(found, cables=cables), fabric
     cluster = None if asked.cluster is None else cluster_of(asked.cluster)
     fabric = fabric_of(asked.against, cluster, asked.radix)
     return wiring_of_fabric(fabric), fabric

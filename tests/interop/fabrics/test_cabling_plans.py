@@ -63,7 +63,7 @@ def test_ports_that_are_down_or_empty():
         (["gpu1,1,leaf1,1,400G", "gpu2,1,leaf1,1,400G"], r"leaf1 1 has two cables \(row 2 and row 3\)"),
         (["gpu1,1,leaf1,1,fast"], r"row 2: 'fast' is no speed"),
         (["gpu1,1,leaf1,1,0"], "'0' is no speed"),
-        (["gpu1,1,gpu1,1,400G"], "has two cables"),
+        (["gpu1,1,gpu1,1,400G"], "holds no cable"),
         (["g\x1b1,1,leaf1,1,400G"], "is no name"),
         ([], "holds no cable"),
         (["oob-mgmt-switch,swp1,leaf1,eth0,1G"], "holds no cable"),
@@ -159,7 +159,9 @@ def test_what_is_written_reads_back(accelerators, kind, form):
         ("node7 mlx5_2", ("node7", "mlx5_2/7", True)),
         ("node7  HCA-1", ("node7", "HCA-1/7", True)),
         ("leaf1:1/3/1", ("leaf1", "1/3/1", False)),
-        ("Infiniscale-IV Mellanox Technologies", ("Infiniscale-IV Mellanox Technologies", "7", None)),
+        ("Infiniscale-IV Mellanox Technologies", ("Infiniscale-IV Mellanox Technologies", "7", False)),
+        ("MF0;core1:MCS8500/L02/U1", ("core1", "L02/U1/7", False)),
+        ("storage", ("storage", "7", None)),
     ],
 )
 def test_ends_by_infiniband_descriptions(description, end):

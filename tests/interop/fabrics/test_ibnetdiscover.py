@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput, InDoubt, WeftError
 from weft.interop.fabrics.formats import read_fabric
-from weft.interop.fabrics.ibnetdiscover import read, read_host_map
+from weft.interop.fabrics.ibnetdiscover import read, read_host_map, read_wiring
 
 
 def guid(kind, number):
@@ -201,3 +201,12 @@ def test_changed_output_gives_a_fabric_or_an_error(at, length, inserted):
     with contextlib.suppress(WeftError), warnings.catch_warnings():
         warnings.simplefilter("ignore", InDoubt)
         assert read(text[:at] + inserted + text[at + length :]).accelerators >= 1
+
+
+def test_ports_of_hosts_and_switches():
+    wiring = read_wiring(discovered(), exclude=["storage*"])
+    assert wiring.hosts == frozenset(host for host in wiring.devices if host.startswith("node"))
+    fabric = read(discovered(), exclude=["storage*"])
+    assert len(wiring.cables) == fabric.links // 2
+    assert sum(cable.capacity_Bps for cable in wiring.cables) == pytest.approx(fabric.capacity_Bps.sum() / 2)
+    assert all(port for cable in wiring.cables for _, port in cable.ends)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput, WeftError
 from weft.fabric.wiring import fabric_of
+from weft.interop.fabrics import formats
 from weft.interop.fabrics.formats import read_fabric
 from weft.interop.fabrics.lldp import read_wiring
 
@@ -131,6 +132,57 @@ def test_read_by_content(tmp_path):
     assert read_fabric(tmp_path / "lldp.json").accelerators == 3
     (tmp_path / "lldp.json").write_text(json.dumps(site(mau=None)))
     assert read_fabric(tmp_path / "lldp.json", capacity_Bps=1e9, hosts=["gpu*"]).accelerators == 3
+
+
+def json_form(output):
+    """What lldpcli prints with -f json of what it prints with -f json0."""
+
+    def plain(rows):
+        return (
+            rows[0]["value"] if len(rows) == 1 and set(rows[0]) == {"value"} else rows[0] if len(rows) == 1 else rows
+        )
+
+    interfaces = []
+    for row in output["lldp"][0]["interface"]:
+        chassis, port = ({key: plain(value) for key, value in row[part][0].items()} for part in ("chassis", "port"))
+        if "auto-negotiation" in port:
+            port["auto-negotiation"]["current"] = plain(port["auto-negotiation"]["current"])
+        interfaces.append({row["name"]: {"via": "LLDP", "chassis": {chassis.pop("name"): chassis}, "port": port}})
+    return {"lldp": {"interface": interfaces[0] if len(interfaces) == 1 else interfaces}}
+
+
+def test_the_plain_form_of_json(tmp_path):
+    found = read(json.dumps({node: json_form(output) for node, output in site().items()}))
+    assert found.names == read(json.dumps(site())).names
+    assert sorted(found.capacity_Bps.tolist()) == sorted(read(json.dumps(site())).capacity_Bps.tolist())
+    (tmp_path / "leaf1.json").write_text(json.dumps(json_form(site()["leaf1"])))
+    assert read_fabric(tmp_path / "leaf1.json").names == ("gpu9", "gpu10", "leaf1", "spine")
+
+
+def test_a_folder_of_what_every_node_hears(tmp_path):
+    with pytest.raises(BadInput, match="holds 0 files"):
+        read_fabric(tmp_path)
+    for node, output in site().items():
+        (tmp_path / f"{node.removesuffix('.json')}.lldp.json").write_text(json.dumps(json_form(output)))
+    (tmp_path / ".hidden").write_text("x")
+    assert read_fabric(tmp_path).names == read(json.dumps(site())).names
+    (tmp_path / "plan.csv").write_text(
+        "a_device,a_port,b_device,b_port\nleaf1,swp9,gpu9,eth9\nleaf1,swp1,gpu10,eth1\n"
+    )
+    wiring, _ = formats.read_wiring(formats.Asked(where=str(tmp_path)))
+    assert len(wiring.cables) == 8
+    assert wiring.hosts == {"gpu9", "gpu10"}
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(BadInput, match=r"notes.txt: is in no format"):
+        read_fabric(tmp_path)
+
+
+def test_a_neighbour_that_does_not_hear():
+    table = site()
+    del table["gpu10"]["lldp"][0]["interface"][0]
+    wiring = read_wiring(json.dumps(table))
+    assert [cable.ends for cable in wiring.cables if cable.one_way] == [(("leaf0", "swp1"), ("gpu10", "eth0"))]
+    assert not any(cable.one_way for cable in read_wiring(json.dumps(site())).cables)
 
 
 def changed(change):

@@ -10,6 +10,7 @@ from weft.errors import BadInput, Unsupported, WeftError
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
+from weft.interop.fabrics.formats import read_fabric
 from weft.interop.fabrics.slurm_topology import compress, expand, read, write
 
 TREE = """---
@@ -178,3 +179,33 @@ def test_deep_and_long_texts_end_soon():
     ):
         with pytest.raises(BadInput):
             read(text)
+
+
+# The form of the models of NVIDIA/topograph (tests/models/*.yaml).
+MODEL = """
+switches:
+  core:
+    labels: {topology.kubernetes.io/region: us-east}
+    switches: [leaf-1, leaf-2]
+blocks:
+- switch: leaf-1
+  nodes:
+  - node[1101-1104]
+  - node1109
+  annotations:
+    accelerator.topology.test/domain: nvl-1
+- switch: leaf-2
+  nodes: ["node[1201-1204]"]
+"""
+
+
+def test_a_model_of_topograph(tmp_path):
+    path = tmp_path / "model.yaml"
+    path.write_text(MODEL)
+    fabric = read_fabric(path)
+    assert fabric.accelerators == 9
+    assert fabric.names[4:5] + fabric.names[9:] == ("node1109", "core", "leaf-1", "leaf-2")
+    with pytest.raises(BadInput, match="there is no switch 'leaf-3'"):
+        read(MODEL.replace("leaf-2]", "leaf-3]"))
+    with pytest.raises(BadInput, match=r"blocks\[0\]: has no switch"):
+        read("switches: {}\nblocks:\n- nodes: [a]\n")

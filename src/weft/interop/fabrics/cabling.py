@@ -22,6 +22,7 @@ _SPEED = re.compile(r"(\d{1,7})(?:[.p](\d))?\s*(g|gig|m)?base", re.IGNORECASE)
 _WRITTEN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b(?:it)?(?:/s|ps|/sec)?|be?)?", re.IGNORECASE)
 _LANES = re.compile(r"(?:(\d{1,2})\s*x\s*-?\s*)?(" + "|".join(LANE_Gbps) + r")(?:\d{2,4})?", re.IGNORECASE)
 _WORD = re.compile(r"port\s*", re.IGNORECASE)
+_BLADE = re.compile(r"Blade (\d{1,3})_Port (\d{1,3})/(\d{1,3})", re.IGNORECASE)
 SMALLEST_Mbps = 1000
 
 
@@ -70,7 +71,9 @@ def device_name(value: object, place: str) -> str:
 
 
 def port_name(text: str) -> str:
-    """A port's name, without the word before a number: "Port 21" is 21."""
+    """A port's name, without the word before a number: "Port 21" is 21; "Blade 06_Port 2/1" of a director L06/U2/1."""
+    if match := _BLADE.fullmatch(text):
+        return f"L{int(match[1]):02}/U{match[2]}/{match[3]}"
     rest = _WORD.sub("", text, count=1)
     return rest if rest.isdigit() else text
 
@@ -80,28 +83,29 @@ def speed_text(capacity_Bps: float) -> str:
     return f"{capacity_Bps * 8 / 1e9:.6f}".rstrip("0").rstrip(".") + "G"
 
 
-_SWITCH = re.compile(r"MF0;([^:;]{1,80}):[^/]{1,40}/[UL]\S{0,20}")
+_SWITCH = re.compile(r"MF0;([^:;]{1,80}):[^/]{1,40}/((?:[A-Z]\d{1,3}/)*[A-Z]\d{1,3})( [SR]-[0-9a-f]{1,16})?")
 _ADAPTER = re.compile(r"(\S{1,90})\s+((?:mlx\d_|HCA-|ibp|mlx|hfi1_|ib)\S{0,30})")
+_CHIP = re.compile("SwitchIB|SwitchX|Quantum|InfiniScale", re.IGNORECASE)
 _LABELLED = re.compile(r"([^\s:]{1,90}):(\d+(?:/\d+){1,3})")
 
 
 def infiniband_end(description: str, port: str) -> tuple[str, str, bool | None]:
     """Device, port and whether it is a host, of a port of an InfiniBand device by its description.
 
-    "MF0;leaf1:MQM8700/U1" is the switch leaf1, "node7 mlx5_2" the port mlx5_2 of the host node7, "leaf1:1/3/1" the
-    port 1/3/1 of the switch leaf1; other descriptions are names.
+    "MF0;leaf1:MQM8700/U1" is the switch leaf1 (a chip L02/U1 of a director is part of its port's name), "node7 mlx5_2"
+    the port mlx5_2 of the host node7, "leaf1:1/3/1" the port 1/3/1 of the switch leaf1; other descriptions are names.
 
     >>> infiniband_end("node7 mlx5_2", "1")
     ('node7', 'mlx5_2', True)
     """
     description = " ".join(description.split())
     if match := _SWITCH.fullmatch(description):
-        return match[1], port, False
+        return f"{match[1]}{match[3] or ''}", port if match[2] == "U1" else f"{match[2]}/{port}", False
     if match := _ADAPTER.fullmatch(description):
         return match[1], match[2] if port in ("", "1") else f"{match[2]}/{port}", True
     if match := _LABELLED.fullmatch(description):
         return match[1], match[2], False
-    return description, port, None
+    return description, port, False if _CHIP.search(description) else None
 
 
 def read_names(text: str, *, where: str = "names") -> dict[str, str]:

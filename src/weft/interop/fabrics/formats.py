@@ -5,29 +5,34 @@ Formats that name ports are read as a wiring, whose fabric follows; the others a
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
 from weft.fabric.files import SCHEMA, fabric_from_json, fabric_from_toml, fabric_to_json, fabric_to_toml
 from weft.fabric.spec import Fabric
-from weft.fabric.wiring import Wiring, fabric_of, wiring_of_fabric
-from weft.files import read_text
+from weft.fabric.wiring import PortCable, Wiring, fabric_of, wiring_of, wiring_of_fabric
+from weft.files import LARGEST_FILE_BYTES, read_text
 from weft.interop.fabrics import (
     containerlab,
     dot,
     graph_files,
+    iblinkinfo,
     ibnetdiscover,
     lldp,
+    managers,
     nccl_topology,
     netbox,
     point_to_point,
     slurm_topology,
+    smi_topology,
 )
 
 
@@ -61,7 +66,8 @@ class _Glance:
 
     @cached_property
     def json(self) -> Any:
-        return parse_json(self.text, self.where) if self.start in ("{", "[") else None
+        is_json = self.start == "{" or re.match(r"\s*+\[\s*+[\[{\]]", self.text) is not None
+        return parse_json(self.text, self.where) if is_json else None
 
     @property
     def table(self) -> dict[str, Any]:
@@ -98,12 +104,14 @@ def _whole(read: Callable[..., Fabric]) -> Callable[[str, Asked], Fabric]:
     return lambda text, asked: read(text, where=asked.where)
 
 
-def _ibnetdiscover(read: Callable[..., Any]) -> Callable[[str, Asked], Any]:
-    def found(text: str, asked: Asked) -> Any:
-        where, scale_up_Bps = asked.where, asked.scale_up_Bps
-        return read(text, where=where, host_map=asked.host_map, exclude=asked.exclude, scale_up_Bps=scale_up_Bps)
+def _ibnetdiscover(text: str, asked: Asked) -> Fabric:
+    return ibnetdiscover.read(
+        text, where=asked.where, host_map=asked.host_map, exclude=asked.exclude, scale_up_Bps=asked.scale_up_Bps
+    )
 
-    return found
+
+def _ibnetdiscover_wiring(text: str, asked: Asked) -> Wiring:
+    return ibnetdiscover.read_wiring(text, where=asked.where, host_map=asked.host_map, exclude=asked.exclude)
 
 
 def _is_lldp(glance: _Glance) -> bool:
@@ -114,6 +122,10 @@ def _is_lldp(glance: _Glance) -> bool:
 
 FORMATS: dict[str, Format] = {
     "json": Format(looks=lambda g: "schema" in g.table, fabric=_whole(fabric_from_json), write=fabric_to_json),
+    "air": Format(looks=lambda g: managers.is_air(g.json), wiring=_wires(managers.read_air)),
+    "netq": Format(looks=lambda g: managers.is_netq_graph(g.json), wiring=_wires(managers.read_netq_graph)),
+    "netq-lldp": Format(looks=lambda g: managers.is_netq_lldp(g.json), wiring=_wires(managers.read_netq_lldp)),
+    "ufm": Format(looks=lambda g: managers.is_ufm(g.json), wiring=_wires(managers.read_ufm)),
     "netbox": Format(
         looks=lambda g: bool({"cables", "results"} & set(g.table)) or isinstance(g.json, list),
         wiring=_wires(netbox.read_wiring),
@@ -132,8 +144,12 @@ FORMATS: dict[str, Format] = {
     "nccl": Format(looks=lambda g: g.start == "<", fabric=_whole(nccl_topology.read)),
     "ibnetdiscover": Format(
         looks=lambda g: g.has_line(r'^(Switch|Ca|Rt)[ \t]*+\d++[ \t]*+"[SHR]-'),
-        fabric=_ibnetdiscover(ibnetdiscover.read),
+        fabric=_ibnetdiscover,
+        wiring=_ibnetdiscover_wiring,
     ),
+    "nvidia-smi": Format(looks=lambda g: smi_topology.looks(g.text), fabric=_links(smi_topology.read)),
+    "iblinkinfo": Format(looks=lambda g: iblinkinfo.looks(g.text), wiring=_wires(iblinkinfo.read_wiring)),
+    "topo": Format(looks=lambda g: iblinkinfo.looks_like_topo_file(g.text), wiring=_wires(iblinkinfo.read_topo_file)),
     "dot": Format(looks=lambda g: dot.looks(g.text), wiring=_wires(dot.read_wiring), write=dot.write),
     "p2p": Format(
         looks=lambda g: point_to_point.looks(g.text),
@@ -146,7 +162,7 @@ FORMATS: dict[str, Format] = {
         write=containerlab.write,
     ),
     "slurm": Format(
-        looks=lambda g: g.has_line(r"^[ \t]*+(-?[ \t]*topology[ \t]*:|(Switch|Block)Name[ \t]*=)"),
+        looks=lambda g: g.has_line(r"^[ \t]*+(-?[ \t]*topology[ \t]*:|(Switch|Block)Name[ \t]*=)|^blocks[ \t]*:"),
         fabric=_whole(slurm_topology.read),
         write=slurm_topology.write,
     ),
@@ -157,10 +173,11 @@ FORMATS: dict[str, Format] = {
 """The formats by name; a text is in the first whose look it has."""
 WRITERS = tuple(name for name, one in FORMATS.items() if one.write is not None)
 _WITH_GUIDS = ("ibnetdiscover",)
+MOST_FILES = 100_000
 
 
 def read_fabric(path: str | os.PathLike[str], *, kind: str | None = None, **asked: Any) -> Fabric:
-    """The fabric of a file.
+    """The fabric of a file, or of a folder whose files tell of cables.
 
     Args:
         kind: one of ``FORMATS``; what the content looks like, by default.
@@ -171,7 +188,9 @@ def read_fabric(path: str | os.PathLike[str], *, kind: str | None = None, **aske
             ``host_map`` or ``exclude``.
     """
     found = Asked(where=os.fspath(path), **asked)
-    return fabric_in(read_text(found.where, where=found.where), found, kind)
+    if os.path.isdir(path):
+        return _joined(_of_folder(found), found)
+    return fabric_in(_text(found), found, kind)
 
 
 def fabric_in(text: str, asked: Asked, kind: str | None = None) -> Fabric:
@@ -180,18 +199,22 @@ def fabric_in(text: str, asked: Asked, kind: str | None = None) -> Fabric:
     if form.fabric is not None:
         return form.fabric(text, asked)
     assert form.wiring is not None
-    return fabric_of(
-        form.wiring(text, asked), where=asked.where, capacity_Bps=asked.capacity_Bps, scale_up_Bps=asked.scale_up_Bps
-    )
+    return _joined(form.wiring(text, asked), asked)
+
+
+def _joined(wiring: Wiring, asked: Asked) -> Fabric:
+    return fabric_of(wiring, where=asked.where, capacity_Bps=asked.capacity_Bps, scale_up_Bps=asked.scale_up_Bps)
 
 
 def read_wiring(asked: Asked, kind: str | None = None) -> tuple[Wiring, Fabric | None]:
-    """The cables of a file; with its fabric, where the format says more of it than cables do.
+    """The cables of a file or folder; with its fabric, where the format says more of it than cables do.
 
     Raises:
         BadInput: as ``read_fabric``.
     """
-    text = read_text(asked.where, where=asked.where)
+    if os.path.isdir(asked.where):
+        return _of_folder(asked), None
+    text = _text(asked)
     form = _form(text, asked, kind)
     if form.wiring is not None:
         return form.wiring(text, asked), None
@@ -211,6 +234,51 @@ def write_fabric(fabric: Fabric, kind: str = "json") -> str:
     if form is None or form.write is None:
         raise UnknownName("format to write fabrics in", kind, WRITERS)
     return form.write(fabric)
+
+
+def _of_folder(asked: Asked) -> Wiring:
+    """The cables of all files of a folder: a plan in parts, and what every node hears (LLDP), by names of files."""
+    parts: list[Wiring] = []
+    heard: dict[str, Any] = {}
+    for path in _files(asked.where):
+        here = replace(asked, where=os.fspath(path))
+        text = _text(here)
+        form = _form(text, here, None)
+        if form is FORMATS["lldp"]:
+            table = parse_json(text, here.where)
+            heard |= {lldp.node_of(path.name): table} if "lldp" in table else table
+        elif form.wiring is None:
+            raise BadInput("tells of no ports", where=here.where, remedy="leave files of cables in the folder")
+        else:
+            parts.append(form.wiring(text, here))
+    if heard:
+        parts.append(lldp.read_wiring(json.dumps(heard), where=asked.where, hosts=asked.hosts))
+    cables: dict[object, PortCable] = {}
+    told: dict[str, bool] = {}
+    for part in parts:
+        told |= {device: device in part.hosts for device in part.devices if device in part.hosts or not part.unknown}
+        for cable in part.cables:
+            cables.setdefault(frozenset(cable.ends) if cable.port and cable.other_port else len(cables), cable)
+    return wiring_of("cables", list(cables.values()), told=told, hosts=asked.hosts, where=asked.where)
+
+
+def _files(folder: str) -> list[Path]:
+    """The files of a folder in order, hidden ones left out."""
+    try:
+        paths = sorted(path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith("."))
+        held = sum(path.stat().st_size for path in paths)
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=folder) from None
+    if not paths or len(paths) > MOST_FILES or held > LARGEST_FILE_BYTES:
+        problem = f"holds {len(paths):,} files of {held / 1e6:,.0f} MB"
+        raise BadInput(
+            problem, where=folder, remedy=f"give 1 to {MOST_FILES:,} files of {LARGEST_FILE_BYTES // 10**6} MB"
+        )
+    return paths
+
+
+def _text(asked: Asked) -> str:
+    return read_text(asked.where, where=asked.where, coloured=True)
 
 
 def _form(text: str, asked: Asked, kind: str | None) -> Format:

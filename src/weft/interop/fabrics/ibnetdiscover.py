@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from weft.errors import BadInput, InDoubt
 from weft.fabric.assemble import ACCELERATOR, Cable, Node, assemble, levels, role_of_level
 from weft.fabric.spec import Fabric
-from weft.fabric.wiring import is_any, natural, scale_up
-from weft.interop.fabrics.cabling import LANE_Gbps, device_name
+from weft.fabric.wiring import PortCable, Wiring, is_any, natural, scale_up, wiring_of
+from weft.interop.fabrics.cabling import LANE_Gbps, device_name, infiniband_end
 from weft.interop.netops.subnet import ADAPTER, AGGREGATION, ROUTER, SWITCH, Device, End, Subnet, Wire
 
 LONGEST_LINE = 4000
@@ -120,6 +120,47 @@ def read(
         switches_up, links_up = scale_up(members, scale_up_Bps, scale_up_latency_s)
         nodes, cables = nodes + switches_up, cables + links_up
     return assemble("InfiniBand fabric", nodes, cables, where=where)
+
+
+def read_wiring(
+    text: str, *, where: str = "ibnetdiscover", host_map: Mapping[int, str] | None = None, exclude: Sequence[str] = ()
+) -> Wiring:
+    """The cables that ``ibnetdiscover`` found: adapters as ports of their hosts, ports of switches by number.
+
+    Args:
+        host_map: as for ``read``, like ``exclude``.
+
+    Raises:
+        BadInput: as ``read``.
+    """
+    devices = _devices(text, where)
+    kept, names = _kept(devices, exclude), _names(devices)
+    hosts = _hosts(kept, [guid for guid, d in kept.items() if d.kind == "Ca"], host_map or {}, where)
+
+    def end(guid: str, number: int) -> tuple[str, str]:
+        if guid not in hosts:
+            return infiniband_end(names[guid], str(number))[:2]
+        adapter = names[guid].partition(" ")[2] or names[guid]
+        return hosts[guid], adapter if number == 1 else f"{adapter}/{number}"
+
+    cables = []
+    for guid, number, port in _joined(kept, devices, where):
+        back = kept[port.other].ports.get(port.other_port)
+        slow, fast = sorted((port.rate_Bps, back.rate_Bps if back else port.rate_Bps))
+        (device, one), (other, two) = end(guid, number), end(port.other, port.other_port)
+        cables.append(
+            PortCable(
+                device=device,
+                port=one,
+                other=other,
+                other_port=two,
+                capacity_Bps=slow,
+                other_Bps=fast if slow < fast else None,
+                place=f"line {port.line}",
+            )
+        )
+    told = {end(guid, 1)[0]: guid in hosts for guid in kept}
+    return wiring_of("InfiniBand fabric", cables, told=told, hosts=(), where=where)
 
 
 def read_host_map(text: str, *, where: str = "host map") -> dict[int, str]:

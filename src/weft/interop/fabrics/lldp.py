@@ -56,7 +56,7 @@ def read_wiring(text: str, *, where: str = "LLDP", hosts: Sequence[str] = ()) ->
         raise BadInput("is no object of nodes", where=where, remedy=_REMEDY)
     if set(table) == {"lldp"}:
         table = {Path(where).name: table}
-    given = {device_name(key, where).removesuffix(".json"): _json0(value) for key, value in table.items()}
+    given = {node_of(device_name(key, where)): _json0(value) for key, value in table.items()}
     short = _short(given)
     sights = [sight for node, output in given.items() for sight in _sights(node, output, short, where)]
     times = Counter((sight.other, sight.other_port) for sight in sights)
@@ -67,6 +67,11 @@ def read_wiring(text: str, *, where: str = "LLDP", hosts: Sequence[str] = ()) ->
     if not sights:
         raise BadInput("no node sees a neighbour", where=where, remedy=_REMEDY)
     return wiring_of("LLDP fabric", list(_cables(sights, set(given))), told=_told(sights), hosts=hosts, where=where)
+
+
+def node_of(file: str) -> str:
+    """The node whose output a file of this name holds."""
+    return file.removesuffix(".json").removesuffix(".lldp")
 
 
 def _short(given: Mapping[str, object]) -> dict[str, str]:
@@ -112,7 +117,10 @@ def _json0(output: object) -> object:
 
 
 def _items(table: object) -> list[tuple[str, dict[str, Any]]]:
-    return [(k, v) for k, v in table.items() if isinstance(v, dict)] if isinstance(table, dict) else []
+    if not isinstance(table, dict):
+        return []
+    name = table.get("name")
+    return [(name, table)] if isinstance(name, str) else [(k, v) for k, v in table.items() if isinstance(v, dict)]
 
 
 def _interface(row: dict[str, Any]) -> dict[str, Any]:

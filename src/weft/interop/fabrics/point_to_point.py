@@ -32,7 +32,7 @@ _NOT_AN_END = re.compile(
 )
 _SPEED = re.compile(r"speed|bandwidth|linkrate|^rate|gbps|mbps")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_FIRST_ROWS = 20
+_FIRST_ROWS, MOST_CABLES = 20, 2_000_000
 _DOWN = frozenset(("down", "disabled", "planned", "decommissioning"))
 
 
@@ -77,6 +77,8 @@ def read_wiring(text: str, *, where: str = "cabling plan", hosts: Sequence[str] 
                 continue
             seen.add(ends)
         found.append(cable)
+        if len(found) > MOST_CABLES:
+            raise BadInput(f"has more than {MOST_CABLES:,} cables", where=where, remedy="split the plan")
     return wiring_of("cabling plan", found, told={}, hosts=hosts, where=where)
 
 

@@ -1,5 +1,7 @@
 """Fabrics from SLURM's network topology, ``topology.yaml`` and ``topology.conf``, and fabrics written as the first.
 
+Models of NVIDIA's topograph are read, too: ``switches`` above each other, ``blocks`` of nodes at the lowest.
+
 SLURM tells who hangs below whom, not how fast: every accelerator gets a NIC of the bandwidth asked for, and
 a switch as much bandwidth upwards as comes from below (split evenly where it has several parents), as many
 cables as accelerators below it.
@@ -127,6 +129,8 @@ def _from_conf(text: str, where: str) -> dict[str, _Switch]:
 
 def _from_yaml(text: str, topology: str | None, where: str) -> dict[str, _Switch]:
     found = parse_yaml(text, where=where)
+    if isinstance(found, dict) and isinstance(found.get("blocks"), list):
+        return _from_model(found, where)
     entries = found if isinstance(found, list) else [found]
     tables = [entry for entry in entries if isinstance(entry, dict) and "topology" in entry]
     if not tables or len(tables) < len(entries):
@@ -138,6 +142,22 @@ def _from_yaml(text: str, topology: str | None, where: str) -> dict[str, _Switch
             switches = _listed(chosen[kind], list_name, item, place)
             return _joined(switches, place) if kind == "block" else switches
     raise Unsupported("is neither a tree nor blocks", where=place, remedy="choose another topology")
+
+
+def _from_model(model: dict[str, Value], where: str) -> dict[str, _Switch]:
+    """The switches of a model of topograph: who hangs below whom, and blocks of nodes at their leaves."""
+    nodes: dict[str, list[str]] = {}
+    for i, block in enumerate(model["blocks"]):
+        if not isinstance(block, dict) or not isinstance(block.get("switch"), str):
+            raise BadInput("has no switch", where=f"{where}: blocks[{i}]", remedy="write it like - switch: leaf1")
+        nodes.setdefault(_text(block["switch"]), []).append(_text(block.get("nodes", "")))
+    above = model.get("switches", "")
+    rows = above if isinstance(above, dict) else {}
+    tree = _Tree(where)
+    for name, row in (rows | {leaf: rows.get(leaf, "") for leaf in nodes}).items():
+        below = row.get("switches", "") if isinstance(row, dict) else ""
+        tree.add(name, ",".join(nodes.get(name, ())), _text(below), f"switches.{name}")
+    return tree.switches
 
 
 def _chosen(tables: list[dict[str, Value]], topology: str | None, where: str) -> dict[str, Value]:

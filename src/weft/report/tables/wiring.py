@@ -49,6 +49,8 @@ def wiring_table(found: WiringReport, console: Console) -> None:
         if names:
             more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
             paragraph(console, f"{title}: {', '.join(names[:MOST_NAMES])}{more}")
+    if result.only_designed and result.only_built:
+        paragraph(console, "(--names FILE says which devices are the same under two names)")
     for note in result.notes:
         paragraph(console, f"note: {note}")
     _print_times(found, console)
