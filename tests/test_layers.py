@@ -30,7 +30,7 @@ LAYERS = {
     "reliability": 3,
     "estimation": 4,
     "simulation": 4,
-    "reproductions": 4.5,
+    "reproductions": 5,
     "search": 5,
     "arrangement": 5,
     "studies": 5,

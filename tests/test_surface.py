@@ -48,6 +48,7 @@ def test_public_names():
         "read_cluster",
         "read_config",
         "read_plan",
+        "reproduce",
         "resolve_cluster",
         "resolve_job",
         "route",
@@ -295,6 +296,12 @@ def test_command_surface():
             [*("--by", "--calibration", "--family", "--format", "--output", "--plot", "--regret", "-o", "runs")]
         ),
         "calibrate": ["--errors", "--output", "--start", "--trace", "-o", "runs"],
+        "reproduce": sorted(
+            [
+                *("--accelerators", "--batches", "--chart", "--clusters", "--format", "--nic-bandwidth", "--output"),
+                *("--scale-up-bandwidth", "--sizes", "-o", "study"),
+            ]
+        ),
         "serve": ["--open", "--port", "--state"],
         "selftest": ["--format", "--gpu", "--output", "--ranks", "--steps", "-o"],
         "doctor": ["--format", "--output", "-o"],

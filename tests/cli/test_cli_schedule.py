@@ -61,7 +61,7 @@ def test_every_collective(weft: Run, kind: str) -> None:
 def test_compare_lists_every_policy(weft: Run) -> None:
     found = as_json(weft, *SMALL, "--compare")
     times = {one["policy"]: one["time_s"] for one in found["policies"]}
-    variants = [f"themis {order}" for order in ("fifo", "scf", "astra-fifo", "astra-scf")]
+    variants = [f"themis {order}" for order in ("fifo", "scf", "paper-scf", "astra-fifo", "astra-scf")]
     assert list(times) == ["baseline", *variants, "weft"]
     assert times["weft"] == min(times.values()) == found["time_s"]
     _, out, _ = weft(*SMALL, "--compare")

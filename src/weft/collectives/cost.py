@@ -234,7 +234,7 @@ def link_share(kind: TierKind, size: int, units: Floats, pattern: Pattern) -> Fl
     return whole * np.minimum(4.0 / units, 1.0) if pattern == "pairs" else 0.5
 
 
-def _slowest(crossing: Floats, group: Spread, bandwidth: tuple[float, ...], network: Network | None = None) -> Floats:
+def slowest(crossing: Floats, group: Spread, bandwidth: tuple[float, ...], network: Network | None = None) -> Floats:
     """Seconds for ``crossing`` bytes to pass every tier that the group spans, the slowest counting.
 
     With a ``network`` the shape of its tiers counts; without, every tier is taken for a switch.
@@ -267,7 +267,7 @@ def _ring(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network,
     step_out = protocol.outside_s + _hops(group, network)
     steps = inside * (protocol.inside_s + network.latency_s[0]) + outside * step_out
     crossing = rounds * bytes_ * (group.size - 1) / group.size
-    return rounds * steps + _slowest(crossing, group, network.achieved_Bps, network) / protocol.bandwidth
+    return rounds * steps + slowest(crossing, group, network.achieved_Bps, network) / protocol.bandwidth
 
 
 def _tree(bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -> Floats:
@@ -275,7 +275,7 @@ def _tree(bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -
     domains = np.ceil(group.size / group.members[0])
     inside = (group.members[0] - 1) * (protocol.inside_s + network.latency_s[0])
     outside = np.ceil(np.log2(domains)) * (1.9 * protocol.outside_s + _hops(group, network))
-    seconds = _slowest(2.0 * bytes_, group, network.achieved_Bps, network) / (protocol.bandwidth * TREE_BANDWIDTH)
+    seconds = slowest(2.0 * bytes_, group, network.achieved_Bps, network) / (protocol.bandwidth * TREE_BANDWIDTH)
     return 2.0 * (inside + outside) + seconds
 
 
@@ -291,7 +291,7 @@ def _in_switch(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Net
 
 def _in_network(bytes_: Floats, group: Spread, network: Network) -> Floats:
     """Reduction in every switch on the way (SHARP): each byte goes up once and comes down once."""
-    seconds = _slowest(bytes_, group, network.achieved_Bps)
+    seconds = slowest(bytes_, group, network.achieved_Bps)
     return seconds + 2.0 * (PROTOCOLS[-1].outside_s + _hops(group, network))
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 USAGE = "weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns"
 POLICIES = ("baseline", "blueconnect", "themis", "weft")
-ORDERS = ("fifo", "scf", "astra-fifo", "astra-scf")
+ORDERS = ("fifo", "scf", "paper-scf", "astra-fifo", "astra-scf")
 EXPORTED_CHUNKS = 4
 """Where nobody says how many: MSCCL's executors take few steps a rank."""
 _RECIPE = ("batch", "sequence", "precision", "attention", "calibration")

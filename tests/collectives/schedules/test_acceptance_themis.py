@@ -75,6 +75,12 @@ FIGURE_10_FIFO = {
     "4D-Ring_FC_Ring_SW": (38.9, 76.3, 67.3, 83.5, 80.8, 86.0, 87.5, 82.4),
 }
 """Utilization in percent of an all-reduce of 100 MiB in so many chunks."""
+FIGURE_10_SCF = {
+    "3D-SW_SW_SW_hetero": (57.8, 74.0, 76.4, 88.7, 92.5, 93.1, 92.6, 93.2),
+    "4D-Ring_FC_Ring_SW": (39.4, 59.2, 75.3, 81.8, 88.0, 89.7, 90.7, 89.2),
+}
+FIGURE_10_BASE = {"3D-SW_SW_SW_hetero": (59.0, 58.3), "4D-Ring_FC_Ring_SW": (59.4, 58.5)}
+"""The baseline with 4 and with 512 chunks."""
 LP_LOADS_US = (780.5, 650.4, 557.5, 600.4, 325.2, 243.9)
 """Of 100 MiB: the largest load of the best shares, by an LP that is not Weft's."""
 
@@ -297,18 +303,56 @@ def test_equal_dimensions_give_the_first_versions_largest_speedup(platform):
     assert 1 / base.utilization == pytest.approx(3.003, abs=0.005)
 
 
-@pytest.mark.parametrize("name", FIGURE_10_FIFO)
-def test_figure_10_shape(platform, name):
-    """More chunks are not always better: 16 are worse than 8."""
-    asked = all_reduce(platform, name, 100)
-    once_s = passed_once_s(all_reduce(platform, name, 100, "paper"))
-    found = []
+def test_figure_8_is_of_the_smallest_before_its_operation(platform):
+    """Smallest-chunk-first by the size before an operation, of equal chunks the newest first, is what the paper ran:
+    within 0.3 % in 12 of 18 cases and 1.5 % in all, where the larger of both sizes is up to 2.8 % off."""
+    off = []
+    for mib in (100, 500, 1000):
+        for name, policy, us in figure_8(mib):
+            if policy == "scf":
+                schedule = themis(all_reduce(platform, name, mib), variant="astra-sim")
+                once_s = passed_once_s(all_reduce(platform, name, mib, "paper"))
+                found = [time_schedule(schedule, rule=rule, active=1).time_s for rule in ("paper-scf", "scf")]
+                off.append([abs((one + once_s) / (us * US) - 1) for one in found])
+    paper, larger = np.array(off).T
+    assert paper.max() < 0.015
+    assert np.count_nonzero(paper < 0.003) == 12
+    assert larger.max() > 0.027
+
+
+def paid_s(asked, name, chunks):
+    """What figure 10's own baseline takes beyond the bytes: it grows with the chunks, between its two ends."""
+    usual = time_schedule(baseline(asked, fused=True), rule="astra-fifo", active=1)
+    few, many = (usual.utilization * usual.time_s / (percent / 100) - usual.time_s for percent in FIGURE_10_BASE[name])
+    return few + (many - few) * np.log(chunks / 4) / np.log(128)
+
+
+def figure_10(platform, name, variant, rule):
+    """Utilization in percent over the numbers of chunks."""
+    asked, found = all_reduce(platform, name, 100), []
     for chunks in FIGURE_10_CHUNKS:
-        orders = themis(asked, chunks=chunks, variant="astra-sim")
-        timed = time_schedule(orders, rule="astra-fifo", active=1)
-        found.append(100 * timed.utilization * timed.time_s / (timed.time_s + once_s))
-    assert found == pytest.approx(FIGURE_10_FIFO[name], abs=4.0)
-    assert found[2] < found[1]
+        timed = time_schedule(themis(asked, chunks=chunks, variant=variant), rule=rule, active=1)
+        found.append(100 * timed.utilization * timed.time_s / (timed.time_s + paid_s(asked, name, chunks)))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("name", FIGURE_10_FIFO)
+def test_figure_10(platform, name):
+    """Within 0.2 points up to 16 chunks and 1.8 beyond for most; more chunks are not always better."""
+    fifo = figure_10(platform, name, "astra-sim", "astra-fifo")
+    assert fifo == pytest.approx(FIGURE_10_FIFO[name], abs=5.1)
+    assert fifo[:-1] == pytest.approx(FIGURE_10_FIFO[name][:-1], abs=1.4)
+    assert fifo[2] < fifo[1]
+    scf = figure_10(platform, name, "astra-sim", "paper-scf")
+    assert scf == pytest.approx(FIGURE_10_SCF[name], abs=2.7)
+    assert scf[:2] == pytest.approx(FIGURE_10_SCF[name][:2], abs=0.1)
+
+
+@pytest.mark.parametrize(("name", "off"), [("3D-SW_SW_SW_hetero", 13.2), ("4D-Ring_FC_Ring_SW", 19.5)])
+def test_figure_10_is_not_of_the_larger_size(platform, name, off):
+    """By the larger of the sizes before and after, in order of arrival, 8 chunks are this many points too good."""
+    scf = figure_10(platform, name, "published", "scf")
+    assert scf[1] - FIGURE_10_SCF[name][1] == pytest.approx(off, abs=0.1)
 
 
 # One dimension, by hand --------------------------------------------------------------------------

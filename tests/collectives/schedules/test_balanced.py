@@ -52,7 +52,7 @@ def peers(asked, active, chunks=64):
     """Times of the other policies on the same machine."""
     for fused in (False, True):
         yield time_schedule(baseline(asked, chunks=chunks, fused=fused), active=active).time_s
-    for variant, rules in (("published", ("fifo", "scf")), ("astra-sim", ("astra-fifo", "astra-scf"))):
+    for variant, rules in (("published", ("fifo", "scf")), ("astra-sim", ("paper-scf", "astra-fifo", "astra-scf"))):
         for rule in rules:
             yield time_schedule(themis(asked, chunks=chunks, variant=variant), rule=rule, active=active).time_s
 

@@ -21,7 +21,7 @@ from weft.collectives.schedules.timing import time_schedule
 from weft.collectives.stages import ONE_OPERATION, STAGE_KINDS
 from weft.fabric.dimension import KINDS, Dimension
 
-RULES = ("fifo", "scf", "astra-fifo", "astra-scf")
+RULES = ("fifo", "scf", "paper-scf", "astra-fifo", "astra-scf")
 ACTIVE = (1, 2, 3, None)
 BELOW = 1 - 1e-6
 """The bound is an LP's: exact to its tolerance."""

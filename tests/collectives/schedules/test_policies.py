@@ -47,6 +47,7 @@ def test_aliases_are_the_baseline():
         ("themis", None, "scf", "themis"),
         ("themis", "fifo", "fifo", "themis"),
         ("themis", "astra-fifo", "astra-fifo", "themis (astra-sim)"),
+        ("themis", "paper-scf", "paper-scf", "themis (astra-sim)"),
         ("themis", "astra-scf", "astra-scf", "themis (astra-sim)"),
         ("weft", None, "fixed", "weft"),
     ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weft.collectives.schedules.queues import MOST_ACTIVE, Passages, order_of, play
 from weft.errors import BadInput, UnknownName
 
-RULES = ("fifo", "scf", "astra-fifo", "astra-scf")
+RULES = ("fifo", "scf", "paper-scf", "astra-fifo", "astra-scf")
 ACTIVE = (1, 2, 3, None)
 
 
@@ -105,7 +105,7 @@ class Reference:
         place = len(waiting)
         if self.rule == "scf":
             place = next((i for i, o in enumerate(waiting) if self.operations[o][3] > key), place)
-        elif self.rule == "astra-scf" and not one_more:
+        elif self.rule == "paper-scf" or (self.rule == "astra-scf" and not one_more):
             place = next((i for i, o in enumerate(waiting) if self.operations[o][3] >= key), place)
         elif self.rule == "fixed":
             place = next((i for i, o in enumerate(waiting) if self.ranks[o] > self.ranks[op]), place)

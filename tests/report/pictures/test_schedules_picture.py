@@ -85,7 +85,7 @@ def test_chunk_counts_stand_where_their_use_is(drawn):
     items = drawn(counts_chart(counts, bound_s))
     points = [item for item in items if item.kind == "symbol" and item.role == "mark"]
     shares = [timed.utilization for policies in counts.values() for timed in policies.values()]
-    assert len(points) == len(shares) == 3 * 6
+    assert len(points) == len(shares) == 3 * 7
     full = 380 / 1.02
     bottom = max(point.y + share * full for point, share in zip(points, shares, strict=True))
     assert [bottom - point.y for point in points] == pytest.approx([share * full for share in shares])

@@ -13,7 +13,7 @@ from math import isfinite, prod
 
 import numpy as np
 
-from weft.collectives.schedules.queues import NS, Passages
+from weft.collectives.schedules.queues import NS, Passages, QueueRule
 from weft.collectives.stages import ONE_OPERATION, STAGE_KINDS, Algorithm, StageCost, StageKind, choose, stage
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.checks import MAX_ACCELERATORS
@@ -194,15 +194,17 @@ class Stages:
     work_s: Floats
     latency_s: Floats
 
-    def passages(self, task: int = 0) -> Passages:
-        """The stages as operations of one task."""
+    def passages(self, rule: QueueRule = "fifo") -> Passages:
+        """The stages as operations of one task; the size that ``rule`` looks at is that before an operation, or the
+        larger of both."""
+        larger = self.before_bytes if rule == "paper-scf" else np.maximum(self.before_bytes, self.after_bytes)
         return Passages(
             dimension=self.dimension,
             work_s=self.work_s,
             latency_s=self.latency_s,
-            key_bytes=np.maximum(self.before_bytes, self.after_bytes),
+            key_bytes=larger,
             chunk=self.chunk,
-            task=np.full(len(self.chunk), task, dtype=np.int64),
+            task=np.zeros(len(self.chunk), dtype=np.int64),
         )
 
 

@@ -20,10 +20,11 @@ from weft.fabric.spec import Floats, Ints
 if TYPE_CHECKING:
     from weft.collectives.schedules._queues import Room, Tasks, Visits
 
-QueueRule = Literal["fifo", "scf", "astra-fifo", "astra-scf", "fixed"]
-QUEUE_RULES: tuple[QueueRule, ...] = ("fifo", "scf", "astra-fifo", "astra-scf", "fixed")
-"""First in, first out; the smallest chunk first, of equal ones the first; both as ASTRA-sim has it (the
-newest of equal ones first, a chunk with one stage after this one last); and in the order of given ranks."""
+QueueRule = Literal["fifo", "scf", "paper-scf", "astra-fifo", "astra-scf", "fixed"]
+QUEUE_RULES: tuple[QueueRule, ...] = ("fifo", "scf", "paper-scf", "astra-fifo", "astra-scf", "fixed")
+"""First in, first out; the smallest chunk first, of equal ones the first; the same, of equal ones the newest first;
+both as ASTRA-sim has it (the newest of equal ones first, a chunk with one stage after this one last); and in the order
+of given ranks."""
 NS = 1e-9
 _UNLIMITED = 1
 MOST_ACTIVE = 4096
@@ -96,6 +97,8 @@ def play(
 
     count, slots = len(passages), _UNLIMITED if active is None else active
     ops, heads = _operations(passages, ranks)
+    if rule == "paper-scf":
+        ops = ops._replace(last=np.zeros_like(ops.last))
     tasks = _tasks(heads, ops.task, seconds, waits)
     if ((tasks.chunks > 0) & (tasks.seconds > 0)).any():
         raise BadInput("a task computes and communicates", where="tasks", remedy="make two of it")
@@ -104,6 +107,7 @@ def play(
         "fifo": _queues.FIFO,
         "astra-fifo": _queues.FIFO,
         "scf": _queues.SMALLEST,
+        "paper-scf": _queues.ASTRA,
         "astra-scf": _queues.ASTRA,
         "fixed": _queues.FIXED,
     }[rule]

@@ -114,7 +114,7 @@ def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Activ
     stages = stages_of(schedule, whole_ns=rule.startswith("astra"))
     count = len(schedule.request.dimensions)
     limit = schedule.active if rule == "fixed" and active == "auto" else resolve_active(active, stages, count)
-    passages = stages.passages()
+    passages = stages.passages(rule)
     chart = play(passages, count, rule=rule, active=limit, ranks=schedule.ranks)
     ranks = order_of(chart, passages, count) if schedule.ranks is None else schedule.ranks
     return TimedSchedule(schedule=schedule, stages=stages, chart=chart, ranks=ranks, rule=rule, active=limit)

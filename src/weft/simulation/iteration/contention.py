@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,15 +18,17 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
-from weft.collectives.cost import Pattern, link_share
+from weft.collectives.cost import Network, Pattern, link_share, slowest
 from weft.collectives.messages.flows import by_domain, expand
-from weft.errors import BadInput, UnknownName
+from weft.collectives.stages import in_switch_share
+from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.checks import components
 from weft.fabric.paths import MODES, Mode, Paths
 from weft.fabric.placement import Placement
+from weft.fabric.reduction import Trees
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Routes, joined
-from weft.layout.mesh import rank_groups
+from weft.layout.mesh import Spread, rank_groups
 from weft.layout.spec import Layout
 from weft.simulation.flows.symmetry import Transfer, transfer
 from weft.simulation.iteration.demand import Key
@@ -34,6 +36,8 @@ from weft.simulation.iteration.routed import FlowRoutes
 
 UNIT_BYTES = 1e9
 """Size at which messages are simulated; times are proportional to it."""
+IN_NETWORK = "in-network"
+"""The algorithm by which switches add up."""
 NAMED = 3
 """Limiting links that are named."""
 
@@ -100,6 +104,8 @@ class Wires:
         placement: of every rank; rank r on accelerator r by default.
         routing: a mode of ``weft.fabric.paths.routes``, with ``seed``.
         routes: what messages between domains take instead.
+        in_network: where all tiers reduce, switches add up all-reduces of several domains if that is faster (without
+            ``routes``).
 
     Raises:
         BadInput: too few accelerators, or a placement that is none.
@@ -117,6 +123,7 @@ class Wires:
         routes: FlowRoutes | None = None,
         seed: int = 0,
         symmetry: bool = True,
+        in_network: bool = False,
     ) -> None:
         self.layout, self.cluster, self.fabric, self.constants = layout, cluster, fabric, constants
         if routing not in MODES:
@@ -129,6 +136,8 @@ class Wires:
         self.in_order = bool((self.placement == np.arange(layout.world)).all())
         self._extras: dict[tuple[object, ...], float] = {}
         self._leasts: dict[tuple[object, ...], float] = {}
+        everywhere = all(tier.in_network_reduction for tier in cluster.tiers)
+        self.in_network = in_network and routes is None and everywhere
 
     def of(self, layout: Layout, routes: FlowRoutes | None = None) -> Wires:
         """The wires of another layout of as many ranks on the same fabric, with what is known of contention there.
@@ -163,6 +172,8 @@ class Wires:
         if pattern not in self._leasts:
             laid, ideal = self._lie(key)
             passing = sum(cuts.seconds(*step) for step in laid.steps)
+            if self._may_add_up(key, laid.groups):
+                passing, ideal = 0.0, min(ideal, self._in_network_ideal(rank_groups(self.layout, key[1])))
             self._leasts[pattern] = (passing - ideal) / _calls(key)
         return self._leasts[pattern]
 
@@ -188,9 +199,13 @@ class Wires:
         return reached(self.fabric, self.constants).capacity_Bps
 
     def messages(self, key: Key, *, algorithm: str | None = None) -> Messages:
-        """The messages of a collective, by the algorithm that suits where its groups lie."""
+        """The messages of a collective, by the algorithm that suits where its groups lie.
+
+        Of messages between ranks and trees of switches that reduce, the faster with all groups at once."""
+        if algorithm == IN_NETWORK:
+            return self._added_up(key)
         laid, ideal = self._lie(key, algorithm)
-        return Messages(
+        between = Messages(
             key=key,
             algorithm=laid.algorithm,
             groups=laid.groups,
@@ -198,6 +213,50 @@ class Wires:
             ideal=ideal,
             calls=_calls(key),
         )
+        if algorithm is not None or not self._may_add_up(key, laid.groups):
+            return between
+        try:
+            added = self._added_up(key)
+        except (BadInput, Unsupported):
+            return between
+        best = min(between.ideal, added.ideal)
+        chosen = added if self._everybody(added) < self._everybody(between) else between
+        return replace(chosen, ideal=best)
+
+    @cached_property
+    def trees(self) -> Trees:
+        """The trees of switches that add up."""
+        return Trees(self.fabric, spread=self.mode == "spray", seed=self.seed)
+
+    def _may_add_up(self, key: Key, groups: Ints) -> bool:
+        """Whether switches may take an all-reduce of several domains over from messages between ranks."""
+        return self.in_network and key[0] == "all-reduce" and len(np.unique(self.fabric.domain[groups[0]])) > 1
+
+    def _added_up(self, key: Key) -> Messages:
+        """An all-reduce that switches add up.
+
+        Raises:
+            Unsupported: they cannot.
+            BadInput: a group does not lie evenly in its domains.
+        """
+        ranks = rank_groups(self.layout, key[1])
+        groups, domains = by_domain(self.placement[ranks], self.fabric.domain)
+        found = self.trees.reductions(groups, domains)
+        wave = Wave(
+            source=found.source, target=found.target, bytes=found.bytes, group=found.group, routes=found.routes
+        )
+        ideal = self._in_network_ideal(ranks)
+        return Messages(key=key, algorithm=IN_NETWORK, groups=groups, waves=(wave,), ideal=ideal)
+
+    def _in_network_ideal(self, ranks: Ints) -> float:
+        """Seconds per byte that the closed form has for an all-reduce added up by switches."""
+        network = Network.of(self.cluster, self.constants)
+        members = [np.array([np.bincount(ranks[0] // span).max()], dtype=np.float64) for span in network.spans]
+        size = float(ranks.shape[1])
+        if members[0][0] == size:
+            return in_switch_share(size) / network.achieved_Bps[0]
+        group = Spread(size=np.array([size]), members=tuple(members))
+        return float(slowest(np.ones(1), group, network.achieved_Bps)[0])
 
     def _lie(self, key: Key, algorithm: str | None = None) -> tuple[_Laid, float]:
         """Messages between accelerators, and their seconds per byte over the ports that the closed form sees."""
@@ -250,6 +309,12 @@ class Wires:
         """Whether a group has several ranks in a domain, and ranks in several domains."""
         domains = self.fabric.domain[groups[0]]
         return 1 < len(np.unique(domains)) < len(domains)
+
+    def switch_reduces(self, groups: Ints) -> bool:
+        """Whether the switch of their scale-up domain can add up what groups of more than two reduce."""
+        inner = self.cluster.tiers[0]
+        within = len(np.unique(self.fabric.domain[groups[0]])) == 1 and groups.shape[1] > 2
+        return within and inner.in_network_reduction and inner.kind == "switch"
 
     def _algorithm(self, kind: str, groups: Ints) -> str:
         if kind == "all-to-all":

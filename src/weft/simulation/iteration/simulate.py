@@ -10,6 +10,7 @@ every flow of a small world in time, where axes and stages meet as they do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network, collective_s
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric, Floats
@@ -26,7 +27,7 @@ from weft.layout.mesh import Spread, spread
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
-from weft.simulation.iteration.contention import Contended, Messages, Wires
+from weft.simulation.iteration.contention import IN_NETWORK, Contended, Messages, Wires
 from weft.simulation.iteration.demand import Demand, Key, demand
 from weft.simulation.iteration.full import FullTraffic, full_traffic, run_full
 from weft.simulation.iteration.pipeline import PhaseTimes, clock
@@ -85,6 +86,7 @@ def simulate_iteration(
         routes=routes,
         seed=seed,
         symmetry=symmetry,
+        in_network=not full,
     )
     if full and slow is not None:
         raise BadInput("goes without --full", where="--slow", remedy="drop one of them")
@@ -173,7 +175,7 @@ class _Run:
         return {key: one.ideal for key, one in self.contended.items()}
 
     def _rows(self) -> list[CollectiveRow]:
-        """The table of collectives, all-to-alls also hop after hop."""
+        """The table of collectives, all-to-alls also hop after hop, all-reduces of a domain also in its switch."""
         rows = []
         for key, one in self.messages.items():
             rows.append(self._row(one, self.contended[key], self.totals[key], used=True))
@@ -181,6 +183,10 @@ class _Run:
                 hops = self.wires.messages(key, algorithm="hierarchical")
                 slower = replace(self.wires.contended(hops), ideal=self.contended[key].ideal)
                 rows.append(self._row(hops, slower, self.totals[key], used=False))
+            if key[0] == "all-reduce" and self.wires.switch_reduces(one.groups):
+                with suppress(Unsupported, BadInput):
+                    added = self.wires.messages(key, algorithm=IN_NETWORK)
+                    rows.append(self._row(added, self.wires.contended(added), self.totals[key], used=False))
         return sorted(rows, key=lambda row: (not row.used, -row.calls * row.simulated_s))
 
     def _row(self, messages: Messages, contended: Contended, total: StageTotals, *, used: bool) -> CollectiveRow:

@@ -116,6 +116,7 @@ class Evaluator:
             placement=placement,
             routing="ecmp" if self.planned else routing,
             seed=seed,
+            in_network=not self.planned,
         )
         self.cuts = Cuts(fabric, self.wires.capacity_Bps)
         self.floor = Floor(job.model)

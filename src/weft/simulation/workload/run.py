@@ -287,7 +287,7 @@ class _Planner:
         most = ALONE_CHUNKS if len(asked.dimensions) == 1 else self.chunks
         chunks = min(self.chunks, most, max(1, int(asked.bytes)))
         timed = schedule(asked, self.policy, order=self.order, chunks=chunks, active=self.active)
-        passages = timed.stages.passages()
+        passages = timed.stages.passages(timed.rule)
         key = passages.key_bytes
         if self.policy == WEFT:
             key = timed.ranks / (timed.ranks.max() + 1.0)
