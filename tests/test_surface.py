@@ -92,7 +92,8 @@ def test_command_surface():
         *("--fix", "--max", "--memory-margin", "--order", "--pareto", "--runnable"),
         *("--space", "--top", "--variants"),
     ]
-    chosen = ["--axis-order", "--budget", "--fabric", "--placement", "--radix", "--routing", "--seed"]
+    crossed = ["--queue-pairs", "--routing", "--transport"]
+    chosen = [*crossed, "--axis-order", "--budget", "--fabric", "--placement", "--radix", "--seed"]
     assert surface == {
         "report": sorted(
             [
@@ -119,7 +120,8 @@ def test_command_surface():
         "compare": sorted(
             [
                 *recipe,
-                *("--chart", "--fabric", "--format", "--layout", "--output", "--radix", "--routing", "--stack"),
+                *crossed,
+                *("--chart", "--fabric", "--format", "--layout", "--output", "--radix", "--stack"),
                 *("--tokens", "--usd-per-hour", "-o", "names"),
             ]
         ),
@@ -171,23 +173,26 @@ def test_command_surface():
         "design": sorted(
             [
                 *recipe,
+                *crossed,
                 *("--against", "--batches", "--chart", "--fabrics", "--failures", "--format", "--layout"),
                 *("--network-life", "--oversubscription"),
                 *("--no-failures", "--no-simulate", "--output", "--plan", "--policy", "--prices", "--radix"),
-                *("--rank", "--routing", "--seed", "--sizes", "--tokens", "--usd-per-hour", "-o", "names"),
+                *("--rank", "--seed", "--sizes", "--tokens", "--usd-per-hour", "-o", "names"),
             ]
         ),
         "goodput": sorted(
             [
                 *recipe,
+                *crossed,
                 *("--calibration", "--chart", "--fabric", "--failures", "--format", "--layout", "--output", "--plan"),
-                *("--policy", "--radix", "--rank", "--routing", "--seed", "--simultaneous", "--spares", "--stack"),
+                *("--policy", "--radix", "--rank", "--seed", "--simultaneous", "--spares", "--stack"),
                 *("--tokens", "--usd-per-hour", "-o", "names"),
             ]
         ),
         "simulate": sorted(
             [
                 *recipe,
+                *crossed,
                 *("--arrangement", "--calibration", "--fabric", "--failed", "--failures", "--flows", "--format"),
                 *("--full", "--job", "--layout"),
                 *(
@@ -199,7 +204,6 @@ def test_command_surface():
                     "--radix",
                     "--rank",
                     "--routes",
-                    "--routing",
                     "--seed",
                     "--slow",
                 ),
