@@ -143,7 +143,7 @@ def _simulated(kind: str, fabric: Fabric, traffic: JobTraffic, options: ExportOp
         whole = network_alone(options, network_of(options).cluster)
         fabric = replace(fabric, capacity_Bps=whole.capacity_Bps)
     parts = traffic.split(options.split) if options.router == "split" else traffic
-    return (htsim if kind == "htsim" else ns3_hpcc).write(fabric, parts)
+    return htsim.write(fabric, parts) if kind == "htsim" else ns3_hpcc.write(fabric, parts)
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:

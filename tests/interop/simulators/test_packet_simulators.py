@@ -58,6 +58,7 @@ def test_htsim_builds_as_many_switches_and_cables(fabric: Fabric) -> None:
     outside = fabric.tier > SCALE_UP
     assert cables == fabric.cables[outside].sum() // 2
     assert head["Nodes"] % head["Podsize"] == 0
+    assert tiers[0].get("Oversubscribed", 1) == (3 if fabric.accelerators == 24 else 1)
 
 
 def test_hosts_are_numbered_leaf_by_leaf(tmp_path: Path) -> None:
@@ -84,16 +85,18 @@ def test_fabrics_that_htsim_does_not_build() -> None:
     domain = Dimension(size=2, kind="switch", bandwidth_Bps=1e11, latency_s=0.0)
     broken = TREES[0].failed(links=np.array([TREES[0].links - 1]))
     short = clos.build(14, radix=4, tiers=3, bandwidth_Bps=12.5e9)
-    slow = replace(TREES[0], capacity_Bps=TREES[0].capacity_Bps * 0.86)
+    slow = replace(TREES[0], capacity_Bps=TREES[0].capacity_Bps * 0.8623)
     grid = torus.build((4, 4), bandwidth_Bps=12.5e9)
     for fabric, words in (
         (broken, "down"),
         (short, "cables|joins"),
-        (slow, "not alike or of 86 Gb/s"),
+        (slow, "not alike or of 86.23 Gb/s"),
         (grid, "no fat-tree"),
     ):
         with pytest.raises(Unsupported, match=words):
             htsim.write(fabric, ring(fabric))
+    with pytest.raises(Unsupported, match="no whole ratio"):
+        htsim.write_topology(htsim.tree_of(TREES[0])._replace(up=(3, 2)))
     with pytest.raises(Unsupported, match="over 2,147,483,647"):
         htsim.write(TREES[0], ring(TREES[0], 3e9))
     inside = clos.build(16, radix=4, tiers=3, bandwidth_Bps=12.5e9, scale_up=domain)

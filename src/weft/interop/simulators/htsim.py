@@ -52,8 +52,21 @@ def write_topology(tree: Tree) -> str:
         lines += ["", f"Tier {tier}", f"Downlink_speed_Gbps {tree.Gbps[tier]}", f"Radix_Down {down}"]
         lines += [f"Radix_Up {tree.up[tier]}"] if tier < len(tree.up) else []
         lines += [f"Bundle {tree.bundle[tier]}"] if tree.bundle[tier] > 1 else []
+        ratio = _oversubscribed(tree, tier)
+        lines += [f"Oversubscribed {ratio}"] if ratio > 1 else []
         lines.append(f"Downlink_Latency_ns {tree.ns[tier]}")
     return "\n".join(lines) + "\n"
+
+
+def _oversubscribed(tree: Tree, tier: int) -> int:
+    """Bandwidth down over bandwidth up of a switch of a tier; 1 at the top."""
+    if tier == len(tree.up):
+        return 1
+    down, up = tree.down[tier] * tree.Gbps[tier], tree.up[tier] * tree.Gbps[tier + 1]
+    if down % up:
+        problem = f"switches of tier {tier + 1} have {down:,} Gb/s down and {up:,} Gb/s up, which is no whole ratio"
+        raise Unsupported(problem, where=_WHERE, remedy="give a whole oversubscription, or use ns3")
+    return down // up
 
 
 def write_matrix(fabric: Fabric, traffic: JobTraffic, tree: Tree) -> str:
@@ -172,4 +185,4 @@ def _grouped(fabric: Fabric, pod: Ints, links: Ints) -> bool:
     """Whether every core joins each pod at one switch."""
     core, below = fabric.target[links], pod[fabric.source[links]]
     pairs = np.unique(np.stack([core, below]), axis=1)
-    return pairs.shape[1] == len(links) == len(np.unique(core)) * len(np.unique(below))
+    return bool(pairs.shape[1] == len(links) == len(np.unique(core)) * len(np.unique(below)))
