@@ -110,9 +110,9 @@ TRANSPORTS: dict[str, Transport] = {
     for one in (
         Transport(name=IDEAL, mode="ecmp"),
         Transport(name="roce-ecmp", mode="ecmp", header_bytes=ROCE_HEADER_BYTES, busy=0.9),
-        Transport(name="roce-adaptive", mode="spray", header_bytes=ROCE_HEADER_BYTES, busy=0.9),
-        Transport(name="packet-spray", mode="spray", header_bytes=ROCE_HEADER_BYTES, busy=0.9),
-        Transport(name="infiniband", mode="spray", header_bytes=INFINIBAND_HEADER_BYTES, busy=0.9),
+        Transport(name="roce-adaptive", mode="spray", header_bytes=ROCE_HEADER_BYTES, busy=0.88),
+        Transport(name="packet-spray", mode="spray", header_bytes=ROCE_HEADER_BYTES, busy=0.87),
+        Transport(name="infiniband", mode="spray", header_bytes=INFINIBAND_HEADER_BYTES, busy=0.88),
     )
 }
 
