@@ -183,9 +183,8 @@ def test_command_surface():
         "goodput": sorted(
             [
                 *recipe,
-                *crossed,
                 *("--calibration", "--chart", "--fabric", "--failures", "--format", "--layout", "--output", "--plan"),
-                *("--policy", "--radix", "--rank", "--seed", "--simultaneous", "--spares", "--stack"),
+                *("--policy", "--radix", "--rank", "--routing", "--seed", "--simultaneous", "--spares", "--stack"),
                 *("--tokens", "--usd-per-hour", "-o", "names"),
             ]
         ),

@@ -182,7 +182,7 @@ def _side(
         estimate=found,
         constants=constants,
         stack=stack_of(software, job),
-        fabric=fabric,
+        fabric=None if fabric is None else _named(fabric, asked),
         simulated_s=None if fabric is None else _simulated(job, cluster, found.layout, fabric, asked),
     )
 
@@ -201,6 +201,12 @@ def _simulated(job: Any, cluster: Any, layout: Layout, fabric: str, asked: Compa
     found = simulate(job, cluster, layout, fabric=fabric, **_crossed(asked))
     seconds: float = found.iteration_s  # type: ignore[union-attr]
     return seconds
+
+
+def _named(fabric: str, asked: CompareOptions) -> str:
+    """A network, and what carries flows over it where that is not the ideal."""
+    carried = asked.routed("", "")
+    return f"{fabric}, {carried} transport" if carried else fabric
 
 
 def _crossed(asked: CompareOptions) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
-from weft.verbs.networks import ROUTINGS, RadixOptions, TransportOptions, fabric_of
+from weft.verbs.networks import ROUTINGS, RadixOptions, fabric_of
 from weft.verbs.options import given_options, option, verb
 from weft.verbs.shared import (
     ConstantsOptions,
@@ -29,7 +29,7 @@ USAGE = "weft goodput MODEL CLUSTER --layout tp=8,pp=16 --tokens 15T | weft good
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoodputOptions(PlannedOptions, RadixOptions, TransportOptions, RecipeOptions, ConstantsOptions):
+class GoodputOptions(PlannedOptions, RadixOptions, RecipeOptions, ConstantsOptions):
     """What fails, and what the job does about it."""
 
     tokens: str | float | None = option(None, "Tokens to train on, as 15T.", metavar="N")
@@ -105,7 +105,7 @@ def goodput(
         spares=asked.spares,
         usd_per_hour=asked.usd_per_hour,
         simulate=asked.fabric is not None,
-        routing=asked.routed(asked.routing, "spray"),
+        routing=asked.routing,
         simultaneous=numbers_of(asked.simultaneous, "--simultaneous"),
         seed=asked.seed,
     )
