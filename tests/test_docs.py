@@ -414,6 +414,8 @@ GENERATED = {
     "first": first_lines,
     "beside": beside_table,
     "study": lambda: passage("study"),
+    "congestion": lambda: passage("congestion"),
+    "congestion-published": lambda: passage("congestion-published"),
     "errors": errors_table,
     "fitted": fitted_table,
     "studies": studies_table,
@@ -450,6 +452,8 @@ QUOTING = {
     "first": "README",
     "beside": "docs/comparison",
     "study": "docs/sweep",
+    "congestion": "docs/congestion",
+    "congestion-published": "docs/congestion",
 }
 
 

@@ -93,7 +93,8 @@ def test_command_surface():
         *("--fix", "--max", "--memory-margin", "--order", "--pareto", "--runnable"),
         *("--space", "--top", "--variants"),
     ]
-    chosen = ["--axis-order", "--budget", "--fabric", "--placement", "--radix", "--routing", "--seed"]
+    crossed = ["--queue-pairs", "--routing", "--transport"]
+    chosen = [*crossed, "--axis-order", "--budget", "--fabric", "--placement", "--radix", "--seed"]
     assert surface == {
         "report": sorted(
             [
@@ -120,7 +121,8 @@ def test_command_surface():
         "compare": sorted(
             [
                 *recipe,
-                *("--chart", "--fabric", "--format", "--layout", "--output", "--radix", "--routing", "--stack"),
+                *crossed,
+                *("--chart", "--fabric", "--format", "--layout", "--output", "--radix", "--stack"),
                 *("--tokens", "--usd-per-hour", "-o", "names"),
             ]
         ),
@@ -172,10 +174,11 @@ def test_command_surface():
         "design": sorted(
             [
                 *recipe,
+                *crossed,
                 *("--against", "--batches", "--chart", "--fabrics", "--failures", "--format", "--layout"),
                 *("--network-life", "--oversubscription"),
                 *("--no-failures", "--no-simulate", "--output", "--plan", "--policy", "--prices", "--radix"),
-                *("--rank", "--routing", "--seed", "--sizes", "--tokens", "--usd-per-hour", "-o", "names"),
+                *("--rank", "--seed", "--sizes", "--tokens", "--usd-per-hour", "-o", "names"),
             ]
         ),
         "goodput": sorted(
@@ -189,6 +192,7 @@ def test_command_surface():
         "simulate": sorted(
             [
                 *recipe,
+                *crossed,
                 *("--arrangement", "--calibration", "--fabric", "--failed", "--failures", "--flows", "--format"),
                 *("--full", "--job", "--layout"),
                 *(
@@ -200,7 +204,6 @@ def test_command_surface():
                     "--radix",
                     "--rank",
                     "--routes",
-                    "--routing",
                     "--seed",
                     "--slow",
                 ),

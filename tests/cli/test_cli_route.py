@@ -151,7 +151,7 @@ def test_the_paper_s_workload(weft: Run) -> None:
 
 # Exports ----------------------------------------------------------------------------------------
 
-MANY = {"containerlab", "frr", "frr-srv6", "ip-route"}
+MANY = {"containerlab", "frr", "frr-srv6", "htsim", "ip-route", "ns3"}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "opensm"])

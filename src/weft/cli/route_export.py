@@ -5,7 +5,7 @@ controller.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +17,7 @@ from weft.errors import BadInput
 from weft.files import write_folder
 from weft.verbs.options import option
 from weft.verbs.route import PINNED
-from weft.verbs.traffic import TrafficOptions, network_of, traffic_of
+from weft.verbs.traffic import TrafficOptions, network_alone, network_of, traffic_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -28,10 +28,12 @@ KINDS = (
     "containerlab",
     "frr",
     "frr-srv6",
+    "htsim",
     "ip-route",
     "jobs",
     "json",
     "nccl",
+    "ns3",
     "opensm",
     "roce-csv",
     "roce-json",
@@ -75,6 +77,7 @@ def export(kind: str, options: ExportOptions) -> None:
     roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json
     nccl          /etc/nccl.conf
     containerlab  a lab of FRR nodes
+    htsim         topology and connection matrix of htsim;  ns3: topology, flows, configuration of its HPCC fork
     json          every flow's path
     jobs          the traffic itself, as job files of the paper's code
 
@@ -85,6 +88,9 @@ def export(kind: str, options: ExportOptions) -> None:
     fabric, traffic = traffic_of(options)
     if kind == "jobs":
         _deliver(_job_files(traffic, fabric), options.output)
+        return
+    if kind in ("htsim", "ns3"):
+        _deliver(_simulated(kind, fabric, traffic, options), options.output)
         return
     found = plan(fabric, traffic, router=options.router, seed=options.seed, split=options.split)
     _deliver(_opensm(found, options) if kind == "opensm" else _files(kind, found, options), options.output)
@@ -127,6 +133,17 @@ def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str
     form = kind.removeprefix("roce-")
     text = roce.write_csv(ports) if form == "csv" else roce.write_json(ports)
     return route_formats.checked(kind, {f"roce-ports.{form}": text})
+
+
+def _simulated(kind: str, fabric: Fabric, traffic: JobTraffic, options: ExportOptions) -> dict[str, str]:
+    """Files of a packet simulator, which is told the speed of links, not what collectives reach of it."""
+    from weft.interop.simulators import htsim, ns3_hpcc
+
+    if options.arrangement is None:
+        whole = network_alone(options, network_of(options).cluster)
+        fabric = replace(fabric, capacity_Bps=whole.capacity_Bps)
+    parts = traffic.split(options.split) if options.router == "split" else traffic
+    return htsim.write(fabric, parts) if kind == "htsim" else ns3_hpcc.write(fabric, parts)
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:

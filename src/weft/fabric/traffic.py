@@ -92,6 +92,25 @@ def joined(parts: Sequence[Routes]) -> Routes:
     )
 
 
+def merged(routes: Routes, flow: Ints, bytes_: Floats, count: int) -> Routes:
+    """One route a flow from those of its parts, by their shares of its bytes."""
+    order = np.argsort(flow, kind="stable")
+    share = bytes_ / np.bincount(flow, bytes_, count)[flow]
+    parts = routes.of(order)
+    if count == len(flow):
+        return parts
+    lengths = np.diff(parts.indptr)
+    links = int(parts.links.max(initial=-1)) + 1
+    entry = np.repeat(flow[order], lengths) * links + parts.links
+    kept, at = np.unique(entry, return_inverse=True)
+    return Routes(
+        indptr=np.searchsorted(kept, np.arange(count + 1) * links).astype(np.int64),
+        links=kept % links,
+        usage=np.bincount(at, parts.usage * np.repeat(share[order], lengths)).astype(np.float64),
+        latency_s=np.bincount(flow, share * routes.latency_s, count).astype(np.float64),
+    )
+
+
 def at_once(source: Ints, target: Ints, bytes_: Floats) -> Traffic:
     """Flows that all start at time 0, in one phase."""
     count = len(source)

@@ -9,6 +9,7 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.fabric.lump import lumped
 from weft.fabric.spec import Fabric
+from weft.fabric.transport import transport
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.reliability.classes import FailureBook
@@ -65,7 +66,7 @@ class DegradedNetwork:
 
     def alike(self, fabric: Fabric) -> Fabric:
         """What is simulated in place of a state of the fabric: the same for sprayed flows, with fewer switches."""
-        return lumped(fabric) if self.routing == "spray" else fabric
+        return lumped(fabric) if transport(self.routing).mode == "spray" else fabric
 
     def iteration_s(self, fabric: Fabric) -> float:
         """Seconds of an iteration on another state of the fabric."""

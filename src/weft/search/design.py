@@ -16,6 +16,7 @@ from weft.estimation.single import estimate
 from weft.fabric.catalogue import TREES, check_kinds, for_cluster, parse_kind
 from weft.fabric.cost import Bill, Prices, bill_of_kind, scale_up_usd
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.fabric.transport import carrier
 from weft.layout.spec import Layout
 from weft.layout.text import format_layout, layout_to_dict
 from weft.model.job import Job
@@ -192,6 +193,7 @@ class DesignStudy(Result):
             "cluster": cluster_to_dict(self.cluster),
             "radix": self.radix,
             "routing": self.routing,
+            "transport": carrier(self.routing),
             "prices": asdict(self.prices),
             "designs": [_design_to_dict(one, i in self.pareto) for i, one in enumerate(self.designs)],
             "rejected": [asdict(one) for one in self.rejected],

@@ -10,6 +10,7 @@ from weft.estimation.iteration import Estimator
 from weft.estimation.single import estimate_of
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric
+from weft.fabric.transport import carrier
 from weft.layout.table import LayoutTable
 from weft.layout.text import format_layout
 from weft.records import number, table_of
@@ -48,7 +49,12 @@ class NetworkPlan(Plan):
         document = Plan._document(self)
         for one, estimate, seconds in zip(document["layouts"], self.layouts, self.simulated_s, strict=True):
             one |= {"layout_text": format_layout(estimate.layout), "simulated_s": seconds}
-        network = {"fabric": self.fabric, "routing": self.routing, "first_choice_s": self.first_choice_s}
+        network = {
+            "fabric": self.fabric,
+            "routing": self.routing,
+            "transport": carrier(self.routing),
+            "first_choice_s": self.first_choice_s,
+        }
         return document | network | {"proof": asdict(self.proof)}
 
     @classmethod
@@ -101,7 +107,7 @@ def plan_on_fabric(
 
     Args:
         found: the plan of the closed form, with its best layouts; some must be feasible.
-        routing: one of ``weft.simulation.routes.evaluator.ROUTINGS``, with ``seed``.
+        routing: as ``weft.simulation.routes.evaluator.Evaluator`` takes it, with ``seed``.
         placement: of every rank; rank r on accelerator r by default.
         orders, top, per_mesh, budget_s, progress: see ``search_on_fabric``.
 

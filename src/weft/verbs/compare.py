@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
-from weft.verbs.networks import RadixOptions
-from weft.verbs.options import given_options, option, verb
+from weft.verbs.networks import RadixOptions, TransportOptions
+from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import ConstantsOptions, RecipeOptions, cluster_of, constants_of, job_of, layout_of, stack_of
 
 if TYPE_CHECKING:
@@ -25,10 +25,12 @@ USAGE = "weft compare MODEL CLUSTER [CLUSTER ...] [--layout TEXT ...] | weft com
 MOST = 8
 """Sides of one comparison."""
 TOKENS = "1T"
+_CROSSED = ("routing", "transport", "queue_pairs")
+"""Options of how networks are crossed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(RecipeOptions, RadixOptions):
+class CompareOptions(RecipeOptions, RadixOptions, TransportOptions):
     """What is held side by side; what is given several times makes sides."""
 
     layout: tuple[str, ...] = option((), "A layout, as tp=8,pp=16 (repeats; else the best of a plan).", metavar="TEXT")
@@ -44,8 +46,9 @@ class CompareOptions(RecipeOptions, RadixOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.routing != "ecmp" and not self.fabric:
-            raise BadInput("says nothing without --fabric", where="--routing", remedy="add --fabric KIND or FILE")
+        for one in options_of(CompareOptions):
+            if one.name in _CROSSED and not self.fabric and getattr(self, one.name) != one.default:
+                raise BadInput("says nothing without --fabric", where=one.flags[0], remedy="add --fabric KIND or FILE")
 
 
 @verb(CompareOptions)
@@ -179,7 +182,7 @@ def _side(
         estimate=found,
         constants=constants,
         stack=stack_of(software, job),
-        fabric=fabric,
+        fabric=None if fabric is None else _named(fabric, asked),
         simulated_s=None if fabric is None else _simulated(job, cluster, found.layout, fabric, asked),
     )
 
@@ -189,15 +192,26 @@ def _planned(job: Any, cluster: Any, stack: str | None, fabric: str | None, aske
 
     if fabric is None:
         return plan(job, cluster, stack=stack, top=1).best
-    return plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=asked.routing, radix=asked.radix).best
+    return plan(job, cluster, stack=stack, top=1, fabric=fabric, **_crossed(asked)).best
 
 
 def _simulated(job: Any, cluster: Any, layout: Layout, fabric: str, asked: CompareOptions) -> float:
     from weft.verbs.simulate import simulate
 
-    found = simulate(job, cluster, layout, fabric=fabric, routing=asked.routing, radix=asked.radix)
+    found = simulate(job, cluster, layout, fabric=fabric, **_crossed(asked))
     seconds: float = found.iteration_s  # type: ignore[union-attr]
     return seconds
+
+
+def _named(fabric: str, asked: CompareOptions) -> str:
+    """A network, and what carries flows over it where that is not the ideal."""
+    carried = asked.routed("", "")
+    return f"{fabric}, {carried} transport" if carried else fabric
+
+
+def _crossed(asked: CompareOptions) -> dict[str, Any]:
+    """How networks are crossed."""
+    return {name: getattr(asked, name) for name in (*_CROSSED, "radix")}
 
 
 def _check_number(sides: int) -> None:

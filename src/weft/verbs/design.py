@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
 from weft.records import positive
-from weft.verbs.networks import ROUTINGS, PriceOptions, RadixOptions
+from weft.verbs.networks import ROUTINGS, PriceOptions, RadixOptions, TransportOptions
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import (
     PlannedOptions,
@@ -37,7 +37,7 @@ _RUN = ("failures", "policy", "usd_per_hour", "network_life")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, RecipeOptions):
+class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, TransportOptions, RecipeOptions):
     """Which networks are compared, and how."""
 
     fabrics: str | tuple[str, ...] = option(
@@ -124,7 +124,7 @@ def design(
         prices=asked.price_list(),
         radix=asked.radix,
         layout=layout,
-        routing=asked.routing,
+        routing=asked.routed(asked.routing, "spray"),
         seed=asked.seed,
         simulate=not asked.no_simulate,
         failures=not asked.no_failures,
@@ -184,6 +184,6 @@ def _run(asked: DesignOptions) -> FailureTerms | None:
         tokens=parse_count(asked.tokens, "--tokens"),
         usd_per_hour=asked.usd_per_hour,
         simulate=not asked.no_simulate,
-        routing=asked.routing,
+        routing=asked.routed(asked.routing, "spray"),
         seed=asked.seed,
     )

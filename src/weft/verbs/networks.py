@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     """A kind of network, a file, or a fabric."""
 
 ROUTINGS = ("ecmp", "spray", "random")
+TRANSPORTS = ("ideal", "roce-ecmp", "roce-adaptive", "packet-spray", "infiniband")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,34 @@ class RadixOptions(Options):
     """Switches of networks that are built."""
 
     radix: int = option(64, "Switch ports.", metavar="N", least=2, most=4096)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransportOptions(Options):
+    """What carries the flows of a simulated network."""
+
+    transport: str = option(
+        "ideal", "What carries flows, and so how they find paths; ideal: as --routing says.", choices=TRANSPORTS
+    )
+    queue_pairs: int = option(
+        1, "roce-ecmp: queue pairs of a connection, each hashed.", metavar="N", least=1, most=128
+    )
+
+    def routed(self, routing: str, default: str) -> str:
+        """The routing of a simulation: what was asked for, or the transport.
+
+        Raises:
+            BadInput: both, or queue pairs that change nothing.
+        """
+        if (self.transport, self.queue_pairs) == (TRANSPORTS[0], 1):
+            return routing
+        from weft.fabric import transport
+
+        asked = transport.TRANSPORTS[self.transport].over(self.queue_pairs, "--queue-pairs")
+        if routing != default:
+            problem = f"goes without --transport {self.transport}, which has its own paths"
+            raise BadInput(problem, where=f"--routing {routing}", remedy="drop one of them, or give --routes FILE")
+        return asked.text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import BadInput
-from weft.verbs.networks import RadixOptions, fabric_of, placement_of
+from weft.verbs.networks import RadixOptions, TransportOptions, fabric_of, placement_of
 from weft.verbs.options import option, options_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkOptions(RadixOptions):
+class NetworkOptions(RadixOptions, TransportOptions):
     """The network for which layouts are searched."""
 
     fabric: str | Fabric | None = option(
@@ -67,7 +67,7 @@ class Asked:
         return plan_on_fabric(
             found,
             self.fabric,
-            routing=self.options.routing,
+            routing=self.options.routed(self.options.routing, "ecmp"),
             seed=self.options.seed,
             placement=self.placement,
             orders=self.options.axis_order == "any",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput, NothingFeasible
-from weft.verbs.networks import RadixOptions, fabric_of, placement_of, routes_of
+from weft.verbs.networks import RadixOptions, TransportOptions, fabric_of, placement_of, routes_of
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import CalibrationOptions, PlannedOptions, RecipeOptions, book_of, constants_of, subject_of
 
@@ -28,7 +28,7 @@ USAGE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions(PlannedOptions, RadixOptions, CalibrationOptions, RecipeOptions):
+class SimulateOptions(PlannedOptions, RadixOptions, TransportOptions, CalibrationOptions, RecipeOptions):
     """What is simulated, and how flows find their way."""
 
     flows: str | None = option(None, "A plain scenario: hosts, links, flows with their paths.", metavar="FILE")
@@ -104,7 +104,7 @@ def simulate(
     failed: tuple[Failed, ...] = ()
     if asked.failed:
         fabric, failed = _degraded(fabric, asked, cut.world, placement)
-    planned = asked.routing == "planned"
+    planned, routing = asked.routing == "planned", asked.routed(asked.routing, "ecmp")
     routes = None
     if asked.routes is not None:
         if asked.routing != "ecmp":
@@ -119,7 +119,7 @@ def simulate(
         cut,
         fabric,
         slow=parse_slow(asked.slow, cut.world, size, seed=asked.seed) if asked.slow else None,
-        routing="ecmp" if planned else asked.routing,
+        routing="ecmp" if planned else routing,
         seed=asked.seed,
         constants=constants,
         placement=placement,

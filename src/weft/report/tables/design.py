@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from weft.fabric.spec import SCALE_UP
+from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.report.tables.breakdown import print_defaults, print_subject
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
@@ -28,7 +29,7 @@ def design_table(study: DesignStudy, console: Console) -> None:
     if study.designs:
         heading(console, f"Networks with {study.radix}-port switches, {study.prices.name} prices")
         print_grid(console, _columns(study))
-        paragraph(console, LEGEND.format(routing=study.routing), indent=2)
+        paragraph(console, LEGEND.format(crossing=crossing(study.routing)), indent=2)
         if any(one.one_domain_s for one in study.designs):
             paragraph(console, "1 domain: how much longer than with all accelerators in one domain.", indent=2)
         _print_layouts(study.designs, console)
@@ -60,7 +61,7 @@ EQUAL = 1e-6
 """Changes of time below this are none."""
 LEGEND = (
     "domain: accelerators of a scale-up network; optics: transceivers, two per cable; k$ out, kW: scale-out network;"
-    " k$ up: switches, cables and optics of the domains; closed form, simulated: iteration time ({routing} routing);"
+    " k$ up: switches, cables and optics of the domains; closed form, simulated: iteration time ({crossing});"
     " tok/s/$: tokens per second for each dollar of both networks; beyond leaf: bytes of an iteration that cross"
     " switch-to-switch links; * no other is both cheaper and faster (in tokens per second)."
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.report.tables import words
 from weft.report.tables.breakdown import print_memory, print_subject
@@ -22,7 +23,7 @@ def network_plan_table(plan: NetworkPlan, console: Console) -> None:
     """Print the layouts, what was proved of the first, and where it spends memory."""
     print_subject(plan.job, plan.cluster, console)
     print_counts(plan, console)
-    paragraph(console, f"Network: {plan.fabric}, {plan.routing} routing", hang=9)
+    paragraph(console, f"Network: {plan.fabric}, {crossing(plan.routing)}", hang=9)
     heading(console, "Fastest layouts at flow level that were evaluated")
     print_grid(console, _columns(plan))
     print_raw(console, f"  Best, to copy: --layout {format_layout(plan.layouts[0].layout)}")

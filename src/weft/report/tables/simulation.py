@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
+from weft.fabric.transport import crossing
 from weft.report.formats.perfetto import Slice, write_trace
 from weft.report.tables.breakdown import print_subject
 from weft.report.tables.design import tier_name
@@ -64,7 +65,7 @@ def iteration_table(report: IterationReport, console: Console) -> None:
     paragraph(console, f"Layout:  {full_layout_words(report.layout)}", hang=9)
     switches = fabric.nodes - fabric.accelerators
     paragraph(
-        console, f"Fabric:  {fabric.name}: {switches:,} switches, {fabric.links:,} links, {result.routing} routing"
+        console, f"Fabric:  {fabric.name}: {switches:,} switches, {fabric.links:,} links, {crossing(result.routing)}"
     )
     console.print()
     paragraph(

@@ -21,13 +21,14 @@ from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network, Pattern, link_share, slowest
 from weft.collectives.messages.flows import by_domain, expand
 from weft.collectives.stages import in_switch_share
-from weft.errors import BadInput, UnknownName, Unsupported
+from weft.errors import BadInput, Unsupported
 from weft.fabric.checks import components
-from weft.fabric.paths import MODES, Mode, Paths
+from weft.fabric.paths import Paths
 from weft.fabric.placement import Placement
 from weft.fabric.reduction import Trees
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Routes, joined
+from weft.fabric.transport import IDEAL, transport
 from weft.layout.mesh import Spread, rank_groups
 from weft.layout.spec import Layout
 from weft.simulation.flows.symmetry import Transfer, transfer
@@ -102,7 +103,7 @@ class Wires:
         fabric: at least as many accelerators as ranks.
         cluster: what the closed form takes for ideal.
         placement: of every rank; rank r on accelerator r by default.
-        routing: a mode of ``weft.fabric.paths.routes``, with ``seed``.
+        routing: a mode or a transport as ``weft.fabric.transport.transport`` reads it, with ``seed``.
         routes: what messages between domains take instead.
         in_network: where all tiers reduce, switches add up all-reduces of several domains if that is faster (without
             ``routes``).
@@ -126,9 +127,7 @@ class Wires:
         in_network: bool = False,
     ) -> None:
         self.layout, self.cluster, self.fabric, self.constants = layout, cluster, fabric, constants
-        if routing not in MODES:
-            raise UnknownName("mode of routing", routing, MODES, where="routing")
-        self.mode: Mode = routing
+        self.transport = transport(routing)
         self.seed, self.symmetry, self.paths, self.routes = seed, symmetry, Paths(fabric), routes
         placed = placement or Placement.in_order(layout.world)
         placed.check(layout.world, fabric)
@@ -190,13 +189,17 @@ class Wires:
 
     @property
     def routing(self) -> str:
-        """The mode, or who made the routes."""
-        return self.mode if self.routes is None else self.routes.name
+        """The mode or the transport, or who made the routes, and what carries it."""
+        if self.routes is None:
+            return self.transport.text
+        return self.routes.name if self.transport.name == IDEAL else f"{self.routes.name} over {self.transport.text}"
 
     @cached_property
     def capacity_Bps(self) -> Floats:
-        """What links reach: their capacity times the calibrated efficiency of their tier."""
-        return reached(self.fabric, self.constants).capacity_Bps
+        """What links reach: their capacity times the calibrated efficiency of their tier, or the transport's share
+        where that is less: the calibrated one was measured over some transport, which does not count twice."""
+        calibrated = reached(self.fabric, self.constants).capacity_Bps
+        return np.minimum(calibrated, self.fabric.capacity_Bps * self.transport.shares(self.fabric))
 
     def messages(self, key: Key, *, algorithm: str | None = None) -> Messages:
         """The messages of a collective, by the algorithm that suits where its groups lie.
@@ -271,7 +274,26 @@ class Wires:
             yield source.ravel(), target.ravel(), *_grouped(source, bytes_)
 
     def contended(self, messages: Messages) -> Contended:
-        """How long a call takes over ports alone, alone, and with everybody."""
+        """How long a call takes over ports alone, alone, and with everybody; the mean over hashes."""
+        found = [self._contended(one) for one in self._drawn(messages)]
+        return replace(
+            found[0],
+            alone=float(np.mean([one.alone for one in found])),
+            everybody=float(np.mean([one.everybody for one in found])),
+        )
+
+    def _drawn(self, messages: Messages) -> Iterator[Messages]:
+        """The messages under every hash that counts."""
+        yield messages
+        for draw in range(1, self.transport.draws if self.routes is None else 1):
+            seed = self.seed + draw
+            waves = (
+                replace(one, routes=self.transport.routes(self.paths, one.source, one.target, seed=seed))
+                for one in messages.waves
+            )
+            yield replace(messages, waves=tuple(waves))
+
+    def _contended(self, messages: Messages) -> Contended:
         alone = everybody = 0.0
         slowest, simulated = -1, 0
         named: list[int] = []
@@ -295,10 +317,8 @@ class Wires:
 
     def _everybody(self, messages: Messages) -> float:
         """Seconds per byte of a call while all groups send."""
-        seconds = 0.0
-        for wave in messages.waves:
-            seconds += float(self._transfer(wave).end_s.max())
-        return seconds * (1.0 / (UNIT_BYTES * messages.calls))
+        draws = [sum(float(self._transfer(wave).end_s.max()) for wave in one.waves) for one in self._drawn(messages)]
+        return float(np.mean(draws)) * (1.0 / (UNIT_BYTES * messages.calls))
 
     def link_name(self, link: int) -> str:
         """Source and target of a link."""
@@ -359,13 +379,13 @@ class Wires:
 
     def _routed(self, key: Key, group: Ints, source: Ints, target: Ints) -> Routes:
         if self.routes is None:
-            return self.paths.routes(source, target, mode=self.mode, seed=self.seed)
+            return self.transport.routes(self.paths, source, target, seed=self.seed)
         leaves = self.fabric.domain[source] != self.fabric.domain[target]
         away, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
         titles = [title(key, number) for number in range(int(group.max(initial=-1)) + 1)]
         outside, idle = self.routes.of(titles, group[away], source[away], target[away])
         away, stay = np.delete(away, idle), np.concatenate([away[idle], stay])
-        inside = self.paths.routes(source[stay], target[stay], mode=self.mode, seed=self.seed)
+        inside = self.transport.routes(self.paths, source[stay], target[stay], seed=self.seed)
         return joined([outside, inside]).of(np.argsort(np.concatenate([away, stay])))
 
     def _transfer(self, wave: Wave, flows: Ints | None = None) -> Transfer:

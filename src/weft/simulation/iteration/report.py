@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.cluster.spec import Cluster
 from weft.fabric.spec import Fabric
+from weft.fabric.transport import carrier, crossing
 from weft.layout.spec import Layout
 from weft.layout.text import layout_to_dict
 from weft.model.job import Job
@@ -49,6 +50,7 @@ class IterationReport(Result):
             "layout": layout_to_dict(self.layout),
             "fabric": self.fabric.name,
             "routing": found.routing,
+            "transport": carrier(found.routing),
             "exact": found.exact,
             "slow": list(self.slow),
             "failed": list(self.failed),
@@ -67,7 +69,7 @@ class IterationReport(Result):
         found = self.result
         return (
             f"{self.job.model.name} on {self.fabric.name}",
-            f"{found.routing} routing",
+            crossing(found.routing),
             f"iteration {format_seconds(found.iteration_s)}",
             f"closed form {format_seconds(found.closed_form_s)}",
         )

@@ -8,8 +8,8 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.checks import some
-from weft.fabric.spec import Fabric, Floats, Ints
-from weft.fabric.traffic import Routes
+from weft.fabric.spec import Fabric, Ints
+from weft.fabric.traffic import Routes, merged
 from weft.routing.traffic import JobTraffic
 
 
@@ -34,7 +34,7 @@ class FlowRoutes:
         pairs = fabric.accelerators**2
         flow = traffic.collective * pairs + traffic.source * fabric.accelerators + traffic.target
         whole, at = np.unique(flow, return_inverse=True)
-        self.routes = _merged(routes, at.reshape(-1), traffic.bytes, len(whole))
+        self.routes = merged(routes, at.reshape(-1), traffic.bytes, len(whole))
         self.number = {title: number for number, title in reversed(list(enumerate(traffic.names)))}
         named = np.array([self.number[title] for title in traffic.names], dtype=np.int64)
         self.pair, self.of_pair = np.unique(whole % pairs, return_index=True)
@@ -72,22 +72,3 @@ def _found(keys: Ints, values: Ints, wanted: Ints) -> Ints:
         return np.full(len(wanted), -1, dtype=np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[place] == wanted, values[place], -1)
-
-
-def _merged(routes: Routes, flow: Ints, bytes_: Floats, count: int) -> Routes:
-    """One route a flow from those of its parts, by their shares of its bytes."""
-    order = np.argsort(flow, kind="stable")
-    share = bytes_ / np.bincount(flow, bytes_, count)[flow]
-    parts = routes.of(order)
-    if count == len(flow):
-        return parts
-    lengths = np.diff(parts.indptr)
-    links = int(parts.links.max(initial=-1)) + 1
-    entry = np.repeat(flow[order], lengths) * links + parts.links
-    kept, at = np.unique(entry, return_inverse=True)
-    return Routes(
-        indptr=np.searchsorted(kept, np.arange(count + 1) * links).astype(np.int64),
-        links=kept % links,
-        usage=np.bincount(at, parts.usage * np.repeat(share[order], lengths)).astype(np.float64),
-        latency_s=np.bincount(flow, share * routes.latency_s, count).astype(np.float64),
-    )

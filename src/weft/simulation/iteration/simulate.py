@@ -60,7 +60,7 @@ def simulate_iteration(
         cluster: accelerators and tiers, which the closed form takes for the network.
         layout: how the job is cut.
         fabric: the network, with at least as many accelerators as ranks.
-        routing: "ecmp", "spray" or "random" (``weft.fabric.paths``).
+        routing: a mode of ``weft.fabric.paths`` or a transport (``weft.fabric.transport``).
         seed: of hashed and random routes.
         constants: calibration; the shipped one of the accelerator by default.
         placement: of every rank; rank r on accelerator r by default.
@@ -72,7 +72,7 @@ def simulate_iteration(
     Raises:
         BadInput: the layout breaks a rule of ``weft.layout.check``, the ranks do not fit on the fabric, or a
             flow has no path, or none of ``routes``.
-        UnknownName: there is no such routing.
+        UnknownName: there is no such routing or transport.
     """
     check_layout(job, layout.world, layout)
     closed = Estimator(job, cluster, constants)

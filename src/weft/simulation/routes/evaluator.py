@@ -15,7 +15,6 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster, Tier
-from weft.errors import UnknownName
 from weft.estimation.floor import Floor
 from weft.estimation.frame import TimedFrame
 from weft.estimation.iteration import Estimator, IterationAssembly
@@ -24,6 +23,7 @@ from weft.fabric.checks import components
 from weft.fabric.lump import lumped
 from weft.fabric.placement import Placement
 from weft.fabric.spec import SCALE_UP, Fabric, Floats
+from weft.fabric.transport import transport
 from weft.layout.mesh import EXPERT_AXES, WEIGHT_GROUPS, degrees
 from weft.layout.spec import Layout
 from weft.layout.step import Step
@@ -36,7 +36,8 @@ from weft.simulation.iteration.stepping import Stepped
 from weft.simulation.iteration.usage import StageTotals, totals
 from weft.simulation.routes.traffic import routes_over
 
-ROUTINGS = ("ecmp", "spray", "random", "planned")
+PLANNED = "planned"
+"""Routes by the routers of ``weft.routing``, for the traffic of each layout."""
 DEGREES = ("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor")
 KINDS = ("sequence_parallel", "context_method", "zero", "recompute")
 """Columns that decide, with which groups there are, the kinds of collectives that a layout has."""
@@ -84,7 +85,7 @@ class Evaluator:
         job: model and recipe.
         cluster: accelerators and tiers, which the closed form takes for the network.
         fabric: the network, with at least as many accelerators as the cluster.
-        routing: one of ``ROUTINGS``, with ``seed``.
+        routing: ``PLANNED``, or a mode or a transport as ``weft.fabric.transport`` reads it, with ``seed``.
         placement: of every rank; rank r on accelerator r by default.
 
     Raises:
@@ -103,18 +104,17 @@ class Evaluator:
         constants: Calibration | None = None,
         placement: Placement | None = None,
     ) -> None:
-        if routing not in ROUTINGS:
-            raise UnknownName("mode of routing", routing, ROUTINGS, where="routing")
-        self.job, self.seed, self.planned = job, seed, routing == "planned"
+        self.job, self.seed, self.planned = job, seed, routing == PLANNED
+        routing = "ecmp" if self.planned else routing
         self.closed = Estimator(job, cluster, constants)
-        fabric = lumped(fabric) if routing == "spray" else fabric
+        fabric = lumped(fabric) if transport(routing).mode == "spray" else fabric
         self.wires = Wires(
             Layout(data=cluster.count),
             cluster,
             fabric,
             self.closed.constants,
             placement=placement,
-            routing="ecmp" if self.planned else routing,
+            routing=routing,
             seed=seed,
             in_network=not self.planned,
         )
