@@ -391,6 +391,20 @@ def test_without_push_it_is_only_said(weft: Run, story: list[str]) -> None:
     assert "... and 4 more flows" in out
 
 
+def test_an_audit_of_frrs_configurations(weft: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """weft route export frr, weft route audit: the same routes, with colors those of the plan."""
+    monkeypatch.chdir(tmp_path)
+    asked = ("--generate", "BLOOM:2,GPT_3:2", "--router", "ecmp-paper")
+    assert weft("route", "export", "frr", *asked, "-o", "frr")[0] == 0
+    assert weft("route", "export", "json", *asked, "-o", "json")[0] == 0
+    audit = ("route", "audit", *asked[:2], "--format", "json")
+    by_json = weft(*audit, "--routes", "json/routes.json")
+    assert weft(*audit, "--routes", "frr") == by_json
+    assert weft(*audit, "--routes", "frr", "--path-bits", "frr/colors.csv") == by_json
+    code, _, err = weft("route", "audit", "--routes", "frr")
+    assert (code, "hold no flows" in err) == (2, True)
+
+
 def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "from weft.cli import main; main()", *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **streams)

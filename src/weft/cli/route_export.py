@@ -69,7 +69,7 @@ def export(kind: str, options: ExportOptions) -> None:
 
     \b
     opensm        forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)
-    frr           SR-MPLS label stacks and SR-TE policies for FRR;  frr-srv6: SRv6 static routes
+    frr           SR-MPLS label stacks and SR-TE policies for FRR, each flow's color;  frr-srv6: SRv6 static routes
     ip-route      SRv6 routes for Linux hosts
     sonic         hash and SRv6 entries of config_db.json
     roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json

@@ -42,8 +42,12 @@ def _json(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
     return {"routes.json": routes_json.write(fabric, traffic, routes)}
 
 
+def _frr(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
+    return frr.write(fabric, traffic, routes) | {"colors.csv": frr.colors(fabric, traffic, routes)}
+
+
 EXPORTS: dict[str, Export] = {
-    "frr": Export(write=frr.write, lint={".conf": frr.lint}),
+    "frr": Export(write=_frr, lint={".conf": frr.lint}),
     "frr-srv6": Export(write=srv6.write, lint={".conf": srv6.lint}),
     "sonic": Export(write=sonic.write, lint={".json": sonic.lint}),
     "roce-csv": Export(write=_roce_csv, lint={".csv": roce.lint_csv}),
