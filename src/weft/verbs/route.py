@@ -28,6 +28,7 @@ ROUTERS = (
     "repair",
     "anneal",
     "ilp",
+    "lexicographic",
     "split",
     "spray",
     "rail",
@@ -104,7 +105,7 @@ def route(
     return RouteReport(plan=found, compared=tuple(others), paths=asked.paths)
 
 
-PINNED = ("auto", "ecmp-paper", "greedy", "edge-coloring", "repair", "anneal", "ilp")
+PINNED = ("auto", "ecmp-paper", "greedy", "edge-coloring", "repair", "anneal", "ilp", "lexicographic")
 """Routers that give every flow one path."""
 
 
