@@ -348,6 +348,7 @@ of_text(
 of_text("interop.netops.srv6.lint", "text", exported("srv6.write"))
 of_text("interop.netops.srv6.lint_script", "text", exported("srv6.write_script"))
 of_text("interop.netops.sonic.lint", "json", exported("sonic.write"))
+of_text("interop.netops.cumulus.lint", "yaml", exported("cumulus.write"))
 of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
 of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
 of_text("interop.netops.roce.lint_json", "json", source_ports("write_json"))

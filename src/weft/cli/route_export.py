@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 KINDS = (
     "containerlab",
+    "cumulus",
     "frr",
     "frr-srv6",
     "ip-route",
@@ -71,7 +72,8 @@ def export(kind: str, options: ExportOptions) -> None:
     opensm        forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)
     frr           SR-MPLS label stacks and SR-TE policies for FRR, each flow's color;  frr-srv6: SRv6 static routes
     ip-route      SRv6 routes for Linux hosts
-    sonic         hash and SRv6 entries of config_db.json
+    sonic         config_db.json of switches: addresses, BGP, PFC and ECN for RoCE, hash, SRv6
+    cumulus       NVUE files of switches: addresses, BGP, RoCE
     roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json
     nccl          /etc/nccl.conf
     containerlab  a lab of FRR nodes

@@ -10,7 +10,7 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
 from weft.interop.fabrics import containerlab
-from weft.interop.netops import frr, nccl_env, roce, routes_json, sonic, srv6
+from weft.interop.netops import cumulus, frr, nccl_env, roce, routes_json, sonic, srv6
 from weft.routing.traffic import JobTraffic
 
 Files: TypeAlias = dict[str, str]
@@ -49,6 +49,7 @@ def _frr(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
 EXPORTS: dict[str, Export] = {
     "frr": Export(write=_frr, lint={".conf": frr.lint}),
     "frr-srv6": Export(write=srv6.write, lint={".conf": srv6.lint}),
+    "cumulus": Export(write=cumulus.write, lint={".yaml": cumulus.lint}),
     "sonic": Export(write=sonic.write, lint={".json": sonic.lint}),
     "roce-csv": Export(write=_roce_csv, lint={".csv": roce.lint_csv}),
     "roce-json": Export(write=_roce_json, lint={".json": roce.lint_json}),
