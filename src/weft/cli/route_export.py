@@ -16,7 +16,7 @@ from weft.cli.outcome import FileOutput
 from weft.errors import BadInput
 from weft.files import write_folder
 from weft.verbs.options import option
-from weft.verbs.route import PINNED
+from weft.verbs.route import PINNED, installed
 from weft.verbs.traffic import TrafficOptions, network_of, traffic_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ KINDS = (
 class ExportOptions(TrafficOptions):
     """Who routes which flows, and how ports are known to take a path."""
 
-    router: str = option("auto", "Who chooses the paths.", choices=(*PINNED, "split", "rail"))
+    routes: str | None = option(
+        None, "Write these routes (as weft route audit reads them; WEFT_ROUTES of watch --apply).", metavar="PATH"
+    )
+    router: str = option("auto", "Who chooses the paths, without --routes.", choices=(*PINNED, "split", "rail"))
     split: int = option(2, "Parts, for split.", least=1, most=64)
     switch_hash: str | None = option(None, "roce: what switches hash flows with.", choices=("crc32",))
     probes: str | None = option(None, "roce: measured paths of source ports.", metavar="FILE.csv")
@@ -82,13 +85,11 @@ def export(kind: str, options: ExportOptions) -> None:
 
     One file is printed; several need -o DIR.
     """
-    from weft.routing.plan import plan
-
-    fabric, traffic = traffic_of(options)
     if kind == "jobs":
+        fabric, traffic = traffic_of(options)
         _deliver(_job_files(traffic, fabric), options.output)
         return
-    found = plan(fabric, traffic, router=options.router, seed=options.seed, split=options.split)
+    found = _routed(options)
     _deliver(_opensm(found, options) if kind == "opensm" else _files(kind, found, options), options.output)
 
 
@@ -109,6 +110,19 @@ def events(options: EventsOptions, out: FileOutput) -> None:
     jobs = range(len(traffic.jobs))
     lines = [arrival_line(traffic.only([job]), fabric, options.time_s or 0.0) for job in jobs]
     deliver("\n".join(lines) + "\n", out.output)
+
+
+def _routed(options: ExportOptions) -> RoutePlan:
+    """The routes of a file, or those of a plan."""
+    from weft.routing.plan import judged, plan
+    from weft.routing.problem import problem
+    from weft.routing.routers import Found
+
+    if options.routes is None:
+        fabric, traffic = traffic_of(options)
+        return plan(fabric, traffic, router=options.router, seed=options.seed, split=options.split)
+    fabric, traffic, routes = installed(options, options.routes)
+    return judged(problem(fabric, traffic), Found(routes=routes), router="installed", bound="cuts")
 
 
 def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str]:

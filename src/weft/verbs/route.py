@@ -143,23 +143,29 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
     asked = given_options(AuditOptions, options, given)
     from weft.routing.audit import audit
 
-    fabric, flows, routes = _installed(asked)
+    if asked.routes is None:
+        raise BadInput(
+            "are not given",
+            where="--routes",
+            remedy="give weft.routes/1, a CSV of paths, OpenSM's tables or FRR's configurations",
+        )
+    fabric, flows, routes = installed(asked, asked.routes, path_bits=asked.path_bits)
     kinds = {"router": asked.router, "objective": asked.objective, "bound": asked.bound}
     return audit(fabric, flows, routes, seed=asked.seed, **kinds)
 
 
-def _installed(asked: AuditOptions) -> tuple[Fabric, JobTraffic, Routes]:
-    """The fabric, the flows and the ways that they have."""
-    if asked.routes is None:
-        raise BadInput(
-            "are not given", where="--routes", remedy="give weft.routes/1, a CSV of paths, or OpenSM tables"
-        )
+def installed(asked: TrafficOptions, path: str, *, path_bits: str | None = None) -> tuple[Fabric, JobTraffic, Routes]:
+    """The fabric, the flows of a file of installed routes or those that the options name, and the ways they have.
+
+    Raises:
+        BadInput: see ``installed_routes``.
+    """
     flows: JobTraffic | None = None
     if names_traffic(asked):
         fabric, flows = traffic_of(asked)
     else:
         fabric = failed(network_of(asked).fabric, asked.failed_spines, asked.failed)
-    return fabric, *installed_routes(asked, asked.routes, fabric, flows, path_bits=asked.path_bits)
+    return fabric, *installed_routes(asked, path, fabric, flows, path_bits=path_bits)
 
 
 def installed_routes(
