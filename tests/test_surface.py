@@ -257,7 +257,7 @@ def test_command_surface():
             ]
         ),
         "route export": sorted(
-            [*traffic, "--output", "--probes", "--router", "--split", "--switch-hash", "-o", "kind"]
+            [*traffic, "--output", "--probes", "--router", "--routes", "--split", "--switch-hash", "-o", "kind"]
         ),
         "route events": sorted([*traffic, "--at", "--counters", "--output", "--ports", "-o"]),
         "arrange": sorted(

@@ -341,6 +341,35 @@ def test_installed_routes_measured_and_pushed(weft: Run, here: Path) -> None:
     assert weft(*asked, "--seed", "0", "--apply", command, "--push", "--state", "two")[1] == out
 
 
+def test_routes_that_are_given_are_written(weft: Run, here: Path) -> None:
+    """What a command of --apply gets becomes FRR's configurations, which read back as the same routes."""
+    asked = (*SMALL, "--router", "random", "--format", "json", "--paths", "-o", "given.json")
+    assert weft(*asked)[0] == 0
+    export = ("route", "export", "--fabric", "net.json", "--routes")
+    assert weft(*export[:2], "frr", *export[2:], "given.json", "-o", "frr")[0] == 0
+    again = (*SMALL[1:], "--routes", "frr", "--path-bits", "frr/colors.csv", "--format", "json")
+    found, given = (
+        weft("route", "audit", *again[:4], *words, *again[-2:]) for words in (again[4:8], ("--routes", "given.json"))
+    )
+    assert found == given
+    assert found[0] == 0
+
+
+def test_counters_as_events(weft: Run, here: Path) -> None:
+    """Ports as SONiC's export names them, through the table that it writes."""
+    assert weft("route", "export", "sonic", *SMALL[1:], "-o", "sonic")[0] == 0
+    Path("now.prom").write_text('ifHCOutOctets{instance="leaf-0:161",ifName="Ethernet32"} 5e9\n')
+    asked = ("route", "events", "--fabric", "net.json", "--counters", "now.prom")
+    code, out, err = weft(*asked, "--ports", "sonic/ports.csv", "--at", "30")
+    assert (code, err) == (0, "")
+    link = {"link": ["leaf-0", "spine-0"], "sent_bytes": 5e9}
+    assert json.loads(out) == {"time_s": 30, "event": "counters", "links": [link]}
+    code, out, err = weft(*asked, "--at", "30")
+    assert (code, out, "is no port of the fabric" in err) == (2, "", True)
+    Path("events.jsonl").write_text(weft(*asked, "--ports", "sonic/ports.csv", "--at", "30")[1])
+    assert weft(*WATCH, "--events", "events.jsonl")[0] == 0
+
+
 PUSH = """
 import json, os, sys
 routes, diff = sys.argv[-2:]
@@ -389,6 +418,20 @@ def test_without_push_it_is_only_said(weft: Run, story: list[str]) -> None:
     assert "would run: false 'a b' routes.json routes.diff" in out
     assert "+ accelerator-0 leaf-0 spine-" in out
     assert "... and 4 more flows" in out
+
+
+def test_an_audit_of_frrs_configurations(weft: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """weft route export frr, weft route audit: the same routes, with colors those of the plan."""
+    monkeypatch.chdir(tmp_path)
+    asked = ("--generate", "BLOOM:2,GPT_3:2", "--router", "ecmp-paper")
+    assert weft("route", "export", "frr", *asked, "-o", "frr")[0] == 0
+    assert weft("route", "export", "json", *asked, "-o", "json")[0] == 0
+    audit = ("route", "audit", *asked[:2], "--format", "json")
+    by_json = weft(*audit, "--routes", "json/routes.json")
+    assert weft(*audit, "--routes", "frr") == by_json
+    assert weft(*audit, "--routes", "frr", "--path-bits", "frr/colors.csv") == by_json
+    code, _, err = weft("route", "audit", "--routes", "frr")
+    assert (code, "hold no flows" in err) == (2, True)
 
 
 def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:

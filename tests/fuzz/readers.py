@@ -348,9 +348,17 @@ add("interop.netops.installed.read_tables", read_tables, "text", tables)
 of_text("interop.netops.installed.read_paths interop.netops.path_tables.rows", "text", words(PATHS), clos)
 of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
 of_text("interop.netops.frr.lint interop.netops.frr.known_lines", "text", exported("frr.write"))
+of_text(
+    "interop.netops.frr_read.read_ways",
+    "text",
+    lambda: ["\n".join(called("interop.netops.frr.write")(*routed()).values())],
+    clos,
+    lambda: routed()[1],
+)
 of_text("interop.netops.srv6.lint", "text", exported("srv6.write"))
 of_text("interop.netops.srv6.lint_script", "text", exported("srv6.write_script"))
 of_text("interop.netops.sonic.lint", "json", exported("sonic.write"))
+of_text("interop.netops.cumulus.lint", "yaml", exported("cumulus.write"))
 of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
 of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
 of_text("interop.netops.roce.lint_json", "json", source_ports("write_json"))

@@ -158,6 +158,23 @@ def test_flows_count_for_less_only_when_asked() -> None:
     assert alphas[1] < 0.6
 
 
+def test_counters_that_change_nothing_plan_nothing_anew(monkeypatch) -> None:
+    asked = []
+    routed = Controller._routed
+
+    def noted(self, now_s, *, fresh):
+        asked.append(fresh)
+        return routed(self, now_s, fresh=fresh)
+
+    monkeypatch.setattr(Controller, "_routed", noted)
+    controller = Controller(FABRIC)
+    controller.apply(Event(time_s=0, kind="job-arrives", job="a", traffic=flows()))
+    told(controller, 1, Sample(ends=UP, load=0.01))
+    told(controller, 2, Sample(ends=UP, loss=0.01))
+    told(controller, 3, Sample(ends=UP, loss=0.01))
+    assert asked == [True, False, True, False]
+
+
 def test_installed_routes_are_where_it_begins() -> None:
     traffic = flows()
     before = route(FABRIC, traffic, router="random", seed=1)

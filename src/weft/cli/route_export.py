@@ -16,7 +16,7 @@ from weft.cli.outcome import FileOutput
 from weft.errors import BadInput
 from weft.files import write_folder
 from weft.verbs.options import option
-from weft.verbs.route import PINNED
+from weft.verbs.route import PINNED, installed
 from weft.verbs.traffic import TrafficOptions, network_alone, network_of, traffic_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 KINDS = (
     "containerlab",
+    "cumulus",
     "frr",
     "frr-srv6",
     "htsim",
@@ -45,7 +46,10 @@ KINDS = (
 class ExportOptions(TrafficOptions):
     """Who routes which flows, and how ports are known to take a path."""
 
-    router: str = option("auto", "Who chooses the paths.", choices=(*PINNED, "split", "rail"))
+    routes: str | None = option(
+        None, "Write these routes (as weft route audit reads them; WEFT_ROUTES of watch --apply).", metavar="PATH"
+    )
+    router: str = option("auto", "Who chooses the paths, without --routes.", choices=(*PINNED, "split", "rail"))
     split: int = option(2, "Parts, for split.", least=1, most=64)
     switch_hash: str | None = option(None, "roce: what switches hash flows with.", choices=("crc32",))
     probes: str | None = option(None, "roce: measured paths of source ports.", metavar="FILE.csv")
@@ -71,9 +75,10 @@ def export(kind: str, options: ExportOptions) -> None:
 
     \b
     opensm        forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)
-    frr           SR-MPLS label stacks and SR-TE policies for FRR;  frr-srv6: SRv6 static routes
+    frr           SR-MPLS label stacks and SR-TE policies for FRR, each flow's color;  frr-srv6: SRv6 static routes
     ip-route      SRv6 routes for Linux hosts
-    sonic         hash and SRv6 entries of config_db.json
+    sonic         config_db.json of switches: addresses, BGP, PFC and ECN for RoCE, hash, SRv6
+    cumulus       NVUE files of switches: addresses, BGP, RoCE
     roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json
     nccl          /etc/nccl.conf
     containerlab  a lab of FRR nodes
@@ -83,16 +88,14 @@ def export(kind: str, options: ExportOptions) -> None:
 
     One file is printed; several need -o DIR.
     """
-    from weft.routing.plan import plan
-
-    fabric, traffic = traffic_of(options)
     if kind == "jobs":
+        fabric, traffic = traffic_of(options)
         _deliver(_job_files(traffic, fabric), options.output)
         return
     if kind in ("htsim", "ns3"):
-        _deliver(_simulated(kind, fabric, traffic, options), options.output)
+        _deliver(_simulated(kind, *traffic_of(options), options), options.output)
         return
-    found = plan(fabric, traffic, router=options.router, seed=options.seed, split=options.split)
+    found = _routed(options)
     _deliver(_opensm(found, options) if kind == "opensm" else _files(kind, found, options), options.output)
 
 
@@ -113,6 +116,19 @@ def events(options: EventsOptions, out: FileOutput) -> None:
     jobs = range(len(traffic.jobs))
     lines = [arrival_line(traffic.only([job]), fabric, options.time_s or 0.0) for job in jobs]
     deliver("\n".join(lines) + "\n", out.output)
+
+
+def _routed(options: ExportOptions) -> RoutePlan:
+    """The routes of a file, or those of a plan."""
+    from weft.routing.plan import judged, plan
+    from weft.routing.problem import problem
+    from weft.routing.routers import Found
+
+    if options.routes is None:
+        fabric, traffic = traffic_of(options)
+        return plan(fabric, traffic, router=options.router, seed=options.seed, split=options.split)
+    fabric, traffic, routes = installed(options, options.routes)
+    return judged(problem(fabric, traffic), Found(routes=routes), router="installed", bound="cuts")
 
 
 def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str]:

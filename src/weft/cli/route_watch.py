@@ -41,7 +41,7 @@ class WatchOptions(TrafficOptions):
         "Begin with installed routes: weft.routes/1, a CSV of paths, OpenSM's tables or FRR's files.",
         metavar="PATH",
     )
-    path_bits: str | None = option(None, "LID of each flow, of weft route export opensm.", metavar="FILE.csv")
+    path_bits: str | None = option(None, "LID or color of each flow, of weft route export.", metavar="FILE.csv")
     events: str | None = option(
         None, "Events, one JSON object a line (default: standard input, if no --counters).", metavar="FILE"
     )

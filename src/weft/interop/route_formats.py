@@ -10,7 +10,7 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
 from weft.interop.fabrics import containerlab
-from weft.interop.netops import frr, nccl_env, roce, routes_json, sonic, srv6
+from weft.interop.netops import cumulus, frr, nccl_env, roce, routes_json, sonic, srv6
 from weft.routing.traffic import JobTraffic
 
 Files: TypeAlias = dict[str, str]
@@ -42,9 +42,14 @@ def _json(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
     return {"routes.json": routes_json.write(fabric, traffic, routes)}
 
 
+def _frr(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
+    return frr.write(fabric, traffic, routes) | {"colors.csv": frr.colors(fabric, traffic, routes)}
+
+
 EXPORTS: dict[str, Export] = {
-    "frr": Export(write=frr.write, lint={".conf": frr.lint}),
+    "frr": Export(write=_frr, lint={".conf": frr.lint}),
     "frr-srv6": Export(write=srv6.write, lint={".conf": srv6.lint}),
+    "cumulus": Export(write=cumulus.write, lint={".yaml": cumulus.lint}),
     "sonic": Export(write=sonic.write, lint={".json": sonic.lint}),
     "roce-csv": Export(write=_roce_csv, lint={".csv": roce.lint_csv}),
     "roce-json": Export(write=_roce_json, lint={".json": roce.lint_json}),

@@ -393,6 +393,16 @@ def settle_all(net: Any, ways: Any, up: Any, down: Any) -> None:
 
 
 @jit
+def move_all(net: Any, ways: Any, up: Any, down: Any) -> None:
+    """Every flow on the given path."""
+    for flow in range(len(up)):
+        if net.up[flow] != up[flow] or net.down[flow] != down[flow]:
+            if net.up[flow] >= 0:
+                lift(net, ways, flow)
+            settle(net, ways, flow, up[flow], down[flow])
+
+
+@jit
 def place_all(net: Any, ways: Any, order: Any, smooth: bool) -> None:
     """Each flow of ``order`` that has no way yet on its best one."""
     for at in range(len(order)):

@@ -99,7 +99,9 @@ def audit(
         Unsupported: a router that does not apply, or a fabric with too many paths.
     """
     asked = problem(fabric, traffic)
-    installed = judged(asked, Found(routes=routes), router="installed", objective=objective, bound=bound)
+    certify = router == "lexicographic"
+    kinds: dict[str, Any] = {"objective": objective, "bound": bound, "certify": certify}
+    installed = judged(asked, Found(routes=routes), router="installed", **kinds)
     anew = plan(fabric, traffic, router=router, seed=seed, objective=objective, bound=bound)
     low = installed.alpha_bound
     begun = time.perf_counter()
@@ -110,7 +112,7 @@ def audit(
     choice.keep(*former, max(choice.congestion, low))
     found = Found(routes=asked.routes(choice.up, choice.down), bound=low)
     seconds = time.perf_counter() - begun
-    repaired = judged(asked, found, router="repaired", objective=objective, bound=bound, solve_s=seconds)
+    repaired = judged(asked, found, router="repaired", solve_s=seconds, **kinds)
     if repaired.alpha > installed.alpha:
         repaired = installed
     return RouteAudit(installed=installed, repaired=repaired, anew=anew)

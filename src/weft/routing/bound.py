@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +28,42 @@ def closed_bound(asked: Problem, *, whole: bool = True) -> float:
     ceil(Delta / n) of them on some of n links, unless they are sprayed (not ``whole``).
     """
     highest = float(asked.fixed.max(initial=0.0))
+    for ends, cross, at, links in _parts(asked):
+        highest = max(highest, _cut(asked, ends, cross, at, links, whole))
+    return highest
+
+
+def cuts_of(asked: Problem) -> Iterator[tuple[Ints, int]]:
+    """Flows that must share links, and how many links that are: those of ``closed_bound`` as wide as those that are a
+    choice, for equal flows."""
+    if asked.unit is None:
+        return
+    capacity = asked.fabric.capacity_Bps
+    same = np.abs(asked.demand_Bps[0] - asked.unit * capacity) <= SAME * asked.demand_Bps[0]
+    for links in (asked.ways.first, asked.ways.last):
+        there = np.flatnonzero((links >= 0) & same[links])
+        yield from ((flows, 1) for flows in _by(links[there], there))
+    for ends, cross, at, links in _parts(asked):
+        count = int(max(ends.max(initial=0), at.max(initial=0))) + 1
+        wide, odd = np.bincount(at, minlength=count), np.bincount(at, ~same[links], count)
+        for flows in _by(ends, cross):
+            part = ends[np.searchsorted(cross, flows[0])]
+            if not odd[part]:
+                yield flows, int(wide[part])
+
+
+def _by(label: Ints, flows: Ints) -> list[Ints]:
+    """Flows with the same label together, in order."""
+    order = np.argsort(label, kind="stable")
+    _, begin = np.unique(label[order], return_index=True)
+    return np.split(flows[order], begin[1:]) if len(flows) else []
+
+
+def _parts(asked: Problem) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
+    """Of each level and direction: the part of every flow that crosses, these flows, and of the links out of parts
+    which part that is, and the links."""
     if not asked.climbs.sound:
-        return highest
+        return
     table, fabric, traffic = asked.climbs, asked.fabric, asked.traffic
     low, high = table.level[fabric.source], table.level[fabric.target]
     listed = asked.ways.up_end > len(table.top)
@@ -39,8 +74,7 @@ def closed_bound(asked: Problem, *, whole: bool = True) -> float:
         out = np.flatnonzero(table.usable & (low == height) & (high == height + 1))
         at = part[fabric.source[out]]
         for ends, links in ((traffic.source, out), (traffic.target, table.reverse[out])):
-            highest = max(highest, _cut(asked, part[ends[cross]], cross, at, links, whole))
-    return highest
+            yield part[ends[cross]], cross, at, links
 
 
 def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: bool) -> float:

@@ -111,6 +111,10 @@ class Choice:
         self._net.clock[3], self._net.clock[4] = 0, failures
         return bool(_choose.repair(self._net, self.problem.ways, target, steps, tries))
 
+    def move(self, up: Ints, down: Ints) -> None:
+        """Put every flow on the given ways."""
+        _choose.move_all(self._net, self.problem.ways, up, down)
+
     def keep(self, up: Ints, down: Ints, target: float) -> None:
         """Put moved flows back on their former ways (-1: none) as long as no link then exceeds ``target``.
 

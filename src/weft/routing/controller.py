@@ -37,7 +37,8 @@ from weft.routing.ways import climbs
 REPLAN_S = 60.0
 """Time between plans made anew while routes are above the bound."""
 QUIET = ("traffic", "tick")
-"""Events after which routes above the bound are only looked at again when that is due."""
+"""Events after which routes above the bound are only looked at again when that is due; so are counters that change
+nothing."""
 DIGITS = 9
 LEAST_DEMAND = 0.01
 """Share of what was planned that a flow counts for at least, however little is measured."""
@@ -169,7 +170,8 @@ class Controller:
         health = self.telemetry
         try:
             changes = self._note(event)
-            found = self._routed(event.time_s, fresh=event.kind not in QUIET)
+            fresh = bool(changes) if event.kind == "counters" else event.kind not in QUIET
+            found = self._routed(event.time_s, fresh=fresh)
         except BaseException:
             self.jobs, self.links, self.down, self.seen, self._fabric, self.planned_s = before
             self.telemetry = health

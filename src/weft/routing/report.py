@@ -58,6 +58,9 @@ class RouteReport(Result):
 def plan_figures(plan: RoutePlan) -> dict[str, Any]:
     """What a plan reaches, without its paths."""
     best = plan.efficiency
+    objective = {"name": best.objective, "value": best.value, "bound": best.bound, "gap": best.gap}
+    if len(best.bounds):
+        objective |= {"groups": len(best.paces), "proved": best.proved}
     return {
         "fabric": plan.fabric.name,
         "router": plan.router,
@@ -68,7 +71,7 @@ def plan_figures(plan: RoutePlan) -> dict[str, Any]:
         "bound_by": plan.bound_by,
         "gap": plan.gap,
         "solve_s": plan.solve_s,
-        "objective": {"name": best.objective, "value": best.value, "bound": best.bound, "gap": best.gap},
+        "objective": objective,
         "jobs": [asdict(one) for one in plan.jobs],
     }
 

@@ -21,6 +21,7 @@ from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, linea
 from weft.routing.choice import ENOUGH, Choice, ordered
 from weft.routing.colouring import coloured
 from weft.routing.ecmp import picked
+from weft.routing.lexicographic import sharpen
 from weft.routing.problem import Problem
 
 PASSES = 40
@@ -134,6 +135,15 @@ def route_best(asked: Problem, seed: int) -> Found:
         return route_repaired(asked, seed)
 
 
+def route_lexicographic(asked: Problem, seed: int, group: Ints | None = None) -> Found:
+    """As the best, then with few groups (collectives) on the busiest links, as far as local search finds."""
+    first = route_best(asked, seed)
+    assert first.ways is not None
+    choice = Choice(asked, *first.ways)
+    sharpen(choice, asked.traffic.collective if group is None else group)
+    return _found(asked, choice.up, choice.down)
+
+
 Router = Callable[[Problem, int], Found]
 ROUTERS: dict[str, Router] = {
     "auto": route_best,
@@ -145,6 +155,7 @@ ROUTERS: dict[str, Router] = {
     "repair": route_repaired,
     "anneal": route_annealed,
     "ilp": route_exact,
+    "lexicographic": route_lexicographic,
     "split": route_repaired,
     "spray": route_sprayed,
     "rail": route_repaired,

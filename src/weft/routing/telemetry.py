@@ -147,7 +147,9 @@ class Telemetry:
                 now, change = self._load_counted(now, sample.ends, float(known_Bps[links].sum()) / capacity)
                 changes += change
             health[sample.ends] = now
-        return replace(self, health=health), changes
+        found = replace(self, health=health)
+        found.__dict__["_between"] = self._between  # of the same fabric: kept, as it takes longer than the rest
+        return found, changes
 
     def _loss_counted(self, now: Health, time_s: float) -> Health:
         limits = self.thresholds

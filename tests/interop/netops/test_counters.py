@@ -82,6 +82,7 @@ def links(text: str, **options) -> list[dict]:
         json.dumps(PROTOBUF),
         SNMP,
         NODE,
+        NODE.replace("leaf-0:9100", "leaf-0.dc1.example:9100"),
     ],
 )
 def test_the_same_port_in_every_form(text: str) -> None:

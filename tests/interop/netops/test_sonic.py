@@ -13,17 +13,42 @@ from weft.interop.netops import sonic
 def test_fragments_pass_their_check(planned, segments, queue_pairs):
     fabric, traffic, routed = planned(8)
     files = sonic.write(fabric, traffic, routed, segments=segments, queue_pairs=queue_pairs, algorithm="CRC_XOR")
+    ports = files.pop("ports.csv").splitlines()
+    assert ports[:2] == ["device,interface,node,peer", "leaf-0,Ethernet0,leaf-0,accelerator-0"]
     assert sorted(files) == sorted(f"{name}.json" for name in fabric.names[8:])
     assert not [problem for text in files.values() for problem in sonic.lint(text)]
     table = json.loads(files["leaf-0.json"])
     hashed = table["SWITCH_HASH"]["GLOBAL"]
     assert hashed["ecmp_hash_algorithm"] == "CRC_XOR"
-    assert ("RDMA_BTH_DEST_QP" in hashed["ecmp_hash_ipv4_rdma"]) is queue_pairs
+    assert ("RDMA_BTH_DEST_QP" in hashed.get("ecmp_hash_ipv4_rdma", [])) is queue_pairs
     if segments == "one-table":
         assert table["SRV6_MY_SID_TABLE"] == {"FCBB:BBBB:9::": {"action": "uN"}}
     else:
         assert table["SRV6_MY_LOCATORS"] == {"MAIN": {"prefix": "fcbb:bbbb:9::"}}
         assert list(table["SRV6_MY_SIDS"]) == ["MAIN|fcbb:bbbb:9::/48"]
+
+
+def test_underlay_and_queues(planned):
+    """Both ends of every link: addresses of one /31, each the other's neighbour with the other's number."""
+    fabric, traffic, routed = planned(8)
+    files = sonic.write(fabric, traffic, routed)
+    files.pop("ports.csv")
+    tables = {name.removesuffix(".json"): json.loads(text) for name, text in files.items()}
+    for name, table in tables.items():
+        rows = [(key, row) for key, row in table["BGP_NEIGHBOR"].items() if row["name"] in tables]
+        assert rows
+        for address, row in rows:
+            other = tables[row["name"]]
+            assert other["DEVICE_METADATA"]["localhost"]["bgp_asn"] == row["asn"]
+            assert any(key.endswith(f"|{address}/31") for key in other["INTERFACE"])
+            assert other["BGP_NEIGHBOR"][row["local_addr"]]["name"] == name
+        ports = [key for key in table["INTERFACE"] if "|" not in key]
+        assert set(table["PORT_QOS_MAP"]) == set(ports) == set(table["PFC_WD"]) - {"GLOBAL"}
+        assert {row["pfc_enable"] for row in table["PORT_QOS_MAP"].values()} == {"3"}
+        assert (table["DSCP_TO_TC_MAP"]["ROCE"]["26"], table["DSCP_TO_TC_MAP"]["ROCE"]["48"]) == ("3", "6")
+    profile = tables["leaf-0"]["WRED_PROFILE"]["ROCE-400G"]
+    assert (profile["green_min_threshold"], profile["red_max_threshold"]) == ("1600000", "6400000")
+    assert list(tables["leaf-0"]["PORT_QOS_MAP"])[1] == "Ethernet8"
 
 
 def test_what_cannot_be_written(planned):
@@ -51,6 +76,11 @@ def test_examples_of_the_design_documents_pass():
         ("{", "not valid JSON"),
         ("[]", "not a table"),
         ('{"PORT": {}}', "no table of this fragment"),
+        ('{"QUEUE": {"Ethernet0|3": {"scheduler": "X"}}, "INTERFACE": {}, "SCHEDULER": {}}', "no interface Ethernet0"),
+        ('{"QUEUE": {"CPU|3": {"wred_profile": "X"}}, "WRED_PROFILE": {}}', "'X' is not in WRED_PROFILE"),
+        ('{"BGP_NEIGHBOR": {"10.0.0.1": {"asn": "0"}}}', "no autonomous system"),
+        ('{"BGP_NEIGHBOR": {"10.0.0.1": {"asn": "1"}}, "INTERFACE": {"E|10.1.0.0/31": {}}}', "no interface reaches"),
+        ('{"BGP_NEIGHBOR": {"x": {"asn": "1"}}, "INTERFACE": {"E|y": {}}}', "is no address"),
         ('{"SWITCH_HASH": {"GLOBAL": 1}}', "not a table of rows"),
         ('{"SWITCH_HASH": {"LOCAL": {}}}', "only GLOBAL"),
         ('{"SWITCH_HASH": {"GLOBAL": {"ecmp_hash": ["SPORT"]}}}', "no field of packets"),

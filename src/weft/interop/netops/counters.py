@@ -129,8 +129,8 @@ def _linked(readings: Iterable[Reading], ports: Mapping[tuple[str, str], tuple[s
     held: dict[tuple[float | None, str, str], dict[str, float]] = defaultdict(dict)
     strange = ""
     for one in readings:
-        device = one.device if (one.device, one.interface) in ports else one.device.rpartition(":")[0] or one.device
-        if (device, one.interface) not in ports:
+        device = next((name for name in _called(one.device) if (name, one.interface) in ports), "")
+        if not device:
             strange = strange or f"{one.device} {one.interface}"
             continue
         counters = held[one.time_s, device, one.interface]
@@ -160,6 +160,12 @@ def _linked(readings: Iterable[Reading], ports: Mapping[tuple[str, str], tuple[s
             raise BadInput(problem, where=where, remedy="give the ports of parallel links together")
         names = sorted({name for one in each for name in one})
         yield time_s, ends, {name: math.fsum(one.get(name, 0.0) for one in each) for name in names}
+
+
+def _called(device: str) -> tuple[str, ...]:
+    """A device's name as given, without its port, and without its domain."""
+    plain = device.rpartition(":")[0] or device
+    return device, plain, plain.partition(".")[0]
 
 
 def _ports(fabric: Fabric, text: str) -> dict[tuple[str, str], tuple[str, str]]:

@@ -12,6 +12,8 @@ Written for FRR 8.4 and later; the checker knows exactly the lines written here.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -72,6 +74,24 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, headend: Heade
     return files
 
 
+def colors(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, headend: Headend = "host") -> str:
+    """The color of the policy that leads each flow along its path, as CSV."""
+    paths = network_paths(fabric, traffic, routes, where="FRR")
+    skip = 1 if headend == "leaf" else 0
+    ways = {(at, each[0].target): each for at, every in _steers(fabric, paths, headend).items() for each in every}
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["source", "destination", "collective", "queue_pair", "color"])
+    for path in paths:
+        if len(path.links) >= 2 + skip:
+            steer = _steer(path, skip)
+            color = 1 + ways[steer.headend, steer.target].index(steer)
+            table.writerow(
+                [fabric.names[path.source], fabric.names[path.target], path.collective, path.queue_pair, color]
+            )
+    return text.getvalue()
+
+
 def check_parallel(fabric: Fabric, paths: Iterable[PlannedPath], where: str) -> None:
     """Refuse paths over one of several live links between the same nodes, which segments do not tell apart.
 
@@ -102,8 +122,8 @@ def _steers(fabric: Fabric, paths: tuple[PlannedPath, ...], headend: Headend) ->
         skip = 1 if headend == "leaf" else 0
         if len(path.links) < 2 + skip:
             continue
-        at = path.nodes[skip]
-        steer = _Steer(headend=at, target=path.target, link=path.links[skip], nodes=path.nodes[skip + 2 :])
+        steer = _steer(path, skip)
+        at = steer.headend
         if len(steer.nodes) + 1 > MOST_LABELS:
             raise Unsupported(
                 f"the path {fabric.names[path.source]} -> {fabric.names[path.target]} needs more than "
@@ -121,6 +141,11 @@ def _steers(fabric: Fabric, paths: tuple[PlannedPath, ...], headend: Headend) ->
         if steer not in ways:
             ways.append(steer)
     return {at: [ways for _, ways in sorted(each.items())] for at, each in found.items()}
+
+
+def _steer(path: PlannedPath, skip: int) -> _Steer:
+    """What leads along a path from its ``skip``-th node on."""
+    return _Steer(headend=path.nodes[skip], target=path.target, link=path.links[skip], nodes=path.nodes[skip + 2 :])
 
 
 def _base(fabric: Fabric, plan: Addressing, node: int, links: list[int]) -> list[str]:

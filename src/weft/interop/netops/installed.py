@@ -69,7 +69,7 @@ def read_tables(
         BadInput: no tables, tables of another subnet, or a flow that does not arrive.
     """
     walk = _Walk(opensm_lint.parse(text, where=where), subnet, fabric, where)
-    given = _given_lids(path_bits) if path_bits else {}
+    given = given_bits(path_bits, "dlid") if path_bits else {}
     names, found = fabric.names, []
     for source, target, collective, pair in zip(
         traffic.source.tolist(),
@@ -83,18 +83,25 @@ def read_tables(
     return routes_json.routes_of_links(fabric, found)
 
 
-def _given_lids(text: str) -> Mapping[tuple[str, ...], int]:
-    """The LID of each flow."""
+def given_bits(text: str, column: str) -> Mapping[tuple[str, ...], int]:
+    """The number (LID, color) that a table (CSV) gives each flow, by source, destination, collective, queue pair.
+
+    Raises:
+        BadInput: a column is missing, or no number.
+    """
     reader = csv.DictReader(io.StringIO(text, newline=""))
     where, found = "--path-bits", {}
-    if not {*_FLOW, "dlid"} <= set(reader.fieldnames or ()):
-        raise BadInput("lacks columns", where=where, remedy=f"give {', '.join(_FLOW)} and dlid")
-    for row in reader:
-        lid = row["dlid"] or ""
-        if not (lid.isascii() and lid.isdigit() and len(lid) < 6):
-            problem = f"{lid[:20]!r} is no LID"
-            raise BadInput(problem, where=f"{where}: line {reader.line_num}", remedy="give a number")
-        found[tuple(row[name] or "" for name in _FLOW)] = int(lid)
+    try:
+        if not {*_FLOW, column} <= set(reader.fieldnames or ()):
+            raise BadInput("lacks columns", where=where, remedy=f"give {', '.join(_FLOW)} and {column}")
+        for row in reader:
+            bits = row[column] or ""
+            if not (bits.isascii() and bits.isdigit() and len(bits) < 6):
+                problem = f"{bits[:20]!r} is no {column}"
+                raise BadInput(problem, where=f"{where}: line {reader.line_num}", remedy="give a number")
+            found[tuple(row[name] or "" for name in _FLOW)] = int(bits)
+    except csv.Error as error:
+        raise BadInput(f"is no CSV ({error})", where=f"{where}: line {reader.line_num}") from None
     return found
 
 

@@ -229,7 +229,7 @@ class Wires:
     @cached_property
     def trees(self) -> Trees:
         """The trees of switches that add up."""
-        return Trees(self.fabric, spread=self.mode == "spray", seed=self.seed)
+        return Trees(self.fabric, spread=self.transport.mode == "spray", seed=self.seed)
 
     def _may_add_up(self, key: Key, groups: Ints) -> bool:
         """Whether switches may take an all-reduce of several domains over from messages between ranks."""
