@@ -244,6 +244,7 @@ of_file(
     "toml",
     words("usd_per_switch_port = 100\nusd_per_transceiver = 10.5\nwatts_per_switch_port = 3\n"),
 )
+of_text("fabric.catalogue.parse_kind", "text", words("fat-tree 2:1", "rail-only", "multi-plane-4 1.5:1"))
 FLOOR = 'racks_per_row = 4\nkw_per_rack = 40.5\nmedia = ["DAC", "SR"]\nswitches = { leaf = "rack" }\n'
 of_file("fabric.floor.read_floor fabric.floor.floor_from_toml", "toml", words(FLOOR), 8)
 of_file("reliability.classes.read_failures reliability.classes.failures_from_toml", "toml", example("failures.toml"))

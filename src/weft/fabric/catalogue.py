@@ -221,6 +221,9 @@ _KINDS: dict[str, Callable[[_Site], Fabric]] = {
     "dragonfly": lambda site: dragonfly.build(
         *dragonfly.balanced(site.count, site.radix), accelerators=site.count, **site.network
     ),
+    "dragonfly+": lambda site: dragonfly.plus(
+        *dragonfly.balanced_plus(site.count, site.radix), accelerators=site.count, **site.network
+    ),
     "fully-connected": lambda site: direct.build(
         site.domains,
         bandwidth_Bps=site.bandwidth_Bps,

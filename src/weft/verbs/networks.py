@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     FabricSource = str | os.PathLike[str] | Fabric
     """A kind of network, a file, or a fabric."""
 
-ROUTINGS = ("ecmp", "spray", "random")
+ROUTINGS = ("ecmp", "spray", "random", "dimension-order", "minimal", "valiant", "ugal")
 
 
 @dataclass(frozen=True, kw_only=True)

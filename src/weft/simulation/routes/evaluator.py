@@ -22,6 +22,7 @@ from weft.estimation.iteration import Estimator, IterationAssembly
 from weft.estimation.result import EstimateTable
 from weft.fabric.checks import components
 from weft.fabric.lump import lumped
+from weft.fabric.paths import MODES
 from weft.fabric.placement import Placement
 from weft.fabric.spec import SCALE_UP, Fabric, Floats
 from weft.layout.mesh import EXPERT_AXES, WEIGHT_GROUPS, degrees
@@ -36,7 +37,7 @@ from weft.simulation.iteration.stepping import Stepped
 from weft.simulation.iteration.usage import StageTotals, totals
 from weft.simulation.routes.traffic import routes_over
 
-ROUTINGS = ("ecmp", "spray", "random", "planned")
+ROUTINGS = (*MODES, "planned")
 DEGREES = ("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor")
 KINDS = ("sequence_parallel", "context_method", "zero", "recompute")
 """Columns that decide, with which groups there are, the kinds of collectives that a layout has."""
