@@ -6,7 +6,8 @@ pass traffic on between their scale-up domain and the network store it, so that 
 switches they pass it on as switches do.
 
 Lanes are free of deadlock by construction: a packet starts on lane 0 and goes one up wherever the next link does not
-come later in a fixed order of links, along rings of a torus in each dimension by position, elsewhere up, across, down.
+come later in a fixed order of links: in each dimension of a grid by position, elsewhere up, across, down.  Where all
+packets go from dimension to dimension in order, they start on lane 0 again in each.
 ``check_deadlock`` does not rely on that.  It looks at the waits themselves.
 """
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.paths import Mode, routes
-from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.fabric.spec import SCALE_UP, Fabric, Ints, Mask
 from weft.fabric.structured import grid_of
 from weft.fabric.traffic import Routes, spans
 from weft.results import Result
@@ -174,16 +175,24 @@ def lanes(fabric: Fabric, taken: Routes) -> Ints:
     if (taken.usage != 1).any():
         raise BadInput("split flows have no lanes", where="routing", remedy="choose one that gives a flow one path")
     major, minor = ranks(fabric)
+    held, wanted = _consecutive(fabric, taken)
+    before, after = taken.links[held], taken.links[wanted]
+    if (_passed(fabric, before, after) & (major[after] < major[before])).any():
+        major, minor = np.zeros_like(major), major * (int(minor.max(initial=0)) + 1) + minor
     found = np.zeros(len(taken.links), dtype=np.int64)
     length = np.diff(taken.indptr)
     for hop in range(1, int(length.max(initial=0))):
         at = taken.indptr[:-1][length > hop] + hop
         before, after = taken.links[at - 1], taken.links[at]
-        passed = (fabric.tier[before] > SCALE_UP) & (fabric.tier[after] > SCALE_UP)
-        turned = passed & (major[after] > major[before])
-        later = turned | ((major[after] == major[before]) & (minor[after] > minor[before]))
-        found[at] = np.where(passed & ~turned, found[at - 1] + ~later, 0)
+        turned = major[after] > major[before]
+        later = (major[after] == major[before]) & (minor[after] > minor[before])
+        found[at] = np.where(_passed(fabric, before, after) & ~turned, found[at - 1] + ~later, 0)
     return found
+
+
+def _passed(fabric: Fabric, before: Ints, after: Ints) -> Mask:
+    """Where traffic goes from one scale-out link to the next without being stored."""
+    return (fabric.tier[before] > SCALE_UP) & (fabric.tier[after] > SCALE_UP)
 
 
 def check_deadlock(fabric: Fabric, taken: Routes, lane: Ints | None = None) -> DeadlockCheck:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from weft.errors import BadInput
-from weft.fabric.checks import components, some
+from weft.fabric.checks import components
 from weft.fabric.dimension import pairs
 from weft.fabric.families.dragonfly import GLOBAL_TIER
 from weft.fabric.families.torus import lines_of
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 Structure = Literal["dimension-order", "minimal", "valiant", "ugal"]
 STRUCTURES: tuple[Structure, ...] = ("dimension-order", "minimal", "valiant", "ugal")
 MOST_DIMENSIONS = 22
-_INSTEAD = "take ecmp or spray, which go around"
 
 
 def structured(paths: Paths, source: Ints, target: Ints, mode: Structure, seed: int, key: Ints) -> Routes:
-    """One path a flow; flows inside a domain take its own links.
+    """One path a flow; flows inside a domain take its own links, those whose path has failed another shortest one.
 
     Raises:
-        BadInput: the fabric has no such structure, or what failed is on a path.
+        BadInput: the fabric has no such structure, or a flow has no path.
     """
     fabric = paths.fabric
-    inside = fabric.domain[source] == fabric.domain[target]
-    here, beyond = np.flatnonzero(inside), np.flatnonzero(~inside)
-    local = paths.routes(source[here], target[here], seed=seed, key=key[here])
+    beyond = np.flatnonzero(fabric.domain[source] != fabric.domain[target])
     if mode == "dimension-order":
-        found = _dimension_order(paths, source[beyond], target[beyond])
+        found, good = _dimension_order(paths, source[beyond], target[beyond])
     else:
-        found = _dragonfly(fabric, source[beyond], target[beyond], mode, seed, key[beyond])
-    return joined([local, found]).of(np.argsort(np.concatenate([here, beyond]), kind="stable"))
+        found, good = _dragonfly(fabric, source[beyond], target[beyond], mode, seed, key[beyond])
+    own = beyond[good]
+    other = np.setdiff1d(np.arange(len(source)), own)
+    usual = paths.routes(source[other], target[other], seed=seed, key=key[other])
+    return joined([usual, found]).of(np.argsort(np.concatenate([other, own]), kind="stable"))
 
 
 def _single(fabric: Fabric, table: Ints) -> Routes:
@@ -147,7 +147,8 @@ def _keys(grid: Grid, hosts: int, nodes: int) -> Ints:
     return np.sort(np.concatenate(keys))
 
 
-def _dimension_order(paths: Paths, source: Ints, target: Ints) -> Routes:
+def _dimension_order(paths: Paths, source: Ints, target: Ints) -> tuple[Routes, Ints]:
+    """Routes of the flows whose links are up, and which those are."""
     fabric = paths.fabric
     grid, per_domain = grid_of(fabric), fabric.largest_domain
     first = fabric.domain[source] * per_domain + fabric.rail[target]
@@ -172,9 +173,10 @@ def _dimension_order(paths: Paths, source: Ints, target: Ints) -> Routes:
         (base + (here - from_) * stride[axis]) * per_domain + rail,
         (base + (there - from_) * stride[axis]) * per_domain + rail,
     )
-    _check_up(fabric, source, target, np.unique(flow[links < 0]))
     indptr = np.concatenate([[0], np.cumsum(count.sum(axis=1))]).astype(np.int64)
-    return _after(fabric, _crossing(paths, source, first), _routes(fabric, indptr, links))
+    good = np.setdiff1d(np.arange(len(source)), flow[links < 0])
+    along = _routes(fabric, indptr, links).of(good)
+    return _after(fabric, _crossing(paths, source[good], first[good]), along), good
 
 
 def _crossing(paths: Paths, source: Ints, first: Ints) -> Routes:
@@ -193,14 +195,6 @@ def _after(fabric: Fabric, one: Routes, other: Routes) -> Routes:
     taken = spans(begins.ravel(), lengths.ravel())
     indptr = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))]).astype(np.int64)
     return _routes(fabric, indptr, np.concatenate([one.links, other.links])[taken])
-
-
-def _check_up(fabric: Fabric, source: Ints, target: Ints, lost: Ints) -> None:
-    if len(lost):
-        names = [f"{fabric.names[a]} -> {fabric.names[b]}" for a, b in zip(source[lost], target[lost], strict=True)]
-        raise BadInput(
-            f"a failed link is on the path of {some(names)}", where=f"fabric {fabric.name}: routing", remedy=_INSTEAD
-        )
 
 
 class _Groups:
@@ -278,32 +272,35 @@ class _Groups:
         return np.where(many > 0, links[at], -1)
 
 
-def _dragonfly(fabric: Fabric, source: Ints, target: Ints, mode: Structure, seed: int, key: Ints) -> Routes:
+def _dragonfly(
+    fabric: Fabric, source: Ints, target: Ints, mode: Structure, seed: int, key: Ints
+) -> tuple[Routes, Ints]:
+    """Routes of the flows that have a minimal path, and which those are."""
     groups = _Groups(fabric)
     draw = _draws(source, target, key, seed)
-    a, b = groups.of[fabric.target[groups.up_nic[source]]], groups.of[fabric.target[groups.up_nic[target]]]
-    least, good = _by_way(groups, source, target, [], draw)
-    good &= (groups.up_nic[source] >= 0) & (groups.up_nic[target] >= 0)
-    _check_up(fabric, source, target, np.flatnonzero(~good))
+    least, joins = _by_way(groups, source, target, [], draw)
+    good = np.flatnonzero(joins & (groups.up_nic[source] >= 0) & (groups.up_nic[target] >= 0))
+    source, target, least, draw = source[good], target[good], least[good], draw[good]
+    a, b = (groups.of[fabric.target[groups.up_nic[end]]] for end in (source, target))
     shortest = _single(fabric, least)
     if mode == "minimal" or groups.count < 3 or not len(source):
-        return shortest
+        return shortest, good
     many = groups.count - 1 - (a != b)
     other = draw[:, 5] % many
     low, high = np.minimum(a, b), np.maximum(a, b)
     other += other >= low
     other += (other >= high) & (a != b)
-    table, good = _by_way(groups, source, target, [other], draw)
+    table, joins = _by_way(groups, source, target, [other], draw)
     least = np.pad(least, ((0, 0), (0, table.shape[1] - least.shape[1])), constant_values=-1)
-    roundabout = _single(fabric, np.where((good & (a != b))[:, None], table, least))
+    roundabout = _single(fabric, np.where((joins & (a != b))[:, None], table, least))
     if mode == "valiant":
-        return roundabout
+        return roundabout, good
     from weft.fabric import _ugal
 
     taken = np.zeros(len(source), dtype=np.int64)
     args = (shortest.indptr, shortest.links, roundabout.indptr, roundabout.links)
     _ugal.choose(*args, fabric.capacity_Bps, np.zeros(fabric.links), taken)
-    return joined([shortest, roundabout]).of(np.arange(len(source)) + taken * len(source))
+    return joined([shortest, roundabout]).of(np.arange(len(source)) + taken * len(source)), good
 
 
 def _draws(source: Ints, target: Ints, key: Ints, seed: int) -> Ints:
