@@ -56,7 +56,11 @@ class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, RecipeOptions):
     against: str | None = option(
         None, "Say what the others save in place of this kind, and how much longer they take.", metavar="KIND"
     )
-    routing: str = option("spray", "How paths are chosen in the simulation.", choices=ROUTINGS)
+    routing: str = option(
+        "own",
+        "How paths are chosen in the simulation; own: dimension-order on grids, ugal on dragonflies, else spray.",
+        choices=("own", *ROUTINGS),
+    )
     seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
     no_simulate: bool = option(False, "Closed form only.")
     no_failures: bool = option(False, "Leave the study of failures out.")
@@ -184,6 +188,6 @@ def _run(asked: DesignOptions) -> FailureTerms | None:
         tokens=parse_count(asked.tokens, "--tokens"),
         usd_per_hour=asked.usd_per_hour,
         simulate=not asked.no_simulate,
-        routing=asked.routing,
+        routing="spray" if asked.routing == "own" else asked.routing,
         seed=asked.seed,
     )
