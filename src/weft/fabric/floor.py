@@ -28,7 +28,7 @@ Place = Literal["rack", "row", "room"]
 ROLES = ("leaf", "spine", "core", "rail", "rail-spine", "rail-core", "router", "switch", "scale-up")
 """Roles that a floor may name though a fabric has none of them."""
 MAX_FILE_BYTES = 100_000
-_Positive = Annotated[float, Field(gt=0, le=1e6)]
+_Positive = Annotated[float, Field(ge=1e-3, le=1e6)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +171,16 @@ def stand(fabric: Fabric, floor: Floor, units: Ints, switch_kw: Floats) -> Stand
     per_row = floor.racks_per_row
     row, slot = [r // per_row for r in range(servers)], [r % per_row for r in range(servers)]
     home = _homes(fabric, rack[:hosts])
+    beside = np.flatnonzero(policy == "row")
+    beside = beside[np.argsort(home[beside] // per_row, kind="stable")]
+    first = np.searchsorted(home[beside] // per_row, np.arange(-(-servers // per_row) + 1))
     inside = policy == "rack"
     rack[inside] = home[inside]
     rows = -(-servers // per_row)
     # Network racks go into the middle of a row: racks behind them make room.
     half = [min(per_row, servers - r * per_row) // 2 for r in range(rows)]
     for r in range(rows):
-        members = np.flatnonzero((policy == "row") & (home // per_row == r))
-        groups = _fill(members, units, switch_kw, floor, fabric)
+        groups = _fill(beside[first[r] : first[r + 1]], units, switch_kw, floor, fabric)
         for s in range(r * per_row, min(servers, (r + 1) * per_row)):
             slot[s] += len(groups) if slot[s] >= half[r] else 0
         for number, group in enumerate(groups):

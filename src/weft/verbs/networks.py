@@ -69,8 +69,8 @@ class PriceOptions(Options):
 
 
 def is_file(name: str | os.PathLike[str]) -> bool:
-    """Whether a name means a file, not a kind of network."""
-    return bool(Path(name).suffix) or os.path.exists(name)
+    """Whether a name means a file, not a kind of network ("fat-tree 1.5:1" is one)."""
+    return (bool(Path(name).suffix) and not str(name).endswith(":1")) or os.path.exists(name)
 
 
 def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int) -> Fabric:
