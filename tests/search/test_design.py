@@ -298,7 +298,7 @@ def test_oversubscribed_networks_are_tried_beside() -> None:
     assert names == ["rail-only", "fat-tree", "fat-tree 2:1", "fat-tree 4:1", "fat-tree 7:1", "torus"]
     dollars = [one.bill.usd for one in found.designs[1:5]]
     assert dollars == sorted(dollars, reverse=True)
-    own = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, oversubscription="", **asked)
+    own = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, oversubscription="none", **asked)
     assert [one.kind for one in own.designs] == ["rail-only", "fat-tree", "torus"]
     for text in ("0.5", "many", "1e9", "nan"):
         with pytest.raises(BadInput, match="no oversubscription"):
@@ -318,7 +318,7 @@ def test_wider_networks_are_no_slower_and_failures_are_of_those_asked_for() -> N
 
 
 def test_each_network_is_routed_as_its_kind_is() -> None:
-    asked = {"layout": "tp=4,dp=16", "batch": 64, "sequence": 2048, "radix": 16, "oversubscription": ""}
+    asked = {"layout": "tp=4,dp=16", "batch": 64, "sequence": 2048, "radix": 16, "oversubscription": "none"}
     kinds = {"fat-tree": "spray", "torus": "dimension-order", "dragonfly": "ugal", "dragonfly+": "ugal"}
     own = weft.design("llama-3.2-1b", CLUSTER, fabrics=tuple(kinds), no_failures=True, **asked)
     assert own.routings == ("spray", "dimension-order", "ugal")

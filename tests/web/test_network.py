@@ -49,7 +49,7 @@ def test_the_first_page_is_the_form(client):
 
 def test_networks_stand_side_by_side(client):
     asked = {"kinds": "rail-only,fat-tree"}
-    how = {"layout": LAYOUT, "radix": 8, "oversubscription": "", "routing": "spray"}
+    how = {"layout": LAYOUT, "radix": 8, "oversubscription": "none", "routing": "spray"}
     own = weft.design("llama-3.1-8b", "h100-32", fabrics="rail-only,fat-tree", **how)
     text = shown(client, **asked).text
     for one in own.designs:

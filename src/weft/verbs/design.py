@@ -47,7 +47,7 @@ class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, RecipeOptions):
         None,
         "Ports down per port up to try beside the cluster's own (default: 1,2,4,7; none with --sizes,"
         " --batches and --against), or none.",
-        metavar="R,...",
+        metavar="R,...|none",
     )
     sizes: str | tuple[int, ...] = option(
         "", "Scale-up domain sizes to try (default: the cluster's own).", metavar="K,..."
