@@ -188,6 +188,11 @@ def test_what_a_floor_cannot_hold_is_refused():
             made(cluster=load("h100-1024"), radix=64, floor=floor_from_toml(text, 8))
 
 
+def test_one_domain_has_no_network_to_buy():
+    with pytest.raises(BadInput, match="one scale-up domain"):
+        made("fat-tree", cluster=load("h100-8"))
+
+
 def test_every_default_states_its_source_and_date():
     for one in (*media(), *switch_models()):
         assert one.source
