@@ -155,7 +155,8 @@ def bill_of_materials(
         spares: share of every part that is bought beside, rounded up.
 
     Raises:
-        BadInput: there is no network to buy, a switch has too few ports or stands in no rack, no cable is as fast as a link, or no medium reaches.
+        BadInput: there is no network to buy, a switch has too few ports or stands in no rack, no cable is as fast as
+            a link, or no medium reaches.
     """
     if not (fabric.tier > SCALE_UP).any():
         raise BadInput(
