@@ -26,7 +26,7 @@ def main() -> None:
     weft.design("llama-3.1-8b", "h100-64", fabrics="rail-only")
     for model, count in TINY if options.tiny else CASES:
         wall, cpu = time.perf_counter(), time.process_time()
-        found = weft.design(model, f"h100-{count}", oversubscription="")
+        found = weft.design(model, f"h100-{count}", oversubscription="none")
         wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
         peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(

@@ -38,6 +38,7 @@ def test_public_names():
         "bill_of_materials",
         "calibrate",
         "check_fabric",
+        "check_lanes",
         "compare",
         "design",
         "estimate",
@@ -225,6 +226,9 @@ def test_command_surface():
                 *files,
                 *("--floor", "--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network"),
             ]
+        ),
+        "fabric lanes": sorted(
+            [*files, *("--format", "--kind", "--output", "--pairs", "--radix", "--routing", "--seed", "-o", "network")]
         ),
         "route": [],
         "route plan": sorted(

@@ -108,3 +108,34 @@ def test_a_candidate_that_nobody_can_build_is_refused(weft: Run) -> None:
     code, out, err = weft("design", "gpt2", "h100-16", "--sizes", "4,3")
     assert (code, out) == (2, "")
     assert "domains of 3 do not divide 16" in err
+
+
+def test_a_bill_as_table_rows_and_document(weft: Run, tmp_path) -> None:
+    asked = ("fabric", "bill", "h100-64", "--kind", "rail-optimized 2:1", "--radix", "16")
+    _, table, _ = weft(*asked)
+    assert "16 x 400G switch" in table
+    assert "No price is known of" in table
+    path = tmp_path / "bill.csv"
+    weft(*asked, "--format", "csv", "-o", str(path))
+    lines = path.read_text().splitlines()
+    assert lines[0] == "category,part,detail,count,spares,usd_each,usd,watts_each,watts"
+    found = json.loads(weft(*asked, "--format", "json")[1])
+    assert found["schema"] == "weft.bill-of-materials/1"
+    assert len(found["lines"]) == len(lines) - 1
+    floor = tmp_path / "floor.toml"
+    floor.write_text("racks_per_rows = 3")
+    code, _, err = weft(*asked, "--floor", str(floor))
+    assert code == 2
+    assert "racks_per_row" in err
+
+
+def test_lanes_tell_by_their_exit_code(weft: Run) -> None:
+    asked = ("fabric", "lanes", "v100-128", "--kind", "torus", "--routing")
+    code, out, _ = weft(*asked, "dimension-order", "--format", "json")
+    found = json.loads(out)
+    assert (code, found["lanes"]["free"], found["one_lane"]["free"], found["every"]) == (0, True, False, True)
+    code, out, _ = weft(*asked, "spray", "--pairs", "5000")
+    assert code == 1
+    assert "A circle on one lane: accelerator-" in out
+    assert weft("fabric", "lanes", "h100-64", "--routing", "ugal", "--kind", "torus")[0] == 2
+    assert weft("fabric", "h100-64", "--kind", "fat-tree 1.5:1", "--radix", "16")[0] == 0

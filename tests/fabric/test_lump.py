@@ -31,7 +31,7 @@ def fares(fabric: Fabric, source: np.ndarray, target: np.ndarray, bytes_: np.nda
 def test_sprayed_flows_fare_the_same(kind: str, seed: int, radix: int, broken: bool) -> None:
     """Also where a switch or a NIC has failed."""
     draw = np.random.default_rng(seed)
-    fabric = for_cluster(kind, load("h100-64"), radix=16 if kind == "dragonfly" else radix)
+    fabric = for_cluster(kind, load("h100-64"), radix=16 if kind.startswith("dragonfly") else radix)
     if broken:
         switches = np.arange(fabric.accelerators, fabric.nodes)
         switches = switches[[fabric.roles[role] != "scale-up" for role in fabric.role[switches]]]

@@ -101,6 +101,8 @@ def test_every_node_stands_once(domains, per_row, kw, where):
     assert at.rack.min() >= 0
     places = list(zip(at.row.tolist(), at.slot.tolist(), strict=True))
     assert len(set(places)) == len(places)
+    spots = list(zip(at.x_m.tolist(), at.y_m.tolist(), strict=True))
+    assert len(set(spots)) == len(spots)
     held = np.bincount(at.rack[: fabric.accelerators], minlength=len(places)) * floor.kw_per_accelerator
     assert held.max() <= kw + 1e-9
     assert at.kw.sum() == pytest.approx(held.sum() + 0.5 * outside.sum())
@@ -109,6 +111,22 @@ def test_every_node_stands_once(domains, per_row, kw, where):
     a, b, _ = cabling(fabric)
     assert (at.length_m(a, b) == at.length_m(b, a)).all()
     assert (at.length_m(a, b) >= floor.rise_m).all()
+
+
+def test_rooms_are_square_or_as_told():
+    cluster = load("h100-16384")
+    fabric = for_cluster("rail-optimized", cluster, radix=64)
+    units, kw = np.ones(fabric.nodes, dtype=np.int64), np.full(fabric.nodes, 0.1)
+    at = stand(fabric, default_floor(8), units, kw)
+    assert 0.5 < np.ptp(at.x_m) / np.ptp(at.y_m) < 2
+    one = stand(fabric, replace(default_floor(8), rows=1000), units, kw)
+    assert np.ptp(one.y_m) == pytest.approx(one.row.max() * 2.1)
+    assert np.ptp(one.x_m) < 8
+    a, b, _ = cabling(fabric)
+    assert at.length_m(a, b).max() < 0.6 * one.length_m(a, b).max()
+    spine = at.rack[fabric.nodes_of("spine")]
+    assert abs(at.x_m[spine].mean() / at.x_m.max() - 0.5) < 0.15
+    assert abs(at.y_m[spine].mean() / at.y_m.max() - 0.5) < 0.15
 
 
 def test_the_shortest_medium_that_reaches_is_taken():
@@ -168,6 +186,11 @@ def test_what_a_floor_cannot_hold_is_refused():
     }.items():
         with pytest.raises(BadInput, match=message):
             made(cluster=load("h100-1024"), radix=64, floor=floor_from_toml(text, 8))
+
+
+def test_one_domain_has_no_network_to_buy():
+    with pytest.raises(BadInput, match="one scale-up domain"):
+        made("fat-tree", cluster=load("h100-8"))
 
 
 def test_every_default_states_its_source_and_date():

@@ -298,7 +298,7 @@ def test_oversubscribed_networks_are_tried_beside() -> None:
     assert names == ["rail-only", "fat-tree", "fat-tree 2:1", "fat-tree 4:1", "fat-tree 7:1", "torus"]
     dollars = [one.bill.usd for one in found.designs[1:5]]
     assert dollars == sorted(dollars, reverse=True)
-    own = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, oversubscription="", **asked)
+    own = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, oversubscription="none", **asked)
     assert [one.kind for one in own.designs] == ["rail-only", "fat-tree", "torus"]
     for text in ("0.5", "many", "1e9", "nan"):
         with pytest.raises(BadInput, match="no oversubscription"):
@@ -315,3 +315,23 @@ def test_wider_networks_are_no_slower_and_failures_are_of_those_asked_for() -> N
     named = weft.design("llama-3.2-1b", CLUSTER, fabrics="fat-tree 4:1", **asked)
     assert [(one.kind, bool(one.failures)) for one in named.designs] == [("fat-tree 4:1", True)]
     assert named.designs[0].simulated_s == times[2]
+
+
+def test_each_network_is_routed_as_its_kind_is() -> None:
+    asked = {"layout": "tp=4,dp=16", "batch": 64, "sequence": 2048, "radix": 16, "oversubscription": "none"}
+    kinds = {"fat-tree": "spray", "torus": "dimension-order", "dragonfly": "ugal", "dragonfly+": "ugal"}
+    own = weft.design("llama-3.2-1b", CLUSTER, fabrics=tuple(kinds), no_failures=True, **asked)
+    assert own.routings == ("spray", "dimension-order", "ugal")
+    for one in own.designs:
+        alone = weft.simulate(
+            *("llama-3.2-1b", CLUSTER, "tp=4,dp=16"),
+            fabric=one.kind,
+            routing=kinds[one.kind],
+            batch=64,
+            sequence=2048,
+            radix=16,
+        )
+        assert one.simulated_s == alone.iteration_s
+    failed = weft.design("llama-3.2-1b", CLUSTER, fabrics="torus,dragonfly+", **asked)
+    assert [one.kind for one in failed.designs] == ["torus", "dragonfly+"]
+    assert all(failure.iteration_s for failure in failed.designs[0].failures)

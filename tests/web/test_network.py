@@ -49,9 +49,8 @@ def test_the_first_page_is_the_form(client):
 
 def test_networks_stand_side_by_side(client):
     asked = {"kinds": "rail-only,fat-tree"}
-    own = weft.design(
-        "llama-3.1-8b", "h100-32", layout=LAYOUT, radix=8, fabrics="rail-only,fat-tree", oversubscription=""
-    )
+    how = {"layout": LAYOUT, "radix": 8, "oversubscription": "none", "routing": "spray"}
+    own = weft.design("llama-3.1-8b", "h100-32", fabrics="rail-only,fat-tree", **how)
     text = shown(client, **asked).text
     for one in own.designs:
         assert f'data-key="{one.simulated_s}"' in text

@@ -16,9 +16,9 @@ from weft.arrangement.objective import Objective
 from weft.arrangement.site import Router, Site
 from weft.arrangement.template import Template, merged_traffic
 from weft.cluster.calibration import calibration
-from weft.fabric.paths import Mode, Paths, spans
+from weft.fabric.paths import Mode, Paths
 from weft.fabric.spec import Fabric, Floats, Ints
-from weft.fabric.traffic import Phases, Routes, Traffic, joined
+from weft.fabric.traffic import Phases, Routes, Traffic, joined, spans
 from weft.layout.spec import Layout
 from weft.routing.plan import route
 from weft.routing.traffic import JobTraffic

@@ -14,6 +14,7 @@ from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, start
 from weft.fabric.dimension import Dimension, from_tier
 from weft.fabric.families import bcube, clos, direct, dragonfly, hierarchy, planes, rail, torus
 from weft.fabric.families.clos import Oversubscription
+from weft.fabric.paths import Mode
 from weft.fabric.spec import Fabric
 
 
@@ -131,6 +132,11 @@ def check_kinds(names: Iterable[str]) -> None:
         parse_kind(name)
 
 
+def own_routing(kind: str) -> Mode:
+    """How a network of a kind is usually routed: grids in dimension order, dragonflies by UGAL, others by spraying."""
+    return _ROUTINGS.get(parse_kind(kind)[0], "spray")
+
+
 def parse_kind(text: str) -> tuple[str, float | None]:
     """The kind and the oversubscription that a name says, as "fat-tree 2:1"; None where it says none.
 
@@ -221,6 +227,9 @@ _KINDS: dict[str, Callable[[_Site], Fabric]] = {
     "dragonfly": lambda site: dragonfly.build(
         *dragonfly.balanced(site.count, site.radix), accelerators=site.count, **site.network
     ),
+    "dragonfly+": lambda site: dragonfly.plus(
+        *dragonfly.balanced_plus(site.count, site.radix), accelerators=site.count, **site.network
+    ),
     "fully-connected": lambda site: direct.build(
         site.domains,
         bandwidth_Bps=site.bandwidth_Bps,
@@ -232,4 +241,8 @@ _KINDS: dict[str, Callable[[_Site], Fabric]] = {
 """Every kind of fabric, and how a cluster's is built."""
 TREES = ("fat-tree", "rail-optimized", "rail-only", *planes.KINDS)
 """Kinds with switches above the leaves, whose names may say an oversubscription: "fat-tree 2:1"."""
+_ROUTINGS: dict[str, Mode] = {
+    **dict.fromkeys(("torus", "mesh", "hypercube"), "dimension-order"),
+    **dict.fromkeys(("dragonfly", "dragonfly+"), "ugal"),
+}
 _RATIO = re.compile(r"(?P<kind>\S+) (?P<ratio>\d{1,3}(\.\d{1,3})?):1")

@@ -1,13 +1,15 @@
 """Where the parts of a network stand: racks in rows, and how long the cables between them are.
 
-Accelerators fill racks in rank order, as many as the power of a rack allows, and racks fill rows.  Switches stand in
-the rack of the accelerators below them, in network racks in the middle of their row, or in rows of network racks in
-the middle of the room.  A cable runs up to the tray above the racks, along rows and across them, and down again.
+Accelerators fill racks in rank order, as many as the power of a rack allows, racks fill rows, and rows columns beside
+each other.  Switches stand in the rack of the accelerators below them, in network racks in the middle of their row, or
+in rows of network racks in the middle of the room.  A cable runs up to the tray above the racks, along rows and across
+them, and down again.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,14 +28,15 @@ Place = Literal["rack", "row", "room"]
 ROLES = ("leaf", "spine", "core", "rail", "rail-spine", "rail-core", "router", "switch", "scale-up")
 """Roles that a floor may name though a fabric has none of them."""
 MAX_FILE_BYTES = 100_000
-_Positive = Annotated[float, Field(gt=0, le=1e6)]
+_Positive = Annotated[float, Field(ge=1e-3, le=1e6)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
     """A floor plan, and what energy costs there.
 
-    Lengths in meters, powers in kilowatts.  ``rise_m`` is from the lowest unit of a rack to the tray above it.
+    Lengths in meters, powers in kilowatts.  ``rows`` stand one behind the other before the next begin beside them; by
+    default the room is as near to a square as can be.  ``rise_m`` is from the lowest unit of a rack to the tray above.
     ``switches`` says where those of a role stand: in the "rack" of the accelerators below, in their "row", or in the
     middle of the "room"; by default switches above accelerators stand in the row, all others in the room.  ``media``
     are the names of those that may be used, in order; all by default.
@@ -51,6 +54,7 @@ class Floor:
     usd_per_kwh: float
     years: float
     source: str = ""
+    rows: int | None = None
     switches: Mapping[str, Place] = field(default_factory=dict)
     media: tuple[str, ...] = ()
 
@@ -72,7 +76,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Standing:
-    """Where nodes stand: the rack of each, and every rack's row, place in the row and power.
+    """Where nodes stand: the rack of each, and every rack's row, place in the row, place in the room and power.
 
     Racks ``0 .. servers-1`` hold accelerators, the rest switches alone.  Scale-up switches stand with their domain.
     """
@@ -82,13 +86,15 @@ class Standing:
     rack: Ints
     row: Ints
     slot: Ints
+    x_m: Floats
+    y_m: Floats
     kw: Floats
 
     def length_m(self, a: Ints, b: Ints) -> Floats:
         """Meters of a cable between nodes: along rows and across, and up and down at both ends."""
         first, second = self.rack[a], self.rack[b]
-        along = np.abs(self.slot[first] - self.slot[second]) * self.floor.rack_pitch_m
-        across = np.abs(self.row[first] - self.row[second]) * self.floor.row_pitch_m
+        along = np.abs(self.x_m[first] - self.x_m[second])
+        across = np.abs(self.y_m[first] - self.y_m[second])
         ends = np.where(first == second, 1, 2) * self.floor.rise_m
         return np.asarray(along + across + ends, dtype=np.float64)
 
@@ -97,6 +103,7 @@ class _Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     name: str | None = Field(None, min_length=1, max_length=100)
+    rows: int | None = Field(None, ge=1, le=1_000_000)
     racks_per_row: int | None = Field(None, ge=1, le=10_000)
     rack_pitch_m: _Positive | None = None
     row_pitch_m: _Positive | None = None
@@ -164,14 +171,16 @@ def stand(fabric: Fabric, floor: Floor, units: Ints, switch_kw: Floats) -> Stand
     per_row = floor.racks_per_row
     row, slot = [r // per_row for r in range(servers)], [r % per_row for r in range(servers)]
     home = _homes(fabric, rack[:hosts])
+    beside = np.flatnonzero(policy == "row")
+    beside = beside[np.argsort(home[beside] // per_row, kind="stable")]
+    first = np.searchsorted(home[beside] // per_row, np.arange(-(-servers // per_row) + 1))
     inside = policy == "rack"
     rack[inside] = home[inside]
     rows = -(-servers // per_row)
     # Network racks go into the middle of a row: racks behind them make room.
     half = [min(per_row, servers - r * per_row) // 2 for r in range(rows)]
     for r in range(rows):
-        members = np.flatnonzero((policy == "row") & (home // per_row == r))
-        groups = _fill(members, units, switch_kw, floor, fabric)
+        groups = _fill(beside[first[r] : first[r + 1]], units, switch_kw, floor, fabric)
         for s in range(r * per_row, min(servers, (r + 1) * per_row)):
             slot[s] += len(groups) if slot[s] >= half[r] else 0
         for number, group in enumerate(groups):
@@ -179,7 +188,9 @@ def stand(fabric: Fabric, floor: Floor, units: Ints, switch_kw: Floats) -> Stand
             row.append(r)
             slot.append(half[r] + number)
     groups = _fill(np.flatnonzero(policy == "room"), units, switch_kw, floor, fabric)
-    middle, more = rows // 2, -(-len(groups) // per_row)
+    more = -(-len(groups) // per_row)
+    deep, wide_m = _columns(floor, rows + more, max(slot) + 1)
+    middle = min(rows, (rows + more - 1) // deep // 2 * deep + max(0, min(deep, rows + more) - more) // 2)
     row = [r + more if r >= middle else r for r in row]
     for number, group in enumerate(groups):
         rack[group] = len(row)
@@ -187,14 +198,23 @@ def stand(fabric: Fabric, floor: Floor, units: Ints, switch_kw: Floats) -> Stand
         slot.append(number % per_row)
     servers_kw = np.bincount(rack[:hosts], minlength=len(row)) * floor.kw_per_accelerator
     kw = np.bincount(rack[hosts:], switch_kw[hosts:], len(row)) + servers_kw
+    column, behind = np.divmod(np.array(row, dtype=np.int64), deep)
     return Standing(
         floor=floor,
         servers=servers,
         rack=rack,
         row=np.array(row, dtype=np.int64),
         slot=np.array(slot, dtype=np.int64),
+        x_m=column * wide_m + np.array(slot) * floor.rack_pitch_m,
+        y_m=behind * floor.row_pitch_m,
         kw=np.asarray(kw, dtype=np.float64),
     )
+
+
+def _columns(floor: Floor, rows: int, racks: int) -> tuple[int, float]:
+    """Rows of a column, and meters from a column to the next: the longest row and a gangway as wide as a row."""
+    wide_m = racks * floor.rack_pitch_m + floor.row_pitch_m
+    return floor.rows or max(1, math.ceil(math.sqrt(rows * wide_m / floor.row_pitch_m))), wide_m
 
 
 def _policies(fabric: Fabric, floor: Floor) -> np.ndarray:

@@ -155,8 +155,15 @@ def bill_of_materials(
         spares: share of every part that is bought beside, rounded up.
 
     Raises:
-        BadInput: a switch has too few ports or stands in no rack, no cable is as fast as a link, or no medium reaches.
+        BadInput: there is no network to buy, a switch has too few ports or stands in no rack, no cable is as fast as
+            a link, or no medium reaches.
     """
+    if not (fabric.tier > SCALE_UP).any():
+        raise BadInput(
+            "is one scale-up domain, with no network outside of it to buy",
+            where=fabric.name,
+            remedy="take more accelerators",
+        )
     counted = bill_of_kind(kind, fabric, prices, radix)
     a, b, cables = cabling(fabric)
     rate = _rates(fabric, a, b, cables)

@@ -25,10 +25,11 @@ import numpy.typing as npt
 from weft.errors import BadInput, UnknownName
 from weft.fabric.checks import components, some
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
-from weft.fabric.traffic import Routes
+from weft.fabric.structured import STRUCTURES, structured
+from weft.fabric.traffic import Routes, spans
 
-Mode = Literal["ecmp", "spray", "random"]
-MODES: tuple[Mode, ...] = ("ecmp", "spray", "random")
+Mode = Literal["ecmp", "spray", "random", "dimension-order", "minimal", "valiant", "ugal"]
+MODES: tuple[Mode, ...] = ("ecmp", "spray", "random", *STRUCTURES)
 
 
 class UpLinks(NamedTuple):
@@ -240,7 +241,7 @@ class Paths:
         Args:
             mode: "ecmp": one path by a hash of source, target, ``key`` and hop; "random": one path drawn per
                 flow; "spray": all paths, each node splitting what it gets evenly over the cables that lead
-                on.
+                on; or one of ``weft.fabric.structured``.
             seed: of the hash and the draws.
             key: what else tells flows of a pair apart (a port, a queue pair); 0 by default.
 
@@ -260,6 +261,8 @@ class Paths:
         key = np.asarray(key, dtype=np.int64)
         if len(key) != len(source):
             raise BadInput(f"{len(key)} keys for {len(source)} flows", where=self._where)
+        if mode in STRUCTURES:
+            return structured(self, source, target, mode, seed, key)
         return self._routed(source, target, key, seed, mode)
 
     @property
@@ -382,13 +385,6 @@ class Paths:
             return [link for link in links if _walk.leads(net, dist, link, there, kind)]
 
         return follow
-
-
-def spans(begin: Ints, count: Ints) -> Ints:
-    """The numbers ``begin[i] .. begin[i] + count[i] - 1`` of every i, one span after the other."""
-    ends: Ints = np.cumsum(count)
-    offset: Ints = np.repeat(begin - (ends - count), count)
-    return np.arange(len(offset), dtype=np.int64) + offset
 
 
 def routes(

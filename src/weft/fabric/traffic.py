@@ -132,3 +132,10 @@ def at_once(source: Ints, target: Ints, bytes_: Floats) -> Traffic:
         cap_Bps=np.full(count, np.inf),
         phases=phases,
     )
+
+
+def spans(begin: Ints, count: Ints) -> Ints:
+    """The numbers ``begin[i] .. begin[i] + count[i] - 1`` of every i, one span after the other."""
+    ends: Ints = np.cumsum(count)
+    offset: Ints = np.repeat(begin - (ends - count), count)
+    return np.arange(len(offset), dtype=np.int64) + offset

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import Unsupported
-from weft.fabric.paths import Paths, spans
+from weft.fabric.paths import Paths
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
-from weft.fabric.traffic import Routes
+from weft.fabric.traffic import Routes, spans
 
 Small = npt.NDArray[np.int32]
 MOST_PATHS = 256

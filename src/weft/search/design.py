@@ -13,7 +13,7 @@ from weft.cluster.scaled import oversubscribed, rewired, with_domain
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
-from weft.fabric.catalogue import TREES, check_kinds, for_cluster, parse_kind
+from weft.fabric.catalogue import TREES, check_kinds, for_cluster, own_routing, parse_kind
 from weft.fabric.cost import Bill, Prices, bill_of_kind, scale_up_usd
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.fabric.transport import carrier
@@ -36,6 +36,8 @@ SAME = 1 - 1e-6
 OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 8.0)
 """Of the outermost tier in the closed form, whose first layouts are tried on every network: the same ones whatever the
 network's own is, so that a wider network is not slower for want of a layout."""
+OWN = "own"
+"""Routing of each network as its kind is usually routed."""
 NETWORK_S = 4 * 365 * 86400.0
 """How long a network is written off."""
 STEPS = 100
@@ -169,6 +171,11 @@ class DesignStudy(Result):
     assumptions: tuple[str, ...]
     against: str | None = None
 
+    @property
+    def routings(self) -> tuple[str, ...]:
+        """The routings of all designs, each once."""
+        return tuple(dict.fromkeys(routing_on(one.kind, self.routing) for one in self.designs))
+
     def instead(self) -> tuple[Instead, ...]:
         """Each network in place of the one of kind ``against`` with the same domains and batch."""
         other = {(one.domain, one.global_batch): one for one in self.designs if one.kind == self.against}
@@ -242,7 +249,8 @@ class Terms:
     """How candidates are built and compared.
 
     ``layout`` is used on every network; None takes for each the candidate that is fastest on it, or the closed form's
-    first without ``simulate``.  ``routing`` is that of the simulation.  ``run`` asks for a whole run under failures,
+    first without ``simulate``.  ``routing`` is that of the simulation, or ``OWN``.  ``run`` asks for a whole run under
+    failures,
     of which a network lasts ``network_s``.  ``against`` is the kind that the others are held against, and
     ``one_domain`` asks for the time with all accelerators in one scale-up domain.  Networks of leaves and spines are
     tried as the cluster has them, and with all ``oversubscriptions``; such a network that is the same as another is
@@ -347,6 +355,11 @@ def _one_domain_s(job: Job, cluster: Cluster, options: Terms) -> float:
     return _design(job, whole, "rail-only", fabric, layouts, plain, 0.0, lambda _: None).iteration_s
 
 
+def routing_on(kind: str, routing: str) -> str:
+    """The routing of a network of a kind, where "own" is the kind's usual one."""
+    return own_routing(kind) if routing == OWN else routing
+
+
 def _oversubscribed(kind: str, cluster: Cluster, ratios: Sequence[float]) -> list[str]:
     """A kind as the cluster has it, and with every other oversubscription, where the kind takes one."""
     own = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
@@ -366,9 +379,9 @@ def _design(
 ) -> Design:
     """One network under a job; ``own_usd`` of its domains are in the price of the accelerators."""
     domains_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
-    layout = layouts[0]
+    layout, routing = layouts[0], routing_on(kind, options.routing)
     if len(layouts) > 1:
-        evaluator, seconds = Evaluator(job, cluster, fabric, routing=options.routing, seed=options.seed), []
+        evaluator, seconds = Evaluator(job, cluster, fabric, routing=routing, seed=options.seed), []
         for number, each in enumerate(layouts):
             seconds.append(evaluator.seconds(each))
             tell(0.5 * (number + 1) / len(layouts))
@@ -376,7 +389,7 @@ def _design(
     closed = estimate(job, cluster, [layout])[0].iteration_s
     simulated = nic_bytes = spine_bytes = None
     failures: tuple[Failure, ...] = ()
-    network = DegradedNetwork(job, cluster, layout, fabric, routing=options.routing, seed=options.seed)
+    network = DegradedNetwork(job, cluster, layout, fabric, routing=routing, seed=options.seed)
     if options.simulate:
         run = network.healthy
         simulated = run.iteration_s

@@ -47,7 +47,7 @@ class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, TransportOptions
         None,
         "Ports down per port up to try beside the cluster's own (default: 1,2,4,7; none with --sizes,"
         " --batches and --against), or none.",
-        metavar="R,...",
+        metavar="R,...|none",
     )
     sizes: str | tuple[int, ...] = option(
         "", "Scale-up domain sizes to try (default: the cluster's own).", metavar="K,..."
@@ -56,7 +56,11 @@ class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, TransportOptions
     against: str | None = option(
         None, "Say what the others save in place of this kind, and how much longer they take.", metavar="KIND"
     )
-    routing: str = option("spray", "How paths are chosen in the simulation.", choices=ROUTINGS)
+    routing: str = option(
+        "own",
+        "How paths are chosen in the simulation; own: dimension-order on grids, ugal on dragonflies, else spray.",
+        choices=("own", *ROUTINGS),
+    )
     seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
     no_simulate: bool = option(False, "Closed form only.")
     no_failures: bool = option(False, "Leave the study of failures out.")
@@ -124,7 +128,7 @@ def design(
         prices=asked.price_list(),
         radix=asked.radix,
         layout=layout,
-        routing=asked.routed(asked.routing, "spray"),
+        routing=asked.routed(asked.routing, "own"),
         seed=asked.seed,
         simulate=not asked.no_simulate,
         failures=not asked.no_failures,
@@ -178,12 +182,13 @@ def _run(asked: DesignOptions) -> FailureTerms | None:
     from weft.search.goodput import Terms
     from weft.units import parse_count
 
+    routing = asked.routed(asked.routing, "own")
     return Terms(
         book=book_of(asked.failures),
         policy=parse_policy(asked.policy),
         tokens=parse_count(asked.tokens, "--tokens"),
         usd_per_hour=asked.usd_per_hour,
         simulate=not asked.no_simulate,
-        routing=asked.routed(asked.routing, "spray"),
+        routing="spray" if routing == "own" else routing,
         seed=asked.seed,
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     FabricSource = str | os.PathLike[str] | Fabric
     """A kind of network, a file, or a fabric."""
 
-ROUTINGS = ("ecmp", "spray", "random")
+ROUTINGS = ("ecmp", "spray", "random", "dimension-order", "minimal", "valiant", "ugal")
 TRANSPORTS = ("ideal", "roce-ecmp", "roce-adaptive", "packet-spray", "infiniband")
 
 
@@ -98,8 +98,8 @@ class PriceOptions(Options):
 
 
 def is_file(name: str | os.PathLike[str]) -> bool:
-    """Whether a name means a file, not a kind of network."""
-    return bool(Path(name).suffix) or os.path.exists(name)
+    """Whether a name means a file, not a kind of network ("fat-tree 1.5:1" is one)."""
+    return (bool(Path(name).suffix) and not str(name).endswith(":1")) or os.path.exists(name)
 
 
 def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int) -> Fabric:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import BadInput
-from weft.verbs.networks import RadixOptions, TransportOptions, fabric_of, placement_of
+from weft.verbs.networks import ROUTINGS, RadixOptions, TransportOptions, fabric_of, placement_of
 from weft.verbs.options import option, options_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class NetworkOptions(RadixOptions, TransportOptions):
     routing: str = option(
         "ecmp",
         "How paths are chosen on --fabric; planned: by the routers of weft route.",
-        choices=("ecmp", "spray", "random", "planned"),
+        choices=(*ROUTINGS, "planned"),
     )
     placement: str | Placement | None = option(
         None, "With --fabric: hosts in rank order, as CSV or a hostfile.", metavar="FILE"

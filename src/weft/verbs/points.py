@@ -137,7 +137,7 @@ def _simulate(asked: Asked) -> Row:
 def _design(asked: Asked) -> Row:
     from weft.verbs.design import design
 
-    given = asked.given("layout", *_RECIPE) | {"fabrics": str(asked.values["fabric"]), "oversubscription": ""}
+    given = asked.given("layout", *_RECIPE) | {"fabrics": str(asked.values["fabric"]), "oversubscription": "none"}
     if "layout" in asked.values:
         given["layout"] = asked.layout
     found = design(asked.model, asked.cluster, **given)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput, NothingFeasible
-from weft.verbs.networks import RadixOptions, TransportOptions, fabric_of, placement_of, routes_of
+from weft.verbs.networks import ROUTINGS, RadixOptions, TransportOptions, fabric_of, placement_of, routes_of
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import CalibrationOptions, PlannedOptions, RecipeOptions, book_of, constants_of, subject_of
 
@@ -37,7 +37,7 @@ class SimulateOptions(PlannedOptions, RadixOptions, TransportOptions, Calibratio
     routing: str = option(
         "ecmp",
         "How paths are chosen; planned: by the routers of weft route, for this job's flows.",
-        choices=("ecmp", "spray", "random", "planned"),
+        choices=(*ROUTINGS, "planned"),
     )
     routes: str | RouteReport | None = option(None, "Routes of weft route --format json --paths.", metavar="FILE")
     placement: str | Placement | None = option(

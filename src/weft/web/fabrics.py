@@ -197,7 +197,7 @@ def _study(scene: Scene, kinds: tuple[str, ...], progress: Progress = None) -> D
             plan.job,
             plan.cluster,
             fabrics=kinds,
-            oversubscription="",
+            oversubscription="none",
             layout=scene.layout or None,
             radix=scene.radix,
             routing=scene.routing,

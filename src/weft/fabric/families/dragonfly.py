@@ -1,4 +1,8 @@
-"""Dragonfly (Kim et al., ISCA 2008): groups of fully connected routers, and cables between all groups."""
+"""Dragonflies: groups of switches, and cables between all groups.
+
+Dragonfly (Kim et al., ISCA 2008): the routers of a group are fully connected.  Dragonfly+ (Shpiner et al., HiPINEB
+2017): a group is a tree of leaves with accelerators and spines with the global cables.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +63,72 @@ def build(
     builder.join(*ends, capacity_Bps=port_Bps, latency_s=switch_latency_s, tier=LOCAL_TIER)
     _join_groups(builder, routers, h, port_Bps, switch_latency_s)
     return builder.build()
+
+
+def plus(
+    leaves: int,
+    spines: int,
+    p: int,
+    h: int,
+    g: int | None = None,
+    *,
+    bandwidth_Bps: float,
+    accelerators: int | None = None,
+    scale_up: Dimension | None = None,
+    nic_latency_s: float = NIC_LATENCY_S,
+    switch_latency_s: float = SWITCH_LATENCY_S,
+) -> Fabric:
+    """Dragonfly+: g groups of ``leaves`` with p accelerators each and ``spines`` with h global ports each.
+
+    Args:
+        g: groups; as many as the global ports join, ``spines h + 1``, by default.
+        bandwidth_Bps: of every port, per direction.
+        accelerators: fewer than ``leaves p g``; the last leaves have free ports.
+
+    Raises:
+        BadInput: no such network.
+    """
+    where = "dragonfly+"
+    for name, value in (("leaves", leaves), ("spines", spines), ("p", p), ("h", h)):
+        checks.whole(value, f"{where}: {name}", low=int(name != "h"), high=2**16)
+    g = checks.whole(spines * h + 1 if g is None else g, f"{where}: g")
+    if g > spines * h + 1:
+        remedy = f"use at most {spines * h + 1}, or more spines or global ports"
+        raise BadInput(f"{g} groups exceed spines h + 1 = {spines * h + 1}", where=f"{where}: g", remedy=remedy)
+    room = leaves * p * g
+    count = room if accelerators is None else accelerators
+    if checks.whole(count, f"{where}: accelerators") > room:
+        raise BadInput(f"{count:,} accelerators exceed leaves p g = {room:,}", where=f"{where}: accelerators")
+    builder = start(where, count, scale_up)
+    port_Bps = checks.positive(bandwidth_Bps, f"{where}: bandwidth")
+    checks.cables(g * spines * (leaves + h), where)
+    below = builder.add("leaf", leaves * g).reshape(g, leaves)
+    members = np.arange(count, dtype=np.int64)
+    builder.join(members, below.ravel()[members // p], capacity_Bps=port_Bps, latency_s=nic_latency_s, tier=1)
+    above = builder.add("spine", spines * g).reshape(g, spines)
+    ends = np.repeat(below, spines, axis=1).ravel(), np.tile(above, (1, leaves)).ravel()
+    builder.join(*ends, capacity_Bps=port_Bps, latency_s=switch_latency_s, tier=LOCAL_TIER)
+    _join_groups(builder, above, h, port_Bps, switch_latency_s)
+    return builder.build()
+
+
+def balanced_plus(accelerators: int, radix: int) -> tuple[int, int, int, int, int]:
+    """The sizes (leaves, spines, p, h, g) of a dragonfly+ of switches of up to ``radix`` ports, half of them each way.
+
+    Raises:
+        BadInput: it does not hold that many accelerators.
+    """
+    checks.whole(radix, "dragonfly+: radix", low=2, high=2**16)
+    half = radix // 2
+    leaves = min(half, -(-accelerators // half))
+    g = -(-accelerators // (leaves * half))
+    if g > half * half + 1:
+        raise BadInput(
+            f"{accelerators:,} accelerators do not fit a balanced dragonfly+ of radix {radix}",
+            where="dragonfly+: radix",
+            remedy="choose a larger radix",
+        )
+    return leaves, half, half, half if g > 1 else 0, g
 
 
 def _join_groups(builder: Builder, routers: Ints, h: int, port_Bps: float, latency_s: float) -> None:

@@ -26,7 +26,7 @@ def bill_table(found: BillOfMaterials, console: Console) -> None:
             Column(heading="$ each", cells=[_dollars(line.usd_each) for line in found.lines]),
             Column(heading="$", cells=[_dollars(line.usd) for line in found.lines]),
             Column(heading="kW", cells=[f"{line.watts / 1e3:,.1f}" for line in found.lines]),
-            Column(heading="", cells=[line.detail for line in found.lines], left=True, drop=1),
+            Column(heading="detail", cells=[line.detail for line in found.lines], left=True, drop=1),
         ],
     )
     if found.racks:

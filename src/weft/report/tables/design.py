@@ -29,7 +29,8 @@ def design_table(study: DesignStudy, console: Console) -> None:
     if study.designs:
         heading(console, f"Networks with {study.radix}-port switches, {study.prices.name} prices")
         print_grid(console, _columns(study))
-        paragraph(console, LEGEND.format(crossing=crossing(study.routing)), indent=2)
+        ways = " or ".join(map(crossing, study.routings))
+        paragraph(console, LEGEND.format(crossing=ways), indent=2)
         if any(one.one_domain_s for one in study.designs):
             paragraph(console, "1 domain: how much longer than with all accelerators in one domain.", indent=2)
         _print_layouts(study.designs, console)

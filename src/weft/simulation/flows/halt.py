@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.errors import BadInput
-from weft.fabric.paths import spans
 from weft.fabric.spec import Floats, Ints
-from weft.fabric.traffic import Phases, Routes, Traffic
+from weft.fabric.traffic import Phases, Routes, Traffic, spans
 from weft.simulation.flows._clock import FAIR, advance
 from weft.simulation.flows._run import check_inputs, new_clock, stalled
 from weft.simulation.flows._state import HALTS, LIVE, READY, new_net

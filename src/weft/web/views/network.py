@@ -49,7 +49,8 @@ def networks(study: DesignStudy, link: Callable[[Design], str]) -> Table:
         )
         for i, one in enumerate(study.designs)
     ]
-    caption = f"Networks with {study.radix}-port switches, {study.prices.name} prices, {study.routing} routing"
+    routing = " or ".join(study.routings)
+    caption = f"Networks with {study.radix}-port switches, {study.prices.name} prices, {routing} routing"
     return Table(name="networks", caption=caption, columns=columns, rows=tuple(rows))
 
 

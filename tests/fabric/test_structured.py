@@ -1,0 +1,259 @@
+"""Dimension-order, minimal, Valiant and UGAL routes, and lanes that keep them free of deadlock; networkx as oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.cluster import load
+from weft.errors import BadInput
+from weft.fabric.catalogue import for_cluster
+from weft.fabric.dimension import Dimension
+from weft.fabric.families import clos, dragonfly, torus
+from weft.fabric.lanes import check_deadlock, lanes
+from weft.fabric.paths import routes
+from weft.fabric.spec import SCALE_UP
+from weft.fabric.structured import grid_of
+from weft.fabric.traffic import Routes
+
+BPS = 50e9
+
+
+def everyone(fabric):
+    a, b = np.divmod(np.arange(fabric.accelerators**2), fabric.accelerators)
+    return a[a != b], b[a != b]
+
+
+def paths_of(fabric, found):
+    for flow in range(len(found)):
+        links = found.links[found.indptr[flow] : found.indptr[flow + 1]]
+        yield [int(fabric.source[links[0]]), *fabric.target[links].tolist()]
+
+
+def graph(fabric):
+    return nx.DiGraph(zip(fabric.source[fabric.up].tolist(), fabric.target[fabric.up].tolist(), strict=True))
+
+
+def proven(fabric, found, lane=None):
+    """The check's answer, held against its certificate and networkx."""
+    check = check_deadlock(fabric, found, lane)
+    waits = nx.DiGraph(check.waits.tolist())
+    assert check.free == nx.is_directed_acyclic_graph(waits)
+    if check.order is not None:
+        assert (check.order[check.waits[:, 0]] < check.order[check.waits[:, 1]]).all()
+    else:
+        turn = check.cycle.tolist()
+        assert all(waits.has_edge(a, b) for a, b in zip(turn, [*turn[1:], turn[0]], strict=True))
+    return check
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    dims=st.lists(st.integers(1, 5), min_size=1, max_size=3).filter(lambda d: np.prod(d) <= 60),
+    wrap=st.booleans(),
+    rails=st.sampled_from([1, 2]),
+    kind=st.sampled_from(["switch", "fully-connected"]),
+)
+def test_dimension_order(dims, wrap, rails, kind):
+    domain = Dimension(kind=kind, size=rails, bandwidth_Bps=4e11) if rails > 1 else None
+    fabric = torus.build(dims, bandwidth_Bps=BPS, wrap=wrap, scale_up=domain)
+    source, target = everyone(fabric)
+    if not len(source):
+        return
+    found = routes(fabric, source, target, mode="dimension-order")
+    if np.prod(dims) > 1:
+        grid = grid_of(fabric)
+        assert grid.dims == tuple(size for size in dims if size > 1)
+    net = graph(fabric)
+    for a, b, path in zip(source.tolist(), target.tolist(), paths_of(fabric, found), strict=True):
+        assert (path[0], path[-1]) == (a, b)
+        assert nx.is_path(net, path)
+        domains = fabric.domain[[node for node in path if node < fabric.accelerators]]
+        if np.prod(dims) > 1:
+            changed = np.diff(grid.coordinates(domains), axis=0) != 0
+            axes = [int(np.argmax(row)) for row in changed if row.any()]
+            assert axes == sorted(axes)
+        if rails == 1:
+            assert len(path) - 1 == nx.shortest_path_length(net, a, b)
+    assert found.latency_s == pytest.approx(
+        [fabric.latency_s[each].sum() for each in np.split(found.links, found.indptr[1:-1])]
+    )
+    lane = lanes(fabric, found)
+    assert proven(fabric, found, lane).free
+    assert lane.max(initial=0) <= int(wrap)
+
+
+def test_a_ring_without_lanes_deadlocks():
+    """Dally and Seitz' example: four nodes on a ring, each sending two ahead."""
+    fabric = torus.build((4,), bandwidth_Bps=BPS)
+    here = np.arange(4)
+    found = routes(fabric, here, (here + 2) % 4, mode="dimension-order")
+    bare = proven(fabric, found)
+    assert not bare.free
+    assert len(bare.cycle) == 4
+    with_lanes = proven(fabric, found, lanes(fabric, found))
+    assert with_lanes.free
+    assert with_lanes.lanes == 2
+
+
+def test_sprayed_tori_deadlock_and_trees_do_not():
+    for fabric, free in (
+        (torus.build((4, 4), bandwidth_Bps=BPS), False),
+        (torus.build((3, 3), bandwidth_Bps=BPS, wrap=False), False),
+        (clos.build(32, radix=8, bandwidth_Bps=BPS), True),
+    ):
+        source, target = everyone(fabric)
+        assert proven(fabric, routes(fabric, source, target, mode="spray")).free == free
+    tree = routes(fabric, source, target)
+    assert lanes(fabric, tree).max() == 0
+    with pytest.raises(BadInput, match="no lanes"):
+        lanes(fabric, routes(fabric, source, target, mode="spray"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_routes_with_lanes_are_free(data):
+    """Walks at random over a small fabric: lanes are free of deadlock whatever the routes."""
+    fabric = data.draw(
+        st.sampled_from(
+            [
+                torus.build((3, 4), bandwidth_Bps=BPS),
+                torus.build((2, 2, 2), bandwidth_Bps=BPS),
+                dragonfly.build(2, 1, 1, bandwidth_Bps=BPS),
+                clos.build(12, radix=4, bandwidth_Bps=BPS),
+            ]
+        )
+    )
+    walks = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        node, walk = data.draw(st.integers(0, fabric.nodes - 1)), []
+        for _ in range(data.draw(st.integers(1, 8))):
+            link = data.draw(st.sampled_from(np.flatnonzero(fabric.source == node).tolist()))
+            walk.append(link)
+            node = int(fabric.target[link])
+        walks.append(walk)
+    links = np.concatenate(walks)
+    found = Routes(
+        indptr=np.cumsum([0, *map(len, walks)]), links=links, usage=np.ones(len(links)), latency_s=np.zeros(len(walks))
+    )
+    proven(fabric, found)
+    assert proven(fabric, found, lanes(fabric, found)).free
+
+
+FLIES = {
+    # fabric, lanes of minimal and of Valiant routes: Kim et al. 2008 (2, 3), Shpiner et al. 2017 (1, 2)
+    "dragonfly": (dragonfly.build(4, 2, 2, bandwidth_Bps=BPS), 2, 3),
+    "dragonfly+": (dragonfly.plus(3, 3, 2, 2, bandwidth_Bps=BPS), 1, 2),
+}
+
+
+def crossings(fabric, found):
+    """Global links of each flow."""
+    flow = np.repeat(np.arange(len(found)), np.diff(found.indptr))
+    return np.bincount(flow, fabric.tier[found.links] == dragonfly.GLOBAL_TIER, len(found)).astype(int)
+
+
+@pytest.mark.parametrize(("fabric", "least", "most"), FLIES.values(), ids=FLIES)
+def test_dragonflies(fabric, least, most):
+    source, target = everyone(fabric)
+    net = graph(fabric)
+    for mode, needed, global_links in (("minimal", least, 1), ("valiant", most, 2), ("ugal", most, 2)):
+        found = routes(fabric, source, target, mode=mode)
+        for a, b, path in zip(source.tolist(), target.tolist(), paths_of(fabric, found), strict=True):
+            assert (path[0], path[-1]) == (a, b)
+            assert nx.is_path(net, path)
+            assert min(path[1:-1]) >= fabric.accelerators
+        assert crossings(fabric, found).max() == global_links
+        lane = lanes(fabric, found)
+        assert lane.max() + 1 == needed
+        assert proven(fabric, found, lane).free
+    assert not proven(fabric, routes(fabric, source, target, mode="valiant")).free
+    valiant = crossings(fabric, routes(fabric, source, target, mode="valiant"))
+    assert set(valiant.tolist()) == {0, 2}
+
+
+def busiest(fabric, found):
+    return np.bincount(found.links, found.usage, fabric.links).max()
+
+
+@pytest.mark.parametrize("fabric", [one[0] for one in FLIES.values()], ids=FLIES)
+def test_ugal_spreads_what_minimal_paths_pile_up(fabric):
+    """All send to the next group: one cable (or a few) carries the minimal paths of a group (Kim et al. 2008)."""
+    per_group = fabric.accelerators // 9 if fabric.name == "dragonfly" else fabric.accelerators // 7
+    here = np.arange(fabric.accelerators)
+    far = (here + per_group) % fabric.accelerators
+    loads = {mode: busiest(fabric, routes(fabric, here, far, mode=mode)) for mode in ("minimal", "ugal")}
+    assert loads["minimal"] >= 2 * loads["ugal"]
+    alone = routes(fabric, here[:1], far[:1], mode="ugal")
+    assert alone.links.tolist() == routes(fabric, here[:1], far[:1], mode="minimal").links.tolist()
+
+
+def test_published_sizes():
+    small = dragonfly.build(4, 2, 2, bandwidth_Bps=BPS)
+    assert (small.accelerators, len(small.nodes_of("router"))) == (72, 36)  # Kim et al., figure 5: 9 groups
+    for radix in (4, 6, 8):
+        half = radix // 2
+        full = half**2 * (half**2 + 1)
+        sizes = dragonfly.balanced_plus(full, radix)
+        assert sizes == (half, half, half, half, half**2 + 1)
+        whole = dragonfly.plus(*sizes, bandwidth_Bps=BPS)
+        assert whole.accelerators == full  # groups of k^2 / 4 hosts (Shpiner et al.), all pairs joined
+        ports = np.bincount(whole.source, whole.cables, whole.nodes)[whole.accelerators :]
+        assert ports.max() == ports.min() == radix
+        with pytest.raises(BadInput, match="do not fit"):
+            dragonfly.balanced_plus(full + 1, radix)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("dragonfly", "minimal"), ("dragonfly+", "ugal"), ("torus", "dimension-order")]
+)
+def test_failures_are_gone_around(kind, mode):
+    fabric = for_cluster(kind, load("h100-128"), radix=16)
+    source, target = everyone(fabric)
+    healthy = routes(fabric, source, target, mode=mode)
+    across = np.flatnonzero(fabric.tier == (1 if kind == "torus" else dragonfly.GLOBAL_TIER))
+    for few in (across[:1], across[: len(across) // 3]):
+        left = fabric.failed(links=few)
+        found = routes(left, source, target, mode=mode)
+        assert left.up[found.links].all()
+        net = graph(left)
+        for a, b, path in zip(source.tolist(), target.tolist(), paths_of(left, found), strict=True):
+            assert (path[0], path[-1]) == (a, b)
+            assert nx.is_path(net, path)
+        assert proven(left, found, lanes(left, found)).free
+        if kind == "torus":
+            kept = [i for i in range(len(healthy)) if left.up[links_of(healthy, i)].all()]
+            assert all(links_of(found, i).tolist() == links_of(healthy, i).tolist() for i in kept)
+
+
+def links_of(found, flow):
+    return found.links[found.indptr[flow] : found.indptr[flow + 1]]
+
+
+def test_other_networks_are_refused():
+    tree = clos.build(32, radix=8, bandwidth_Bps=BPS)
+    with pytest.raises(BadInput, match="no torus"):
+        routes(tree, *everyone(tree), mode="dimension-order")
+    grid = torus.build((3, 3), bandwidth_Bps=BPS)
+    with pytest.raises(BadInput, match="no dragonfly"):
+        routes(grid, *everyone(grid), mode="minimal")
+    broken = replace(grid, tier=np.where(np.arange(grid.links) < 2, SCALE_UP, grid.tier))
+    with pytest.raises(BadInput, match="no torus"):
+        grid_of(broken)
+
+
+def test_same_seed_same_routes_and_domains_stay_inside():
+    fabric = for_cluster("dragonfly+", load("h100-256"), radix=16)
+    source, target = everyone(fabric)
+    one, other, third = (routes(fabric, source, target, mode="ugal", seed=seed).links for seed in (1, 1, 2))
+    assert np.array_equal(one, other)
+    assert not np.array_equal(one, third)
+    found = routes(fabric, source, target, mode="ugal")
+    flow = np.repeat(np.arange(len(found)), np.diff(found.indptr))
+    inside = fabric.domain[source] == fabric.domain[target]
+    assert (fabric.tier[found.links][inside[flow]] == SCALE_UP).all()
