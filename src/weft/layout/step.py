@@ -26,7 +26,7 @@ from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
 from weft.layout.table import Floats, Index, LayoutTable
 from weft.layout.trainable import check_trainable
-from weft.layout.weights import Parameters, part_matrices, part_parameters, tied_parameters
+from weft.layout.weights import Matrices, Parameters, part_matrices, part_parameters, tied_parameters
 from weft.model.job import Job, Recipe
 from weft.model.spec import Model
 
@@ -212,10 +212,23 @@ class Step:
         return part_parameters(self.model, self.sizes)
 
     @cached_property
+    def matrices(self) -> tuple[Matrices, ...]:
+        """What software that gathers by matrix holds of each part; each matrix is padded to equal shards."""
+        dense, routed = (degrees(self.table, group) for group in ("shard", "expert_shard"))
+        return tuple(
+            replace(
+                part,
+                weights=tuple((name, np.ceil(elements / dense) * dense) for name, elements in part.weights),
+                experts=tuple((name, np.ceil(elements / routed) * routed) for name, elements in part.experts),
+            )
+            for part in part_matrices(self.model, self.sizes)
+        )
+
+    @cached_property
     def tied(self) -> Floats:
         """The copy of a tied embedding that a head on another stage holds, while computing."""
         if self.software.by_matrix and self.model.tied_embeddings:
-            return part_matrices(self.model, self.sizes)[-1].weights[0][1]
+            return self.matrices[-1].weights[0][1]
         return tied_parameters(self.model, self.sizes)
 
     @cached_property
@@ -225,14 +238,13 @@ class Step:
         again = [self.software.embedding_gathers if i == embedding else 1 for i in range(len(self.parameters))]
         replay = [self.software.replay_gathers if i < self.kinds else 0 for i in range(len(self.parameters))]
         if self.software.by_matrix:
-            parts = part_matrices(self.model, self.sizes)
             return tuple(
                 tuple(
                     Unit(axes=(group,), elements=elements, backward=back, replay=more)
                     for group, held in (("shard", part.weights), ("expert_shard", part.experts))
                     for _, elements in held
                 )
-                for part, back, more in zip(parts, again, replay, strict=True)
+                for part, back, more in zip(self.matrices, again, replay, strict=True)
             )
         held = [*self.parameters[:-1], self.parameters[-1] + Parameters(self.tied, np.zeros_like(self.tied))]
         pieces = self.software.pieces
@@ -253,8 +265,7 @@ class Step:
         vectors of features, of outputs and of heads, and matrices of experts."""
         if not self.software.by_matrix:
             return tuple((part.dense, part.expert) for part in self.parameters)
-        parts = part_matrices(self.model, self.sizes)
-        nothing = np.zeros_like(self.sizes.x)
+        parts, nothing = self.matrices, np.zeros_like(self.sizes.x)
         matrices = [sum((elements for _, elements in part.weights), nothing) for part in parts]
         if self.model.tied_embeddings:
             matrices[-1] = nothing
@@ -474,7 +485,6 @@ def step_collectives(
     step = Step(model, recipe, LayoutTable.of([layout]), RUNTIME)
     chunks = [chunk for chunk in held_chunks(model, layout) if chunk.stage == stage]
     whole = HeldChunk.together(chunks)
-    check_whole(step, whole)
     rounds = int(step.micro_batches[0])
     found: Counter[Issue] = Counter()
     for chunk in chunks:
@@ -521,26 +531,6 @@ def wide_axes(layout: Layout, axes: Iterable[str]) -> tuple[str, ...]:
         return found
     table = LayoutTable.of([layout])
     return (*found, *(axis for axis in routed if degrees(table, axis)[0] > 1))
-
-
-def check_whole(step: Step, stage: HeldChunk) -> None:
-    """Refuse weights that do not divide over z.
-
-    Raises:
-        BadInput: with the matrix and its elements.
-    """
-    parts = part_matrices(step.model, step.sizes)
-    shards, copies = (int(degrees(step.table, group)[0]) for group in ("shard", "expert_shard"))
-    cut = "z" if int(step.table.context[0]) == 1 else "context x z"
-    for count, part in zip(stage.counts, parts, strict=True):
-        held = [(one, cut, shards) for one in part.weights] + [(one, "expert_shard", copies) for one in part.experts]
-        for (name, elements), over, degree in held:
-            if count and _whole(elements, name) % degree:
-                raise BadInput(
-                    f"the {int(elements[0])} weights of {name} on a rank do not divide over {over} = {degree}",
-                    where="layout",
-                    remedy="choose z that divides them",
-                )
 
 
 def _whole(elements: Floats | float, what: str) -> int:

@@ -124,7 +124,6 @@ def test_axes_that_the_runtime_lacks_are_refused_by_name(axis):
             lambda: Linear4D(machine(y=4), "down", 8, 10, kind="transposed"),
             "down: outputs = 10 cannot be divided over y=4",
         ),
-        (lambda: Linear4D(machine(z=5), "up", 6, 6), "up: elements of a block 6 x 6 = 36 .* over z=5"),
         (lambda: Norm4D(machine(y=4), "norm", 10, centred=True), "norm: features = 10 .* over y=4"),
         (lambda: Embedding4D(machine(y=4), "table", 64, 10), "table: hidden features = 10 .* over y=4"),
         (
