@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from math import prod
 
 import numpy as np
@@ -36,8 +37,15 @@ class Grid:
         world: the process group of all ranks, None where no others run.
     """
 
-    def __init__(self, layout: Layout, device: torch.device, world: dist.ProcessGroup | None, rank: int) -> None:
-        self.layout, self.device, self.world, self.rank = layout, device, world, rank
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device,
+        world: dist.ProcessGroup | None,
+        rank: int,
+        timeout: timedelta | None = None,
+    ) -> None:
+        self.layout, self.device, self.world, self.rank, self._timeout = layout, device, world, rank, timeout
         self.coordinates: Mapping[str, int] = coordinates(layout, rank)
         self.shard, self.replica = (self.axes(*real_axes(layout, (group,))) for group in ("shard", "replica"))
         self._routed: dict[str, tuple[int, int]] = {}
@@ -49,8 +57,11 @@ class Grid:
             self._join(world)
 
     @classmethod
-    def of(cls, layout: Layout, device: torch.device | str = "cpu") -> Grid:
+    def of(cls, layout: Layout, device: torch.device | str = "cpu", *, timeout: timedelta | None = None) -> Grid:
         """The grid of the initialized process group; one rank needs none.
+
+        Args:
+            timeout: how long a collective may take; None: as long as PyTorch has it.
 
         Raises:
             Unsupported: the layout cuts an axis that the runtime does not have.
@@ -69,7 +80,7 @@ class Grid:
         if world == 1:
             return cls(layout, where, None, 0)
         assert dist.group.WORLD is not None
-        return cls(layout, where, dist.group.WORLD, dist.get_rank())
+        return cls(layout, where, dist.group.WORLD, dist.get_rank(), timeout)
 
     @property
     def runs(self) -> bool:
@@ -102,9 +113,12 @@ class Grid:
     def _own(self, world: dist.ProcessGroup, every: list[list[int]]) -> dist.ProcessGroup | None:
         """This rank's group of some that have no rank in common; it meets the ranks of that alone."""
         if world.bound_device_id is not None:  # a communicator is split by all of its ranks at once
-            return dist.split_group(split_ranks=every)
+            return dist.split_group(split_ranks=every, timeout=self._timeout)
         ranks = next((ranks for ranks in every if self.rank in ranks), None)
-        return None if ranks is None else dist.new_group(ranks, use_local_synchronization=True)
+        if ranks is None:
+            return None
+        made: dist.ProcessGroup = dist.new_group(ranks, timeout=self._timeout, use_local_synchronization=True)
+        return made
 
     def join_ends(self) -> None:
         """Make the group of the first and the last pipeline stage, which share a tied embedding."""
