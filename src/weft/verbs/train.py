@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weft.checkpoints import check_checkpoint, last_checkpoint, latest
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
-from weft.launched import launched, launched_world, said_once, speaks
+from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
 from weft.results import Result
 from weft.verbs.arranged import start_of
 from weft.verbs.options import given_options, option, options_of, verb
@@ -47,6 +47,8 @@ USAGE = (
 )
 SEEN = "arranged.json"
 """What every rank of an arranged job saw, in the folder of the run."""
+IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""Kernels start in the order of the program, so that collectives are not queued behind later products."""
 RESTARTS = 3
 """Failures after which a run has made no new checkpoint that --restart bears."""
 TRIED = 100
@@ -277,6 +279,7 @@ def train(
         BadInput: a name, a file or an option that cannot be used, or a layout that cannot be trained.
     """
     asked = given_options(TrainOptions, options, given)
+    adopt_launcher()
     with said_once():
         _check_files(model, asked)
         if asked.arrangement is None:
@@ -296,6 +299,8 @@ def train(
         if quiet and request.metrics is None and request.out is None:
             request = replace(request, metrics=str(Path(folder) / "metrics.jsonl"))
         settings = dict(DETERMINISTIC) if request.deterministic else {}
+        if request.device == "cuda":
+            settings |= IN_ORDER
         if request.start is not None:
             settings |= dict(request.start.settings) | _tuner(request.tuner, Path(folder))
             request = replace(request, seen=str(Path(request.out or folder) / SEEN))
