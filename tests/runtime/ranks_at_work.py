@@ -103,3 +103,20 @@ def train_mortally(request):
 
     end_once(Path(request.out).parent / "died")
     train_rank.train_rank(request)
+
+
+def hang_between(seconds):
+    """Rank 1 does not take what rank 0 sends."""
+    from weft.runtime.core.watch import Watch
+
+    watch = Watch(seconds / 8)
+    watch.issued("all-reduce", ("data",))
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    try:
+        dist.recv(torch.ones(4), src=1)
+    except RuntimeError as error:
+        hung = watch.between_stages(error)
+        if hung is not None:
+            raise hung from error
+        raise

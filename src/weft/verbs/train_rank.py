@@ -307,6 +307,11 @@ class _Run:
         self.session.machine.collectives.watch = watch
         try:
             yield
+        except RuntimeError as error:
+            hung = watch.between_stages(error)
+            if hung is None:
+                raise
+            raise hung from error
         finally:
             self.session.machine.collectives.watch = None
             watch.close()

@@ -110,6 +110,13 @@ def test_a_rank_that_hangs_is_named():
     assert "gave up waiting in all-reduce 3 over data: not come to: rank 2 (last: all-reduce 2 over data," in text
 
 
+def test_a_stage_that_hangs_is_named():
+    with pytest.raises(
+        WeftError, match=r"rank 0 gave up waiting: rank 1 stands longest \(last: all-reduce 1 over data"
+    ):
+        run_ranks(ranks_at_work.hang_between, (4.0,), 2, "cpu", 4.0)
+
+
 TRAINED = {"layout": "x=2", "steps": 5, "batch": 4, "sequence": 16, "save_every": 2, "device": "cpu"}
 
 

@@ -77,6 +77,21 @@ class Watch:
         reason = "; ".join(told) or f"all its ranks have come to it: {str(error).splitlines()[0]}"
         return Hung(f"rank {self._rank} gave up waiting in {_words(kind, axes, number)}: {reason}")
 
+    def between_stages(self, error: RuntimeError) -> Hung | None:
+        """Why something failed that is not issued here, as what pipeline stages send; None unless time ran out."""
+        words = str(error)
+        if "timed out" not in words.lower() and "timeout" not in words.lower():
+            return None
+        time.sleep(2 * self._every_s)
+        stands = {rank: self._stands(rank) for rank in range(dist.get_world_size()) if rank != self._rank}
+        silent = [rank for rank, found in stands.items() if found is None]
+        if silent:
+            reason = f"nothing is heard of: rank {', '.join(map(str, silent[:_SHOWN]))}"
+        else:
+            since, rank, last = min((found["since"], rank, found["last"]) for rank, found in stands.items() if found)
+            reason = f"rank {rank} stands longest (last: {last}, {time.time() - since:.0f} s ago)"
+        return Hung(f"rank {self._rank} gave up waiting: {reason}")
+
     def _stands(self, rank: int) -> dict[str, Any] | None:
         key = f"{_KEY}/{rank}"
         found: dict[str, Any] | None = json.loads(self._store.get(key)) if self._store.check([key]) else None
