@@ -288,6 +288,7 @@ def test_command_surface():
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
                 *("--from", "--slow", "--background-save", "--check-replicas", "--keep", "--restart", "--timeout"),
+                "--profile-steps",
                 *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
             ]
         ),

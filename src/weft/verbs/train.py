@@ -99,6 +99,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     )
     metrics: str | None = option(None, "Metrics as JSON lines (default: metrics.jsonl of --out).", metavar="FILE")
     profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
+    profile_steps: str | None = option(None, "Trace these steps instead, 100..102.", metavar="A..B")
     no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
     tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
@@ -138,6 +139,7 @@ _NEEDS = (
     ("save_every", "out"),
     ("resume", "out"),
     ("keep", "out"),
+    ("profile_steps", "profile"),
     ("background_save", "out"),
     ("restart", "out"),
     ("calibration", "compare"),
@@ -399,6 +401,7 @@ def _request(
         resume_from=asked.resume_from,
         metrics=asked.metrics,
         profile=asked.profile,
+        profile_steps=_profile_steps(asked),
         compare=asked.compare,
         quiet=quiet,
         background=asked.background_save,
@@ -408,6 +411,18 @@ def _request(
         restarts=asked.restart != "never",
         deterministic=asked.deterministic,
     )
+
+
+def _profile_steps(asked: TrainOptions) -> tuple[int, int] | None:
+    if asked.profile_steps is None:
+        return None
+    first, _, last = asked.profile_steps.partition("..")
+    if not (
+        first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= asked.steps
+    ):
+        remedy = f"give the first and the last, within 1 to {asked.steps}: 2..3"
+        raise BadInput(f"{asked.profile_steps[:40]!r} are no steps of the run", where="--profile-steps", remedy=remedy)
+    return int(first), int(last or first)
 
 
 def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:

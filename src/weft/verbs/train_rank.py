@@ -75,6 +75,7 @@ class TrainingRequest:
         planned_for: the plan's cluster.
         assumed: what nobody gave.
         quiet: print nothing.
+        profile_steps: first and last step of the trace; the last step of all by default.
         background: write checkpoints while training goes on; ``keep`` of them.
         check_replicas: after how many steps copies of parameters are compared.
         timeout_s: how long a collective may take.
@@ -104,6 +105,7 @@ class TrainingRequest:
     profile: str | None
     compare: bool
     quiet: bool
+    profile_steps: tuple[int, int] | None = None
     background: bool = False
     keep: int | None = None
     check_replicas: int | None = None
@@ -180,6 +182,8 @@ class _Run:
                 remedy=f"ask for more than {self.session.steps_done}",
             )
         self.started_at = self.session.steps_done
+        if self.request.profile_steps and self.request.profile_steps[0] <= self.started_at:
+            raise BadInput(f"{self.started_at} steps are done already", where="--profile-steps")
         self._introduce()
         with self._metrics() as metrics, self._watched():
             begun = self._begin()
@@ -222,8 +226,7 @@ class _Run:
 
     def _step(self, metrics: IO[str] | None) -> None:
         last = self.session.steps_done + 1 == self.request.steps
-        profiled = self._profiled() if last and self.request.profile and self.reports else nullcontext()
-        with profiled, self.session.machine.collectives.logged() as log:
+        with self._profiled(self.session.steps_done + 1), self.session.machine.collectives.logged() as log:
             result = self.session.step()
         measured = self._measured(result, log)
         self.recent.append(measured)
@@ -268,14 +271,23 @@ class _Run:
             yield file
 
     @contextmanager
-    def _profiled(self) -> Iterator[None]:
+    def _profiled(self, step: int) -> Iterator[None]:
+        """Within the steps that are to be traced the profiler runs."""
+        first, last = self.request.profile_steps or (self.request.steps, self.request.steps)
+        if not (self.reports and self.request.profile and first <= step <= last):
+            yield
+            return
         from torch.profiler import ProfilerActivity, profile
 
-        activities = [ProfilerActivity.CPU]
-        if self.session.grid.device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        with profile(activities=activities) as self.profile:
-            yield
+        if step == first:
+            activities = [ProfilerActivity.CPU]
+            if self.session.grid.device.type == "cuda":
+                activities.append(ProfilerActivity.CUDA)
+            self.profile = profile(activities=activities)
+            self.profile.start()
+        yield
+        if step == last:
+            self.profile.stop()
 
     def _write_profile(self) -> None:
         path = self.request.profile
@@ -285,7 +297,9 @@ class _Run:
             Path(path).stat()
         except (OSError, RuntimeError) as error:
             raise BadInput(f"cannot be written: {error}", where=path) from None
-        self._say(f"trace of step {self.request.steps}: {path} (open it in ui.perfetto.dev)")
+        first, last = self.request.profile_steps or (self.request.steps, self.request.steps)
+        which = f"step {first}" if first == last else f"steps {first} to {last}"
+        self._say(f"trace of {which}: {path} (open it in ui.perfetto.dev)")
 
     def _save(self, out: Path) -> float:
         """Save a checkpoint; how long training stood still for it, in seconds."""
