@@ -291,7 +291,8 @@ def test_command_surface():
                 ),
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
-                *("--from", "--slow"),
+                *("--from", "--slow", "--background-save", "--check-replicas", "--keep", "--restart", "--timeout"),
+                "--profile-steps",
                 *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
             ]
         ),

@@ -21,9 +21,11 @@ _KEPT_END = 500
 
 
 class WeftError(Exception):
-    """Base of every expected error; ``exit_code`` is what the command line returns."""
+    """Base of every expected error; ``exit_code`` is what the command line returns, ``temporary`` says that the same
+    again may succeed."""
 
     exit_code = 2
+    temporary = False
 
 
 class BadInput(WeftError):

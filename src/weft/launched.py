@@ -1,4 +1,4 @@
-"""Whether torchrun started this process, and which rank it is.  Nothing here needs torch."""
+"""Whether torchrun, mpirun or srun started this process, and which rank it is.  Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from weft.errors import BadInput, WeftError
+
+_LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+)
+"""What Open MPI, MPICH and Intel MPI, and srun call the rank, the ranks, and those of a machine."""
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+PORT = "29500"
+"""Where ranks meet on MASTER_ADDR unless MASTER_PORT says otherwise, as with torchrun."""
+
+
+def adopt_launcher() -> None:
+    """Give this process the variables of torchrun where mpirun or srun started it beside others.
+
+    Raises:
+        BadInput: they did, and MASTER_ADDR does not say where the ranks meet.
+    """
+    if "RANK" in os.environ:
+        return
+    for names in _LAUNCHERS:
+        if os.environ.get(names[1], "1") == "1" or names[0] not in os.environ:
+            continue
+        if "MASTER_ADDR" not in os.environ:
+            raise BadInput(
+                f"{names[1]} = {os.environ[names[1]]} ranks were launched, but not told where to meet",
+                where="MASTER_ADDR",
+                remedy="export MASTER_ADDR, the name of the first machine",
+            )
+        for own, theirs in zip(_TORCHRUN, names, strict=True):
+            if theirs in os.environ:
+                os.environ[own] = os.environ[theirs].partition("(")[0].partition(",")[0]
+        os.environ.setdefault("MASTER_PORT", PORT)
+        return
 
 
 def launched() -> bool:

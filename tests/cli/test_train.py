@@ -113,6 +113,14 @@ def test_a_trace_opens_as_json(tmp_path):
     profile = tmp_path / "profile.json"
     weft("train", "tiny-gpt", *SMALL, "--steps", "1", "--profile", str(profile))
     assert json.loads(profile.read_text(encoding="utf-8"))["traceEvents"]
+    said = weft("train", "tiny-gpt", *SMALL, "--steps", "4", "--profile", str(profile), "--profile-steps", "2..3")
+    assert "trace of steps 2 to 3" in said
+    events = json.loads(profile.read_text(encoding="utf-8"))["traceEvents"]
+    updates = [event for event in events if str(event.get("name")).startswith("Optimizer.step#")]
+    assert len(updates) == 2
+    for steps in ("0..2", "3..2", "2..5", "x"):
+        with pytest.raises(BadInput, match="are no steps of the run -- give the first and the last, within 1 to 4"):
+            weft("train", "tiny-gpt", *SMALL, "--steps", "4", "--profile", str(profile), "--profile-steps", steps)
 
 
 @pytest.mark.slow

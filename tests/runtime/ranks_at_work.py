@@ -1,6 +1,7 @@
 """What ranks do in the tests of ``weft.runtime.run.ranks``: importable in the processes that it starts."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -65,3 +66,57 @@ def wait_long(folder: str) -> None:
     if dist.get_rank() == 0:
         time.sleep(600)
     dist.all_reduce(torch.ones(1))
+
+
+def hang(seconds):
+    """Rank 2 of data does not come to the third sum."""
+    from weft.layout.spec import Layout
+    from weft.runtime.core.collectives import Collectives
+    from weft.runtime.core.grid import Grid
+    from weft.runtime.core.watch import Watch
+
+    collectives = Collectives(Grid.of(Layout(data=3, zero=0)))
+    collectives.watch = Watch(seconds / 8)
+    for number in range(4):
+        if (dist.get_rank(), number) == (2, 2):
+            time.sleep(60)
+        collectives.all_reduce(torch.ones(4), "data").wait()
+
+
+def end_once(mark):
+    """What a rank does that dies in the first try: it is killed after the second checkpoint."""
+    from weft.runtime.run import session as sessions
+
+    plain = sessions.Session.step
+
+    def step(running):
+        if running.steps_done == 3 and running.grid.rank == 1 and not os.path.exists(mark):
+            Path(mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(running)
+
+    sessions.Session.step = step
+
+
+def train_mortally(request):
+    from weft.verbs import train_rank
+
+    end_once(Path(request.out).parent / "died")
+    train_rank.train_rank(request)
+
+
+def hang_between(seconds):
+    """Rank 1 does not take what rank 0 sends."""
+    from weft.runtime.core.watch import Watch
+
+    watch = Watch(seconds / 8)
+    watch.issued("all-reduce", ("data",))
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    try:
+        dist.recv(torch.ones(4), src=1)
+    except RuntimeError as error:
+        hung = watch.between_stages(error)
+        if hung is not None:
+            raise hung from error
+        raise

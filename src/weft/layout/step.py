@@ -26,7 +26,7 @@ from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
 from weft.layout.table import Floats, Index, LayoutTable
 from weft.layout.trainable import check_trainable
-from weft.layout.weights import Parameters, part_matrices, part_parameters, tied_parameters
+from weft.layout.weights import Matrices, Parameters, part_matrices, part_parameters, separate_outputs, tied_parameters
 from weft.model.job import Job, Recipe
 from weft.model.spec import Model
 
@@ -107,10 +107,13 @@ SOFTWARES = {software.name: software for software in (BLOCKWISE, FSDP2, RUNTIME)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
     """How ``weft.runtime`` trains: ``weight_cache`` keeps matrices gathered over z for the whole step, ``clip``
-    bounds the norm of the gradients."""
+    bounds the norm of the gradients.  ``separate`` queries, keys and values, and inputs of gated layers, are products
+    of their own, as in the plain models that ``weft.runtime.convert`` cuts; ``loss`` is summed over all tokens."""
 
     weight_cache: bool = False
     clip: bool = True
+    separate: bool = False
+    loss: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,10 +183,20 @@ class Step:
         recipe: how; ``element_bytes`` and ``gradient_bytes`` are the widths of weights and gradients.
         table: how it is cut.
         software: what trains.
+        separate: as in ``StepOptions``, of software that gathers by matrix.
     """
 
-    def __init__(self, model: Model, recipe: Recipe, table: LayoutTable, software: Software = BLOCKWISE) -> None:
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        table: LayoutTable,
+        software: Software = BLOCKWISE,
+        *,
+        separate: bool = False,
+    ) -> None:
         self.model, self.recipe, self.table, self.software = model, recipe, table, software
+        self.separate = separate
         self.sizes = Sizes.of(table, recipe)
         self.kinds = len(model.kinds)
 
@@ -202,6 +215,19 @@ class Step:
         )
 
     @cached_property
+    def collectives(self) -> tuple[tuple[Collective, ...], ...]:
+        """The collectives of ``operations``; where products are separate, their outputs are summed separately."""
+        found = [part.collectives for part in self.operations]
+        for index, kind in enumerate(self.model.kinds if self.separate else ()):
+            names = {f"{name}.output": outputs for name, outputs in separate_outputs(kind).items()}
+            found[index] = tuple(
+                replace(one, elements=one.elements * part / sum(names.get(one.name, (1,))))
+                for one in found[index]
+                for part in names.get(one.name, (1,))
+            )
+        return tuple(found)
+
+    @cached_property
     def boundary(self) -> tuple[Collective, ...]:
         """What one micro-batch passes from a stage to the next."""
         return stage_boundary(self.model, self.recipe, self.sizes).collectives
@@ -212,10 +238,23 @@ class Step:
         return part_parameters(self.model, self.sizes)
 
     @cached_property
+    def matrices(self) -> tuple[Matrices, ...]:
+        """What software that gathers by matrix holds of each part; each matrix is padded to equal shards."""
+        dense, routed = (degrees(self.table, group) for group in ("shard", "expert_shard"))
+        return tuple(
+            replace(
+                part,
+                weights=tuple((name, np.ceil(elements / dense) * dense) for name, elements in part.weights),
+                experts=tuple((name, np.ceil(elements / routed) * routed) for name, elements in part.experts),
+            )
+            for part in part_matrices(self.model, self.sizes, separate=self.separate)
+        )
+
+    @cached_property
     def tied(self) -> Floats:
         """The copy of a tied embedding that a head on another stage holds, while computing."""
         if self.software.by_matrix and self.model.tied_embeddings:
-            return part_matrices(self.model, self.sizes)[-1].weights[0][1]
+            return self.matrices[-1].weights[0][1]
         return tied_parameters(self.model, self.sizes)
 
     @cached_property
@@ -225,14 +264,13 @@ class Step:
         again = [self.software.embedding_gathers if i == embedding else 1 for i in range(len(self.parameters))]
         replay = [self.software.replay_gathers if i < self.kinds else 0 for i in range(len(self.parameters))]
         if self.software.by_matrix:
-            parts = part_matrices(self.model, self.sizes)
             return tuple(
                 tuple(
                     Unit(axes=(group,), elements=elements, backward=back, replay=more)
                     for group, held in (("shard", part.weights), ("expert_shard", part.experts))
                     for _, elements in held
                 )
-                for part, back, more in zip(parts, again, replay, strict=True)
+                for part, back, more in zip(self.matrices, again, replay, strict=True)
             )
         held = [*self.parameters[:-1], self.parameters[-1] + Parameters(self.tied, np.zeros_like(self.tied))]
         pieces = self.software.pieces
@@ -253,8 +291,7 @@ class Step:
         vectors of features, of outputs and of heads, and matrices of experts."""
         if not self.software.by_matrix:
             return tuple((part.dense, part.expert) for part in self.parameters)
-        parts = part_matrices(self.model, self.sizes)
-        nothing = np.zeros_like(self.sizes.x)
+        parts, nothing = self.matrices, np.zeros_like(self.sizes.x)
         matrices = [sum((elements for _, elements in part.weights), nothing) for part in parts]
         if self.model.tied_embeddings:
             matrices[-1] = nothing
@@ -323,8 +360,8 @@ class Step:
             cached: weights are gathered before the step's first use, and kept.
         """
         again = (*chunk.replayed, 0.0, 0.0)
-        for count, more, part, units in zip(chunk.counts, again, self.operations, self.units, strict=True):
-            for one in part.collectives:
+        for count, more, part, units in zip(chunk.counts, again, self.collectives, self.units, strict=True):
+            for one in part:
                 steps = self.sizes.context - 1 if one.kind == "exchange" else 1.0
                 yield _call(one, "forward" if one.phase == "forward" else "backward", count * steps)
                 if more and one.phase == "forward":
@@ -357,7 +394,7 @@ class Step:
             name=name, kind=kind, axes=unit.axes, when=when, elements=unit.elements, element_bytes=width, times=calls
         )
 
-    def once(self, stage: HeldChunk, *, clip: bool = True) -> Iterator[Call]:
+    def once(self, stage: HeldChunk, *, clip: bool = True, loss: bool = True) -> Iterator[Call]:
         """What a stage communicates once per step (gradients in every micro-batch with ``zero`` = 2)."""
         recipe, table = self.recipe, self.table
         held = self.stage_held(stage.counts)
@@ -385,7 +422,7 @@ class Step:
         yield self._scalar("tied", ("tied",), "tied", self.tied_at_rest, recipe.gradient_bytes, ends)
         if self.software.scalars:
             single = np.ones_like(self.sizes.x)
-            yield self._scalar("loss", ("copies",), "scalar", single, SCALAR_BYTES, float(stage.holds_head))
+            yield self._scalar("loss", ("copies",), "scalar", single, SCALAR_BYTES, float(stage.holds_head and loss))
             yield self._scalar("norm", AXES, "scalar", single, SCALAR_BYTES, float(clip))
 
     @staticmethod
@@ -471,10 +508,9 @@ def step_collectives(
     check_trainable(Job(model=model, recipe=recipe), layout)
     if not 0 <= stage < layout.pipeline:
         raise BadInput(f"stage {stage} of {layout.pipeline}", where="stage", remedy="count from 0")
-    step = Step(model, recipe, LayoutTable.of([layout]), RUNTIME)
+    step = Step(model, recipe, LayoutTable.of([layout]), RUNTIME, separate=options.separate)
     chunks = [chunk for chunk in held_chunks(model, layout) if chunk.stage == stage]
     whole = HeldChunk.together(chunks)
-    check_whole(step, whole)
     rounds = int(step.micro_batches[0])
     found: Counter[Issue] = Counter()
     for chunk in chunks:
@@ -483,7 +519,7 @@ def step_collectives(
     if options.weight_cache:
         for call in _gathered_once(step, whole):
             _count(found, call, layout)
-    for call in step.once(whole, clip=options.clip):
+    for call in step.once(whole, clip=options.clip, loss=options.loss):
         _count(found, call, layout)
     return found
 
@@ -521,26 +557,6 @@ def wide_axes(layout: Layout, axes: Iterable[str]) -> tuple[str, ...]:
         return found
     table = LayoutTable.of([layout])
     return (*found, *(axis for axis in routed if degrees(table, axis)[0] > 1))
-
-
-def check_whole(step: Step, stage: HeldChunk) -> None:
-    """Refuse weights that do not divide over z.
-
-    Raises:
-        BadInput: with the matrix and its elements.
-    """
-    parts = part_matrices(step.model, step.sizes)
-    shards, copies = (int(degrees(step.table, group)[0]) for group in ("shard", "expert_shard"))
-    cut = "z" if int(step.table.context[0]) == 1 else "context x z"
-    for count, part in zip(stage.counts, parts, strict=True):
-        held = [(one, cut, shards) for one in part.weights] + [(one, "expert_shard", copies) for one in part.experts]
-        for (name, elements), over, degree in held:
-            if count and _whole(elements, name) % degree:
-                raise BadInput(
-                    f"the {int(elements[0])} weights of {name} on a rank do not divide over {over} = {degree}",
-                    where="layout",
-                    remedy="choose z that divides them",
-                )
 
 
 def _whole(elements: Floats | float, what: str) -> int:

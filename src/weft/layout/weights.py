@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.layout.operations import Sizes, local_parameters, split
 from weft.layout.table import Floats, Ints
-from weft.model.spec import Attention, Block, Model
+from weft.model.spec import Attention, Block, FeedForward, Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,13 @@ class Matrices:
     experts: tuple[tuple[str, Floats], ...] = ()
 
 
-def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
+def part_matrices(model: Model, sizes: Sizes, *, separate: bool = False) -> tuple[Matrices, ...]:
     """The matrices and vectors of each kind of block, of the embedding and of the head.
 
     A tied matrix is listed at both ends, each of which gathers it for itself.
+
+    Args:
+        separate: queries, keys and values have matrices of their own, and so have both inputs of a gated layer.
     """
     cut = np.where(sizes.z > 1, sizes.z * sizes.context, 1)
     x, y, shards = (degree.astype(np.int64) for degree in (sizes.x, sizes.y, cut))
@@ -99,23 +102,37 @@ def part_matrices(model: Model, sizes: Sizes) -> tuple[Matrices, ...]:
     table = rows * model.hidden
     final = (model.norm_parameters if model.final_norm else 0) / sizes.y
     return (
-        *(_block_matrices(kind, sizes) for kind in model.kinds),
+        *(_block_matrices(kind, sizes, separate_outputs(kind) if separate else {}) for kind in model.kinds),
         Matrices((("embedding", table),), model.positions * model.hidden / sizes.y, nothing),
         Matrices((("logits", table),), final, rows * float(model.head_bias)),
     )
 
 
-def _block_matrices(block: Block, sizes: Sizes) -> Matrices:
+def separate_outputs(block: Block) -> dict[str, tuple[int, ...]]:
+    """Outputs of the layers that a block's fused ones are in most plain models, by the name of the fused one."""
+    found: dict[str, tuple[int, ...]] = {}
+    if isinstance(block.attention, Attention):
+        keys = block.attention.kv_heads * block.attention.head_dim
+        queries = next(linear.outputs for linear in block.linears() if linear.name == "qkv") - 2 * keys
+        found["qkv"] = queries, keys, keys
+    if isinstance(block.feed_forward, FeedForward) and block.feed_forward.gated:
+        found["fc1"] = (block.feed_forward.intermediate,) * 2
+    return found
+
+
+def _block_matrices(block: Block, sizes: Sizes, separate: Mapping[str, tuple[int, ...]]) -> Matrices:
     weights: list[tuple[str, Floats]] = []
     experts: list[tuple[str, Floats]] = []
     attention = block.attention
     heads = attention.extra_parameters if isinstance(attention, Attention) and attention.head_norms else 0
     features = (block.vector_parameters - heads) / sizes.y + _biases(block, "transposed", sizes)
     for linear in block.linears():
-        own = linear.name, local_parameters(replace(linear, bias=False), sizes)
+        whole = local_parameters(replace(linear, bias=False), sizes)
         if linear.part == "router":
-            features = features + own[1]
-        else:
+            features = features + whole
+            continue
+        for outputs in separate.get(linear.name, (linear.outputs,)):
+            own = linear.name, whole * outputs / linear.outputs
             (experts if linear.part == "expert" else weights).append(own)
     return Matrices(tuple(weights), features, _biases(block, "normal", sizes), float(heads), tuple(experts))
 

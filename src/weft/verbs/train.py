@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.checkpoints import check_checkpoint, last_checkpoint
-from weft.errors import BadInput, Unsupported
+from weft.checkpoints import check_checkpoint, last_checkpoint, latest
+from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
-from weft.launched import launched_world, said_once, speaks
+from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
 from weft.results import Result
 from weft.verbs.arranged import start_of
 from weft.verbs.options import given_options, option, options_of, verb
@@ -47,6 +47,10 @@ USAGE = (
 )
 SEEN = "arranged.json"
 """What every rank of an arranged job saw, in the folder of the run."""
+IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""Kernels start in the order of the program, so that collectives are not queued behind later products."""
+RESTARTS = 3
+"""Failures after which a run has made no new checkpoint that --restart bears."""
 TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
 
@@ -80,8 +84,22 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     resume_from: str | None = option(None, "Go on from this checkpoint instead, into --out.", metavar="DIR")
     save_every: int | None = option(None, "Also save every N steps.", metavar="N", least=1)
     resume: bool = option(False, "Go on from the last checkpoint of --out, on any grid.")
+    background_save: bool = option(False, "Train on while checkpoints are written.")
+    keep: int | None = option(None, "Keep the newest N checkpoints of --out.", metavar="N", least=1)
+    check_replicas: int | None = option(
+        None, "Compare copies of parameters every N steps too, not only before checkpoints.", metavar="N", least=1
+    )
+    timeout: float | None = option(
+        None, "Give up on a collective that takes longer, and name the rank.", metavar="SECONDS", least=0, above=True
+    )
+    restart: str = option(
+        "never",
+        "on-failure: after a rank died or hung, go on from the last checkpoint of --out, if it has one.",
+        choices=("never", "on-failure"),
+    )
     metrics: str | None = option(None, "Metrics as JSON lines (default: metrics.jsonl of --out).", metavar="FILE")
     profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
+    profile_steps: str | None = option(None, "Trace these steps instead, 100..102.", metavar="A..B")
     no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
     tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
@@ -120,6 +138,10 @@ _NEEDS = (
     ("start_at", "arrangement"),
     ("save_every", "out"),
     ("resume", "out"),
+    ("keep", "out"),
+    ("profile_steps", "profile"),
+    ("background_save", "out"),
+    ("restart", "out"),
     ("calibration", "compare"),
 )
 _TRACED = frozenset(
@@ -259,6 +281,7 @@ def train(
         BadInput: a name, a file or an option that cannot be used, or a layout that cannot be trained.
     """
     asked = given_options(TrainOptions, options, given)
+    adopt_launcher()
     with said_once():
         _check_files(model, asked)
         if asked.arrangement is None:
@@ -273,19 +296,46 @@ def train(
             request = replace(request, start=start_of(bundle, number, asked.start_at), tuner=bundle.tuners[number])
     from weft.runtime.core.precision import DETERMINISTIC
     from weft.runtime.run.arranged import environment
-    from weft.runtime.run.ranks import run_ranks
-    from weft.verbs.train_rank import train_rank
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         if quiet and request.metrics is None and request.out is None:
             request = replace(request, metrics=str(Path(folder) / "metrics.jsonl"))
         settings = dict(DETERMINISTIC) if request.deterministic else {}
+        if request.device == "cuda":
+            settings |= IN_ORDER
         if request.start is not None:
             settings |= dict(request.start.settings) | _tuner(request.tuner, Path(folder))
             request = replace(request, seen=str(Path(request.out or folder) / SEEN))
         with environment(settings):
-            run_ranks(train_rank, (request,), layout.world, request.device)
+            _run(request)
         return Trained(job=job, layout=layout, steps=_steps(request), arranged=_seen(request))
+
+
+def _run(request: TrainingRequest) -> None:
+    """Train on all ranks; where that is wanted, go on from the last checkpoint after a failure that may pass."""
+    from weft.runtime.run.ranks import run_ranks
+    from weft.verbs.train_rank import train_rank
+
+    failures, newest = 0, _newest(request)
+    while True:
+        try:
+            run_ranks(train_rank, (request,), request.layout.world, request.device, request.timeout_s)
+            return
+        except (WeftError, RuntimeError) as error:
+            if not request.restarts or launched() or not getattr(error, "temporary", True):
+                raise
+            failures = failures + 1 if _newest(request) == newest else 1
+            if failures > RESTARTS:
+                raise
+            newest = _newest(request)
+            if not request.quiet:
+                reason = str(error).strip().splitlines()[-1]
+                print(f"failed ({reason}); going on from {newest or 'the beginning'}", flush=True)
+        request = replace(request, resume=newest is not None, resume_from=None if newest else request.resume_from)
+
+
+def _newest(request: TrainingRequest) -> Path | None:
+    return latest(request.out) if request.out is not None else None
 
 
 def _tuner(text: str, folder: Path) -> dict[str, str]:
@@ -347,14 +397,32 @@ def _request(
         steps=asked.steps,
         out=asked.out,
         save_every=asked.save_every,
-        resume=asked.resume,
+        resume=asked.resume or (asked.restart != "never" and latest(str(asked.out)) is not None),
         resume_from=asked.resume_from,
         metrics=asked.metrics,
         profile=asked.profile,
+        profile_steps=_profile_steps(asked),
         compare=asked.compare,
         quiet=quiet,
+        background=asked.background_save,
+        keep=asked.keep,
+        check_replicas=asked.check_replicas,
+        timeout_s=asked.timeout,
+        restarts=asked.restart != "never",
         deterministic=asked.deterministic,
     )
+
+
+def _profile_steps(asked: TrainOptions) -> tuple[int, int] | None:
+    if asked.profile_steps is None:
+        return None
+    first, _, last = asked.profile_steps.partition("..")
+    if not (
+        first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= asked.steps
+    ):
+        remedy = f"give the first and the last, within 1 to {asked.steps}: 2..3"
+        raise BadInput(f"{asked.profile_steps[:40]!r} are no steps of the run", where="--profile-steps", remedy=remedy)
+    return int(first), int(last or first)
 
 
 def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:

@@ -7,11 +7,13 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from weft.checkpoints import check_checkpoint, check_free, step_folder
 from weft.cluster import Calibration, Cluster
@@ -34,12 +36,15 @@ from weft.report.tables.training_run import (
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
+from weft.runtime.core.watch import Watch
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import Corpus, byte_corpus, markov_corpus, token_corpus
 from weft.runtime.run.folder import locked, metrics_file, write_record
 from weft.runtime.run.resume import Resumed, load_latest
+from weft.runtime.run.saving import Saving
 from weft.runtime.run.session import RunSettings, Session, StepResult
+from weft.units import format_seconds
 
 SYNTHETIC_TOKENS = 1 << 20
 """Tokens of the synthetic text."""
@@ -47,6 +52,8 @@ LARGE_VOCABULARY = 256
 """From here on the synthetic text's entropy hardly depends on the vocabulary."""
 RECENT = 100
 """Last steps whose median times are compared."""
+LONGEST_STAND_S = 10.0
+"""A rank that has stood still for so long tells the others where."""
 WARM_UP = 2
 """First steps that a comparison leaves out: nothing is gathered ahead in the first."""
 
@@ -68,6 +75,11 @@ class TrainingRequest:
         planned_for: the plan's cluster.
         assumed: what nobody gave.
         quiet: print nothing.
+        profile_steps: first and last step of the trace; the last step of all by default.
+        background: write checkpoints while training goes on; ``keep`` of them.
+        check_replicas: after how many steps copies of parameters are compared.
+        timeout_s: how long a collective may take.
+        restarts: go on after a failure that may pass.
         start: what an arrangement says of the job; ``tuner`` is the text of its tuner file, and ``seen`` where what
             every rank saw goes.
     """
@@ -93,6 +105,12 @@ class TrainingRequest:
     profile: str | None
     compare: bool
     quiet: bool
+    profile_steps: tuple[int, int] | None = None
+    background: bool = False
+    keep: int | None = None
+    check_replicas: int | None = None
+    timeout_s: float | None = None
+    restarts: bool = False
     deterministic: bool = False
     start: Start | None = None
     tuner: str = ""
@@ -109,7 +127,7 @@ class TrainingRequest:
 def train_rank(request: TrainingRequest) -> None:
     """Train on this rank; one rank of the last stage reports."""
     device = torch.device("cuda", torch.cuda.current_device()) if request.device == "cuda" else torch.device("cpu")
-    grid = Grid.of(request.layout, device)
+    grid = Grid.of(request.layout, device, timeout=timedelta(seconds=request.timeout_s) if request.timeout_s else None)
     reports = all(grid.coordinates[axis] == (grid.size(axis) - 1 if axis == "pipeline" else 0) for axis in GRID_AXES)
     out = Path(request.out) if request.out else None
     tf32 = request.job.recipe.precision == "tf32"
@@ -146,6 +164,9 @@ class _Run:
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
         self.profile: Any = None
+        self.saving = Saving(background=request.background, keep=request.keep)
+        self.stood: dict[str, float] = {}
+        """How long training stood still for a checkpoint before the step."""
 
     def _say(self, words: str) -> None:
         if not self.request.quiet:
@@ -161,15 +182,16 @@ class _Run:
                 remedy=f"ask for more than {self.session.steps_done}",
             )
         self.started_at = self.session.steps_done
+        if self.request.profile_steps and self.request.profile_steps[0] <= self.started_at:
+            raise BadInput(f"{self.started_at} steps are done already", where="--profile-steps")
         self._introduce()
-        with self._metrics() as metrics:
+        with self._metrics() as metrics, self._watched():
             begun = self._begin()
             while self.session.steps_done < self.request.steps:
                 self._step(metrics)
+            self.saving.wait()
         if begun is not None:
             self._tell(begun)
-        if self.out is not None:
-            self._save(self.out)
         if self.profile is not None:
             self._write_profile()
         if self.request.compare:
@@ -204,8 +226,7 @@ class _Run:
 
     def _step(self, metrics: IO[str] | None) -> None:
         last = self.session.steps_done + 1 == self.request.steps
-        profiled = self._profiled() if last and self.request.profile and self.reports else nullcontext()
-        with profiled, self.session.machine.collectives.logged() as log:
+        with self._profiled(self.session.steps_done + 1), self.session.machine.collectives.logged() as log:
             result = self.session.step()
         measured = self._measured(result, log)
         self.recent.append(measured)
@@ -214,10 +235,13 @@ class _Run:
         if self.reports:
             self._say(step_line(measured, self.request.steps))
             if metrics is not None:
-                write_record(metrics, step_record(measured))
-        every = self.request.save_every
-        if every and self.out is not None and self.session.steps_done % every == 0 and not last:
-            self._save(self.out)
+                write_record(metrics, step_record(measured) | self.stood)
+        done, every, checked = self.session.steps_done, self.request.save_every, self.request.check_replicas
+        if checked and done % checked == 0:
+            self.session.check_replicas()
+        self.stood = {}
+        if self.out is not None and (last or (every and done % every == 0)):
+            self.stood = {"checkpoint_s": self._save(self.out)}
 
     def _measured(self, result: StepResult, log: Log) -> MeasuredStep:
         tokens_per_s = self.request.job.recipe.tokens / result.seconds
@@ -247,14 +271,23 @@ class _Run:
             yield file
 
     @contextmanager
-    def _profiled(self) -> Iterator[None]:
+    def _profiled(self, step: int) -> Iterator[None]:
+        """Within the steps that are to be traced the profiler runs."""
+        first, last = self.request.profile_steps or (self.request.steps, self.request.steps)
+        if not (self.reports and self.request.profile and first <= step <= last):
+            yield
+            return
         from torch.profiler import ProfilerActivity, profile
 
-        activities = [ProfilerActivity.CPU]
-        if self.session.grid.device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        with profile(activities=activities) as self.profile:
-            yield
+        if step == first:
+            activities = [ProfilerActivity.CPU]
+            if self.session.grid.device.type == "cuda":
+                activities.append(ProfilerActivity.CUDA)
+            self.profile = profile(activities=activities)
+            self.profile.start()
+        yield
+        if step == last:
+            self.profile.stop()
 
     def _write_profile(self) -> None:
         path = self.request.profile
@@ -264,13 +297,38 @@ class _Run:
             Path(path).stat()
         except (OSError, RuntimeError) as error:
             raise BadInput(f"cannot be written: {error}", where=path) from None
-        self._say(f"trace of step {self.request.steps}: {path} (open it in ui.perfetto.dev)")
+        first, last = self.request.profile_steps or (self.request.steps, self.request.steps)
+        which = f"step {first}" if first == last else f"steps {first} to {last}"
+        self._say(f"trace of {which}: {path} (open it in ui.perfetto.dev)")
 
-    def _save(self, out: Path) -> None:
+    def _save(self, out: Path) -> float:
+        """Save a checkpoint; how long training stood still for it, in seconds."""
         folder = step_folder(out, self.session.steps_done)
-        self.session.save(folder)
+        seconds = self.session.save(folder, self.saving)
         if self.reports:
-            self._say(f"saved {folder}")
+            still = f" in the background (training stood {format_seconds(seconds)})"
+            self._say(f"saving {folder}{still}" if self.request.background else f"saved {folder}")
+        return seconds
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Inside, a collective that takes too long names the rank that it waits for."""
+        if not dist.is_initialized():
+            yield
+            return
+        timeout_s = self.request.timeout_s or LONGEST_STAND_S
+        watch = Watch(min(timeout_s / 8, LONGEST_STAND_S))
+        self.session.machine.collectives.watch = watch
+        try:
+            yield
+        except RuntimeError as error:
+            hung = watch.between_stages(error)
+            if hung is None:
+                raise
+            raise hung from error
+        finally:
+            self.session.machine.collectives.watch = None
+            watch.close()
 
     def _resume(self) -> None:
         """Go on from the checkpoint that was asked for, if one was."""

@@ -97,6 +97,18 @@ def test_they_agree_on_widths(ranks, precision):
     check(ranks, "llama", layout_of((2, 2, 1, 2), micro_batches=1), None, asked=(5,), precision=precision)
 
 
+def test_weights_that_do_not_divide_over_z_are_padded():
+    """In a world of 6, where no weight of the model divides over z = 3."""
+    layout = Layout(x=2, z=3, micro_batch=1)
+    model = models.gpt(hidden=16, heads=2)
+    job = Job(model=model, recipe=Recipe(global_batch=3, sequence=SEQUENCE, precision="fp32"))
+    found = predicted(job, layout)
+    assert found == traced(job, layout, rank=4)
+    gathered = {issue.elements for issue in found if issue.kind == "all-gather"}
+    assert all(elements % 3 == 0 for elements in gathered)
+    assert -(-16 * 48 // 2 // 3) * 3 in gathered
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", EVERY, ids=str)
 def test_they_agree_on_every_grid(ranks, grid):

@@ -109,14 +109,24 @@ class Piece:
             yield ChunkStorageMetadata(torch.Size(one.offsets), torch.Size(one.sizes)), values
 
 
-def save(folder: str | os.PathLike[str], pieces: Sequence[Piece], state: Mapping[str, Json]) -> None:
+def save(
+    folder: str | os.PathLike[str],
+    pieces: Sequence[Piece],
+    state: Mapping[str, Json],
+    *,
+    group: dist.ProcessGroup | None = None,
+) -> None:
     """Write a checkpoint; every rank calls it, on one file system, with its own pieces and the same state.
 
-    What several ranks hold is written once.  A folder that exists is never replaced; what a crash left in
-    ``folder.partial`` is.
+    What several ranks hold is written once, and read back before the folder gets its name.  A folder that exists is
+    never replaced; what a crash left in ``folder.partial`` is.
+
+    Args:
+        group: of all ranks, for what they tell each other; where other threads communicate, one of its own.
 
     Raises:
         BadInput: on every rank: the folder exists or cannot be written, or the state is too large.
+        Damaged: on every rank: what was read back is not what was written.
         ValueError: the pieces do not make up their wholes, or the state is not JSON.
     """
     path = Path(folder)
@@ -124,11 +134,12 @@ def save(folder: str | os.PathLike[str], pieces: Sequence[Piece], state: Mapping
     sealed = {"format": FORMAT, "digest": _digest(state), "state": dict(state)}
     text = json.dumps(sealed, allow_nan=False, indent=1)
     first = not dist.is_initialized() or dist.get_rank() == 0
-    _together(path, lambda: _begin(path, partial, text) if first else None)
+    _together(path, lambda: _begin(path, partial, text) if first else None, group)
     writer = Writer(partial, dist.get_rank() if dist.is_initialized() else 0)
     with _one_problem(path), _quiet():
-        save_planned({}, storage_writer=writer, planner=_SavePlanner(pieces))
-    _together(path, lambda: _finish(path, partial) if first else None)
+        save_planned({}, storage_writer=writer, planner=_SavePlanner(pieces), process_group=group)
+    _together(path, writer.verify, group)
+    _together(path, lambda: _finish(path, partial) if first else None, group)
 
 
 def load(
@@ -311,7 +322,7 @@ def _finish(folder: Path, partial: Path) -> None:
     sync_folder(folder.parent)
 
 
-def _together(folder: Path, work: Callable[[], T]) -> T:
+def _together(folder: Path, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """What every rank does before any goes on; where one cannot, every rank raises its problem."""
     result: T | None = None
     problem: BadInput | None = None
@@ -323,7 +334,7 @@ def _together(folder: Path, work: Callable[[], T]) -> T:
         problem = _unusable(error, folder)
     if dist.is_initialized():
         problems: list[BadInput | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(problems, problem)
+        dist.all_gather_object(problems, problem, group=group)
         problem = next((one for one in problems if one is not None), None)
     if problem is not None:
         raise problem

@@ -41,6 +41,7 @@ from weft.files import read_text
 INDEX = "tensors.json"
 LARGEST_INDEX_BYTES = 1_000_000_000
 LONGEST_NAME = 300
+_READ_BYTES = 1 << 24
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 }
@@ -79,6 +80,8 @@ class Writer(StorageWriter):
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._file = folder, f"{rank}.bin"
+        self._written: list[tuple[int, int]] = []
+        """Bytes and CRC-32 of each rectangle, one after the other."""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A writer writes once."""
@@ -103,10 +106,36 @@ class Writer(StorageWriter):
                     raw = values.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
                     stored = Extent(file=self._file, start=file.tell(), crc32=crc32(raw))
                     file.write(raw)
+                    self._written.append((raw.nbytes, stored.crc32))
                     found.append(WriteResult(item.index, raw.nbytes, stored))
                 file.flush()
                 os.fsync(file.fileno())
         return _done(found)
+
+    def verify(self) -> None:
+        """Read this rank's file back from the disk.
+
+        Raises:
+            Damaged: it does not hold what was written.
+        """
+        if not self._written:
+            return
+        with (self._folder / self._file).open("rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):  # what is in memory says nothing of the disk
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            for size, crc in self._written:
+                found = 0
+                while size:
+                    raw = file.read(min(size, _READ_BYTES))
+                    if not raw:
+                        break
+                    found, size = crc32(raw, found), size - len(raw)
+                if size or found != crc:
+                    raise Damaged(
+                        "the disk does not give back what was written",
+                        where=str(self._folder / self._file),
+                        remedy="save to another disk",
+                    )
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """The index, on the coordinator.

@@ -32,6 +32,7 @@ from typing import TypeVar
 from torch import nn
 
 from weft.errors import BadInput, Unsupported
+from weft.layout.mesh import ROWS
 from weft.runtime.convert.converted import Converted, Site, Stored
 from weft.runtime.convert.roles import Easy, Head, Heads, Norm, Normal, Positions, Role, Transposed, Vocabulary, Whole
 from weft.runtime.convert.state_dict import fill, stored_of
@@ -152,7 +153,7 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         setattr(module, attribute, value)
     if easy:
         _leave_fast_paths(model)
-    share_draws(model, machine, ("x", "y", "z", "data") if easy else ("z", "data"))
+    share_draws(model, machine, ("x", "y", *ROWS) if easy else ROWS)
     return model.to(machine.grid.device)
 
 
@@ -358,7 +359,7 @@ def _check_buffers(model: nn.Module, machine: Machine) -> None:
 def _check_same(model: nn.Module, machine: Machine) -> None:
     """Every rank has the same parameters and buffers: sums of their bits agree."""
     everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    different = differing(machine, {name: one.detach() for name, one in everything.items()}, "x", "y", "z", "data")
+    different = differing(machine, {name: one.detach() for name, one in everything.items()}, "x", "y", *ROWS)
     if different:
         more = f" and {len(different) - 1} more" if len(different) > 1 else ""
         raise BadInput(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -15,6 +16,7 @@ from weft.layout.operations import CollectiveKind
 from weft.layout.step import Issue
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.pace import Pace
+from weft.runtime.core.watch import Watch
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class _Works:
 class Pending:
     """A collective under way; ``wait`` gives its result.  Its tensors are kept until then."""
 
-    __slots__ = ("_axes", "_inputs", "_log", "_pace", "_result", "_work")
+    __slots__ = ("_axes", "_explain", "_inputs", "_log", "_pace", "_result", "_work")
 
     def __init__(
         self,
@@ -61,9 +63,10 @@ class Pending:
         axes: tuple[str, ...] = (),
         log: Log | None = None,
         pace: Pace | None = None,
+        explain: Callable[[Exception], Exception] | None = None,
     ) -> None:
         self._result, self._work, self._inputs, self._axes, self._log = result, work, inputs, axes, log
-        self._pace = pace or Pace()
+        self._pace, self._explain = pace or Pace(), explain
 
     @property
     def under_way(self) -> bool:
@@ -75,10 +78,15 @@ class Pending:
         if self._work is not None:
             work, self._work = self._work, None
             self._pace.pay()
-            if self._log is None:
-                work.wait()
-            else:
-                _timed_wait(work, self._log, self._axes, self._result)
+            try:
+                if self._log is None:
+                    work.wait()
+                else:
+                    _timed_wait(work, self._log, self._axes, self._result)
+            except RuntimeError as error:
+                if self._explain is None:
+                    raise
+                raise self._explain(error) from error
             self._pace.resume()
             self._inputs = None
         return self._result
@@ -114,6 +122,8 @@ class Collectives:
 
     def __init__(self, grid: Grid, pace: Pace | None = None) -> None:
         self.grid, self.pace = grid, pace or Pace()
+        self.watch: Watch | None = None
+        """What says who keeps others waiting, where it is wanted."""
         self._log: Log | None = None
 
     @contextmanager
@@ -222,4 +232,8 @@ class Collectives:
         inputs: Tensor | None,
     ) -> Pending:
         self.note(kind, axes, full)
-        return Pending(result, work, inputs, self.grid.axes(*axes), self._log, self.pace)
+        wide, explain = self.grid.axes(*axes), None
+        if self.watch is not None and (group := self.grid.group(*axes)) is not None:
+            number = self.watch.issued(kind, wide)
+            explain = partial(self.watch.explained, group, kind, wide, number)
+        return Pending(result, work, inputs, wide, self._log, self.pace, explain)

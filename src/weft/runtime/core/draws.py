@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from weft.layout.mesh import ROWS
 from weft.runtime.core.machine import Machine
 
 _LARGEST = 2**62
@@ -41,7 +42,7 @@ class Draws:
         self._made: dict[int, int] = {}
         first = machine.grid.rank == 0
         seed = torch.tensor([torch.initial_seed() % _LARGEST if first else 0], device=machine.grid.device)
-        every = ("x", "y", "z", "data")
+        every = ("x", "y", *ROWS)
         self.seed = int(machine.collectives.all_reduce(seed, *every, op=dist.ReduceOp.MAX).wait())
 
     @contextmanager

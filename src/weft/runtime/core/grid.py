@@ -1,13 +1,14 @@
-"""The grid of ranks: the mesh axes of a layout over a DeviceMesh, as the layout places them."""
+"""The grid of ranks: the mesh axes of a layout and their process groups, as the layout places them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from math import prod
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import ROWS, coordinates, groups, rank_groups, real_axes
@@ -33,10 +34,18 @@ class Grid:
         coordinates: this rank's index on each axis.
         shard: axes over which matrices are cut at rest.
         replica: axes whose ranks hold copies of the matrices.
+        world: the process group of all ranks, None where no others run.
     """
 
-    def __init__(self, layout: Layout, device: torch.device, mesh: DeviceMesh | None, rank: int) -> None:
-        self.layout, self.device, self.mesh, self.rank = layout, device, mesh, rank
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device,
+        world: dist.ProcessGroup | None,
+        rank: int,
+        timeout: timedelta | None = None,
+    ) -> None:
+        self.layout, self.device, self.world, self.rank, self._timeout = layout, device, world, rank, timeout
         self.coordinates: Mapping[str, int] = coordinates(layout, rank)
         self.shard, self.replica = (self.axes(*real_axes(layout, (group,))) for group in ("shard", "replica"))
         self._routed: dict[str, tuple[int, int]] = {}
@@ -44,12 +53,15 @@ class Grid:
         self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
         self.ends: dist.ProcessGroup | None = None
         """The first and the last stage of this rank's pipeline, after ``join_ends``."""
-        if mesh is not None:
-            self._join(mesh)
+        if world is not None:
+            self._join(world)
 
     @classmethod
-    def of(cls, layout: Layout, device: torch.device | str = "cpu") -> Grid:
+    def of(cls, layout: Layout, device: torch.device | str = "cpu", *, timeout: timedelta | None = None) -> Grid:
         """The grid of the initialized process group; one rank needs none.
+
+        Args:
+            timeout: how long a collective may take; None: as long as PyTorch has it.
 
         Raises:
             Unsupported: the layout cuts an axis that the runtime does not have.
@@ -67,49 +79,63 @@ class Grid:
             )
         if world == 1:
             return cls(layout, where, None, 0)
-        names = tuple(axis for axis in reversed(layout.order) if axis in GRID_AXES)
-        shape = [getattr(layout, axis) for axis in names]
-        mesh = DeviceMesh(
-            "cpu" if where.type == "meta" else where.type, torch.arange(world).view(shape), mesh_dim_names=names
-        )
-        return cls(layout, where, mesh, dist.get_rank())
+        assert dist.group.WORLD is not None
+        return cls(layout, where, dist.group.WORLD, dist.get_rank(), timeout)
 
     @property
     def runs(self) -> bool:
         """Whether other ranks run beside this one, on devices that hold values."""
-        return self.mesh is not None and self.device.type != "meta"
+        return self.world is not None and self.device.type != "meta"
 
-    def _join(self, mesh: DeviceMesh) -> None:
-        """Every rank makes every group, in one order."""
-        for axis in GRID_AXES:
-            self._groups[axis,] = mesh.get_group(axis)
-        for axes in JOINED:
+    def _join(self, world: dist.ProcessGroup) -> None:
+        """Make this rank's groups of more than one rank.
+
+        Every rank takes the sets of axes in one order and is in one group of each, so that no two wait for each
+        other in turn.
+        """
+        for axes in (*((axis,) for axis in GRID_AXES), *JOINED):
             wide = self._wide(axes)
-            if len(wide) > 1 and wide not in self._groups:
-                self._groups[wide] = mesh[wide]._flatten("_".join(wide)).get_group()
+            if wide and wide not in self._groups:
+                self._groups[wide] = self._made(world, wide)
+
+    def _made(self, world: dist.ProcessGroup, wide: tuple[str, ...]) -> dist.ProcessGroup:
+        order = self.layout.order
+        if self.size(*wide) == self.layout.world:
+            return world
+        outer_first = tuple(reversed(order))
+        ranks = np.arange(self.layout.world).reshape([getattr(self.layout, axis) for axis in outer_first])
+        last = [outer_first.index(axis) for axis in wide]
+        every = np.moveaxis(ranks, last, range(-len(wide), 0)).reshape(-1, self.size(*wide))
+        made = self._own(world, every.tolist())
+        assert made is not None
+        return made
+
+    def _own(self, world: dist.ProcessGroup, every: list[list[int]]) -> dist.ProcessGroup | None:
+        """This rank's group of some that have no rank in common; it meets the ranks of that alone."""
+        if world.bound_device_id is not None:  # a communicator is split by all of its ranks at once
+            return dist.split_group(split_ranks=every, timeout=self._timeout)
+        ranks = next((ranks for ranks in every if self.rank in ranks), None)
+        if ranks is None:
+            return None
+        made: dist.ProcessGroup = dist.new_group(ranks, timeout=self._timeout, use_local_synchronization=True)
+        return made
 
     def join_ends(self) -> None:
-        """Every rank makes the groups of first and last pipeline stages, which share a tied embedding."""
+        """Make the group of the first and the last pipeline stage, which share a tied embedding."""
         if self.layout.pipeline == 2:
             self.ends = self.group("pipeline")
-            return
-        for ranks in groups(self.layout, "pipeline")[:, [0, -1]].tolist():
-            group = dist.new_group(ranks)
-            if self.rank in ranks:
-                self.ends = group
+        elif self.world is not None:
+            self.ends = self._own(self.world, groups(self.layout, "pipeline")[:, [0, -1]].tolist())
 
     def join_experts(self) -> None:
-        """Every rank makes the groups over which experts are dealt, cut and copied within a stage."""
+        """Make this rank's groups over which experts are dealt, cut and copied within a stage."""
         if self._routed:
             return
         for axis in ROUTED:
-            found = None
-            for ranks in rank_groups(self.layout, (axis,)).tolist():
-                if self.rank in ranks:
-                    self._routed[axis] = len(ranks), ranks.index(self.rank)
-                if len(ranks) > 1:
-                    group = dist.new_group(ranks)
-                    found = group if self.rank in ranks else found
+            every = rank_groups(self.layout, (axis,)).tolist()
+            own = next(ranks for ranks in every if self.rank in ranks)
+            self._routed[axis] = len(own), own.index(self.rank)
+            found = self._own(self.world, every) if len(own) > 1 and self.world is not None else None
             if found is not None:
                 self._groups[axis,] = found
 

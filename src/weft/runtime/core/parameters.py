@@ -12,6 +12,7 @@ from math import prod, sqrt
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from weft.errors import BadInput
 from weft.layout.mesh import ROWS
@@ -19,7 +20,7 @@ from weft.model.spec import Model
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.placement import FlatRange, Range, share
+from weft.runtime.core.placement import FlatRange, Range
 
 Whole = Callable[[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]], Tensor]
 """Values of a rectangle of a whole parameter: of its name, whole shape, offsets and sizes."""
@@ -77,7 +78,7 @@ class Holding:
 
 
 class Matrix(nn.Module):
-    """A rank's block of a weight matrix, cut over z at rest and gathered for use.
+    """A rank's block of a weight matrix, cut over z at rest, padded to equal parts, and gathered for use.
 
     Args:
         shape: rows and columns of the whole.
@@ -110,8 +111,8 @@ class Matrix(nn.Module):
         size = prod(self.block_shape)
         self.cut_over = grid.shard if cut_over is None else cut_over
         self.copied_over = grid.replica if copied_over is None else copied_over
-        cut = grid.divided(size, *self.cut_over, what=f"{name}: elements of a block {height} x {self.block_shape[1]}")
-        start, stop = share(size, grid.size(*self.cut_over), grid.index(*self.cut_over))
+        cut = -(-size // grid.size(*self.cut_over))
+        start, stop = grid.index(*self.cut_over) * cut, (grid.index(*self.cut_over) + 1) * cut
         self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
         self.split_over = (*split_over, *self.cut_over)
         self.on_ends = False
@@ -135,7 +136,8 @@ class Matrix(nn.Module):
 
     def gather(self) -> Tensor:
         """The block, shape ``block_shape``, in the format of computation."""
-        return self.machine.overlap.gather(self).view(self.block_shape).to(self.machine.precision.compute)
+        whole = self.machine.overlap.gather(self)[: prod(self.block_shape)]
+        return whole.view(self.block_shape).to(self.machine.precision.compute)
 
     def scatter(self, gradient: Tensor) -> None:
         """Sum the block's gradient over z into this rank's piece."""
@@ -156,6 +158,9 @@ class Matrix(nn.Module):
 
     def start_scatter(self, gradient: Tensor) -> Pending:
         flat = gradient.to(self.machine.precision.reduce).reshape(-1)
+        padding = self.shard.numel() * self.machine.grid.size(*self.cut_over) - len(flat)
+        if padding:
+            flat = functional.pad(flat, (0, padding))
         return self.machine.collectives.reduce_scatter(flat, *self.cut_over)
 
     def accumulate(self, shard: Tensor) -> None:

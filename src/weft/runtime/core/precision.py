@@ -69,12 +69,16 @@ _FORMATS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def autocast_format(values: Tensor) -> torch.dtype | None:
+    """The format of products inside ``torch.autocast``, None outside."""
+    kind = values.device.type
+    return None if values.is_meta or not torch.is_autocast_enabled(kind) else torch.get_autocast_dtype(kind)
+
+
 def cast_for_products(rows: Tensor) -> Tensor:
     """Rows in the format of ``torch.autocast``, inside it."""
-    kind = rows.device.type
-    if rows.is_meta or not torch.is_autocast_enabled(kind):
-        return rows
-    return rows.to(torch.get_autocast_dtype(kind))
+    wanted = autocast_format(rows)
+    return rows if wanted is None else rows.to(wanted)
 
 
 def without_autocast(method: F) -> F:
@@ -82,10 +86,10 @@ def without_autocast(method: F) -> F:
 
     @wraps(method)
     def computed(*given: Any) -> Any:
-        kind = next(one.device.type for one in given if isinstance(one, Tensor))
-        if kind == "meta" or not torch.is_autocast_enabled(kind):
+        first = next(one for one in given if isinstance(one, Tensor))
+        if autocast_format(first) is None:
             return method(*given)
-        with torch.autocast(kind, enabled=False):
+        with torch.autocast(first.device.type, enabled=False):
             return method(*given)
 
     return cast(F, computed)

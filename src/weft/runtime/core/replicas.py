@@ -29,8 +29,8 @@ def check_replicas(machine: Machine, holdings: Sequence[Holding]) -> None:
         Diverged: on every rank: copies differ.
     """
     words = ""
-    for axis in _AXES:
-        copied = {one.name: _comparable(machine, one) for one in holdings if axis not in one.split_over}
+    for axis in (*_AXES, *(("expert_replica",) if machine.grid.routes else ())):
+        copied = {one.name: _comparable(machine, one) for one in holdings if _is_copied(one, axis)}
         different = differing(machine, copied, axis)
         if different and not words:
             more = f" and {len(different) - 1} more" if len(different) > 1 else ""
@@ -57,6 +57,10 @@ def differing(machine: Machine, values: Mapping[str, Tensor], *axes: str) -> lis
     machine.collectives.all_reduce(ends, *axes, op=dist.ReduceOp.MIN).wait()
     least, most = ends[: len(sums)], -ends[len(sums) :]
     return [name for name, differs in zip(values, (least != most).tolist(), strict=True) if differs]
+
+
+def _is_copied(holding: Holding, axis: str) -> bool:
+    return holding.routed if axis == "expert_replica" else axis not in holding.split_over
 
 
 def _comparable(machine: Machine, holding: Holding) -> Tensor:

@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from math import prod
 from typing import Any, Literal, cast
 
-import torch
 from torch import Size, Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -27,7 +26,7 @@ from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
-from weft.runtime.core.precision import cast_for_products, without_autocast
+from weft.runtime.core.precision import autocast_format, cast_for_products, without_autocast
 from weft.runtime.core.siblings import Joint, joined
 
 Kind = Literal["normal", "transposed"]
@@ -107,8 +106,7 @@ class Layer4D(nn.Module, ABC):
         """Rows in the format of products, and who else takes them."""
         if self.machine.grid.size(self.over_out) == 1:
             return cast_for_products(rows), None
-        autocast = not rows.is_meta and torch.is_autocast_enabled(rows.device.type)
-        how = self.over_out, self.gathers_rows, autocast
+        how = self.over_out, self.gathers_rows, autocast_format(rows)
         return self.machine.last.made(
             "layer", rows, how, lambda: joined(cast_for_products(rows), self.sum_input_gradient)
         )

@@ -160,12 +160,12 @@ class Stopwatch:
         """No rank goes on before all are here and their devices idle."""
         if self.cuda:
             torch.cuda.synchronize()
-        if self.grid.mesh is not None:
+        if self.grid.world is not None:
             dist.barrier()
 
     def _slowest(self, seconds: list[float]) -> list[float]:
         """The largest of each among the ranks."""
-        if self.grid.mesh is None:
+        if self.grid.world is None:
             return seconds
         found = torch.tensor(seconds, dtype=torch.float64, device=self.grid.device)
         dist.all_reduce(found, op=dist.ReduceOp.MAX)

@@ -8,7 +8,7 @@ the runtime says of itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,6 +57,19 @@ def trace(
         Unsupported: the runtime cannot run the model or the layout.
     """
     check_trainable(job, layout)
+    return trace_step(layout, lambda grid: _step(job, grid, precision, switches), rank=rank)
+
+
+def trace_step(layout: Layout, step: Callable[[Grid], object], *, rank: int = 0) -> Counter[Issue]:
+    """The collectives that ``rank`` issues in a step of the caller's own, with a plain model too.
+
+    Args:
+        step: builds its model on the meta device, by ``parallelize`` with ``Machine.of(grid)``, and trains it on
+            tensors there.
+
+    Raises:
+        BadInput: no such rank, or ``torch.distributed`` is in use.
+    """
     if not 0 <= rank < layout.world:
         raise BadInput(f"there is no rank {rank}", where="trace", remedy=f"choose 0 to {layout.world - 1}")
     counting = _Counting()
@@ -64,7 +77,7 @@ def trace(
         grid = Grid.of(layout, "meta")
         counting.know(grid)
         with counting:
-            _step(job, grid, precision, switches)
+            step(grid)
     return counting.found
 
 

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -40,7 +41,9 @@ TOLD = "weft/errors"
 Worker = Callable[..., None]
 
 
-def run_ranks(worker: Worker, arguments: tuple[Any, ...], world: int, device: str = "cpu") -> None:
+def run_ranks(
+    worker: Worker, arguments: tuple[Any, ...], world: int, device: str = "cpu", timeout_s: float | None = None
+) -> None:
     """Run ``worker(*arguments)`` on ``world`` ranks of an initialized process group; return when all have.
 
     Under torchrun this process is one of the ranks.  Otherwise they are started here, as processes that
@@ -49,6 +52,7 @@ def run_ranks(worker: Worker, arguments: tuple[Any, ...], world: int, device: st
 
     Args:
         device: ``cpu`` (gloo) or ``cuda`` (NCCL; each rank gets the GPU of its local rank).
+        timeout_s: how long ranks wait for each other; None: as long as PyTorch has it.
 
     Raises:
         BadInput: torchrun made another number of ranks, or the machine cannot run as many.
@@ -62,14 +66,14 @@ def run_ranks(worker: Worker, arguments: tuple[Any, ...], world: int, device: st
     if device not in BACKENDS:
         raise UnknownName("device", device, BACKENDS, where="device")
     if launched():
-        _as_launched(worker, arguments, world, device)
+        _as_launched(worker, arguments, world, device, timeout_s)
     elif world == 1:
         _check_gpus(device, 1)
         worker(*arguments)
     else:
         _check_cores(device, world)
         _check_gpus(device, world)
-        _start(worker, arguments, world, device)
+        _start(worker, arguments, world, device, timeout_s)
 
 
 def default_device(world: int) -> str:
@@ -97,7 +101,7 @@ def cores() -> int:
 # Under torchrun ----------------------------------------------------------------------------------
 
 
-def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) -> None:
+def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device: str, timeout_s: float | None) -> None:
     with said_once():
         started = variable("WORLD_SIZE", 1)
         if started != world:
@@ -112,7 +116,7 @@ def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device:
     if world == 1:
         worker(*arguments)
         return
-    _join(device, rank, world, local, "env://")
+    _join(device, rank, world, local, "env://", timeout_s)
     try:
         worker(*arguments)
     except Exception as error:
@@ -139,11 +143,14 @@ def _check_gpus(device: str, ranks: int) -> None:
         )
 
 
-def _join(device: str, rank: int, world: int, local: int, meeting: str) -> None:
+def _join(device: str, rank: int, world: int, local: int, meeting: str, timeout_s: float | None) -> None:
     own = torch.device("cuda", local) if device == "cuda" else None
     if own is not None:
         torch.cuda.set_device(own)
-    dist.init_process_group(BACKENDS[device], init_method=meeting, rank=rank, world_size=world, device_id=own)
+    timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+    dist.init_process_group(
+        BACKENDS[device], init_method=meeting, rank=rank, world_size=world, device_id=own, timeout=timeout
+    )
 
 
 def _leave() -> None:
@@ -166,12 +173,14 @@ def _check_cores(device: str, world: int) -> None:
         )
 
 
-def _start(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) -> None:
+def _start(worker: Worker, arguments: tuple[Any, ...], world: int, device: str, timeout_s: float | None) -> None:
     processes: list[SpawnProcess] = []
     with _terminated(), tempfile.TemporaryDirectory(prefix="weft-") as folder:
         try:
             with _interrupts_held():
-                processes.extend(_process(worker, arguments, rank, world, device, folder) for rank in range(world))
+                processes.extend(
+                    _process((worker, arguments, rank, world, device, folder, timeout_s)) for rank in range(world)
+                )
             failed = _wait(processes)
             if failed is not None:
                 raise _reason(failed, processes, Path(folder))
@@ -179,11 +188,9 @@ def _start(worker: Worker, arguments: tuple[Any, ...], world: int, device: str) 
             _end(processes)
 
 
-def _process(
-    worker: Worker, arguments: tuple[Any, ...], rank: int, world: int, device: str, folder: str
-) -> SpawnProcess:
+def _process(arguments: tuple[Any, ...]) -> SpawnProcess:
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_rank, args=(worker, arguments, rank, world, device, folder))
+    process = context.Process(target=_rank, args=arguments)
     process.start()
     return process
 
@@ -264,7 +271,7 @@ def _reason(failed: SpawnProcess, processes: list[SpawnProcess], folder: Path) -
         return RuntimeError(f"rank {record['rank']} failed:\n\n{record['text']}")
     kinds = {kind.exit_code: kind for kind in (BadInput, NothingFeasible)}
     error: WeftError = kinds.get(record["exit_code"], WeftError)(record["text"])
-    error.exit_code = record["exit_code"]
+    error.exit_code, error.temporary = record["exit_code"], record["temporary"]
     return error
 
 
@@ -272,16 +279,26 @@ def _killed(rank: int, by: signal.Signals) -> BaseException:
     if by == signal.SIGINT:
         return KeyboardInterrupt()
     if by == signal.SIGKILL:
-        return BadInput(
+        killed = BadInput(
             f"rank {rank} was killed ({by.name})", remedy="if the memory ran out, use fewer ranks or a smaller problem"
         )
+        killed.temporary = True
+        return killed
     return RuntimeError(f"rank {rank} was ended by {by.name}")
 
 
 # In a started process ----------------------------------------------------------------------------
 
 
-def _rank(worker: Worker, arguments: tuple[Any, ...], rank: int, world: int, device: str, folder: str) -> None:
+def _rank(
+    worker: Worker,
+    arguments: tuple[Any, ...],
+    rank: int,
+    world: int,
+    device: str,
+    folder: str,
+    timeout_s: float | None,
+) -> None:
     """One rank's process: its exception goes into the folder as text."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -289,7 +306,7 @@ def _rank(worker: Worker, arguments: tuple[Any, ...], rank: int, world: int, dev
     try:
         if device == "cpu":
             torch.set_num_threads(max(1, cores() // world))
-        _join(device, rank, world, rank, f"file://{folder}/meeting")
+        _join(device, rank, world, rank, f"file://{folder}/meeting", timeout_s)
         worker(*arguments)
         _leave()
     except Exception as error:
@@ -319,6 +336,7 @@ def _record(folder: Path, rank: int, error: Exception) -> None:
     record = {
         "rank": rank,
         "exit_code": error.exit_code if isinstance(error, WeftError) else None,
+        "temporary": isinstance(error, WeftError) and error.temporary,
         "broken_pipe": isinstance(error, BrokenPipeError),
         "text": str(error) if expected else traceback.format_exc(),
     }

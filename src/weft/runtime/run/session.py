@@ -28,12 +28,14 @@ from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings, initialize
 from weft.runtime.core.precision import Precision
+from weft.runtime.core.replicas import check_replicas
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.run.data import Batches, Corpus, rows_of
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 from weft.runtime.run.pipeline import Passes, build_stages
+from weft.runtime.run.saving import Saving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +166,25 @@ class Session:
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return inputs.to(self.grid.device, non_blocking=True), targets.to(self.grid.device, non_blocking=True)
 
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint that loads on any grid."""
-        checkpoint.save(folder, self.optimizer.pieces(), self._state().model_dump())
+    def save(self, folder: Path, saving: Saving | None = None) -> float:
+        """Write a checkpoint that loads on any grid; how long the run stood still for it, in seconds.
+
+        Raises:
+            Diverged: on every rank, before anything is written: copies of a parameter differ.
+            BadInput: on every rank: it cannot be written.
+        """
+        start = perf_counter()
+        self.check_replicas()
+        checked_s = perf_counter() - start
+        return checked_s + (saving or Saving()).save(folder, self.optimizer.pieces(), self._state().model_dump())
+
+    def check_replicas(self) -> None:
+        """Refuse to go on where copies of a parameter differ; every rank calls it.
+
+        Raises:
+            Diverged: on every rank: they do.
+        """
+        check_replicas(self.machine, self.flat.holdings)
 
     def load(self, folder: Path) -> State:
         """Go on from a checkpoint of any grid; the optimizer's settings are those of this run.

@@ -20,20 +20,10 @@ from weft.layout.operations import CollectiveKind, Computation, FlashAttention, 
 from weft.layout.schedule import weight_gradient_first
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
-from weft.layout.step import (
-    RUNTIME,
-    SCALAR_BYTES,
-    SCATTERS_IN_FLIGHT,
-    Issue,
-    Step,
-    StepOptions,
-    buckets,
-    check_whole,
-    wide_axes,
-)
+from weft.layout.step import RUNTIME, SCALAR_BYTES, SCATTERS_IN_FLIGHT, Issue, Step, StepOptions, buckets, wide_axes
 from weft.layout.table import LayoutTable
 from weft.layout.trainable import check_trainable
-from weft.layout.weights import Matrices, part_matrices
+from weft.layout.weights import Matrices
 from weft.model.job import Job
 from weft.model.spec import Block
 
@@ -187,9 +177,8 @@ class _Plan:
         check_trainable(job, layout)
         step = Step(model, job.recipe, LayoutTable.of([layout]), RUNTIME)
         held = HeldChunk.together(held_chunks(model, layout))
-        check_whole(step, held)
         self.micro_batches = int(step.micro_batches[0])
-        parts = list(zip(step.operations, part_matrices(model, step.sizes), strict=True))
+        parts = list(zip(step.operations, step.matrices, strict=True))
         self.blocks: list[tuple[Block, _Part]] = []
         for index in model.block_sequence():
             self.blocks.append((model.kinds[index], self._part(*parts[index])))

@@ -1,0 +1,132 @@
+"""What plain models communicate on a grid: as logged, as PyTorch is asked for it, and as predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import plain  # noqa: E402
+from ranks import grid_of  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.step import StepOptions, step_collectives  # noqa: E402
+from weft.model import Attention, Block, BlockRun, FeedForward, Model, Recipe  # noqa: E402
+from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, easy_plan, parallelize  # noqa: E402
+from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.parameters import holdings  # noqa: E402
+from weft.runtime.layers.vocabulary import cross_entropy  # noqa: E402
+from weft.runtime.measure.trace import trace_step  # noqa: E402
+from weft.runtime.run.flat import Flat  # noqa: E402
+
+VOCAB, BATCH, SEQUENCE, LAYERS = 53, 16, 6, 2
+GRIDS = (
+    Layout(x=2, y=2, z=2),
+    Layout(y=2, z=2, data=2, zero=1),
+    Layout(x=4, z=2, zero=0),
+    Layout(x=2, data=4, zero=0),
+)
+MODELS = {"llama": (plain.LlamaForCausalLM, LLAMA_PLAN), "gpt2": (plain.GPT2LMHeadModel, GPT2_PLAN)}
+
+
+def described(which):
+    """The model as Weft describes it."""
+    if which == "llama":
+        block = Block(
+            hidden=16, attention=Attention(heads=8, kv_heads=4, head_dim=4), feed_forward=FeedForward(intermediate=24)
+        )
+        return Model(name="llama", hidden=16, vocab=VOCAB, runs=(BlockRun(block=block, count=LAYERS),))
+    block = Block(
+        hidden=16,
+        attention=Attention(heads=4, kv_heads=4, head_dim=4, qkv_bias=True, out_bias=True, rotary=False),
+        feed_forward=FeedForward(intermediate=64, gated=False, bias=True),
+        norm_bias=True,
+    )
+    runs = (BlockRun(block=block, count=LAYERS),)
+    return Model(name="gpt2", hidden=16, vocab=VOCAB, runs=runs, positions=8, norm_bias=True, tied_embeddings=True)
+
+
+def converted(grid, which):
+    """A model with what trains it."""
+    machine, (make, plan) = Machine.of(grid), MODELS[which]
+    model = parallelize(make(), machine, plan)
+    return model, Flat(machine, model, holdings(model))
+
+
+def step_of(model, flat):
+    """Both ways over two micro-batches, as a training loop does."""
+    machine = flat.machine
+    own = BATCH // machine.grid.size("z", "data") // 2
+    ids = torch.zeros(own, SEQUENCE, dtype=torch.int64, device=machine.grid.device)
+    with flat.step(2):
+        for _ in range(2):
+            out = model(ids)
+            logits = out if isinstance(out, torch.Tensor) else out.logits
+            cross_entropy(machine, logits.flatten(0, 1), ids.flatten(), VOCAB).sum().backward()
+    flat.clip(1.0)
+    flat.publish()
+
+
+def logged(layout, which):
+    model, flat = converted(grid_of(layout), which)
+    step_of(model, flat)
+    with flat.machine.collectives.logged() as log:
+        step_of(model, flat)
+    return Counter(log.issued)
+
+
+def predicted(layout, which):
+    recipe = Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32")
+    own = BATCH // (layout.z * layout.data) // 2
+    options = StepOptions(separate=which == "llama", loss=False)
+    return step_collectives(described(which), recipe, replace(layout, micro_batch=own), options=options)
+
+
+@pytest.mark.parametrize("layout", GRIDS, ids=str)
+@pytest.mark.parametrize("which", MODELS)
+def test_plain_models_communicate_what_is_predicted(ranks, which, layout):
+    wanted = predicted(layout, which)
+    for issued in ranks.run(logged, layout, which):
+        assert issued == wanted
+    assert trace_step(layout, lambda grid: step_of(*converted(grid, which)), rank=3) == wanted
+
+
+def test_a_block_sums_over_x_four_times(ranks):
+    """As Weft's own decoder: both ways before attention and before the feed-forward layer."""
+    found = ranks.run(logged, Layout(x=4, data=2, zero=0), "llama")[0]
+    rows = BATCH // 2 // 2 * SEQUENCE
+    sums = sum(n for issue, n in found.items() if (issue.axes, issue.elements) == (("x",), rows * 16))
+    embedding_and_head = 2
+    assert sums == 2 * (4 * LAYERS + embedding_and_head)
+
+
+def easily(grid):
+    """A step in easy mode; what was logged."""
+    machine = Machine.of(grid)
+    model = plain.LlamaForCausalLM(vocab=56)
+    model = parallelize(model, machine, easy_plan(model))
+    flat = Flat(machine, model, holdings(model))
+    ids = torch.zeros(2, SEQUENCE, dtype=torch.int64, device=grid.device)
+    with machine.collectives.logged() as log:
+        with flat.step(1):
+            out = model(ids)
+            logits = out if isinstance(out, torch.Tensor) else out.logits
+            functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+        flat.clip(1.0)
+        flat.publish()
+    return Counter(log.issued)
+
+
+def logged_easily(layout):
+    return easily(grid_of(layout))
+
+
+def test_easy_mode_is_traced(ranks):
+    layout = Layout(x=2, y=2, data=2, zero=1)
+    found = ranks.run(logged_easily, layout)
+    assert trace_step(layout, easily, rank=5) == found[5]
+    assert any(issue.kind == "all-to-all" for issue in found[5])

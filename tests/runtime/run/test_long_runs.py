@@ -1,0 +1,144 @@
+"""Long runs: checkpoints while training goes on, restarts, ranks that hang."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ranks_at_work  # noqa: E402
+from models import layout_of  # noqa: E402
+from ranks import grid_of  # noqa: E402
+from test_training import session  # noqa: E402
+
+import weft  # noqa: E402
+from weft.checkpoints import step_folder, step_folders  # noqa: E402
+from weft.errors import BadInput, WeftError  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.checkpoints import checkpoint, files  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.run.ranks import run_ranks  # noqa: E402
+from weft.runtime.run.saving import Saving  # noqa: E402
+
+ALONE = Layout(micro_batch=16)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def save_both_ways(layout, root):
+    """The same run's checkpoints, at once and in the background, while it trains on."""
+    running, root = session(grid_of(layout), "gpt"), Path(root)
+    behind = Saving(background=True, keep=2)
+    for step in range(1, 4):
+        running.step()
+        running.save(step_folder(root / "now", step))
+        stood_s = running.save(step_folder(root / "behind", step), behind)
+        assert stood_s >= 0
+    running.step()
+    behind.wait()
+
+
+def test_checkpoints_in_the_background_are_those_of_the_moment(ranks, tmp_path):
+    ranks.run(save_both_ways, layout_of((2, 2, 2, 1), micro_batches=1), str(tmp_path))
+    assert list(step_folders(tmp_path / "behind")) == [2, 3], "the newest two are kept"
+    for step in (2, 3):
+        assert contents(step_folder(tmp_path / "behind", step)) == contents(step_folder(tmp_path / "now", step))
+
+
+def test_training_does_not_wait_for_the_disk(tmp_path, monkeypatch):
+    """Values that change after the call are not in the checkpoint."""
+    running, written = session(Grid.of(ALONE), "gpt"), []
+    plain = checkpoint.save_planned
+
+    def slowly(*given, **options):
+        while not written:
+            time.sleep(0.001)
+        return plain(*given, **options)
+
+    monkeypatch.setattr(checkpoint, "save_planned", slowly)
+    saving = Saving(background=True)
+    wanted = [piece.values.clone() for piece in running.optimizer.pieces()]
+    running.save(tmp_path / "saved", saving)
+    running.step()
+    written.append(True)
+    saving.wait()
+    running.load(tmp_path / "saved")
+    for piece, values in zip(running.optimizer.pieces(), wanted, strict=True):
+        assert torch.equal(piece.values, values)
+
+
+def test_a_problem_in_the_background_is_told(tmp_path):
+    running, saving = session(Grid.of(ALONE), "gpt"), Saving(background=True)
+    (tmp_path / "file").touch()
+    running.save(tmp_path / "file" / "saved", saving)
+    with pytest.raises(BadInput, match="Not a directory"):
+        saving.wait()
+    saving.wait()
+
+
+def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monkeypatch):
+    running = session(Grid.of(ALONE), "gpt")
+    finish = files.Writer.finish
+
+    def spoil(writer, **given):
+        finish(writer, **given)
+        path = writer._folder / writer._file
+        raw = bytearray(path.read_bytes())
+        raw[100] ^= 1
+        path.write_bytes(raw)
+
+    monkeypatch.setattr(files.Writer, "finish", spoil)
+    with pytest.raises(files.Damaged, match=r"0\.bin: the disk does not give back"):
+        running.save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+# Ranks that hang or die ---------------------------------------------------------------------------
+
+
+def test_a_rank_that_hangs_is_named():
+    with pytest.raises(WeftError) as found:
+        run_ranks(ranks_at_work.hang, (4.0,), 3, "cpu", 4.0)
+    assert found.value.temporary
+    text = str(found.value)
+    assert "gave up waiting in all-reduce 3 over data: not come to: rank 2 (last: all-reduce 2 over data," in text
+
+
+def test_a_stage_that_hangs_is_named():
+    with pytest.raises(
+        WeftError, match=r"rank 0 gave up waiting: rank 1 stands longest \(last: all-reduce 1 over data"
+    ):
+        run_ranks(ranks_at_work.hang_between, (4.0,), 2, "cpu", 4.0)
+
+
+TRAINED = {"layout": "x=2", "steps": 5, "batch": 4, "sequence": 16, "save_every": 2, "device": "cpu"}
+
+
+def test_a_run_whose_rank_died_goes_on(tmp_path, monkeypatch, capsys):
+    """In place, from its last checkpoint, with the losses of a run that did not die."""
+    wanted = weft.train("tiny-gpt", **{**TRAINED, "save_every": None})
+    monkeypatch.setattr("weft.verbs.train_rank.train_rank", ranks_at_work.train_mortally)
+    out = tmp_path / "out"
+    found = weft.train("tiny-gpt", **TRAINED, out=str(out), restart="on-failure", keep=1, quiet=False)
+    assert (tmp_path / "died").exists()
+    said = capsys.readouterr().out
+    assert "going on from" in said
+    assert "step-00000002" in said
+    assert [one.loss for one in found.steps] == [one.loss for one in wanted.steps]
+    assert list(step_folders(out)) == [5]
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert "checkpoint_s" in json.loads(lines[-1])
+
+
+def test_errors_of_the_user_are_not_tried_again(tmp_path):
+    again = {**TRAINED, "steps": 2, "out": str(tmp_path / "out"), "restart": "on-failure"}
+    weft.train("tiny-gpt", **again)
+    with pytest.raises(BadInput, match="are done already"):
+        weft.train("tiny-gpt", **again)
