@@ -287,7 +287,7 @@ def test_command_surface():
                 ),
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
-                *("--from", "--slow"),
+                *("--freeze", "--from", "--lora", "--lora-alpha", "--slow"),
                 *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
             ]
         ),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from weft.layout.step import Issue
     from weft.model import Job
     from weft.runtime.layers.decoder import Details
+    from weft.runtime.layers.lora import LoRA
     from weft.runtime.run.session import RunSettings
     from weft.verbs.shared import JobSource
     from weft.verbs.train_rank import TrainingRequest
@@ -66,6 +67,11 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     weights: str | None = option(
         None, "Folder of the Hugging Face hub: its model, beginning with its weights.", "--from", metavar="DIR"
     )
+    lora: int | None = option(None, "Train adapters of this rank, and nothing else.", metavar="RANK", least=1)
+    lora_alpha: float | None = option(
+        None, "They are multiplied by X / RANK (default: 2 RANK).", metavar="X", least=0, above=True
+    )
+    freeze: tuple[str, ...] = option((), "Do not train what has PATTERN in its name (repeats).", metavar="PATTERN")
     data: str | None = option(None, "Text to learn, byte by byte (default: synthetic).", metavar="FILE")
     tokenizer: str | None = option(None, "tokenizer.json for --data instead of bytes.", metavar="FILE")
     steps: int = option(20, "Steps in all.", metavar="N", least=1)
@@ -105,6 +111,9 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
                 raise BadInput(f"{given[name]} needs --{needed}", where="train")
         if self.resume and self.resume_from:
             raise BadInput("--resume and --resume-from are both given", where="train", remedy="drop one of them")
+        if self.compare and (self.lora or self.freeze):
+            problem = "--compare predicts a step that trains all of a model"
+            raise BadInput(problem, where="train", remedy="drop it, or --lora and --freeze")
         if self.arrangement is not None:
             own = {"layout", "plan", "rank", *(one.name for one in options_of(RecipeOptions))}
             for name in sorted(given.keys() & own):
@@ -116,6 +125,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
 
 _NEEDS = (
     ("tokenizer", "data"),
+    ("lora_alpha", "lora"),
     ("job", "arrangement"),
     ("start_at", "arrangement"),
     ("save_every", "out"),
@@ -330,7 +340,8 @@ def _request(
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
     details, assumed = _details(asked.weights or model, job)
     slow = _slow(asked, layout.world, device)
-    settings = replace(_settings(job, layout, asked, details), slow=slow, weights=asked.weights)
+    settings = replace(_settings(job, layout, asked, details), slow=slow)
+    settings = replace(settings, weights=asked.weights, lora=_lora(asked), frozen=asked.freeze)
     return TrainingRequest(
         job=job,
         config=_config(asked.weights or model, job),
@@ -538,6 +549,12 @@ def _details(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...
     modelled = known is not None and known.get("model_type") in DEFAULTS
     details = details_of(known, f"catalogue: {job.model.name}") if known and modelled else Details()
     return details, (f"{in_words(details, job.model)} (a config.json would say)",)
+
+
+def _lora(asked: TrainOptions) -> LoRA | None:
+    from weft.runtime.layers.lora import LoRA
+
+    return LoRA(rank=asked.lora, alpha=asked.lora_alpha or 2.0 * asked.lora) if asked.lora else None
 
 
 def _config(model: JobSource | None, job: Job) -> str | None:

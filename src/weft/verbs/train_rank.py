@@ -304,6 +304,8 @@ class _Run:
         )
         micro_batches = counted(self.session.micro_batches, "micro-batch", "micro-batches")
         self._say(f"grid: {grid}, {micro_batches} of {layout.micro_batch}")
+        if frozen := sum(one.parameter.numel() for one in self.session.flat.frozen):
+            self._say(f"frozen: {frozen:,} parameters of this rank")
         self._say(f"data: {request.data or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
             self._say(f"assumed: {note}")

@@ -26,13 +26,15 @@ from weft.runtime.checkpoints.hub import HubWeights
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.parameters import holdings, initialize
+from weft.runtime.core.parameters import DOWN, UP, Holding, holdings, initialize
 from weft.runtime.core.precision import Precision
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
+from weft.runtime.layers.lora import LoRA
 from weft.runtime.run.data import Batches, Corpus, rows_of
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
+from weft.runtime.run.partial import add_adapters, freeze, narrow
 from weft.runtime.run.pipeline import Passes, build_stages
 
 
@@ -42,7 +44,8 @@ class RunSettings:
 
     ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products; ``slow`` says how many
     times longer each rank computes, none of them where it is empty; ``weights`` is a folder of the Hugging Face hub
-    with the values to begin with.
+    with the values to begin with.  ``lora`` trains adapters and nothing else; ``frozen`` are patterns of names of what
+    is not trained.
     """
 
     seed: int = 0
@@ -53,6 +56,8 @@ class RunSettings:
     tuned: bool = False
     slow: tuple[float, ...] = ()
     weights: str | None = None
+    lora: LoRA | None = None
+    frozen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +116,12 @@ class Session:
             slow=settings.slow[grid.rank] if settings.slow else 1.0,
         )
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
+        if settings.lora is not None:
+            add_adapters(self.machine, self.stages, settings.lora)
         held = holdings(self.stages)
-        if settings.weights is None:
-            initialize(held, job.model, settings.seed)
-        else:
-            whole = HubWeights(settings.weights, job.model)
-            for holding in held:
-                holding.fill(whole)
+        self._begin(held)
+        freeze(held, settings.frozen, whole=grid.size("pipeline") == 1)
+        narrow(self.machine, held)
         self.flat = Flat(self.machine, self.stages, held)
         self.optimizer = Optimizer(self.flat, settings.adam)
         self._passes = Passes(
@@ -127,6 +131,16 @@ class Session:
             micro_batches=self.micro_batches,
             tokens=job.recipe.tokens,
         )
+
+    def _begin(self, held: list[Holding]) -> None:
+        """The values before the first step: of the hub where there are such, else drawn."""
+        given: list[Holding] = []
+        if self.settings.weights is not None:
+            whole = HubWeights(self.settings.weights, self.job.model)
+            given = [holding for holding in held if not holding.name.endswith((DOWN, UP))]
+            for holding in given:
+                holding.fill(whole)
+        initialize([holding for holding in held if holding not in given], self.job.model, self.settings.seed)
 
     @property
     def steps_done(self) -> int:
@@ -200,9 +214,16 @@ class Session:
                 "details": asdict(self.settings.details),
                 "precision": {name: _name(value) for name, value in asdict(precision).items()},
                 "adam": asdict(adam) | {"betas": list(adam.betas)},
+                "lora": _written(self.settings.lora),
+                "frozen": list(self.settings.frozen),
             },
             "session",
         )
+
+
+def _written(lora: LoRA | None) -> dict[str, Any] | None:
+    """LoRA as JSON has it."""
+    return None if lora is None else asdict(lora) | {"targets": list(lora.targets)}
 
 
 def _name(format_: torch.dtype) -> str:
@@ -226,6 +247,12 @@ class _Adam(_Strict):
     clip: float | None
 
 
+class _LoRA(_Strict):
+    rank: int
+    alpha: float
+    targets: list[str]
+
+
 class State(_Strict):
     """A run's state.  All but ``step`` (steps done) and ``adam`` must be the same when the run goes on."""
 
@@ -238,6 +265,8 @@ class State(_Strict):
     details: dict[str, str | float | bool | None]
     precision: dict[str, str]
     adam: _Adam
+    lora: _LoRA | None = None
+    frozen: list[str] = []
 
     @classmethod
     def read(cls, table: Mapping[str, Any], where: str) -> State:
