@@ -288,6 +288,7 @@ def test_command_surface():
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
                 *("--freeze", "--from", "--lora", "--lora-alpha", "--slow"),
+                *("--document-end", "--eval-batches", "--eval-data", "--eval-every", "--eval-share"),
                 *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
             ]
         ),

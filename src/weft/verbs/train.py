@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from weft.runtime.layers.lora import LoRA
     from weft.runtime.run.session import RunSettings
     from weft.verbs.shared import JobSource
-    from weft.verbs.train_rank import TrainingRequest
+    from weft.verbs.train_rank import Evaluation, TrainingRequest
 
 USAGE = (
     "weft train MODEL|--from DIR [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
@@ -48,6 +48,8 @@ USAGE = (
 )
 SEEN = "arranged.json"
 """What every rank of an arranged job saw, in the folder of the run."""
+HELD_OUT = 0.05
+"""Share of the data that is evaluated where nobody says."""
 TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
 
@@ -72,8 +74,21 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         None, "They are multiplied by X / RANK (default: 2 RANK).", metavar="X", least=0, above=True
     )
     freeze: tuple[str, ...] = option((), "Do not train what has PATTERN in its name (repeats).", metavar="PATTERN")
-    data: str | None = option(None, "Text to learn, byte by byte (default: synthetic).", metavar="FILE")
-    tokenizer: str | None = option(None, "tokenizer.json for --data instead of bytes.", metavar="FILE")
+    data: tuple[str, ...] = option(
+        (), "Text to learn, byte by byte, or tokens (.npy, .bin, folder); repeats, FILE=WEIGHT (default: synthetic).",
+        metavar="FILE",
+    )  # fmt: skip
+    tokenizer: str | None = option(None, "tokenizer.json for texts of --data instead of bytes.", metavar="FILE")
+    document_end: int | None = option(
+        None, "Token that ends a document; attention does not cross it.", metavar="ID", least=0
+    )
+    eval_every: int | None = option(None, "Evaluate every N steps and at the end.", metavar="N", least=1)
+    eval_data: tuple[str, ...] = option((), "What is evaluated, as --data.", metavar="FILE")
+    eval_share: float | None = option(
+        None, "Else the last part of --data, which is not trained on (default: 0.05).",
+        metavar="X", least=0, above=True, most=0.5,
+    )  # fmt: skip
+    eval_batches: int = option(4, "Global batches of an evaluation.", metavar="N", least=1)
     steps: int = option(20, "Steps in all.", metavar="N", least=1)
     rate: float = option(3e-4, "Learning rate.", metavar="X", least=0, most=10, above=True)
     warmup: int = option(10, "Steps to reach it.", metavar="N", least=0)
@@ -108,7 +123,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
             raise BadInput(f"{given[name]} says nothing with --dry-run", where="train", remedy="drop one of them")
         for name, needed in _NEEDS:
             if name in given and needed not in given:
-                raise BadInput(f"{given[name]} needs --{needed}", where="train")
+                raise BadInput(f"{given[name]} needs --{needed.replace('_', '-')}", where="train")
         if self.resume and self.resume_from:
             raise BadInput("--resume and --resume-from are both given", where="train", remedy="drop one of them")
         if self.compare and (self.lora or self.freeze):
@@ -126,6 +141,9 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
 _NEEDS = (
     ("tokenizer", "data"),
     ("lora_alpha", "lora"),
+    ("eval_data", "eval_every"),
+    ("eval_share", "eval_every"),
+    ("eval_batches", "eval_every"),
     ("job", "arrangement"),
     ("start_at", "arrangement"),
     ("save_every", "out"),
@@ -144,7 +162,10 @@ _TRACED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators."""
+    """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators.
+
+    ``eval_loss`` and ``perplexity``, its exponential, are of what was held out, None after steps without evaluation.
+    """
 
     step: int
     loss: float
@@ -153,6 +174,8 @@ class StepRecord:
     seconds: float
     tokens_per_s: float
     mfu: float | None
+    eval_loss: float | None = None
+    perplexity: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -321,7 +344,7 @@ def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
     if path is None or not os.path.isfile(path):
         return ()
     records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return tuple(StepRecord(**{name: record[name] for name in StepRecord.__slots__}) for record in records)
+    return tuple(StepRecord(**{name: record.get(name) for name in StepRecord.__slots__}) for record in records)
 
 
 def _request(
@@ -329,10 +352,15 @@ def _request(
 ) -> TrainingRequest:
     from weft.layout.trainable import check_trainable
     from weft.runtime.run.ranks import default_device
+    from weft.runtime.run.shards import is_tokens
+    from weft.verbs.train_data import parse_data
     from weft.verbs.train_rank import TrainingRequest
 
     _check_world(layout)
     check_trainable(job, layout)
+    data = parse_data(asked.data, "--data")
+    if asked.tokenizer is not None and all(is_tokens(path) for path, _ in data):
+        raise BadInput("--tokenizer says nothing where --data holds tokens", where="train", remedy="drop it")
     device = default_device(layout.world) if asked.device == "auto" else asked.device
     described = None if asked.cluster is None else cluster_of(asked.cluster)
     cluster = described or (planned if device == "cuda" else None)
@@ -341,7 +369,8 @@ def _request(
     details, assumed = _details(asked.weights or model, job)
     slow = _slow(asked, layout.world, device)
     settings = replace(_settings(job, layout, asked, details), slow=slow)
-    settings = replace(settings, weights=asked.weights, lora=_lora(asked), frozen=asked.freeze)
+    details = replace(settings.details, document_end=asked.document_end)
+    settings = replace(settings, details=details, weights=asked.weights, lora=_lora(asked), frozen=asked.freeze)
     return TrainingRequest(
         job=job,
         config=_config(asked.weights or model, job),
@@ -353,8 +382,9 @@ def _request(
         planned_for=planned.name if planned else None,
         assumed=assumed,
         calibration=constants_of(asked, cluster, job) if cluster else None,
-        data=asked.data,
+        data=data,
         tokenizer=asked.tokenizer,
+        evaluation=_evaluation(asked),
         steps=asked.steps,
         out=asked.out,
         save_every=asked.save_every,
@@ -408,12 +438,14 @@ def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
     return DryRun(job=job, layout=layout, ends=tuple(ends))
 
 
-_READ = ("data", "tokenizer", "plan", "arrangement", "cluster", "calibration")
+_READ = ("tokenizer", "plan", "arrangement", "cluster", "calibration")
 _WRITTEN = ("metrics", "profile")
 
 
 def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
     """Refuse files that could not be written, or that would be written over one that is read."""
+    from weft.verbs.train_data import parse_data
+
     profile, out = asked.profile, asked.out
     if profile and (os.path.isdir(profile) or not os.path.isdir(Path(profile).absolute().parent)):
         raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
@@ -423,7 +455,9 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
         last_checkpoint(Path(str(out)))
     if asked.resume_from:
         check_checkpoint(Path(asked.resume_from))
+    texts = [path for name in ("data", "eval_data") for path, _ in parse_data(getattr(asked, name), name)]
     given = [one for one in (model, *(getattr(asked, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
+    given += texts
     taken = {os.path.realpath(name) for name in given if os.path.isfile(name)}
     for name in _WRITTEN:
         path = getattr(asked, name)
@@ -549,6 +583,20 @@ def _details(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...
     modelled = known is not None and known.get("model_type") in DEFAULTS
     details = details_of(known, f"catalogue: {job.model.name}") if known and modelled else Details()
     return details, (f"{in_words(details, job.model)} (a config.json would say)",)
+
+
+def _evaluation(asked: TrainOptions) -> Evaluation | None:
+    from weft.verbs.train_data import parse_data
+    from weft.verbs.train_rank import Evaluation
+
+    if asked.eval_every is None:
+        return None
+    return Evaluation(
+        every=asked.eval_every,
+        batches=asked.eval_batches,
+        data=parse_data(asked.eval_data, "--eval-data"),
+        share=asked.eval_share or HELD_OUT,
+    )
 
 
 def _lora(asked: TrainOptions) -> LoRA | None:

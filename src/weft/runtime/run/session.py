@@ -31,8 +31,9 @@ from weft.runtime.core.precision import Precision
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.layers.lora import LoRA
-from weft.runtime.run.data import Batches, Corpus, rows_of
+from weft.runtime.run.data import Batches, rows_of
 from weft.runtime.run.flat import Flat
+from weft.runtime.run.mixture import Data, MixedBatches, batches_of
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 from weft.runtime.run.partial import add_adapters, freeze, narrow
 from weft.runtime.run.pipeline import Passes, build_stages
@@ -90,21 +91,21 @@ def micro_batches_of(job: Job, layout: Layout) -> int:
 class Session:
     """One rank's training run.
 
+    Args:
+        held_out: what ``evaluate`` is of.
+
     Raises:
         Unsupported: the runtime lacks something that the model or the layout asks for.
         BadInput: the layout breaks a rule of ``weft.layout.check``, or the corpus does not suit the model.
     """
 
-    def __init__(self, job: Job, grid: Grid, settings: RunSettings, corpus: Corpus) -> None:
+    def __init__(
+        self, job: Job, grid: Grid, settings: RunSettings, corpus: Data, held_out: Data | None = None
+    ) -> None:
         check_trainable(job, grid.layout)
         self.job, self.grid, self.settings = job, grid, settings
-        self._batches = Batches(
-            corpus=corpus,
-            sequence=job.recipe.sequence,
-            rows=job.recipe.global_batch,
-            seed=settings.seed,
-            vocabulary=job.model.vocab,
-        )
+        self._batches = self._batches_of(corpus)
+        self._held_out = None if held_out is None else self._batches_of(held_out)
         self.micro_batches = micro_batches_of(job, grid.layout)
         self._ahead: dict[int, tuple[Tensor, Tensor]] = {}
         """The batch of the next step, by its number."""
@@ -130,6 +131,16 @@ class Session:
             micro_batch=grid.layout.micro_batch,
             micro_batches=self.micro_batches,
             tokens=job.recipe.tokens,
+        )
+
+    def _batches_of(self, corpus: Data) -> Batches | MixedBatches:
+        recipe = self.job.recipe
+        return batches_of(
+            corpus,
+            sequence=recipe.sequence,
+            rows=recipe.global_batch,
+            seed=self.settings.seed,
+            vocabulary=self.job.model.vocab,
         )
 
     def _begin(self, held: list[Holding]) -> None:
@@ -165,7 +176,23 @@ class Session:
         pace.pay()
         return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
 
-    def _batch(self, number: int) -> tuple[Tensor, Tensor]:
+    def evaluate(self, batches: int) -> float:
+        """Mean loss of the first global batches of what was held out, the same ones each time; nothing is updated.
+
+        It is on every rank.
+        """
+        assert self._held_out is not None
+        total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.grid.device)
+        for number in range(batches):
+            total += self._passes.evaluate(*self._batch(number, self._held_out))
+        self.machine.collectives.all_reduce(total, *ROWS).wait()
+        if self.grid.size("pipeline") > 1:  # the last stage alone has it
+            stage = "x", "y", *ROWS
+            self.machine.collectives.all_reduce(total, *stage, "pipeline").wait()
+            total /= self.grid.size(*stage)
+        return float(total) / batches
+
+    def _batch(self, number: int, batches: Batches | MixedBatches | None = None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of this rank in a step, on their way to its device."""
         rows = [
             row
@@ -173,7 +200,7 @@ class Session:
             for row in rows_of(self.grid, self.grid.layout.micro_batch, self.micro_batches, index)
         ]
         own = own_tokens(self.grid, self.job.recipe.sequence)
-        inputs, targets = (part[:, own] for part in self._batches.batch(number, rows))
+        inputs, targets = (part[:, own] for part in (batches or self._batches).batch(number, rows))
         if self.grid.device.type != "cpu":
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return inputs.to(self.grid.device, non_blocking=True), targets.to(self.grid.device, non_blocking=True)
@@ -262,7 +289,7 @@ class State(_Strict):
     sequence: _Count
     model: str
     data: str
-    details: dict[str, str | float | bool | None]
+    details: dict[str, str | int | float | bool | None]
     precision: dict[str, str]
     adam: _Adam
     lora: _LoRA | None = None
