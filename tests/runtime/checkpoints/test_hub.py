@@ -23,10 +23,10 @@ from weft.runtime.checkpoints.safetensors import SafetensorsFile, header, values
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.layers.decoder import Decoder4D  # noqa: E402
 from weft.runtime.layers.details import read_details  # noqa: E402
 from weft.runtime.layers.lora import LoRA  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
+from weft.runtime.run.pipeline import build_stages  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
 CLOSE = 1e-5
@@ -72,6 +72,26 @@ FAMILIES = {
 }
 
 
+EXPERTS = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "qwen3_moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 16,
+        "norm_topk_prob": True,
+        "head_dim": 8,
+    },
+    "qwen3_moe plain": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "head_dim": 8,
+        "norm_topk_prob": False,
+        "mlp_only_layers": [1],
+    },
+}
+
+
 def tokens(vocab=61):
     return torch.randint(vocab, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(0))
 
@@ -84,11 +104,11 @@ def published(tmp_path_factory):
     @lru_cache
     def make(family):
         folder = tmp_path_factory.mktemp(family.replace(" ", "-"))
-        config = transformers.AutoConfig.for_model(family.split()[0], **SHAPE | FAMILIES[family])
+        config = transformers.AutoConfig.for_model(family.split()[0], **SHAPE | (FAMILIES | EXPERTS)[family])
         model = transformers.AutoModelForCausalLM.from_config(config).eval()
         generator = torch.Generator().manual_seed(0)
         for name, parameter in model.named_parameters():
-            scale = 0.3 if parameter.ndim == 1 else parameter.shape[1] ** -0.5
+            scale = 0.3 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
             torch.nn.init.normal_(parameter, float("gemma" not in family and "norm" in name), scale, generator)
         model.save_pretrained(folder, max_shard_size="20KB")
         with torch.no_grad():
@@ -99,7 +119,7 @@ def published(tmp_path_factory):
 
 def decoder(machine, folder):
     model = read_config(folder)
-    made = Decoder4D(machine, model, sequence=SEQUENCE, details=read_details(folder))
+    (made,) = build_stages(machine, model, sequence=SEQUENCE, details=read_details(folder))
     whole = HubWeights(folder, model)
     for holding in holdings(made):
         holding.fill(whole)
@@ -119,7 +139,7 @@ def logits_error(grid, folder, want):
     return worst(found[:, : part.shape[1]], part)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *EXPERTS])
 def test_logits_are_those_of_transformers(published, family):
     folder, want = published(family)
     assert want.abs().max() > 0.5
@@ -143,6 +163,17 @@ def test_over_grids(ranks, published, layout):
         assert max(found.values()) <= CLOSE, found
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(x=2, z=2, data=2, sequence_parallel=True), Layout(z=2, data=4, expert=4), Layout(data=8, expert=2)],
+    ids=["x2z2data2-sp", "z2data4-expert4", "data8-expert2"],
+)
+def test_experts_over_grids(ranks, published, layout):
+    cases = {family: published(family) for family in EXPERTS}
+    for found in ranks.run(errors, layout, cases):
+        assert max(found.values()) <= CLOSE, found
+
+
 # Without transformers ----------------------------------------------------------------------------
 
 
@@ -161,7 +192,7 @@ def saved(layout, folder, out):
 
 def written(folder, family, *, more=None, less=(), dtype=torch.float32):
     """A folder of random weights, in one file."""
-    config = {"model_type": family.split()[0]} | SHAPE | FAMILIES[family]
+    config = {"model_type": family.split()[0]} | SHAPE | (FAMILIES | EXPERTS)[family]
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     generator = torch.Generator().manual_seed(1)
@@ -237,7 +268,7 @@ def test_a_grids_model_goes_out_as_one_ranks(ranks, tmp_path):
 
 def test_transformers_loads_what_goes_out(published, tmp_path):
     transformers = pytest.importorskip("transformers")
-    for family in ("llama 3", "gemma3_text", "qwen3"):
+    for family in ("llama 3", "gemma3_text", "qwen3", "mixtral", "qwen3_moe"):
         folder, want = published(family)
         run, out = tmp_path / family / "run", tmp_path / family / "out"
         session(Grid.of(Layout(micro_batch=BATCH)), folder).save(run / "step-00000000")
