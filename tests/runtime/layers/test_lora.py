@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import models
@@ -17,6 +18,7 @@ from ranks import grid_of  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model import Job, Recipe  # noqa: E402
+from weft.model.spec import BlockRun, MixtureOfExperts  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
@@ -111,8 +113,8 @@ def test_what_is_frozen_gets_no_gradient_and_the_rest_its_own(ranks):
         assert missing == frozen
 
 
-def session(grid, precision="fp64", **settings):
-    job = Job(model=MODEL, recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
+def session(grid, precision="fp64", model=MODEL, **settings):
+    job = Job(model=model, recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
     corpus = markov_corpus(MODEL.vocab, tokens=2000, seed=0)
     adam = AdamSettings(rate=1e-2)
     return Session(job, grid, RunSettings(adam=adam, precision=Precision.of(precision), **settings), corpus)
@@ -144,6 +146,40 @@ def test_a_run_goes_on_over_other_grids(ranks, tmp_path):
     plain = session(Grid.of(Layout(micro_batch=BATCH)))
     with pytest.raises(BadInput, match="was trained with"):
         plain.load(tmp_path / "two")
+
+
+def staged(layout):
+    running = session(grid_of(layout), lora=LORA)
+    return [running.step().gradient_norm for _ in range(2)]
+
+
+def test_adapters_over_pipeline_stages(ranks):
+    """The first stage's embedding is frozen, and its output still has a gradient."""
+    alone = session(Grid.of(Layout(micro_batch=BATCH)), lora=LORA)
+    want = [alone.step().gradient_norm for _ in range(2)]
+    for norms in ranks.run(staged, Layout(pipeline=2, x=2, z=2, micro_batch=2)):
+        assert norms == pytest.approx(want, rel=1e-9)
+
+
+def frozen_experts(layout):
+    block = MODEL.kinds[0]
+    moe = MixtureOfExperts(experts=4, top_k=2, expert=block.feed_forward)
+    model = replace(MODEL, runs=(BlockRun(block=replace(block, feed_forward=moe), count=2),))
+    running = session(grid_of(layout), model=model, frozen=("expert",))
+    with running.machine.collectives.logged() as log:
+        norm = running.step().gradient_norm
+    frozen = [one for one in running.flat.frozen if "expert" in one.name]
+    scattered = [one for one in log.issued if one.kind == "reduce-scatter" and "expert_shard" in one.axes]
+    return norm, len(frozen), all(one.parameter.grad is None for one in frozen), scattered
+
+
+def test_frozen_experts_give_no_gradient(ranks):
+    found = ranks.run(frozen_experts, Layout(z=2, data=4, expert=2, micro_batch=2))
+    assert len({round(norm, 9) for norm, *_ in found}) == 1
+    for _, count, bare, scattered in found:
+        assert count == 4
+        assert bare
+        assert not scattered
 
 
 def test_frozen_matrices_are_held_in_the_format_of_gathering():

@@ -92,7 +92,7 @@ def _mapped(path: Path) -> Tokens:
     where = str(path)
     try:
         if path.suffix == ".npy":
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = _array(path)
             if array.ndim != 1 or array.dtype.kind not in "ui":
                 raise BadInput(f"is an array of {array.ndim} dimensions, {array.dtype}", where=where, remedy=_REMEDY)
             return array  # type: ignore[no-any-return]
@@ -104,8 +104,17 @@ def _mapped(path: Path) -> Tokens:
         return np.memmap(path, dtype=kind, mode="r") if size else np.empty(0, kind)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=where, remedy="check the path") from None
-    except (ValueError, EOFError) as error:
+    except ValueError as error:
         raise BadInput(f"is damaged: {str(error).splitlines()[0]:.100}", where=where, remedy=_REMEDY) from None
+
+
+def _array(path: Path) -> NDArray[Any]:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except OSError:
+        raise
+    except Exception as error:  # its header is parsed as Python, which fails in many ways
+        raise ValueError(f"no array of NumPy: {error}") from None
 
 
 def _indexed(index: Path) -> Any:
