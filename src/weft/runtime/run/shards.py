@@ -95,7 +95,7 @@ def _mapped(path: Path) -> Tokens:
             array = _array(path)
             if array.ndim != 1 or array.dtype.kind not in "ui":
                 raise BadInput(f"is an array of {array.ndim} dimensions, {array.dtype}", where=where, remedy=_REMEDY)
-            return array  # type: ignore[no-any-return]
+            return array
         index = path.with_suffix(".idx")
         kind = _indexed(index) if index.is_file() else np.uint16
         size = path.stat().st_size
