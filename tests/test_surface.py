@@ -291,8 +291,9 @@ def test_command_surface():
                 ),
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
                 *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
-                *("--from", "--slow", "--background-save", "--check-replicas", "--keep", "--restart", "--timeout"),
-                "--profile-steps",
+                *("--background-save", "--check-replicas", "--keep", "--restart", "--timeout", "--profile-steps"),
+                *("--freeze", "--from", "--lora", "--lora-alpha", "--slow"),
+                *("--document-end", "--eval-batches", "--eval-data", "--eval-every", "--eval-share"),
                 *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
             ]
         ),

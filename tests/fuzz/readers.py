@@ -1009,3 +1009,67 @@ add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "los
 of_text("runtime.measure.measured.measured_from_json", "json", measured)
 of_tree("runtime.measure.measured.measured_from_dict", measured)
 of_file("runtime.run.data.byte_corpus", "text", words("some text"))
+
+
+# Weights of the hub and shards of tokens --------------------------------------------------------
+
+
+def hub_file() -> dict[str, bytes]:
+    """A folder of the hub with a model of one block, in one file."""
+    import torch
+
+    from weft.model import read_config
+    from weft.runtime.checkpoints.hub import parts
+    from weft.runtime.checkpoints.safetensors import header
+
+    config = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config |= {"intermediate_size": 8, "vocab_size": 8, "tie_word_embeddings": True}
+    described = []
+    for name, part in parts(read_config(config), "llama").items():
+        width = () if "norm" in name else (8,)
+        described += [(f"model.{one}", torch.float32, (8, *width)) for one in part.names]
+    head = header(described, {})
+    size = sum(32 if len(shape) == 1 else 256 for _, _, shape in described)
+    index = json.dumps({"weight_map": {name: "model.safetensors" for name, *_ in described}})
+    return {
+        "config.json": json.dumps(config).encode(),
+        "model.safetensors": head + bytes(size),
+        "model.safetensors.index.json": index.encode(),
+    }
+
+
+def of_hub(names: str, form: str, file: str, *others: str) -> None:
+    """A reader of such folders, one of whose files is the input."""
+
+    def read(raw: bytes, folder: Path) -> object:
+        from weft.model import read_config
+
+        for name in (*others, file):
+            written(raw if name == file else hub_file()[name], folder / name)
+        whole = called("runtime.checkpoints.hub.HubWeights")(folder, read_config(folder))
+        return whole("embedding.weight", (8, 8), (1, 2), (3, 4))
+
+    add(names, read, form, lambda: [hub_file()[file]])
+
+
+def shards() -> list[str | bytes]:
+    from io import BytesIO
+
+    file = BytesIO()
+    np.save(file, np.arange(9, dtype=np.uint16))
+    return [file.getvalue()]
+
+
+def indexed(raw: bytes, folder: Path) -> object:
+    written(raw, folder / "given.idx")
+    return called("runtime.run.shards.shard_corpus")(str(written(bytes(16), folder / "given.bin")))
+
+
+of_hub("runtime.checkpoints.safetensors.SafetensorsFile", "bytes", "model.safetensors", "config.json")
+of_hub(
+    "runtime.checkpoints.hub.HubWeights", "json", "model.safetensors.index.json", "config.json", "model.safetensors"
+)
+of_file("runtime.run.shards.shard_corpus", "bytes", shards, file="given.npy")
+add(
+    "runtime.run.shards._indexed", indexed, "bytes", lambda: [b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x04"]
+)

@@ -55,6 +55,8 @@ NOT_READERS = {
     "runtime.checkpoints.files.FolderReader.read_metadata": "gives what files.read_metadata gave",
     "runtime.convert.state_dict.load_state_dict": "takes tensors in memory",
     "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
+    "runtime.run.shards.text_corpus": "gives files to byte_corpus and token_corpus",
+    "verbs.train_data.parse_data": "takes values of an option",
     "model.huggingface.read_text_part": "gives a table to read_details and check_model",
     "runtime.measure.selftest.read_findings": "reads what its own ranks wrote",
     "runtime.run.resume.load_latest": "gives folders to Session.load",

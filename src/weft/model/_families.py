@@ -370,7 +370,7 @@ def qwen2_moe(f: Fields, name: str) -> Model:
     """Qwen2 mixture: a shared expert behind a one-feature gate."""
     hidden = f.integer("hidden_size")
     attention = grouped_attention(f, hidden, kv_default=16, qkv_bias=f.flag("qkv_bias", True))
-    experts, top_k = routing(f, "num_experts")
+    experts, top_k = routing(f, "num_experts", "num_local_experts")
     moe = MixtureOfExperts(
         experts=experts,
         top_k=top_k,
@@ -383,7 +383,7 @@ def qwen2_moe(f: Fields, name: str) -> Model:
 
 def qwen3_moe(f: Fields, name: str) -> Model:
     """Qwen3 mixture, without shared expert."""
-    experts, top_k = routing(f, "num_experts")
+    experts, top_k = routing(f, "num_experts", "num_local_experts")
     expert = FeedForward(intermediate=f.integer("moe_intermediate_size"))
     moe = MixtureOfExperts(experts=experts, top_k=top_k, expert=expert)
     return _qwen_moe(f, name, _qwen3_attention(f, 4, None), moe)

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from weft.layout.step import Issue
     from weft.model import Job
     from weft.runtime.layers.decoder import Details
+    from weft.runtime.layers.lora import LoRA
     from weft.runtime.run.session import RunSettings
     from weft.verbs.shared import JobSource
-    from weft.verbs.train_rank import TrainingRequest
+    from weft.verbs.train_rank import Evaluation, TrainingRequest
 
 USAGE = (
     "weft train MODEL|--from DIR [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
@@ -51,6 +52,8 @@ IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 """Kernels start in the order of the program, so that collectives are not queued behind later products."""
 RESTARTS = 3
 """Failures after which a run has made no new checkpoint that --restart bears."""
+HELD_OUT = 0.05
+"""Share of the data that is evaluated where nobody says."""
 TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
 
@@ -70,8 +73,26 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     weights: str | None = option(
         None, "Folder of the Hugging Face hub: its model, beginning with its weights.", "--from", metavar="DIR"
     )
-    data: str | None = option(None, "Text to learn, byte by byte (default: synthetic).", metavar="FILE")
-    tokenizer: str | None = option(None, "tokenizer.json for --data instead of bytes.", metavar="FILE")
+    lora: int | None = option(None, "Train adapters of this rank, and nothing else.", metavar="RANK", least=1)
+    lora_alpha: float | None = option(
+        None, "They are multiplied by X / RANK (default: 2 RANK).", metavar="X", least=0, above=True
+    )
+    freeze: tuple[str, ...] = option((), "Do not train what has PATTERN in its name (repeats).", metavar="PATTERN")
+    data: tuple[str, ...] = option(
+        (), "Text to learn, byte by byte, or tokens (.npy, .bin, folder); repeats, FILE=WEIGHT (default: synthetic).",
+        metavar="FILE",
+    )  # fmt: skip
+    tokenizer: str | None = option(None, "tokenizer.json for texts of --data instead of bytes.", metavar="FILE")
+    document_end: int | None = option(
+        None, "Token that ends a document; attention does not cross it.", metavar="ID", least=0
+    )
+    eval_every: int | None = option(None, "Evaluate every N steps and at the end.", metavar="N", least=1)
+    eval_data: tuple[str, ...] = option((), "What is evaluated, as --data.", metavar="FILE")
+    eval_share: float | None = option(
+        None, "Else the last part of --data, which is not trained on (default: 0.05).",
+        metavar="X", least=0, above=True, most=0.5,
+    )  # fmt: skip
+    eval_batches: int = option(4, "Global batches of an evaluation.", metavar="N", least=1)
     steps: int = option(20, "Steps in all.", metavar="N", least=1)
     rate: float = option(3e-4, "Learning rate.", metavar="X", least=0, most=10, above=True)
     warmup: int = option(10, "Steps to reach it.", metavar="N", least=0)
@@ -120,9 +141,12 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
             raise BadInput(f"{given[name]} says nothing with --dry-run", where="train", remedy="drop one of them")
         for name, needed in _NEEDS:
             if name in given and needed not in given:
-                raise BadInput(f"{given[name]} needs --{needed}", where="train")
+                raise BadInput(f"{given[name]} needs --{needed.replace('_', '-')}", where="train")
         if self.resume and self.resume_from:
             raise BadInput("--resume and --resume-from are both given", where="train", remedy="drop one of them")
+        if self.compare and (self.lora or self.freeze):
+            problem = "--compare predicts a step that trains all of a model"
+            raise BadInput(problem, where="train", remedy="drop it, or --lora and --freeze")
         if self.arrangement is not None:
             own = {"layout", "plan", "rank", *(one.name for one in options_of(RecipeOptions))}
             for name in sorted(given.keys() & own):
@@ -134,6 +158,10 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
 
 _NEEDS = (
     ("tokenizer", "data"),
+    ("lora_alpha", "lora"),
+    ("eval_data", "eval_every"),
+    ("eval_share", "eval_every"),
+    ("eval_batches", "eval_every"),
     ("job", "arrangement"),
     ("start_at", "arrangement"),
     ("save_every", "out"),
@@ -156,7 +184,10 @@ _TRACED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators."""
+    """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators.
+
+    ``eval_loss`` and ``perplexity``, its exponential, are of what was held out, None after steps without evaluation.
+    """
 
     step: int
     loss: float
@@ -165,6 +196,8 @@ class StepRecord:
     seconds: float
     tokens_per_s: float
     mfu: float | None
+    eval_loss: float | None = None
+    perplexity: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -361,7 +394,7 @@ def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
     if path is None or not os.path.isfile(path):
         return ()
     records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return tuple(StepRecord(**{name: record[name] for name in StepRecord.__slots__}) for record in records)
+    return tuple(StepRecord(**{name: record.get(name) for name in StepRecord.__slots__}) for record in records)
 
 
 def _request(
@@ -369,10 +402,15 @@ def _request(
 ) -> TrainingRequest:
     from weft.layout.trainable import check_trainable
     from weft.runtime.run.ranks import default_device
+    from weft.runtime.run.shards import is_tokens
+    from weft.verbs.train_data import parse_data
     from weft.verbs.train_rank import TrainingRequest
 
     _check_world(layout)
     check_trainable(job, layout)
+    data = parse_data(asked.data, "--data")
+    if asked.tokenizer is not None and all(is_tokens(path) for path, _ in data):
+        raise BadInput("--tokenizer says nothing where --data holds tokens", where="train", remedy="drop it")
     device = default_device(layout.world) if asked.device == "auto" else asked.device
     described = None if asked.cluster is None else cluster_of(asked.cluster)
     cluster = described or (planned if device == "cuda" else None)
@@ -380,7 +418,9 @@ def _request(
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
     details, assumed = _details(asked.weights or model, job)
     slow = _slow(asked, layout.world, device)
-    settings = replace(_settings(job, layout, asked, details), slow=slow, weights=asked.weights)
+    settings = replace(_settings(job, layout, asked, details), slow=slow)
+    details = replace(settings.details, document_end=asked.document_end)
+    settings = replace(settings, details=details, weights=asked.weights, lora=_lora(asked), frozen=asked.freeze)
     return TrainingRequest(
         job=job,
         config=_config(asked.weights or model, job),
@@ -392,8 +432,9 @@ def _request(
         planned_for=planned.name if planned else None,
         assumed=assumed,
         calibration=constants_of(asked, cluster, job) if cluster else None,
-        data=asked.data,
+        data=data,
         tokenizer=asked.tokenizer,
+        evaluation=_evaluation(asked),
         steps=asked.steps,
         out=asked.out,
         save_every=asked.save_every,
@@ -465,12 +506,14 @@ def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
     return DryRun(job=job, layout=layout, ends=tuple(ends))
 
 
-_READ = ("data", "tokenizer", "plan", "arrangement", "cluster", "calibration")
+_READ = ("tokenizer", "plan", "arrangement", "cluster", "calibration")
 _WRITTEN = ("metrics", "profile")
 
 
 def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
     """Refuse files that could not be written, or that would be written over one that is read."""
+    from weft.verbs.train_data import parse_data
+
     profile, out = asked.profile, asked.out
     if profile and (os.path.isdir(profile) or not os.path.isdir(Path(profile).absolute().parent)):
         raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
@@ -480,7 +523,9 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
         last_checkpoint(Path(str(out)))
     if asked.resume_from:
         check_checkpoint(Path(asked.resume_from))
+    texts = [path for name in ("data", "eval_data") for path, _ in parse_data(getattr(asked, name), name)]
     given = [one for one in (model, *(getattr(asked, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
+    given += texts
     taken = {os.path.realpath(name) for name in given if os.path.isfile(name)}
     for name in _WRITTEN:
         path = getattr(asked, name)
@@ -606,6 +651,26 @@ def _details(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...
     modelled = known is not None and known.get("model_type") in DEFAULTS
     details = details_of(known, f"catalogue: {job.model.name}") if known and modelled else Details()
     return details, (f"{in_words(details, job.model)} (a config.json would say)",)
+
+
+def _evaluation(asked: TrainOptions) -> Evaluation | None:
+    from weft.verbs.train_data import parse_data
+    from weft.verbs.train_rank import Evaluation
+
+    if asked.eval_every is None:
+        return None
+    return Evaluation(
+        every=asked.eval_every,
+        batches=asked.eval_batches,
+        data=parse_data(asked.eval_data, "--eval-data"),
+        share=asked.eval_share or HELD_OUT,
+    )
+
+
+def _lora(asked: TrainOptions) -> LoRA | None:
+    from weft.runtime.layers.lora import LoRA
+
+    return LoRA(rank=asked.lora, alpha=asked.lora_alpha or 2.0 * asked.lora) if asked.lora else None
 
 
 def _config(model: JobSource | None, job: Job) -> str | None:

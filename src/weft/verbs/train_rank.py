@@ -19,6 +19,7 @@ from weft.checkpoints import check_checkpoint, check_free, step_folder
 from weft.cluster import Calibration, Cluster
 from weft.errors import BadInput, WeftError
 from weft.files import write_text
+from weft.launched import variable
 from weft.layout import Layout
 from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import Job
@@ -29,6 +30,7 @@ from weft.report.tables.training_run import (
     PredictedTime,
     comparison,
     counted,
+    eval_line,
     step_header,
     step_line,
     step_record,
@@ -39,12 +41,15 @@ from weft.runtime.core.precision import numerics
 from weft.runtime.core.watch import Watch
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
-from weft.runtime.run.data import Corpus, byte_corpus, markov_corpus, token_corpus
+from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.folder import locked, metrics_file, write_record
+from weft.runtime.run.mixture import Data, Mixture
 from weft.runtime.run.resume import Resumed, load_latest
 from weft.runtime.run.saving import Saving
 from weft.runtime.run.session import RunSettings, Session, StepResult
+from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
 from weft.units import format_seconds
+from weft.verbs.train_data import Files
 
 SYNTHETIC_TOKENS = 1 << 20
 """Tokens of the synthetic text."""
@@ -62,6 +67,16 @@ class Differs(WeftError):
     """What was communicated is not what was predicted."""
 
     exit_code = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """When and on what a run is evaluated: on ``data``, else on the last ``share`` of what it is trained on."""
+
+    every: int
+    batches: int
+    data: Files
+    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +109,9 @@ class TrainingRequest:
     planned_for: str | None
     assumed: tuple[str, ...]
     calibration: Calibration | None
-    data: str | None
+    data: Files
     tokenizer: str | None
+    evaluation: Evaluation | None
     steps: int
     out: str | None
     save_every: int | None
@@ -137,18 +153,35 @@ def train_rank(request: TrainingRequest) -> None:
     ):
         if out is not None and not (request.resume or request.resume_from):
             check_free(out, None)
-        session = Session(request.job, grid, request.settings, _corpus(request))
+        session = Session(request.job, grid, request.settings, *_data(request, grid))
         if out is not None and reports and request.config is not None:
             write_text(out / "config.json", request.config)
         _Run(request, session, reports=reports).run()
 
 
-def _corpus(request: TrainingRequest) -> Corpus:
-    if request.data is None:
+def _data(request: TrainingRequest, grid: Grid) -> tuple[Data, Data | None]:
+    """What is trained on, and what is evaluated."""
+    found, asked = _mixed(request, grid, request.data), request.evaluation
+    if asked is None:
+        return found, None
+    return found.split(asked.share) if not asked.data else (found, _mixed(request, grid, asked.data))
+
+
+def _mixed(request: TrainingRequest, grid: Grid, files: Files) -> Data:
+    if not files:
         return markov_corpus(request.job.model.vocab, tokens=SYNTHETIC_TOKENS, seed=request.settings.seed)
-    if request.tokenizer is None:
-        return byte_corpus(request.data)
-    return token_corpus(request.data, request.tokenizer)
+    leads = variable("LOCAL_RANK", grid.rank) == 0
+    corpora = [
+        shard_corpus(path) if is_tokens(path) else text_corpus(path, request.tokenizer, leads=leads, wait=_meet)
+        for path, _ in files
+    ]
+    return corpora[0] if len(corpora) == 1 else Mixture(corpora=tuple(corpora), weights=tuple(w for _, w in files))
+
+
+def _meet() -> None:
+    """All ranks are here."""
+    if dist.is_initialized():
+        dist.barrier()
 
 
 class _Run:
@@ -228,12 +261,14 @@ class _Run:
         last = self.session.steps_done + 1 == self.request.steps
         with self._profiled(self.session.steps_done + 1), self.session.machine.collectives.logged() as log:
             result = self.session.step()
-        measured = self._measured(result, log)
+        measured = self._evaluated(self._measured(result, log), last=last)
         self.recent.append(measured)
         if self.predicted is not None:
             self.equal = self.equal and Counter(measured.issued) == self.predicted
         if self.reports:
             self._say(step_line(measured, self.request.steps))
+            if measured.eval_loss is not None:
+                self._say(eval_line(measured))
             if metrics is not None:
                 write_record(metrics, step_record(measured) | self.stood)
         done, every, checked = self.session.steps_done, self.request.save_every, self.request.check_replicas
@@ -242,6 +277,13 @@ class _Run:
         self.stood = {}
         if self.out is not None and (last or (every and done % every == 0)):
             self.stood = {"checkpoint_s": self._save(self.out)}
+
+    def _evaluated(self, measured: MeasuredStep, *, last: bool) -> MeasuredStep:
+        """With the loss on what is held out, after steps that ask for it."""
+        asked = self.request.evaluation
+        if asked is None or (measured.step % asked.every and not last):
+            return measured
+        return replace(measured, eval_loss=self.session.evaluate(asked.batches))
 
     def _measured(self, result: StepResult, log: Log) -> MeasuredStep:
         tokens_per_s = self.request.job.recipe.tokens / result.seconds
@@ -362,7 +404,10 @@ class _Run:
         )
         micro_batches = counted(self.session.micro_batches, "micro-batch", "micro-batches")
         self._say(f"grid: {grid}, {micro_batches} of {layout.micro_batch}")
-        self._say(f"data: {request.data or _synthetic(model.vocab)}")
+        if frozen := sum(one.parameter.numel() for one in self.session.flat.frozen):
+            self._say(f"frozen: {frozen:,} parameters of this rank")
+        shown = ", ".join(path if len(request.data) == 1 else f"{path} ({w:g})" for path, w in request.data)
+        self._say(f"data: {shown or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
             self._say(f"assumed: {note}")
         self._say(step_header())

@@ -23,9 +23,10 @@ from weft.runtime.checkpoints.safetensors import SafetensorsFile, header, values
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.layers.decoder import Decoder4D  # noqa: E402
 from weft.runtime.layers.details import read_details  # noqa: E402
+from weft.runtime.layers.lora import LoRA  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
+from weft.runtime.run.pipeline import build_stages  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
 CLOSE = 1e-5
@@ -71,6 +72,26 @@ FAMILIES = {
 }
 
 
+EXPERTS = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "qwen3_moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 16,
+        "norm_topk_prob": True,
+        "head_dim": 8,
+    },
+    "qwen3_moe plain": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "head_dim": 8,
+        "norm_topk_prob": False,
+        "mlp_only_layers": [1],
+    },
+}
+
+
 def tokens(vocab=61):
     return torch.randint(vocab, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(0))
 
@@ -83,11 +104,11 @@ def published(tmp_path_factory):
     @lru_cache
     def make(family):
         folder = tmp_path_factory.mktemp(family.replace(" ", "-"))
-        config = transformers.AutoConfig.for_model(family.split()[0], **SHAPE | FAMILIES[family])
+        config = transformers.AutoConfig.for_model(family.split()[0], **SHAPE | (FAMILIES | EXPERTS)[family])
         model = transformers.AutoModelForCausalLM.from_config(config).eval()
         generator = torch.Generator().manual_seed(0)
         for name, parameter in model.named_parameters():
-            scale = 0.3 if parameter.ndim == 1 else parameter.shape[1] ** -0.5
+            scale = 0.3 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
             torch.nn.init.normal_(parameter, float("gemma" not in family and "norm" in name), scale, generator)
         model.save_pretrained(folder, max_shard_size="20KB")
         with torch.no_grad():
@@ -98,7 +119,7 @@ def published(tmp_path_factory):
 
 def decoder(machine, folder):
     model = read_config(folder)
-    made = Decoder4D(machine, model, sequence=SEQUENCE, details=read_details(folder))
+    (made,) = build_stages(machine, model, sequence=SEQUENCE, details=read_details(folder))
     whole = HubWeights(folder, model)
     for holding in holdings(made):
         holding.fill(whole)
@@ -118,7 +139,7 @@ def logits_error(grid, folder, want):
     return worst(found[:, : part.shape[1]], part)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *EXPERTS])
 def test_logits_are_those_of_transformers(published, family):
     folder, want = published(family)
     assert want.abs().max() > 0.5
@@ -142,14 +163,25 @@ def test_over_grids(ranks, published, layout):
         assert max(found.values()) <= CLOSE, found
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(x=2, z=2, data=2, sequence_parallel=True), Layout(z=2, data=4, expert=4), Layout(data=8, expert=2)],
+    ids=["x2z2data2-sp", "z2data4-expert4", "data8-expert2"],
+)
+def test_experts_over_grids(ranks, published, layout):
+    cases = {family: published(family) for family in EXPERTS}
+    for found in ranks.run(errors, layout, cases):
+        assert max(found.values()) <= CLOSE, found
+
+
 # Without transformers ----------------------------------------------------------------------------
 
 
-def session(grid, folder):
+def session(grid, folder, **settings):
     """A run that begins with the weights of a folder."""
     job = Job(model=read_config(folder), recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
     corpus = markov_corpus(61, tokens=2000, seed=0)
-    return Session(job, grid, RunSettings(details=read_details(folder), weights=str(folder)), corpus)
+    return Session(job, grid, RunSettings(details=read_details(folder), weights=str(folder), **settings), corpus)
 
 
 def saved(layout, folder, out):
@@ -160,7 +192,7 @@ def saved(layout, folder, out):
 
 def written(folder, family, *, more=None, less=(), dtype=torch.float32):
     """A folder of random weights, in one file."""
-    config = {"model_type": family.split()[0]} | SHAPE | FAMILIES[family]
+    config = {"model_type": family.split()[0]} | SHAPE | (FAMILIES | EXPERTS)[family]
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     generator = torch.Generator().manual_seed(1)
@@ -236,7 +268,7 @@ def test_a_grids_model_goes_out_as_one_ranks(ranks, tmp_path):
 
 def test_transformers_loads_what_goes_out(published, tmp_path):
     transformers = pytest.importorskip("transformers")
-    for family in ("llama 3", "gemma3_text", "qwen3"):
+    for family in ("llama 3", "gemma3_text", "qwen3", "mixtral", "qwen3_moe"):
         folder, want = published(family)
         run, out = tmp_path / family / "run", tmp_path / family / "out"
         session(Grid.of(Layout(micro_batch=BATCH)), folder).save(run / "step-00000000")
@@ -244,6 +276,23 @@ def test_transformers_loads_what_goes_out(published, tmp_path):
         with torch.no_grad():
             found = transformers.AutoModelForCausalLM.from_pretrained(out).eval()(tokens()).logits
         assert worst(found, want) <= CLOSE
+
+
+def test_adapters_are_added_to_what_goes_out(tmp_path):
+    tensors = written(tmp_path / "hub", "qwen2")
+    running = session(Grid.of(Layout(micro_batch=BATCH)), tmp_path / "hub", lora=LoRA(rank=2, alpha=3.0))
+    running.step()
+    running.step()
+    running.save(tmp_path / "run" / "step-00000002")
+    export_hub(tmp_path / "run" / "step-00000002", tmp_path / "out", config=tmp_path / "hub")
+    found, held = read(tmp_path / "out"), {one.name: one.parameter.detach() for one in holdings(running.stages)}
+    assert found.keys() == tensors.keys()
+    for part, hub in enumerate(("gate_proj", "up_proj")):
+        narrow = [held[f"blocks.1.fc1.{part}.lora_{which}.weight"] for which in "ba"]
+        name = f"model.layers.1.mlp.{hub}.weight"
+        assert worst(found[name], tensors[name] + 1.5 * narrow[0] @ narrow[1]) < 1e-6
+        assert worst(found[name], tensors[name]) > 1e-6
+    assert torch.equal(found["model.norm.weight"], tensors["model.norm.weight"])
 
 
 def test_a_text_part_within_several_modalities(tmp_path):

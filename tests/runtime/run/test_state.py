@@ -31,7 +31,9 @@ TABLE = {
 
 
 def test_what_is_written_is_read():
-    assert State.read(TABLE, "here").model_dump() == TABLE
+    trained = {"lora": {"rank": 4, "alpha": 8.0, "targets": ["qkv"]}, "frozen": ["norm"]}
+    assert State.read(TABLE | trained, "here").model_dump() == TABLE | trained
+    assert State.read(TABLE, "here").model_dump() == TABLE | {"lora": None, "frozen": []}
     assert State.read(TABLE, "here").settings().betas == (0.9, 0.95)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp
 from statistics import median
 from typing import Any
 
@@ -33,6 +34,12 @@ class MeasuredStep:
     mfu: float | None
     issued: tuple[Issue, ...]
     exposed_s: Mapping[Axes, float]
+    eval_loss: float | None = None
+
+    @property
+    def perplexity(self) -> float | None:
+        """On what is held out, bounded so that it is a number in every record."""
+        return None if self.eval_loss is None else exp(min(self.eval_loss, 700.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,11 @@ def step_line(step: MeasuredStep, steps: int) -> str:
     )
 
 
+def eval_line(step: MeasuredStep) -> str:
+    """The evaluation after a step."""
+    return f"{'held out':>9} {step.eval_loss:8.4f}  perplexity {step.perplexity:,.4g}"
+
+
 def step_record(step: MeasuredStep) -> dict[str, Any]:
     """A step for metrics files; seconds and bytes in SI.  Every number is finite: a step whose loss or
     gradients are not ends the run."""
@@ -75,6 +87,8 @@ def step_record(step: MeasuredStep) -> dict[str, Any]:
         "seconds": step.seconds,
         "tokens_per_s": step.tokens_per_s,
         "mfu": step.mfu,
+        "eval_loss": step.eval_loss,
+        "perplexity": step.perplexity,
         "axes": [
             {"axes": list(axes), "collectives": count, "bytes": size, "exposed_s": step.exposed_s.get(axes, 0.0)}
             for axes, (count, size) in by_axes(step.issued).items()

@@ -16,7 +16,7 @@ from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
 from weft.files import read_text
 from weft.model.huggingface import read_text_part
-from weft.model.spec import Attention, FeedForward, Model
+from weft.model.spec import Attention, MixtureOfExperts, Model
 from weft.runtime.checkpoints.safetensors import SafetensorsFile, Shape
 
 INDEX = "model.safetensors.index.json"
@@ -27,8 +27,10 @@ FAMILIES = {
     "gemma3_text": "Gemma3ForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 """Model types whose weights have the names of Llama's, and their ``architectures``."""
 _TABLE = "embed_tokens.weight"
@@ -75,7 +77,6 @@ def parts(model: Model, family: str) -> dict[str, Part]:
         block, ours, theirs = kinds[kind], f"blocks.{index}", f"layers.{index}"
         attention, feed = block.attention, block.feed_forward
         assert isinstance(attention, Attention)
-        assert isinstance(feed, FeedForward)
         for norm, name in _norms(block.norms).items():
             found[f"{ours}.{norm}.weight"] = Part(
                 names=(f"{theirs}.{name}.weight",), heights=(block.hidden,), shift=shift
@@ -92,9 +93,12 @@ def parts(model: Model, family: str) -> dict[str, Part]:
                 attention.qkv_bias,
             ),
             "proj": ({"self_attn.o_proj": block.hidden}, attention.out_bias),
-            "fc1": ({"mlp.gate_proj": feed.intermediate, "mlp.up_proj": feed.intermediate}, feed.bias),
-            "fc2": ({"mlp.down_proj": block.hidden}, feed.bias),
         }
+        if isinstance(feed, MixtureOfExperts):
+            fused |= _experts(feed, block.hidden, family)
+        elif feed is not None:
+            fused["fc1"] = {"mlp.gate_proj": feed.intermediate, "mlp.up_proj": feed.intermediate}, feed.bias
+            fused["fc2"] = {"mlp.down_proj": block.hidden}, feed.bias
         for linear, (some, bias) in fused.items():
             for what in ("weight", "bias")[: 2 if bias else 1]:
                 found[f"{ours}.{linear}.{what}"] = Part(
@@ -104,6 +108,19 @@ def parts(model: Model, family: str) -> dict[str, Part]:
     if not model.tied_embeddings:
         found["head.weight"] = Part(names=("lm_head.weight",), heights=(model.vocab,))
     return found
+
+
+def _experts(moe: MixtureOfExperts, hidden: int, family: str) -> dict[str, tuple[dict[str, int], bool]]:
+    """The router and the experts of a block, one expert after the other."""
+    mixtral = family == "mixtral"
+    home = "block_sparse_moe" if mixtral else "mlp"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    width, each = moe.expert.intermediate, [f"{home}.experts.{i}" for i in range(moe.experts)]
+    return {
+        "router": ({f"{home}.gate": moe.experts}, False),
+        "expert.fc1": ({f"{one}.{which}": width for one in each for which in (gate, up)}, False),
+        "expert.fc2": ({f"{one}.{down}": hidden for one in each}, False),
+    }
 
 
 def _norms(count: int) -> dict[str, str]:

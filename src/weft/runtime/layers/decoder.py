@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
 from weft.layout.trainable import check_runnable
 from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Model
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import share
-from weft.runtime.layers.attention_core import Core, HeadNorms, capped
+from weft.runtime.layers.attention_core import Core, HeadNorms, capped, documents_of, within
 from weft.runtime.layers.context import gather_heads, gather_sequence, own_tokens, ring_attention
 from weft.runtime.layers.experts import Experts4D, Routing
 from weft.runtime.layers.fused import gated_silu, split_heads
@@ -62,6 +62,8 @@ class Details:
     """The weights of a token's experts add up to 1."""
     balance: float = 0.01
     """Factor of the loss that balances experts (arXiv 2101.03961)."""
+    document_end: int | None = None
+    """The token behind which another document begins, to whose tokens those before are not shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +191,8 @@ class Block4D(nn.Module):
             feed = cast(FeedForward, block.feed_forward)
             self.feed_forward = FeedForward4D(machine, name, block.hidden, feed, details.activation)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        rows = rows + self.norm3(self.attention(self.norm1(rows)))
+    def forward(self, rows: Tensor, documents: Tensor | None = None) -> Tensor:
+        rows = rows + self.norm3(self.attention(self.norm1(rows), documents))
         return rows + self.norm4(self.feed_forward(self.norm2(rows)))  # type: ignore[no-any-return]
 
 
@@ -225,6 +227,8 @@ class Decoder4D(nn.Module):
             )
         details, stage = details or Details(), stage or Stage.whole(model, machine.grid.layout)
         self.details = details
+        if details.document_end is not None:
+            _check_documents(machine)
         self.machine, self.model, self.stage = machine, model, stage
         self._places = own_tokens(machine.grid, sequence).to(machine.grid.device)
         self.sequence = len(self._places)
@@ -263,12 +267,14 @@ class Decoder4D(nn.Module):
 
         Logits have shape (tokens, padded vocabulary / (x y)).
         """
-        rows = self._embed(given) if self.embedding is not None else given
+        end = self.details.document_end
+        documents = None if end is None else documents_of(given, end)
+        rows = given if self.embedding is None else self._embed(given, documents)
         for index, block in enumerate(self.blocks):
             if index < self.stage.recomputed and torch.is_grad_enabled():
-                rows = checkpoint(block, rows, use_reentrant=False, preserve_rng_state=False)
+                rows = checkpoint(block, rows, documents, use_reentrant=False, preserve_rng_state=False)
             else:
-                rows = block(rows)
+                rows = block(rows, documents)
         if self.head is None:
             return rows
         logits: Tensor = self.head(rows if self.norm is None else self.norm(rows))
@@ -308,19 +314,31 @@ class Decoder4D(nn.Module):
         """Cross-entropy of each of the rank's tokens, shape (tokens,); ``targets`` is (batch, sequence)."""
         return cross_entropy(self.machine, logits, targets.reshape(-1), self.model.vocab)
 
-    def _embed(self, ids: Tensor) -> Tensor:
+    def _embed(self, ids: Tensor, documents: Tensor | None) -> Tensor:
         assert self.embedding is not None
         rows = cast(Tensor, self.embedding(ids.reshape(-1))).to(self.machine.precision.compute)
         if self.details.embedding_scale is not None:
             rows = rows * rows.new_tensor(self.details.embedding_scale)
         if self.positions is None:
             return rows
-        places = self._places.to(ids.device).repeat(ids.shape[0])
+        places = self._places.to(ids.device).expand(ids.shape)
+        places = (places if documents is None else within(documents)).reshape(-1)
         if self.machine.rows_cut:
             grid = self.machine.grid
             start, stop = share(len(places), grid.size("x"), grid.index("x"))
             places = places[start:stop]
         return rows + functional.embedding(places, self.positions())
+
+
+def _check_documents(machine: Machine) -> None:
+    """Documents are told apart where a rank has all tokens of a sequence."""
+    for axis in ("pipeline", "context"):
+        if machine.grid.size(axis) > 1:
+            raise Unsupported(
+                f"document_end: with {axis} = {machine.grid.size(axis)} a rank does not know all tokens of a sequence",
+                where=axis,
+                remedy=f"set {axis}=1, or leave documents unmasked",
+            )
 
 
 def _positions(machine: Machine, model: Model) -> Vector:
@@ -444,27 +462,27 @@ class Attention4D(nn.Module):
             machine, f"{name}.proj", attention.heads * features, hidden, kind="transposed", bias=attention.out_bias
         )
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, documents: Tensor | None = None) -> Tensor:
         fused = self.qkv(rows).view(-1, self.sequence, self.heads + 2 * self.kv_heads, self.features)
         if self.head_norms is not None:
             fused = self.head_norms(fused, self.heads, self.kv_heads)
         angles = None if self.rotary is None else self.rotary()
         queries, keys, values = split_heads(fused, self.heads, self.kv_heads, angles)
-        mixed = self._mixed(queries, keys, values)
+        mixed = self._mixed(queries, keys, values, documents)
         return self.proj(mixed.transpose(1, 2).reshape(-1, self.heads * self.features))  # type: ignore[no-any-return]
 
-    def _mixed(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def _mixed(self, queries: Tensor, keys: Tensor, values: Tensor, documents: Tensor | None) -> Tensor:
         """A ring keeps no scores, so that there is nothing to compute again."""
         if self.machine.grid.size("context") == 1:
-            return self._whole_core(queries, keys, values)
+            return self._whole_core(queries, keys, values, documents)
         if self.machine.grid.layout.context_method == "ring":
             return ring_attention(self.machine, self.core, queries, keys, values)
         mixed = self._whole_core(*gather_sequence(self.machine, (queries, keys, values)))
         return gather_heads(self.machine, mixed)
 
-    def _whole_core(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def _whole_core(self, queries: Tensor, keys: Tensor, values: Tensor, documents: Tensor | None = None) -> Tensor:
         if not self.recompute_core:
-            return self.core(queries, keys, values)
+            return self.core(queries, keys, values, documents)
         return checkpoint(  # type: ignore[no-any-return]
-            self.core, queries, keys, values, use_reentrant=False, preserve_rng_state=False
+            self.core, queries, keys, values, documents, use_reentrant=False, preserve_rng_state=False
         )

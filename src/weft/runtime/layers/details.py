@@ -31,11 +31,13 @@ DEFAULTS: Mapping[str, Details] = {
     "gpt_neox": Details(activation="gelu"),
     "llama": Details(activation="silu", norm_epsilon=1e-6),
     "mistral": Details(activation="silu", norm_epsilon=1e-6),
+    "mixtral": Details(activation="silu", norm_epsilon=1e-5, rotary_theta=1e6),
     "mpt": Details(activation="gelu"),
     "opt": Details(activation="relu"),
     "phi3": Details(activation="silu"),
     "qwen2": Details(activation="silu", norm_epsilon=1e-6),
     "qwen3": Details(activation="silu", norm_epsilon=1e-6),
+    "qwen3_moe": Details(activation="silu", norm_epsilon=1e-6, expert_weights_normalized=False),
 }
 """Details of model types that Weft trains, for configurations that leave them out."""
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -107,6 +109,8 @@ def _details(f: Fields) -> Details:
     _check_rotary_share(f)
     epsilon = _number(f, usual.norm_epsilon, "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", most=0.1)
     read = replace(_rotary(f, usual), activation=_activation(f, usual.activation), norm_epsilon=epsilon)
+    if f.kind == "qwen3_moe":
+        read = replace(read, expert_weights_normalized=f.flag("norm_topk_prob", usual.expert_weights_normalized))
     return _gemma(f, read) if f.kind.startswith("gemma") else read
 
 

@@ -28,6 +28,7 @@ from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
 from weft.runtime.core.precision import autocast_format, cast_for_products, without_autocast
 from weft.runtime.core.siblings import Joint, joined
+from weft.runtime.layers.lora import Adapter
 
 Kind = Literal["normal", "transposed"]
 
@@ -85,6 +86,8 @@ class Layer4D(nn.Module, ABC):
             columns=share(width, grid.size(self.over_in), grid.index(self.over_in)),
             split_over=("x", "y"),
         )
+        self.parts, self.inputs = parts, inputs
+        self.adapter: Adapter | None = None
         self.bias = None
         if bias:
             self.bias = Vector(
@@ -99,7 +102,11 @@ class Layer4D(nn.Module, ABC):
 
     def forward(self, rows: Tensor) -> Tensor:
         given, joint = self._joined(rows)
-        out = cast(Tensor, _Product.apply(given, self.weight.shard, self, joint))  # type: ignore[no-untyped-call]
+        added = () if self.adapter is None else self.adapter.local(given.dtype)
+        out = cast(
+            Tensor,
+            _Product.apply(given, self.weight.shard, self, joint, *added),  # type: ignore[no-untyped-call]
+        )
         return out if self.bias is None else out + self.bias().to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
 
     def _joined(self, rows: Tensor) -> tuple[Tensor, Joint | None]:
@@ -182,45 +189,55 @@ class Linear4D(Layer4D):
 
 
 class _Product(Function):
-    """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler."""
+    """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler.
+
+    What an adapter adds is added to partial products, so that it asks no collective of its own.
+    """
 
     @staticmethod
     @without_autocast
-    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D, joint: Joint | None) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D, joint: Joint | None, *added: Tensor) -> Tensor:
         ctx.layer, ctx.joint = layer, joint
         if joint is not None:
             joint.enter()
-        ctx.save_for_backward(rows)
+        ctx.save_for_backward(rows, *added)
         whole = layer.gather_rows(rows).wait()
-        return layer.sum_output(layer.product(whole, layer.weight.gather().to(rows.dtype)))
+        partial = layer.product(whole, layer.weight.gather().to(rows.dtype))
+        if layer.adapter is not None:
+            partial = partial + layer.adapter.product(whole, added)
+        return layer.sum_output(partial)
 
     @staticmethod
     @once_differentiable
     @without_autocast
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         layer: Layer4D = ctx.layer
         joint: Joint | None = ctx.joint
-        (rows,) = ctx.saved_tensors
+        rows, *added = ctx.saved_tensors
+        trained, adapter = ctx.needs_input_grad[1], layer.adapter
         machine = layer.machine
         machine.last.forget()
         gradient = layer.gather_gradient(gradients[0])
-        again = layer.gather_rows(rows)
+        again = layer.gather_rows(rows) if trained or adapter else Pending(rows)
         if not machine.overlap.switches.all_reduce:
             again.wait()
         outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
         scatter_first = weight_gradient_first(outputs, machine.grid.size(*machine.grid.shard), overlap_reduce=behind)
-        if scatter_first:
+        if scatter_first and trained:
             layer.scatter_weight(gradient, again.wait())
         partial = None
         if ctx.needs_input_grad[0]:
             weight = layer.weight.gather().to(gradient.dtype)
             partial = layer.input_gradient(gradient, weight, rows.shape[1:])
+            if adapter is not None:
+                partial = partial + adapter.input_gradient(gradient, added)
             if joint is not None:
                 joint.add(partial)
                 partial = None
-        if not scatter_first:
+        if trained and not scatter_first:
             layer.scatter_weight(gradient, again.wait())
-        return partial, None, None, None
+        slopes = () if adapter is None else adapter.gradients(gradient, again.wait(), added)
+        return partial, None, None, None, *slopes
 
 
 Pair = tuple[int, int]

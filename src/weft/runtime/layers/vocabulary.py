@@ -194,7 +194,8 @@ class _Logits(Function):
             pending = machine.collectives.all_reduce(partial, "x", "y")
         if not machine.overlap.switches.all_reduce:
             pending.wait()
-        table.scatter_product(gradient, again.wait_whole())
+        if ctx.needs_input_grad[1]:
+            table.scatter_product(gradient, again.wait_whole())
         summed = pending.wait()
         return summed[0] if machine.rows_cut else _own_features(machine, summed), None, None
 

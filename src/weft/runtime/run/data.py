@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -36,21 +36,32 @@ class Corpus:
     """Tokens to learn from.
 
     Attributes:
-        tokens: shape (length,), unsigned; each is less than ``vocabulary``.
+        tokens: shape (length,), not negative; each is less than ``vocabulary``.  An array, or what is sliced as one.
         vocabulary: how many tokens there are to choose from.
         where: what messages call it.
     """
 
-    tokens: NDArray[np.unsignedinteger[Any]]
+    tokens: Any
     vocabulary: int
     where: str
 
+    def split(self, share: float) -> tuple[Corpus, Corpus]:
+        """Without its last ``share``, and that."""
+        size = len(self.tokens)
+        cut = size - int(size * share)
+        part = getattr(self.tokens, "part", lambda start, stop: self.tokens[start:stop])
+        return replace(self, tokens=part(0, cut)), replace(self, tokens=part(cut, size))
+
     def fingerprint(self) -> str:
         """A hash of length, vocabulary and evenly spaced tokens: the same data has the same, wherever it lies."""
-        step = max(len(self.tokens) // _SAMPLES, 1)
-        sample = np.ascontiguousarray(self.tokens[::step]).astype(np.uint32).tobytes()
+        sample = np.ascontiguousarray(sampled(self.tokens)).astype(np.uint32).tobytes()
         head = f"{len(self.tokens)} {self.vocabulary} ".encode()
         return blake2b(head + sample, digest_size=16).hexdigest()
+
+
+def sampled(tokens: Any) -> NDArray[np.integer[Any]]:
+    """Evenly spaced ones."""
+    return tokens[:: max(len(tokens) // _SAMPLES, 1)]  # type: ignore[no-any-return]
 
 
 def byte_corpus(path: str | os.PathLike[str]) -> Corpus:
@@ -177,19 +188,31 @@ class Batches:
         Raises:
             IndexError: the global batch has no such row.
         """
-        if step < 0 or min(rows) < 0 or max(rows) >= self.rows:
-            raise IndexError(f"rows {rows} of step {step}; a batch has {self.rows}")
-        size = self.sequence
-        starts = self._visited(step, rows) * size
-        text = np.stack([self.corpus.tokens[start : start + size + 1] for start in starts.tolist()])
-        tokens = torch.from_numpy(text.astype(np.int64))
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        return tensors(self.windows_of(visits_of(step, rows, self.rows)))
 
-    def _visited(self, step: int, rows: Sequence[int]) -> NDArray[np.int64]:
-        """Which window each row is, shape (len(rows),)."""
-        visits = step * self.rows + np.asarray(rows, dtype=np.int64)
+    def windows_of(self, visits: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The windows of rows of the whole run, shape (len(visits), sequence + 1)."""
         epochs, positions = np.divmod(visits, self.windows)
-        return shuffled(positions, epochs, size=self.windows, seed=self.seed)
+        starts = shuffled(positions, epochs, size=self.windows, seed=self.seed) * self.sequence
+        text = [self.corpus.tokens[start : start + self.sequence + 1] for start in starts.tolist()]
+        return np.stack(text).astype(np.int64)
+
+
+def visits_of(step: int, rows: Sequence[int], of: int) -> NDArray[np.int64]:
+    """The places in the whole run of rows of a global step of ``of`` rows.
+
+    Raises:
+        IndexError: the step has no such row.
+    """
+    if step < 0 or min(rows) < 0 or max(rows) >= of:
+        raise IndexError(f"rows {rows} of step {step}; a batch has {of}")
+    return step * of + np.asarray(rows, dtype=np.int64)
+
+
+def tensors(windows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of windows (rows, sequence + 1)."""
+    tokens = torch.from_numpy(windows)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def rows_of(grid: Grid, micro_batch: int, micro_batches: int, index: int) -> range:

@@ -105,10 +105,12 @@ class Owned:
 
 
 class Flat:
-    """All that a rank holds of a model or stage; ``owned`` is what it updates."""
+    """All that a rank holds of a model or stage; ``owned`` is what it updates, ``frozen`` what it does not."""
 
     def __init__(self, machine: Machine, model: nn.Module, holdings: Sequence[Holding]) -> None:
         self.machine = machine
+        self.frozen = tuple(holding for holding in holdings if not holding.parameter.requires_grad)
+        holdings = [holding for holding in holdings if holding.parameter.requires_grad]
         layout = machine.grid.layout
         self._matrices = []
         for routed in (False, True):
@@ -141,7 +143,7 @@ class Flat:
                 )
         self._uses: dict[nn.Parameter, int] = {}
         for module in model.modules():
-            if isinstance(module, Matrix):
+            if isinstance(module, Matrix) and module.shard.requires_grad:
                 module.accumulated = self._accumulated
                 self._uses[module.shard] = module.uses
         self._buckets_of: dict[nn.Parameter, list[int]] = {}

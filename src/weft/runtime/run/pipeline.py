@@ -134,6 +134,18 @@ class Passes:
         Raises:
             BadInput: there are more or fewer inputs (on the first stage) or targets (on the last).
         """
+        return self._run(inputs, targets, trains=True)
+
+    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """As ``run``, without backward passes.
+
+        Raises:
+            BadInput: as ``run``.
+        """
+        with torch.no_grad():
+            return self._run(inputs, targets, trains=False)
+
+    def _run(self, inputs: Tensor, targets: Tensor, *, trains: bool) -> Tensor:
         if self.stages[0].first:
             self._check_rows("inputs", inputs)
         if self.has_head:
@@ -142,13 +154,15 @@ class Passes:
         if self._schedule is None:
             whole = self.stages[0]
             for given, wanted in zip(inputs.chunk(self.micro_batches), targets.chunk(self.micro_batches), strict=True):
-                self._loss(whole(given), wanted).backward()  # type: ignore[no-untyped-call]
+                loss = self._loss(whole(given), wanted)
+                if trains:
+                    loss.backward()  # type: ignore[no-untyped-call]
         else:
             first = (inputs,) if self.stages[0].first else ()
             ends = {"target": targets} if self.has_head else {}
             pace = self.machine.collectives.pace
             pace.pay()
-            self._schedule.step(*first, **ends, return_outputs=False)
+            (self._schedule.step if trains else self._schedule.eval)(*first, **ends, return_outputs=False)
             pace.resume()  # between its passes a stage waits for its neighbours
         total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.machine.grid.device)
         for loss in self._losses:

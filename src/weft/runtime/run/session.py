@@ -26,14 +26,17 @@ from weft.runtime.checkpoints.hub import HubWeights
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.parameters import holdings, initialize
+from weft.runtime.core.parameters import DOWN, UP, Holding, holdings, initialize
 from weft.runtime.core.precision import Precision
 from weft.runtime.core.replicas import check_replicas
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
-from weft.runtime.run.data import Batches, Corpus, rows_of
+from weft.runtime.layers.lora import LoRA
+from weft.runtime.run.data import Batches, rows_of
 from weft.runtime.run.flat import Flat
+from weft.runtime.run.mixture import Data, MixedBatches, batches_of
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
+from weft.runtime.run.partial import add_adapters, freeze, narrow
 from weft.runtime.run.pipeline import Passes, build_stages
 from weft.runtime.run.saving import Saving
 
@@ -44,7 +47,8 @@ class RunSettings:
 
     ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products; ``slow`` says how many
     times longer each rank computes, none of them where it is empty; ``weights`` is a folder of the Hugging Face hub
-    with the values to begin with.
+    with the values to begin with.  ``lora`` trains adapters and nothing else; ``frozen`` are patterns of names of what
+    is not trained.
     """
 
     seed: int = 0
@@ -55,6 +59,8 @@ class RunSettings:
     tuned: bool = False
     slow: tuple[float, ...] = ()
     weights: str | None = None
+    lora: LoRA | None = None
+    frozen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,21 +93,21 @@ def micro_batches_of(job: Job, layout: Layout) -> int:
 class Session:
     """One rank's training run.
 
+    Args:
+        held_out: what ``evaluate`` is of.
+
     Raises:
         Unsupported: the runtime lacks something that the model or the layout asks for.
         BadInput: the layout breaks a rule of ``weft.layout.check``, or the corpus does not suit the model.
     """
 
-    def __init__(self, job: Job, grid: Grid, settings: RunSettings, corpus: Corpus) -> None:
+    def __init__(
+        self, job: Job, grid: Grid, settings: RunSettings, corpus: Data, held_out: Data | None = None
+    ) -> None:
         check_trainable(job, grid.layout)
         self.job, self.grid, self.settings = job, grid, settings
-        self._batches = Batches(
-            corpus=corpus,
-            sequence=job.recipe.sequence,
-            rows=job.recipe.global_batch,
-            seed=settings.seed,
-            vocabulary=job.model.vocab,
-        )
+        self._batches = self._batches_of(corpus)
+        self._held_out = None if held_out is None else self._batches_of(held_out)
         self.micro_batches = micro_batches_of(job, grid.layout)
         self._ahead: dict[int, tuple[Tensor, Tensor]] = {}
         """The batch of the next step, by its number."""
@@ -113,13 +119,12 @@ class Session:
             slow=settings.slow[grid.rank] if settings.slow else 1.0,
         )
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
+        if settings.lora is not None:
+            add_adapters(self.machine, self.stages, settings.lora)
         held = holdings(self.stages)
-        if settings.weights is None:
-            initialize(held, job.model, settings.seed)
-        else:
-            whole = HubWeights(settings.weights, job.model)
-            for holding in held:
-                holding.fill(whole)
+        self._begin(held)
+        freeze(held, settings.frozen, whole=grid.size("pipeline") == 1)
+        narrow(self.machine, held)
         self.flat = Flat(self.machine, self.stages, held)
         self.optimizer = Optimizer(self.flat, settings.adam)
         self._passes = Passes(
@@ -129,6 +134,26 @@ class Session:
             micro_batches=self.micro_batches,
             tokens=job.recipe.tokens,
         )
+
+    def _batches_of(self, corpus: Data) -> Batches | MixedBatches:
+        recipe = self.job.recipe
+        return batches_of(
+            corpus,
+            sequence=recipe.sequence,
+            rows=recipe.global_batch,
+            seed=self.settings.seed,
+            vocabulary=self.job.model.vocab,
+        )
+
+    def _begin(self, held: list[Holding]) -> None:
+        """The values before the first step: of the hub where there are such, else drawn."""
+        given: list[Holding] = []
+        if self.settings.weights is not None:
+            whole = HubWeights(self.settings.weights, self.job.model)
+            given = [holding for holding in held if not holding.name.endswith((DOWN, UP))]
+            for holding in given:
+                holding.fill(whole)
+        initialize([holding for holding in held if holding not in given], self.job.model, self.settings.seed)
 
     @property
     def steps_done(self) -> int:
@@ -153,7 +178,23 @@ class Session:
         pace.pay()
         return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
 
-    def _batch(self, number: int) -> tuple[Tensor, Tensor]:
+    def evaluate(self, batches: int) -> float:
+        """Mean loss of the first global batches of what was held out, the same ones each time; nothing is updated.
+
+        It is on every rank.
+        """
+        assert self._held_out is not None
+        total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.grid.device)
+        for number in range(batches):
+            total += self._passes.evaluate(*self._batch(number, self._held_out))
+        self.machine.collectives.all_reduce(total, *ROWS).wait()
+        if self.grid.size("pipeline") > 1:  # the last stage alone has it
+            stage = "x", "y", *ROWS
+            self.machine.collectives.all_reduce(total, *stage, "pipeline").wait()
+            total /= self.grid.size(*stage)
+        return float(total) / batches
+
+    def _batch(self, number: int, batches: Batches | MixedBatches | None = None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of this rank in a step, on their way to its device."""
         rows = [
             row
@@ -161,7 +202,7 @@ class Session:
             for row in rows_of(self.grid, self.grid.layout.micro_batch, self.micro_batches, index)
         ]
         own = own_tokens(self.grid, self.job.recipe.sequence)
-        inputs, targets = (part[:, own] for part in self._batches.batch(number, rows))
+        inputs, targets = (part[:, own] for part in (batches or self._batches).batch(number, rows))
         if self.grid.device.type != "cpu":
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return inputs.to(self.grid.device, non_blocking=True), targets.to(self.grid.device, non_blocking=True)
@@ -218,9 +259,16 @@ class Session:
                 "details": asdict(self.settings.details),
                 "precision": {name: _name(value) for name, value in asdict(precision).items()},
                 "adam": asdict(adam) | {"betas": list(adam.betas)},
+                "lora": _written(self.settings.lora),
+                "frozen": list(self.settings.frozen),
             },
             "session",
         )
+
+
+def _written(lora: LoRA | None) -> dict[str, Any] | None:
+    """LoRA as JSON has it."""
+    return None if lora is None else asdict(lora) | {"targets": list(lora.targets)}
 
 
 def _name(format_: torch.dtype) -> str:
@@ -244,6 +292,12 @@ class _Adam(_Strict):
     clip: float | None
 
 
+class _LoRA(_Strict):
+    rank: int
+    alpha: float
+    targets: list[str]
+
+
 class State(_Strict):
     """A run's state.  All but ``step`` (steps done) and ``adam`` must be the same when the run goes on."""
 
@@ -253,9 +307,11 @@ class State(_Strict):
     sequence: _Count
     model: str
     data: str
-    details: dict[str, str | float | bool | None]
+    details: dict[str, str | int | float | bool | None]
     precision: dict[str, str]
     adam: _Adam
+    lora: _LoRA | None = None
+    frozen: list[str] = []
 
     @classmethod
     def read(cls, table: Mapping[str, Any], where: str) -> State:

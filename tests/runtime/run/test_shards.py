@@ -1,0 +1,209 @@
+"""Shards of tokens, texts that are tokenized once, mixtures, and what is held out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from models import BATCH, SEQUENCE, layout_of, llama  # noqa: E402
+from ranks import grid_of  # noqa: E402
+
+from weft.errors import BadInput  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.model import Job, Recipe  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.run import shards  # noqa: E402
+from weft.runtime.run.data import Batches, Corpus, markov_corpus  # noqa: E402
+from weft.runtime.run.mixture import BLOCK, MixedBatches, Mixture  # noqa: E402
+from weft.runtime.run.session import RunSettings, Session  # noqa: E402
+from weft.runtime.run.shards import Shards, shard_corpus, text_corpus  # noqa: E402
+
+
+def corpus(length, start=0):
+    return Corpus(tokens=np.arange(start, start + length, dtype=np.uint32), vocabulary=2**20, where="numbers")
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=5), st.integers(0, 30), st.integers(0, 30), st.integers(1, 9))
+def test_shards_are_sliced_as_one_array(sizes, start, stop, step):
+    whole = np.arange(sum(sizes), dtype=np.uint16)
+    tokens = Shards(np.split(whole, np.cumsum(sizes)[:-1]))
+    assert len(tokens) == len(whole)
+    assert tokens[start:stop:step].tolist() == whole[start:stop:step].tolist()
+    cut = min(start, len(whole))
+    assert tokens.part(cut, len(whole))[:].tolist() == whole[cut:].tolist()
+    assert tokens.part(0, cut)[::step].tolist() == whole[:cut:step].tolist()
+
+
+def test_files_of_a_folder_in_order(tmp_path):
+    """NumPy's, bare ones of 16 bits and Megatron-LM's; values are those that were written."""
+    np.save(tmp_path / "a.npy", np.arange(10, dtype=np.uint32))
+    np.arange(10, 25, dtype=np.uint16).tofile(tmp_path / "b.bin")
+    np.arange(25, 40, dtype=np.int32).tofile(tmp_path / "c.bin")
+    (tmp_path / "c.idx").write_bytes(b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + bytes([4]) + bytes(16))
+    (tmp_path / "notes.txt").write_text("not tokens")
+    found = shard_corpus(tmp_path)
+    assert found.tokens[:].tolist() == list(range(40))
+    assert found.vocabulary == 40
+    same = Corpus(tokens=np.arange(40, dtype=np.uint32), vocabulary=40, where="elsewhere")
+    assert found.fingerprint() == same.fingerprint()
+    batches = Batches(corpus=found, sequence=8, rows=4, seed=0, vocabulary=64)
+    inputs, targets = batches.batch(0, range(4))
+    assert torch.equal(inputs + 1, targets)
+    assert isinstance(shard_corpus(tmp_path / "a.npy").tokens._arrays[0], np.memmap)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.npy", b"nothing", "is damaged"),
+        ("a.npy", "2d", "is an array of 2 dimensions"),
+        ("a.npy", "float", "is an array of 1 dimensions, float32"),
+        ("a.npy", "below", "has tokens below 0"),
+        ("a.bin", b"abc", "3 bytes are no tokens of uint16"),
+        ("a.bin", b"", "is empty"),
+        ("a.txt", b"text", "holds no shards"),
+    ],
+)
+def test_files_that_are_no_tokens(tmp_path, name, content, words):
+    arrays = {"2d": np.zeros((2, 2), np.uint8), "float": np.zeros(3, np.float32), "below": np.array([3, -1])}
+    if isinstance(content, str):
+        np.save(tmp_path / name, arrays[content])
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput, match=words):
+        shard_corpus(tmp_path)
+    if name == "a.bin":
+        (tmp_path / "a.idx").write_bytes(b"MMIDIDX\x00\x00" + bytes(9))
+        with pytest.raises(BadInput, match="no index of token ids"):
+            shard_corpus(tmp_path)
+
+
+# Mixtures ----------------------------------------------------------------------------------------
+
+
+def mixed(rows=16, seed=3, weights=(0.6, 0.3, 0.1)):
+    corpora = tuple(corpus(801, start=10_000 * i) for i in range(3))
+    return MixedBatches(Mixture(corpora=corpora, weights=weights), sequence=8, rows=rows, seed=seed, vocabulary=2**20)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
+def test_shares_are_met_to_one_row_in_a_block(weights):
+    mixture = Mixture(corpora=tuple(corpus(99) for _ in weights), weights=tuple(weights))
+    counts = mixture.counts()
+    assert sum(counts) == BLOCK
+    for count, weight in zip(counts, weights, strict=True):
+        assert abs(count - BLOCK * weight / sum(weights)) <= len(weights) + 1
+        assert count >= 1
+
+
+def test_each_corpus_is_read_in_order_of_its_own_epochs():
+    batches = mixed()
+    which, places = batches.sources(np.arange(3 * BLOCK))
+    counts = batches.corpus.counts()
+    for i, count in enumerate(counts):
+        assert np.sort(places[which == i]).tolist() == list(range(3 * count))
+        assert (which[:BLOCK] == i).sum() == count
+    assert Counter(which[:200].tolist())[0] > Counter(which[:200].tolist())[2]
+
+
+def test_a_row_of_a_mixture_is_a_function_of_seed_and_place():
+    """Whatever part of a step a rank takes, and however long the steps were that came before."""
+    one, other = mixed(rows=16), mixed(rows=32)
+    inputs, targets = one.batch(5, range(16))
+    halves = [one.batch(5, part)[0] for part in (range(8), range(8, 16))]
+    assert torch.equal(torch.cat(halves), inputs)
+    assert torch.equal(other.batch(2, range(16, 32))[0], inputs)
+    assert torch.equal(targets, inputs + 1)
+    assert not torch.equal(mixed(seed=4).batch(5, range(16))[0], inputs)
+    assert one.corpus.fingerprint() != mixed(weights=(0.5, 0.4, 0.1)).corpus.fingerprint()
+
+
+def test_weights_are_above_nothing():
+    with pytest.raises(BadInput, match="with weights"):
+        Mixture(corpora=(corpus(9),), weights=(0.0,))
+
+
+def test_what_is_held_out_is_not_trained_on():
+    kept, held = Mixture(corpora=(corpus(100), corpus(50, start=500)), weights=(1, 2)).split(0.1)
+    assert [len(one.tokens) for one in kept.corpora] == [90, 45]
+    assert held.corpora[1].tokens.tolist() == list(range(545, 550))
+
+
+# Texts -------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_tokenized_by_one_process(tmp_path, monkeypatch):
+    """The others map what it made; another text or tokenizer is another file."""
+    tokenizers = pytest.importorskip("tokenizers")
+    monkeypatch.setattr(shards.tempfile, "gettempdir", lambda: str(tmp_path))
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="c"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text").write_text("a b b a d")
+    waited = []
+    given = str(tmp_path / "text"), str(tmp_path / "tokenizer.json")
+    first = text_corpus(*given, leads=True, wait=lambda: waited.append(1))
+    assert first.tokens.tolist() == [0, 1, 1, 0, 2]
+    assert first.vocabulary == 3
+    monkeypatch.setattr(shards, "token_corpus", None)
+    second = text_corpus(*given, leads=False, wait=lambda: waited.append(2))
+    assert second.fingerprint() == first.fingerprint()
+    assert text_corpus(*given, leads=True, wait=lambda: waited.append(3)).tokens.tolist() == [0, 1, 1, 0, 2]
+    assert waited == [1, 2, 3]
+    folder = next(tmp_path.glob("weft-tokens-*"))
+    folder.chmod(0o777)
+    with pytest.raises(BadInput, match="others may write there"):
+        text_corpus(*given, leads=True, wait=lambda: None)
+
+
+# Evaluation --------------------------------------------------------------------------------------
+
+
+def session(grid):
+    model = llama()
+    job = Job(model=model, recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
+    kept, held = markov_corpus(model.vocab, tokens=4000, seed=0).split(0.25)
+    return Session(job, grid, RunSettings(precision=Precision.of("fp64")), kept, held)
+
+
+def evaluated(layout):
+    running = session(grid_of(layout))
+    before = running.evaluate(2)
+    running.step()
+    return before, running.evaluate(2), running.step().loss
+
+
+@pytest.mark.parametrize(
+    "layout", [layout_of((2, 2, 2, 1)), Layout(pipeline=2, x=2, data=2, micro_batch=2)], ids=["x2y2z2", "pipeline"]
+)
+def test_what_is_held_out_costs_the_same_on_every_grid(ranks, layout):
+    """And to look at it changes nothing."""
+    alone, plain = session(Grid.of(Layout(micro_batch=BATCH))), session(Grid.of(Layout(micro_batch=BATCH)))
+    want = alone.evaluate(2), (alone.step(), alone.evaluate(2))[1]
+    plain.step()
+    last = plain.step().loss
+    for before, after, loss in ranks.run(evaluated, layout):
+        assert (before, after) == pytest.approx(want, rel=1e-10)
+        assert loss == pytest.approx(last, rel=1e-10) or layout.pipeline > 1
+    assert want[1] != want[0]
+
+
+def test_the_held_out_loss_is_that_of_its_first_batches():
+    running = session(Grid.of(Layout(micro_batch=BATCH)))
+    held = running._held_out
+    with torch.no_grad():
+        losses = []
+        for number in range(2):
+            inputs, targets = held.batch(number, range(BATCH))
+            stage = running.stages[0]
+            losses.append(stage.losses(stage(inputs), targets).mean())
+    assert running.evaluate(2) == pytest.approx(float(sum(losses)) / 2, rel=1e-12)
+    assert json.dumps(running.evaluate(1))
