@@ -90,8 +90,12 @@ class _Grouped(Function):
         matmul, weights = layer.machine.matmul, layer.matrices()
         slopes = torch.split(gradients[0].contiguous(), ctx.counts)
         for_rows = torch.cat([matmul(slope, weight) for slope, weight in zip(slopes, weights, strict=True)])
-        parts = zip(slopes, torch.split(rows, ctx.counts), strict=True)
-        layer.weight.scatter(torch.cat([matmul(slope.t(), part) for slope, part in parts]))
+
+        def scatter() -> None:
+            parts = zip(slopes, torch.split(rows, ctx.counts), strict=True)
+            layer.weight.scatter(torch.cat([matmul(slope.t(), part) for slope, part in parts]))
+
+        layer.machine.later.do(scatter)
         return for_rows, None, None, None
 
 

@@ -206,13 +206,17 @@ class _Product(Function):
         machine = layer.machine
         machine.last.forget()
         gradient = layer.gather_gradient(gradients[0])
-        again = layer.gather_rows(rows)
-        if not machine.overlap.switches.all_reduce:
+        again = None if machine.later.collects else layer.gather_rows(rows)
+        if again is not None and not machine.overlap.switches.all_reduce:
             again.wait()
+
+        def scatter() -> None:
+            layer.scatter_weight(gradient, (layer.gather_rows(rows) if again is None else again).wait())
+
         outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
         scatter_first = weight_gradient_first(outputs, machine.grid.size(*machine.grid.shard), overlap_reduce=behind)
         if scatter_first:
-            layer.scatter_weight(gradient, again.wait())
+            machine.later.do(scatter)
         partial = None
         if ctx.needs_input_grad[0]:
             weight = layer.weight.gather().to(gradient.dtype)
@@ -221,7 +225,7 @@ class _Product(Function):
                 joint.add(partial)
                 partial = None
         if not scatter_first:
-            layer.scatter_weight(gradient, again.wait())
+            machine.later.do(scatter)
         return partial, None, None, None
 
 

@@ -181,11 +181,14 @@ class _Logits(Function):
         machine = table.machine
         (saved,) = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        if machine.rows_cut:
-            again = whole_rows(machine, saved)
-        else:
-            again = GatheredRows(machine, Pending(saved), laid=False)
-        if not machine.overlap.switches.all_reduce:
+
+        def gather() -> GatheredRows:
+            if machine.rows_cut:
+                return whole_rows(machine, saved)
+            return GatheredRows(machine, Pending(saved), laid=False)
+
+        again = None if machine.later.collects else gather()
+        if again is not None and not machine.overlap.switches.all_reduce:
             again.pending.wait()
         partial = machine.matmul(gradient, table.gather().to(gradient.dtype))
         if machine.rows_cut:
@@ -194,7 +197,7 @@ class _Logits(Function):
             pending = machine.collectives.all_reduce(partial, "x", "y")
         if not machine.overlap.switches.all_reduce:
             pending.wait()
-        table.scatter_product(gradient, again.wait_whole())
+        machine.later.do(lambda: table.scatter_product(gradient, (gather() if again is None else again).wait_whole()))
         summed = pending.wait()
         return summed[0] if machine.rows_cut else _own_features(machine, summed), None, None
 

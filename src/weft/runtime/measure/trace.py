@@ -82,7 +82,7 @@ def extrapolate(
 ) -> Extrapolated:
     """As ``trace``, in a time that does not grow with the number of micro-batches.
 
-    Each micro-batch after the first adds the same collectives (with interleaving: each round of as many as
+    Each micro-batch after the first adds the same collectives (interleaved: each round of as many as
     there are stages), so that two short steps give those of any longer one exactly.
 
     Raises:
@@ -97,7 +97,7 @@ def extrapolate(
         return trace(part, layout, rank=rank, precision=precision, switches=switches)
 
     first = layout.pipeline
-    second = 2 * first if layout.virtual_stages > 1 else first + 1
+    second = 2 * first if layout.schedule.rounds else first + 1
     if count <= second:
         return Extrapolated(issued=traced(count), micro_batches=count, traced=(count,))
     short, long = traced(first), traced(second)
