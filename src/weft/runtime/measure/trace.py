@@ -8,7 +8,7 @@ the runtime says of itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,16 +56,26 @@ def trace(
         BadInput: no such rank, the layout breaks a rule, or ``torch.distributed`` is in use.
         Unsupported: the runtime cannot run the model or the layout.
     """
+    counting = _Counting()
+    with on_fake_ranks(job, layout, rank) as grid:
+        counting.know(grid)
+        with counting:
+            prepared_step(job, grid, precision, switches)()
+    return counting.found
+
+
+@contextmanager
+def on_fake_ranks(job: Job, layout: Layout, rank: int, device: str = "meta") -> Iterator[Grid]:
+    """Inside, this process is a rank of a layout, beside others that are not there.
+
+    Raises:
+        BadInput, Unsupported: as ``trace``.
+    """
     check_trainable(job, layout)
     if not 0 <= rank < layout.world:
         raise BadInput(f"there is no rank {rank}", where="trace", remedy=f"choose 0 to {layout.world - 1}")
-    counting = _Counting()
     with _fake_ranks(layout.world, rank):
-        grid = Grid.of(layout, "meta")
-        counting.know(grid)
-        with counting:
-            _step(job, grid, precision, switches)
-    return counting.found
+        yield Grid.of(layout, device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +118,7 @@ def extrapolate(
     return Extrapolated(issued=issued, micro_batches=count, traced=(first, second))
 
 
-def _step(job: Job, grid: Grid, precision: Precision | None, switches: Switches | None) -> None:
+def prepared_step(job: Job, grid: Grid, precision: Precision | None, switches: Switches | None) -> Callable[[], None]:
     """As ``Session.step``, without values."""
     machine = Machine.of(grid, precision=precision, switches=switches)
     recipe, micro_batch, count = job.recipe, grid.layout.micro_batch, micro_batches_of(job, grid.layout)
@@ -116,13 +126,17 @@ def _step(job: Job, grid: Grid, precision: Precision | None, switches: Switches 
     flat = Flat(machine, stages, holdings(stages))
     passes = Passes(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
     own = recipe.sequence // grid.size("context")
-    ids = torch.zeros(count * micro_batch, own, dtype=torch.int64, device="meta")
-    with flat.step(count):
-        loss = passes.run(ids, ids)
-    if passes.has_head:
-        machine.collectives.all_reduce(loss, *ROWS).wait()
-    flat.clip(1.0)
-    flat.publish()
+    ids = torch.zeros(count * micro_batch, own, dtype=torch.int64, device=grid.device)
+
+    def step() -> None:
+        with flat.step(count):
+            loss = passes.run(ids, ids)
+        if passes.has_head:
+            machine.collectives.all_reduce(loss, *ROWS).wait()
+        flat.clip(1.0)
+        flat.publish()
+
+    return step
 
 
 @contextmanager
