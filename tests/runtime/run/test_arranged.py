@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 import weft
+import weft.cli
 from weft.arrangement.bundle import read_bundle
 from weft.errors import BadInput
 from weft.runtime.run.arranged import Start, environment
