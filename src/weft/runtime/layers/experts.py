@@ -179,7 +179,7 @@ class Experts4D(nn.Module):
         return cast(Tensor, _Deal.apply(out[turned], self.machine, received, sent, False))  # type: ignore[no-untyped-call]
 
     def _announced(self, chosen: Tensor) -> tuple[list[int], list[list[int]], Tensor]:
-        """Copies that go to each rank, and that come from each rank for each expert here, as numbers and on the device.
+        """Copies that go to each rank, and that come from each for each expert here, as numbers and on the device.
 
         Without values (on the meta device, or a fake one) copies are spread evenly, each rank getting what it sends.
         """
