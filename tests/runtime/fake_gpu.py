@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from weft.layout import Layout
+from weft.layout.mesh import ROWS
 from weft.layout.text import parse_layout
 from weft.model.job import Job, Recipe
 from weft.runtime.core.grid import Grid
@@ -102,7 +103,7 @@ def step(job: Job, layout: Layout) -> Seen:
             with seen:
                 with optimizer.flat.step(passes.micro_batches):
                     loss = passes.run(ids, ids)
-                machine.collectives.all_reduce(loss, "z", "data").wait()
+                machine.collectives.all_reduce(loss, *ROWS).wait()
                 norm = optimizer.flat.clip(1.0, loss)
                 optimizer.flat.publish()
             assert loss.device == norm.device == torch.device(DEVICE)

@@ -55,7 +55,6 @@ def test_what_is_pinned_stays_so():
     for fixed, message in (
         ({"expert": 2}, "no value of expert that is tried can be trained -- choose 1"),
         ({"zero": 2}, "zero .* -- choose 0 or 1"),
-        ({"schedule": "zbv"}, "schedule .* -- choose 1f1b or interleaved"),
         ({"x": 8}, "x .* -- choose 1 or 2 or 4"),
     ):
         with pytest.raises(BadInput, match=message):

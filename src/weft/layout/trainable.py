@@ -104,5 +104,5 @@ def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
     yield layout.zero > 1, "layout.zero", f"zero = {layout.zero}", "set zero=1, or shard over z"
     for name in ("offload_optimizer", "offload_activations"):
         yield getattr(layout, name), f"layout.{name}", "offloading", f"set {name}=false"
-    schedule = f"schedule = {layout.schedule}"
-    yield layout.schedule.splits_backward, "layout.schedule", schedule, "set schedule=1f1b or interleaved"
+    twice = layout.schedule.wraps and model.tied_embeddings
+    yield twice, "layout.schedule", f"tied embeddings with schedule = {layout.schedule}", "set schedule=zb1p"

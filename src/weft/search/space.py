@@ -111,7 +111,7 @@ def runnable(space: Space, model: Model) -> Space:
         trained["expert"] = (1,)
     trained |= dict.fromkeys(("offload_optimizer", "offload_activations"), (0,))
     trained |= {"x": tuple(divisors(heads)), "zero": (0, 1)}
-    trained["schedule"] = tuple(one.code for one in PipelineSchedule if not one.splits_backward)
+    trained["schedule"] = tuple(one.code for one in PipelineSchedule if not (one.wraps and model.tied_embeddings))
     tried = {
         "zero": space.zero,
         "schedule": tuple(encode("schedule", one) for one in space.schedules),

@@ -295,8 +295,8 @@ def train(
 ) -> Trained | DryRun:
     """Train a model on the ranks of torchrun, or on ranks that are started on this machine.
 
-    The grid is the layout's x * y * z * data * pipeline; every grid gives the same losses.  Checkpoints load on any
-    other grid.  A program that starts several ranks needs ``if __name__ == "__main__"``.
+    The grid is the layout's x * y * context * z * data * pipeline; every grid gives the same losses.  Checkpoints
+    load on any other grid.  A program that starts several ranks needs ``if __name__ == "__main__"``.
 
     >>> import weft
     >>> found = weft.train("tiny-gpt", steps=2, batch=2, sequence=16)

@@ -21,6 +21,7 @@ from weft.errors import BadInput, WeftError
 from weft.files import write_text
 from weft.launched import variable
 from weft.layout import Layout
+from weft.layout.schedule import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import Job
 from weft.model.flops import model_flops
@@ -141,10 +142,11 @@ class TrainingRequest:
 
 
 def train_rank(request: TrainingRequest) -> None:
-    """Train on this rank; one rank of the last stage reports."""
+    """Train on this rank; one rank that has the head reports."""
     device = torch.device("cuda", torch.cuda.current_device()) if request.device == "cuda" else torch.device("cpu")
     grid = Grid.of(request.layout, device, timeout=timedelta(seconds=request.timeout_s) if request.timeout_s else None)
-    reports = all(grid.coordinates[axis] == (grid.size(axis) - 1 if axis == "pipeline" else 0) for axis in GRID_AXES)
+    last = stage_of(request.layout, request.layout.pipeline * request.layout.virtual_stages - 1)
+    reports = all(grid.coordinates[axis] == (last if axis == "pipeline" else 0) for axis in GRID_AXES)
     out = Path(request.out) if request.out else None
     tf32 = request.job.recipe.precision == "tf32"
     with (

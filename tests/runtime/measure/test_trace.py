@@ -285,6 +285,19 @@ def test_two_short_steps_give_a_long_one(model, layout, switches):
         assert found.issued == trace(job, layout, rank=rank, switches=switches)
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(pipeline=2, z=2, micro_batch=1, schedule="zb1p"),
+        Layout(pipeline=2, x=2, micro_batch=1, virtual_stages=2, schedule="zbv", sequence_parallel=True),
+    ],
+    ids=["zb1p", "zbv"],
+)
+def test_zero_bubble_schedules_issue_what_is_predicted(layout):
+    for rank in (0, layout.world - 1):
+        assert extrapolate(job_of("chunks"), layout, rank=rank).issued == predicted(job_of("chunks"), layout, rank)
+
+
 def test_a_short_step_is_traced_itself():
     found = extrapolate(job_of("gpt"), Layout(z=2, micro_batch=4))
     assert found.traced == (found.micro_batches,) == (2,)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
+from weft.runtime.core.later import Later
 from weft.runtime.core.matmul import Matmul
 from weft.runtime.core.overlap import Overlap, Switches
 from weft.runtime.core.pace import Pace
@@ -23,6 +24,7 @@ class Machine:
     matmul: Matmul = field(default_factory=Matmul)
     precision: Precision = field(default_factory=Precision)
     last: LastTaken = field(default_factory=LastTaken)
+    later: Later = field(default_factory=Later)
 
     @classmethod
     def of(

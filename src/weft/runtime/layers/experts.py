@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
@@ -90,9 +91,13 @@ class _Grouped(Function):
         matmul, weights = layer.machine.matmul, layer.matrices()
         slopes = torch.split(gradients[0].contiguous(), ctx.counts)
         for_rows = torch.cat([matmul(slope, weight) for slope, weight in zip(slopes, weights, strict=True)])
-        if ctx.needs_input_grad[1]:
+
+        def scatter() -> None:
             parts = zip(slopes, torch.split(rows, ctx.counts), strict=True)
             layer.weight.scatter(torch.cat([matmul(slope.t(), part) for slope, part in parts]))
+
+        if ctx.needs_input_grad[1]:
+            layer.machine.later.do(scatter)
         return for_rows, None, None, None
 
 
@@ -162,34 +167,32 @@ class Experts4D(nn.Module):
 
     def _dealt(self, copies: Tensor, chosen: Tensor) -> Tensor:
         """Copies of tokens in the order of their experts, through these and back in the same order."""
-        counts = torch.bincount(chosen.flatten(), minlength=self.experts) if not chosen.is_meta else None
-        sent, table = self._announced(counts, chosen)
+        sent, table, told = self._announced(chosen)
         received = [sum(row) for row in table]
         arrived = cast(Tensor, _Deal.apply(copies, self.machine, sent, received, True))  # type: ignore[no-untyped-call]
         # What came is in the order (rank, expert); products take (expert, rank).
-        kinds = torch.tensor(table, device=copies.device).flatten()
         which = torch.arange(len(table[0]), device=copies.device).repeat(len(table))
-        order = which.repeat_interleave(kinds, output_size=len(arrived)).argsort(stable=True)
+        order = which.repeat_interleave(told, output_size=len(arrived)).argsort(stable=True)
         every = [sum(column) for column in zip(*table, strict=True)]
         out = self.fc2(self.activation(self.fc1(arrived[order], every)), every)
         turned = torch.empty_like(order)
         turned[order] = torch.arange(len(order), device=order.device)
         return cast(Tensor, _Deal.apply(out[turned], self.machine, received, sent, False))  # type: ignore[no-untyped-call]
 
-    def _announced(self, counts: Tensor | None, chosen: Tensor) -> tuple[list[int], list[list[int]]]:
-        """Copies that go to each rank, and that come from each rank for each expert here.
+    def _announced(self, chosen: Tensor) -> tuple[list[int], list[list[int]], Tensor]:
+        """Copies that go to each rank, and that come from each for each expert here, as numbers and on the device.
 
-        Without values (on the meta device) copies are spread evenly, each rank getting what it sends.
+        Without values (on the meta device, or a fake one) copies are spread evenly, each rank getting what it sends.
         """
         ranks = self.machine.grid.size(AXIS)
-        if counts is None:
-            told = torch.empty(self.experts, dtype=torch.int64, device=chosen.device)
-            self.machine.collectives.all_to_all(told, AXIS).wait()
-            sent = _evenly(chosen.numel(), ranks)
-            return sent, [_evenly(size, self.experts // ranks) for size in sent]
+        counts = torch.zeros(self.experts, dtype=torch.int64, device=chosen.device)
+        counts.index_add_(0, chosen.flatten(), torch.ones_like(chosen).flatten())
         told = self.machine.collectives.all_to_all(counts, AXIS).wait()
+        if chosen.is_meta or isinstance(chosen, FakeTensor):
+            sent = _evenly(chosen.numel(), ranks)
+            return sent, [_evenly(size, self.experts // ranks) for size in sent], told
         here, there = torch.stack((counts, told)).view(2, ranks, -1).tolist()
-        return [sum(row) for row in here], there
+        return [sum(row) for row in here], there, told
 
     def _load(self, chosen: Tensor) -> Tensor:
         """Copies of each whole sequence that each expert gets, shape (sequences, experts)."""

@@ -218,13 +218,19 @@ class _Product(Function):
         machine = layer.machine
         machine.last.forget()
         gradient = layer.gather_gradient(gradients[0])
-        again = layer.gather_rows(rows) if trained or adapter else Pending(rows)
-        if not machine.overlap.switches.all_reduce:
+        gathers = trained or adapter is not None
+        later = machine.later.collects and adapter is None  # an adapter's gradients are autograd's, and due now
+        again = None if later else layer.gather_rows(rows) if gathers else Pending(rows)
+        if again is not None and not machine.overlap.switches.all_reduce:
             again.wait()
+
+        def scatter() -> None:
+            layer.scatter_weight(gradient, (layer.gather_rows(rows) if again is None else again).wait())
+
         outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
         scatter_first = weight_gradient_first(outputs, machine.grid.size(*machine.grid.shard), overlap_reduce=behind)
         if scatter_first and trained:
-            layer.scatter_weight(gradient, again.wait())
+            machine.later.do(scatter)
         partial = None
         if ctx.needs_input_grad[0]:
             weight = layer.weight.gather().to(gradient.dtype)
@@ -235,9 +241,11 @@ class _Product(Function):
                 joint.add(partial)
                 partial = None
         if trained and not scatter_first:
-            layer.scatter_weight(gradient, again.wait())
-        slopes = () if adapter is None else adapter.gradients(gradient, again.wait(), added)
-        return partial, None, None, None, *slopes
+            machine.later.do(scatter)
+        if adapter is None:
+            return partial, None, None, None
+        assert again is not None
+        return partial, None, None, None, *adapter.gradients(gradient, again.wait(), added)
 
 
 Pair = tuple[int, int]

@@ -181,11 +181,14 @@ class _Logits(Function):
         machine = table.machine
         (saved,) = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        if machine.rows_cut:
-            again = whole_rows(machine, saved)
-        else:
-            again = GatheredRows(machine, Pending(saved), laid=False)
-        if not machine.overlap.switches.all_reduce:
+
+        def gather() -> GatheredRows:
+            if machine.rows_cut:
+                return whole_rows(machine, saved)
+            return GatheredRows(machine, Pending(saved), laid=False)
+
+        again = None if machine.later.collects else gather()
+        if again is not None and not machine.overlap.switches.all_reduce:
             again.pending.wait()
         partial = machine.matmul(gradient, table.gather().to(gradient.dtype))
         if machine.rows_cut:
@@ -195,7 +198,8 @@ class _Logits(Function):
         if not machine.overlap.switches.all_reduce:
             pending.wait()
         if ctx.needs_input_grad[1]:
-            table.scatter_product(gradient, again.wait_whole())
+            again_or = gather if again is None else lambda: again
+            machine.later.do(lambda: table.scatter_product(gradient, again_or().wait_whole()))
         summed = pending.wait()
         return summed[0] if machine.rows_cut else _own_features(machine, summed), None, None
 

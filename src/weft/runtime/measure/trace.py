@@ -57,7 +57,7 @@ def trace(
         Unsupported: the runtime cannot run the model or the layout.
     """
     check_trainable(job, layout)
-    return trace_step(layout, lambda grid: _step(job, grid, precision, switches), rank=rank)
+    return trace_step(layout, lambda grid: prepared_step(job, grid, precision, switches)(), rank=rank)
 
 
 def trace_step(layout: Layout, step: Callable[[Grid], object], *, rank: int = 0) -> Counter[Issue]:
@@ -70,15 +70,25 @@ def trace_step(layout: Layout, step: Callable[[Grid], object], *, rank: int = 0)
     Raises:
         BadInput: no such rank, or ``torch.distributed`` is in use.
     """
-    if not 0 <= rank < layout.world:
-        raise BadInput(f"there is no rank {rank}", where="trace", remedy=f"choose 0 to {layout.world - 1}")
     counting = _Counting()
-    with _fake_ranks(layout.world, rank):
-        grid = Grid.of(layout, "meta")
+    with on_fake_ranks(layout, rank) as grid:
         counting.know(grid)
         with counting:
             step(grid)
     return counting.found
+
+
+@contextmanager
+def on_fake_ranks(layout: Layout, rank: int, device: str = "meta") -> Iterator[Grid]:
+    """Inside, this process is a rank of a layout, beside others that are not there.
+
+    Raises:
+        BadInput: as ``trace_step``.
+    """
+    if not 0 <= rank < layout.world:
+        raise BadInput(f"there is no rank {rank}", where="trace", remedy=f"choose 0 to {layout.world - 1}")
+    with _fake_ranks(layout.world, rank):
+        yield Grid.of(layout, device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +105,7 @@ def extrapolate(
 ) -> Extrapolated:
     """As ``trace``, in a time that does not grow with the number of micro-batches.
 
-    Each micro-batch after the first adds the same collectives (with interleaving: each round of as many as
+    Each micro-batch after the first adds the same collectives (interleaved: each round of as many as
     there are stages), so that two short steps give those of any longer one exactly.
 
     Raises:
@@ -110,7 +120,7 @@ def extrapolate(
         return trace(part, layout, rank=rank, precision=precision, switches=switches)
 
     first = layout.pipeline
-    second = 2 * first if layout.virtual_stages > 1 else first + 1
+    second = 2 * first if layout.schedule.rounds else first + 1
     if count <= second:
         return Extrapolated(issued=traced(count), micro_batches=count, traced=(count,))
     short, long = traced(first), traced(second)
@@ -121,7 +131,7 @@ def extrapolate(
     return Extrapolated(issued=issued, micro_batches=count, traced=(first, second))
 
 
-def _step(job: Job, grid: Grid, precision: Precision | None, switches: Switches | None) -> None:
+def prepared_step(job: Job, grid: Grid, precision: Precision | None, switches: Switches | None) -> Callable[[], None]:
     """As ``Session.step``, without values."""
     machine = Machine.of(grid, precision=precision, switches=switches)
     recipe, micro_batch, count = job.recipe, grid.layout.micro_batch, micro_batches_of(job, grid.layout)
@@ -129,13 +139,17 @@ def _step(job: Job, grid: Grid, precision: Precision | None, switches: Switches 
     flat = Flat(machine, stages, holdings(stages))
     passes = Passes(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
     own = recipe.sequence // grid.size("context")
-    ids = torch.zeros(count * micro_batch, own, dtype=torch.int64, device="meta")
-    with flat.step(count):
-        loss = passes.run(ids, ids)
-    if passes.has_head:
-        machine.collectives.all_reduce(loss, *ROWS).wait()
-    flat.clip(1.0)
-    flat.publish()
+    ids = torch.zeros(count * micro_batch, own, dtype=torch.int64, device=grid.device)
+
+    def step() -> None:
+        with flat.step(count):
+            loss = passes.run(ids, ids)
+        if passes.has_head:
+            machine.collectives.all_reduce(loss, *ROWS).wait()
+        flat.clip(1.0)
+        flat.publish()
+
+    return step
 
 
 @contextmanager

@@ -15,9 +15,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 
 from weft.errors import BadInput
+from weft.layout.schedule import orders, stage_of
+from weft.layout.spec import Layout, PipelineSchedule
 from weft.layout.stages import model_chunks
 from weft.model.spec import Model
 from weft.runtime.core.machine import Machine
@@ -73,7 +76,8 @@ def stages_of(machine: Machine, model: Model) -> list[Stage]:
         )
     found, start = [], 0
     left = recomputed_blocks(model, layout)
-    for chunk in model_chunks(model.block_sequence(), layout.pipeline, layout.virtual_stages):
+    blocks_of = model.block_sequence()
+    for chunk in model_chunks(blocks_of, layout.pipeline, layout.virtual_stages, wraps=layout.schedule.wraps):
         blocks = tuple(range(start, start + len(chunk.blocks)))
         start += len(chunk.blocks)
         if chunk.stage == machine.grid.coordinates["pipeline"]:
@@ -191,31 +195,51 @@ class Passes:
     def _scheduled(self, micro_batch: int) -> Any:
         layout = self.machine.grid.layout
         count = layout.pipeline * layout.virtual_stages
-        first = self.machine.grid.coordinates["pipeline"]
+        own = self.machine.grid.coordinates["pipeline"]
+        self.machine.later.collects = layout.schedule.splits_backward
+        chunks = [chunk for chunk in range(count) if stage_of(layout, chunk) == own]
         stages: list[Any] = [
-            _stage(self.machine, stage, first + i * layout.pipeline, count, micro_batch)
-            for i, stage in enumerate(self.stages)
+            _stage(self.machine, stage, chunk, micro_batch) for chunk, stage in zip(chunks, self.stages, strict=True)
         ]
-        if layout.virtual_stages > 1:
-            return ScheduleInterleaved1F1B(stages, self.micro_batches, loss_fn=self._stage_loss, scale_grads=False)
+        if layout.schedule != PipelineSchedule.PLAIN:
+            return _Ordered(layout, stages, self.micro_batches, loss_fn=self._stage_loss, scale_grads=False)
         kind = Schedule1F1B if self.micro_batches >= count else ScheduleGPipe
         return kind(stages[0], self.micro_batches, loss_fn=self._stage_loss, scale_grads=False)
 
 
-class _Between(nn.Module):
-    """A stage with what happens at its boundaries."""
+class _Ordered(_PipelineScheduleRuntime):
+    """The passes of ``weft.layout.schedule.orders``; each rank sends and receives in the order of one clock."""
 
-    def __init__(self, stage: StageModule) -> None:
+    def __init__(self, layout: Layout, stages: list[Any], micro_batches: int, **options: Any) -> None:
+        super().__init__(stages, micro_batches, **options)  # type: ignore[no-untyped-call]
+        kinds = {"forward": "F", "backward": "I" if layout.schedule.splits_backward else "B", "weight-gradient": "W"}
+        self._prepare_schedule_with_comms(
+            {
+                stage: [_Action(op.chunk, _ComputationType.from_str(kinds[op.what]), op.micro_batch) for op in order]
+                for stage, order in enumerate(orders(layout, micro_batches))
+            }
+        )
+
+
+class _Between(nn.Module):
+    """A stage with what happens at its boundaries.
+
+    Args:
+        arrives: its input comes from another rank.
+        leaves: its output goes to another rank.
+    """
+
+    def __init__(self, stage: StageModule, *, arrives: bool, leaves: bool) -> None:
         super().__init__()
-        self.stage = stage
+        shared = _rows_shared(stage.machine)
+        self.stage, self.arrives, self.leaves = stage, arrives and shared, leaves and shared
 
     def forward(self, given: Tensor) -> Tensor:
         machine, stage = self.stage.machine, self.stage
-        shared = _rows_shared(machine)
-        if shared and not stage.first:
+        if self.arrives:
             given = _Arrive.apply(given, machine)  # type: ignore[no-untyped-call]
         rows = stage(given)
-        if shared and not stage.last:
+        if self.leaves:
             rows = _Leave.apply(rows, machine)  # type: ignore[no-untyped-call]
         return rows
 
@@ -272,6 +296,10 @@ class _CountedStage(PipelineStage):
         with self.machine.collectives.pace.computing():
             return super().backward_one_chunk(*given, **named)
 
+    def backward_weight_one_chunk(self, *given: Any, **named: Any) -> Any:
+        with self.machine.collectives.pace.computing():
+            return super().backward_weight_one_chunk(*given, **named)
+
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
 
@@ -292,16 +320,21 @@ class _CountedStage(PipelineStage):
         return found
 
 
-def _stage(machine: Machine, stage: StageModule, index: int, count: int, micro_batch: int) -> PipelineStage:
+def _stage(machine: Machine, stage: StageModule, chunk: int, micro_batch: int) -> PipelineStage:
+    layout = machine.grid.layout
+    count, own = layout.pipeline * layout.virtual_stages, stage_of(layout, chunk)
+    arrives = not stage.first and stage_of(layout, chunk - 1) != own
+    leaves = not stage.last and stage_of(layout, chunk + 1) != own
     takes, gives = stage.takes(micro_batch), stage.gives(micro_batch)
     made = _CountedStage(
-        _Between(stage),
-        index,
+        _Between(stage, arrives=arrives, leaves=leaves),
+        chunk,
         count,
         machine.grid.device,
-        input_args=takes if stage.first else _sent(machine, takes),
-        output_args=gives if stage.last else _sent(machine, gives),
+        input_args=_sent(machine, takes) if arrives else takes,
+        output_args=_sent(machine, gives) if leaves else gives,
         group=machine.grid.group("pipeline"),
+        dw_builder=machine.later.take if machine.later.collects else None,
     )
     made.machine = machine
     return made

@@ -1,0 +1,78 @@
+"""Memory of one rank's step beside ranks that are not there: bytes of all tensors alive while the real code runs."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from weft.layout.spec import Layout
+from weft.layout.trainable import check_trainable
+from weft.model.job import Job
+from weft.runtime.core.precision import Precision
+from weft.runtime.measure.trace import on_fake_ranks, prepared_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """Bytes of a step: ``before`` it (weights, gradients, buffers of messages), and at its ``peak`` beyond those."""
+
+    before_bytes: int
+    peak_bytes: int
+
+
+def alive(
+    job: Job, layout: Layout, *, rank: int = 0, precision: Precision | None = None, device: str = "cpu"
+) -> Alive:
+    """Memory of ``rank`` in one training step, without an optimizer's.
+
+    Args:
+        device: ``meta`` is faster, but its attention keeps all scores.
+
+    Raises:
+        BadInput, Unsupported: as ``weft.runtime.measure.trace.trace``.
+    """
+    check_trainable(job, layout)
+    with on_fake_ranks(layout, rank, device) as grid, _Counting() as counting:
+        step = prepared_step(job, grid, precision, None)
+        step()  # the first one makes the buffers of messages between stages
+        before = counting.now
+        counting.peak = before
+        step()
+    return Alive(before_bytes=before, peak_bytes=counting.peak - before)
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of storages from the operation that makes them until nothing holds them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for one in tree_leaves(found):
+            if isinstance(one, torch.Tensor):
+                self._note(one.untyped_storage())
+        return found
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, partial(self._gone, key, size))
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
