@@ -95,6 +95,8 @@ def test_names_and_messages(weft, plan, tmp_path):
     out = weft("fabric", "check", str(moved), "--against", str(plan), "--names", str(names))[1]
     assert "Not there: spine-0, spine-1" in out
     assert "--names FILE says which devices are the same" in out
+    with pytest.raises(BadInput, match="'rail-only' is no file, and a kind of network needs --cluster"):
+        library.check_fabric(str(plan), against="rail-only")
     with pytest.raises(BadInput, match="--against: is not given"):
         library.check_fabric(str(plan))
     assert repr(library.check_fabric(str(plan), against=str(plan))).endswith("nothing to mend>")

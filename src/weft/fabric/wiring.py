@@ -82,8 +82,9 @@ def wiring_of(
     Raises:
         BadInput: no cable, or a port with two cables.
     """
-    kept = {name for cable in cables for name in (cable.device, cable.other) if not _has_word(name, _OUT_OF_BAND)}
-    cables = [cable for cable in cables if {cable.device, cable.other} <= kept and cable.device != cable.other]
+    names = dict.fromkeys(name for cable in cables for name in (cable.device, cable.other))
+    out = {name for name in names if _has_word(name, _OUT_OF_BAND)}
+    cables = [c for c in cables if c.device not in out and c.other not in out and c.device != c.other]
     if not cables:
         raise BadInput("holds no cable", where=where, remedy="give cables between ports of devices")
     used: dict[End, int] = {}

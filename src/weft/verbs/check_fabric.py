@@ -83,6 +83,9 @@ def _design(asked: CheckOptions) -> tuple[Wiring, Fabric | None]:
         speed = told["capacity_Bps"]
         cables = tuple(replace(one, capacity_Bps=one.capacity_Bps or speed) for one in found.cables)
         return replace(found, cables=cables), fabric
+    if isinstance(asked.against, str) and asked.cluster is None:
+        problem = f"{asked.against!r} is no file, and a kind of network needs --cluster"
+        raise BadInput(problem, where="--against", remedy="add --cluster, or give a fabric file")
     cluster = None if asked.cluster is None else cluster_of(asked.cluster)
     fabric = fabric_of(asked.against, cluster, asked.radix)
     return wiring_of_fabric(fabric), fabric

@@ -203,7 +203,7 @@ def _cables(sights: list[_Sight], asked: set[str]) -> Iterator[PortCable]:
         back = pairs.get((other, node), [])
         longer, shorter = (own, back) if len(own) >= len(back) else (back, own)
         across = {sight.port: sight.capacity_Bps for sight in shorter}
-        heard = {sight.other_port for sight in shorter}
+        heard, short = {sight.other_port for sight in shorter}, len(shorter) < len(longer)
         for sight in longer:
             told = sorted(s for s in (sight.capacity_Bps, across.get(sight.other_port)) if s is not None)
             yield PortCable(
@@ -213,6 +213,6 @@ def _cables(sights: list[_Sight], asked: set[str]) -> Iterator[PortCable]:
                 other_port=sight.other_port,
                 capacity_Bps=told[0] if told else None,
                 other_Bps=told[-1] if told and told[0] < told[-1] else None,
-                one_way=sight.other in asked and sight.other_port not in across and sight.port not in heard,
+                one_way=short and sight.other in asked and not (sight.other_port in across or sight.port in heard),
                 place=sight.place,
             )
