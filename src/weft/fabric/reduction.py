@@ -51,6 +51,8 @@ class Trees:
         self._by_key = np.argsort(keys, kind="stable")
         self._keys = keys[self._by_key]
         self._known: dict[int, Ints] = {}
+        self._above_all: dict[bytes, Ints] = {}
+        self._trees: dict[tuple[int, bytes], Ints] = {}
 
     def reductions(self, groups: Ints, domains: int) -> Reductions:
         """All-reduces of groups, one a row, whose ranks lie in ``domains`` equal blocks, domain after domain.
@@ -142,14 +144,23 @@ class Trees:
 
     def _roots(self, leaves: Ints) -> Ints:
         """The switches from which the farthest of some leaves is nearest."""
-        farthest = np.max([self._distance(int(leaf)) for leaf in leaves], axis=0)
-        farthest[: self.fabric.accelerators] = self.fabric.nodes
-        if farthest.min() >= self.fabric.nodes:
-            raise Unsupported("no switch is above all ranks", where=f"fabric {self.fabric.name}")
-        return np.flatnonzero(farthest == farthest.min())
+        key = leaves.tobytes()
+        if key not in self._above_all:
+            farthest = np.max([self._distance(int(leaf)) for leaf in leaves], axis=0)
+            farthest[: self.fabric.accelerators] = self.fabric.nodes
+            if farthest.min() >= self.fabric.nodes:
+                raise Unsupported("no switch is above all ranks", where=f"fabric {self.fabric.name}")
+            self._above_all[key] = np.flatnonzero(farthest == farthest.min())
+        return self._above_all[key]
 
     def _under(self, root: int, leaves: Ints) -> Ints:
         """Links from leaves up to a root and back, each once; every switch has one way up."""
+        key = (root, leaves.tobytes())
+        if key not in self._trees:
+            self._trees[key] = self._grown(root, leaves)
+        return self._trees[key]
+
+    def _grown(self, root: int, leaves: Ints) -> Ints:
         distance, ways = self._distance(root), []
         waiting = set(leaves.tolist()) - {root}
         done: set[int] = set()
