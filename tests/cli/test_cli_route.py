@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from weft import schema
 from weft.cli.route_export import KINDS
 from weft.routing.controller import Controller
 from weft.routing.store import Store
@@ -259,7 +261,9 @@ def test_a_watched_story(weft: Run, story: list[str]) -> None:
     assert [one["number"] for one in said] == list(range(1, 8))
     assert [one["time_s"] for one in said] == [1, 1, 2, 3, 4, 5, 6]
     assert [one["flows"] for one in said] == [16, 32, 32, 32, 32, 32, 16]
-    assert all(one["schema"] == "weft.route-decision/1" for one in said)
+    obeys = Draft202012Validator(schema("route-decision"))
+    assert [error.message for one in said for error in obeys.iter_errors(one)] == []
+    assert not obeys.is_valid(said[0] | {"unknown": 1})
     for one in said:
         assert one["alpha"] >= one["alpha_bound"]
         assert sum(move["new"] for move in one["moves"]) == one["placed"]
@@ -326,6 +330,7 @@ def test_installed_routes_measured_and_pushed(weft: Run, here: Path) -> None:
     assert (code, err) == (0, "")
     said = [json.loads(line) for line in out.splitlines()]
     assert [one["event"] for one in said] == ["installed", "counters", "tick", "counters"]
+    assert all(Draft202012Validator(schema("route-decision")).is_valid(one) for one in said)
     assert said[0]["efficiency"]["before"] < said[0]["efficiency"]["after"] == said[0]["efficiency"]["bound"] == 1
     assert [one["kind"] for one in said[1]["changes"]] == ["avoided"]
     assert [one["push"] for one in said] == ["applied", "applied", "none", "applied" if said[3]["moves"] else "none"]
