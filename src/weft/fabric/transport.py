@@ -121,8 +121,8 @@ TRANSPORTS: dict[str, Transport] = {
         Transport(name="infiniband", mode="spray", header_bytes=INFINIBAND_HEADER_BYTES, busy=0.88),
     )
 }
-"""``busy`` is fitted to htsim (benchmarks/congestion.py).  Two values are assumptions: InfiniBand's is that of lossless
-adaptive routing, and sprayed packets have RoCEv2's headers."""
+"""``busy`` is fitted to htsim (benchmarks/congestion.py).  Two values are assumptions: InfiniBand's is that of
+lossless adaptive routing, and sprayed packets have RoCEv2's headers."""
 
 
 def transport(text: str, where: str = "routing") -> Transport:
