@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.errors import BadInput, UnknownName
+from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos
 from weft.fabric.paths import Paths
@@ -111,6 +111,13 @@ def test_the_expectation_over_hashes_is_that_of_every_outcome(pairs: int) -> Non
     ]
     assert set(np.round(drawn, 6)) == set(np.round(every, 6))
     assert np.mean(drawn) == pytest.approx(np.mean(every), rel=4 * np.std(every) / np.mean(every) / np.sqrt(600))
+
+
+def test_too_many_parts_end_in_a_message() -> None:
+    fabric = tree()
+    source, target = np.zeros(100_000, dtype=np.int64), np.full(100_000, 9)
+    with pytest.raises(Unsupported, match="over 10,000,000 parts"):
+        TRANSPORTS["roce-ecmp"].over(128).routes(Paths(fabric), source, target)
 
 
 def test_inside_a_domain_nothing_is_lost() -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.errors import BadInput, UnknownName
+from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.paths import MODES, Mode, Paths
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.fabric.traffic import Routes, joined, merged
@@ -33,6 +33,8 @@ INFINIBAND_HEADER_BYTES = 8 + 12 + 4 + 2
 """Local route header, base transport header, invariant and variant CRC: the InfiniBand architecture, volume 1."""
 HASHES = 8
 """Draws of the hash over which seconds are averaged."""
+MOST_PARTS = 10_000_000
+"""Parts of flows that are hashed at once."""
 MOST_QUEUE_PAIRS = 128
 """What NCCL takes for NCCL_IB_QPS_PER_CONNECTION."""
 
@@ -86,6 +88,7 @@ class Transport:
 
         Raises:
             BadInput: a flow has no path.
+            Unsupported: more parts than ``MOST_PARTS``.
         """
         if self.name == IDEAL:
             return paths.routes(source, target, mode=self.mode, seed=seed)
@@ -98,6 +101,9 @@ class Transport:
     def _outside(self, paths: Paths, source: Ints, target: Ints, seed: int) -> Routes:
         if self.mode == "spray" or self.queue_pairs == 1:
             return paths.routes(source, target, mode=self.mode, seed=seed)
+        if len(source) * self.queue_pairs > MOST_PARTS:
+            problem = f"{len(source):,} flows over {self.queue_pairs} queue pairs are over {MOST_PARTS:,} parts"
+            raise Unsupported(problem, where="transport", remedy="give fewer queue pairs, or roce-adaptive")
         flow = np.repeat(np.arange(len(source)), self.queue_pairs)
         key = np.tile(np.arange(self.queue_pairs), len(source))
         parts = paths.routes(source[flow], target[flow], mode=self.mode, seed=seed, key=key)
@@ -115,6 +121,8 @@ TRANSPORTS: dict[str, Transport] = {
         Transport(name="infiniband", mode="spray", header_bytes=INFINIBAND_HEADER_BYTES, busy=0.88),
     )
 }
+"""``busy`` is fitted to htsim (benchmarks/congestion.py).  Two values are assumptions: InfiniBand's is that of
+lossless adaptive routing, and sprayed packets have RoCEv2's headers."""
 
 
 def transport(text: str, where: str = "routing") -> Transport:

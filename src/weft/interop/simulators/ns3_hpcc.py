@@ -20,6 +20,8 @@ BEGIN_S = 2.0
 _PRIORITY, _PORT = 3, 100
 _KMIN_BYTES, _KMAX_BYTES, _PMAX = 100, 400, 0.2
 """KB in a queue at 25 Gb/s from which packets are marked, all of them with ``_PMAX``: the fork's config.txt."""
+_STEP_Mbps = 5
+"""Of the additive increase at 25 Gb/s, a tenth of the hyper increase: DCQCN in the fork's run.py, as the timers."""
 _AT_bps = 25e9
 _SLOWEST_SHARE = 0.02
 """Of line rate: how slow the run may be before it is stopped."""
@@ -68,13 +70,14 @@ def write_topology(fabric: Fabric) -> str:
 
 
 def write_configuration(fabric: Fabric, stop_s: float) -> str:
-    """The configuration: DCQCN with the fork's own values, marks in proportion to a link's rate."""
+    """The configuration: DCQCN with the values of the fork's run.py, marks in proportion to a link's rate."""
     rates = np.unique(np.rint(fabric.capacity_Bps[fabric.tier > SCALE_UP] * 8).astype(np.int64))
     kmin, kmax = (
         " ".join(f"{rate} {max(round(each * rate / _AT_bps), 1)}" for rate in rates.tolist())
         for each in (_KMIN_BYTES, _KMAX_BYTES)
     )
     pmax = " ".join(f"{rate} {_PMAX}" for rate in rates.tolist())
+    step = max(round(_STEP_Mbps * float(rates[0]) / _AT_bps), 1)
     values = {
         "ENABLE_QCN": 1,
         "USE_DYNAMIC_PFC_THRESHOLD": 1,
@@ -90,11 +93,11 @@ def write_configuration(fabric: Fabric, stop_s: float) -> str:
         "ALPHA_RESUME_INTERVAL": 1,
         "RATE_DECREASE_INTERVAL": 4,
         "CLAMP_TARGET_RATE": 0,
-        "RP_TIMER": 900,
+        "RP_TIMER": 300,
         "EWMA_GAIN": 0.00390625,
         "FAST_RECOVERY_TIMES": 1,
-        "RATE_AI": "50Mb/s",
-        "RATE_HAI": "100Mb/s",
+        "RATE_AI": f"{step}Mb/s",
+        "RATE_HAI": f"{10 * step}Mb/s",
         "MIN_RATE": "100Mb/s",
         "DCTCP_RATE_AI": "1000Mb/s",
         "ERROR_RATE_PER_LINK": "0.0000",
@@ -111,7 +114,7 @@ def write_configuration(fabric: Fabric, stop_s: float) -> str:
         "MULTI_RATE": 0,
         "SAMPLE_FEEDBACK": 0,
         "RATE_BOUND": 1,
-        "ACK_HIGH_PRIO": 0,
+        "ACK_HIGH_PRIO": 1,
         "LINK_DOWN": "0 0 0",
         "ENABLE_TRACE": 0,
         "KMAX_MAP": f"{len(rates)} {kmax}",
