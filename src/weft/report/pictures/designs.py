@@ -45,7 +45,8 @@ def design_chart(study: DesignStudy) -> Chart:
         chart = plots[0]
     over = " and ".join(name for name, tried in (("domain sizes", domains), ("batches", batches)) if len(tried) > 1)
     what = "cost of the network against time" if len(batches) == 1 else f"networks over {over}"
-    words = "network and size of its scale-up domain; " if len(batches) == 1 else ""
+    each = f"scale-up domains of {min(domains)}" if len(domains) == 1 else "network and size of its scale-up domain"
+    words = f"{each}; " if len(batches) == 1 else ""
     return finished(chart, f"{heading}: {what}", f"{words}{source}")
 
 
@@ -74,6 +75,7 @@ def _trade(study: DesignStudy) -> Chart:
     """Cost against time, a point a design, and the line of those that no other beats in both."""
     seconds, (unit, words) = [_seconds(one) for one in study.designs], _unit(study)
     rows: dict[tuple[float, float], dict[str, Any]] = {}
+    alone = len({one.domain for one in study.designs}) == 1
     for i, (one, time_s) in enumerate(zip(study.designs, seconds, strict=True)):
         row = rows.setdefault(
             (_usd(one, study), time_s),
@@ -88,7 +90,7 @@ def _trade(study: DesignStudy) -> Chart:
                 "group": _FRONTIER if i in study.pareto else _OTHERS,
             },
         )
-        row["names"].append(f"{one.kind} {one.domain}")
+        row["names"].append(one.kind if alone else f"{one.kind}, {one.domain}")
     points = [row | {"names": ", ".join(row["names"])} for row in rows.values()]
     points.sort(key=lambda row: row["group"] != _FRONTIER)
     least, most = bounds([row["cost"] for row in points])

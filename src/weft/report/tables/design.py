@@ -29,7 +29,7 @@ def design_table(study: DesignStudy, console: Console) -> None:
     if study.designs:
         heading(console, f"Networks with {study.radix}-port switches, {study.prices.name} prices")
         print_grid(console, _columns(study))
-        ways = " or ".join(map(crossing, study.routings))
+        ways = crossing(" or ".join(study.routings))
         paragraph(console, LEGEND.format(crossing=ways), indent=2)
         if any(one.one_domain_s for one in study.designs):
             paragraph(console, "1 domain: how much longer than with all accelerators in one domain.", indent=2)
