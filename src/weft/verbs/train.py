@@ -519,6 +519,10 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
         raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
     if out and os.path.exists(out) and not os.path.isdir(out):
         raise BadInput("is not a folder", where=out, remedy="name a folder for checkpoints")
+    if asked.weights is not None and not os.path.isdir(asked.weights):
+        raise BadInput(
+            "no such folder", where=os.fspath(asked.weights), remedy="give a folder of the Hugging Face hub"
+        )
     if asked.resume:
         last_checkpoint(Path(str(out)))
     if asked.resume_from:
