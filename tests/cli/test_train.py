@@ -139,7 +139,7 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--layout", "z=2,zero=2"], "zero = 2"),
         (["deepseek-v3"], "latent attention"),
         (["--from", "missing"], "missing: no such folder"),
-        (["tiny-gpt", "--from", "missing"], "--from already has a model"),
+        (["tiny-gpt", "--from", "."], "--from already has a model"),
         (["tiny-gpt", "--lora-alpha", "2"], "--lora-alpha needs --lora"),
         (["tiny-gpt", "--lora", "2", "--compare"], "--compare predicts a step that trains all"),
         (["tiny-gpt", "--freeze", "nothing"], "'nothing' is found in no name"),
