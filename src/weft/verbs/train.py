@@ -26,7 +26,6 @@ from weft.verbs.shared import (
     cluster_of,
     constants_of,
     job_of,
-    path_of,
     planned_subject,
 )
 
@@ -37,10 +36,9 @@ if TYPE_CHECKING:
     from weft.layout.step import Issue
     from weft.model import Job
     from weft.runtime.layers.decoder import Details
-    from weft.runtime.layers.lora import LoRA
     from weft.runtime.run.session import RunSettings
     from weft.verbs.shared import JobSource
-    from weft.verbs.train_rank import Evaluation, TrainingRequest
+    from weft.verbs.train_rank import TrainingRequest
 
 USAGE = (
     "weft train MODEL|--from DIR [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
@@ -52,8 +50,6 @@ IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 """Kernels start in the order of the program, so that collectives are not queued behind later products."""
 RESTARTS = 3
 """Failures after which a run has made no new checkpoint that --restart bears."""
-HELD_OUT = 0.05
-"""Share of the data that is evaluated where nobody says."""
 TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
 
@@ -404,6 +400,7 @@ def _request(
     from weft.runtime.run.ranks import default_device
     from weft.runtime.run.shards import is_tokens
     from weft.verbs.train_data import parse_data
+    from weft.verbs.train_model import config_text, details_of_model, evaluation_of, lora_of
     from weft.verbs.train_rank import TrainingRequest
 
     _check_world(layout)
@@ -416,14 +413,14 @@ def _request(
     cluster = described or (planned if device == "cuda" else None)
     if asked.calibration is not None and cluster is None:
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
-    details, assumed = _details(asked.weights or model, job)
+    details, assumed = details_of_model(asked.weights or model, job)
     slow = _slow(asked, layout.world, device)
     settings = replace(_settings(job, layout, asked, details), slow=slow)
     details = replace(settings.details, document_end=asked.document_end)
-    settings = replace(settings, details=details, weights=asked.weights, lora=_lora(asked), frozen=asked.freeze)
+    settings = replace(settings, details=details, weights=asked.weights, lora=lora_of(asked), frozen=asked.freeze)
     return TrainingRequest(
         job=job,
-        config=_config(asked.weights or model, job),
+        config=config_text(asked.weights or model, job),
         layout=layout,
         device=device,
         settings=settings,
@@ -434,7 +431,7 @@ def _request(
         calibration=constants_of(asked, cluster, job) if cluster else None,
         data=data,
         tokenizer=asked.tokenizer,
-        evaluation=_evaluation(asked),
+        evaluation=evaluation_of(asked),
         steps=asked.steps,
         out=asked.out,
         save_every=asked.save_every,
@@ -519,6 +516,10 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
         raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
     if out and os.path.exists(out) and not os.path.isdir(out):
         raise BadInput("is not a folder", where=out, remedy="name a folder for checkpoints")
+    if asked.weights is not None and not os.path.isdir(asked.weights):
+        raise BadInput(
+            "no such folder", where=os.fspath(asked.weights), remedy="give a folder of the Hugging Face hub"
+        )
     if asked.resume:
         last_checkpoint(Path(str(out)))
     if asked.resume_from:
@@ -637,53 +638,6 @@ def _micro_batch(job: Job, layout: Layout) -> int:
     share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
     parts = 2 * layout.pipeline if layout.pipeline > 1 else 1
     return share // parts if share and not rest and share % parts == 0 else 1
-
-
-def _details(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...]]:
-    """The model's numbers from its config.json, else the catalogue's or usual ones, which are noted."""
-    from weft.model import catalogue
-    from weft.runtime.layers.decoder import Details
-    from weft.runtime.layers.details import DEFAULTS, details_of, in_words, is_config, read_details
-
-    if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
-        return read_details(path_of(model, "MODEL")), ()
-    known = catalogue.configuration(job.model)
-    modelled = known is not None and known.get("model_type") in DEFAULTS
-    details = details_of(known, f"catalogue: {job.model.name}") if known and modelled else Details()
-    return details, (f"{in_words(details, job.model)} (a config.json would say)",)
-
-
-def _evaluation(asked: TrainOptions) -> Evaluation | None:
-    from weft.verbs.train_data import parse_data
-    from weft.verbs.train_rank import Evaluation
-
-    if asked.eval_every is None:
-        return None
-    return Evaluation(
-        every=asked.eval_every,
-        batches=asked.eval_batches,
-        data=parse_data(asked.eval_data, "--eval-data"),
-        share=asked.eval_share or HELD_OUT,
-    )
-
-
-def _lora(asked: TrainOptions) -> LoRA | None:
-    from weft.runtime.layers.lora import LoRA
-
-    return LoRA(rank=asked.lora, alpha=asked.lora_alpha or 2.0 * asked.lora) if asked.lora else None
-
-
-def _config(model: JobSource | None, job: Job) -> str | None:
-    """The text of the model's config.json, where it has one: what ``weft export-checkpoint --to hf`` needs."""
-    from weft.model import catalogue
-    from weft.model.huggingface import read_text_part
-    from weft.runtime.layers.details import is_config
-
-    if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
-        table: dict[str, Any] | None = read_text_part(path_of(model, "MODEL"))[0]
-    else:
-        table = catalogue.configuration(job.model)
-    return None if table is None else json.dumps(table, indent=2) + "\n"
 
 
 def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> RunSettings:

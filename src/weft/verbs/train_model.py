@@ -1,0 +1,67 @@
+"""What ``weft train`` makes of its model and of what it trains of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from weft.verbs.shared import path_of
+
+if TYPE_CHECKING:
+    from weft.model import Job
+    from weft.runtime.layers.decoder import Details
+    from weft.runtime.layers.lora import LoRA
+    from weft.verbs.shared import JobSource
+    from weft.verbs.train import TrainOptions
+    from weft.verbs.train_rank import Evaluation
+
+HELD_OUT = 0.05
+"""Share of the data that is evaluated where nobody says."""
+
+
+def details_of_model(model: JobSource | None, job: Job) -> tuple[Details, tuple[str, ...]]:
+    """The model's numbers from its config.json, else the catalogue's or usual ones, which are noted."""
+    from weft.model import catalogue
+    from weft.runtime.layers.decoder import Details
+    from weft.runtime.layers.details import DEFAULTS, details_of, in_words, is_config, read_details
+
+    if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
+        return read_details(path_of(model, "MODEL")), ()
+    known = catalogue.configuration(job.model)
+    modelled = known is not None and known.get("model_type") in DEFAULTS
+    details = details_of(known, f"catalogue: {job.model.name}") if known and modelled else Details()
+    return details, (f"{in_words(details, job.model)} (a config.json would say)",)
+
+
+def config_text(model: JobSource | None, job: Job) -> str | None:
+    """The text of the model's config.json, where it has one: what ``weft export-checkpoint --to hf`` needs."""
+    from weft.model import catalogue
+    from weft.model.huggingface import read_text_part
+    from weft.runtime.layers.details import is_config
+
+    if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
+        table: dict[str, Any] | None = read_text_part(path_of(model, "MODEL"))[0]
+    else:
+        table = catalogue.configuration(job.model)
+    return None if table is None else json.dumps(table, indent=2) + "\n"
+
+
+def lora_of(asked: TrainOptions) -> LoRA | None:
+    from weft.runtime.layers.lora import LoRA
+
+    return LoRA(rank=asked.lora, alpha=asked.lora_alpha or 2.0 * asked.lora) if asked.lora else None
+
+
+def evaluation_of(asked: TrainOptions) -> Evaluation | None:
+    from weft.verbs.train_data import parse_data
+    from weft.verbs.train_rank import Evaluation
+
+    if asked.eval_every is None:
+        return None
+    return Evaluation(
+        every=asked.eval_every,
+        batches=asked.eval_batches,
+        data=parse_data(asked.eval_data, "--eval-data"),
+        share=asked.eval_share or HELD_OUT,
+    )
