@@ -92,7 +92,7 @@ def explored(inquiry: Inquiry, policy: str, show: str) -> Found:
 def _swept(inquiry: Inquiry, bytes_: float) -> ScheduleResult:
     """Every policy in as many of ``CHUNK_COUNTS`` as there are bytes for."""
     counts = tuple(one for one in CHUNK_COUNTS if one <= bytes_) or (1,)
-    options = replace(inquiry.options, policy="baseline", chunk_counts=counts)
+    options = replace(inquiry.options, policy="baseline", chunks=None, chunk_counts=counts)
     return cast("ScheduleResult", schedule(inquiry.collective, inquiry.size, options))
 
 
