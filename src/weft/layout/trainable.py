@@ -14,6 +14,10 @@ NORMS = (2, 4)
 """Norms of a block that the runtime builds: before attention and before the feed-forward part; also behind each."""
 
 
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""What the runtime computes in."""
+
+
 def check_trainable(job: Job, layout: Layout) -> None:
     """Refuse what cannot be trained, before anything is built.
 

@@ -24,6 +24,7 @@ TOOLS = (
     "calculon-system",
     "simai",
     "sailor",
+    "slurm",
 )
 
 
@@ -33,7 +34,7 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
     Raises:
         NothingFeasible: the tool cannot run the layout; says every reason.
     """
-    from weft.interop.training import calculon, deepspeed, megatron, nanotron, sailor, simai, torchtitan
+    from weft.interop.training import calculon, deepspeed, megatron, nanotron, sailor, simai, slurm, torchtitan
     from weft.interop.training.launchers import NotExpressible
 
     writers: dict[str, Callable[..., Any]] = {
@@ -47,6 +48,7 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
         "calculon-system": calculon.system_arguments,
         "simai": simai.launch_arguments,
         "sailor": sailor.launch_arguments,
+        "slurm": slurm.launch_arguments,
     }
     written: LaunchArguments | NotExpressible = writers[tool](job, cluster, layout)
     if isinstance(written, NotExpressible):

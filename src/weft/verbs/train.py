@@ -643,6 +643,7 @@ def _micro_batch(job: Job, layout: Layout) -> int:
 def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> RunSettings:
     import torch
 
+    from weft.layout.trainable import PRECISIONS
     from weft.runtime.core.overlap import Switches
     from weft.runtime.core.precision import Precision
     from weft.runtime.layers.decoder import Details
@@ -650,7 +651,7 @@ def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | 
     from weft.runtime.run.session import RunSettings
 
     recipe = job.recipe
-    if recipe.precision not in ("fp32", "tf32", "bf16"):
+    if recipe.precision not in PRECISIONS:
         raise Unsupported(
             f"{recipe.precision}: the runtime computes in fp32, tf32 or bf16",
             where="precision",
