@@ -110,6 +110,7 @@ def test_a_rank_that_hangs_is_named():
     assert "gave up waiting in all-reduce 3 over data: not come to: rank 2 (last: all-reduce 2 over data," in text
 
 
+@pytest.mark.slow
 def test_a_stage_that_hangs_is_named():
     with pytest.raises(
         WeftError, match=r"rank 0 gave up waiting: rank 1 stands longest \(last: all-reduce 1 over data"
@@ -120,6 +121,7 @@ def test_a_stage_that_hangs_is_named():
 TRAINED = {"layout": "x=2", "steps": 5, "batch": 4, "sequence": 16, "save_every": 2, "device": "cpu"}
 
 
+@pytest.mark.slow
 def test_a_run_whose_rank_died_goes_on(tmp_path, monkeypatch, capsys):
     """In place, from its last checkpoint, with the losses of a run that did not die."""
     wanted = weft.train("tiny-gpt", **{**TRAINED, "save_every": None})
@@ -137,6 +139,7 @@ def test_a_run_whose_rank_died_goes_on(tmp_path, monkeypatch, capsys):
     assert "checkpoint_s" in json.loads(lines[-1])
 
 
+@pytest.mark.slow
 def test_errors_of_the_user_are_not_tried_again(tmp_path):
     again = {**TRAINED, "steps": 2, "out": str(tmp_path / "out"), "restart": "on-failure"}
     weft.train("tiny-gpt", **again)
