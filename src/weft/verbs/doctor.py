@@ -21,7 +21,9 @@ EXTRAS = {
     "chakra": ("Chakra traces", ("protobuf",)),
     "ray": ("sweeps on a cluster", ("ray",)),
     "runtime": ("weft train, weft bench-comm", ("torch",)),
+    "tensorboard": ("weft train --log tensorboard=DIR", ("tensorboard",)),
     "tokenizers": ("weft train on text", ("tokenizers",)),
+    "wandb": ("weft train --log wandb=PROJECT", ("wandb",)),
 }
 """Each extra: what it serves, and its packages."""
 

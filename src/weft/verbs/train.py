@@ -115,6 +115,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         choices=("never", "on-failure"),
     )
     metrics: str | None = option(None, "Metrics as JSON lines (default: metrics.jsonl of --out).", metavar="FILE")
+    log: tuple[str, ...] = option((), "Also to tensorboard=DIR or wandb=PROJECT (repeats).", metavar="WHERE")
     profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
     profile_steps: str | None = option(None, "Trace these steps instead, 100..102.", metavar="A..B")
     no_overlap: bool = option(False, "Hide no communication behind computation.")
@@ -438,6 +439,7 @@ def _request(
         resume=asked.resume or (asked.restart != "never" and latest(str(asked.out)) is not None),
         resume_from=asked.resume_from,
         metrics=asked.metrics,
+        logs=_logs(asked),
         profile=asked.profile,
         profile_steps=_profile_steps(asked),
         compare=asked.compare,
@@ -449,6 +451,15 @@ def _request(
         restarts=asked.restart != "never",
         deterministic=asked.deterministic,
     )
+
+
+def _logs(asked: TrainOptions) -> tuple[str, ...]:
+    """Logs that can be begun as far as their names tell."""
+    from weft.runtime.run.loggers import parse_log
+
+    for one in asked.log:
+        parse_log(one)
+    return asked.log
 
 
 def _profile_steps(asked: TrainOptions) -> tuple[int, int] | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from weft.launched import variable
 from weft.layout import Layout
 from weft.layout.schedule import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
+from weft.layout.text import format_layout
 from weft.model import Job
 from weft.model.flops import model_flops
 from weft.report.tables.grid import terminal
@@ -44,6 +45,7 @@ from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.folder import locked, metrics_file, write_record
+from weft.runtime.run.loggers import Tell, logged
 from weft.runtime.run.mixture import Data, Mixture
 from weft.runtime.run.resume import Resumed, load_latest
 from weft.runtime.run.saving import Saving
@@ -119,6 +121,7 @@ class TrainingRequest:
     resume: bool
     resume_from: str | None
     metrics: str | None
+    logs: tuple[str, ...]
     profile: str | None
     compare: bool
     quiet: bool
@@ -220,10 +223,10 @@ class _Run:
         if self.request.profile_steps and self.request.profile_steps[0] <= self.started_at:
             raise BadInput(f"{self.started_at} steps are done already", where="--profile-steps")
         self._introduce()
-        with self._metrics() as metrics, self._watched():
+        with self._records() as tellers, self._watched():
             begun = self._begin()
             while self.session.steps_done < self.request.steps:
-                self._step(metrics)
+                self._step(tellers)
             self.saving.wait()
         if begun is not None:
             self._tell(begun)
@@ -259,7 +262,7 @@ class _Run:
             options=_options(request),
         )
 
-    def _step(self, metrics: IO[str] | None) -> None:
+    def _step(self, tellers: Sequence[Tell]) -> None:
         last = self.session.steps_done + 1 == self.request.steps
         with self._profiled(self.session.steps_done + 1), self.session.machine.collectives.logged() as log:
             result = self.session.step()
@@ -271,8 +274,9 @@ class _Run:
             self._say(step_line(measured, self.request.steps))
             if measured.eval_loss is not None:
                 self._say(eval_line(measured))
-            if metrics is not None:
-                write_record(metrics, step_record(measured) | self.stood)
+            record = step_record(measured) | self.stood
+            for tell in tellers:
+                tell(record)
         done, every, checked = self.session.steps_done, self.request.save_every, self.request.check_replicas
         if checked and done % checked == 0:
             self.session.check_replicas()
@@ -306,13 +310,18 @@ class _Run:
         )
 
     @contextmanager
-    def _metrics(self) -> Iterator[IO[str] | None]:
-        path = self.request.metrics_path
-        if path is None or not self.reports:
-            yield None
-            return
-        with metrics_file(path, self.started_at) as file:
-            yield file
+    def _records(self) -> Iterator[list[Tell]]:
+        """What takes the record of each step: the file of metrics, and logs that were asked for."""
+        path, job = self.request.metrics_path, self.request.job
+        with ExitStack() as stack:
+            tellers: list[Tell] = []
+            if self.reports and path is not None:
+                file = stack.enter_context(metrics_file(path, self.started_at))
+                tellers.append(lambda record: write_record(file, record))
+            config = {"model": job.model.name, "layout": format_layout(self.request.layout), **asdict(job.recipe)}
+            logs = self.request.logs if self.reports else ()
+            begun = (logged(log, config, done=self.started_at, out=self.out) for log in logs)
+            yield [*tellers, *map(stack.enter_context, begun)]
 
     @contextmanager
     def _profiled(self, step: int) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -76,14 +76,14 @@ def metrics_file(path: Path, after: int) -> Iterator[IO[str]]:
             file.close()
 
 
-def write_record(file: IO[str], record: dict[str, Any]) -> None:
+def write_record(file: IO[str], record: Mapping[str, Any]) -> None:
     """One line, there when this returns; every number is finite.
 
     Raises:
         BadInput: it cannot be written.
     """
     try:
-        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.write(json.dumps(dict(record), allow_nan=False) + "\n")
         file.flush()
     except BrokenPipeError:
         raise
