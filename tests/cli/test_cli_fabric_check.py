@@ -100,3 +100,19 @@ def test_names_and_messages(weft, plan, tmp_path):
     with pytest.raises(BadInput, match="--against: is not given"):
         library.check_fabric(str(plan))
     assert repr(library.check_fabric(str(plan), against=str(plan))).endswith("nothing to mend>")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--layout", "tp=8,dp=8"), "--layout: says nothing without --model"),
+        (("--routing", "ecmp"), "--routing: says nothing without --model"),
+        (("--batch", "64"), "--batch: says nothing without --model"),
+        (("--model", "llama-3.1-8b", "--layout", "tp=8"), "--model: needs --cluster"),
+        (("--model", "llama-3.1-8b", "--cluster", "h100-64"), "--model: needs --layout"),
+    ],
+)
+def test_what_an_iteration_lacks_is_named(weft, plan, options, says):
+    code, out, err = weft("fabric", "check", str(plan), "--against", str(plan), *options)
+    assert (code, out) == (2, "")
+    assert says in err

@@ -139,3 +139,33 @@ def test_lanes_tell_by_their_exit_code(weft: Run) -> None:
     assert "A circle on one lane: accelerator-" in out
     assert weft("fabric", "lanes", "h100-64", "--routing", "ugal", "--kind", "torus")[0] == 2
     assert weft("fabric", "h100-64", "--kind", "fat-tree 1.5:1", "--radix", "16")[0] == 0
+
+
+@pytest.mark.parametrize("verb", [(), ("bill",), ("lanes",)])
+@pytest.mark.parametrize("option", ["--link-speed", "--scale-up", "--hosts", "--host-map", "--exclude"])
+def test_options_of_files_are_refused_where_none_is_read(weft: Run, verb: tuple[str, ...], option: str) -> None:
+    code, out, err = weft("fabric", *verb, "h100-64", option, "abc")
+    assert (code, out) == (2, "")
+    assert f"{option}: says nothing of a network that is built" in err
+
+
+@pytest.mark.parametrize("command", [("fabric", "h100-64"), ("route", "--generate", "BLOOM:2")])
+def test_a_picture_that_is_no_svg_is_refused(weft: Run, tmp_path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "network.png"
+    code, out, err = weft(*command, "--picture", str(path))
+    assert (code, out, path.exists()) == (2, "", False)
+    assert "does not end in .svg" in err
+
+
+def test_an_oversubscription_below_one_names_one_that_is_not(weft: Run) -> None:
+    code, _, err = weft("fabric", "h100-64", "--kind", "fat-tree 0:1")
+    assert code == 2
+    assert "below 1 -- say it like fat-tree 2:1" in err
+
+
+def test_simulate_and_the_bill_count_the_same_switches(weft: Run) -> None:
+    shown = weft(
+        "simulate", "llama-3.1-8b", "h100-64", "--layout", "tp=8,dp=8", "--fabric", "fat-tree", "--radix", "8"
+    )
+    assert "40 switches and 8 of scale-up domains" in shown[1]
+    assert "40 switches (" in weft("fabric", "h100-64", "--kind", "fat-tree", "--radix", "8")[1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import click
 
 from weft.cli.build import takes
-from weft.cli.options import deliver
+from weft.cli.options import check_picture, deliver
 from weft.cli.outcome import FileOutput, Output, RowsOutput, report, show
 from weft.verbs.bill import BillOptions, bill_of_materials
 from weft.verbs.check_fabric import CheckOptions, check_fabric
@@ -62,6 +62,7 @@ def network(cluster: str, options: FabricOptions) -> None:
     Reads weft JSON and TOML, cabling plans (CSV, DOT), LLDP and NetBox JSON, ibnetdiscover, SLURM topology, NCCL
     topology XML, GraphML, node-link JSON and containerlab.
     """
+    check_picture(options.picture)
     built, kind = network_of(cluster, options.kind, options.radix, options)
     if options.export is not None:
         from weft.interop.fabrics.formats import write_fabric

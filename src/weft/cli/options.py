@@ -68,6 +68,13 @@ def check_folder(path: str | None, option: str) -> None:
         raise BadInput("its folder does not exist", where=f"{option} {path}", remedy="make the folder first")
 
 
+def check_picture(path: str | None, option: str = "--picture") -> None:
+    """Refuse a picture that is no SVG, or has no folder, before anything runs."""
+    if path is not None and Path(path).suffix.lower() != ".svg":
+        raise BadInput(f"{path!r} does not end in .svg", where=option, remedy="name it like picture.svg")
+    check_folder(path, option)
+
+
 def check_count(names: tuple[str, ...], most: int, verb: str, usage: str) -> None:
     """Refuse more names than a verb takes."""
     if len(names) > most:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import click
 
 from weft.cli.build import takes
-from weft.cli.options import check_folder, deliver
+from weft.cli.options import check_picture, deliver
 from weft.cli.outcome import RowsOutput, report
 from weft.cli.route_evaluate import evaluate
 from weft.cli.route_export import events, export
@@ -64,7 +64,7 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
     """
     from weft.report.tables.route import plan_table
 
-    check_folder(out.picture, "--picture")
+    check_picture(out.picture)
     found = routed(options=options)
     report(found, out, lambda screen: plan_table(found, screen))
     if out.picture is not None:

@@ -149,8 +149,10 @@ def parse_kind(text: str) -> tuple[str, float | None]:
     if kind not in _KINDS:
         raise UnknownName("kind of fabric", text, kinds())
     if ratio is not None and (kind not in TREES or ratio < 1):
-        problem = "is below 1" if kind in TREES else f"is no property of a {kind}"
-        raise BadInput(f"oversubscription {ratio:g}:1 {problem}", where=text, remedy=f"choose of {', '.join(TREES)}")
+        if kind in TREES:
+            raise BadInput(f"oversubscription {ratio:g}:1 is below 1", where=text, remedy=f"say it like {kind} 2:1")
+        problem = f"oversubscription {ratio:g}:1 is no property of a {kind}"
+        raise BadInput(problem, where=text, remedy=f"choose of {', '.join(TREES)}")
     return kind, ratio
 
 

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from weft.fabric.wiring_report import IterationTimes, WiringReport
 
 
+_TIMING = (PlannedOptions, CalibrationOptions, RecipeOptions)
+_TIMED = {"routing", *(one.name for kind in _TIMING for one in options_of(kind))}
+"""What the iteration needs, and nothing else."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(FileOptions, RadixOptions, PlannedOptions, CalibrationOptions, RecipeOptions):
     """The design, and the job whose iteration is timed."""
@@ -30,6 +35,18 @@ class CheckOptions(FileOptions, RadixOptions, PlannedOptions, CalibrationOptions
     )
     model: str | None = option(None, "Also time an iteration of it (--layout) on both networks.", metavar="NAME|FILE")
     routing: str = option("spray", "How its paths are chosen.", choices=("spray", "ecmp", "random"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model is None and self.plan is None:
+            for one in options_of(CheckOptions):
+                if one.name in _TIMED and getattr(self, one.name) != one.default:
+                    raise BadInput(
+                        "says nothing without --model", where=one.flags[0], remedy="add --model, or drop it"
+                    )
+        if self.plan is None and self.model is not None and (self.cluster is None or self.layout is None):
+            lacking = "--cluster" if self.cluster is None else "--layout"
+            raise BadInput(f"needs {lacking} to be timed", where="--model", remedy=f"add {lacking}, or drop --model")
 
 
 @verb(CheckOptions)
@@ -123,10 +140,7 @@ def _timed(asked: CheckOptions, found: Differences, fabric: Fabric) -> Iteration
     from weft.simulation.iteration.report import IterationReport
     from weft.verbs.simulate import SimulateOptions, simulate
 
-    shared = {one.name for kind in (PlannedOptions, CalibrationOptions, RecipeOptions) for one in options_of(kind)}
-    record = SimulateOptions(
-        **{name: getattr(asked, name) for name in shared}, routing=asked.routing, radix=asked.radix
-    )
+    record = SimulateOptions(**{name: getattr(asked, name) for name in _TIMED}, radix=asked.radix)
     cluster = None if asked.plan is not None else asked.cluster
 
     def timed(network: Fabric) -> IterationReport:

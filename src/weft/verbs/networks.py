@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
-from weft.verbs.options import Options, option
+from weft.verbs.options import Options, option, options_of
 from weft.verbs.shared import path_of
 
 if TYPE_CHECKING:
@@ -143,8 +143,20 @@ def network_of(
     if kind is None and not isinstance(network, Cluster) and _is_fabric(path_of(network, "CLUSTER")):
         return fabric_file(network, files), ""
     cluster = cluster_of(network)
+    _needs_a_file(files)
     name = kind or default_kind(cluster)
     return for_cluster(name, cluster, radix=radix), name
+
+
+def _needs_a_file(files: FileOptions) -> None:
+    """Refuse options of fabric files where the network is built, so that none is dropped in silence."""
+    for one in options_of(FileOptions):
+        if getattr(files, one.name) != one.default:
+            raise BadInput(
+                "says nothing of a network that is built for a cluster",
+                where=one.flags[0],
+                remedy="drop it, or give a fabric file",
+            )
 
 
 def _is_fabric(name: str) -> bool:

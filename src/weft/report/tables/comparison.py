@@ -125,8 +125,8 @@ def _grid(
         console,
         [
             Column(heading="part", cells=[*(PART_LABELS[one.part] for one in rows), "in all"], left=True),
-            Column(heading=before, cells=[*(_value(one.before, form) for one in rows), form(sums[0])]),
-            Column(heading=after, cells=[*(_value(one.after, form) for one in rows), form(sums[1])]),
+            Column(heading=before, cells=[*(_value(one.before, least, form) for one in rows), form(sums[0])]),
+            Column(heading=after, cells=[*(_value(one.after, least, form) for one in rows), form(sums[1])]),
             Column(heading="difference", cells=[*differences, _signed(sums[1] - sums[0], form)]),
         ],
     )
@@ -134,8 +134,8 @@ def _grid(
     return sorted(worth, key=lambda row: -abs(row[0].difference))
 
 
-def _value(value: float, form: Callable[[float], str]) -> str:
-    return form(value) if value else "-"
+def _value(value: float, least: float, form: Callable[[float], str]) -> str:
+    return form(value) if abs(value) > least else "-"
 
 
 def _signed(value: float, form: Callable[[float], str]) -> str:

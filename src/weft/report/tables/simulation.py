@@ -63,9 +63,12 @@ def iteration_table(report: IterationReport, console: Console) -> None:
     result, fabric = report.result, report.fabric
     print_subject(report.job, report.cluster, console)
     paragraph(console, f"Layout:  {full_layout_words(report.layout)}", hang=9)
-    switches = fabric.nodes - fabric.accelerators
+    domains = len(fabric.nodes_of("scale-up"))
+    switches = fabric.nodes - fabric.accelerators - domains
+    inside = f" and {domains:,} of scale-up domains" if domains else ""
     paragraph(
-        console, f"Fabric:  {fabric.name}: {switches:,} switches, {fabric.links:,} links, {crossing(result.routing)}"
+        console,
+        f"Fabric:  {fabric.name}: {switches:,} switches{inside}, {fabric.links:,} links, {crossing(result.routing)}",
     )
     console.print()
     paragraph(
