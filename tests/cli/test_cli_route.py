@@ -346,6 +346,24 @@ def test_installed_routes_measured_and_pushed(weft: Run, here: Path) -> None:
     assert weft(*asked, "--seed", "0", "--apply", command, "--push", "--state", "two")[1] == out
 
 
+@pytest.mark.parametrize(
+    "given",
+    [("--counters", "empty.csv"), ("--events", "none.jsonl"), ("--events", "empty.csv", "--counters", "junk.csv")],
+)
+def test_nothing_is_decided_or_pushed_before_the_inputs_are_read(
+    weft: Run, here: Path, given: tuple[str, ...]
+) -> None:
+    Path("installed.json").write_text(weft(*SMALL, "--router", "random", "--format", "json", "--paths")[1])
+    Path("empty.csv").write_text("")
+    Path("junk.csv").write_text("\0\1")
+    Path("push.py").write_text(PUSH)
+    apply = ("--apply", f"{sys.executable} push.py", "--push")
+    code, out, err = weft(*WATCH, "--routes", "installed.json", *given, *apply)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
 def test_routes_that_are_given_are_written(weft: Run, here: Path) -> None:
     """What a command of --apply gets becomes FRR's configurations, which read back as the same routes."""
     asked = (*SMALL, "--router", "random", "--format", "json", "--paths", "-o", "given.json")

@@ -155,6 +155,7 @@ def test_domains_must_be_whole():
 @pytest.mark.parametrize(
     "text",
     [
+        "",
         "usd_per_switch_port = -1",
         "usd_per_switch_port = nan",
         "usd_per_switch_port = inf",

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -215,7 +216,10 @@ class _Feed:
             self._draw()
 
     def _events(self, store: Store | None, done: int, flows: JobTraffic | None) -> Iterator[tuple[str, Event]]:
-        """What is installed, then all events that were not decided on, with their places."""
+        """What is installed, then all events that were not decided on, with their places.
+
+        Files are opened, and their first event is read, before anything is decided.
+        """
         from weft.interop.traffic.events import read_event
 
         options, fabric = self.options, self.controller.whole
@@ -228,13 +232,15 @@ class _Feed:
                     where=options.routes,
                     remedy="give them, or an empty --state folder",
                 )
-            if not done:
-                yield options.routes, event
         beside = None
         if options.counters:
             beside = counter_events(options.counters, options.ports, options.time_s, fabric, options)
-        for place, line in undecided(options.events, store, done, first=int(began), beside=beside):
-            yield place, read_event(line, fabric, place)
+        lines = undecided(options.events, store, done, first=int(began), beside=beside)
+        later = ((place, read_event(line, fabric, place)) for place, line in lines)
+        first = list(islice(later, 1)) if options.events or options.counters else []
+        if options.routes is not None and not done:
+            yield options.routes, event
+        yield from chain(first, later)
 
     def _installed(self, path: str, flows: JobTraffic | None) -> Event:
         """The routes that a network has, as an event."""

@@ -295,6 +295,8 @@ def read_prices(path: str | os.PathLike[str]) -> Prices:
 def prices_from_toml(text: str, *, where: str = "prices") -> Prices:
     """The prices of a TOML text, as ``read_prices``."""
     given = validate(_Fields, parse_toml(text, where), where).model_dump(exclude_none=True)
+    if not given:
+        raise BadInput("sets no price", where=where, remedy="set one, or leave --prices out")
     base = preset(given.pop("like", DEFAULT))
     given["usd"] = {**base.usd, **given.get("usd", {})}
     return Prices(**asdict(base) | {"name": where, "source": where, "date": ""} | given)

@@ -146,6 +146,8 @@ def read_floor(path: str | os.PathLike[str], domain: int) -> Floor:
 def floor_from_toml(text: str, domain: int, *, where: str = "floor") -> Floor:
     """The floor plan of a TOML text, as ``read_floor``."""
     given = validate(_Fields, parse_toml(text, where), where).model_dump(exclude_none=True)
+    if not given:
+        raise BadInput("says nothing of a floor", where=where, remedy="set a field, or leave --floor out")
     base = default_floor(domain)
     if "media" in given:
         given["media"] = tuple(given["media"])
