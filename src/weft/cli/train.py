@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def train(names: tuple[str, ...], options: TrainOptions) -> None:
     """Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.
 
-    The grid is the layout's x * y * z * data * pipeline; every grid gives the same losses.  Checkpoints
-    load on any other grid.
+    The grid is the layout's x * y * context * z * data * pipeline; every grid gives the same losses.
+    Checkpoints load on any other grid.
 
     Exit code 1: --compare or --dry-run found other collectives than predicted.
     """

@@ -409,6 +409,12 @@ def _request(
     data = parse_data(asked.data, "--data")
     if asked.tokenizer is not None and all(is_tokens(path) for path, _ in data):
         raise BadInput("--tokenizer says nothing where --data holds tokens", where="train", remedy="drop it")
+    if asked.document_end is not None and asked.document_end >= job.model.vocab:
+        raise BadInput(
+            f"token {asked.document_end} is outside the vocabulary of {job.model.name}",
+            where="--document-end",
+            remedy=f"give 0 to {job.model.vocab - 1}",
+        )
     device = default_device(layout.world) if asked.device == "auto" else asked.device
     described = None if asked.cluster is None else cluster_of(asked.cluster)
     cluster = described or (planned if device == "cuda" else None)

@@ -408,7 +408,8 @@ class _Run:
             return
         request, model, recipe = self.request, self.request.job.model, self.request.job.recipe
         layout = request.layout
-        grid = " ".join(sizes_of(layout))
+        experts = (f"expert={layout.expert}",) if layout.expert > 1 else ()
+        grid = " ".join((*sizes_of(layout), *experts))
         self._say(
             f"{model.name}: {model.parameters:,} parameters, {recipe.global_batch} x {recipe.sequence} "
             f"tokens a step, {recipe.precision}, ranks: {layout.world} ({request.device})"

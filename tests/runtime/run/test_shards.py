@@ -64,8 +64,8 @@ def test_files_of_a_folder_in_order(tmp_path):
     ("name", "content", "words"),
     [
         ("a.npy", b"nothing", "is damaged"),
-        ("a.npy", "2d", "is an array of 2 dimensions"),
-        ("a.npy", "float", "is an array of 1 dimensions, float32"),
+        ("a.npy", "2d", r"is an array of float64 of shape \(2, 2\)"),
+        ("a.npy", "float", r"is an array of float32 of shape \(3,\) -- save token ids"),
         ("a.npy", "below", "has tokens below 0"),
         ("a.bin", b"abc", "3 bytes are no tokens of uint16"),
         ("a.bin", b"", "is empty"),
@@ -73,7 +73,7 @@ def test_files_of_a_folder_in_order(tmp_path):
     ],
 )
 def test_files_that_are_no_tokens(tmp_path, name, content, words):
-    arrays = {"2d": np.zeros((2, 2), np.uint8), "float": np.zeros(3, np.float32), "below": np.array([3, -1])}
+    arrays = {"2d": np.zeros((2, 2)), "float": np.zeros(3, np.float32), "below": np.array([3, -1])}
     if isinstance(content, str):
         np.save(tmp_path / name, arrays[content])
     else:

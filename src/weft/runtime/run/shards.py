@@ -94,7 +94,11 @@ def _mapped(path: Path) -> Tokens:
         if path.suffix == ".npy":
             array = _array(path)
             if array.ndim != 1 or array.dtype.kind not in "ui":
-                raise BadInput(f"is an array of {array.ndim} dimensions, {array.dtype}", where=where, remedy=_REMEDY)
+                raise BadInput(
+                    f"is an array of {array.dtype} of shape {array.shape}",
+                    where=where,
+                    remedy="save token ids as one dimension of integers",
+                )
             return array
         index = path.with_suffix(".idx")
         kind = _indexed(index) if index.is_file() else np.uint16
