@@ -456,6 +456,8 @@ def _notes(request: TrainingRequest) -> Iterator[str]:
     recipe, layout = request.job.recipe, request.layout
     if recipe.dropout:
         yield "no dropout (the recipe has it, the runtime does not)"
+    if recipe.precision == "tf32" and request.device == "cpu":
+        yield "fp32 products (tf32 is for GPUs)"
     if recipe.attention == "unfused":
         yield "PyTorch's fused attention (the recipe's is unfused)"
     if request.planned_for and request.cluster is None:
