@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -143,11 +143,11 @@ def links_of(routes: Routes) -> list[list[int]]:
     return [routes.links[a:b].tolist() for a, b in pairwise(routes.indptr.tolist())]
 
 
-def recount(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> float:
-    """The highest demand over capacity of a link, by plain loops."""
+def recount(fabric: Fabric, traffic: JobTraffic, routes: Routes, demands: Sequence[float] = ()) -> float:
+    """The highest demand over capacity of a link, by plain loops; demands are those of ``demands_of`` by default."""
     load: dict[int, float] = defaultdict(float)
     shares = iter(routes.usage.tolist())
-    for demand, links in zip(demands_of(fabric, traffic), links_of(routes), strict=True):
+    for demand, links in zip(demands or demands_of(fabric, traffic), links_of(routes), strict=True):
         for link in links:
             load[link] += demand * next(shares)
     return max((carried / float(fabric.capacity_Bps[link]) for link, carried in load.items()), default=0.0)

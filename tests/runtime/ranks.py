@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 WORLD = 8
-LIMIT_S = 150.0
+LIMIT_S = 300.0
 """A case that takes longer hangs."""
 GRACE_S = 5.0
 """When one rank has failed the others have this long to fail too."""

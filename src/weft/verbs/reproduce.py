@@ -35,7 +35,7 @@ def reproduce(study: str, options: ReproduceOptions | None = None, **given: Any)
     >>> import weft
     >>> found = weft.reproduce("rail-only-v1", accelerators=16384, sizes="32,64")
     >>> [f"{row['iteration_s']:.2f}" for row in found.rows][:2]
-    ['3.06', '2.70']
+    ['3.49', '3.08']
 
     Args:
         study: as ``weft reproduce`` lists them.
