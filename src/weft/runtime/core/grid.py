@@ -121,11 +121,17 @@ class Grid:
         return made
 
     def join_ends(self) -> None:
-        """Make the group of the first and the last pipeline stage, which share a tied embedding."""
+        """Make the group of the first and the last pipeline stage, which share a tied embedding.
+
+        The stages between make one too: PyTorch names groups by how many a rank has, so that ranks that have different
+        numbers of them would miss each other in the next group that they share.
+        """
         if self.layout.pipeline == 2:
             self.ends = self.group("pipeline")
         elif self.world is not None:
-            self.ends = self._own(self.world, groups(self.layout, "pipeline")[:, [0, -1]].tolist())
+            stages = groups(self.layout, "pipeline")
+            made = self._own(self.world, [*stages[:, [0, -1]].tolist(), *stages[:, 1:-1].tolist()])
+            self.ends = made if self.rank in stages[:, [0, -1]] else None
 
     def join_experts(self) -> None:
         """Make this rank's groups over which experts are dealt, cut and copied within a stage."""
