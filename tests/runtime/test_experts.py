@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import product
 from math import prod
 
@@ -10,70 +9,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import models  # noqa: E402
-from compare import Run  # noqa: E402
-from models import BATCH, DATA_INSIDE, SEQUENCE  # noqa: E402
+from models import BATCH, DATA_INSIDE  # noqa: E402
+from whole import MODELS, check, job_of  # noqa: E402
 
 from weft.errors import Unsupported  # noqa: E402
 from weft.layout.check import explain  # noqa: E402
-from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import AXES, Layout  # noqa: E402
-from weft.layout.step import step_collectives  # noqa: E402
 from weft.layout.trainable import check_runnable  # noqa: E402
-from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.layers import experts  # noqa: E402
-from weft.runtime.measure.trace import trace  # noqa: E402
 
-EXACT = 1e-12
-MODELS = {"mixture": models.mixture(), "shared": models.mixture(shared=True)}
 FEW = [
     ("mixture", Layout(expert=4, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True)),
     ("shared", Layout(expert=2, context=2, data=2, pipeline=2, micro_batch=4)),
     ("mixture", Layout(expert=8, z=4, data=2, micro_batch=1, recompute="full")),
 ]
 """Each other axis beside that of experts."""
-
-
-def job_of(model):
-    return Job(model=MODELS[model], recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
-
-
-def without_widths(issues):
-    found = Counter()
-    for issue, times in issues.items():
-        found[issue.kind, issue.axes, issue.elements] += times
-    return found
-
-
-def step(layout, model):
-    """This rank's errors, what it issued, and parameters that no rank has a gradient of."""
-    run = Run(layout, MODELS[model])
-    errors = {} if layout.pipeline > 1 else {"logits": run.logits_error()}
-    with run.machine.collectives.logged() as log:
-        loss = run.step()
-        errors["norm"] = abs(float(run.flat.clip(1e9)) - run.serial.norm)
-        run.flat.publish()
-    errors["gradients"] = run.gradient_error()
-    if loss is not None:
-        errors["loss"] = abs(loss - run.serial.loss)
-    return errors, Counter(log.issued), run.uncovered()
-
-
-def check(ranks, layout, model):
-    """Numbers are the serial model's; issued, traced and predicted are equal."""
-    found = ranks.run(step, layout, model)
-    job = job_of(model)
-    print(
-        {name: max(errors.get(name, 0.0) for errors, *_ in found) for name in ("logits", "loss", "gradients", "norm")}
-    )
-    for rank, (errors, issued, uncovered) in enumerate(found):
-        assert max(errors.values()) <= EXACT, (rank, errors)
-        assert not uncovered
-        stage = coordinates(layout, rank)["pipeline"]
-        wanted = step_collectives(job.model, job.recipe, layout, stage=stage)
-        assert without_widths(issued) == without_widths(wanted)
-        if rank in (0, layout.world - 1):
-            assert trace(job, layout, rank=rank) == wanted
 
 
 @pytest.mark.parametrize(("model", "layout"), FEW, ids=["x, z, data", "context, data, pipeline", "z, data"])

@@ -83,12 +83,28 @@ def test_a_group_has_the_ranks_that_differ_in_its_axes(ranks, degrees, order):
             assert found[axis,][0] in groups(layout, axis).tolist()
 
 
-def asked(monkeypatch, layout, rank):
-    """The groups that a rank asks for, in order."""
+def asked(monkeypatch, layout, rank, *, ends=False):
+    """The groups that a rank asks for, in order; with ``ends`` also a tied embedding's, and whether it has one."""
     found = []
     monkeypatch.setattr(dist, "new_group", lambda ranks, **options: found.append(tuple(ranks)) or object())
-    Grid(layout, torch.device("cpu"), SimpleNamespace(bound_device_id=None), rank)
+    grid = Grid(layout, torch.device("cpu"), SimpleNamespace(bound_device_id=None), rank)
+    if ends:
+        grid.join_ends()
+        return found, grid.ends is not None
     return found
+
+
+@pytest.mark.parametrize("stages", [3, 4])
+def test_every_rank_makes_as_many_groups(monkeypatch, stages):
+    """PyTorch names a group by its ranks and how many groups a rank has: others would not meet in the next one."""
+    layout = Layout(pipeline=stages, x=2, z=2)
+    made = [asked(monkeypatch, layout, rank, ends=True) for rank in range(layout.world)]
+    assert len({len(groups_) for groups_, _ in made}) == 1
+    places = [coordinates(layout, rank)["pipeline"] for rank in range(layout.world)]
+    assert [has for _, has in made] == [place in (0, stages - 1) for place in places]
+    for rank, (groups_, has) in enumerate(made):
+        line = next(line for line in groups(layout, "pipeline").tolist() if rank in line)
+        assert list(groups_[-1]) == ([line[0], line[-1]] if has else line[1:-1])
 
 
 @given(

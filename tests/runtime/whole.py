@@ -1,0 +1,65 @@
+"""A whole step on eight ranks against one process: its numbers, and what it issues, traced and predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import models
+from compare import Run
+from models import BATCH, SEQUENCE
+
+from weft.layout.mesh import coordinates
+from weft.layout.step import step_collectives
+from weft.model.job import Job, Recipe
+from weft.runtime.measure.trace import trace
+
+EXACT = 1e-12
+MODELS = {
+    "gpt": models.gpt(),
+    "tied": models.gpt(layers=2, tied=True),
+    "llama": models.llama(),
+    "mixture": models.mixture(),
+    "shared": models.mixture(shared=True),
+}
+
+
+def job_of(model):
+    return Job(model=MODELS[model], recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
+
+
+def without_widths(issues):
+    found = Counter()
+    for issue, times in issues.items():
+        found[issue.kind, issue.axes, issue.elements] += times
+    return found
+
+
+def step(layout, model):
+    """This rank's errors, what it issued, and parameters that no rank has a gradient of."""
+    run = Run(layout, MODELS[model])
+    errors = {} if layout.pipeline > 1 else {"logits": run.logits_error()}
+    with run.machine.collectives.logged() as log:
+        loss = run.step()
+        errors["norm"] = abs(float(run.flat.clip(1e9)) - run.serial.norm)
+        run.flat.publish()
+    errors["gradients"] = run.gradient_error()
+    if loss is not None:
+        errors["loss"] = abs(loss - run.serial.loss)
+    return errors, Counter(log.issued), run.uncovered()
+
+
+def check(ranks, layout, model):
+    """Numbers are the serial model's; issued, traced and predicted are equal."""
+    found = ranks.run(step, layout, model)
+    job = job_of(model)
+    print(
+        {name: max(errors.get(name, 0.0) for errors, *_ in found) for name in ("logits", "loss", "gradients", "norm")}
+    )
+    for rank, (errors, issued, uncovered) in enumerate(found):
+        assert max(errors.values()) <= EXACT, (rank, errors)
+        assert not uncovered
+        stage = coordinates(layout, rank)["pipeline"]
+        wanted = step_collectives(job.model, job.recipe, layout, stage=stage)
+        assert without_widths(issued) == without_widths(wanted)
+        if rank in (0, layout.world - 1):
+            assert trace(job, layout, rank=rank) == wanted
