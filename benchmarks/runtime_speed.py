@@ -1,8 +1,9 @@
-"""Seconds per training step of ``weft.runtime`` and of PyTorch's own tensor parallelism + ``fully_shard``.
+"""Seconds per training step of ``weft.runtime`` and of PyTorch's own tensor, sharded and data parallelism.
 
-The same Llama on the same grids with y = 1, on gloo ranks of this machine: both take steps in turn in one
-run, and the ratio of their medians is reported.  PyTorch's side: ``parallelize_module`` over x (embedding and
-loss vocabulary-parallel), ``fully_shard`` over z and data with resharding after forward, fused AdamW.
+The same Llama on every grid of 1, 2 and 4 ranks with y = 1 (PyTorch has no y), on gloo ranks of this machine: both
+take steps in turn in one run, the one that was second before goes first, and the ratio of their medians is reported.
+PyTorch's side: ``parallelize_module`` over x (embedding and loss vocabulary-parallel), ``fully_shard`` over z and over
+data beside x or z, with resharding after forward, DistributedDataParallel over data alone, fused AdamW.
 
     python benchmarks/runtime_speed.py
 """
@@ -30,8 +31,10 @@ from weft.runtime.run.ranks import run_ranks
 from weft.runtime.run.session import RunSettings, Session
 
 HIDDEN, HEADS, INTERMEDIATE, LAYERS, VOCABULARY = 256, 8, 768, 4, 1024
-SEQUENCE, BATCH, STEPS = 128, 16, 8
-GRIDS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (1, 4, 1), (4, 1, 1), (2, 1, 2), (1, 2, 2))
+SEQUENCE, BATCH, STEPS = 128, 16, 16
+GRIDS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2))
+GRIDS += ((4, 1, 1), (1, 4, 1), (1, 1, 4), (2, 2, 1), (2, 1, 2), (1, 2, 2))
+"""Ranks along x, z and data."""
 
 
 def job() -> Job:
@@ -55,8 +58,10 @@ def compare(path: str, grid: tuple[int, int, int], steps: int) -> None:
     share = BATCH // (z * data)
     ids = torch.randint(VOCABULARY, (share, SEQUENCE + 1))
     times: dict[str, list[float]] = {"weft": [], "peer": []}
+    turns = [("weft", session.step), ("peer", lambda: peer.step(ids[:, :-1], ids[:, 1:]))]
     for step in range(steps + 2):
-        for name, run in (("weft", session.step), ("peer", lambda: peer.step(ids[:, :-1], ids[:, 1:]))):
+        turns.reverse()
+        for name, run in turns:
             if dist.is_initialized():
                 dist.barrier()
             start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The same decoder in plain PyTorch, and cut by PyTorch's own ``parallelize_module`` and ``fully_shard``."""
+"""The same decoder in plain PyTorch, and cut by its own ``parallelize_module``, ``fully_shard`` and DDP."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from weft.errors import Unsupported
 from weft.layout.spec import Layout
@@ -91,6 +92,8 @@ class Plain(nn.Module):
 class Peer:
     """PyTorch's tensor parallelism over x, ``fully_shard`` over z (and data, as HSDP), fused AdamW and clipping.
 
+    A layout of data parallelism only trains in DistributedDataParallel.
+
     Args:
         job: a Llama without tied embeddings; its precision is fp32 or bf16 (parameters in fp32, as Weft's).
         layout: x, z and data; the whole share of the batch is one micro-batch.
@@ -105,18 +108,21 @@ class Peer:
         torch.manual_seed(0)
         self.x, half = layout.x, job.recipe.precision == "bf16"
         with device:
-            self.model = Plain(job, layout.x)
-        shards = layout.z * layout.data
+            model = Plain(job, layout.x)
+        self.model: nn.Module = model
+        sharded = layout.z > 1 or (layout.x > 1 and layout.data > 1)
         if layout.world > 1:
             shape = (layout.data, layout.z, layout.x)
             mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "z", "x"))
             if layout.x > 1:
-                self._cut_tensors(mesh["x"])
-            if shards > 1:
+                _cut_tensors(model, mesh["x"])
+            if sharded:
                 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if half else None
-                self._shard(mesh["data", "z"] if layout.data > 1 else mesh["z"], policy or MixedPrecisionPolicy())
+                _shard(model, mesh["data", "z"] if layout.data > 1 else mesh["z"], policy or MixedPrecisionPolicy())
+            elif layout.data > 1:
+                self.model = DistributedDataParallel(model, process_group=mesh.get_group("data"))
         self._cast: AbstractContextManager[Any] = (
-            torch.autocast(device.type, dtype=torch.bfloat16) if half and shards == 1 else nullcontext()
+            torch.autocast(device.type, dtype=torch.bfloat16) if half and not sharded else nullcontext()
         )
         by_mesh: dict[Any, list[Tensor]] = {}
         for parameter in self.model.parameters():
@@ -130,19 +136,6 @@ class Peer:
             fused=True,
         )
 
-    def _cut_tensors(self, mesh: Any) -> None:
-        out, into = ColwiseParallel, RowwiseParallel
-        head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-        parallelize_module(self.model, mesh, {"embedding": into(input_layouts=Replicate()), "head": head})
-        for block in self.model.blocks:
-            plan = {name: out() for name in ("q", "k", "v", "gate", "up")}
-            parallelize_module(block, mesh, plan | {"proj": into(), "down": into()})
-
-    def _shard(self, mesh: Any, policy: MixedPrecisionPolicy) -> None:
-        for block in self.model.blocks:
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-        fully_shard(self.model, mesh=mesh, mp_policy=policy)
-
     def step(self, inputs: Tensor, targets: Tensor) -> None:
         """Train on this rank's rows, shape (rows, sequence)."""
         self.adam.zero_grad()
@@ -154,6 +147,21 @@ class Peer:
         parameters = [one for one in self.model.parameters() if one.grad is not None]
         clip([one.grad for one in parameters if one.grad is not None], 1.0)
         self.adam.step()
+
+
+def _cut_tensors(model: Plain, mesh: Any) -> None:
+    out, into = ColwiseParallel, RowwiseParallel
+    head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    parallelize_module(model, mesh, {"embedding": into(input_layouts=Replicate()), "head": head})
+    for block in model.blocks:
+        plan = {name: out() for name in ("q", "k", "v", "gate", "up")}
+        parallelize_module(block, mesh, plan | {"proj": into(), "down": into()})
+
+
+def _shard(model: Plain, mesh: Any, policy: MixedPrecisionPolicy) -> None:
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
 def clip(gradients: Sequence[Tensor], maximum: float) -> None:
