@@ -13,6 +13,7 @@ from models import EVERY, FEW, MORE, layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
+from weft.layout.easy import EasyLayer, easy_collectives  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.step import Issue  # noqa: E402
 from weft.runtime.convert.parallelize import easy_plan, parallelize  # noqa: E402
@@ -81,7 +82,12 @@ def issued(layout, inputs, outputs, rows):
     part = Part(layout, Case(make=linear(inputs, outputs, bias=False), shape=(rows, inputs)), "fp64", OFF)
     with part.machine.collectives.logged() as log:
         part.step()
-    return Counter(issue for issue in log.issued if not {"z", "data"} & {*issue.axes})
+    return around(Counter(log.issued))
+
+
+def around(found):
+    """Without the collectives of weights."""
+    return Counter({issue: times for issue, times in found.items() if not {"z", "data"} & {*issue.axes}})
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(32, 64), (64, 32)])
@@ -105,6 +111,8 @@ def test_rows_are_exchanged_for_features(ranks, grid, inputs, outputs):
     ):
         if degrees[axis] > 1:
             wanted[Issue(kind, (axis,), elements, 8)] += times
+    layer = EasyLayer(inputs=inputs, outputs=outputs, taken=own, given=own)
+    assert around(easy_collectives([layer], layout_of(grid), element_bytes=8, clip=False)) == wanted
     for found in ranks.run(issued, layout_of(grid), inputs, outputs, rows):
         assert found == wanted
 

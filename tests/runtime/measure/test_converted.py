@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import plain  # noqa: E402
+from cases import CASES  # noqa: E402
 from ranks import grid_of  # noqa: E402
-from torch.nn import functional  # noqa: E402
 
 from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.step import StepOptions, step_collectives  # noqa: E402
@@ -20,6 +20,7 @@ from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, easy_plan, p
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.layers.vocabulary import cross_entropy  # noqa: E402
+from weft.runtime.measure.easy import predict_easy  # noqa: E402
 from weft.runtime.measure.trace import trace_step  # noqa: E402
 from weft.runtime.run.flat import Flat  # noqa: E402
 
@@ -104,29 +105,48 @@ def test_a_block_sums_over_x_four_times(ranks):
     assert sums == 2 * (4 * LAYERS + embedding_and_head)
 
 
-def easily(grid):
-    """A step in easy mode; what was logged."""
-    machine = Machine.of(grid)
-    model = plain.LlamaForCausalLM(vocab=56)
-    model = parallelize(model, machine, easy_plan(model))
+def easy_step(grid, make, rows, micro_batches=1):
+    """A step of a plain model in easy mode; what was logged."""
+    machine, plain_model = Machine.of(grid), make()
+    model = parallelize(plain_model, machine, easy_plan(plain_model))
     flat = Flat(machine, model, holdings(model))
-    ids = torch.zeros(2, SEQUENCE, dtype=torch.int64, device=grid.device)
     with machine.collectives.logged() as log:
-        with flat.step(1):
-            out = model(ids)
-            logits = out if isinstance(out, torch.Tensor) else out.logits
-            functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+        with flat.step(micro_batches):
+            for _ in range(micro_batches):
+                out = model(rows.to(grid.device))
+                logits = out if isinstance(out, torch.Tensor) else out.logits
+                logits.float().square().mean().backward()
         flat.clip(1.0)
         flat.publish()
     return Counter(log.issued)
 
 
-def logged_easily(layout):
-    return easily(grid_of(layout))
+IDS = torch.zeros(2, SEQUENCE, dtype=torch.int64)
+EASY = {
+    "llama": (lambda: plain.LlamaForCausalLM(vocab=56), IDS),
+    "gpt2": (plain.GPT2LMHeadModel, IDS),
+    "mlp": (CASES["mlp, easy"].make, torch.ones(3, 24)),
+    "images": (CASES["images, easy"].make, torch.ones(2, 8, 6, 6)),
+}
+EASY_GRIDS = (
+    Layout(x=2, y=2, data=2, zero=1),
+    Layout(x=2, y=2, z=2),
+    Layout(x=4, z=2, zero=0),
+    Layout(y=4, data=2, zero=0),
+    Layout(x=2, data=4, zero=1),
+)
 
 
-def test_easy_mode_is_traced(ranks):
-    layout = Layout(x=2, y=2, data=2, zero=1)
-    found = ranks.run(logged_easily, layout)
-    assert trace_step(layout, easily, rank=5) == found[5]
-    assert any(issue.kind == "all-to-all" for issue in found[5])
+def logged_easily(layout, which):
+    return easy_step(grid_of(layout), *EASY[which], micro_batches=2)
+
+
+@pytest.mark.parametrize("layout", EASY_GRIDS, ids=str)
+@pytest.mark.parametrize("which", EASY)
+def test_easy_mode_communicates_what_is_predicted(ranks, which, layout):
+    make, rows = EASY[which]
+    wanted = predict_easy(make(), rows, layout, micro_batches=2)
+    assert any(issue.kind == "all-to-all" for issue in wanted)
+    for found in ranks.run(logged_easily, layout, which):
+        assert found == wanted
+    assert trace_step(layout, lambda grid: easy_step(grid, make, rows, micro_batches=2), rank=5) == wanted

@@ -25,6 +25,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from weft.errors import BadInput, Unsupported
+from weft.layout.easy import easy_axes
 from weft.runtime.convert.converted import Converted, Site, Stored
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Replicated, Vector
@@ -174,7 +175,8 @@ class Easy:
 
     def build(self, site: Site) -> Converted:
         plain = layer_of(site, "Easy")
-        kind = cheaper_kind(site.machine, plain.inputs, plain.outputs)
+        over_in, _ = easy_axes(site.machine.grid.layout, plain.inputs, plain.outputs)
+        kind: Kind = "normal" if over_in == "y" else "transposed"
         layer = Easy4D(plain.built(site, (plain.outputs,), kind, bias=False), bias=plain.bias)
         return Converted(
             site,
@@ -281,15 +283,6 @@ class Easy4D(nn.Module):
         if machine.grid.size(axis) == 1:
             return given
         return cast(Tensor, _ToShares.apply(given, machine, axis))  # type: ignore[no-untyped-call]
-
-
-def cheaper_kind(machine: Machine, inputs: int, outputs: int) -> Kind:
-    """The kind of layer that exchanges fewer bytes in easy mode.
-
-    Each rank receives inputs times the axis of outputs, and outputs times the axis of inputs, for each row.
-    """
-    x, y = machine.grid.size("x"), machine.grid.size("y")
-    return "normal" if inputs * x + outputs * y <= inputs * y + outputs * x else "transposed"
 
 
 class _ToShares(Function):
