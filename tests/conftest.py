@@ -61,6 +61,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FileScheduling(config, log) if config.option.dist == "loadgroup" else None
 
 
+@pytest.fixture(scope="session")
+def arranged_site() -> Any:
+    """The example site, arranged as far as a second of search comes."""
+    import weft
+
+    return weft.arrange(Path(__file__).parents[1] / "examples" / "site.toml", budget="1s")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow the cases of a test after those that ``slow_but`` lets run by default."""

@@ -71,11 +71,10 @@ def test_a_limit_that_cannot_be_kept_says_the_best_and_writes_nothing(tmp_path, 
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def written(tmp_path_factory, arranged_site):
     path = tmp_path_factory.mktemp("arranged") / "arranged.json"
-    found = weft.arrange(EXAMPLE, budget="2s")
-    found.save(path)
-    return found, path
+    arranged_site.save(path)
+    return arranged_site, path
 
 
 def test_an_arrangement_read_back_keeps_its_promise(written):

@@ -27,10 +27,10 @@ def two_jobs():
     return weft.arrange(EXAMPLES / "two-jobs.toml", budget="1s")
 
 
-def test_what_is_read_back_is_what_was_written(tmp_path):
+def test_what_is_read_back_is_what_was_written(tmp_path, arranged_site):
     """A drained host, a job that stays, one that may move; all bytes, schedules too."""
     path = tmp_path / "arranged.json"
-    weft.arrange(EXAMPLES / "site.toml", budget="1s").save(path)
+    arranged_site.save(path)
     again = read_arrangement(path)
     assert again.to_json() == path.read_text()
     assert again.site.usable.count(False) == 1

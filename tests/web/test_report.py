@@ -5,7 +5,6 @@ import re
 from copy import copy
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +13,6 @@ import weft
 from weft.cli.app import cli
 from weft.errors import BadInput
 
-SITE = Path(__file__).parents[2] / "examples" / "site.toml"
 HOSTILE = "<script>alert(1)</script>|`x`"
 
 
@@ -84,14 +82,9 @@ def test_the_command_writes_the_file_whole_or_not_at_all(tmp_path):
     assert page.read_bytes() == before
 
 
-@cache
-def arranged():
-    return weft.arrange(SITE, budget="2s")
-
-
-def test_an_arrangement_has_all_parts_and_loads_nothing(tmp_path):
+def test_an_arrangement_has_all_parts_and_loads_nothing(tmp_path, arranged_site):
     path = tmp_path / "arranged.json"
-    arranged().save(path)
+    arranged_site.save(path)
     page = weft.make_report(path)
     for name in ("jobs-arranged", "why", "alternatives", "charts", "launch", "assumptions", "provenance"):
         assert f'<h2 id="{name}"' in page
@@ -99,40 +92,40 @@ def test_an_arrangement_has_all_parts_and_loads_nothing(tmp_path):
     assert page.count('class="weft-chart"') == 3
     assert not re.search(r'(src|href)="(?!#)', page)
     assert len(page.encode()) < 3_000_000
-    assert page == weft.make_report(arranged())
+    assert page == weft.make_report(arranged_site)
 
 
-def test_an_arrangement_says_what_the_verb_found(tmp_path):
-    text = weft.make_report(arranged(), form="md")
-    for name in arranged().found.policies:
+def test_an_arrangement_says_what_the_verb_found(arranged_site):
+    text = weft.make_report(arranged_site, form="md")
+    for name in arranged_site.found.policies:
         assert any(line.startswith(f"| {name} |") for line in text.splitlines())
-    for row in arranged().to_dict()["jobs"]:
+    for row in arranged_site.to_dict()["jobs"]:
         assert f"| {row['name']} | {row['slowdown']:.4f} |" in text
         assert row["hostfile"] in text
         assert f"--job {row['name']} --tool megatron -o {row['name']}.sh --files {row['name']}-files" in text
         assert f"SLURM_HOSTFILE={row['name']}-files/slurm_hostfile {row['slurm']['command']} PROGRAM" in text
-    digest = hashlib.sha256(arranged().to_json().encode()).hexdigest()
+    digest = hashlib.sha256(arranged_site.to_json().encode()).hexdigest()
     assert digest in text
 
 
 @pytest.mark.parametrize("form", ["html", "md"])
-def test_hostile_names_of_jobs_and_hosts_are_inert(form):
-    found = arranged().found
+def test_hostile_names_of_jobs_and_hosts_are_inert(arranged_site, form):
+    found = arranged_site.found
     names = (HOSTILE, *found.clock.site.host_names[1:])
     jobs = tuple(replace(job, name=f"{HOSTILE}{number}") for number, job in enumerate(found.clock.site.jobs))
     clock = copy(found.clock)
     clock.site = replace(clock.site, name=HOSTILE, host_names=names, jobs=jobs)
-    text = weft.make_report(replace(arranged(), found=replace(found, clock=clock)), form=form)
+    text = weft.make_report(replace(arranged_site, found=replace(found, clock=clock)), form=form)
     shown = re.sub(r"(?ms)^```.*?^```", "", text)
     assert "<script>alert" not in shown
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
 
 
-def test_pictures_beyond_the_room_of_a_page_are_left_out_and_named(monkeypatch):
+def test_pictures_beyond_the_room_of_a_page_are_left_out_and_named(monkeypatch, arranged_site):
     pytest.importorskip("altair")
     from weft.web.views import arrangement
 
     monkeypatch.setattr(arrangement, "PICTURES_BYTES", 1000)
-    page = weft.make_report(arranged())
+    page = weft.make_report(arranged_site)
     assert page.count('class="weft-chart"') == 0
     assert page.count("too large for this page") == 3

@@ -332,15 +332,17 @@ def _network_turn(one: Side, other: Side) -> Turn:
 
 def _margin(one: Side, other: Side, changed: Callable[[Side], tuple[Job, Cluster]]) -> float | None:
     """By how much the other is slower per token, as a logarithm; None where a layout cannot run the changed job."""
-    rates = []
-    for side in (one, other):
-        job, cluster = changed(side)
-        try:
-            found = estimate(job, cluster, [side.estimate.layout], side.constants)[0]
-        except BadInput:
-            return None
-        rates.append(found.tokens_per_s)
-    margin = math.log(rates[0] / rates[1])
+    try:
+        first, second = changed(one), changed(other)
+        layouts = [side.estimate.layout for side in (one, other)]
+        if first == second and one.constants is other.constants:
+            found = estimate(*first, layouts, one.constants)
+        else:
+            held = estimate(*first, layouts[:1], one.constants)
+            found = held + estimate(*second, layouts[1:], other.constants)
+    except BadInput:
+        return None
+    margin = math.log(found[0].tokens_per_s / found[1].tokens_per_s)
     return margin if abs(margin) > SAME else 0.0
 
 

@@ -88,7 +88,8 @@ def _planned(plan: Plan, form: str) -> str:
     from weft.web.views.markdown import plan_text
     from weft.web.views.plan import view
 
-    shown = view(plan, [_launch(tool, plan) for tool in LAUNCHERS] if plan.layouts else ())
+    launches = [_launch(tool, plan) for tool in LAUNCHERS] if plan.layouts else ()
+    shown = view(plan, launches, drawn=form == "html")
     if form == "md":
         return plan_text(shown)
     names = [("summary", "Summary")]
@@ -105,7 +106,7 @@ def arrangement_page(found: Arrangement, document: Mapping[str, Any], file: str,
     from weft.web.views.arrangement import view
     from weft.web.views.markdown import arrangement_text
 
-    shown = view(found, document, file)
+    shown = view(found, document, file, drawn=form == "html")
     if form == "md":
         return arrangement_text(shown)
     names = ("summary", "why", "alternatives", "charts", "launch", "assumptions", "provenance")

@@ -67,15 +67,16 @@ class ArrangementView:
     inputs: str
 
 
-def view(found: Arrangement, document: Mapping[str, Any], file: str) -> ArrangementView:
+def view(found: Arrangement, document: Mapping[str, Any], file: str, *, drawn: bool = True) -> ArrangementView:
     """An arrangement as a page shows it.
 
     Args:
         found: the arrangement.
         document: its fields, as its file has them.
         file: the name of that file, for commands.
+        drawn: whether there are pictures.
     """
-    drawn, left_out = pictures(found)
+    shown, left_out = pictures(found) if drawn else ((), ())
     text = json.dumps(document, indent=Result.INDENT, allow_nan=False) + "\n"
     return ArrangementView(
         title=f"Arrangement of {words.printable(found.site.name)}",
@@ -85,7 +86,7 @@ def view(found: Arrangement, document: Mapping[str, Any], file: str) -> Arrangem
         policies=policies_table(found),
         reasons=reasons(found),
         links=links_table(link_rows(found)),
-        pictures=drawn,
+        pictures=shown,
         left_out=left_out,
         starts=tuple(_start(row, file) for row in document["jobs"]),
         assumptions=tuple(words.printable(one) for one in found.assumptions()),

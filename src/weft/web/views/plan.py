@@ -84,8 +84,8 @@ class PlanView:
     inputs: str
 
 
-def view(plan: Plan, launches: Sequence[Launch] = ()) -> PlanView:
-    """A plan as a page shows it; ``launches`` start its best layout."""
+def view(plan: Plan, launches: Sequence[Launch] = (), *, drawn: bool = True) -> PlanView:
+    """A plan as a page shows it, with pictures where it is ``drawn``; ``launches`` start its best layout."""
     best = plan.layouts[0] if plan.layouts else None
     comparison = _comparison(plan)
     document = plan.to_dict()
@@ -97,9 +97,9 @@ def view(plan: Plan, launches: Sequence[Launch] = ()) -> PlanView:
         layouts=_layouts(plan) if plan.layouts else None,
         parts=() if best is None else (_time(best), _memory(best)),
         bound="" if best is None else _bound(best),
-        pictures=_pictures(plan) if plan.layouts else (),
+        pictures=_pictures(plan) if drawn and plan.layouts else (),
         compared=None if comparison is None else _compared(comparison),
-        comparison=None if comparison is None else _picture_of(comparison),
+        comparison=_picture_of(comparison) if drawn and comparison is not None else None,
         reasons=() if comparison is None else _reasons(comparison),
         rejected=_rejected(plan),
         advice="" if plan.advice is None else words.advice_sentence(plan.advice, best),
