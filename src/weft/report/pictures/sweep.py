@@ -11,6 +11,7 @@ import altair as alt
 from weft.errors import BadInput
 from weft.report.pictures.charts import COLOURS, INK, Chart, bounds, data, finished, linear
 from weft.report.tables.sweep import told
+from weft.units import counted
 
 MOST_ROWS = 5000
 MOST_FACETS = 24
@@ -83,7 +84,7 @@ def sweep_chart(
         header = alt.Header(title=None, labelColor=INK, labelFontSize=12)
         across = 2 if len(facets) in (2, 4) else min(3, len(facets))
         chart = chart.facet(facet=alt.Facet("facet:N", sort=facets, header=header), columns=across)
-    said = [f"{len(kept):,} points"]
+    said = [counted(len(kept), "point")]
     said += [f"{len(rows) - len(kept):,} without a value left out"] if len(kept) < len(rows) else []
     said += [f"a picture for each {_named(facet)}"] if facet is not None else []
     said += [f"{', '.join(map(_named, beside))} varies beside"] if beside else []
