@@ -56,8 +56,15 @@ def test_far_names_list_what_is_known() -> None:
     many = [f"name-{i:02}" for i in range(20)]
     text = str(UnknownName("thing", "zzzzzz", many))
     assert "known: name-00, name-01" in text
-    assert text.endswith(", ...")
-    assert "..." not in str(UnknownName("thing", "zzzzzz", many[:3]))
+    assert text.endswith("name-19")
+    many = [f"name-{i:02}" for i in range(90)]
+    assert str(UnknownName("thing", "zzzzzz", many)).endswith("name-23, and 66 more")
+    assert str(UnknownName("thing", "zzzzzz", many, listed="weft things")).endswith("66 more (weft things lists all)")
+
+
+def test_names_that_hold_the_word_are_near() -> None:
+    error = UnknownName("model", "405b", ["llama-3.1-405b", "opt-13b"], listed="weft models")
+    assert str(error).endswith("did you mean llama-3.1-405b? (weft models lists all)")
 
 
 def test_an_empty_catalogue_is_survived() -> None:

@@ -241,3 +241,11 @@ def test_a_moment_needs_a_zone_or_seconds(text):
 
 def test_a_moment_is_shown_in_utc():
     assert units.parse_moment(units.format_moment(1795415400.125)) == 1795415400.125
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [(1, "switch", "1 switch"), (0, "switch", "0 switches"), (2048, "NIC", "2,048 NICs"), (2, "box", "2 boxes")],
+)
+def test_a_count_agrees_with_its_noun(count: int, noun: str, text: str) -> None:
+    assert units.counted(count, noun) == text

@@ -18,6 +18,8 @@ from collections.abc import Iterable
 LONGEST_MESSAGE = 2000
 _KEPT_END = 500
 """Characters at the end of a long message that are kept: the remedy stands there."""
+_NEAR, _LISTED = 3, 24
+"""Most names that a message suggests, and that it lists where none is near."""
 
 
 class WeftError(Exception):
@@ -47,16 +49,29 @@ class BadInput(WeftError):
 
 
 class UnknownName(BadInput):
-    """A name that no catalogue holds; suggests the nearest ones."""
+    """A name that no catalogue holds; suggests the nearest ones, and says which command lists all.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str | None = None) -> None:
+    Args:
+        kind: what it should be the name of ("model").
+        name: what was given.
+        known: the names that there are.
+        where: as in ``BadInput``.
+        listed: the command that lists them ("weft models").
+    """
+
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, where: str | None = None, listed: str | None = None
+    ) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+        word = name.strip().lower()
+        near = difflib.get_close_matches(word, names, n=_NEAR, cutoff=0.5)
+        near += [one for one in names if len(word) > 1 and word in one.lower() and one not in near]
         if near:
-            remedy = f"did you mean {' or '.join(near)}?"
+            remedy = f"did you mean {' or '.join(near[:_NEAR])}?" + (f" ({listed} lists all)" if listed else "")
         else:
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            remedy = f"known: {shown}"
+            left = len(names) - _LISTED
+            rest = f", and {left:,} more" + (f" ({listed} lists all)" if listed else "") if left > 0 else ""
+            remedy = f"known: {', '.join(names[:_LISTED])}{rest}"
         super().__init__(f"unknown {kind} {name!r}", where=where, remedy=remedy)
 
 

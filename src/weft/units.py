@@ -200,6 +200,13 @@ def format_seconds(value: float) -> str:
     return f"{value * 1e6:.3g} us"
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: "1 switch", "2,048 switches"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith(('ch', 'sh', 's', 'x')) else 's'}"
+
+
 def format_count(value: float) -> str:
     """A count as the field writes it: "405.9B", "15T", "4096"."""
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M")):

@@ -39,3 +39,12 @@ def test_studies_are_drawn_where_they_have_a_picture(weft: Run, tmp_path: Path) 
     assert "one domain" in (tmp_path / "v1.svg").read_text("utf-8")
     code, _, err = weft("reproduce", "rail-only-hfu", "--chart", str(tmp_path / "none.svg"))
     assert (code, "has no picture" in err) == (2, True)
+
+
+def test_pictures_name_their_source_and_units() -> None:
+    from weft.report.pictures.reproduction import reproduction_chart
+
+    drawn = reproduction_chart(library.reproduce("rail-only-v1")).to_dict()
+    assert drawn["title"]["subtitle"].startswith("arXiv 2307.12169")
+    assert "time of an iteration (s)" in str(drawn)
+    assert "points" not in drawn["title"]["subtitle"]

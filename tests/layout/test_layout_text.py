@@ -33,9 +33,9 @@ layouts = st.builds(
 )
 
 
-@given(layouts)
-def test_text_parses_back_equal(layout):
-    partial = parse_layout(format_layout(layout))
+@given(layouts, st.booleans())
+def test_text_parses_back_equal(layout, whole):
+    partial = parse_layout(format_layout(layout, whole=whole))
     assert partial.complete() == layout
     assert partial.complete(layout.world) == layout
 
@@ -74,8 +74,9 @@ def test_any_dictionary_is_a_layout_or_a_message(values):
 
 
 def test_short_form_is_short():
-    assert format_layout(Layout()) == "data=1"
-    assert format_layout(Layout(x=8, pipeline=16)) == "x=8,data=1,pipeline=16"
+    assert format_layout(Layout()) == "dp=1"
+    assert format_layout(Layout(x=8, pipeline=16)) == "tp=8,pp=16,dp=1"
+    assert format_layout(Layout(x=8), whole=True) == "tp=8,dp=1,mbs=1,zero=1,recompute=none"
 
 
 def test_aliases_and_separators():

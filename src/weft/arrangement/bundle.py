@@ -33,6 +33,7 @@ from weft.results import Result
 from weft.routing.report import flow_rows
 from weft.routing.traffic import JobTraffic, merged
 from weft.simulation.iteration.routed import FlowRoutes
+from weft.units import counted
 
 MAX_FILE_BYTES = 512_000_000
 _WRITE_ONE = "write one with weft arrange SITE.toml -o arranged.json"
@@ -84,7 +85,11 @@ class Arrangement(Result):
         verified = self.found.verified
         if verified is None:
             return "Not verified: interrupted"
-        which = "" if verified.jobs == len(self.site.jobs) else f" of {verified.jobs} of {len(self.site.jobs)} jobs"
+        which = (
+            ""
+            if verified.jobs == len(self.site.jobs)
+            else f" of {verified.jobs} of {counted(len(self.site.jobs), 'job')}"
+        )
         said = [f"Verified: every flow{which}, {verified.apart:.4%} apart"] if verified.jobs else []
         return "; ".join([*said, *(f"not verified: {one}" for one in verified.left_out)])
 
@@ -234,7 +239,7 @@ class Arrangement(Result):
     def _facts(self) -> Sequence[str]:
         text = self.found.clock.objective.text
         return (
-            f"{len(self.site.jobs)} jobs on {self.site.name}",
+            f"{counted(len(self.site.jobs), 'job')} on {self.site.name}",
             f"objective {text(self.best.score)}",
             f"bound {text(self.found.certificate.objective)}",
             f"gap {self.gap:.2%}",

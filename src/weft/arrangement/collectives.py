@@ -43,6 +43,7 @@ from weft.simulation.flows.symmetry import transfer
 from weft.simulation.iteration.contention import UNIT_BYTES, Messages, Wires
 from weft.simulation.iteration.demand import Key
 from weft.simulation.iteration.routed import FlowRoutes
+from weft.units import counted
 
 CHUNKS = 4
 """Chunks of a schedule: executors take few steps a rank."""
@@ -173,7 +174,7 @@ class JobSchedules(Result):
 
     def _facts(self) -> tuple[str, ...]:
         better = sum(one.schedule_is_best for one in self.collectives)
-        return (self.job, f"{len(self.collectives)} collectives", f"{better} with a schedule better than NCCL's")
+        return (self.job, counted(len(self.collectives), "collective"), f"{better} with a schedule better than NCCL's")
 
     def of(self, kind: str | None, axes: str | None) -> JobCollective:
         """The largest collective of a kind, over some axes ("context+data") where they are given.
@@ -228,7 +229,9 @@ def own_cluster(cluster: Cluster, domains: int) -> Cluster:
     """The hosts of a job as a cluster of its own."""
     first, second = cluster.tiers[:2]
     tiers = (first, replace(second, size=domains)) if domains > 1 else (first,)
-    return replace(cluster, name=f"{cluster.name}: {domains} hosts", count=first.size * domains, tiers=tiers)
+    return replace(
+        cluster, name=f"{cluster.name}: {counted(domains, 'host')}", count=first.size * domains, tiers=tiers
+    )
 
 
 def job_collectives(

@@ -28,6 +28,7 @@ from weft.search.on_fabric import search_on_fabric
 from weft.search.ranking import Plan, plan
 from weft.simulation.iteration.stepping import Stepped
 from weft.simulation.routes.evaluator import Evaluator, Slice
+from weft.units import counted
 
 KEPT = 8
 """Layouts that are tried from each source, each of another mesh."""
@@ -131,7 +132,7 @@ class Layouts:
         )
         if not found.layouts:
             raise NothingFeasible(
-                f"{job.name} on {job.layout.world} accelerators: {found.shortage}"
+                f"{job.name} on {counted(job.layout.world, 'accelerator')}: {found.shortage}"
                 " -- give it more accelerators, or loosen what is fixed"
             )
         return found

@@ -24,6 +24,7 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.checks import components
 from weft.fabric.spec import Floats, Ints, Mask
 from weft.routing.failures import Down, changed, without
+from weft.units import counted
 
 STEPS = 16
 """Offsets, and orders, that are stepped for a group in one decision."""
@@ -265,7 +266,7 @@ class Occupancy:
         free, spares = self.free(), self.site.spares
         if job.domains > len(free) - spares:
             kept = f", of which {spares} stay spare" if spares else ""
-            return f"needs {job.domains} hosts, {len(free)} are free{kept}"
+            return f"needs {counted(job.domains, 'host')}, {len(free)} are free{kept}"
         if job.may != "move" and not set(job.hosts) <= set(free):
             return "its hosts are not free"
         places = self._candidates(name, job, free)
@@ -298,11 +299,12 @@ class Occupancy:
         groups = self.fleet.groups(self._group(names, self.seats))
         self._timed = {frozenset(names[one] for one in group) for group in groups}
         units = self._units(self.seats[name].hosts)
-        return f"{job.domains} hosts in {units}; objective {self.objective:.4f}, first fit with ECMP {first:.4f}"
+        where = counted(job.domains, "host")
+        return f"{where} in {units}; objective {self.objective:.4f}, first fit with ECMP {first:.4f}"
 
     def _units(self, hosts: tuple[int, ...]) -> str:
         count, _ = self._spread(hosts, hosts)
-        return "one unit" if count == 1 else f"{count} units"
+        return "one unit" if count == 1 else counted(count, "unit")
 
     def _spread(self, hosts: tuple[int, ...], free: tuple[int, ...]) -> tuple[int, int]:
         """Inner units that a job is in, and free hosts that it leaves there."""

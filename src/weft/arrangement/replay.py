@@ -20,6 +20,7 @@ from weft.arrangement.trace import TraceJob, work_of
 from weft.errors import BadInput
 from weft.fabric.spec import Floats
 from weft.results import Result
+from weft.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +75,7 @@ class Replay(Result):
         return facts | {"too_large": list(self.too_large), "policies": self.to_dicts()}
 
     def _facts(self) -> Sequence[str]:
-        return f"{self.jobs} jobs on {self.site.name}", *(
+        return f"{counted(self.jobs, 'job')} on {self.site.name}", *(
             f"{one.policy.name} {float(one.slowdown.mean()):.4f}" for one in self.outcomes
         )
 

@@ -32,6 +32,7 @@ from weft.layout.text import parse_layout
 from weft.model import Job, RecipeChanges, resolve_job
 from weft.model.resolve import named_job
 from weft.search.space import SPACES, STANDARD, Space
+from weft.units import counted
 
 SCHEMA = "weft.site/1"
 MAX_FILE_BYTES = 4_000_000
@@ -254,7 +255,7 @@ def _hosts(
     if not (sizes == size).all():
         odd = int(np.argmax(sizes != size))
         raise BadInput(
-            f"the fabric's domain {odd} has {sizes[odd]} accelerators, a host of {cluster.name} {size}",
+            f"the fabric's domain {odd} has {counted(sizes[odd], 'accelerator')}, a host of {cluster.name} {size}",
             where=f"{where}: fabric",
             remedy="name a fabric and a cluster with hosts of one size",
         )
@@ -426,7 +427,8 @@ def _check_room(site: Site, where: str) -> None:
     for job in wanted:
         if job.domains > free:
             raise NothingFeasible(
-                f"{where}: {job.name} needs {job.domains} hosts, {free} are free -- cut it smaller, or free hosts"
+                f"{where}: {job.name} needs {counted(job.domains, 'host')}, {free} are free -- cut it smaller,"
+                " or free hosts"
             )
     need = sum(job.domains for job in wanted)
     if need > free:

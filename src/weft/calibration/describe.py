@@ -13,6 +13,7 @@ from weft.cluster.measurements import CollectiveTime, Measurements, ProductTime
 from weft.cluster.spec import Accelerator, Cluster, Tier
 from weft.results import Result
 from weft.runtime.measure.measured import KINDS, PRECISIONS, Measured, Product, Rank, Sample, measured_to_dict
+from weft.units import counted
 
 DIGITS = 4
 """Significant digits of what is written."""
@@ -93,7 +94,7 @@ class Described(Result):
         }
 
     def _facts(self) -> Sequence[str]:
-        return (f"{self.measured.layout.world} ranks of {self.measured.rank.name}", *self.notes)
+        return (f"{counted(self.measured.layout.world, 'rank')} of {self.measured.rank.name}", *self.notes)
 
 
 def describe(measured: Measured, *, with_constants: bool) -> Described:

@@ -13,6 +13,7 @@ from weft.cli.build import takes
 from weft.cli.options import Progress, check_folder, deliver
 from weft.cli.outcome import show
 from weft.errors import BadInput, UnknownName
+from weft.units import counted
 from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def bench_comm(options: BenchOptions) -> None:
         repeats=options.repeats,
         precisions=precisions,
     )
-    with nullcontext() if launched() else Progress(f"measuring {layout.world:,} ranks on {device}"):
+    with nullcontext() if launched() else Progress(f"measuring {counted(layout.world, 'rank')} on {device}"):
         measured = measure(request)
     if measured is not None:
         _deliver(describe(measured, with_constants=options.calibration_output is not None), options)

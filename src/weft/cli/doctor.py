@@ -8,6 +8,7 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.outcome import Output, report
+from weft.units import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +40,7 @@ def _table(found: Diagnosis, screen: Console) -> None:
     whole = found.to_dict()
     needs = ", ".join(f"{name} {found.packages[name] or 'MISSING'}" for name in NEEDED)
     kept = found.kernels
-    size = f"{kept.files} files, {format_bytes(kept.bytes)}"
+    size = f"{counted(kept.files, 'file')}, {format_bytes(kept.bytes)}"
     where = f"{size} in {kept.folder}" if kept.folder else "kept nowhere: every run compiles them anew"
     paragraph(screen, f"Weft {whole['weft']} on Python {whole['python']}, {whole['system']}")
     paragraph(screen, f"Needs:   {needs}", hang=9)

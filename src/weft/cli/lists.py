@@ -16,7 +16,7 @@ def models(word: str | None) -> None:
 
     found = [name for name in names() if word is None or word.lower() in name]
     if not found:
-        raise UnknownName("model", str(word), names())
+        raise UnknownName("model", str(word), names(), listed="weft models")
     for name in found:
         entry = load(name)
         recipe = entry.recipe
@@ -36,7 +36,7 @@ def clusters(word: str | None) -> None:
         for known in (names(), accelerator_names())
     )
     if not patterns and not chips:
-        raise UnknownName("accelerator", str(word), accelerator_names())
+        raise UnknownName("accelerator", str(word), accelerator_names(), listed="weft clusters")
     if patterns:
         click.echo("Clusters, by pattern (or give a TOML file, see examples/):")
     for name in patterns:
@@ -72,7 +72,7 @@ def explain(code: str | None) -> None:
     from weft.layout.check import REASONS, REMEDIES
 
     if code is not None and code not in REASONS:
-        raise UnknownName("rejection code", code, REASONS)
+        raise UnknownName("rejection code", code, REASONS, listed="weft explain")
     for name, reason in REASONS.items():
         if code in (None, name):
             click.echo(f"{name}: {reason}; {REMEDIES[name]}")

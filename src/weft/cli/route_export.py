@@ -15,6 +15,7 @@ from weft.cli.options import deliver
 from weft.cli.outcome import FileOutput
 from weft.errors import BadInput
 from weft.files import write_folder
+from weft.units import counted
 from weft.verbs.options import option
 from weft.verbs.route import PINNED, installed
 from weft.verbs.traffic import TrafficOptions, network_alone, network_of, traffic_of
@@ -201,7 +202,7 @@ def _deliver(files: dict[str, str], folder: str | None) -> None:
     if folder is None:
         if len(files) > 1:
             raise BadInput(
-                f"{len(files)} files: {', '.join(sorted(files)[:4])}{', ...' if len(files) > 4 else ''}",
+                f"{counted(len(files), 'file')}: {', '.join(sorted(files)[:4])}{', ...' if len(files) > 4 else ''}",
                 where="weft route export",
                 remedy="add -o DIR",
             )

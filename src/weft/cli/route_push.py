@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from weft.errors import BadInput, printable
+from weft.units import counted
 
 if TYPE_CHECKING:
     from weft.routing.controller import Controller, Decision
@@ -77,7 +78,9 @@ class Hook:
             return Outcome(push="dry-run", decision=decision, lines=(shown, *_few(forth)))
         failed = self._run("apply", controller, forth, decision.number, text)
         if not failed:
-            return Outcome(push="applied", decision=decision, lines=(f"applied: {len(decision.moves):,} flows",))
+            return Outcome(
+                push="applied", decision=decision, lines=(f"applied: {counted(len(decision.moves), 'flow')}",)
+            )
         back = difference(controller, decision, back=True)
         held = controller.hold(decision)
         again = self._run("rollback", controller, back, decision.number, text)

@@ -8,6 +8,7 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.outcome import Output, report
+from weft.units import counted
 from weft.verbs.selftest import SelftestOptions
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _table(found: Selftest, screen: Console) -> None:
     from weft.report.tables.grid import Column, heading, paragraph, print_grid
 
     facts = ", ".join(f"{name} {value}" for name, value in found.facts.items())
-    paragraph(screen, f"{found.ranks} ranks on {found.device}: {facts}")
+    paragraph(screen, f"{counted(found.ranks, 'rank')} on {found.device}: {facts}")
     heading(screen, "Checks")
     verdicts = {"holds": "holds", "fails": "FAILS", "seen": ""}
     print_grid(

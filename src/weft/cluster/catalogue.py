@@ -81,7 +81,7 @@ def accelerator(name: str, *, where: str | None = None) -> Accelerator:
     """
     canonical = ALIASES.get(name.lower(), name.lower())
     if canonical not in entries():
-        raise UnknownName("accelerator", name, accelerator_names(), where=where)
+        raise UnknownName("accelerator", name, accelerator_names(), where=where, listed="weft clusters")
     return _accelerator(canonical)
 
 
@@ -116,7 +116,8 @@ def load(name: str) -> Cluster:
     family, digits = (match[1], match[2]) if match else (name.strip().lower(), "")
     build = _families().get(family)
     if build is None:
-        raise UnknownName("cluster", name, (f"{known}-{digits or '<count>'}" for known in _families()))
+        known = (f"{one}-{digits or '<count>'}" for one in _families())
+        raise UnknownName("cluster", name, known, listed="weft clusters")
     if not digits:
         raise BadInput(f"cluster {name!r} has no count", remedy=f"write it like {family}-1024")
     count = int(digits)

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.spec import SCALE_UP, Fabric, Ints, Mask
+from weft.units import counted
 
 MAX_ACCELERATORS = 2**22
 """Accelerators that a generator builds at most."""
@@ -128,7 +129,7 @@ def _check_domains(fabric: Fabric, where: str) -> None:
     _, sizes = np.unique(fabric.domain, return_counts=True)
     if len(np.unique(sizes)) > 1:
         raise BadInput(
-            f"scale-up domains have {sizes.min()} to {sizes.max()} accelerators",
+            f"scale-up domains have {sizes.min()} to {counted(sizes.max(), 'accelerator')}",
             where=where,
             remedy="make all domains equal",
         )

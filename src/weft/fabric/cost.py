@@ -278,7 +278,7 @@ def preset(name: str) -> Prices:
     """
     tables = _tables()
     if name not in tables:
-        raise UnknownName("price preset", name, tables, where="prices")
+        raise UnknownName("price preset", name, tables, where="--prices")
     return Prices(name=name, **tables[name])
 
 

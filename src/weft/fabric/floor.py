@@ -23,6 +23,7 @@ from weft.documents import parse_toml, validate
 from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.files import read_text
+from weft.units import counted
 
 Place = Literal["rack", "row", "room"]
 ROLES = ("leaf", "spine", "core", "rail", "rail-spine", "rail-core", "router", "switch", "scale-up")
@@ -271,7 +272,7 @@ def _fill(members: Ints, units: Ints, switch_kw: Floats, floor: Floor, fabric: F
         tall, hot = int(units[node]), float(switch_kw[node])
         if tall > floor.units_per_rack or hot > floor.kw_per_rack:
             raise BadInput(
-                f"{fabric.names[node]} takes {tall} units and {hot:.1f} kW, a rack has"
+                f"{fabric.names[node]} takes {counted(tall, 'unit')} and {hot:.1f} kW, a rack has"
                 f" {floor.units_per_rack} and {floor.kw_per_rack:g} kW",
                 where=f"{floor.name}: units_per_rack, kw_per_rack",
                 remedy="give racks more, or choose smaller switches",

@@ -25,6 +25,7 @@ from weft.fabric.spec import SCALE_UP, Fabric, Ints, Mask
 from weft.fabric.structured import grid_of
 from weft.fabric.traffic import Routes, spans
 from weft.results import Result
+from weft.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,7 +108,11 @@ class LanesReport(Result):
 
     def _facts(self) -> Sequence[str]:
         found = self.proven
-        return (f"{self.fabric.name}, {self.routing}", f"{found.lanes} lanes", "free" if found.free else "not free")
+        return (
+            f"{self.fabric.name}, {self.routing}",
+            counted(found.lanes, "lane"),
+            "free" if found.free else "not free",
+        )
 
 
 def report(fabric: Fabric, routing: str, *, pairs: int, seed: int = 0) -> LanesReport:

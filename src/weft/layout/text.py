@@ -1,4 +1,4 @@
-"""Layouts as people and files write them: ``x=8,pipeline=16,micro_batch=2`` and plain dictionaries.
+"""Layouts as people and files write them: ``tp=8,pp=16,dp=4,mbs=2`` and plain dictionaries.
 
 Both forms take the fields of ``Layout``, the short names of ``ALIASES`` and ``dp`` (z * data).
 A form may leave fields out; ``PartialLayout.complete`` fills them in.
@@ -25,6 +25,18 @@ from weft.layout.spec import (
 )
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Layout)}
+_SHORT = {name: short for short, name in ALIASES.items()}
+DEGREES = (
+    ("tp", "x"),
+    ("y", "y"),
+    ("cp", "context"),
+    ("pp", "pipeline"),
+    ("dp", "data_parallel"),
+    ("fsdp", "z"),
+    ("ep", "expert"),
+    ("etp", "expert_tensor"),
+)
+"""The field's short word and the field of each degree; ``dp`` is z * data."""
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -134,20 +146,28 @@ def layout_to_dict(layout: Layout) -> dict[str, Any]:
     return {name: list(layout.order) if name == "order" else getattr(layout, name) for name in FIELDS}
 
 
-def format_layout(layout: Layout) -> str:
-    """The short form: ``data`` and whatever differs from the defaults, in the order of the fields.
+def format_layout(layout: Layout, *, whole: bool = False) -> str:
+    """The layout as people write it, to be given to ``--layout`` again: degrees in the field's short words, then
+    whatever differs from the defaults; ``whole``: micro-batch, ZeRO and recomputation in any case.
 
-    >>> format_layout(Layout(x=8, pipeline=4, sequence_parallel=True))
-    'x=8,data=1,pipeline=4,sequence_parallel=true'
+    >>> format_layout(Layout(x=8, z=2, data=4, pipeline=4, zero=0, sequence_parallel=True))
+    'tp=8,pp=4,dp=8,fsdp=2,zero=0,sp'
     """
-    items = []
-    for name in FIELDS:
+    items = [format_degrees(layout)]
+    for name in FIELDS[len(DEGREES) :]:
         value = getattr(layout, name)
-        wanted = name == "data" or (name == "schedule" and layout.virtual_stages > 1)
+        wanted = name == "schedule" and layout.virtual_stages > 1
         wanted |= (name == "zero" and layout.z > 1) or (name == "virtual_stages" and layout.schedule.wraps)
+        wanted |= whole and name in ("micro_batch", "zero", "recompute")
         if wanted or value != _DEFAULTS[name]:
-            items.append(f"{name}={_to_text(value)}")
+            items.append(_SHORT.get(name, name) + ("" if value is True else f"={_to_text(value)}"))
     return ",".join(items)
+
+
+def format_degrees(layout: Layout) -> str:
+    """The degrees alone, those of 1 left out except dp: "tp=8,pp=16,dp=128"."""
+    degrees = ((short, getattr(layout, name)) for short, name in DEGREES)
+    return ",".join(f"{short}={degree}" for short, degree in degrees if degree > 1 or short == "dp")
 
 
 def _to_text(value: Any) -> str:

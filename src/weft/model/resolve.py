@@ -126,7 +126,7 @@ def complete_job(model: Model, recipe: Recipe | None, changes: RecipeChanges, *,
     if 0 < model.positions < recipe.sequence:
         raise BadInput(
             f"sequence {recipe.sequence} exceeds the {model.positions} learned positions of {model.name}",
-            where="recipe",
+            where="--sequence",
             remedy=f"use --sequence {model.positions} or less",
         )
     return Job(model=model, recipe=recipe, defaults=defaults)
@@ -136,14 +136,14 @@ _NAMES = ("global_batch", "sequence", "precision", "attention", "dropout", "grad
 
 
 def _check(changes: RecipeChanges) -> None:
-    for name, value, most in (
-        ("global_batch", changes.global_batch, LARGEST_BATCH),
-        ("sequence", changes.sequence, LARGEST_SEQUENCE),
+    for option, value, most in (
+        ("--batch", changes.global_batch, LARGEST_BATCH),
+        ("--sequence", changes.sequence, LARGEST_SEQUENCE),
     ):
         if value is not None and not 1 <= value <= most:
-            raise BadInput(f"{name} = {value} is outside 1 to {most:,}", where="recipe")
+            raise BadInput(f"{value} is outside 1 to {most:,}", where=option)
     if changes.precision is not None and changes.precision not in PRECISIONS:
-        raise UnknownName("precision", changes.precision, PRECISIONS, where="recipe")
+        raise UnknownName("precision", changes.precision, PRECISIONS, where="--precision")
 
 
 def _entry(source: str, stand_in: bool) -> tuple[Entry, str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.results import Result
+from weft.units import counted
 
 Row = Mapping[str, str | int | float | None]
 
@@ -44,4 +45,4 @@ class Reproduction(Result):
         }
 
     def _facts(self) -> Sequence[str]:
-        return (self.title, f"{len(self.rows)} rows")
+        return (self.title, counted(len(self.rows), "row"))

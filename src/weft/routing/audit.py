@@ -18,6 +18,7 @@ from weft.routing.problem import problem
 from weft.routing.report import flow_rows, plan_figures
 from weft.routing.routers import Found, improve
 from weft.routing.traffic import JobTraffic
+from weft.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -57,11 +58,12 @@ class RouteAudit(Result):
         return list(flow_rows(found.fabric, found.traffic, found.routes))
 
     def _facts(self) -> Sequence[str]:
+        jobs = counted(len(self.installed.jobs), "job")
         best, fabric = self.installed.efficiency, self.installed.fabric
         return (
-            f"{len(self.installed.traffic):,} flows of {len(self.installed.jobs)} jobs on {fabric.name}",
+            f"{counted(len(self.installed.traffic), 'flow')} of {jobs} on {fabric.name}",
             f"slowest {best.objective} {best.value:.1%} of its pace alone, at most {best.bound:.1%}",
-            f"{self.repaired.efficiency.value:.1%} if {len(self.moved(self.repaired)):,} flows move",
+            f"{self.repaired.efficiency.value:.1%} if {counted(len(self.moved(self.repaired)), 'flow')} move",
         )
 
 

@@ -13,6 +13,7 @@ from weft.fabric.traffic import Routes
 from weft.results import Result
 from weft.routing.plan import RoutePlan
 from weft.routing.traffic import JobTraffic
+from weft.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -46,7 +47,7 @@ class RouteReport(Result):
     def _facts(self) -> Sequence[str]:
         found = self.plan
         return (
-            f"{len(found.traffic):,} flows of {len(found.jobs)} jobs on {found.fabric.name}",
+            f"{counted(len(found.traffic), 'flow')} of {counted(len(found.jobs), 'job')} on {found.fabric.name}",
             f"router {found.router}",
             f"congestion {found.alpha:g}, at least {found.alpha_bound:g}",
         )

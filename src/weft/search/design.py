@@ -30,6 +30,7 @@ from weft.search.network_plan import BEGUN
 from weft.search.ranking import plan
 from weft.search.space import STANDARD, Space
 from weft.simulation.routes.evaluator import Evaluator
+from weft.units import counted
 
 SAME = 1 - 1e-6
 """Figures closer than this are equal."""
@@ -211,7 +212,7 @@ class DesignStudy(Result):
 
     def _facts(self) -> Sequence[str]:
         subject = f"{self.job.model.name} on {self.cluster.name}"
-        return (subject, f"{len(self.designs)} networks compared, {len(self.rejected)} rejected")
+        return (subject, f"{counted(len(self.designs), 'network')} compared, {len(self.rejected)} rejected")
 
 
 _AFTER = tuple(one.name for one in fields(AfterFailures))

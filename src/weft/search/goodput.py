@@ -27,6 +27,7 @@ from weft.reliability.recovery import Policy
 from weft.reliability.renewal import ClassCost, Outcome
 from weft.results import Result
 from weft.search.degraded import DegradedNetwork, Simultaneous
+from weft.units import counted
 
 STOPS = 20_000
 """Failures that the Monte Carlo draws, over all its runs."""
@@ -279,7 +280,10 @@ def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing
         saving=failing.saving,
         checkpoint_bytes=failing.checkpoint_bytes,
         spare_accelerators=spares * failing.host_size,
-        defaults=(*assumed(failing.book), f"spares: {spares} hosts of {failing.host_size}, paid for like others"),
+        defaults=(
+            *assumed(failing.book),
+            f"spares: {counted(spares, 'host')} of {failing.host_size}, paid for like others",
+        ),
     )
 
 

@@ -29,7 +29,7 @@ from weft.search.fold import Fold, Scale
 from weft.search.screen import Screen
 from weft.search.space import STANDARD, Space
 from weft.search.ties import Choice, Facts, Tie, held
-from weft.units import format_bytes
+from weft.units import counted, format_bytes
 
 ALIKE = 0.03
 """Layouts closer than this in time are alike."""
@@ -110,7 +110,7 @@ class Plan(Result):
     def shortage(self) -> str:
         """How many layouts fell to which rule."""
         counts = ", ".join(f"{each.code} {each.layouts:,}" for each in self.rejected)
-        return f"none of {self.considered:,} layouts is feasible ({counts})"
+        return f"none of {counted(self.considered, 'layout')} is feasible ({counts})"
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The ranked layouts, a row each, under ``COLUMNS``: degrees, switches, totals in SI units, parts, ties."""
@@ -207,7 +207,7 @@ class Plan(Result):
 
     def _facts(self) -> Sequence[str]:
         subject = f"{self.job.model.name} on {self.cluster.name}"
-        counts = f"{self.considered:,} layouts considered, {self.feasible:,} fit"
+        counts = f"{counted(self.considered, 'layout')} considered, {self.feasible:,} fit"
         best = [f"best {' '.join(self.best.short_row().values())}"] if self.layouts else []
         return (subject, counts, *best)
 

@@ -14,7 +14,7 @@ from weft.layout.mesh import spread
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
-from weft.units import format_si
+from weft.units import counted, format_si
 
 SMALL = 0.01
 """Relative changes of FLOPs and of their rate that are not worth a word."""
@@ -151,7 +151,7 @@ def _computing(one: Traced, other: Traced) -> list[str]:
     found = []
     work, rate = other.flops / one.flops, other.rate_flops / one.rate_flops
     if abs(work - 1) > SMALL:
-        count = f" ({one.layout.world:,} -> {other.layout.world:,} accelerators)"
+        count = f" ({one.layout.world:,} -> {counted(other.layout.world, 'accelerator')})"
         found.append(f"{work:.2f}x the FLOPs per accelerator" + count * (one.layout.world != other.layout.world))
     if abs(rate - 1) > SMALL:
         shown = f"{one.rate_flops / 1e12:,.0f} -> {other.rate_flops / 1e12:,.0f} TFLOP/s while it computes"

@@ -15,6 +15,7 @@ from weft.results import SHOWN_ROWS, Result
 from weft.studies.kept import Kept
 from weft.studies.points import Points
 from weft.studies.run import Counts
+from weft.units import counted
 
 OUTCOME = ("failure", "message")
 """Columns of what kept a point from being computed, between the axes and the figures."""
@@ -91,7 +92,12 @@ class Sweep(Result):
 
     def _facts(self) -> Sequence[str]:
         study, counts = self.points.study, self.counts
-        return (study.name, study.computation.name, f"{counts.points:,} points", f"{counts.computed:,} computed now")
+        return (
+            study.name,
+            study.computation.name,
+            counted(counts.points, "point"),
+            f"{counts.computed:,} computed now",
+        )
 
     def _shown(self) -> list[dict[str, Any]]:
         return [row for row, _ in zip(self.rows(), range(SHOWN_ROWS + 1), strict=False)]

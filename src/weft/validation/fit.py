@@ -25,6 +25,7 @@ from weft.layout.table import Floats
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
 from weft.results import Result
+from weft.units import counted
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Group, Predictor
 from weft.validation.summary import Errors, spread_errors
@@ -187,7 +188,7 @@ class Fitted(Result):
         }
 
     def _facts(self) -> Sequence[str]:
-        return (f"{len(self.fit.values)} constants", f"{len(self.fit.seconds)} runs of {self.source}")
+        return (counted(len(self.fit.values), "constant"), f"{counted(len(self.fit.seconds), 'run')} of {self.source}")
 
 
 def measured_mfu(row: Prepared) -> float:

@@ -13,6 +13,7 @@ from weft.layout.table import Floats
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
 from weft.results import Result
+from weft.units import counted
 from weft.validation.causes import Cause, causes
 from weft.validation.choice import Choice, choices
 from weft.validation.inputs import Prepared, Skipped
@@ -137,7 +138,7 @@ class Validation(Result):
 
     def _facts(self) -> Sequence[str]:
         mean = "no run predicted" if self.headline is None else f"mean error over families {self.headline:.1%}"
-        return (f"{self.pooled.predicted} of {self.pooled.runs} runs predicted", mean)
+        return (f"{self.pooled.predicted} of {counted(self.pooled.runs, 'run')} predicted", mean)
 
     def _shown(self) -> list[dict[str, Any]]:
         return [{name: row[name] for name in _SHOWN} for row in self.to_dicts()]

@@ -11,7 +11,7 @@ from typing import Any
 
 import weft
 from weft.results import Result
-from weft.units import format_seconds
+from weft.units import counted, format_seconds
 
 NEEDED = ("click", "highspy", "numba", "numpy", "pydantic", "pyyaml", "rich")
 EXTRAS = {
@@ -90,7 +90,7 @@ class Diagnosis(Result):
         }
 
     def _facts(self) -> list[str]:
-        return [f"{sum(one.ok for one in self.checks)} of {len(self.checks)} checks hold"]
+        return [f"{sum(one.ok for one in self.checks)} of {counted(len(self.checks), 'check')} hold"]
 
 
 def diagnose() -> Diagnosis:
@@ -149,7 +149,7 @@ def _rates() -> tuple[bool, str]:
     ones = np.ones(flows)
     problem = (capacity, np.arange(0, flows * hops + 1, hops), paths, np.ones(flows * hops), ones, ones * np.inf)
     wrong = check(solve(*problem), *problem)
-    return wrong is None, wrong or f"{flows} flows over {links} links share them max-min fair"
+    return wrong is None, wrong or f"{counted(flows, 'flow')} over {links} links share them max-min fair"
 
 
 def _schedule() -> tuple[bool, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
+from weft.units import counted
 from weft.verbs.options import given_options, option, verb
 from weft.verbs.shared import (
     ConstantsOptions,
@@ -133,7 +134,7 @@ def _from_run(model: JobSource | None, cluster: ClusterSource | None, asked: Est
     notes = [note for note in run.notes if model is None or run.problem not in note]
     assumed = [*job.defaults, *notes]
     if stated is not None and stated != where.count:
-        assumed.append(f"{path} starts {stated} accelerators; estimated for {where.count}")
+        assumed.append(f"{path} starts {counted(stated, 'accelerator')}; estimated for {where.count}")
     if run.ignored:
         assumed.append(f"settings without effect here: {', '.join(run.ignored)}")
     check_layout(job, where.count, run.layout)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput, UnknownName
+from weft.units import counted
 from weft.verbs.on_fabric import NetworkOptions, network_of
 from weft.verbs.options import given_options, option, verb
 from weft.verbs.shared import ConstantsOptions, RecipeOptions, RunOptions, cluster_of, constants_of, job_of, stack_of
@@ -115,7 +116,7 @@ def _constrain(space: Space, count: int, asked: PlanOptions) -> Space:
     for name in (*AXES, "data_parallel"):
         if count % fixed.get(name, 1):
             raise BadInput(
-                f"{name} = {fixed[name]} does not divide {count} accelerators",
+                f"{name} = {fixed[name]} does not divide {counted(count, 'accelerator')}",
                 where="--fix",
                 remedy="choose a divisor of the number of accelerators",
             )

@@ -50,7 +50,7 @@ def reproduce(study: str, options: ReproduceOptions | None = None, **given: Any)
 
     asked = given_options(ReproduceOptions, options, given)
     if study not in STUDIES:
-        raise UnknownName("study", study, tuple(STUDIES), where="reproduce")
+        raise UnknownName("study", study, tuple(STUDIES), listed="weft reproduce")
     entry = STUDIES[study]
     names = asked.clusters.split(",") if isinstance(asked.clusters, str) else asked.clusters
     speeds = {"nic_Bps": asked.nic_bandwidth, "scale_up_Bps": asked.scale_up_bandwidth}

@@ -73,7 +73,7 @@ def schema(name: str) -> dict[str, Any]:
         return _of_input(INPUTS[short])
     if short in _outputs():
         return _of_output(short)
-    raise UnknownName("schema", name, tuple(names()))
+    raise UnknownName("schema", name, tuple(names()), listed="weft schema")
 
 
 def names() -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import weft
 from weft.errors import BadInput
 from weft.results import Result
+from weft.units import counted
 from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ class Selftest(Result):
 
     def _facts(self) -> list[str]:
         failed = sum(one.verdict == "fails" for one in self.findings)
-        return [f"{self.ranks} ranks ({self.device})", f"{failed} of {len(self.findings)} checks fail"]
+        return [
+            f"{counted(self.ranks, 'rank')} ({self.device})",
+            f"{failed} of {counted(len(self.findings), 'check')} fail",
+        ]
 
 
 def selftest(options: SelftestOptions) -> Selftest:

@@ -271,7 +271,7 @@ def stack_of(asked: CalibrationOptions, job: Job | None) -> str:
 
     stack = asked.stack if isinstance(asked, ConstantsOptions) else None
     if stack is not None and stack not in stack_names():
-        raise UnknownName("software", stack, stack_names(), where="--stack")
+        raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft stacks")
     return stack or (job and job.stack) or USUAL_STACK
 
 

@@ -17,6 +17,7 @@ from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
 from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
 from weft.results import Result
+from weft.units import counted
 from weft.verbs.arranged import start_of
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import (
@@ -222,7 +223,7 @@ class Trained(Result):
 
     def _facts(self) -> Sequence[str]:
         last = [f"loss {self.steps[-1].loss:.4f}"] if self.steps else []
-        return (self.job.model.name, f"{self.layout.world} ranks", f"{len(self.steps)} steps", *last)
+        return (self.job.model.name, counted(self.layout.world, "rank"), counted(len(self.steps), "step"), *last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +284,7 @@ class DryRun(Result):
 
     def _facts(self) -> Sequence[str]:
         verdict = "equal to the prediction" if self.equal else "NOT equal to the prediction"
-        return (self.job.model.name, f"{self.layout.world:,} ranks", verdict)
+        return (self.job.model.name, counted(self.layout.world, "rank"), verdict)
 
 
 @verb(TrainOptions)
@@ -644,7 +645,7 @@ def _check_world(layout: Layout) -> None:
     if world not in (None, layout.world):
         sizes = " x ".join(sizes_of(layout))
         raise BadInput(
-            f"the layout needs {sizes} = {layout.world} ranks, but {world} were launched",
+            f"the layout needs {sizes} = {counted(layout.world, 'rank')}, but {world} were launched",
             where="train",
             remedy=f"launch {layout.world} ranks, or take another layout",
         )

@@ -31,7 +31,6 @@ from weft.report.tables.training_run import (
     MeasuredStep,
     PredictedTime,
     comparison,
-    counted,
     eval_line,
     step_header,
     step_line,
@@ -51,7 +50,7 @@ from weft.runtime.run.resume import Resumed, load_latest
 from weft.runtime.run.saving import Saving
 from weft.runtime.run.session import RunSettings, Session, StepResult
 from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
-from weft.units import format_seconds
+from weft.units import counted, format_seconds
 from weft.verbs.train_data import Files
 
 SYNTHETIC_TOKENS = 1 << 20
@@ -414,7 +413,7 @@ class _Run:
             f"{model.name}: {model.parameters:,} parameters, {recipe.global_batch} x {recipe.sequence} "
             f"tokens a step, {recipe.precision}, ranks: {layout.world} ({request.device})"
         )
-        micro_batches = counted(self.session.micro_batches, "micro-batch", "micro-batches")
+        micro_batches = counted(self.session.micro_batches, "micro-batch")
         self._say(f"grid: {grid}, {micro_batches} of {layout.micro_batch}")
         if frozen := sum(one.parameter.numel() for one in self.session.flat.frozen):
             self._say(f"frozen: {frozen:,} parameters of this rank")
@@ -442,7 +441,7 @@ class _Run:
             )
         if agree < request.layout.world:
             world = request.layout.world
-            shown = f"{world - int(agree)} of {counted(world, 'rank', 'ranks')}"
+            shown = f"{world - int(agree)} of {counted(world, 'rank')}"
             raise Differs(f"collectives differ from the prediction on {shown}")
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -32,7 +33,7 @@ from weft.report.pictures.charts import (
     rendered,
     scheme_css,
 )
-from weft.report.pictures.designs import design_chart
+from weft.report.pictures.designs import _nested, design_chart
 from weft.report.pictures.layouts import TIME_COLOURS, breakdown_chart, estimate_chart, pareto_chart
 from weft.report.tables.words import TIME_LABELS
 from weft.search.design import Terms, design
@@ -111,7 +112,9 @@ def test_studies_of_domains_and_batches_have_a_point_a_design(drawn, domains, ba
     items = drawn(chart)
     tokens = sorted(one.global_batch * 4096 / one.closed_form_s / 1e6 for one in study.designs)
     assert len(study.designs) == 3 * max(1, len(domains)) * max(1, len(batches))
-    sizes = {size: [one for one in marks(items, "symbol") if one.look["size"] == size] for size in (80, 60, 45)}
+    sizes: dict[int, list[Any]] = {80: [], 60: [], 45: []}
+    for one in marks(items, "symbol"):
+        sizes[one.look["size"] if one.look["size"] in sizes else 60].append(one)
     costs = [one.total_usd if domains else one.bill.usd for one in study.designs]
     trade = 0 if batches else len({(usd, one.closed_form_s) for usd, one in zip(costs, study.designs, strict=True)})
     names = 3 * max(1, len(batches) if domains else 1)
@@ -136,7 +139,7 @@ def test_one_domain_is_a_dashed_line_at_its_speed(drawn):
     items = drawn(design_chart(lined))
     (rule,) = {item.y for item in marks(items, "rule")}
     speeds = [one.tokens_per_s for one in study.designs]
-    circles = [item.y for item in marks(items, "symbol") if item.look["size"] == 60][: len(speeds)]
+    circles = [item.y for item in marks(items, "symbol") if item.look["size"] not in (80, 45)][: len(speeds)]
     above = (max(circles) - rule) / (max(circles) - min(circles))
     whole = study.job.recipe.tokens / whole_s
     assert above == pytest.approx((whole - min(speeds)) / (max(speeds) - min(speeds)))
@@ -329,3 +332,13 @@ def test_many_rows_are_drawn():
     rows = data({"x": i, "y": i % 7} for i in range(6000))
     chart = finished(altair.layer(altair.Chart(rows).mark_circle().encode(x="x:Q", y="y:Q")), "many", "rows")
     assert rendered(chart, ".svg").count(b"circle") >= 6000
+
+
+def test_lines_that_coincide_are_nested() -> None:
+    below = [("a", 8, 0.0), ("a", 16, 50.0), ("b", 8, 0.0), ("b", 16, 51.0), ("c", 8, 0.0), ("c", 16, 99.0)]
+    widths, areas = _nested(below)
+    assert widths["a"] > widths["b"] == widths["c"], "c leaves b at its second place"
+    first, second = ([areas[i] for i in at] for at in ((0, 2, 4), (1, 3, 5)))
+    assert first == sorted(first, reverse=True)
+    assert len(set(first)) == 3
+    assert second[0] > second[1] == second[2]

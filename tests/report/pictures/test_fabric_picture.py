@@ -83,7 +83,7 @@ def test_a_ring_without_switches_and_hostile_names(aggregate):
 def test_one_accelerator():
     fabric = assemble("one", [Node(name="a", role="accelerator", place="")], [], where="x")
     for aggregate in (None, True):
-        assert "1 accelerators" in " ".join(words(parsed(fabric_svg(fabric, aggregate=aggregate))))
+        assert "1 accelerator" in " ".join(words(parsed(fabric_svg(fabric, aggregate=aggregate))))
 
 
 def test_a_dead_accelerator_is_drawn_dashed():

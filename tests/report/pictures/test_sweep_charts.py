@@ -10,7 +10,7 @@ pytest.importorskip("altair")
 
 from weft.errors import BadInput
 from weft.report.pictures.charts import COLOURS
-from weft.report.pictures.sweep import sweep_chart
+from weft.report.pictures.sweep import _ticks, sweep_chart
 
 COLUMNS = {"model": str, "count": int, "nic_Bps": float, "mfu": float}
 ROWS = [
@@ -64,3 +64,11 @@ def test_what_varies_beside_is_said() -> None:
 def test_what_cannot_be_drawn_is_refused(rows: list[dict[str, Any]], places: dict[str, str], problem: str) -> None:
     with pytest.raises(BadInput, match=problem):
         chart(rows, **places)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "places"),
+    [(0.25, 5, [0.3, 0.5, 1, 2, 3, 5]), (1, 1000, [1, 10, 100, 1000]), (8, 600, [10, 20, 30, 50, 100, 200, 300, 500])],
+)
+def test_logarithmic_axes_have_ticks_that_can_be_read(low: float, high: float, places: list[float]) -> None:
+    assert _ticks(low, high) == pytest.approx(places)

@@ -6,17 +6,19 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+import weft
 from weft.estimation.report import EstimateReport
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
 from weft.estimation.single import sensitivities
 from weft.estimation.training import training_run
 from weft.layout.check import REASONS
-from weft.layout.text import format_layout, parse_layout
+from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layout
 from weft.report.pictures.layouts import MEMORY_COLOURS, TIME_COLOURS
 from weft.report.tables.breakdown import estimate_table
+from weft.report.tables.design import design_table
 from weft.report.tables.ranking import plan_table, thinned
 from weft.report.tables.training import training_table
-from weft.report.tables.words import DEGREES, MEANINGS, MEMORY_LABELS, SHORT_TIME_LABELS, TIME_LABELS, layout_words
+from weft.report.tables.words import MEANINGS, MEMORY_LABELS, SHORT_TIME_LABELS, TIME_LABELS
 
 
 def printed(render, width: int = 100) -> str:
@@ -54,11 +56,8 @@ def test_the_layout_to_copy_reads_back(small_plan):
 
 def test_degree_words_read_back(small_plan):
     for one in small_plan.layouts:
-        given = ",".join(
-            f"{short}={getattr(one.layout, name)}" for short, name in DEGREES if getattr(one.layout, name) > 1
-        )
-        again = parse_layout(given or "x=1").complete(small_plan.cluster.count)
-        assert layout_words(again) == layout_words(one.layout)
+        again = parse_layout(format_degrees(one.layout)).complete(small_plan.cluster.count)
+        assert format_degrees(again) == format_degrees(one.layout)
 
 
 def test_a_plan_without_layouts_explains_itself(starved_plan):
@@ -119,3 +118,16 @@ def test_thinning_keeps_the_ends(small_plan):
     assert len(thinned(many, 7)) == 7
     assert thinned(many, 7)[0] is many[0]
     assert thinned(many, 7)[-1] is many[-1]
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_networks_that_were_not_simulated_have_no_column_of_it(simulated):
+    found = weft.design(
+        "llama-3.2-1b", "h100-16", fabrics="rail-only", layout="tp=8,sp", batch=2, sequence=2048, no_failures=True,
+        no_simulate=not simulated,
+    )  # fmt: skip
+    text = printed(lambda console: design_table(found, console), 160)
+    heads = next(line for line in text.splitlines() if "closed form" in line)
+    assert ("simulated" in heads) == ("beyond leaf" in heads) == simulated
+    assert ("--no-simulate" in text) != simulated
+    assert "beyond leaf:" in text or not simulated

@@ -14,7 +14,7 @@ from weft.collectives.schedules.provision import Provision
 from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.collectives.stages import STAGE_KINDS
 from weft.results import Result
-from weft.units import format_seconds, format_si
+from weft.units import counted, format_seconds, format_si
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -111,8 +111,8 @@ class ScheduleResult(Result):
 
     def _facts(self) -> Sequence[str]:
         asked = self.timed.schedule.request
-        what = f"{asked.kind} of {format_si(asked.bytes, 'B')} on {asked.accelerators:,} accelerators"
-        policy = f"{self.timed.schedule.policy}, {len(self.timed.schedule)} chunks"
+        what = f"{asked.kind} of {format_si(asked.bytes, 'B')} on {counted(asked.accelerators, 'accelerator')}"
+        policy = f"{self.timed.schedule.policy}, {counted(len(self.timed.schedule), 'chunk')}"
         return (what, policy, f"{format_seconds(self.time_s)} (bound {format_seconds(self.bound_s)})")
 
 

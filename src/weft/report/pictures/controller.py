@@ -9,6 +9,7 @@ import altair as alt
 
 from weft.errors import BadInput
 from weft.report.pictures.charts import COLOURS, INK, Chart, data, finished, linear
+from weft.units import counted
 
 _WIDTH, _HIGH, _LOW = 760, 260, 90
 """Pixels: width of the plots, height of the upper and the lower one."""
@@ -88,7 +89,7 @@ def controller_chart(decisions: Sequence[dict[str, Any]], fabric: str) -> Chart:
     )
     chart = alt.vconcat(upper, lower, spacing=12).resolve_scale(color="independent", x="shared")
     moved = sum(one["moved"] for one in rows)
-    subtitle = f"{fabric}: {len(rows):,} decisions, {moved:,} flows moved"
+    subtitle = f"{fabric}: {counted(len(rows), 'decision')}, {counted(moved, 'flow')} moved"
     return finished(chart, "Network-wide efficiency under the controller", subtitle)
 
 

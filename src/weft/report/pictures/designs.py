@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import pi
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -18,6 +19,8 @@ _WIDTH, _HEIGHT = 760, 420
 _HALF, _LOW = 330, 260
 """Width and height of a plot over sizes or batches."""
 _FRONTIER, _OTHERS = "no other is both cheaper and faster", "another is cheaper or faster, and in neither worse"
+_RIM = 3.0
+"""Pixels by which a line is wider than one that covers it."""
 _LINE = 13
 """Pixels from name to name at the ends of lines."""
 
@@ -155,7 +158,7 @@ def _over(across: str, study: DesignStudy) -> Chart:
     colour = alt.Color("line:N", scale=shades, legend=None)
     named = {"line": "network", "at": across.replace("_", " "), "time": "time", "money": "cost", "power": "power"}
     tooltip = [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
-    base = alt.Chart(data(rows)).encode(x=x, color=colour, tooltip=tooltip)
+    rows.sort(key=lambda row: (lines.index(row["line"]), row["at"]))
     plots = []
     for name, title in (("speed", "million tokens per second"), ("cost", f"{_cost(study)} ({words})")):
         low, high = bounds([row[name] for row in rows] + (whole if name == "speed" else []))
@@ -166,7 +169,11 @@ def _over(across: str, study: DesignStudy) -> Chart:
         end = alt.Chart(ends).encode(
             y=alt.Y("down:Q", axis=None, scale=alt.Scale(domain=[0, height], range=[0, height]))
         )
-        marks = [base.mark_line(strokeWidth=2).encode(y=y), base.mark_circle(size=60, opacity=1).encode(y=y)]
+        wide, sizes = _nested([(row["line"], row["at"], row[name] / (high - low) * height) for row in rows])
+        drawn_rows = (row | {"size": size, "wide": wide[row["line"]]} for row, size in zip(rows, sizes, strict=True))
+        base = alt.Chart(data(drawn_rows)).encode(x=x, y=y, color=colour, tooltip=tooltip)
+        width, size = (alt.StrokeWidth("wide:Q", scale=None), alt.Size("size:Q", scale=None))
+        marks = [base.mark_line().encode(strokeWidth=width), base.mark_circle(opacity=1).encode(size=size)]
         if name == "speed" and whole:
             marks += _one_domain(whole, y)
         drawn = alt.layer(*marks)
@@ -186,6 +193,32 @@ def _one_domain(speeds: list[float], y: alt.Y) -> list[alt.Chart]:
         base.mark_rule(strokeDash=[5, 4], color=MUTED, strokeWidth=1.5),
         words.encode(x=alt.value(0), text="words:N"),
     ]
+
+
+def _nested(points: list[tuple[str, float, float]]) -> tuple[dict[str, float], list[float]]:
+    """Widths of lines, and areas of points, of which what is drawn later leaves a rim to see where both coincide.
+
+    Args:
+        points: line, place along the axis, and pixels along the other, in the order in which they are drawn.
+    """
+    heights: dict[str, dict[float, float]] = {}
+    for line, at, pixels in points:
+        heights.setdefault(line, {})[at] = pixels
+    names = list(heights)
+    over: dict[str, list[set[float]]] = {
+        name: [
+            {
+                at
+                for at in heights[name].keys() & heights[later].keys()
+                if abs(heights[name][at] - heights[later][at]) < 3
+            }
+            for later in names[i + 1 :]
+        ]
+        for i, name in enumerate(names)
+    }
+    widths = {name: 2.0 + _RIM * sum(len(shared) > 1 for shared in over[name]) for name in names}
+    radii = [4.4 + _RIM / 2 * sum(at in shared for shared in over[name]) for name, at, _ in points]
+    return widths, [pi * radius**2 for radius in radii]
 
 
 def _apart(labels: list[tuple[str, float]]) -> list[tuple[str, float]]:

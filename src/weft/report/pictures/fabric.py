@@ -21,7 +21,7 @@ from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 from weft.report.pictures.blocks import block_words, blocks
 from weft.report.pictures.palette import ACCELERATOR_BOX, BOX, FAILED, INK, MUTED, PAPER
 from weft.report.tables.words import printable
-from weft.units import format_si
+from weft.units import counted, format_si
 
 MOST_NODES_DRAWN, MOST_ACCELERATORS_DRAWN, MOST_LINKS_DRAWN = 260, 128, 6000
 TIER_COLOURS = ("#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#6450a8")
@@ -458,7 +458,7 @@ def _bundle(
     each = f"x {_span(*bundle.each)} {'cable' if bundle.each == (1, 1) else 'cables'} of {speed}"
     total = f"per {one}, {bundle.cables:,} in all"
     if bundle.down:
-        total += f", {bundle.down:,} of {bundle.links:,} links failed"
+        total += f", {bundle.down:,} of {counted(bundle.links, 'link')} failed"
     if look.load is not None:
         each += f"; busiest {bundle.load:{look.load.form}}"
     return line, [
@@ -502,10 +502,8 @@ def _document(fabric: Fabric, width: float, height: float, items: Sequence[str],
     width = max(width, x + _MARGIN)
     rows = np.array(_rows(fabric))
     switches, found = int((rows[fabric.accelerators :] > 0).sum()), blocks(fabric, rows)
-    several = "es" * (switches != 1)
-    subtitle = (
-        f"{fabric.accelerators:,} accelerators, {switches:,} scale-out switch{several}{block_words(fabric, found)}"
-    )
+    subtitle = f"{counted(fabric.accelerators, 'accelerator')}, {counted(switches, 'scale-out switch')}"
+    subtitle += block_words(fabric, found)
     heading = [_text(_MARGIN, 28, fabric.name, size=17, bold=True), _text(_MARGIN, 48, subtitle, colour=MUTED)]
     body = "\n".join([*items, *heading, *legend])
     return (

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import altair as alt
 
 from weft.errors import BadInput
+from weft.layout.text import format_degrees
 from weft.report.pictures.charts import GRID, INK, MUTED, PAPER, Chart, data, finished, ink_on, linear, point_labels
 from weft.report.pictures.palette import MEMORY_COLOURS, TIME_COLOURS
 from weft.report.pictures.waterfall import WHOLE, WIDTH, Step, waterfall
-from weft.report.tables.words import MEMORY_LABELS, TIME_LABELS, layout_words, recompute_words, schedule_words
+from weft.report.tables.words import MEMORY_LABELS, TIME_LABELS, recompute_words, schedule_words
 from weft.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title:
     if not estimates:
         raise BadInput("there is no layout to draw", where="chart")
     time, memory = _time(estimates), _memory(estimates, _MEMORY)
-    names = [(f"{rank}. {layout_words(one.layout)}", _details(one)) for rank, one in enumerate(estimates, start=1)]
+    names = [(f"{rank}. {format_degrees(one.layout)}", _details(one)) for rank, one in enumerate(estimates, start=1)]
     tied = [] if isinstance(subject, Sequence) else _tied(subject, len(estimates))
     bars = alt.layer(*_band(tied), _bars(time), _names(names))
     both = alt.hconcat(bars, _bars(memory), spacing=28).resolve_scale(color="independent")
@@ -112,7 +113,7 @@ def estimate_chart(found: Estimate, title: str = "") -> Chart:
     chart = alt.vconcat(fall, memory, spacing=24).resolve_scale(color="independent", x="independent", y="independent")
     heading = f"{title}: from the lower bound to the time" if title else "From the lower bound to the time"
     known = "" if error is None else f"; line at the end: +-{error:.0%}, the error of similar runs"
-    return finished(chart, heading, f"{layout_words(found.layout)}; communication: its exposed part only{known}")
+    return finished(chart, heading, f"{format_degrees(found.layout)}; communication: its exposed part only{known}")
 
 
 def _tied(plan: Plan, shown: int) -> list[int]:
@@ -210,7 +211,7 @@ def pareto_chart(plan: Plan) -> Chart:
     tied = [plan.layouts[i].iteration_s for i in _tied(plan, len(plan.layouts))]
     x = alt.X("seconds:Q", title="time of an iteration (s)", scale=linear(low, high))
     y = alt.Y("memory:Q", title="memory of the fullest stage (GiB)", scale=linear(0, 1.08 * capacity))
-    names = [layout_words(one.layout) for one in shown]
+    names = [format_degrees(one.layout) for one in shown]
     places = [
         (
             (one.iteration_s - low) / (high - low) * width,

@@ -10,6 +10,7 @@ import altair as alt
 from weft.errors import BadInput
 from weft.report.pictures.charts import COLOURS, INK, Chart, data, finished, linear
 from weft.report.tables.route_evaluation import workload_words
+from weft.units import counted
 
 if TYPE_CHECKING:
     from weft.simulation.routes.evaluation import Evaluation, Row
@@ -69,7 +70,7 @@ def evaluation_chart(evaluation: Evaluation) -> Chart:
         plots.append(layers.properties(width=width, height=_HIGH, title=heading))
     across = max(1, min(len(plots), _WIDEST // (width + 60)))
     chart = alt.concat(*plots, columns=across, spacing=28).resolve_legend(color="shared", strokeDash="shared")
-    subtitle = f"{evaluation.fabric}, mean over {evaluation.epochs} epochs and all jobs"
+    subtitle = f"{evaluation.fabric}, mean over {counted(evaluation.epochs, 'epoch')} and all jobs"
     return finished(chart, "All-reduce time by router", subtitle)
 
 

@@ -10,7 +10,7 @@ import altair as alt
 from weft.collectives.stages import STAGE_KINDS
 from weft.report.pictures.charts import COLOURS, GRID, INK, MUTED, PAPER, Chart, data, finished, linear
 from weft.report.tables.collective import bytes_words, policy_words, time_words
-from weft.units import format_si
+from weft.units import counted, format_si
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.timing import TimedSchedule
@@ -94,7 +94,7 @@ def policies_chart(policies: Mapping[str, TimedSchedule], bound_s: float) -> Cha
         head.mark_text(align="right", color=MUTED, dy=18).encode(x=alt.value(_WIDTH), text="words:N"),
     ]
     chart = alt.layer(*layers).properties(width=_WIDTH, height=height)
-    title = f"{asked.kind} of {bytes_words(asked.bytes)} on {asked.accelerators:,} accelerators"
+    title = f"{asked.kind} of {bytes_words(asked.bytes)} on {counted(asked.accelerators, 'accelerator')}"
     words = (
         f"dimensions' use over time, its share at the right; dashed: no schedule is faster than {time_words(bound_s)}"
     )
@@ -146,7 +146,7 @@ def counts_chart(counts: Mapping[int, Mapping[str, TimedSchedule]], bound_s: flo
         base.mark_line(strokeWidth=2),
         base.mark_circle(size=60, opacity=1).encode(tooltip=tooltip),
     ]
-    title = f"{asked.kind} of {bytes_words(asked.bytes)} on {asked.accelerators:,} accelerators, by chunks"
+    title = f"{asked.kind} of {bytes_words(asked.bytes)} on {counted(asked.accelerators, 'accelerator')}, by chunks"
     words = f"dashed: what the bound allows, {time_words(bound_s)}"
     chart = alt.layer(*layers).properties(width=620, height=380)
     return finished(chart, title[0].upper() + title[1:], words)
@@ -161,7 +161,7 @@ def _bars(timed: TimedSchedule, dimension: int, pixel_s: float, unit_s: float, u
             "begin": one.begin / unit_s,
             "end": one.end / unit_s,
             "kind": STAGE_KINDS[one.kind],
-            "chunk": f"{one.chunk + 1}" if one.chunks == 1 else f"{one.chunks} chunks",
+            "chunk": f"{one.chunk + 1}" if one.chunks == 1 else counted(one.chunks, "chunk"),
             "time": f"{one.begin / unit_s:.4g} to {one.end / unit_s:.4g} {unit}",
             "fine": fine,
         }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import log10
+from dataclasses import dataclass
+from math import ceil, floor, log10
+from types import MappingProxyType
 from typing import Any
 
 import altair as alt
@@ -11,6 +13,7 @@ import altair as alt
 from weft.errors import BadInput
 from weft.report.pictures.charts import COLOURS, INK, Chart, bounds, data, finished, linear
 from weft.report.tables.sweep import told
+from weft.units import counted
 
 MOST_ROWS = 5000
 MOST_FACETS = 24
@@ -42,12 +45,16 @@ def sweep_chart(
     colour: str | None,
     facet: str | None,
     title: str,
+    subtitle: str = "",
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> Chart:
     """Lines over a column of numbers, bars over one of names; rows without a value are left out.
 
     Args:
         columns: names, and the type of their values.
         axes: columns that tell points apart; those that vary beside what is drawn have lines of their own.
+        subtitle: in place of how many points there are and what tells them apart.
+        words: what columns are called on axes, in place of their names.
 
     Raises:
         BadInput: ``y`` holds no numbers, or there is nothing or too much to draw.
@@ -76,42 +83,52 @@ def sweep_chart(
         problem = f"{facet} has {len(facets)} values, more than {MOST_FACETS}"
         raise BadInput(problem, where="--facet", remedy="choose another column, or rows with --where")
     series = list(dict.fromkeys(row["series"] for row in table))
-    chart: Any = _layers(table, x, y, series, colour, numbers, ", ".join(map(_named, beside)))
+    labels = _Labels(x=words.get(x) or _titled(x), y=words.get(y) or _titled(y), y_share=y.endswith("_share"))
+    chart: Any = _layers(table, labels, series, colour, numbers, ", ".join(map(_named, beside)))
     width, height = _WIDE if facet is None else _SMALL
     chart = chart.properties(width=width, height=height, data=data(table))
     if facet is not None:
         header = alt.Header(title=None, labelColor=INK, labelFontSize=12)
         across = 2 if len(facets) in (2, 4) else min(3, len(facets))
         chart = chart.facet(facet=alt.Facet("facet:N", sort=facets, header=header), columns=across)
-    said = [f"{len(kept):,} points"]
+    said = [counted(len(kept), "point")]
     said += [f"{len(rows) - len(kept):,} without a value left out"] if len(kept) < len(rows) else []
     said += [f"a picture for each {_named(facet)}"] if facet is not None else []
     said += [f"{', '.join(map(_named, beside))} varies beside"] if beside else []
-    return finished(chart, title, "; ".join(said))
+    return finished(chart, title, subtitle or "; ".join(said))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Labels:
+    """Titles of the axes, and whether the one upwards counts in percent."""
+
+    x: str
+    y: str
+    y_share: bool
 
 
 def _layers(
-    table: list[dict[str, Any]], x: str, y: str, series: list[str], colour: str | None, numbers: bool, beside: str
+    table: list[dict[str, Any]], labels: _Labels, series: list[str], colour: str | None, numbers: bool, beside: str
 ) -> Any:
     scale = alt.Scale(domain=series, range=[COLOURS[i % len(COLOURS)] for i in range(len(series))])
     legend = None if colour is None else alt.Legend(title=_named(colour), symbolType="circle", orient="right")
-    marks = _over_numbers(table, x, y, beside) if numbers else _over_names(table, x, y, series)
+    marks = _over_numbers(table, labels, beside) if numbers else _over_names(table, labels, series)
     tooltip = [
         alt.Tooltip("series:N", title=colour or "value"),
         alt.Tooltip("beside:N", title="beside"),
-        alt.Tooltip("x:Q" if numbers else "x:N", title=x),
-        alt.Tooltip("y:Q", title=y),
+        alt.Tooltip("x:Q" if numbers else "x:N", title=labels.x),
+        alt.Tooltip("y:Q", title=labels.y),
     ]
     coloured = alt.Color("series:N", scale=scale, legend=legend)
     return alt.layer(*(one.encode(color=coloured, tooltip=tooltip) for one in marks))
 
 
-def _over_numbers(table: list[dict[str, Any]], x: str, y: str, beside: str) -> list[alt.Chart]:
+def _over_numbers(table: list[dict[str, Any]], labels: _Labels, beside: str) -> list[alt.Chart]:
     """Points, joined where all else is the same and there is one value at each place; dashes tell a few lines apart
     that differ in what varies beside."""
     lines = [(row["series"], row["facet"], row["beside"]) for row in table]
     places = {(line, row["x"]) for line, row in zip(lines, table, strict=True)}
-    base = alt.Chart().encode(x=_quantity("x", x, table), y=_quantity("y", y, table))
+    base = alt.Chart().encode(x=_quantity("x", labels, table), y=_quantity("y", labels, table))
     points = base.mark_circle(size=55, opacity=1)
     if len(places) < len(table) or len(set(lines)) == len(lines):
         return [points]
@@ -134,36 +151,53 @@ def _over_numbers(table: list[dict[str, Any]], x: str, y: str, beside: str) -> l
     return [line.encode(detail="beside:N"), points]
 
 
-def _over_names(table: list[dict[str, Any]], x: str, y: str, series: list[str]) -> list[alt.Chart]:
+def _over_names(table: list[dict[str, Any]], labels: _Labels, series: list[str]) -> list[alt.Chart]:
     """Bars side by side where each series has one value at each name, else points."""
     names = list(dict.fromkeys(row["x"] for row in table))
     single = len({(row["series"], row["facet"], row["x"]) for row in table}) == len(table)
-    along = alt.X("x:N", title=_titled(x), sort=names, axis=alt.Axis(labelAngle=-30 if len(names) > 4 else 0))
+    along = alt.X("x:N", title=labels.x, sort=names, axis=alt.Axis(labelAngle=-30 if len(names) > 4 else 0))
     if not single:
-        return [alt.Chart().mark_circle(size=45, opacity=0.8).encode(x=along, y=_quantity("y", y, table))]
-    up = alt.Y("y:Q", title=_titled(y), scale=alt.Scale(zero=True), axis=_axis([row["y"] for row in table]))
+        return [alt.Chart().mark_circle(size=45, opacity=0.8).encode(x=along, y=_quantity("y", labels, table))]
+    axis = _axis([row["y"] for row in table], share=labels.y_share)
+    up = alt.Y("y:Q", title=labels.y, scale=alt.Scale(zero=True), axis=axis)
     return [alt.Chart().mark_bar().encode(x=along, y=up, xOffset=alt.XOffset("series:N", sort=series))]
 
 
-def _quantity(place: str, name: str, table: list[dict[str, Any]]) -> Any:
+def _quantity(place: str, labels: _Labels, table: list[dict[str, Any]]) -> Any:
     """The axis of a column of numbers, logarithmic where its values are far apart."""
     values = [row[place] for row in table]
     low, high = min(values), max(values)
+    ticks = None
     if low > 0 and high / low >= _TURN:
         space = 10 ** (0.05 * log10(high / low))
         scale = alt.Scale(type="log", domain=[low / space, high * space], nice=False)
+        ticks = _ticks(low / space, high * space)
     else:
         scale = linear(*bounds(values))
     channel: Any = alt.X if place == "x" else alt.Y
-    return channel(f"{place}:Q", title=_titled(name), scale=scale, axis=_axis(values, each=place == "x"))
+    share = place == "y" and labels.y_share
+    axis = _axis(values, each=place == "x", share=share, ticks=ticks)
+    return channel(f"{place}:Q", title=getattr(labels, place), scale=scale, axis=axis)
 
 
-def _axis(values: Sequence[float], *, each: bool = False) -> alt.Axis:
+def _ticks(low: float, high: float) -> list[float]:
+    """Places on a logarithmic axis: as many of 1, 2, 3 and 5 times powers of ten as there is room for."""
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    for steps in ((1, 2, 3, 5), (1, 2, 5), (1,)):
+        found = sorted(at for power in powers for step in steps if low <= (at := step * 10.0**power) <= high)
+        if len(found) <= _MOST_TICKS:
+            break
+    return found
+
+
+def _axis(
+    values: Sequence[float], *, each: bool = False, share: bool = False, ticks: list[float] | None = None
+) -> alt.Axis:
     different = sorted(set(values))
-    form = ",.6~g" if 1e-2 <= max(map(abs, different)) < 1e4 else ".4~s"
+    form = ".4~%" if share else ",.6~g" if 1e-2 <= max(map(abs, different)) < 1e4 else ".4~s"
     if each and len(different) <= _MOST_TICKS:
         return alt.Axis(values=different, format=form)
-    return alt.Axis(tickCount=6, format=form)
+    return alt.Axis(tickCount=6, format=form) if ticks is None else alt.Axis(values=ticks, format=form)
 
 
 def _titled(name: str) -> str:

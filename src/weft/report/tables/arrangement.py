@@ -10,7 +10,7 @@ from rich.console import Console
 from weft.arrangement.loads import LinkLoads, link_loads
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.words import link_words
-from weft.units import format_seconds
+from weft.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -55,7 +55,8 @@ def arrangement_table(found: Arrangement, console: Console) -> None:
     up = sum(site.usable)
     paragraph(
         console,
-        f"Site: {site.name}, {len(site.jobs)} jobs on {up} hosts of {site.domain_size} {site.cluster.accelerator.name}"
+        f"Site: {site.name}, {counted(len(site.jobs), 'job')} on {counted(up, 'host')}"
+        f" of {site.domain_size} {site.cluster.accelerator.name}"
         f" ({len(site.usable) - up} drained or not there), {site.fabric.name}",
     )
     verdict = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"

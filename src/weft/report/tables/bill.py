@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.units import format_count
+from weft.units import counted, format_count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def bill_table(found: BillOfMaterials, console: Console) -> None:
     """Print the parts, the racks, and what the whole costs to buy and to run."""
     floor, prices = found.floor, found.counted.prices
-    paragraph(console, f"{found.fabric}: {found.accelerators:,} accelerators, {prices.name} prices", style="bold")
+    paragraph(
+        console, f"{found.fabric}: {counted(found.accelerators, 'accelerator')}, {prices.name} prices", style="bold"
+    )
     print_grid(
         console,
         [

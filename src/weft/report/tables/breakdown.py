@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from weft.layout.text import format_layout
 from weft.report.tables import words
 from weft.report.tables.grid import Column, bar, heading, paragraph, print_grid
 from weft.units import format_bytes, format_count, format_seconds
@@ -27,7 +28,7 @@ def estimate_table(found: EstimateReport, console: Console) -> None:
     """Print one estimate in full."""
     estimate = found.estimate
     print_subject(found.job, found.cluster, console)
-    paragraph(console, f"Layout:  {words.full_layout_words(estimate.layout)}", hang=9)
+    paragraph(console, f"Layout:  {format_layout(estimate.layout, whole=True)}", hang=9)
     print_totals(estimate, console)
     if estimate.error is not None and (line := words.published(found.job, found.cluster, estimate.mfu)):
         paragraph(console, line)

@@ -12,7 +12,7 @@ from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
 from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.units import format_bytes, format_si
+from weft.units import counted, format_bytes, format_si
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.chunks import Schedule
@@ -62,11 +62,7 @@ def policy_words(timed: TimedSchedule) -> str:
 
 
 def _chunks(timed: TimedSchedule) -> str:
-    return _counted(len(timed.schedule))
-
-
-def _counted(chunks: int) -> str:
-    return f"{chunks:,} chunk{'s' if chunks > 1 else ''}"
+    return counted(len(timed.schedule), "chunk")
 
 
 def over_words(seconds: float, other_s: float) -> str:
@@ -125,7 +121,7 @@ def _print_counts(outcome: ScheduleResult, console: Console) -> None:
     columns = [Column(heading="policy", cells=[name for name, _ in rows], left=True)]
     for i, count in enumerate(outcome.counts):
         cells = [f"{one[i].utilization:.1%}" for _, one in rows]
-        columns.append(Column(heading=_counted(count), cells=cells, drop=i))
+        columns.append(Column(heading=counted(count, "chunk"), cells=cells, drop=i))
     print_grid(console, columns)
     paragraph(console, "share of the bandwidth that each policy uses, by the number of chunks.", indent=2)
     console.print()

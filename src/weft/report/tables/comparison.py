@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from weft.layout.text import format_layout
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.report.tables.words import MEMORY_LABELS, TIME_LABELS, layout_words, recompute_words, schedule_words
+from weft.report.tables.words import MEMORY_LABELS, TIME_LABELS
 from weft.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -66,14 +67,10 @@ def _sides(found: Comparison) -> list[Column]:
 
 def _cut(side: Side) -> str:
     """What a side is, in a line."""
-    layout = side.estimate.layout
-    pipeline = f", {schedule_words(layout)}" if layout.pipeline > 1 else ""
+    layout = format_layout(side.estimate.layout, whole=True)
     network = f", on {side.fabric}" if side.fabric else ""
     fits = "" if side.estimate.fits else "; DOES NOT FIT the memory (!)"
-    return (
-        f"{side.job.model.name} on {side.cluster.name}, {layout_words(layout)}, mbs {layout.micro_batch}{pipeline},"
-        f" recompute {recompute_words(layout)}, {side.stack}{network}{fits}"
-    )
+    return f"{side.job.model.name} on {side.cluster.name}, {layout}, {side.stack}{network}{fits}"
 
 
 def _print_difference(first: Side, side: Side, difference: Difference, console: Console) -> None:

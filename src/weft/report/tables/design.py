@@ -12,8 +12,7 @@ from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.report.tables.breakdown import print_defaults, print_subject
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.report.tables.words import layout_words
-from weft.units import format_count, format_seconds, format_si
+from weft.units import counted, format_count, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -30,7 +29,7 @@ def design_table(study: DesignStudy, console: Console) -> None:
         heading(console, f"Networks with {study.radix}-port switches, {study.prices.name} prices")
         print_grid(console, _columns(study))
         ways = crossing(" or ".join(study.routings))
-        paragraph(console, LEGEND.format(crossing=ways), indent=2)
+        paragraph(console, (LEGEND if _simulated(study) else CLOSED).format(crossing=ways), indent=2)
         if any(one.one_domain_s for one in study.designs):
             paragraph(console, "1 domain: how much longer than with all accelerators in one domain.", indent=2)
         _print_layouts(study.designs, console)
@@ -60,12 +59,23 @@ def design_table(study: DesignStudy, console: Console) -> None:
 
 EQUAL = 1e-6
 """Changes of time below this are none."""
-LEGEND = (
+_BILL = (
     "domain: accelerators of a scale-up network; optics: transceivers, two per cable; k$ out, kW: scale-out network;"
-    " k$ up: switches, cables and optics of the domains; closed form, simulated: iteration time ({crossing});"
-    " tok/s/$: tokens per second for each dollar of both networks; beyond leaf: bytes of an iteration that cross"
-    " switch-to-switch links; * no other is both cheaper and faster (in tokens per second)."
+    " k$ up: switches, cables and optics of the domains;"
 )
+_RATE = " tok/s/$: tokens per second for each dollar of both networks;"
+_STAR = " * no other is both cheaper and faster (in tokens per second)."
+LEGEND = (
+    f"{_BILL} closed form, simulated: iteration time ({{crossing}});{_RATE} beyond leaf: bytes of an iteration that"
+    f" cross switch-to-switch links;{_STAR}"
+)
+CLOSED = (
+    f"{_BILL} closed form: iteration time if flows do not meet; nothing was simulated (--no-simulate);{_RATE}{_STAR}"
+)
+
+
+def _simulated(study: DesignStudy) -> bool:
+    return any(one.simulated_s is not None for one in study.designs)
 
 
 def _columns(study: DesignStudy) -> list[Column]:
@@ -84,12 +94,14 @@ def _columns(study: DesignStudy) -> list[Column]:
         Column(heading="k$ up", cells=[f"{one.scale_up_usd / 1e3:,.0f}" for one in rows]),
         Column(heading="kW", cells=[f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
         Column(heading="closed form", cells=[format_seconds(one.closed_form_s) for one in rows], drop=1),
-        Column(heading="simulated", cells=[_seconds(one.simulated_s) for one in rows]),
         Column(heading="tok/s/$", cells=[rate_words(one.tokens_per_s_usd) for one in rows]),
-        Column(heading="beyond leaf", cells=[_bytes(one.spine_bytes) for one in rows], drop=4),
     ]
+    if _simulated(study):
+        columns.insert(-1, Column(heading="simulated", cells=[_seconds(one.simulated_s) for one in rows]))
     if any(one.one_domain_s for one in rows):
-        columns.insert(-1, Column(heading="1 domain", cells=[_longer(one.over_one_domain) for one in rows]))
+        columns.append(Column(heading="1 domain", cells=[_longer(one.over_one_domain) for one in rows]))
+    if _simulated(study):
+        columns.append(Column(heading="beyond leaf", cells=[_bytes(one.spine_bytes) for one in rows], drop=4))
     if len(batches) > 1:
         columns.insert(2, Column(heading="batch", cells=[f"{one.global_batch:,}" for one in rows]))
     return columns
@@ -128,7 +140,7 @@ def _print_layouts(designs: Sequence[Design], console: Console) -> None:
         return
     for one in designs:
         place = f"{one.kind}, domain {one.domain}, batch {one.global_batch}"
-        paragraph(console, f"{place}: {layout_words(one.layout)}", indent=2, hang=2)
+        paragraph(console, f"{place}: {format_layout(one.layout)}", indent=2, hang=2)
 
 
 def _failure_columns(designs: Sequence[Design]) -> list[Column]:
@@ -184,7 +196,7 @@ def _bytes(value: float | None) -> str:
 
 def fabric_table(fabric: Fabric, price: Bill, console: Console) -> None:
     """Print the nodes by role, the links by tier, and the bill of one fabric."""
-    paragraph(console, f"{fabric.name}: {fabric.accelerators:,} accelerators", style="bold")
+    paragraph(console, f"{fabric.name}: {counted(fabric.accelerators, 'accelerator')}", style="bold")
     counts = [(role, len(fabric.nodes_of(role))) for role in fabric.roles]
     print_grid(
         console,
@@ -206,9 +218,10 @@ def fabric_table(fabric: Fabric, price: Bill, console: Console) -> None:
     )
     paragraph(
         console,
-        f"Scale-out network: {price.switches:,} switches ({price.ports_used:,} of {price.switch_ports:,}"
-        f" ports used), {price.transceivers:,} transceivers, {price.cables:,} cables, {price.nics:,} NICs:"
-        f" ${price.usd:,.0f}, {price.watts / 1e3:,.1f} kW with {price.prices.name} prices",
+        f"Scale-out network: {counted(price.switches, 'switch')} ({price.ports_used:,} of {price.switch_ports:,}"
+        f" ports used), {counted(price.transceivers, 'transceiver')}, {counted(price.cables, 'cable')},"
+        f" {counted(price.nics, 'NIC')}: ${price.usd:,.0f}, {price.watts / 1e3:,.1f} kW with"
+        f" {price.prices.name} prices",
     )
 
 

@@ -10,7 +10,7 @@ from weft.layout.text import format_layout
 from weft.report.tables.breakdown import print_subject
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.training import training_table
-from weft.units import format_seconds
+from weft.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from weft.search.goodput import ClassRow, GoodputReport
@@ -35,7 +35,7 @@ def _print_chance(found: GoodputReport, console: Console) -> None:
         console,
         f"{found.runs} random runs have a goodput of {found.drawn_goodput:.2%}, the closed form"
         f" {found.goodput:.2%}. Policy: {failing.policy}, with {count_of(found.spares, 'spare host')} of"
-        f" {failing.host_size} accelerators.",
+        f" {counted(failing.host_size, 'accelerator')}.",
         indent=2,
     )
     if found.saving.every > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.report.tables.grid import Column, paragraph, print_grid
+from weft.units import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,8 +18,11 @@ SHOWN = 8
 
 def lanes_table(found: LanesReport, console: Console) -> None:
     """Print what routes need and whether they are free, and a circle where they are not."""
-    pairs = "all pairs" if found.every else f"{found.pairs:,} pairs"
-    paragraph(console, f"{found.fabric.name}, {found.routing}: {pairs} of {found.fabric.accelerators:,} accelerators")
+    pairs = "all pairs" if found.every else counted(found.pairs, "pair")
+    paragraph(
+        console,
+        f"{found.fabric.name}, {found.routing}: {pairs} of {counted(found.fabric.accelerators, 'accelerator')}",
+    )
     rows = found.to_dicts()
     print_grid(
         console,

@@ -10,7 +10,7 @@ from weft.cluster.files import write_cluster
 from weft.layout.text import format_layout
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.words import printable
-from weft.units import format_bytes, format_seconds, format_si
+from weft.units import counted, format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.calibration.describe import Described
@@ -22,9 +22,9 @@ def described_table(found: Described, console: Console) -> None:
     count = measured.layout.world
     paragraph(
         console,
-        f"{count:,} rank{'s' if count > 1 else ''} of {printable(measured.rank.name)}, layout"
-        f" {format_layout(measured.layout)}: medians of at most {measured.repeats} calls after a warm-up, all"
-        " ranks busy, the slowest counts",
+        f"{counted(count, 'rank')} of {printable(measured.rank.name)}, layout"
+        f" {format_layout(measured.layout)}: medians of at most {counted(measured.repeats, 'call')} after a warm-up,"
+        " all ranks busy, the slowest counts",
     )
     for axis in measured.axes:
         _print_axis(found, axis, console)
@@ -41,7 +41,7 @@ def cluster_file(found: Described, *, constants: str | None) -> str:
     measured = found.measured
     head = [
         f"# Measured by weft bench-comm: {format_layout(measured.layout)} on {measured.device}, medians of at"
-        f" most {measured.repeats} calls."
+        f" most {counted(measured.repeats, 'call')}."
     ]
     if constants is not None:
         head.append(f"# To be read with --calibration {printable(constants)}.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from weft.fabric.transport import crossing
-from weft.layout.text import format_layout
+from weft.layout.text import format_degrees, format_layout
 from weft.report.tables import words
 from weft.report.tables.breakdown import print_memory, print_subject
 from weft.report.tables.grid import Column, heading, paragraph, print_grid, print_raw
@@ -36,11 +36,11 @@ def network_plan_table(plan: NetworkPlan, console: Console) -> None:
 def proof_sentence(plan: NetworkPlan) -> str:
     """What is proved of the first layout."""
     proof = plan.proof
-    counted = f"{proof.evaluated:,} of {proof.considered:,} layouts that fit were evaluated at flow level"
+    told = f"{proof.evaluated:,} of {proof.considered:,} layouts that fit were evaluated at flow level"
     if proof.proved:
-        return f"Proved: {counted}; the others cannot be faster than the first (gap 0)."
+        return f"Proved: {told}; the others cannot be faster than the first (gap 0)."
     return (
-        f"Not proved: {counted}; no layout takes less than {format_seconds(proof.bound_s)}, so that the first is"
+        f"Not proved: {told}; no layout takes less than {format_seconds(proof.bound_s)}, so that the first is"
         f" within {proof.gap:.2%} of the best."
     )
 
@@ -60,7 +60,7 @@ def _columns(plan: NetworkPlan) -> list[Column]:
     orders = [_order_words(one) for one in layouts]
     columns = [
         Column(heading="#", cells=[str(rank) for rank in range(1, len(layouts) + 1)]),
-        Column(heading="layout", cells=[words.layout_words(one) for one in layouts], left=True),
+        Column(heading="layout", cells=[format_degrees(one) for one in layouts], left=True),
         Column(heading="order", cells=orders, left=True, drop=5),
         Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=2),
         Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),

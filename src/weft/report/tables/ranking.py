@@ -12,11 +12,11 @@ from rich.console import Console
 
 from weft.estimation.contrast import WITHIN
 from weft.layout.check import REASONS
-from weft.layout.text import format_layout
+from weft.layout.text import DEGREES, format_degrees, format_layout
 from weft.report.tables import words
 from weft.report.tables.breakdown import print_bound, print_memory, print_subject, print_time
 from weft.report.tables.grid import Column, heading, paragraph, print_grid, print_raw
-from weft.units import format_bytes, format_seconds
+from weft.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
@@ -57,7 +57,7 @@ def print_counts(plan: Plan, console: Console) -> None:
     """Print how many layouts were looked at and how many fit."""
     rejected = plan.considered - plan.evaluated
     text = (
-        f"Search:  {plan.space.name} space, {plan.considered:,} layouts: {rejected:,} cannot run,"
+        f"Search:  {plan.space.name} space, {counted(plan.considered, 'layout')}: {rejected:,} cannot run,"
         f" {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
     )
     paragraph(console, text, hang=9)
@@ -77,7 +77,7 @@ def print_ranking(estimates: Sequence[Estimate], console: Console, ties: Sequenc
     if shared:
         facts = ", ".join(f"{column.heading} {column.cells[0]}" for column in shared)
         paragraph(console, f"In all of them: {facts}.", indent=2)
-    used = {short for short, name in words.DEGREES if any(_degree(one, name) > 1 for one in estimates)}
+    used = {short for short, name in DEGREES if any(_degree(one, name) > 1 for one in estimates)}
     chance = f"; chance: to take at most {WITHIN:.0%} longer than the best of these" if ties else ""
     paragraph(console, words.legend(used) + chance, indent=2, style="dim")
 
@@ -85,9 +85,7 @@ def print_ranking(estimates: Sequence[Estimate], console: Console, ties: Sequenc
 def degrees(estimates: Sequence[Estimate]) -> list[Column]:
     """Rank and degrees of layouts, without the degrees that are 1 in all of them."""
     ranks = Column(heading="#", cells=[str(rank) for rank in range(1, len(estimates) + 1)])
-    degrees = [
-        Column(heading=short, cells=[str(_degree(one, name)) for one in estimates]) for short, name in words.DEGREES
-    ]
+    degrees = [Column(heading=short, cells=[str(_degree(one, name)) for one in estimates]) for short, name in DEGREES]
     return [ranks, *(column for column in degrees if set(column.cells) != {"1"})]
 
 
@@ -149,7 +147,7 @@ def _trade(estimates: Sequence[Estimate], fastest: float) -> list[Column]:
         Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
         Column(heading="slower", cells=[f"+{one.iteration_s / fastest - 1:.1%}" for one in estimates]),
         Column(heading="memory", cells=[format_bytes(one.memory_bytes) for one in estimates]),
-        Column(heading="layout", cells=[words.layout_words(one) for one in layouts], left=True),
+        Column(heading="layout", cells=[format_degrees(one) for one in layouts], left=True),
         Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=1),
         Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
         Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=2, left=True),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.units import format_seconds
+from weft.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from weft.arrangement.replay import Replay
@@ -18,11 +18,11 @@ def replay_table(found: Replay, console: Console, *, timings: bool = False) -> N
     site, rows = found.site, found.to_dicts()
     paragraph(
         console,
-        f"Replay: {found.jobs:,} jobs on {sum(site.usable)} hosts of {site.domain_size}"
+        f"Replay: {counted(found.jobs, 'job')} on {sum(site.usable)} hosts of {site.domain_size}"
         f" {site.cluster.accelerator.name}, {site.fabric.name}",
     )
     if found.too_large:
-        paragraph(console, f"Left out: {len(found.too_large):,} jobs larger than the site")
+        paragraph(console, f"Left out: {counted(len(found.too_large), 'job')} larger than the site")
     heading(console, "Policies (slowdown against alone on a 1:1 network)")
     columns = [
         Column(heading="policy", cells=[str(row["policy"]) for row in rows], left=True),

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
 from weft.report.tables.words import link_words
-from weft.units import format_bytes, format_seconds, format_si
+from weft.units import counted, format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.routing.audit import RouteAudit
@@ -42,7 +42,7 @@ def audit_table(found: RouteAudit, console: Console) -> None:
     """Print how good installed routes are, beside those after few moves and those of a new plan."""
     installed = found.installed
     flows, best = len(installed.traffic), installed.efficiency
-    paragraph(console, f"{flows:,} flows of {len(installed.jobs):,} jobs on {installed.fabric.name}")
+    paragraph(console, f"{counted(flows, 'flow')} of {counted(len(installed.jobs), 'job')} on {installed.fabric.name}")
     kinds = (("installed", installed), ("repaired", found.repaired), (f"anew by {found.anew.router}", found.anew))
     print_grid(
         console,

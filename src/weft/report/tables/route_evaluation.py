@@ -12,7 +12,7 @@ from rich.console import Console
 
 from weft.report.formats.csv_out import neutral
 from weft.report.tables.grid import Column, paragraph, print_grid
-from weft.units import format_seconds, format_si
+from weft.units import counted, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.simulation.routes.evaluation import Evaluation, Row
@@ -114,7 +114,10 @@ def _decision_s(row: Row) -> float | None:
 def evaluation_table(evaluation: Evaluation, console: Console, *, timings: bool = False) -> None:
     """Print a line for every workload, number of spines down and router."""
     rows = evaluation.rows
-    paragraph(console, f"{evaluation.epochs} epochs on {evaluation.fabric}, {CONTROLLER_WORDS[evaluation.controller]}")
+    paragraph(
+        console,
+        f"{counted(evaluation.epochs, 'epoch')} on {evaluation.fabric}, {CONTROLLER_WORDS[evaluation.controller]}",
+    )
     console.print()
     columns = [
         Column(heading="workload", cells=_once([workload_words(row) for row in rows]), left=True),

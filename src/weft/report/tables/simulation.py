@@ -9,12 +9,12 @@ import numpy as np
 from rich.console import Console
 
 from weft.fabric.transport import crossing
+from weft.layout.text import format_layout
 from weft.report.formats.perfetto import Slice, write_trace
 from weft.report.tables.breakdown import print_subject
 from weft.report.tables.design import tier_name
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.report.tables.words import full_layout_words
-from weft.units import format_seconds, format_si
+from weft.units import counted, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.simulation.flows.report import ScenarioReport
@@ -30,7 +30,7 @@ def scenario_table(report: ScenarioReport, console: Console) -> None:
     result, traffic, busy = report.result, report.traffic, report.utilization
     paragraph(
         console,
-        f"{len(traffic):,} flows over {len(report.capacity_Bps):,} links end after"
+        f"{counted(len(traffic), 'flow')} over {counted(len(report.capacity_Bps), 'link')} end after"
         f" {format_seconds(result.makespan_s)} (makespan {result.makespan_s:.6f} s)",
     )
     late = np.argsort(-result.completion_s, kind="stable")[:SHOWN]
@@ -62,13 +62,14 @@ def iteration_table(report: IterationReport, console: Console) -> None:
     """Print the iteration beside the closed form, its collectives, and where bytes go."""
     result, fabric = report.result, report.fabric
     print_subject(report.job, report.cluster, console)
-    paragraph(console, f"Layout:  {full_layout_words(report.layout)}", hang=9)
+    paragraph(console, f"Layout:  {format_layout(report.layout, whole=True)}", hang=9)
     domains = len(fabric.nodes_of("scale-up"))
     switches = fabric.nodes - fabric.accelerators - domains
     inside = f" and {domains:,} of scale-up domains" if domains else ""
     paragraph(
         console,
-        f"Fabric:  {fabric.name}: {switches:,} switches{inside}, {fabric.links:,} links, {crossing(result.routing)}",
+        f"Fabric:  {fabric.name}: {counted(switches, 'switch')}{inside}, {counted(fabric.links, 'link')},"
+        f" {crossing(result.routing)}",
     )
     console.print()
     paragraph(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from weft.units import format_seconds
+from weft.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from weft.arrangement.online import Change, Decision
@@ -19,7 +19,7 @@ SHOWN = 8
 def decision_lines(decision: Decision, site: Site) -> str:
     """A decision for people."""
     at = format_seconds(decision.time_s) if decision.time_s else "0 s"
-    counts = f"{decision.running} running, {len(decision.waiting)} waiting, {decision.free} hosts free"
+    counts = f"{decision.running} running, {len(decision.waiting)} waiting, {counted(decision.free, 'host')} free"
     head = f"{decision.number}. {at}  {decision.kind} {decision.subject}: {counts}, objective {decision.objective:.4f}"
     return "\n".join([head, *(f"   {_change_line(one, site)}" for one in decision.changes)])
 

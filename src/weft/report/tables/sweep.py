@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.units import format_bytes, format_count, format_seconds, format_si
+from weft.units import counted, format_bytes, format_count, format_seconds, format_si
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +53,10 @@ def sweep_table(found: Sweep, console: Console, *, written: str | None) -> None:
 
 def forecast_table(found: Forecast, workers: str | int | None, console: Console) -> None:
     """What a run would do, and about how long it would take."""
-    paragraph(console, f"{found.study}: {found.points:,} points, {found.known:,} known, {found.missing:,} to compute")
+    paragraph(
+        console,
+        f"{found.study}: {counted(found.points, 'point')}, {found.known:,} known, {found.missing:,} to compute",
+    )
     if found.timed:
         whole = found.missing * found.point_s
         paragraph(console, f"about {format_seconds(found.point_s)} a point, of {found.timed} timed", indent=2)

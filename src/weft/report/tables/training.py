@@ -8,7 +8,7 @@ from rich.console import Console
 
 from weft.report.tables.breakdown import print_defaults
 from weft.report.tables.grid import Column, bar, heading, paragraph, print_grid
-from weft.units import format_count, format_seconds, format_si
+from weft.units import counted, format_count, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.estimation.training import Failures, TrainingRun
@@ -18,7 +18,7 @@ BAR = 40
 
 def training_table(run: TrainingRun, console: Console) -> None:
     """Print one training run."""
-    heading(console, f"Training on {format_count(run.tokens)} tokens with {run.accelerators:,} accelerators")
+    heading(console, f"Training on {format_count(run.tokens)} tokens with {counted(run.accelerators, 'accelerator')}")
     facts = [("iterations", f"{run.iterations:,}"), ("time without failures", _days(run.training_s))]
     if run.failures is not None:
         facts.append(("expected time with failures", _days(run.expected_s)))
@@ -39,7 +39,7 @@ def print_failures(failures: Failures, console: Console) -> None:
     """Print how often the job fails, when to checkpoint, and where the expected time goes."""
     heading(console, f"Failures: goodput {failures.goodput:.1%} of the expected time is training")
     interval = (
-        f"every {failures.interval_iterations:,} iterations = {format_seconds(failures.interval_s)}"
+        f"every {counted(failures.interval_iterations, 'iteration')} = {format_seconds(failures.interval_s)}"
         f" (optimum {format_seconds(failures.daly_interval_s)};"
         f" first order {format_seconds(failures.young_interval_s)})"
     )

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weft.layout.step import Issue
-from weft.units import format_bytes, format_seconds
+from weft.units import counted, format_bytes, format_seconds
 
 Axes = tuple[str, ...]
 
@@ -48,11 +48,6 @@ class PredictedTime:
 
     seconds: float
     exposed_s: Mapping[Axes, float] | None
-
-
-def counted(number: int, one: str, several: str) -> str:
-    """A number with its noun."""
-    return f"{number:,} {one if number == 1 else several}"
 
 
 def step_header() -> str:
@@ -127,7 +122,7 @@ def comparison(
     verdict = "NOT equal to the prediction" if differing else "equal to the prediction"
     console.print(
         f"Each step's collectives (kind, axes, elements, width): {verdict} on {differing or ranks} of "
-        f"{counted(ranks, 'rank', 'ranks')}."
+        f"{counted(ranks, 'rank')}."
     )
     console.print(_time_table(steady, time))
     if time is None:
@@ -163,7 +158,9 @@ def _collectives_table(predicted: Counter[Issue], found: Counter[Issue], title: 
 
 
 def _time_table(steady: Sequence[MeasuredStep], time: PredictedTime | None) -> Table:
-    table = Table(title=f"Time (median of {len(steady)} steps of the reporting rank)", title_justify="left", box=None)
+    table = Table(
+        title=f"Time (median of {counted(len(steady), 'step')} of the reporting rank)", title_justify="left", box=None
+    )
     table.add_column("")
     for name in ("predicted", "measured", "measured / predicted"):
         table.add_column(name, justify="right")

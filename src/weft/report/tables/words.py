@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from weft.estimation.trust import COVERED, Traits, best_published
 from weft.layout.spec import Layout
-from weft.units import format_bytes, format_count, format_seconds
+from weft.layout.text import DEGREES, format_layout
+from weft.units import counted, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
@@ -66,18 +67,6 @@ MEMORY_LABELS = {
 """What each part of the memory is called."""
 
 EXPOSED = 'Communication counts only where it is "exposed": not hidden behind computation.'
-DEGREES = (
-    ("tp", "x"),
-    ("y", "y"),
-    ("cp", "context"),
-    ("pp", "pipeline"),
-    ("dp", "data_parallel"),
-    ("fsdp", "z"),
-    ("ep", "expert"),
-    ("etp", "expert_tensor"),
-)
-"""The field's short word and the field of each degree; ``dp`` is z * data."""
-
 MEANINGS = {
     "tp": "tensor parallel",
     "y": "second tensor axis",
@@ -100,12 +89,6 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def layout_words(layout: Layout) -> str:
-    """Degrees in the field's short words, those of 1 left out: "tp8 pp16 dp128"."""
-    words = [f"{short}{getattr(layout, name)}" for short, name in DEGREES if getattr(layout, name) > 1]
-    return " ".join(words) or "one accelerator"
-
-
 def legend(used: Collection[str]) -> str:
     """What the short words of the degrees in ``used`` and of the table's other columns mean."""
     degrees = ", ".join(f"{short} {MEANINGS[short]}" for short, _ in DEGREES if short in used)
@@ -126,14 +109,6 @@ def switch_words(layout: Layout) -> str:
     found += [] if layout.overlap_reduce else ["no reduce overlap"]
     found += [] if layout.overlap_gather else ["no gather overlap"]
     return ", ".join(found) or "-"
-
-
-def full_layout_words(layout: Layout) -> str:
-    """Degrees, micro-batch, schedule and switches in one line."""
-    return (
-        f"{layout_words(layout)}; micro-batch {layout.micro_batch}, schedule {schedule_words(layout)},"
-        f" ZeRO {layout.zero}, recompute {recompute_words(layout)}, switches {switch_words(layout)}"
-    )
 
 
 def schedule_words(layout: Layout) -> str:
@@ -188,7 +163,7 @@ def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:
     if best is not None:
         start = f"{1 - out.iteration_s / best.iteration_s:.0%} faster, but does not fit"
     need = (
-        f"{start}: {layout_words(out.layout)}, {format_seconds(out.iteration_s)},"
+        f"{start}: {format_layout(out.layout)}, {format_seconds(out.iteration_s)},"
         f" needs {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)}"
         f" ({largest_memory(out)})"
     )
@@ -214,7 +189,7 @@ def choice(found: Choice, first: Estimate, groups: Sequence[int]) -> tuple[str, 
     told = "the first is apart from the others listed"
     if near > 1:
         told = f"{'all' if near == len(groups) else near} of {len(groups)} listed cannot be told apart"
-    proof = f"{found.pairs:,} pairs of {found.jobs} jobs of {found.sources} sources"
+    proof = f"{counted(found.pairs, 'pair')} of {counted(found.jobs, 'job')} of {counted(found.sources, 'source')}"
     lines = [
         f"Choice: with a probability of {found.chance:.0%} the first takes at most {found.within:.0%} longer than the"
         f" best of {found.candidates}; {told}, by the error between layouts that differ so much ({proof})"
@@ -224,10 +199,9 @@ def choice(found: Choice, first: Estimate, groups: Sequence[int]) -> tuple[str, 
         slower = first.iteration_s / found.fastest.iteration_s - 1
         does = f" and does not need {_listed(found.reasons[:3])}" if found.reasons else " and leaves more memory"
         apart = f"{slower:.1%} slower than" if slower >= 0.0005 else "as fast as"
-        schedule = "" if (words := schedule_words(fastest)) == "-" else f", {words}"
         lines.append(
             f"First: predicted {apart} the fastest{does}. The fastest, with a probability of"
-            f" {found.fastest_chance:.0%}: {layout_words(fastest)}, mbs {fastest.micro_batch}{schedule} (--order time)"
+            f" {found.fastest_chance:.0%}: {format_layout(fastest)} (--order time)"
         )
     if found.unusual:
         lines.append(f"Unusual in the first: {_listed(found.unusual)}; it gains more than that counts")
@@ -247,7 +221,7 @@ def published(job: Job, cluster: Cluster, mfu: float) -> str:
     what = f"{traits.kind} models in {job.recipe.precision} on {traits.accelerator}"
     return (
         f"MFU {mfu:.1%} is {beside} the best published of {what} of about this size: {best.mfu:.1%}"
-        f" ({best.run}, {best.world:,} accelerators)"
+        f" ({best.run}, {counted(best.world, 'accelerator')})"
     )
 
 
@@ -267,8 +241,8 @@ def trust(error: ErrorBar | None) -> tuple[str, ...]:
         return ()
     if error.error is None:
         return ("Error: unknown; nothing similar was ever measured",)
-    sources = "1 source" if error.sources == 1 else f"{error.sources} sources"
-    return (f"Error: +-{error.error:.0%} ({COVERED:.0%} of {error.runs} runs of {sources}: {error.alike})",)
+    runs, sources = counted(error.runs, "run"), counted(error.sources, "source")
+    return (f"Error: +-{error.error:.0%} ({COVERED:.0%} of {runs} of {sources}: {error.alike})",)
 
 
 def link_words(fabric: Fabric, link: int) -> str:

@@ -24,6 +24,7 @@ from weft.runtime.core.precision import Precision
 from weft.runtime.measure.peers import Peer
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.session import RunSettings, Session
+from weft.units import counted
 
 Verdict = Literal["holds", "fails", "seen"]
 """``seen``: a figure that nothing is asked of."""
@@ -177,7 +178,7 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
     equal = _most(grid, float(Counter(log.issued) != predicted)) == 0
     if grid.layout.world > 1:
         count = len(log.issued)
-        words = f"{count} collectives, each as predicted" if equal else "not the predicted collectives"
+        words = f"{counted(count, 'collective')}, each as predicted" if equal else "not the predicted collectives"
         yield Finding(
             check="collectives", grid=name, verdict="holds" if equal else "fails", found=words,
             figures={"collectives": float(count)},

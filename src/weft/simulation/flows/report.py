@@ -12,7 +12,7 @@ from weft.fabric.spec import Floats
 from weft.fabric.traffic import Traffic
 from weft.results import Result
 from weft.simulation.flows.records import Simulation
-from weft.units import format_seconds
+from weft.units import counted, format_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -51,4 +51,7 @@ class ScenarioReport(Result):
 
     def _facts(self) -> Sequence[str]:
         flows, links = len(self.traffic), len(self.capacity_Bps)
-        return (f"{flows:,} flows over {links:,} links", f"makespan {format_seconds(self.makespan_s)}")
+        return (
+            f"{counted(flows, 'flow')} over {counted(links, 'link')}",
+            f"makespan {format_seconds(self.makespan_s)}",
+        )

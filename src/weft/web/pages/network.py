@@ -13,7 +13,7 @@ from weft.cluster.scaled import Scales
 from weft.errors import BadInput, UnknownName
 from weft.fabric.catalogue import check_kinds, kinds
 from weft.layout.text import format_layout
-from weft.units import parse_whole
+from weft.units import counted, parse_whole
 from weft.verbs.plan import PlanOptions
 from weft.web.fabrics import Compared, Degraded, Failures, Routed, Scene, compared, degraded, document, routed
 from weft.web.plans import Inquiry
@@ -188,7 +188,7 @@ def _failures(found: Degraded, given: Mapping[str, str]) -> dict[str, Any]:
 def _cut_off(lost: int) -> list[Message]:
     if not lost:
         return []
-    text = f"{lost:,} accelerators of the job are cut off: it cannot run on all of them."
+    text = f"{counted(lost, 'accelerator')} of the job cut off: it cannot run on all of them."
     return [Message(text=text, remedy="Repair a part, or take a network with other ways.", kind="warning")]
 
 

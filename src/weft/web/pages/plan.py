@@ -12,7 +12,6 @@ from starlette.routing import Route
 from weft.cluster.scaled import Scales
 from weft.errors import BadInput
 from weft.layout.text import format_layout
-from weft.report.tables.words import full_layout_words
 from weft.search import SPACES
 from weft.verbs.launch import TOOLS
 from weft.verbs.plan import PlanOptions
@@ -168,13 +167,13 @@ def _view(found: Found, given: Mapping[str, str]) -> dict[str, Any]:
         "table": table if plan.layouts else None,
         "tabs": [(name, _address(given, show=name)) for name in _SHOWS],
         "files": [(kind, _address(asked, f"/plan/plan.{kind}")) for kind in ("json", "csv")],
-        "layout": "" if chosen is None else full_layout_words(chosen.layout),
+        "layout": "" if chosen is None else format_layout(chosen.layout, whole=True),
         "flag": f"--layout {layout}" if layout else "",
         "bars": () if chosen is None else ranking.bars(chosen),
         "difference": None if found.compared is None else ranking.differences(found.compared),
         "frontier": ranking.frontier(plan, link),
         "charts": [Picture(svg=svg, caption=caption) for svg, caption in found.charts],
-        "other": "" if found.compared is None else full_layout_words(found.compared.sides[1].estimate.layout),
+        "other": "" if found.compared is None else format_layout(found.compared.sides[1].estimate.layout, whole=True),
         "launch": found.launch,
         "launch_address": _address(given, "/plan/launch", layout=layout, show="", against=""),
         "problems": [message(Failure("infeasible", found.problem))] if found.problem else [],

@@ -11,6 +11,7 @@ from weft.cluster.calibration import calibration
 from weft.estimation.iteration import Estimator
 from weft.estimation.single import estimate_of
 from weft.layout.table import LayoutTable
+from weft.layout.text import format_layout
 from weft.report.pictures.charts import embedded
 from weft.report.pictures.validation import validation_chart
 from weft.report.tables import words
@@ -207,7 +208,7 @@ def _run(one: Outcome) -> RunView:
     facts += [
         Fact(name="Job", text=words.job_sentence(job)),
         Fact(name="Cluster", text=words.cluster_sentence(cluster)),
-        Fact(name="Layout", text=words.full_layout_words(prepared.layout)),
+        Fact(name="Layout", text=format_layout(prepared.layout, whole=True)),
         Fact(name="Software", text=prepared.stack.name),
     ]
     told = (("Source", run.source), ("Where", run.source_url), ("Notes", run.notes))

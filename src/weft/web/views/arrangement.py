@@ -10,12 +10,13 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from weft import __version__
+from weft.layout.text import format_layout
 from weft.report.pictures.arrangement import loads_chart, seats_chart, timeline_chart
 from weft.report.pictures.charts import embedded
 from weft.report.tables import words
 from weft.report.tables.arrangement import ENDS, HOLDS, KINDS, POLICY_WORDS, ROUTERS, link_rows
 from weft.results import Result
-from weft.units import format_seconds
+from weft.units import counted, format_seconds
 from weft.web.views.parts import Cell, Column, Fact, Picture, Table
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ def _facts(found: Arrangement) -> tuple[Fact, ...]:
     down = len(site.usable) - up
     layouts = f", {one.layouts:,} other layouts" if one.layouts else ""
     facts = [
-        Fact(name="Site", text=f"{words.printable(site.name)}: {len(site.jobs)} jobs on {up} hosts of"
+        Fact(name="Site", text=f"{words.printable(site.name)}: {counted(len(site.jobs), 'job')} on"
+             f" {counted(up, 'host')} of"
              f" {site.domain_size}" + (f", {down} more drained or not there" if down else "")),
         Fact(name="Hosts", text=words.cluster_sentence(site.cluster)),
         Fact(name="Network", text=words.printable(site.fabric.name)),
@@ -163,7 +165,7 @@ def jobs_table(found: Arrangement) -> Table:
             Cell(text=format_seconds(row["offset_s"]), key=row["offset_s"]),
             Cell(text=str(row["class"]), key=row["class"]),
             Cell(text=words.printable(_hosts(names))),
-            Cell(text=words.full_layout_words(found.site.jobs[number].layout)),
+            Cell(text=format_layout(found.site.jobs[number].layout, whole=True)),
         )
         rows.append(cells)
     return Table(name="jobs", caption="Where, when and how fast each job runs", columns=columns, rows=tuple(rows))
@@ -212,7 +214,7 @@ def reasons(found: Arrangement) -> tuple[Fact, ...]:
         done = [f"{moved} of its {len(held)} hosts are others" if moved
                 else "keeps its hosts" if held == given else "its hosts in another order"]  # fmt: skip
         if job.layout != one.first[number]:
-            done.append(f"layout {words.layout_words(one.first[number])} became {words.layout_words(job.layout)}")
+            done.append(f"layout {format_layout(one.first[number])} became {format_layout(job.layout)}")
         if best.choice.offset_s[number] > 0:
             done.append(f"begins {format_seconds(best.choice.offset_s[number])} after the first")
         if max(best.choice.order):

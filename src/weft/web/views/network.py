@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from weft.layout.text import format_layout
+from weft.layout.text import format_degrees, format_layout
 from weft.report.tables import words
 from weft.report.tables.design import rate_words, tier_name
-from weft.units import format_bytes, format_seconds, format_si
+from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.web.views.parts import Cell, Column, Fact, Table
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def networks(study: DesignStudy, link: Callable[[Design], str]) -> Table:
             _seconds(one.simulated_s),
             Cell(text=rate_words(one.tokens_per_s_usd), key=one.tokens_per_s_usd),
             Cell(text="-" if one.spine_bytes is None else format_si(one.spine_bytes, "B"), key=one.spine_bytes),
-            Cell(text=words.layout_words(one.layout)),
+            Cell(text=format_degrees(one.layout)),
             Cell(text="yes" if i in study.pareto else "-"),
         )
         for i, one in enumerate(study.designs)
@@ -90,8 +90,11 @@ def site(found: Site) -> tuple[Fact, ...]:
     return (
         Fact(name="Job", text=words.job_sentence(found.job)),
         Fact(name="Cluster", text=words.cluster_sentence(found.cluster)),
-        Fact(name="Layout", text=f"{words.full_layout_words(found.layout)} ({format_layout(found.layout)})"),
-        Fact(name="Network", text=f"{found.kind}: {switches:,} switches, {cables:,} cables, scale-up ones counted"),
+        Fact(name="Layout", text=format_layout(found.layout, whole=True)),
+        Fact(
+            name="Network",
+            text=f"{found.kind}: {counted(switches, 'switch')}, {counted(cables, 'cable')}, scale-up ones counted",
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from weft import __version__
 from weft.estimation.contrast import WITHIN
 from weft.layout.check import REASONS
+from weft.layout.text import format_degrees, format_layout
 from weft.report.pictures.charts import embedded
 from weft.report.pictures.comparison import comparison_chart
 from weft.report.pictures.layouts import breakdown_chart, pareto_chart
@@ -19,7 +20,7 @@ from weft.report.tables.comparison import PART_LABELS, WORTH, significance
 from weft.report.tables.ranking import degrees, results, settings
 from weft.search.comparison import Side
 from weft.search.comparison import compare as held
-from weft.units import format_bytes, format_seconds
+from weft.units import counted, format_bytes, format_seconds
 from weft.web.views.parts import Cell, Column, Fact, Parts, Picture, Table
 from weft.web.views.ranking import shares
 
@@ -119,7 +120,7 @@ def _summary(plan: Plan, best: Estimate | None) -> tuple[str, ...]:
     if best is None:
         return (f"No layout fits: {plan.shortage}.",)
     first = (
-        f"{words.full_layout_words(best.layout)}: an iteration takes {format_seconds(best.iteration_s)}"
+        f"{format_layout(best.layout, whole=True)}: an iteration takes {format_seconds(best.iteration_s)}"
         f" at an MFU of {best.mfu:.1%}, with {format_bytes(best.memory_bytes)} of"
         f" {format_bytes(best.capacity_bytes)} of memory."
     )
@@ -130,7 +131,8 @@ def _summary(plan: Plan, best: Estimate | None) -> tuple[str, ...]:
 
 def _facts(plan: Plan) -> tuple[Fact, ...]:
     counts = (
-        f"{plan.space.name} space, {plan.considered:,} layouts: {plan.considered - plan.evaluated:,} cannot run,"
+        f"{plan.space.name} space, {counted(plan.considered, 'layout')}:"
+        f" {plan.considered - plan.evaluated:,} cannot run,"
         f" {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
     )
     return (
@@ -205,7 +207,7 @@ def _pictures(plan: Plan) -> tuple[Picture, ...]:
 def _comparison(plan: Plan) -> Comparison | None:
     sides = [
         Side(
-            label=f"{rank}. {words.layout_words(one.layout)}",
+            label=f"{rank}. {format_degrees(one.layout)}",
             job=plan.job,
             cluster=plan.cluster,
             estimate=one,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from weft.estimation.contrast import WITHIN
 from weft.layout.check import REASONS
-from weft.layout.text import format_layout
+from weft.layout.text import DEGREES, format_degrees, format_layout
 from weft.report.pictures.palette import MEMORY_COLOURS, TIME_COLOURS
 from weft.report.tables import words
 from weft.report.tables.comparison import PART_LABELS, WORTH
-from weft.units import format_bytes, format_seconds
+from weft.units import counted, format_bytes, format_seconds
 from weft.web.views.parts import Cell, Column, Fact, Part, Parts, Table
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Link = Callable[[str], str]
 def ranking(plan: Plan, shown: str, link: Link, against: Link) -> Table:
     """The layouts of a plan, the one of text ``shown`` being looked at; ``link`` and ``against`` make the addresses of
     a layout and of a comparison with it."""
-    degrees = [(s, n) for s, n in words.DEGREES if any(getattr(one.layout, n) > 1 for one in plan.layouts)]
+    degrees = [(s, n) for s, n in DEGREES if any(getattr(one.layout, n) > 1 for one in plan.layouts)]
     columns = [
         Column(heading="#", meaning="rank; leads to the layout"),
         *(Column(heading=short, meaning=words.MEANINGS[short]) for short, _ in degrees),
@@ -81,7 +81,7 @@ def frontier(plan: Plan, link: Link) -> Table:
     )
     rows = tuple(
         (
-            Cell(text=words.layout_words(one.layout), link=link(format_layout(one.layout))),
+            Cell(text=format_degrees(one.layout), link=link(format_layout(one.layout))),
             Cell(text=format_seconds(one.iteration_s), key=one.iteration_s),
             Cell(text=f"{one.memory_bytes / 2**30:.1f}", key=one.memory_bytes),
             Cell(text=str(one.layout.micro_batch), key=one.layout.micro_batch),
@@ -111,7 +111,7 @@ def effect(plan: Plan, as_it_is: Plan) -> str:
 def summary(plan: Plan) -> tuple[Fact, ...]:
     """What was planned, and how many layouts were looked at."""
     assumed = "; ".join((*plan.job.defaults, *plan.cluster.defaults))
-    counts = f"{plan.considered:,} layouts, {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
+    counts = f"{counted(plan.considered, 'layout')}, {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
     facts = [
         Fact(name="Job", text=words.job_sentence(plan.job)),
         Fact(name="Cluster", text=f"{words.printable(plan.cluster.name)}: {words.cluster_sentence(plan.cluster)}"),

@@ -16,7 +16,7 @@ from weft.report.tables.collective import (
     time_words,
     times_words,
 )
-from weft.units import format_si
+from weft.units import counted, format_si
 from weft.web.views.parts import Cell, Column, Fact, Table
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ def facts(found: ScheduleResult) -> tuple[Fact, ...]:
     timed, asked = found.timed, found.timed.schedule.request
     shape = " x ".join(f"{one.size:,}" for one in asked.dimensions)
     pairs = [
-        ("Collective", f"{asked.kind} of {bytes_words(asked.bytes)} on {shape} = {asked.accelerators:,} accelerators"),
+        (
+            "Collective",
+            f"{asked.kind} of {bytes_words(asked.bytes)} on {shape} = {counted(asked.accelerators, 'accelerator')}",
+        ),
         ("Schedule", policy_words(timed)),
         ("Time", f"{time_words(timed.time_s)}, {over_words(timed.time_s, found.bound_s)} over the bound"),
         ("Bound", f"{time_words(found.bound_s)}: no schedule of chunks over these dimensions is faster"),
@@ -129,7 +132,7 @@ def orders(found: ScheduleResult) -> Table:
         )
         for order, gather, count, share in groups[:ORDERS_SHOWN]
     ]
-    caption = f"Orders of {len(found.timed.schedule):,} chunks"
+    caption = f"Orders of {counted(len(found.timed.schedule), 'chunk')}"
     if len(groups) > ORDERS_SHOWN:
         caption += f", the first {ORDERS_SHOWN} of {len(groups)}"
     return Table(name="orders", caption=caption, columns=columns, rows=tuple(rows))

@@ -17,6 +17,7 @@ from weft.report.pictures.sweep import sweep_chart
 from weft.report.tables.sweep import telling, told
 from weft.report.tables.words import printable
 from weft.studies.view import Rows, chosen, filtered, goals_of, pareto, pivot
+from weft.units import counted
 from weft.web.views.parts import Cell, Column, Fact, Message, Picture, Table
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Viewed:
         axes = [one for one in study.axes if one.range is not None or len(one.values) > 1]
         over = [f"{one.kind.column} ({f'{len(one.values)} values' if one.values else 'drawn'})" for one in axes]
         codes = _codes(self.failed)
-        first = f"{_count(range(counts.points), 'point')} of weft {study.computation.name}"
+        first = f"{counted(counts.points, 'point')} of weft {study.computation.name}"
         first += f" over {_listed(over)}." if over else "."
         shown = "" if len(self.rows) == counts.points else f" {len(self.rows):,} of them are shown."
         return (first + shown, f"{len(self.failed):,} failed: {codes}." if codes else "None of them failed.")
@@ -295,7 +296,7 @@ class Viewed:
             self.messages.append(Message(text=f"Not drawn: {error.what}.", remedy="Keep fewer rows with a condition."))
             return None
         if len(svg) > _LARGEST_CHART:
-            text = f"Not drawn: {caption} has {len(rows):,} points, which make the page heavy."
+            text = f"Not drawn: {caption} has {counted(len(rows), 'point')}, which make the page heavy."
             self.messages.append(Message(text=text, remedy="Keep fewer rows with a condition."))
             return None
         return Picture(svg=svg, caption=caption)
@@ -303,7 +304,7 @@ class Viewed:
     def _caption(self) -> str:
         shown = _fitting(self.rows, len(self._names(self.rows)))
         first = "" if shown == len(self.rows) else f"The first {shown:,} of "
-        return f"{first}{_count(self.rows, 'row')}, in the order of the axes"
+        return f"{first}{counted(len(self.rows), 'row')}, in the order of the axes"
 
     def _names(self, rows: Rows) -> list[str]:
         names = dict.fromkeys((*self.varied, *telling(rows, ())))
@@ -352,7 +353,7 @@ class Viewed:
     def _provenance(self) -> tuple[Fact, ...]:
         points, counts = self.found.points, self.found.counts
         text = json.dumps({"study": dict(points.study.document), "files": points.files}, sort_keys=True)
-        known = f"{counts.known + counts.computed:,} results for {counts.points:,} points"
+        known = f"{counts.known + counts.computed:,} results for {counted(counts.points, 'point')}"
         return (
             Fact(name="Study, SHA-256", text=sha256(text.encode()).hexdigest()),
             Fact(name="Computed by Weft", text=printable(self.found.version)),
@@ -381,10 +382,6 @@ def _codes(failed: Rows) -> str:
     for row in failed:
         counts[row["failure"]] = counts.get(row["failure"], 0) + 1
     return ", ".join(f"{printable(code)} {count:,}" for code, count in sorted(counts.items()))
-
-
-def _count(found: Any, word: str) -> str:
-    return f"{len(found):,} {word}{'s' * (len(found) != 1)}"
 
 
 def _listed(words: Sequence[str]) -> str:
