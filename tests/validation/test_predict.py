@@ -50,13 +50,17 @@ def test_constants_by_accelerator_and_stack(several) -> None:
     assert asked == {("a100-80gb", "megatron-lm-2022"), ("a100-80gb", "torchtitan")}
 
 
-def test_memory_as_the_framework_counts_it(several) -> None:
+def test_memory_as_the_run_states_it(several, make) -> None:
+    several.append(prepare(make(notes="peak memory by nvidia-smi")))
     found = Predictor(several).predict()
-    allocated, reserved = (
+    allocated, reserved, used = (
         estimate(run.job, run.cluster, [run.layout], calibration("a100-80gb", run.stack.name))[0]
-        for run in (several[0], several[3])
+        for run in (several[0], several[3], several[4])
     )
-    parts = {part.name: part.value for part in allocated.memory}
-    assert found.memory_bytes[0] == pytest.approx(allocated.memory_bytes - parts["reserve_bytes"])
-    constants = calibration("a100-80gb")
-    assert found.memory_bytes[3] == pytest.approx(reserved.memory_bytes - constants.reserved_bytes)
+    parts, others = ({part.name: part.value for part in one.memory} for one in (allocated, reserved))
+    reserve, outside = parts["reserve_bytes"], parts["communicators_bytes"]
+    assert found.memory_bytes[0] == pytest.approx(allocated.memory_bytes - reserve - outside)
+    assert found.memory_bytes[0] == pytest.approx(allocated.allocated_bytes)
+    whole = reserved.memory_bytes - others["communicators_bytes"]
+    assert found.memory_bytes[3] == pytest.approx(whole - calibration("a100-80gb").reserved_bytes)
+    assert found.memory_bytes[4] == pytest.approx(used.memory_bytes)

@@ -74,13 +74,15 @@ class MeshCosts:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the rows of a table share: sizes of distinct meshes, and stage tables."""
+    """What the rows of a table share: sizes of distinct meshes, and stage tables; bytes of each mesh's communicators
+    without and with ``zero``."""
 
     job: Job
     constants: Calibration
     software: Software
     sizes: MeshSizes
     stages: StageTable
+    communicators: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Frame:
 
     def __init__(self, shared: Shared, table: LayoutTable, mesh: Index, line: Index) -> None:
         self.job, self.constants, self.software = shared.job, shared.constants, shared.software
-        self.sizes, self.stages = shared.sizes, shared.stages
+        self.sizes, self.stages, self._communicators = shared.sizes, shared.stages, shared.communicators
         self.table, self.mesh, self.line = table, mesh, line
         job = shared.job
         self.pipeline = table.pipeline.astype(np.float64)
@@ -127,6 +129,13 @@ class Frame:
 
     def zeros(self) -> Floats:
         return np.zeros(len(self.mesh))
+
+    @property
+    def communicators(self) -> Floats:
+        """Bytes of a rank's communicators on every row."""
+        without, sharded = self.at(self._communicators)
+        held: Floats = np.where(self.table.zero > 0, sharded, without)
+        return held
 
     @property
     def stage_kinds(self) -> range:

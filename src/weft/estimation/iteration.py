@@ -113,10 +113,13 @@ class Estimator:
     def shared(self, table: LayoutTable, *, ordered: bool) -> tuple[Shared, Index, Index, Index]:
         """What the rows share, each row's mesh and stage line, and a row of each distinct mesh."""
         meshes = collapse([table.column(name) for name in MESH_COLUMNS])
-        sizes = MeshSizes.of(self.job, table.take(meshes.first), self.software)
+        distinct = table.take(meshes.first)
+        sizes = MeshSizes.of(self.job, distinct, self.software)
+        communicators = self.mesh_costs().communicators(distinct)
         wraps = table.scheduled(lambda one: one.wraps).astype(np.int64)
         stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps, ordered=ordered)
-        return Shared(self.job, self.constants, self.software, sizes, stages), meshes.group, line, meshes.first
+        shared = Shared(self.job, self.constants, self.software, sizes, stages, communicators)
+        return shared, meshes.group, line, meshes.first
 
 
 class Outline:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from weft.collectives.communicators import VENDORS, communicator_bytes
 from weft.collectives.cost import Network, collective_s
 from weft.estimation.costs import CostModel, PartCosts
 from weft.estimation.frame import MeshCosts, Shared
@@ -20,14 +21,18 @@ from weft.estimation.kernels import Kernels
 from weft.estimation.weights import GradientCosts, ShardCosts, gradient_costs, shard_costs
 from weft.layout.mesh import Spread, spread
 from weft.layout.spec import AXES
-from weft.layout.step import SCALAR_BYTES, Reduction, Software, Step
-from weft.layout.table import Floats, Index, Ints, LayoutTable, collapse
+from weft.layout.step import SCALAR_BYTES, Reduction, Software, Step, Use
+from weft.layout.table import Floats, Index, Ints, LayoutTable, Mask, collapse
 from weft.model.job import Job
 
 T = TypeVar("T")
 
 PART_COLUMNS = ("x", "y", "context", "expert", "expert_tensor", "micro_batch", "sequence_parallel", "context_method")
 PART_AXES = (("x",), ("y",), ("x", "y"), ("context",), ("expert",), ("expert_tensor",))
+COMMUNICATOR_COLUMNS = (
+    *("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor"),
+    *("sequence_parallel", "context_method"),
+)
 WEIGHT_COLUMNS = ("x", "y", "context", "z", "expert", "expert_tensor")
 KEPT = 65536
 """Costs of distinct causes that are kept."""
@@ -101,7 +106,7 @@ class MeshCostModel:
 
     def __init__(self, job: Job, kernels: Kernels, network: Network, software: Software) -> None:
         self.job, self.kernels, self.network, self.software = job, kernels, network, software
-        self._known_parts, self._known_shards = Known(), Known()
+        self._known_parts, self._known_shards, self._known_communicators = Known(), Known(), Known()
 
     def blocks(self, mesh: LayoutTable) -> tuple[tuple[PartCosts, ...], tuple[ShardCosts, ...]]:
         """Costs of the parts of each row, and of gathering and scattering their weights."""
@@ -123,6 +128,27 @@ class MeshCostModel:
             tied_s=self._tied(mesh),
             scalars_s=self._scalars(mesh),
         )
+
+    def communicators(self, mesh: LayoutTable) -> Floats:
+        """Bytes of a rank's communicators: without and with ``zero``, shape (2, rows); none without an order of the
+        axes, which no order undercuts."""
+        if not mesh.order or self.kernels.accelerator.vendor.lower() not in VENDORS:
+            return np.zeros((2, len(mesh)))
+        columns = [mesh.column(name) for name in COMMUNICATOR_COLUMNS]
+
+        def held(rows: Index) -> Floats:
+            few = mesh.take(rows)
+            both = (few.replaced({"zero": np.full(len(few), zero)}) for zero in (0, 1))
+            return np.stack([communicator_bytes(one, self._groups(one), self.network) for one in both])
+
+        found: Floats = self._known_communicators.once(columns, held)
+        return found
+
+    def _groups(self, mesh: LayoutTable) -> dict[tuple[Use, tuple[str, ...]], Mask]:
+        """What groups are for; DeepEP and its like have experts' exchange in buffers of their own."""
+        found = self._step(mesh).groups()
+        own = self.kernels.calibration.dispatch_once
+        return {use: mask for use, mask in found.items() if not (own and use == ("all-to-all", ("expert",)))}
 
     def gradients(self, shared: Shared, mesh: LayoutTable, row: Index, line: Index) -> tuple[GradientCosts, ...]:
         """Gradients of the largest stage, as the step sums them, for pairs of mesh and stage split."""

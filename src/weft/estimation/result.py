@@ -42,6 +42,7 @@ MEMORY_PARTS = (
     "optimizer_bytes",
     "activations_bytes",
     "buffers_bytes",
+    "communicators_bytes",
     "reserve_bytes",
 )
 """Parts of the memory of the fullest stage, in bytes; they add up to it."""
@@ -79,6 +80,7 @@ class MemoryParts:
     optimizer_bytes: Floats
     activations_bytes: Floats
     buffers_bytes: Floats
+    communicators_bytes: Floats
     reserve_bytes: Floats
     host_bytes: Floats
     stage: Floats
@@ -199,6 +201,12 @@ class Estimate(Result):
     error: ErrorBar | None
 
     @property
+    def allocated_bytes(self) -> float:
+        """What tensors allocate, as ``torch.cuda.max_memory_allocated`` counts."""
+        outside = ("communicators_bytes", "reserve_bytes")
+        return self.memory_bytes - sum(part.value for part in self.memory if part.name in outside)
+
+    @property
     def fits(self) -> bool:
         return self.memory_bytes <= self.capacity_bytes and self.fits_host
 
@@ -242,7 +250,7 @@ class Estimate(Result):
             provenance=str(table["provenance"]),
             error=None if error is None else _ERRORS.read(ErrorBar, error, f"{where}.error"),
             time=_parts(table["time"], TIME_PARTS, f"{where}.time"),
-            memory=_parts(table["memory"], MEMORY_PARTS, f"{where}.memory"),
+            memory=_parts({**_SINCE, **table_of(table["memory"], f"{where}.memory")}, MEMORY_PARTS, f"{where}.memory"),
         )
 
     def row(self) -> dict[str, Any]:
@@ -281,6 +289,8 @@ class Estimate(Result):
 
 
 _ERRORS = Reader(least=0)
+_SINCE = {"communicators_bytes": 0.0}
+"""Parts of the memory that documents of before do not have."""
 
 
 def _parts(raw: object, names: tuple[str, ...], where: str) -> tuple[Part, ...]:

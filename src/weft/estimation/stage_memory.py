@@ -34,6 +34,7 @@ class StageMemory:
         self.frame = frame
         self.shared, self.kept = self._sharding(), frame.kept_rows()
         self.held = Held.of(frame, self.shared)
+        self.communicators = frame.communicators
 
     def fullest(self) -> tuple[MemoryParts, Floats]:
         """Memory of the fullest stage, with the most host memory that a stage needs, and its total."""
@@ -109,6 +110,7 @@ class StageMemory:
             optimizer_bytes=optimizer * state,
             activations_bytes=on_device,
             buffers_bytes=buffers,
+            communicators_bytes=self.communicators,
             reserve_bytes=reserve,
             host_bytes=activations - on_device + self.frame.table.offload_optimizer * on_host * state,
             stage=self.frame.stages.stage[self.frame.line, stage],

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.layout.spec import Layout
-from weft.layout.table import Floats, Ints, LayoutTable
+from weft.layout.spec import AXES, Layout
+from weft.layout.table import Floats, Ints, LayoutTable, Mask
 
 EXPERT_AXES = ("expert_tensor", "expert", "expert_data")
 """Axes of the experts' own mesh within a stage, inner to outer."""
@@ -25,6 +25,13 @@ EXPERT_GROUPS = ("expert", "expert_tensor", "expert_shard", "expert_replica")
 """Groups within a stage that experts communicate over."""
 ROWS = ("context", "z", "data")
 """Axes whose ranks have different tokens."""
+JOINED = (
+    *(("x", "y"), ("x", "context"), ("context", "z"), ("context", "data"), ROWS),
+    *(("x", *ROWS), ("x", "y", *ROWS), AXES),
+)
+"""Axes over whose product something is reduced or gathered."""
+GROUPS = (*((axis,) for axis in AXES), *JOINED)
+"""Axes of the groups that a rank of ``weft.runtime`` makes, beside those of experts and a tied embedding."""
 
 
 def degrees(table: LayoutTable, axis: str) -> Ints:
@@ -145,14 +152,55 @@ def _weight_factors(table: LayoutTable, group: str) -> list[tuple[Ints, Ints]]:
         copies, step = degrees(table, "expert_data"), strides(table, "expert_data")
         cut = expert_cut(copies, table.z, table.data)
         return [(cut, step)] if group == "expert_shard" else [(copies // cut, step * cut)]
+    counted = _counted(table, group)
+    return [(np.where(mask, degrees(table, axis), 1), strides(table, axis)) for axis, mask in counted.items()]
+
+
+def _counted(table: LayoutTable, group: str) -> dict[str, Mask]:
+    """The rows on which each mesh axis is part of a group that shares weights."""
+    every = table.z > 0
     counted = {
         "shard": {"context": table.z > 1, "z": table.z > 1},
-        "replica": {"context": table.z == 1, "data": table.data > 0},
-        "copies": dict.fromkeys(ROWS, table.z > 0),
-        "token_copies": {"x": table.sequence_parallel > 0} | dict.fromkeys(ROWS, table.z > 0),
-        "head_copies": dict.fromkeys(("x", *ROWS), table.z > 0),
+        "replica": {"context": table.z == 1, "data": every},
+        "copies": dict.fromkeys(ROWS, every),
+        "token_copies": {"x": table.sequence_parallel > 0} | dict.fromkeys(ROWS, every),
+        "head_copies": dict.fromkeys(("x", *ROWS), every),
     }
-    return [(np.where(mask, degrees(table, axis), 1), strides(table, axis)) for axis, mask in counted[group].items()]
+    return counted[group]
+
+
+def distinct_groups(
+    table: LayoutTable, sets: Sequence[Sequence[str]], used: Sequence[Mask] | None = None
+) -> list[Mask]:
+    """Rows on which the group over each set of axes has more than one rank and is none of the sets before.
+
+    Args:
+        table: the layouts.
+        sets: axes of each group; ``WEIGHT_GROUPS`` and ``EXPERT_AXES`` may be among them.
+        used: the rows on which each set counts; all by default.
+    """
+    masks: list[Mask] = []
+    seen: list[Ints] = []
+    for index, axes in enumerate(sets):
+        wide = np.zeros(len(table), dtype=np.int64)
+        for axis in axes:
+            wide = wide | _wide(table, axis)
+        if used is not None:
+            wide = np.where(used[index], wide, 0)
+        masks.append((wide > 0) & ~np.any([wide == other for other in seen], axis=0))
+        seen.append(wide)
+    return masks
+
+
+def _wide(table: LayoutTable, axis: str) -> Ints:
+    """The axes of more than one rank that a group is over, a bit each."""
+    names = (*AXES, *EXPERT_AXES, *WEIGHT_GROUPS)
+    if axis in AXES or axis in EXPERT_AXES or axis in ("tied", "expert_shard", "expert_replica"):
+        bit = np.where((axis == "tied") & (table.pipeline == 2), names.index("pipeline"), names.index(axis))
+        return np.where(degrees(table, axis) > 1, 1 << bit, 0)
+    bits = [np.where(mask, _wide(table, one), 0) for one, mask in _counted(table, axis).items()]
+    every: Ints = np.bitwise_or.reduce(bits)
+    return every
 
 
 def _real_axes(table: LayoutTable, axis: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from weft.layout.operations import Collective, CollectiveKind, Operations, Sizes
 from weft.layout.parts import part_operations, stage_boundary
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
-from weft.layout.table import Floats, Index, LayoutTable
+from weft.layout.table import Floats, Index, LayoutTable, Mask
 from weft.layout.trainable import check_trainable
 from weft.layout.weights import Matrices, Parameters, part_matrices, part_parameters, separate_outputs, tied_parameters
 from weft.model.job import Job, Recipe
@@ -39,6 +39,9 @@ SCATTERS_IN_FLIGHT = 8
 gradients."""
 SCALAR_BYTES = 4
 """Width of the loss and of the gradients' norm."""
+
+Use = CollectiveKind | Literal["scalar"]
+"""What a group of ranks is for."""
 
 When = Literal["forward", "backward", "reduce", "gather", "tied", "scalar"]
 """In every micro-batch, forward or backward; or once per step: gradients reduced, weights gathered after the
@@ -385,6 +388,22 @@ class Step:
         """What one message between stages asks."""
         for one in self.boundary:
             yield _call(one, "forward", 1.0)
+
+    def groups(self) -> dict[tuple[Use, tuple[str, ...]], Mask]:
+        """The rows on which a step has collectives of each kind over each axes; any software's sums of loss and
+        norm are ``scalar``."""
+        blocks, none = (1.0,) * self.kinds, (0.0,) * self.kinds
+        first, last = (
+            HeldChunk(stage=0, counts=(*blocks, *ends), replayed=none, passes_on=1, receives=1)
+            for ends in ((1.0, 0.0), (0.0, 1.0))
+        )
+        found: dict[tuple[Use, tuple[str, ...]], Mask] = {}
+        for call in (*self.inside(first), *self.inside(last), *self.between(last), *self.once(last)):
+            if call.when != "scalar":
+                here = (call.elements > 0) & (call.times > 0)
+                found[call.kind, call.axes] = found.get((call.kind, call.axes), False) | here
+        every = np.ones(len(self.table), dtype=bool)
+        return found | {("scalar", ("copies",)): every, ("scalar", AXES): every}
 
     def _weights(self, kind: CollectiveKind, unit: Unit, when: When, times: float) -> Call:
         width = self.recipe.element_bytes if kind == "all-gather" else self.recipe.gradient_bytes

@@ -39,6 +39,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
         *("recompute", "layers recomputed", "activations offloaded"),
     ),
     "buffers_bytes": ("tp", "cp", "fsdp", "pp", "ep", "mbs"),
+    "communicators_bytes": ("tp", "sp", "y", "cp", "fsdp", "dp", "pp", "ep", "etp", "ZeRO", "order"),
     "reserve_bytes": (),
 }
 """What each part depends on, by the words of ``settings``."""

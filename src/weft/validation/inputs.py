@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
+from typing import Literal
 
 from weft.cluster import catalogue
 from weft.cluster.spec import Accelerator, Cluster, TierKind
@@ -48,6 +49,11 @@ class Prepared:
     measured_bytes: float | None
     assumptions: tuple[str, ...]
     warning: str = ""
+
+    @property
+    def counted(self) -> Literal["allocated", "reserved", "used"]:
+        """What the stated peak counts: what its software reports, or all that nvidia-smi sees."""
+        return "used" if "nvidia-smi" in self.run.notes.lower() else self.stack.memory
 
     @property
     def same_job(self) -> tuple[object, ...]:

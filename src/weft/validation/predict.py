@@ -22,7 +22,7 @@ Constants = Callable[[str, str], Calibration]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
     """Seconds of an iteration and bytes of the peak, in the order of the runs; bytes are of the kind that the
-    run's software reports (allocated or reserved)."""
+    run states (allocated, reserved or used)."""
 
     seconds: Floats
     memory_bytes: Floats
@@ -49,7 +49,7 @@ class Predictor:
     def __init__(self, runs: Iterable[Prepared]) -> None:
         self.runs = tuple(runs)
         self.groups = _groups(self.runs)
-        self.reserved = np.array([run.stack.memory == "reserved" for run in self.runs], dtype=bool)
+        self.counted = np.array([run.counted for run in self.runs])
 
     def predict(self, constants: Constants = calibration) -> Predictions:
         """Time and memory of every run with the constants of its accelerator and stack."""
@@ -58,14 +58,17 @@ class Predictor:
             chosen = constants(group.cluster.accelerator.name, group.stack)
             found = Estimator(group.job, group.cluster, chosen).evaluate(group.table)
             seconds[group.rows] = found.iteration_s
-            held[group.rows] = _framework_bytes(found, chosen, self.reserved[group.rows])
+            held[group.rows] = _stated_bytes(found, chosen, self.counted[group.rows])
         return Predictions(seconds=seconds, memory_bytes=held)
 
 
-def _framework_bytes(found: EstimateTable, constants: Calibration, reserved: np.ndarray) -> Floats:
-    """Memory as the framework counts it: allocated by tensors, or reserved, with fragmentation."""
-    allocated = found.memory_bytes - found.memory.reserve_bytes
-    kept: Floats = np.where(reserved, found.memory_bytes - constants.reserved_bytes, allocated)
+def _stated_bytes(found: EstimateTable, constants: Calibration, counted: np.ndarray) -> Floats:
+    """Memory as runs state it: allocated by tensors, reserved for them, or all that is in use."""
+    own = found.memory_bytes - found.memory.communicators_bytes
+    kinds = [counted == "used", counted == "reserved"]
+    kept: Floats = np.select(
+        kinds, [found.memory_bytes, own - constants.reserved_bytes], own - found.memory.reserve_bytes
+    )
     return kept
 
 

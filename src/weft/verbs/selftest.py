@@ -102,7 +102,7 @@ def _estimated_bytes(layout: Layout, device: str) -> float | None:
 
 
 def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
-    """Peak memory of the timed job's fullest rank on one server of an accelerator of the catalogue."""
+    """What tensors of the timed job's fullest rank allocate at most, on a server of a catalogue's accelerator."""
     from weft.cluster import calibration, load
     from weft.estimation import estimate
     from weft.layout.step import RUNTIME
@@ -110,4 +110,4 @@ def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
 
     cluster = load(f"{chip}-{layout.world}")
     constants = replace(calibration(cluster.accelerator.name), software=RUNTIME.name)
-    return estimate(timed_job(device), cluster, [layout], constants)[0].memory_bytes
+    return estimate(timed_job(device), cluster, [layout], constants)[0].allocated_bytes

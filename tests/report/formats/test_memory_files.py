@@ -32,7 +32,7 @@ def test_chrome_trace(timeline: MemoryTimeline, tmp_path: Path) -> None:
     for event in counters:
         if "total" not in event["args"]:
             assert set(event["args"]) == {
-                "weights", "gradients", "optimizer", "activations", "buffers", "reserve"
+                "weights", "gradients", "optimizer", "activations", "buffers", "communicators", "reserve"
             }  # fmt: skip
     spans = [event for event in found["traceEvents"] if event["ph"] == "X"]
     assert [event["name"] for event in spans] == [one.name for one in timeline.operators]

@@ -21,10 +21,10 @@ from ranks import grid_of  # noqa: E402
 
 import weft.runtime  # noqa: E402
 from weft.errors import BadInput, MissingExtra, Unsupported  # noqa: E402
-from weft.layout.mesh import coordinates, groups  # noqa: E402
+from weft.layout.mesh import GROUPS, JOINED, coordinates, groups  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
-from weft.runtime.core.grid import GRID_AXES, JOINED, Grid  # noqa: E402
+from weft.runtime.core.grid import GRID_AXES, Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.matmul import Matmul  # noqa: E402
 from weft.runtime.core.overlap import Overlap, Switches  # noqa: E402
@@ -55,7 +55,7 @@ def joined(layout):
     """Of each group of this rank: its axes, its ranks and this rank's index."""
     grid = grid_of(layout)
     found = {}
-    for axes in (*((axis,) for axis in GRID_AXES), *JOINED):
+    for axes in GROUPS:
         group = grid.group(*axes)
         members = dist.get_process_group_ranks(group) if group is not None else [dist.get_rank()]
         found[axes] = members, grid.index(*axes), grid.size(*axes)

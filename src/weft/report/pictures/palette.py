@@ -40,6 +40,7 @@ MEMORY_COLOURS = {
     "optimizer_bytes": "#44aa99",
     "activations_bytes": "#e69f00",
     "buffers_bytes": "#cc79a7",
+    "communicators_bytes": "#999933",
     "reserve_bytes": "#b0b7bf",
 }
 """Colours of the parts of a layout's time and memory, by their names in ``Estimate``."""

@@ -62,6 +62,7 @@ MEMORY_LABELS = {
     "optimizer_bytes": "optimizer state",
     "activations_bytes": "activations",
     "buffers_bytes": "communication and loss buffers",
+    "communicators_bytes": "NCCL communicators",
     "reserve_bytes": "reserve and fragmentation",
 }
 """What each part of the memory is called."""

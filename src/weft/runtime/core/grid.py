@@ -11,15 +11,11 @@ import torch
 import torch.distributed as dist
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.mesh import ROWS, coordinates, groups, rank_groups, real_axes
+from weft.layout.mesh import GROUPS, coordinates, distinct_groups, groups, rank_groups, real_axes
 from weft.layout.spec import AXES, Layout
+from weft.layout.table import LayoutTable
 
 GRID_AXES = AXES
-JOINED = (
-    *(("x", "y"), ("x", "context"), ("context", "z"), ("context", "data"), ROWS),
-    *(("x", *ROWS), ("x", "y", *ROWS), GRID_AXES),
-)
-"""Axes over whose product something is reduced or gathered."""
 
 ROUTED = ("expert", "expert_shard", "expert_replica")
 """Groups of a stage's ranks by the experts that they hold (``weft.layout.mesh.WEIGHT_GROUPS``)."""
@@ -93,9 +89,9 @@ class Grid:
         Every rank takes the sets of axes in one order and is in one group of each, so that no two wait for each
         other in turn.
         """
-        for axes in (*((axis,) for axis in GRID_AXES), *JOINED):
-            wide = self._wide(axes)
-            if wide and wide not in self._groups:
+        for axes, made in zip(GROUPS, distinct_groups(LayoutTable.of([self.layout]), GROUPS), strict=True):
+            if made[0]:
+                wide = self._wide(axes)
                 self._groups[wide] = self._made(world, wide)
 
     def _made(self, world: dist.ProcessGroup, wide: tuple[str, ...]) -> dist.ProcessGroup:

@@ -174,7 +174,7 @@ class _Recorder:
         parts = memory.parts(line, in_flight)
         self.held = float(parts.activations_bytes[0] / in_flight[0])
         self.offloaded = bool(self.layout.offload_activations)
-        for name in ("weights", "gradients", "optimizer", "reserve"):
+        for name in ("weights", "gradients", "optimizer", "communicators", "reserve"):
             self._add(name, name, float(getattr(parts, f"{name}_bytes")[0]), 0.0, self.seconds)
         self._add("standing buffers", "buffers", float(self.buffers.standing[0]), 0.0, self.seconds)
         if self.offloaded:
