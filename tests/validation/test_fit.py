@@ -88,3 +88,13 @@ def test_every_fitted_constant_has_a_spread_and_lies_in_its_range() -> None:
         low, high = ranges[one.constant]
         assert SPREADS[one.constant] > 0
         assert low <= prior.value(one.table, one.constant) <= high
+
+
+def test_begins_with_the_prior_of_each_table(make) -> None:
+    """Also where tables behind it have their own, as llm-foundry has on Hopper."""
+    words = {"source": "MosaicML llm-foundry", "family": "", "precision": "bf16", "zero": 3, "tp": 1, "global_batch": 32}
+    runs = [prepare(make(**words, gpu=gpu, recompute="none")) for gpu in ("H100-80GB-SXM", "A100-80GB-SXM")]
+    own = Parameter(table="stack.llm-foundry", constant="attention_share")
+    tables, predictor = prior_tables(), Predictor(runs)
+    found = fit(predictor, tables, (own,), quiet).unfitted
+    assert found == pytest.approx(predictor.predict(lambda *names: calibration_from(tables, *names)).seconds)

@@ -240,3 +240,10 @@ def test_stated_without_recomputation(make) -> None:
     known = {"source": "vTrain", "notes": "Megatron-DeepSpeed", "micro_batch": 1}
     assert prepared(make(recompute="none", **known)).layout.recompute == "none"
     assert prepared(make(recompute="", **known)).layout.recompute == "full"
+
+
+def test_the_cut_of_each_expert(make) -> None:
+    run = {"model": "Grok1 314b", "layers": 64, "hidden": 6144, "heads": 48, "kv_heads": 8, "ffn": 32768}
+    cut = {"experts": 8, "topk": 2, "gpu": "DGX-H100", "gpus": 32, "tp": 4, "ep": 8, "etp": 4, "global_batch": 8}
+    layout = prepared(make(**run, **cut, micro_batch=1, zero=None, precision="bf16")).layout
+    assert (layout.expert, layout.expert_tensor, layout.expert_data) == (8, 4, 1)

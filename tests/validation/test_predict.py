@@ -64,3 +64,14 @@ def test_memory_as_the_run_states_it(several, make) -> None:
     whole = reserved.memory_bytes - others["communicators_bytes"]
     assert found.memory_bytes[3] == pytest.approx(whole - calibration("a100-80gb").reserved_bytes)
     assert found.memory_bytes[4] == pytest.approx(used.memory_bytes)
+
+
+def test_what_a_run_states_counts_over_the_software(make) -> None:
+    """Graphs leave the host less to launch; runs that state it are not grouped with those that do not."""
+    plain = {"source": "NVIDIA NeMo 26.02", "gpu": "DGX-B200", "model": "Qwen3_30B_a3B", "seq": 4096}
+    shape = {"layers": 48, "hidden": 2048, "heads": 32, "kv_heads": 4, "ffn": 768, "vocab": None, "ep": 8}
+    run = plain | shape | {"tp": 1, "zero": None, "micro_batch": 1, "global_batch": 64, "precision": "bf16"}
+    words = ("no CUDA graphs", "CUDA graphs of whole iterations", "no CUDA graphs")
+    eager, graphs, again = Predictor([prepare(make(**run, notes=one)) for one in words]).predict().seconds
+    assert graphs < 0.99 * eager
+    assert again == eager

@@ -71,3 +71,19 @@ def test_nemo_reduces_gradients_in_16_bits(make) -> None:
     known = recognise(make(source="NVIDIA NeMo 25.09", family=""))
     assert set(known.gradient_bytes.values()) == {2}
     assert "fp8" in known.gradient_bytes
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        ("", {}),
+        ("recipe of Megatron Bridge: HybridEP, dispatch overlapped", {"dispatch_once": 1.0}),
+        ("DeepEP, dispatch not overlapped", {"dispatch_once": 1.0, "expert_overlap": 0.0}),
+        ("no CUDA graphs", {"launches_per_step": 3.0}),
+        ("NCCL all-to-alls, CUDA graphs of routing", {"dispatch_once": 0.0, "launches_per_step": 2.25}),
+        ("CUDA graphs of attention and routing", {"launches_per_step": 1.5}),
+        ("CUDA graphs of whole iterations", {"launches_per_step": 0.3}),
+    ],
+)
+def test_words_state_constants(make, words: str, stated: dict[str, float]) -> None:
+    assert dict(recognise(make(source="NVIDIA NeMo 26.02", notes=words)).stated) == stated

@@ -198,8 +198,12 @@ class Tables:
 
     def value(self, table: str, constant: str) -> float:
         """A constant of a table, or of what it is like."""
+        return self.last(dict.fromkeys((*self._chain(table.partition(ON)[0]), *self._chain(table))), constant)
+
+    def last(self, names: Iterable[str], constant: str) -> float:
+        """A constant of the last of some tables that has it; the default where none has."""
         found = getattr(Calibration(), constant)
-        for name in dict.fromkeys((*self._chain(table.partition(ON)[0]), *self._chain(table))):
+        for name in names:
             found = self.tables[name].get(constant, found)
         return float(found)
 

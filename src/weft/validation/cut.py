@@ -151,7 +151,7 @@ def _experts(run: Run, stack: Stack, model: Model, layout: Layout, assumed: list
     if not counts:
         return layout
     experts, ranks = gcd(*counts), layout.stage_ranks
-    tensor = layout.x if stack.expert_tensor else 1
+    tensor = run.etp or (layout.x if stack.expert_tensor else 1)
     if run.ep is not None:
         return replace(layout, expert=run.ep, expert_tensor=tensor if ranks % (run.ep * tensor) == 0 else 1)
     expert = gcd(experts, ranks // tensor)

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from weft.cluster.calibration import Calibration, Tables, calibration_from, constants, parse_tables, tables_to_toml
-from weft.estimation.iteration import Estimator
 from weft.estimation.trust import Known, Traits, equal_shares
 from weft.layout.table import Floats
 from weft.layout.text import format_layout
@@ -65,7 +64,7 @@ SPREADS = {
     "iteration_s": 1.0,
 }
 """How far a constant may well be from its prior: a standard deviation of its logarithm."""
-ROUNDS = 8
+ROUNDS = 16
 MANY_GROUPS, PIECES = 100, 16
 """Groups of runs from which all cores time them, in so many pieces."""
 ENOUGH = 0.003
@@ -254,7 +253,7 @@ class _Clock:
             key = (group.cluster.accelerator.name, group.stack)
             if key not in known:
                 known[key] = calibration_from(tables, *key)
-            found[group.rows] = Estimator(group.job, group.cluster, known[key]).evaluate(group.table).iteration_s
+            found[group.rows] = group.estimated(known[key]).iteration_s
         return found
 
 
@@ -299,30 +298,38 @@ class _Problem:
         self.weights = 10.0 * np.sqrt(equal_shares(families))
 
     def _now(self, parameter: Parameter) -> float:
+        """The prior's value as of the parameter's table: later tables may have their own."""
         tables = self.clock.prior
         group = next(g for g in self.clock.groups if _meets(tables, parameter, g))
-        found = calibration_from(tables, group.cluster.accelerator.name, group.stack)
-        return float(getattr(found, parameter.constant))
+        used = tables.used(group.cluster.accelerator.name, group.stack)
+        return tables.last(used[: used.index(parameter.table) + 1], parameter.constant)
 
     def solve(self, progress: Callable[[str], None]) -> tuple[Floats, Floats]:
         """Levenberg-Marquardt from the prior; the logarithms of the constants, and seconds of the runs.
 
-        Families that come out worse than with the prior count for more in the next round.
+        Families that come out worse than with the prior count for more in the next round.  Slopes are differences
+        where a round begins or has settled, and follow from the steps taken in between.
         """
         log_values, seconds = self.start, self.seconds(self.start)
         damping, unfitted = 1e-2, self._by_family(seconds)
+        slopes, exact = self.slopes(log_values, seconds), True
         for turn in range(ROUNDS):
             cost = self._cost(log_values, seconds)
             progress(f"round {turn + 1}: cost {cost:.4f}")
-            slopes = self.slopes(log_values, seconds)
             found = self._better(log_values, seconds, slopes, cost, damping)
-            if found is None:
+            settled = found is None
+            if found is not None:
+                ahead, reached, better, damping = found
+                slopes = _secant(slopes, ahead - log_values, np.log(reached / seconds))
+                log_values, seconds = ahead, reached
+                worse = self._by_family(seconds) > (1.0 + WORSE) * unfitted
+                settled = better > (1.0 - ENOUGH) * cost and not worse.any()
+                self.weights = self.weights * np.where(worse[self.family], np.sqrt(FAVOUR), 1.0)
+            if settled and exact:
                 break
-            log_values, seconds, better, damping = found
-            worse = self._by_family(seconds) > (1.0 + WORSE) * unfitted
-            if better > (1.0 - ENOUGH) * cost and not worse.any():
-                break
-            self.weights = self.weights * np.where(worse[self.family], np.sqrt(FAVOUR), 1.0)
+            exact = settled
+            if settled:
+                slopes = self.slopes(log_values, seconds)
         return log_values, seconds
 
     def _by_family(self, seconds: Floats) -> Floats:
@@ -403,6 +410,16 @@ class _Problem:
         tasks = [(log_values, numbers[first::PIECES]) for first in range(PIECES)]
         product: Floats = np.prod(self.timed(tasks), axis=0)
         return product
+
+
+def _secant(slopes: Floats, step: Floats, change: Floats) -> Floats:
+    """Slopes that also explain the ``change`` of each run's time by the last step, otherwise as near as can be, and
+    zero where they were (Schubert's form of Broyden's update, doi:10.1090/S0025-5718-1970-0258276-9)."""
+    own = np.where(slopes != 0.0, step, 0.0)
+    length = (own**2).sum(axis=1)
+    missing = np.where(length > 0.0, (change - slopes @ step) / np.maximum(length, 1e-300), 0.0)
+    updated: Floats = slopes + missing[:, None] * own
+    return updated
 
 
 def prior_tables() -> Tables:

@@ -58,7 +58,7 @@ class Prepared:
     @property
     def same_job(self) -> tuple[object, ...]:
         """What runs have in common that differ in their layouts alone."""
-        return (self.job.model, self.job.recipe, self.cluster, self.stack.name)
+        return (self.job.model, self.job.recipe, self.cluster, self.stack.name, self.stack.stated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

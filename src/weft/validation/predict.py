@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.cluster.calibration import Calibration, calibration
+from weft.cluster.calibration import Calibration, calibration, with_constants
 from weft.cluster.spec import Cluster
 from weft.estimation.iteration import Estimator
 from weft.estimation.result import EstimateTable
@@ -30,13 +30,24 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Runs of one job, cluster and stack: ``rows`` are their places, ``table`` their layouts."""
+    """Runs of one job, cluster and stack: ``rows`` are their places, ``table`` their layouts, ``stated`` the constants
+    that their words state."""
 
     job: Job
     cluster: Cluster
     stack: str
+    stated: tuple[tuple[str, float], ...]
     rows: Index
     table: LayoutTable
+
+    def estimated(self, constants: Calibration) -> EstimateTable:
+        """The runs with the constants of accelerator and stack, but for those that are stated."""
+        return Estimator(self.job, self.cluster, with_stated(constants, self.stated)).evaluate(self.table)
+
+
+def with_stated(constants: Calibration, stated: Iterable[tuple[str, float]]) -> Calibration:
+    """``constants`` but for those that the words of a run state."""
+    return with_constants(constants, dict(stated), where="the words of a run")
 
 
 class Predictor:
@@ -56,7 +67,7 @@ class Predictor:
         seconds, held = np.zeros(len(self.runs)), np.zeros(len(self.runs))
         for group in self.groups:
             chosen = constants(group.cluster.accelerator.name, group.stack)
-            found = Estimator(group.job, group.cluster, chosen).evaluate(group.table)
+            found = group.estimated(chosen)
             seconds[group.rows] = found.iteration_s
             held[group.rows] = _stated_bytes(found, chosen, self.counted[group.rows])
         return Predictions(seconds=seconds, memory_bytes=held)
@@ -73,16 +84,17 @@ def _stated_bytes(found: EstimateTable, constants: Calibration, counted: np.ndar
 
 
 def _groups(runs: tuple[Prepared, ...]) -> tuple[Group, ...]:
-    places: dict[tuple[Job, Cluster, str], list[int]] = {}
+    places: dict[tuple[Job, Cluster, str, tuple[tuple[str, float], ...]], list[int]] = {}
     for place, run in enumerate(runs):
-        places.setdefault((run.job, run.cluster, run.stack.name), []).append(place)
+        places.setdefault((run.job, run.cluster, run.stack.name, run.stack.stated), []).append(place)
     return tuple(
         Group(
             job=job,
             cluster=cluster,
             stack=stack,
+            stated=stated,
             rows=np.array(rows, dtype=np.intp),
             table=LayoutTable.of([runs[row].layout for row in rows]),
         )
-        for (job, cluster, stack), rows in places.items()
+        for (job, cluster, stack, stated), rows in places.items()
     )

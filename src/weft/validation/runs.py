@@ -112,9 +112,9 @@ class Run:
     """One measured run; None, or "", where the source does not state a figure.
 
     ``gpus`` counts accelerators, ``nodes_gpus`` those of a scale-up domain, ``params_b`` parameters in 1e9.
-    ``dp`` is GPUs / (tp pp cp), ``ep`` is inside dp.  ``tflops_per_gpu`` and ``mfu`` (a fraction) are as the
-    source counts FLOPs (``counts_recompute``: with the recomputation pass); ``measured_iter_s`` and
-    ``iter_s`` are seconds of an iteration.  ``line`` is where the row stands in its file.
+    ``dp`` is GPUs / (tp pp cp), ``ep`` is inside dp, ``etp`` cuts each expert.  ``tflops_per_gpu`` and ``mfu`` (a
+    fraction) are as the source counts FLOPs (``counts_recompute``: with the recomputation pass); ``measured_iter_s``
+    and ``iter_s`` are seconds of an iteration.  ``line`` is where the row stands in its file.
     """
 
     line: int
@@ -142,6 +142,7 @@ class Run:
     dp: int | None = _cell(_count)
     cp: int | None = _cell(_count)
     ep: int | None = _cell(_count)
+    etp: int | None = _cell(_count)
     zero: int | None = _cell(_whole)
     micro_batch: int | None = _cell(_count)
     global_batch: int | None = _cell(_count)

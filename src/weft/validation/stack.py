@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -15,6 +15,17 @@ from weft.model.job import AttentionKernel, Precision
 from weft.validation.runs import Run
 
 UNKNOWN = "unknown"
+STATED: tuple[tuple[str, str, float], ...] = (
+    (r"\b(hybrid|deep)-?ep\b", "dispatch_once", 1.0),
+    (r"\bnccl all-to-alls?\b", "dispatch_once", 0.0),
+    (r"\bdispatch not overlapped\b", "expert_overlap", 0.0),
+    (r"\bno cuda graphs\b", "launches_per_step", 3.0),
+    (r"\bcuda graphs of routing\b", "launches_per_step", 2.25),
+    (r"\bcuda graphs of attention and routing\b", "launches_per_step", 1.5),
+    (r"\bcuda graphs of whole (layers|iterations)\b", "launches_per_step", 0.3),
+)
+"""What words of a table say of constants: a pattern, the constant and its value.  Launches are those of modules of
+Transformer Engine started from Python, of which graphs leave the rest, as in ``data/prior.toml``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +33,8 @@ class Stack:
     """Training software and its documented defaults; ``data/stacks.toml`` says what each field means.
 
     ``source`` says where the defaults are from; ``gradient_bytes`` is keyed by precision, other precisions
-    have 4.  ``flops_stated`` says whether the counting of FLOPs is the software's own, not taken from one that it is
+    have 4.  ``stated`` are constants that the words of a run state, which count over those of the software's table.
+    ``flops_stated`` says whether the counting of FLOPs is the software's own, not taken from one that it is
     like.
     """
 
@@ -49,6 +61,7 @@ class Stack:
     memory: Literal["allocated", "reserved"]
     pattern: str = ""
     sharded_by: str = ""
+    stated: tuple[tuple[str, float], ...] = ()
 
 
 @cache
@@ -78,7 +91,9 @@ def recognise(run: Run) -> Stack:
     known = stacks()
     places = (f"{run.source}; {run.family}; on {run.gpu}", run.notes, f"{run.source_url} {run.model}")
     stack = next((found for place in places if (found := _named(place))), known[UNKNOWN])
-    return known[stack.sharded_by] if run.zero == 3 and stack.sharded_by else stack
+    ran = known[stack.sharded_by] if run.zero == 3 and stack.sharded_by else stack
+    stated = {name: value for pattern, name, value in STATED if _found(pattern, run.notes)}
+    return replace(ran, stated=tuple(stated.items())) if stated else ran
 
 
 def _named(text: str) -> Stack | None:

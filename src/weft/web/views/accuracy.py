@@ -17,6 +17,7 @@ from weft.report.pictures.validation import validation_chart
 from weft.report.tables import words
 from weft.report.tables.words import printable
 from weft.units import format_bytes, format_seconds
+from weft.validation.predict import with_stated
 from weft.validation.summary import Errors, Outcome, Reason, Validation
 from weft.web.views.parts import Cell, Column, Fact, Parts, Picture, Table
 from weft.web.views.ranking import bars
@@ -192,7 +193,8 @@ def _reasons(reasons: tuple[Reason, ...]) -> Table:
 def _run(one: Outcome) -> RunView:
     prepared = one.prepared
     run, job, cluster = prepared.run, prepared.job, prepared.cluster
-    estimator = Estimator(job, cluster, calibration(cluster.accelerator.name, prepared.stack.name))
+    constants = calibration(cluster.accelerator.name, prepared.stack.name)
+    estimator = Estimator(job, cluster, with_stated(constants, prepared.stack.stated))
     found = estimate_of(estimator, prepared.layout, estimator.evaluate(LayoutTable.of([prepared.layout])), 0)
     rates = f"{one.measured_tflops:,.0f} TFLOP/s of the model per accelerator, predicted {one.predicted_tflops:,.0f}"
     how = " (from the rate that its source states)" if prepared.derived else ""
