@@ -2,7 +2,7 @@
 
 from weft.estimation.iteration import Estimator
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
-from weft.estimation.single import Sensitivity, estimate, sensitivities
+from weft.estimation.single import Sensitivity, estimate, of_runtime, sensitivities
 
 __all__ = [
     "MEMORY_PARTS",
@@ -13,5 +13,6 @@ __all__ = [
     "Part",
     "Sensitivity",
     "estimate",
+    "of_runtime",
     "sensitivities",
 ]

@@ -14,6 +14,7 @@ from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateT
 from weft.estimation.trust import Traits, error_bar
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
+from weft.layout.step import RUNTIME
 from weft.layout.table import LayoutTable
 from weft.model.flops import model_flops
 from weft.model.job import Job
@@ -53,6 +54,12 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
         provenance=estimator.constants.provenance,
         error=error_bar(Traits.of(job, cluster)) if estimator.constants.shipped else None,
     )
+
+
+def of_runtime(constants: Calibration) -> Calibration:
+    """Constants of an accelerator for ``weft.runtime``: PyTorch's own kernels, whose loss keeps copies in fp32 (its
+    logarithm, and two gradients; split over the vocabulary, the probabilities and their gradient)."""
+    return replace(constants, software=RUNTIME.name, gradient_dummies=0.0, loss_copies=3.0, cut_loss_copies=2.0)
 
 
 def estimate(

@@ -175,7 +175,7 @@ class Buffers:
     """What a stage holds beside weights, states and activations, in bytes.
 
     ``standing`` is there in the whole iteration: the gradients that software keeps to hand to PyTorch in place of
-    its own, a root unit's gathered weights, and all micro-batches' boundary tensors.  On top of it come, each at
+    its own, a root unit's gathered weights, and boundary tensors beyond activations.  On top of it come, each at
     its time: ``forward`` (gathered weights of two blocks), ``loss`` (logits), ``head`` (their gradient, and that of
     the head's weights in the width of the weights), ``backward`` (what one block makes again, its gradients'
     temporaries, gathered weights of two blocks and gradients of one; never less than ``forward``) and ``embedding``
@@ -220,6 +220,8 @@ class Buffers:
             piped, steps = frame.pipeline > 1, frame.micro_batches
             standing = standing + piped * (2.0 * steps + in_flight) * held.boundary_bytes
             standing = standing + piped * (steps - 1.0) * width * logits
+        if software.keeps_ends:
+            standing = standing + _ends(frame, head, in_flight, held)
         return cls(
             standing=standing,
             forward=blocks,
@@ -228,6 +230,17 @@ class Buffers:
             backward=blocks + reduced + frame.working,
             embedding=at_first + width * first_weights + first_reduced,
         )
+
+
+def _ends(frame: Frame, head: Floats, in_flight: Floats, held: Held) -> Floats:
+    """Outputs of chunks in flight but for logits; and where ZB-H1 puts off the head's weight gradients, the gradients
+    and inputs that they wait with."""
+    late = frame.table.scheduled(lambda one: one.splits_backward and not one.wraps)
+    waiting = late * head * np.minimum(frame.pipeline - 1.0, frame.micro_batches)
+    logits = frame.job.recipe.element_bytes * held.logits
+    outputs = (frame.pipeline > 1) * in_flight * (frame.virtual - head)
+    total: Floats = outputs * held.boundary_bytes + waiting * (logits + held.boundary_bytes)
+    return total
 
 
 def _choose(mask: Mask, yes: MemoryParts, no: MemoryParts) -> MemoryParts:

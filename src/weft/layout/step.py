@@ -70,6 +70,8 @@ class Software:
             repeats everything else.  Otherwise it repeats norms and activations, or the core of unfused attention.
         buffered: a stage's boundary tensors of all micro-batches are allocated at once, and the last one keeps
             all logits.
+        keeps_ends: a stage keeps what it sent forward until the micro-batch comes back, and weight gradients of the
+            head that are put off keep the logits' gradients.
         context_gather: context parallelism gathers all keys and values, for every head of a query.
     """
 
@@ -84,6 +86,7 @@ class Software:
     quantized: bool = True
     by_product: bool = False
     buffered: bool = False
+    keeps_ends: bool = False
     context_gather: bool = False
 
 
@@ -100,7 +103,9 @@ FSDP2 = replace(
     context_gather=True,
 )
 """PyTorch's fully_shard, pipelines and context parallelism, as torchtitan joins them."""
-RUNTIME = Software(name="weft.runtime", by_matrix=True, replay_gathers=1, embedding_gathers=0, scalars=True)
+RUNTIME = Software(
+    name="weft.runtime", by_matrix=True, replay_gathers=1, embedding_gathers=0, scalars=True, keeps_ends=True
+)
 
 
 SOFTWARES = {software.name: software for software in (BLOCKWISE, FSDP2, RUNTIME)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,10 +104,9 @@ def _estimated_bytes(layout: Layout, device: str) -> float | None:
 def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
     """What tensors of the timed job's fullest rank allocate at most, on a server of a catalogue's accelerator."""
     from weft.cluster import calibration, load
-    from weft.estimation import estimate
-    from weft.layout.step import RUNTIME
+    from weft.estimation import estimate, of_runtime
     from weft.runtime.measure.selftest import timed_job
 
     cluster = load(f"{chip}-{layout.world}")
-    constants = replace(calibration(cluster.accelerator.name), software=RUNTIME.name)
+    constants = of_runtime(calibration(cluster.accelerator.name))
     return estimate(timed_job(device), cluster, [layout], constants)[0].allocated_bytes

@@ -483,11 +483,9 @@ def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
         return None
     if request.layout.pipeline > 1:
         from weft.cluster import calibration
-        from weft.estimation import estimate
-        from weft.layout.step import RUNTIME
+        from weft.estimation import estimate, of_runtime
 
-        constants = request.calibration or calibration(request.cluster.accelerator.name)
-        own = replace(constants, software=RUNTIME.name)
+        own = of_runtime(request.calibration or calibration(request.cluster.accelerator.name))
         found = estimate(request.job, request.cluster, [request.layout], own)[0]
         return PredictedTime(seconds=found.iteration_s, exposed_s=None)
     from weft.simulation.step.clock import predict_on

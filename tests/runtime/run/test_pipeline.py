@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import models  # noqa: E402
 from compare import Run  # noqa: E402
 from models import BATCH, SEQUENCE  # noqa: E402
+from ranks import grid_of  # noqa: E402
 from torch.distributed.pipelining import PipelineStage  # noqa: E402
 from torch.distributed.pipelining.schedules import (  # noqa: E402
     ScheduleInterleaved1F1B,
@@ -26,9 +27,10 @@ from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.schedule import Op, orders  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.step import step_collectives  # noqa: E402
-from weft.model.job import Recipe  # noqa: E402
+from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.measure.alive import alive, alive_on  # noqa: E402
 from weft.runtime.run.pipeline import Passes, build_stages, stages_of  # noqa: E402
 
 EXACT = 1e-12
@@ -141,6 +143,23 @@ def test_each_boundary_is_crossed_once_a_micro_batch_and_direction(ranks, layout
         stage = coordinates(layout, rank)["pipeline"]
         crossed = ends if stage in (0, layout.pipeline - 1) else inner
         assert found == {elements: 2 * crossed * micro_batches}
+
+
+def held_on(layout, job):
+    """Bytes at a step's peak on this rank."""
+    return alive_on(grid_of(layout), job).peak_bytes
+
+
+@pytest.mark.parametrize("schedule", [{"schedule": "zb1p"}, INTERLEAVED])
+def test_messages_are_kept_no_longer_than_needed(ranks, schedule):
+    """Gloo keeps what is sent until somebody waits, ranks that are not there keep nothing; few of 32 are under way."""
+    layout = Layout(pipeline=2, data=4, micro_batch=1, **schedule)
+    recipe = Recipe(global_batch=64, sequence=SEQUENCE, precision="fp32")
+    job = Job(model=models.llama(layers=4), recipe=recipe)
+    message = SEQUENCE * 32 * 4
+    alone = [alive(job, layout, rank=rank).peak_bytes for rank in range(layout.world)]
+    for rank, peak in enumerate(ranks.run(held_on, layout, job)):
+        assert peak <= alone[rank] + 6 * message
 
 
 ORDERED = (

@@ -17,7 +17,7 @@ from torch.nn import functional
 def gated_silu(both: Tensor) -> Tensor:
     """SiLU of the first half of the features times the second (SwiGLU, arXiv 2002.05202).
 
-    (tokens, 2 features) to (tokens, features); the input and its SiLU are kept for the backward pass.
+    (tokens, 2 features) to (tokens, features); the input alone is kept for the backward pass.
     """
     return cast(Tensor, _GatedSilu.apply(both))  # type: ignore[no-untyped-call]
 
@@ -25,19 +25,18 @@ def gated_silu(both: Tensor) -> Tensor:
 class _GatedSilu(Function):
     @staticmethod
     def forward(ctx: Any, both: Tensor) -> Tensor:
+        ctx.save_for_backward(both)
         gate, value = both.chunk(2, dim=1)
-        opened = functional.silu(gate)
-        ctx.save_for_backward(both, opened)
-        return opened * value
+        return functional.silu(gate).mul_(value)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        both, opened = ctx.saved_tensors
+        (both,) = ctx.saved_tensors
         gate, value = both.chunk(2, dim=1)
         slope = torch.empty_like(both)
         for_gate, for_value = slope.chunk(2, dim=1)
-        torch.mul(gradients[0], opened, out=for_value)
+        torch.ops.aten.silu.out(gate, out=for_value).mul_(gradients[0])
         torch.mul(gradients[0], value, out=for_gate)
         torch.ops.aten.silu_backward.grad_input(for_gate, gate, grad_input=for_gate)
         return slope
@@ -67,11 +66,12 @@ class _SplitHeads(Function):
         ctx: Any, fused: Tensor, parts: tuple[int, int, int], angles: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, ...]:
         ctx.parts, ctx.angles, ctx.shape = parts, angles, fused.shape
-        both, values = fused.split((parts[0] + parts[1], parts[2]), dim=2)  # type: ignore[no-untyped-call]
-        if angles is not None:
-            both = _rotate(both, *angles, torch.empty_like(both))
-        queries, keys = both.split(parts[:2], dim=2)
-        return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+        if angles is not None:  # values move too, so that ``fused`` is not kept for their sake
+            turned = torch.empty_like(fused)
+            _rotate(fused[:, :, : -parts[2]], *angles, turned[:, :, : -parts[2]])
+            turned[:, :, -parts[2] :].copy_(fused[:, :, -parts[2] :])
+            fused = turned
+        return tuple(part.transpose(1, 2) for part in fused.split(parts, dim=2))  # type: ignore[no-untyped-call]
 
     @staticmethod
     @once_differentiable

@@ -46,54 +46,63 @@ class Norm4D(nn.Module):
         self.bias = vector("bias", 0.0) if centred else None
 
     def forward(self, rows: Tensor) -> Tensor:
-        bias = None if self.bias is None else self.bias()
+        gain, bias = self.gain(), None if self.bias is None else self.bias()
         if self.machine.grid.size("y") == 1:
             if self.centred:
-                return functional.layer_norm(rows, (self.features,), self.gain(), bias, self.epsilon)
-            return functional.rms_norm(rows, (self.features,), self.gain(), self.epsilon)
-        normed = cast(Tensor, _Normalize.apply(rows, self))  # type: ignore[no-untyped-call]
-        scaled: Tensor = normed * self.gain()
-        return scaled if bias is None else scaled + bias
+                return functional.layer_norm(rows, (self.features,), gain, bias, self.epsilon)
+            if rows.is_cuda:  # elsewhere PyTorch composes it of operations that keep more than the rows
+                return functional.rms_norm(rows, (self.features,), gain, self.epsilon)
+        return cast(Tensor, _Normalize.apply(rows, gain, bias, self))  # type: ignore[no-untyped-call]
 
 
 class _Normalize(Function):
-    """Rows with mean 0 (LayerNorm) and mean square 1; statistics are summed over y.
+    """Rows with mean 0 (LayerNorm) and mean square 1, times a gain; statistics are summed over y.
 
-    LayerNorm's variance is of deviations from this rank's own means, to which the spread of the ranks' means is added
-    (Chan et al. 1979): no difference of large sums of squares is taken, and only numbers of rows are in fp64.
+    Rows and their statistics are kept.  LayerNorm's variance is of deviations from this rank's own means, to which the
+    spread of the ranks' means is added (Chan et al. 1979): no difference of large sums of squares is taken, and only
+    numbers of rows are in fp64.
     """
 
     @staticmethod
     @without_autocast
-    def forward(ctx: Any, rows: Tensor, norm: Norm4D) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, gain: Tensor, bias: Tensor | None, norm: Norm4D) -> Tensor:
         wide = rows.to(norm.machine.precision.wide)
+        around: list[Tensor] = []
         if norm.centred:
             mean, square = _moments(norm, wide)
-            wide = wide - mean.to(wide.dtype).unsqueeze(1)
+            around.append(mean.to(wide.dtype).unsqueeze(1))
         else:
             square = _mean(norm, [wide.square().sum(1)])[0]
         scale = (square + norm.epsilon).rsqrt().to(wide.dtype).unsqueeze(1)
-        normed = wide * scale
-        ctx.norm, ctx.format = norm, rows.dtype
-        ctx.save_for_backward(normed, scale)
-        return normed.to(rows.dtype)
+        ctx.norm = norm
+        ctx.save_for_backward(rows, gain, scale, *around)
+        out = _normed(wide, scale, around) * gain
+        return (out if bias is None else out + bias).to(rows.dtype)
 
     @staticmethod
     @once_differentiable
     @without_autocast
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        normed, scale = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+        rows, gain, scale, *around = ctx.saved_tensors
         norm: Norm4D = ctx.norm
-        wide = gradients[0].to(normed.dtype)
+        wide = gradients[0].to(scale.dtype)
+        normed = _normed(rows.to(scale.dtype), scale, around)
+        for_gain = (wide * normed).sum(0).to(gain.dtype) if ctx.needs_input_grad[1] else None
+        for_bias = wide.sum(0).to(gain.dtype) if ctx.needs_input_grad[2] else None
+        wide = wide * gain
         sums = [(wide * normed).sum(1)]
         if norm.centred:
             sums.append(wide.sum(1))
         means = _mean(norm, sums)
-        left = wide - normed * means[0].unsqueeze(1)
+        slope = wide.addcmul_(normed, means[0].unsqueeze(1), value=-1.0)
         if norm.centred:
-            left = left - means[1].unsqueeze(1)
-        slope: Tensor = left * scale
-        return slope.to(ctx.format), None
+            slope.sub_(means[1].unsqueeze(1))
+        return slope.mul_(scale).to(rows.dtype), for_gain, for_bias, None
+
+
+def _normed(wide: Tensor, scale: Tensor, around: list[Tensor]) -> Tensor:
+    """Rows around their means (there are none in RMSNorm), in units of their spread."""
+    return (wide - around[0] if around else wide) * scale
 
 
 def _moments(norm: Norm4D, rows: Tensor) -> tuple[Tensor, Tensor]:

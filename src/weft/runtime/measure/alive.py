@@ -14,13 +14,14 @@ from torch.utils._pytree import tree_leaves
 from weft.layout.spec import Layout
 from weft.layout.trainable import check_trainable
 from weft.model.job import Job
+from weft.runtime.core.grid import Grid
 from weft.runtime.core.precision import Precision
 from weft.runtime.measure.trace import on_fake_ranks, prepared_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """Bytes of a step: ``before`` it (weights, gradients, buffers of messages), and at its ``peak`` beyond those."""
+    """Bytes of a step: ``before`` it (weights and gradients), and at its ``peak`` beyond those."""
 
     before_bytes: int
     peak_bytes: int
@@ -38,9 +39,15 @@ def alive(
         BadInput, Unsupported: as ``weft.runtime.measure.trace.trace``.
     """
     check_trainable(job, layout)
-    with on_fake_ranks(layout, rank, device) as grid, _Counting() as counting:
+    with on_fake_ranks(layout, rank, device) as grid:
+        return alive_on(grid, job, precision=precision)
+
+
+def alive_on(grid: Grid, job: Job, *, precision: Precision | None = None) -> Alive:
+    """The same of this rank of a grid, beside others that run it too."""
+    with _Counting() as counting:
         step = prepared_step(job, grid, precision, None)
-        step()  # the first one makes the buffers of messages between stages
+        step()  # the first one prepares messages between stages
         before = counting.now
         counting.peak = before
         step()

@@ -6,6 +6,7 @@ optimization of arXiv 2104.04473, section 4.1); with sequence parallelism it sen
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
+from torch.distributed.pipelining.schedules import _Action, _batch_p2p, _ComputationType, _PipelineScheduleRuntime
 
 from weft.errors import BadInput
 from weft.layout.schedule import orders, stage_of
@@ -27,6 +28,9 @@ from weft.runtime.core.machine import Machine
 from weft.runtime.core.placement import share
 from weft.runtime.layers.decoder import Decoder4D, Details, Stage, recomputed_blocks
 from weft.runtime.layers.experts import Experts4D
+
+SENDS_IN_FLIGHT = 4
+"""Messages of a rank to other stages that may be under way at once, where stages have several chunks or passes."""
 
 
 class StageModule(Protocol):
@@ -212,6 +216,9 @@ class _Ordered(_PipelineScheduleRuntime):
 
     def __init__(self, layout: Layout, stages: list[Any], micro_batches: int, **options: Any) -> None:
         super().__init__(stages, micro_batches, **options)  # type: ignore[no-untyped-call]
+        self._sent: deque[dist.Work] = deque()
+        for stage in stages:
+            stage.sent = self._sent
         kinds = {"forward": "F", "backward": "I" if layout.schedule.splits_backward else "B", "weight-gradient": "W"}
         self._prepare_schedule_with_comms(
             {
@@ -219,6 +226,11 @@ class _Ordered(_PipelineScheduleRuntime):
                 for stage, order in enumerate(orders(layout, micro_batches))
             }
         )
+
+    def _step_microbatches(self, *given: Any, **named: Any) -> None:
+        super()._step_microbatches(*given, **named)
+        while self._sent:
+            self._sent.popleft().wait()
 
 
 class _Between(nn.Module):
@@ -284,27 +296,59 @@ def _own_rows(machine: Machine, rows: Tensor) -> Tensor:
 
 
 class _CountedStage(PipelineStage):
-    """A stage that counts its sends, and computes at the pace of its rank."""
+    """A stage that counts its sends, and computes at the pace of its rank.
+
+    Its buffers of messages are there from when they are asked for until they are used; PyTorch's are of all
+    micro-batches, for good.
+    """
 
     machine: Machine
 
-    def forward_one_chunk(self, *given: Any, **named: Any) -> Any:
+    def forward_one_chunk(self, fwd_chunk_id: int, *given: Any, **named: Any) -> Any:
         with self.machine.collectives.pace.computing():
-            return super().forward_one_chunk(*given, **named)
+            found = super().forward_one_chunk(fwd_chunk_id, *given, **named)
+        _drop(self.args_recv_info[fwd_chunk_id])
+        return found
 
-    def backward_one_chunk(self, *given: Any, **named: Any) -> Any:
+    def backward_one_chunk(self, bwd_chunk_id: int, loss: Tensor | None = None, *given: Any, **named: Any) -> None:
         with self.machine.collectives.pace.computing():
-            return super().backward_one_chunk(*given, **named)
+            super().backward_one_chunk(bwd_chunk_id, loss, *given, **named)
+        _drop(self.grad_recv_info.get(bwd_chunk_id, ()))
+        if loss is not None:  # which the schedule keeps, and by its graph the chunk's input
+            loss.detach_()
 
     def backward_weight_one_chunk(self, *given: Any, **named: Any) -> Any:
         with self.machine.collectives.pace.computing():
             return super().backward_weight_one_chunk(*given, **named)
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        self._make(self.args_recv_info[fwd_chunk_id])
+        return super().get_fwd_recv_ops(fwd_chunk_id)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        self._make(self.grad_recv_info.get(bwd_chunk_id, ()))
+        return super().get_bwd_recv_ops(bwd_chunk_id)
+
+    def _make(self, messages: Iterable[Any]) -> None:
+        for one in messages:
+            if not one.is_root_arg:
+                one.buffer = torch.empty(one.tensor_meta.shape, dtype=one.tensor_meta.dtype, device=self.device)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
+
+    def _setup_forward_recv_info(self, *given: Any) -> None:
+        super()._setup_forward_recv_info(*given)
+        for messages in self.args_recv_info.values():
+            _drop(messages)
+
+    def _setup_backward_recv_info(self, *given: Any) -> None:
+        super()._setup_backward_recv_info(*given)
+        for messages in self.grad_recv_info.values():
+            _drop(messages)
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         """All stages state their shapes, so there is nothing to vote on."""
@@ -320,13 +364,43 @@ class _CountedStage(PipelineStage):
         return found
 
 
+def _drop(messages: Iterable[Any]) -> None:
+    for one in messages:
+        one.buffer = None
+
+
+class _OrderedStage(_CountedStage):
+    """A stage under ``_Ordered``, which waits for what it sent when the step ends, and keeps it until then.
+
+    Here only so many sends are under way; a wait earlier than PyTorch's cannot block for good, as each rank sends and
+    receives in the order of one clock.
+    """
+
+    sent: deque[dist.Work]
+    """Of all stages of a rank."""
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._send(super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._send(super().get_bwd_send_ops(bwd_chunk_id))
+
+    def _send(self, operations: list[dist.P2POp]) -> list[dist.P2POp]:
+        """Send now; nothing is left for the schedule."""
+        if operations:
+            while len(self.sent) >= SENDS_IN_FLIGHT:
+                self.sent.popleft().wait()
+            self.sent.extend(_batch_p2p(operations))
+        return []
+
+
 def _stage(machine: Machine, stage: StageModule, chunk: int, micro_batch: int) -> PipelineStage:
     layout = machine.grid.layout
     count, own = layout.pipeline * layout.virtual_stages, stage_of(layout, chunk)
     arrives = not stage.first and stage_of(layout, chunk - 1) != own
     leaves = not stage.last and stage_of(layout, chunk + 1) != own
     takes, gives = stage.takes(micro_batch), stage.gives(micro_batch)
-    made = _CountedStage(
+    made = (_CountedStage if layout.schedule == PipelineSchedule.PLAIN else _OrderedStage)(
         _Between(stage, arrives=arrives, leaves=leaves),
         chunk,
         count,
