@@ -149,6 +149,8 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--precision", "fp16"], "fp32, tf32 or bf16"),
         (["tiny-gpt", "--batch", "7", "--layout", "data=2"], "global batch 7, micro_batch 1 .* data 2 = 2"),
         (["tiny-gpt", "--sequence", "512"], "256 learned positions"),
+        (["tiny-gpt", "--expert-capacity", "1"], "--expert-capacity: tiny-gpt has no experts -- drop it"),
+        (["tiny-mixtral", "--expert-capacity", "1", "--compare"], "--compare predicts a step that sends all copies"),
         (["tiny-gpt", "--document-end", "256"], "--document-end: token 256 is outside the vocabulary of tiny-gpt"),
         (["tiny-gpt", "--resume"], "--resume needs --out"),
         (["tiny-gpt", "--tokenizer", "t.json"], "--tokenizer needs --data"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import models
+import pytest
 from compare import Run
 from models import BATCH, SEQUENCE
 
@@ -12,7 +13,7 @@ from weft.layout.mesh import coordinates
 from weft.layout.step import step_collectives
 from weft.model.job import Job, Recipe
 from weft.runtime.layers.decoder import Details
-from weft.runtime.layers.experts import Experts4D
+from weft.runtime.layers.experts import Drops
 from weft.runtime.measure.trace import trace
 
 EXACT = 1e-12
@@ -37,13 +38,12 @@ def without_widths(issues):
 
 
 def step(layout, model, capacity=None):
-    """This rank's errors, what it issued, parameters that no rank has a gradient of, and copies of tokens of its
-    sequences that were dropped."""
+    """This rank's errors, what it issued, parameters that no rank has a gradient of, and the share of copies of tokens
+    that experts did not take."""
     run = Run(layout, MODELS[model], details=Details(expert_capacity=capacity))
     errors = {} if layout.pipeline > 1 else {"logits": run.logits_error()}
-    layers = [module for module in run.stages.modules() if isinstance(module, Experts4D)]
-    for layer in layers:
-        layer.dropped.zero_()
+    drops = Drops(run.machine, run.stages, possible=capacity is not None)
+    drops.begin()
     with run.machine.collectives.logged() as log:
         loss = run.step()
         errors["norm"] = abs(float(run.flat.clip(1e9)) - run.serial.norm)
@@ -51,7 +51,7 @@ def step(layout, model, capacity=None):
     errors["gradients"] = run.gradient_error()
     if loss is not None:
         errors["loss"] = abs(loss - run.serial.loss)
-    return errors, Counter(log.issued), run.uncovered(), sum(int(layer.dropped) for layer in layers)
+    return errors, Counter(log.issued), run.uncovered(), drops.share()
 
 
 def check(ranks, layout, model, capacity=None):
@@ -71,12 +71,14 @@ def check(ranks, layout, model, capacity=None):
         assert capacity is not None or without_widths(issued) == without_widths(wanted)
         if rank in (0, layout.world - 1):
             assert trace(job, layout, rank=rank) == wanted
-    # Each of a sequence's ranks counts its drops; a copy is dealt, and gathered over a cut, twice each way.
-    dropped = sum(one[-1] for one in found) // (layout.x * layout.y * layout.context)
-    assert (dropped > 0) == (capacity is not None)
-    width, cut = 4 * job.model.hidden * dropped, layout.expert_tensor
-    wanted = {"expert": width * (layout.expert > 1), "expert_tensor": width * cut * (cut > 1)}
-    assert absent == Counter({(axis,): size for axis, size in wanted.items() if size})
+    if capacity is None:
+        return
+    # A dropped copy is not dealt, and not gathered over a cut, twice each way.
+    assert absent["expert_tensor",] == layout.expert_tensor * absent["expert",] * (layout.expert_tensor > 1)
+    dropped = absent["expert",] / (4 * job.model.hidden)
+    copies = BATCH * SEQUENCE * sum(kind.moe.top_k for kind in job.model.kinds) * job.model.layers
+    assert [one[-1] for one in found] == pytest.approx([dropped / copies] * len(found))
+    assert dropped > 0
 
 
 def elements_by_axes(issues):

@@ -301,6 +301,7 @@ class _Run:
             step=result.step + 1,
             loss=result.loss,
             gradient_norm=result.gradient_norm,
+            dropped=result.dropped,
             learning_rate=self.request.settings.adam.rate_at(result.step),
             seconds=result.seconds,
             tokens_per_s=tokens_per_s,
@@ -408,8 +409,8 @@ class _Run:
             return
         request, model, recipe = self.request, self.request.job.model, self.request.job.recipe
         layout = request.layout
-        experts = (f"expert={layout.expert}",) if layout.expert > 1 else ()
-        grid = " ".join((*sizes_of(layout), *experts))
+        cuts = (f"{name}={getattr(layout, name)}" for name in ("expert", "expert_tensor") if getattr(layout, name) > 1)
+        grid = " ".join((*sizes_of(layout), *cuts))
         self._say(
             f"{model.name}: {model.parameters:,} parameters, {recipe.global_batch} x {recipe.sequence} "
             f"tokens a step, {recipe.precision}, ranks: {layout.world} ({request.device})"
@@ -422,7 +423,7 @@ class _Run:
         self._say(f"data: {shown or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
             self._say(f"assumed: {note}")
-        self._say(step_header())
+        self._say(step_header(dropping=self.session.drops.possible))
 
     def _compare(self) -> None:
         """Measured beside predicted; every rank checks its own collectives."""

@@ -27,7 +27,7 @@ from torch.autograd.function import once_differentiable
 
 from weft.layout.mesh import ROWS
 from weft.model.spec import MixtureOfExperts
-from weft.runtime.core.grid import SEQUENCE
+from weft.runtime.core.grid import GRID_AXES, SEQUENCE
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
@@ -269,6 +269,36 @@ class Experts4D(nn.Module):
         self.met += taken.numel()
         self.dropped += (~taken).sum()
         return taken
+
+
+class Drops:
+    """Counts what experts with a capacity do not take.
+
+    Attributes:
+        possible: whether there is a capacity.
+    """
+
+    def __init__(self, machine: Machine, stages: nn.Module, *, possible: bool) -> None:
+        self.possible, self._machine = possible, machine
+        self._layers = [module for module in stages.modules() if isinstance(module, Experts4D)]
+
+    def begin(self) -> None:
+        """Count anew."""
+        for layer in self._layers:
+            layer.met = 0
+            layer.dropped.zero_()
+
+    def share(self) -> float | None:
+        """Of all copies of tokens in all layers since then, over all ranks, each of which calls it; None without a
+        capacity."""
+        if not self.possible:
+            return None
+        grid, wide = self._machine.grid, self._machine.precision.wide
+        found = torch.zeros(2, dtype=wide, device=grid.device)
+        for layer in self._layers:  # each for itself, as some are computed again and count twice
+            found += torch.stack((layer.dropped / layer.met, torch.ones_like(found[0]))).to(wide)
+        dropped, layers = self._machine.collectives.all_reduce(found, *GRID_AXES).wait().tolist()
+        return float(dropped / layers)
 
 
 class _Balanced(Function):
