@@ -110,6 +110,13 @@ def test_a_plan_and_a_described_machine(tmp_path):
     assert "%" in output.split("tokens/s")[1]
 
 
+def test_experts_are_compared_with_the_estimate():
+    small = ("--batch", "1", "--sequence", "16", "--steps", "1")
+    output = weft("train", "tiny-mixtral", *small, "--expert-balance", "0", "--compare", "--cluster", "h100-1")
+    step = next(line for line in output.splitlines() if line.startswith(" step   "))
+    assert len(step.split()) == 6
+
+
 @pytest.mark.slow
 def test_a_trace_opens_as_json(tmp_path):
     profile = tmp_path / "profile.json"

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from weft.checkpoints import check_checkpoint, check_free, step_folder
 from weft.cluster import Calibration, Cluster
-from weft.errors import BadInput, WeftError
+from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
 from weft.launched import variable
 from weft.layout import Layout
@@ -480,10 +480,18 @@ def _peak_flops(request: TrainingRequest, grid: Grid) -> float | None:
 
 
 def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
-    """The step as ``weft.simulation.step`` predicts it; a pipeline's as a whole, by ``weft estimate``."""
+    """The step as ``weft.simulation.step`` predicts it; where that does not (a pipeline, experts, a cut sequence), as a
+    whole, by ``weft estimate``."""
     if request.cluster is None:
         return None
-    if request.layout.pipeline > 1:
+    from weft.simulation.step.clock import predict_on
+
+    slow = np.array(request.settings.slow) if request.settings.slow else None
+    try:
+        step = predict_on(
+            request.job, request.cluster, request.layout, request.calibration, options=_options(request), slow=slow
+        )
+    except Unsupported:
         from weft.cluster import calibration
         from weft.estimation import estimate
         from weft.layout.step import RUNTIME
@@ -492,12 +500,6 @@ def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
         own = replace(constants, software=RUNTIME.name)
         found = estimate(request.job, request.cluster, [request.layout], own)[0]
         return PredictedTime(seconds=found.iteration_s, exposed_s=None)
-    from weft.simulation.step.clock import predict_on
-
-    slow = np.array(request.settings.slow) if request.settings.slow else None
-    step = predict_on(
-        request.job, request.cluster, request.layout, request.calibration, options=_options(request), slow=slow
-    )
     return PredictedTime(seconds=step.seconds, exposed_s=step.exposed_s)
 
 
