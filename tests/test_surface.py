@@ -302,6 +302,7 @@ def test_command_surface():
                 ),
                 *("--freeze", "--from", "--lora", "--lora-alpha", "--slow"),
                 *("--document-end", "--eval-batches", "--eval-data", "--eval-every", "--eval-share"),
+                *("--expert-balance", "--expert-capacity"),
                 *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
             ]
         ),

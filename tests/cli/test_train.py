@@ -110,6 +110,13 @@ def test_a_plan_and_a_described_machine(tmp_path):
     assert "%" in output.split("tokens/s")[1]
 
 
+def test_experts_are_compared_with_the_estimate():
+    small = ("--batch", "1", "--sequence", "16", "--steps", "1")
+    output = weft("train", "tiny-mixtral", *small, "--expert-balance", "0", "--compare", "--cluster", "h100-1")
+    step = next(line for line in output.splitlines() if line.startswith(" step   "))
+    assert len(step.split()) == 6
+
+
 @pytest.mark.slow
 def test_a_trace_opens_as_json(tmp_path):
     profile = tmp_path / "profile.json"
@@ -149,6 +156,8 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--precision", "fp16"], "fp32, tf32 or bf16"),
         (["tiny-gpt", "--batch", "7", "--layout", "data=2"], "global batch 7, micro_batch 1 .* data 2 = 2"),
         (["tiny-gpt", "--sequence", "512"], "256 learned positions"),
+        (["tiny-gpt", "--expert-capacity", "1"], "--expert-capacity: tiny-gpt has no experts -- drop it"),
+        (["tiny-mixtral", "--expert-capacity", "1", "--compare"], "--compare predicts a step that sends all copies"),
         (["tiny-gpt", "--document-end", "256"], "--document-end: token 256 is outside the vocabulary of tiny-gpt"),
         (["tiny-gpt", "--resume"], "--resume needs --out"),
         (["tiny-gpt", "--tokenizer", "t.json"], "--tokenizer needs --data"),

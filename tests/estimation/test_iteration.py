@@ -82,8 +82,6 @@ def layouts(name: str) -> tuple[Layout, ...]:
         layout = random_layout(rng)
         if work.model.kinds[-1].moe is None:
             layout = replace(layout, expert=1)
-        else:
-            layout = replace(layout, y=1, data=layout.data * layout.y)
         if layout.x == 1 or layout.y > 1:
             layout = replace(layout, sequence_parallel=False)
         if explain(work, COUNT, layout) is None:

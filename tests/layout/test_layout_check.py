@@ -68,7 +68,7 @@ REFUSED = [
     ("experts-not-divisible", Layout(data=8, expert=2), job(), "expert 2"),
     ("experts-not-divisible", Layout(data=2, pipeline=4, expert=4), job(ROUTED), "on 2 ranks of a stage"),
     ("experts-need-sequence-parallel", Layout(x=2, data=4, expert=4), job(ROUTED), "x = 2"),
-    ("experts-with-y", Layout(y=2, data=4), job(ROUTED), "y = 2"),
+    ("sequence-not-divisible", Layout(x=2, y=2, data=2), job(ROUTED, sequence=66), "66 tokens, context = 1, x = 2, y"),
     ("sequence-parallel-misused", Layout(data=8, sequence_parallel=True), job(), "x = 1"),
     ("recompute-layers", Layout(data=8, recompute_layers=2), job(), "recompute_layers = 2"),
     (
@@ -106,6 +106,7 @@ def test_every_static_code_has_an_example() -> None:
         (Layout(context=4, data=2, context_method="ulysses"), job()),
         (Layout(x=2, data=4, expert=8, sequence_parallel=True), job(ROUTED)),
         (Layout(x=2, data=4, expert=4, expert_tensor=2, sequence_parallel=True), job(ROUTED)),
+        (Layout(x=2, y=2, data=2, expert=4, expert_tensor=2), job(ROUTED)),
     ],
 )
 def test_sound_layouts_pass(layout: Layout, work: Job) -> None:

@@ -104,7 +104,7 @@ def test_heads_and_groups_divide(layout: Layout, code: str | None) -> None:
 
 def test_latent_experts_are_sent_projected_tokens() -> None:
     listed = block_operations(LATENT, RECIPE, sizes(Layout(data=2, expert=2)))
-    sent = {float(one.elements[0]) for one in listed.collectives if one.kind == "all-to-all"}
+    sent = {float(one.elements[0]) for one in listed.collectives if one.axes == ("expert",)}
     assert sent == {128 * 2 * 16.0}
     permuted = [one.bytes[0] for one in listed.computations if isinstance(one, Pass) and one.name == "expert.permute"]
     assert permuted == [8.0 * 128 * 2 * 16] * 2

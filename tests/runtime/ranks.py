@@ -142,7 +142,8 @@ def grid_of(layout: Any) -> Any:
     from weft.layout.spec import AXES, Layout
     from weft.runtime.core.grid import Grid
 
-    mesh = Layout(order=layout.order, expert=layout.expert, **{axis: getattr(layout, axis) for axis in AXES})
+    axes = (*AXES, "expert", "expert_tensor")
+    mesh = Layout(order=layout.order, **{axis: getattr(layout, axis) for axis in axes})
     if mesh not in _grids:
         _grids[mesh] = Grid.of(mesh)
     grid = copy(_grids[mesh])

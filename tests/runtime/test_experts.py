@@ -16,40 +16,48 @@ from weft.errors import Unsupported  # noqa: E402
 from weft.layout.check import explain  # noqa: E402
 from weft.layout.spec import AXES, Layout  # noqa: E402
 from weft.layout.trainable import check_runnable  # noqa: E402
-from weft.runtime.layers import experts  # noqa: E402
+from weft.runtime.layers import dealing  # noqa: E402
 
 FEW = [
-    ("mixture", Layout(expert=4, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True)),
-    ("shared", Layout(expert=2, context=2, data=2, pipeline=2, micro_batch=4)),
-    ("mixture", Layout(expert=8, z=4, data=2, micro_batch=1, recompute="full")),
+    ("mixture", Layout(expert=2, expert_tensor=2, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True), None),
+    ("shared", Layout(expert=2, context=2, y=2, pipeline=2, micro_batch=8), None),
+    ("mixture", Layout(expert=8, z=4, data=2, micro_batch=1, recompute="full"), None),
+    ("shared", Layout(expert=2, expert_tensor=2, x=2, y=2, context=2, micro_batch=8), 0.5),
 ]
-"""Each other axis beside that of experts."""
+"""Each other axis beside that of experts, and beside their tensor cut, without a capacity and with one."""
 
 
-@pytest.mark.parametrize(("model", "layout"), FEW, ids=["x, z, data", "context, data, pipeline", "z, data"])
-def test_experts_on_ranks_give_the_serial_models_numbers(ranks, model, layout):
-    check(ranks, layout, model)
+@pytest.mark.parametrize(
+    ("model", "layout", "capacity"), FEW, ids=["x, z, data", "y, context, pipeline", "z, data", "x, y, context"]
+)
+def test_experts_on_ranks_give_the_serial_models_numbers(ranks, model, layout, capacity):
+    check(ranks, layout, model, capacity)
 
 
 def name_of(layout):
-    sizes = (f"{axis}={getattr(layout, axis)}" for axis in (*AXES, "expert") if getattr(layout, axis) > 1)
-    return " ".join(sizes)
+    axes = (*AXES, "expert", "expert_tensor")
+    return " ".join(f"{axis}={getattr(layout, axis)}" for axis in axes if getattr(layout, axis) > 1)
+
+
+CUTS = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (2, 2), (2, 4), (1, 8))
+"""Ranks that experts are dealt to, and that each is cut over."""
 
 
 def every():
-    """All grids of eight ranks, with every number of ranks that experts can be dealt to."""
+    """All grids of eight ranks, with every cut of experts that they can have."""
     for degrees in product((1, 2, 4, 8), repeat=len(AXES)):
         sizes = dict(zip(AXES, degrees, strict=True))
-        if prod(degrees) != 8 or sizes["y"] > 1 or sizes["context"] > 4:
+        if prod(degrees) != 8 or sizes["context"] > 4:
             continue
-        for index, expert in enumerate((1, 2, 4, 8)):
+        for index, (expert, tensor) in enumerate(CUTS):
             layout = Layout(
                 **sizes,
                 expert=expert,
+                expert_tensor=tensor,
                 micro_batch=BATCH // (sizes["z"] * sizes["data"] * 2),
-                sequence_parallel=sizes["x"] > 1,
+                sequence_parallel=sizes["x"] > 1 and sizes["y"] == 1,
                 zero=index % 2,
-                context_method="ulysses" if index > 1 else "ring",
+                context_method="ulysses" if index % 4 > 1 else "ring",
             )
             if explain(job_of("mixture"), 8, layout) is None:
                 yield layout
@@ -65,6 +73,12 @@ def test_every_grid(ranks, layout):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layout", [one for one in EVERY if one.expert > 1][::9], ids=name_of)
+def test_what_is_dropped_does_not_depend_on_the_grid(ranks, layout):
+    check(ranks, layout, "mixture", 0.75)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "switches", [{"order": DATA_INSIDE}, {"recompute": "full"}, {"recompute": "selective"}, {"zero": 0}], ids=str
 )
@@ -72,18 +86,11 @@ def test_switches_change_no_number(ranks, switches):
     check(ranks, Layout(expert=4, x=2, z=2, data=2, micro_batch=2, sequence_parallel=True, **switches), "shared")
 
 
-@pytest.mark.parametrize(
-    ("layout", "words"),
-    [
-        (Layout(x=2, expert=2), "x > 1 and whole tokens .* add sp"),
-        (Layout(y=2, expert=2), "y > 1 -- set y=1"),
-        (Layout(data=2, expert_tensor=2), "expert_tensor = 2 -- set expert_tensor=1"),
-    ],
-)
+@pytest.mark.parametrize(("layout", "words"), [(Layout(x=2, expert=2), "x > 1 and whole tokens .* add sp")])
 def test_what_experts_cannot_have_is_refused(layout, words):
     with pytest.raises(Unsupported, match=words):
         check_runnable(MODELS["mixture"], layout)
 
 
 def test_copies_without_values_are_dealt_evenly():
-    assert experts._evenly(7, 4) == [2, 2, 2, 1]
+    assert dealing.evenly(7, 4) == [2, 2, 2, 1]

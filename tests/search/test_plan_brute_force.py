@@ -83,13 +83,14 @@ CASES = {
     "gqa-4-with-y": Case(GQA, 4, 4, 4, FOUR_D, 0.5),
     "moe-8": Case(MOE, 2, 8, 8, STANDARD, 0.5),
     "moe-4": Case(MOE, 2, 4, 4, STANDARD, 0.5),
+    "moe-4-with-y": Case(MOE, 2, 4, 4, FOUR_D, 0.5),
     "gpt-4-wide": Case(GPT, 4, 4, 8, NARROW_WIDE, 0.3),
     "fixed": Case(GPT, 4, 8, 8, STANDARD.constrained({"x": 2, "zero": 1, "micro_batch": 1}, {}), 1.0),
     "bounded": Case(GPT, 4, 8, 8, STANDARD.constrained({}, {"x": 2, "pipeline": 2, "micro_batch": 2}), 1.0),
     "data-parallel": Case(GPT, 4, 8, 8, STANDARD.constrained({"data_parallel": 4}, {"context": 1}), 1.0),
     "schedule": Case(GPT, 4, 8, 8, STANDARD.constrained({"schedule": "zb1p", "pipeline": 4}, {}), 1.0),
 }
-LONG = ("gqa-6", "gqa-12-odd-batch", "moe-8", "data-parallel")
+LONG = ("gqa-6", "gqa-12-odd-batch", "moe-8", "moe-4-with-y", "data-parallel")
 cases = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in CASES]
 )

@@ -7,7 +7,7 @@ import pytest
 from weft.cluster import resolve
 from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
-from weft.layout.trainable import check_runnable
+from weft.layout.trainable import check_runnable, check_trainable
 from weft.model import RecipeChanges, resolve_job
 from weft.search import SPACES, plan, runnable
 from weft.search.space import Space
@@ -37,6 +37,15 @@ def test_it_ranks_what_a_whole_search_ranks(name, cluster, space):
     assert 0 < len(wanted) < len(whole.layouts)
     assert [one.layout for one in part.layouts] == [one.layout for one in wanted]
     assert [one.iteration_s for one in part.layouts] == [one.iteration_s for one in wanted]
+
+
+def test_cuts_of_experts_are_planned_as_they_are_trained():
+    job = resolve_job("tiny-mixtral", RecipeChanges(global_batch=4, sequence=64))
+    found = plan(job, resolve("h100-4"), space=runnable(SPACES["4d"], job.model), top=EVERY)
+    cuts = {(one.layout.x > 1, one.layout.y > 1, one.layout.expert_tensor > 1) for one in found.layouts}
+    assert cuts >= {(True, True, True), (True, False, True), (False, True, False)}
+    for one in found.layouts:
+        check_trainable(job, one.layout)
 
 
 def test_heads_bound_x():

@@ -144,11 +144,13 @@ def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float) -> tuple[Fl
     sources: set[str] = set()
     for linear in block.linears():
         source = _source(linear)
-        if source in sources:
-            continue
-        sources.add(source)
         inputs, _ = split(linear, sizes)
         saved = element_bytes * _saved_rows(linear, block, sizes) * linear.inputs / inputs
+        if source in sources:
+            # Where y cuts features, what is routed is no longer the norm's output, which shared experts keep.
+            cheap = cheap + saved * (sizes.y > 1) * (linear.name == "shared_expert.fc1")
+            continue
+        sources.add(source)
         if source in ("norm1", "norm2", "expert.fc2"):
             cheap = cheap + saved
         else:
@@ -168,6 +170,8 @@ def _source(linear: Linear) -> str:
 def _saved_rows(linear: Linear, block: Block, sizes: Sizes) -> Floats:
     if linear.part == "expert":
         return expert_rows(block, sizes)
+    if linear.part == "router":
+        return sizes.routed_tokens
     if linear.kind == "transposed":
         return sizes.tokens
     return sizes.own_tokens

@@ -37,7 +37,10 @@ WEIGHT_COLUMNS = ("x", "y", "context", "z", "expert", "expert_tensor")
 KEPT = 65536
 """Costs of distinct causes that are kept."""
 SHARD_AXES = (("shard",), ("expert_shard",))
-COPY_AXES = (("replica",), ("expert_replica",), ("copies",), ("token_copies",), ("head_copies",))
+COPY_AXES = (
+    *(("replica",), ("expert_replica",)),
+    *(("copies",), ("token_copies",), ("head_copies",), ("router_copies",)),
+)
 
 
 def once(causes: Sequence[Ints], compute: Callable[[Index], T]) -> T:

@@ -28,7 +28,7 @@ REASONS = {
     "batch-not-divisible": "the global batch is no multiple of micro-batch x data-parallel ranks",
     "heads-not-divisible": "attention heads (or key-value heads) do not divide by x",
     "features-not-divisible": "hidden or feed-forward features do not divide by x or y",
-    "sequence-not-divisible": "the sequence does not divide over 2 x context, or over x",
+    "sequence-not-divisible": "the sequence does not divide over 2 x context, or over x (and y)",
     "ulysses-heads": "Ulysses needs the heads of a tensor-parallel rank to divide by context",
     "state-heads": "heads or groups of a state-space layer do not divide by x, or its heads by x * context",
     "too-many-stages": "more pipeline chunks than layers",
@@ -36,8 +36,7 @@ REASONS = {
     "interleaving-rounds": "interleaved 1F1B needs micro-batches in multiples of the pipeline",
     "pipeline-starved": "zero-bubble schedules need at least one micro-batch per stage",
     "experts-not-divisible": "experts or their ranks do not divide by expert parallelism",
-    "experts-need-sequence-parallel": "experts with x > 1 need sequence parallelism, else tokens route twice",
-    "experts-with-y": "experts together with y > 1 are not modelled",
+    "experts-need-sequence-parallel": "experts with x > 1, y = 1 need sequence parallelism, else tokens route twice",
     "sequence-parallel-misused": "sequence parallelism needs x > 1 and y = 1",
     "recompute-layers": "more recomputed layers than a stage holds, or without full recomputation",
     "does-not-fit": "the fullest stage needs more memory than an accelerator has",
@@ -59,7 +58,6 @@ REMEDIES = {
     "pipeline-starved": "use smaller micro-batches, fewer stages, or 1f1b",
     "experts-not-divisible": "choose expert and expert_tensor that divide the experts and the stage's ranks",
     "experts-need-sequence-parallel": "add sp",
-    "experts-with-y": "use y = 1",
     "sequence-parallel-misused": "drop sp, or use x > 1 with y = 1",
     "recompute-layers": "set recompute=full, with no more layers than a stage holds",
     "host-memory": "offload less, or shard the optimizer: zero, fsdp",
@@ -129,7 +127,6 @@ def _mesh_rules(job: Job, count: int, table: LayoutTable) -> Iterator[tuple[str,
     halves = np.where(table.context > 1, 2 * table.context, 1)
     yield "sequence-not-divisible", recipe.sequence % halves != 0
     yield "too-many-stages", table.pipeline > model.layers
-    yield "experts-with-y", (table.y > 1) & any(kind.moe for kind in model.kinds)
 
 
 def _state_rules(model: Model, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
@@ -158,7 +155,8 @@ def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
     yield "ulysses-heads", starved
     sharded = table.sequence_parallel > 0
     yield "sequence-parallel-misused", sharded & ((table.x == 1) | (table.y > 1))
-    yield "sequence-not-divisible", sharded & (recipe.sequence // table.context % table.x != 0)
+    dealt = sharded | ((table.y > 1) & any(kind.moe for kind in model.kinds))
+    yield "sequence-not-divisible", dealt & (recipe.sequence // table.context % (table.x * table.y) != 0)
     yield "too-many-stages", table.pipeline * table.virtual_stages > model.layers
     yield from _schedule_rules(table, micro_batches)
     yield from _expert_rules(job, table)
@@ -188,7 +186,7 @@ def _expert_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
         broken |= moe.experts % table.expert != 0
         broken |= moe.expert.intermediate % table.expert_tensor != 0
     yield "experts-not-divisible", broken
-    yield "experts-need-sequence-parallel", (table.x > 1) & (table.sequence_parallel == 0)
+    yield "experts-need-sequence-parallel", (table.x > 1) & (table.y == 1) & (table.sequence_parallel == 0)
 
 
 def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
@@ -206,6 +204,7 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
     heads = ", ".join(
         f"{one.heads} heads, {one.kv_heads} key-value heads" for one in dict.fromkeys(model.attentions[:1])
     )
+    cuts = f"context = {layout.context}, x = {layout.x}" + (f", y = {layout.y}" if layout.y > 1 else "")
     states = ", ".join(f"{one.heads} heads in {one.groups} groups" for one in dict.fromkeys(model.state_spaces))
     experts = f"expert {layout.expert} * expert_tensor {layout.expert_tensor}"
     schedule = f"{layout.schedule} with virtual_stages = {layout.virtual_stages}"
@@ -218,7 +217,7 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
         "ulysses-heads": f"{heads}, x * context = {layout.x * layout.context}",
         "state-heads": f"{states}, x = {layout.x}, context = {layout.context}",
         "features-not-divisible": f"hidden {model.hidden}, x = {layout.x}, y = {layout.y}",
-        "sequence-not-divisible": f"{recipe.sequence} tokens, context = {layout.context}, x = {layout.x}",
+        "sequence-not-divisible": f"{recipe.sequence} tokens, {cuts}",
         "too-many-stages": f"{layout.pipeline} * {layout.virtual_stages} chunks, {model.layers} layers",
         "schedule-mismatch": f"{schedule}, pipeline = {layout.pipeline}",
         "experts-not-divisible": f"{experts} on {layout.stage_ranks} ranks of a stage",

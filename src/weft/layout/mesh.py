@@ -12,14 +12,18 @@ from weft.layout.table import Floats, Ints, LayoutTable, Mask
 
 EXPERT_AXES = ("expert_tensor", "expert", "expert_data")
 """Axes of the experts' own mesh within a stage, inner to outer."""
-WEIGHT_GROUPS = ("shard", "replica", "expert_shard", "expert_replica", "tied", "copies", "token_copies", "head_copies")
+WEIGHT_GROUPS = (
+    *("shard", "replica", "expert_shard", "expert_replica", "tied"),
+    *("copies", "token_copies", "head_copies", "router_copies"),
+)
 """Groups that share weights, named like axes.
 
 With z = 1 weights are whole, and their replicas are the ranks of context and data.  With z > 1 they are cut
 over context and z (``shard``), as torchtitan and Megatron-FSDP do, and replicas are the ranks of data.
 ``tied``: the first and the last stage, which both hold a tied embedding.  ``copies``: the ranks of context, z and
 data, each of which holds a vector whole; ``token_copies``: with sequence parallelism those of x too, each of
-which has met other tokens; ``head_copies``: those of x always, each of which has used the vector in other heads.
+which has met other tokens; ``head_copies``: those of x always, each of which has used the vector in other heads;
+``router_copies``: those of x and y always, each of which routes other tokens.
 """
 EXPERT_GROUPS = ("expert", "expert_tensor", "expert_shard", "expert_replica")
 """Groups within a stage that experts communicate over."""
@@ -165,6 +169,7 @@ def _counted(table: LayoutTable, group: str) -> dict[str, Mask]:
         "copies": dict.fromkeys(ROWS, every),
         "token_copies": {"x": table.sequence_parallel > 0} | dict.fromkeys(ROWS, every),
         "head_copies": dict.fromkeys(("x", *ROWS), every),
+        "router_copies": dict.fromkeys(("x", "y", *ROWS), every),
     }
     return counted[group]
 
@@ -210,8 +215,8 @@ def _real_axes(table: LayoutTable, axis: str) -> tuple[str, ...]:
         return ("context", "z") if sharded else ()
     if axis == "replica":
         return ("data",) if sharded else ("context", "data")
-    if axis == "head_copies":
-        return ("x", *ROWS)
+    if axis in ("head_copies", "router_copies"):
+        return ("x", *ROWS) if axis == "head_copies" else ("x", "y", *ROWS)
     if axis in ("copies", "token_copies"):
         return ("x", *ROWS) if axis == "token_copies" and table.sequence_parallel.all() else ROWS
     return (axis,)

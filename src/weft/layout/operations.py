@@ -158,6 +158,8 @@ class Sizes:
     """Degrees as floats, and the tokens of one micro-batch on one rank.
 
     ``tokens`` is after the split over context, ``own_tokens`` also after that of sequence parallelism.
+    ``routed_tokens`` are those that a rank sends to experts, each with all its features: its own ones, or where y cuts
+    features, a share over x and y.
     """
 
     x: Floats
@@ -171,6 +173,7 @@ class Sizes:
     ulysses: Floats
     tokens: Floats
     own_tokens: Floats
+    routed_tokens: Floats
     sequence: float
 
     @classmethod
@@ -180,7 +183,14 @@ class Sizes:
         tokens = columns["micro_batch"] * recipe.sequence / columns["context"]
         shard = 1 + columns["sequence_parallel"] * (columns["x"] - 1)
         ulysses = (table.context_method == ContextMethod.ULYSSES.code).astype(np.float64)
-        return cls(**columns, ulysses=ulysses, tokens=tokens, own_tokens=tokens / shard, sequence=recipe.sequence)
+        return cls(
+            **columns,
+            ulysses=ulysses,
+            tokens=tokens,
+            own_tokens=tokens / shard,
+            routed_tokens=tokens / np.where(columns["y"] > 1, columns["x"] * columns["y"], shard),
+            sequence=recipe.sequence,
+        )
 
 
 def block_operations(block: Block, recipe: Recipe, sizes: Sizes) -> Operations:
@@ -212,6 +222,8 @@ def split(linear: Linear, sizes: Sizes) -> tuple[Floats | float, Floats | float]
     if linear.part == "expert":
         cut = sizes.expert_tensor
         return (cut, 1.0) if linear.kind == "transposed" else (1.0, cut)
+    if linear.part == "router":
+        return 1.0, 1.0
     if linear.kind == "normal":
         return sizes.y, sizes.x
     if linear.kind == "transposed":
@@ -236,6 +248,8 @@ def _rows(linear: Linear, sizes: Sizes, block: Block) -> Floats:
     """Token rows that meet one copy of the layer on one rank."""
     if linear.part == "expert":
         return expert_rows(block, sizes) / local_copies(linear, sizes)
+    if linear.part == "router":
+        return sizes.routed_tokens
     if linear.kind == "replicated":
         return sizes.own_tokens
     return sizes.tokens
@@ -244,7 +258,7 @@ def _rows(linear: Linear, sizes: Sizes, block: Block) -> Floats:
 def expert_rows(block: Block, sizes: Sizes) -> Floats:
     """Token copies that the experts of one rank receive in a micro-batch, routing being balanced."""
     top_k = block.moe.top_k if block.moe else 0
-    return sizes.own_tokens * top_k * sizes.expert_tensor
+    return sizes.routed_tokens * top_k * sizes.expert_tensor
 
 
 def routed_features(block: Block) -> int:
@@ -554,11 +568,17 @@ def _scan_collectives(state: StateSpace, sizes: Sizes) -> Iterator[Collective]:
 
 def _expert_collectives(block: Block, sizes: Sizes) -> Iterator[Collective]:
     """Dispatch and combine: all-to-all over the experts, gather and scatter over the tensor cut of an
-    expert."""
+    expert.  Where y cuts features, tokens get all of theirs by all-to-all before, and give them back behind; each rank
+    of x takes a share of the tokens, and gathers what comes of them."""
     top_k = block.moe.top_k if block.moe else 0
-    sent = sizes.own_tokens * top_k * routed_features(block)
+    sent = sizes.routed_tokens * top_k * routed_features(block)
+    shared = sizes.tokens * block.hidden / sizes.y * (sizes.y > 1)
     phases: tuple[Phase, ...] = ("forward", "input-gradient")
     for phase in phases:
+        for name in ("features-tokens", "tokens-features"):
+            elements = sizes.routed_tokens * block.hidden
+            yield Collective(name=name, kind="all-to-all", axes=("y",), phase=phase, elements=elements)
+        yield Collective(name="routed-tokens", kind="all-gather", axes=("x",), phase=phase, elements=shared)
         for name in ("dispatch", "combine"):
             yield Collective(
                 name=name, kind="all-to-all", axes=("expert",), phase=phase, elements=sent, copies=float(top_k)
@@ -575,8 +595,9 @@ COUNT_BYTES = 8.0
 
 
 def routing(block: Block, sizes: Sizes) -> Iterator[Collective]:
-    """What ``weft.runtime`` exchanges so that no token is dropped: copies for each expert, before they are sent; and
-    copies of each sequence for each expert, for the balance of a sequence whose tokens are on several ranks."""
+    """What ``weft.runtime`` tells beside tokens: copies for each expert, before they are sent, and what the ranks of
+    its tensor cut get; and the choices of whole sequences, whose tokens are on several ranks, for the balance within a
+    sequence and an expert's capacity."""
     if block.moe is None:
         return
     experts = block.moe.experts * np.ones_like(sizes.x)
@@ -589,11 +610,19 @@ def routing(block: Block, sizes: Sizes) -> Iterator[Collective]:
         element_bytes=COUNT_BYTES,
     )
     yield Collective(
-        name="balance",
-        kind="all-reduce",
-        axes=("x", "context"),
+        name="counts",
+        kind="all-gather",
+        axes=("expert_tensor",),
         phase="forward",
-        elements=experts * sizes.micro_batch,
+        elements=experts * sizes.expert_tensor,
+        element_bytes=COUNT_BYTES,
+    )
+    yield Collective(
+        name="choices",
+        kind="all-reduce",
+        axes=("x", "y", "context"),
+        phase="forward",
+        elements=sizes.micro_batch * sizes.sequence * block.moe.top_k,
         element_bytes=4.0,
     )
 

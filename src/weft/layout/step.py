@@ -296,7 +296,7 @@ class Step:
     @cached_property
     def held(self) -> tuple[tuple[Floats, ...], ...]:
         """Elements of each part by how their gradients are summed: dense and expert weights, or matrices,
-        vectors of features, of outputs and of heads, and matrices of experts."""
+        vectors of features, of outputs, of heads and of routers, and matrices of experts."""
         if not self.software.by_matrix:
             return tuple((part.dense, part.expert) for part in self.parameters)
         parts, nothing = self.matrices, np.zeros_like(self.sizes.x)
@@ -305,7 +305,7 @@ class Step:
             matrices[-1] = nothing
         experts = [sum((elements for _, elements in part.experts), nothing) for part in parts]
         return tuple(
-            (own, part.features, part.outputs, nothing + part.heads, routed)
+            (own, part.features, part.outputs, nothing + part.heads, nothing + part.routers, routed)
             for own, part, routed in zip(matrices, parts, experts, strict=True)
         )
 
@@ -328,20 +328,23 @@ class Step:
                 self._reduction(table, elements / degrees(table, cut[0]), copies)
                 for elements, (cut, copies) in zip(held, groups, strict=True)
             )
-        matrices, features, outputs, heads, experts = held
+        matrices, features, outputs, heads, routers, experts = held
         joined = degrees(table, "token_copies") == degrees(table, "copies")
         apart = joined & (degrees(table, "head_copies") != degrees(table, "copies"))
-        vectors = (
-            np.where(joined, features + outputs, features) + np.where(apart, 0.0, heads),
-            np.where(joined, 0.0, outputs),
-            np.where(apart, heads, 0.0),
-        )
+        alone = degrees(table, "router_copies") != degrees(table, "token_copies")
+        features = features + np.where(alone, 0.0, routers)
+        vectors = {
+            "token_copies": np.where(joined, features + outputs, features) + np.where(apart, 0.0, heads),
+            "copies": np.where(joined, 0.0, outputs),
+            "head_copies": np.where(apart, heads, 0.0),
+            "router_copies": np.where(alone, routers, 0.0),
+        }
         return (
             self._reduction(table, matrices / degrees(table, "shard"), ("replica",), padded=True),
             self._reduction(table, experts / degrees(table, "expert_shard"), ("expert_replica",), padded=True),
             *(
                 Reduction(axes=(axis,), elements=some, padded=some, buckets=np.ones_like(some), by_zero=False)
-                for axis, some in zip(("token_copies", "copies", "head_copies"), vectors, strict=True)
+                for axis, some in vectors.items()
             ),
         )
 

@@ -98,12 +98,12 @@ def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
     ring = layout.context > 1 and layout.context_method == "ring"
     slides = any(attention.window is not None for attention in model.attentions)
     yield ring and slides, "layout.context_method", "sliding windows in a ring", "set context_method=ulysses"
-    tensor, routed = layout.expert_tensor, any(kind.moe for kind in model.kinds)
-    yield tensor > 1, "layout.expert_tensor", f"expert_tensor = {tensor}", "set expert_tensor=1"
-    alone = f"expert = {layout.expert} without experts"
-    yield layout.expert > 1 and not routed, "layout.expert", alone, "set expert=1"
-    yield routed and layout.y > 1, "layout.y", "experts with y > 1", "set y=1"
-    cut = routed and layout.x > 1 and not layout.sequence_parallel
+    routed = any(kind.moe for kind in model.kinds)
+    for name in ("expert", "expert_tensor"):
+        degree = getattr(layout, name)
+        alone = f"{name} = {degree} without experts"
+        yield degree > 1 and not routed, f"layout.{name}", alone, f"set {name}=1"
+    cut = routed and layout.x > 1 and layout.y == 1 and not layout.sequence_parallel
     yield cut, "layout.sequence_parallel", "experts with x > 1 and whole tokens on each rank", "add sp"
     yield layout.zero > 1, "layout.zero", f"zero = {layout.zero}", "set zero=1, or shard over z"
     for name in ("offload_optimizer", "offload_activations"):

@@ -75,16 +75,17 @@ def tied_parameters(model: Model, sizes: Sizes) -> Floats:
 @dataclass(frozen=True, slots=True)
 class Matrices:
     """A part as ``weft.runtime`` holds it: its weight matrices by name, and elements of vectors of the hidden
-    features (norms, positions, routers, biases of outputs that y cuts), of outputs that x cuts, and of one head, whose
+    features (norms, positions, biases of outputs that y cuts), of outputs that x cuts, and of one head, whose
     vectors (norms of queries and keys) every rank has whole.
 
-    ``experts`` are the matrices of the rank's experts, those of one layer together.
+    ``experts`` are the matrices of the rank's experts, those of one layer together; ``routers`` every rank has whole.
     """
 
     weights: tuple[tuple[str, Floats], ...]
     features: Floats
     outputs: Floats
     heads: float = 0.0
+    routers: float = 0.0
     experts: tuple[tuple[str, Floats], ...] = ()
 
 
@@ -126,15 +127,15 @@ def _block_matrices(block: Block, sizes: Sizes, separate: Mapping[str, tuple[int
     attention = block.attention
     heads = attention.extra_parameters if isinstance(attention, Attention) and attention.head_norms else 0
     features = (block.vector_parameters - heads) / sizes.y + _biases(block, "transposed", sizes)
+    routers = sum(float(linear.inputs * linear.outputs) for linear in block.linears() if linear.part == "router")
     for linear in block.linears():
-        whole = local_parameters(replace(linear, bias=False), sizes)
         if linear.part == "router":
-            features = features + whole
             continue
+        whole = local_parameters(replace(linear, bias=False), sizes)
         for outputs in separate.get(linear.name, (linear.outputs,)):
             own = linear.name, whole * outputs / linear.outputs
             (experts if linear.part == "expert" else weights).append(own)
-    return Matrices(tuple(weights), features, _biases(block, "normal", sizes), float(heads), tuple(experts))
+    return Matrices(tuple(weights), features, _biases(block, "normal", sizes), float(heads), routers, tuple(experts))
 
 
 def _biases(block: Block, kind: str, sizes: Sizes) -> Floats:

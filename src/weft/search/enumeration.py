@@ -386,7 +386,7 @@ class SwitchTable:
         alone = (replicas == 1) & (not routed or expert_replicas == 1)
         return {
             "zero": alone | (sharded & (not self.space.zero_with_z)),
-            "sequence_parallel": frames.x == 1,
+            "sequence_parallel": (frames.x == 1) | (routed & (frames.y > 1)),
             "overlap_tensor": frames.x * frames.y == 1,
             "overlap_reduce": alone & ~sharded,
             "overlap_gather": ~sharded,
@@ -395,7 +395,7 @@ class SwitchTable:
     def _differs(self, idle: dict[str, Mask], layers: Ints) -> Mask:
         """Which combinations differ in effect, shape (groups, combinations).
 
-        Idle switches keep their first value; with experts, sequence parallelism is no choice but needed.
+        Idle switches keep their first value; with experts, sequence parallelism is no choice but needed where y = 1.
         """
         keep = np.ones((len(layers), len(self.values["zero"])), dtype=bool)
         for name, without_effect in idle.items():

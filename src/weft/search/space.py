@@ -106,9 +106,9 @@ def runnable(space: Space, model: Model) -> Space:
     """
     check_runnable(model, Layout())
     heads = gcd(*(attention.kv_heads for attention in model.attentions))
-    trained: dict[str, tuple[int, ...]] = {"expert_tensor": (1,)}
+    trained: dict[str, tuple[int, ...]] = {}
     if not any(kind.moe for kind in model.kinds):
-        trained["expert"] = (1,)
+        trained |= dict.fromkeys(("expert", "expert_tensor"), (1,))
     trained |= dict.fromkeys(("offload_optimizer", "offload_activations"), (0,))
     trained |= {"x": tuple(divisors(heads)), "zero": (0, 1)}
     trained["schedule"] = tuple(one.code for one in PipelineSchedule if not (one.wraps and model.tied_embeddings))

@@ -74,6 +74,13 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     lora_alpha: float | None = option(
         None, "They are multiplied by X / RANK (default: 2 RANK).", metavar="X", least=0, above=True
     )
+    expert_balance: float | None = option(
+        None, "Factor of the loss that balances experts (default: 0.01).", metavar="X", least=0, most=10
+    )
+    expert_capacity: float | None = option(
+        None, "Copies of a sequence that an expert takes, times its even share (default: all).",
+        metavar="X", least=0, above=True,
+    )  # fmt: skip
     freeze: tuple[str, ...] = option((), "Do not train what has PATTERN in its name (repeats).", metavar="PATTERN")
     data: tuple[str, ...] = option(
         (), "Text to learn, byte by byte, or tokens (.npy, .bin, folder); repeats, FILE=WEIGHT (default: synthetic).",
@@ -145,6 +152,9 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         if self.compare and (self.lora or self.freeze):
             problem = "--compare predicts a step that trains all of a model"
             raise BadInput(problem, where="train", remedy="drop it, or --lora and --freeze")
+        if self.compare and self.expert_capacity is not None:
+            problem = "--compare predicts a step that sends all copies of tokens to experts"
+            raise BadInput(problem, where="train", remedy="drop it, or --expert-capacity")
         if self.arrangement is not None:
             own = {"layout", "plan", "rank", *(one.name for one in options_of(RecipeOptions))}
             for name in sorted(given.keys() & own):
@@ -185,6 +195,7 @@ class StepRecord:
     """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators.
 
     ``eval_loss`` and ``perplexity``, its exponential, are of what was held out, None after steps without evaluation.
+    ``dropped`` is the share of copies of tokens that experts with a capacity did not take, None without one.
     """
 
     step: int
@@ -196,6 +207,7 @@ class StepRecord:
     mfu: float | None
     eval_loss: float | None = None
     perplexity: float | None = None
+    dropped: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -402,7 +414,7 @@ def _request(
     from weft.runtime.run.ranks import default_device
     from weft.runtime.run.shards import is_tokens
     from weft.verbs.train_data import parse_data
-    from weft.verbs.train_model import config_text, details_of_model, evaluation_of, lora_of
+    from weft.verbs.train_model import config_text, details_of_model, details_of_run, evaluation_of, lora_of
     from weft.verbs.train_rank import TrainingRequest
 
     _check_world(layout)
@@ -410,12 +422,6 @@ def _request(
     data = parse_data(asked.data, "--data")
     if asked.tokenizer is not None and all(is_tokens(path) for path, _ in data):
         raise BadInput("--tokenizer says nothing where --data holds tokens", where="train", remedy="drop it")
-    if asked.document_end is not None and asked.document_end >= job.model.vocab:
-        raise BadInput(
-            f"token {asked.document_end} is outside the vocabulary of {job.model.name}",
-            where="--document-end",
-            remedy=f"give 0 to {job.model.vocab - 1}",
-        )
     device = default_device(layout.world) if asked.device == "auto" else asked.device
     described = None if asked.cluster is None else cluster_of(asked.cluster)
     cluster = described or (planned if device == "cuda" else None)
@@ -423,9 +429,8 @@ def _request(
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
     details, assumed = details_of_model(asked.weights or model, job)
     slow = _slow(asked, layout.world, device)
-    settings = replace(_settings(job, layout, asked, details), slow=slow)
-    details = replace(settings.details, document_end=asked.document_end)
-    settings = replace(settings, details=details, weights=asked.weights, lora=lora_of(asked), frozen=asked.freeze)
+    settings = replace(_settings(job, layout, asked, details_of_run(details, job, asked)), slow=slow)
+    settings = replace(settings, weights=asked.weights, lora=lora_of(asked), frozen=asked.freeze)
     return TrainingRequest(
         job=job,
         config=config_text(asked.weights or model, job),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from weft.errors import BadInput
 from weft.verbs.shared import path_of
 
 if TYPE_CHECKING:
@@ -32,6 +34,24 @@ def details_of_model(model: JobSource | None, job: Job) -> tuple[Details, tuple[
     modelled = known is not None and known.get("model_type") in DEFAULTS
     details = details_of(known, f"catalogue: {job.model.name}") if known and modelled else Details()
     return details, (f"{in_words(details, job.model)} (a config.json would say)",)
+
+
+def details_of_run(details: Details, job: Job, asked: TrainOptions) -> Details:
+    """The same with what a run changes of them.
+
+    Raises:
+        BadInput: an option that says nothing of the model.
+    """
+    model = job.model
+    if asked.document_end is not None and asked.document_end >= model.vocab:
+        problem = f"token {asked.document_end} is outside the vocabulary of {model.name}"
+        raise BadInput(problem, where="--document-end", remedy=f"give 0 to {model.vocab - 1}")
+    given = {"balance": asked.expert_balance, "expert_capacity": asked.expert_capacity}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and not any(kind.moe for kind in model.kinds):
+        where = "--expert-balance" if "balance" in given else "--expert-capacity"
+        raise BadInput(f"{model.name} has no experts", where=where, remedy="drop it")
+    return replace(details, document_end=asked.document_end, **given)
 
 
 def config_text(model: JobSource | None, job: Job) -> str | None:

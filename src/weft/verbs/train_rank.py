@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from weft.checkpoints import check_checkpoint, check_free, step_folder
 from weft.cluster import Calibration, Cluster
-from weft.errors import BadInput, WeftError
+from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
 from weft.launched import variable
 from weft.layout import Layout
@@ -300,6 +300,7 @@ class _Run:
             step=result.step + 1,
             loss=result.loss,
             gradient_norm=result.gradient_norm,
+            dropped=result.dropped,
             learning_rate=self.request.settings.adam.rate_at(result.step),
             seconds=result.seconds,
             tokens_per_s=tokens_per_s,
@@ -407,8 +408,8 @@ class _Run:
             return
         request, model, recipe = self.request, self.request.job.model, self.request.job.recipe
         layout = request.layout
-        experts = (f"expert={layout.expert}",) if layout.expert > 1 else ()
-        grid = " ".join((*sizes_of(layout), *experts))
+        cuts = (f"{name}={getattr(layout, name)}" for name in ("expert", "expert_tensor") if getattr(layout, name) > 1)
+        grid = " ".join((*sizes_of(layout), *cuts))
         self._say(
             f"{model.name}: {model.parameters:,} parameters, {recipe.global_batch} x {recipe.sequence} "
             f"tokens a step, {recipe.precision}, ranks: {layout.world} ({request.device})"
@@ -421,7 +422,7 @@ class _Run:
         self._say(f"data: {shown or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
             self._say(f"assumed: {note}")
-        self._say(step_header())
+        self._say(step_header(dropping=self.session.drops.possible))
 
     def _compare(self) -> None:
         """Measured beside predicted; every rank checks its own collectives."""
@@ -478,22 +479,24 @@ def _peak_flops(request: TrainingRequest, grid: Grid) -> float | None:
 
 
 def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
-    """The step as ``weft.simulation.step`` predicts it; a pipeline's as a whole, by ``weft estimate``."""
+    """The step as ``weft.simulation.step`` predicts it; where that does not (a pipeline, experts, a cut sequence), as a
+    whole, by ``weft estimate``."""
     if request.cluster is None:
         return None
-    if request.layout.pipeline > 1:
+    from weft.simulation.step.clock import predict_on
+
+    slow = np.array(request.settings.slow) if request.settings.slow else None
+    try:
+        step = predict_on(
+            request.job, request.cluster, request.layout, request.calibration, options=_options(request), slow=slow
+        )
+    except Unsupported:
         from weft.cluster import calibration
         from weft.estimation import estimate, of_runtime
 
         own = of_runtime(request.calibration or calibration(request.cluster.accelerator.name))
         found = estimate(request.job, request.cluster, [request.layout], own)[0]
         return PredictedTime(seconds=found.iteration_s, exposed_s=None)
-    from weft.simulation.step.clock import predict_on
-
-    slow = np.array(request.settings.slow) if request.settings.slow else None
-    step = predict_on(
-        request.job, request.cluster, request.layout, request.calibration, options=_options(request), slow=slow
-    )
     return PredictedTime(seconds=step.seconds, exposed_s=step.exposed_s)
 
 

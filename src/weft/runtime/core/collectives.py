@@ -150,8 +150,12 @@ class Collectives:
         work = dist.all_reduce(values, group=self.grid.ends, async_op=True)
         return self._issued("all-reduce", ("pipeline",), values, values, work, None)
 
-    def all_gather(self, shard: Tensor, *axes: str) -> Pending:
-        """The shards of a group one after the other along the first dimension."""
+    def all_gather(self, shard: Tensor, *axes: str, counted: Tensor | None = None) -> Pending:
+        """The shards of a group one after the other along the first dimension.
+
+        Args:
+            counted: has the elements that count as the full buffer, whose size depends on the router.
+        """
         group = self.grid.group(*axes)
         if group is None:
             return Pending(shard)
@@ -159,10 +163,10 @@ class Collectives:
         whole = shard.new_empty((shard.shape[0] * self.grid.size(*axes), *shard.shape[1:]))
         self.pace.pay()
         work = dist.all_gather_single(whole, shard, group=group, async_op=True)
-        return self._issued("all-gather", axes, whole, whole, work, shard)
+        return self._issued("all-gather", axes, whole if counted is None else counted, whole, work, shard)
 
-    def reduce_scatter(self, values: Tensor, *axes: str) -> Pending:
-        """This rank's slice, along the first dimension, of the sum over a group."""
+    def reduce_scatter(self, values: Tensor, *axes: str, counted: Tensor | None = None) -> Pending:
+        """This rank's slice, along the first dimension, of the sum over a group; ``counted`` as of ``all_gather``."""
         group = self.grid.group(*axes)
         if group is None:
             return Pending(values)
@@ -170,7 +174,7 @@ class Collectives:
         own = values.new_empty((values.shape[0] // self.grid.size(*axes), *values.shape[1:]))
         self.pace.pay()
         work = dist.reduce_scatter_single(own, values, group=group, async_op=True)
-        return self._issued("reduce-scatter", axes, values, own, work, values)
+        return self._issued("reduce-scatter", axes, values if counted is None else counted, own, work, values)
 
     def all_to_all(self, values: Tensor, *axes: str) -> Pending:
         """Equal slices along the first dimension, one to each rank of a group, for one from each."""

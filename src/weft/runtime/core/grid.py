@@ -10,15 +10,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from weft.errors import BadInput, Unsupported
-from weft.layout.mesh import GROUPS, coordinates, distinct_groups, groups, rank_groups, real_axes
+from weft.errors import BadInput
+from weft.layout.mesh import EXPERT_GROUPS, GROUPS, coordinates, distinct_groups, groups, rank_groups, real_axes
 from weft.layout.spec import AXES, Layout
 from weft.layout.table import LayoutTable
 
 GRID_AXES = AXES
 
-ROUTED = ("expert", "expert_shard", "expert_replica")
-"""Groups of a stage's ranks by the experts that they hold (``weft.layout.mesh.WEIGHT_GROUPS``)."""
+SEQUENCE = ("x", "y", "context")
+"""Axes whose ranks have the same sequences, over which experts are balanced."""
 
 
 class Grid:
@@ -45,7 +45,7 @@ class Grid:
         self.coordinates: Mapping[str, int] = coordinates(layout, rank)
         self.shard, self.replica = (self.axes(*real_axes(layout, (group,))) for group in ("shard", "replica"))
         self._routed: dict[str, tuple[int, int]] = {}
-        """Size of each of ``ROUTED`` and this rank's place in it, after ``join_experts``."""
+        """Size of each of ``EXPERT_GROUPS`` and this rank's place in it, after ``join_experts``."""
         self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
         self.ends: dist.ProcessGroup | None = None
         """The first and the last stage of this rank's pipeline, after ``join_ends``."""
@@ -60,10 +60,8 @@ class Grid:
             timeout: how long a collective may take; None: as long as PyTorch has it.
 
         Raises:
-            Unsupported: the layout cuts an axis that the runtime does not have.
             BadInput: the process group has another size than the layout.
         """
-        _check_axes(layout)
         where = torch.device(device)
         world = dist.get_world_size() if dist.is_initialized() else 1
         if world != layout.world:
@@ -91,8 +89,12 @@ class Grid:
         """
         for axes, made in zip(GROUPS, distinct_groups(LayoutTable.of([self.layout]), GROUPS), strict=True):
             if made[0]:
-                wide = self._wide(axes)
-                self._groups[wide] = self._made(world, wide)
+                self._join_axes(world, axes)
+
+    def _join_axes(self, world: dist.ProcessGroup, axes: tuple[str, ...]) -> None:
+        wide = self._wide(axes)
+        if wide and wide not in self._groups:
+            self._groups[wide] = self._made(world, wide)
 
     def _made(self, world: dist.ProcessGroup, wide: tuple[str, ...]) -> dist.ProcessGroup:
         order = self.layout.order
@@ -130,10 +132,12 @@ class Grid:
             self.ends = made if self.rank in stages[:, [0, -1]] else None
 
     def join_experts(self) -> None:
-        """Make this rank's groups over which experts are dealt, cut and copied within a stage."""
+        """Make this rank's groups over which experts are dealt, balanced, cut and copied within a stage."""
         if self._routed:
             return
-        for axis in ROUTED:
+        if self.world is not None:
+            self._join_axes(self.world, SEQUENCE)
+        for axis in EXPERT_GROUPS:
             every = rank_groups(self.layout, (axis,)).tolist()
             own = next(ranks for ranks in every if self.rank in ranks)
             self._routed[axis] = len(own), own.index(self.rank)
@@ -148,22 +152,22 @@ class Grid:
 
     def _wide(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """The axes that have more than one rank, outer to inner."""
-        inner_first = [axis for axis in (*ROUTED, *self.layout.order) if axis in axes]
+        inner_first = [axis for axis in (*EXPERT_GROUPS, *self.layout.order) if axis in axes]
         return tuple(axis for axis in reversed(inner_first) if self.size(axis) > 1)
 
     def axes(self, *axes: str) -> tuple[str, ...]:
-        """The given axes without those of size 1, in the order of ``GRID_AXES`` and ``ROUTED``."""
-        return tuple(axis for axis in (*GRID_AXES, *ROUTED) if axis in axes and self.size(axis) > 1)
+        """The given axes without those of size 1, in the order of ``GRID_AXES`` and ``EXPERT_GROUPS``."""
+        return tuple(axis for axis in (*GRID_AXES, *EXPERT_GROUPS) if axis in axes and self.size(axis) > 1)
 
     def size(self, *axes: str) -> int:
         """Ranks of a group over the axes' product."""
-        return prod(self._routed[axis][0] if axis in ROUTED else getattr(self.layout, axis) for axis in axes)
+        return prod(self._routed[axis][0] if axis in EXPERT_GROUPS else getattr(self.layout, axis) for axis in axes)
 
     def index(self, *axes: str) -> int:
         """This rank's position in its group over the axes' product."""
         position = 0
         for axis in self._wide(axes):
-            place = self._routed[axis][1] if axis in ROUTED else self.coordinates[axis]
+            place = self._routed[axis][1] if axis in EXPERT_GROUPS else self.coordinates[axis]
             position = position * self.size(axis) + place
         return position
 
@@ -192,12 +196,3 @@ class Grid:
 def sizes_of(layout: Layout) -> list[str]:
     """The axes with their sizes, as "x=2"; context where there is such."""
     return [f"{axis}={getattr(layout, axis)}" for axis in GRID_AXES if axis != "context" or layout.context > 1]
-
-
-def _check_axes(layout: Layout) -> None:
-    if layout.expert_tensor > 1:
-        raise Unsupported(
-            f"expert_tensor = {layout.expert_tensor}: the runtime has no expert_tensor axis",
-            where="layout",
-            remedy="plan with expert_tensor = 1",
-        )

@@ -187,6 +187,7 @@ class Vector(nn.Module):
         split_over: axes over which ranks hold different values.
         own_tokens: under sequence parallelism the rank uses it on its share of the tokens only.
         own_heads: the rank uses it in its share of the heads only.
+        sum_over: axes over which gradients are summed, where they are none of these.
     """
 
     def __init__(
@@ -201,13 +202,14 @@ class Vector(nn.Module):
         split_over: tuple[str, ...],
         own_tokens: bool = False,
         own_heads: bool = False,
+        sum_over: tuple[str, ...] | None = None,
         initial: float = 0.0,
     ) -> None:
         super().__init__()
         self.name = name
         self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=0, stop=prod(local_shape))
         apart = own_heads or (own_tokens and machine.rows_cut)
-        self.sum_over = ("x", *ROWS) if apart else ROWS
+        self.sum_over = sum_over or (("x", *ROWS) if apart else ROWS)
         self.split_over = split_over
         self.values = nn.Parameter(
             torch.full(local_shape, initial, dtype=machine.precision.master, device=machine.grid.device)

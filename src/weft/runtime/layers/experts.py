@@ -1,15 +1,22 @@
 """Mixture of experts: a router sends each token to its top experts, which lie on the ranks of the axis of experts.
 
-No token is dropped: ranks first tell each other how many copies they send, then exchange copies by all-to-all, and
-back.  Experts are balanced within each sequence (arXiv 2412.19437, section 2.1.2: the share of a sequence's copies
-that an expert gets, times its mean probability), so that the loss does not depend on the grid.  Sources:
-arXiv 2101.03961, section 2 (loss); arXiv 2211.15841 (dropless); arXiv 2504.14960 (experts on a mesh of their own).
+Without a capacity no token is dropped: ranks first tell each other how many copies they send, then exchange copies by
+all-to-all, and back.  With one, an expert takes so many copies of each sequence, those of earlier tokens first, which
+neither looks ahead nor depends on the grid; what is dropped adds nothing to its token, and the weights of the token's
+other experts stay.
+
+Experts are balanced within each sequence (arXiv 2412.19437, section 2.1.2: the share of a sequence's copies that an
+expert is chosen for, times its mean probability), so that the loss does not depend on the grid.  Sources:
+arXiv 2101.03961, section 2 (capacity, loss); arXiv 2211.15841 (dropless); arXiv 2504.14960 (experts on a mesh of
+their own).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from typing import Any, Protocol, cast
 
 import torch
@@ -18,25 +25,34 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from weft.layout.mesh import ROWS
 from weft.model.spec import MixtureOfExperts
+from weft.runtime.core.grid import GRID_AXES, SEQUENCE
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
-from weft.runtime.core.placement import share
-
-AXIS = "expert"
+from weft.runtime.core.placement import fused, share
+from weft.runtime.layers.dealing import EXPERT, TENSOR, Deal, evenly, routed_rows, to_features, to_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """How a router weighs and balances.
+    """How a router weighs, balances and drops.
 
     Attributes:
         normalized: the weights of a token's experts add up to 1 (Mixtral, Qwen3).
         balance: factor of the balancing loss, the mean over all sequences, in each layer.
+        capacity: an expert takes at most this many times its even share of the copies of a sequence; None: all.
     """
 
     normalized: bool = True
     balance: float = 0.0
+    capacity: float | None = None
+
+    def most(self, moe: MixtureOfExperts, sequence: int) -> int | None:
+        """Copies of a sequence that an expert takes at most."""
+        if self.capacity is None:
+            return None
+        return ceil(Fraction(repr(self.capacity)) * moe.top_k * sequence / moe.experts)
 
 
 class Activation(Protocol):
@@ -45,20 +61,42 @@ class Activation(Protocol):
 
 
 class ExpertLinear(nn.Module):
-    """One linear layer of this rank's experts; the whole matrix has the rows of all experts, one after the other."""
+    """One linear layer of this rank's experts; the whole matrix has the rows of all experts, one after the other.
 
-    def __init__(self, machine: Machine, name: str, inputs: int, outputs: int, experts: int) -> None:
+    The tensor cut of an expert splits outputs, each of ``outputs`` on its own, or with ``transposed`` inputs, whose
+    products are then to be summed.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        name: str,
+        inputs: int,
+        outputs: tuple[int, ...],
+        experts: int,
+        *,
+        transposed: bool = False,
+    ) -> None:
         super().__init__()
-        grid = machine.grid
-        self.machine, self.experts = machine, grid.divided(experts, AXIS, what=f"{name}: experts")
-        first, last = share(experts, grid.size(AXIS), grid.index(AXIS))
+        grid, height = machine.grid, sum(outputs)
+        self.machine, self.experts = machine, grid.divided(experts, EXPERT, what=f"{name}: experts")
+        first, last = share(experts, grid.size(EXPERT), grid.index(EXPERT))
+        cut, place = grid.size(TENSOR), grid.index(TENSOR)
+        for size in (inputs,) if transposed else outputs:
+            grid.divided(size, TENSOR, what=f"{name}: features")
+        rows: tuple[tuple[int, int], ...] = ((first * height, last * height),)
+        if cut > 1 and not transposed:
+            own = fused(outputs, cut, place)
+            rows = tuple(
+                (one * height + start, one * height + stop) for one in range(first, last) for start, stop in own
+            )
         self.weight = Matrix(
             machine,
             name,
-            shape=(experts * outputs, inputs),
-            rows=((first * outputs, last * outputs),),
-            columns=(0, inputs),
-            split_over=("x", "y", "context", "z", "data", AXIS),
+            shape=(experts * height, inputs),
+            rows=rows,
+            columns=share(inputs, cut, place) if transposed else (0, inputs),
+            split_over=("x", "y", "context", "z", "data", EXPERT, TENSOR),
             cut_over=("expert_shard",),
             copied_over=("expert_replica",),
         )
@@ -102,16 +140,18 @@ class _Grouped(Function):
 
 
 class Experts4D(nn.Module):
-    """Rows (tokens [/ x], hidden) to rows of the same shape; features are whole (y = 1).
+    """Rows (tokens [/ x], hidden / y) to rows of the same shape.
 
     Args:
-        sequence: this rank's tokens of one sequence.
+        places: of this rank's tokens in their sequence.
         whole_sequence: all tokens of one sequence.
         activation: between the two products of an expert.
         shared: a dense part that every token meets, added; or None.
 
     Attributes:
         tokens: of the global batch, by whose number losses are divided; 0: nothing is balanced.
+        met: copies of tokens of this rank's sequences since it was set to 0, where there is a capacity.
+        dropped: those that experts did not take.
     """
 
     def __init__(
@@ -122,15 +162,18 @@ class Experts4D(nn.Module):
         moe: MixtureOfExperts,
         routing: Routing,
         *,
-        sequence: int,
+        places: Tensor,
         whole_sequence: int,
         activation: Activation,
         shared: nn.Module | None,
     ) -> None:
         super().__init__()
         self.machine, self.experts, self.top_k, self.routing = machine, moe.experts, moe.top_k, routing
-        self.sequence, self.whole_sequence, self.activation, self.shared = sequence, whole_sequence, activation, shared
-        self.tokens = 0
+        self.places, self.whole_sequence = places.to(machine.grid.device), whole_sequence
+        self.activation, self.shared = activation, shared
+        self.most = routing.most(moe, whole_sequence)
+        self.tokens, self.met = 0, 0
+        self.dropped = torch.zeros((), dtype=torch.int64, device=machine.grid.device)
         self.router = Vector(
             machine,
             f"{name}.router.weight",
@@ -139,98 +182,123 @@ class Experts4D(nn.Module):
             columns=(0, hidden),
             local_shape=(moe.experts, hidden),
             split_over=(),
-            own_tokens=True,
+            sum_over=("x", "y", *ROWS),
         )
         width = moe.expert.intermediate
-        up = width * (2 if moe.expert.gated else 1)
+        up = (width,) * (2 if moe.expert.gated else 1)
         self.fc1 = ExpertLinear(machine, f"{name}.expert.fc1", hidden, up, moe.experts)
-        self.fc2 = ExpertLinear(machine, f"{name}.expert.fc2", width, hidden, moe.experts)
+        self.fc2 = ExpertLinear(machine, f"{name}.expert.fc2", width, (hidden,), moe.experts, transposed=True)
 
     def forward(self, rows: Tensor) -> Tensor:
+        mixed = to_features(self.machine, self._mixed(to_tokens(self.machine, rows), len(rows)))
+        return mixed if self.shared is None else mixed + self.shared(rows)
+
+    def _mixed(self, rows: Tensor, given: int) -> Tensor:
+        """What experts make of the rows that this rank routes, with all features, of so many that it was given."""
         wide = self.machine.precision.wide
         chances = (rows.to(wide) @ self.router.values.to(wide).t()).softmax(-1)
         weights, chosen = chances.topk(self.top_k)
         if self.routing.normalized:
             weights = weights / weights.sum(-1, keepdim=True)
-        load = self._load(chosen)
+        sequence, place = self._where(given)
+        choices = self._choices(chosen, sequence, place)
         if self.tokens and self.routing.balance:
-            crowd = load[self._sequences(len(rows))] * (self.experts / (self.top_k * self.whole_sequence))
+            crowd = self._load(choices)[sequence] * (self.experts / (self.top_k * self.whole_sequence))
             loss = (chances * crowd).sum() * (self.routing.balance / self.tokens)
             rows = cast(Tensor, _Balanced.apply(rows, loss))  # type: ignore[no-untyped-call]
-        order = chosen.flatten().argsort(stable=True)
+        if self.most is not None:  # what is dropped goes to no expert, whose number is past the last
+            chosen = chosen.masked_fill(~self._taken(choices, self.most)[sequence, place], self.experts)
+        deal = self._deal(chosen)
+        order = chosen.flatten().argsort(stable=True)[: sum(deal.sent)]
         copies = rows.unsqueeze(1).expand(-1, self.top_k, -1).reshape(-1, rows.shape[1])[order]
-        back = self._dealt(copies, chosen)
-        home = torch.empty_like(order)
-        home[order] = torch.arange(len(order), device=order.device)
-        mixed = (back[home].view(len(rows), self.top_k, -1) * weights.unsqueeze(-1).to(rows.dtype)).sum(1)
-        return mixed if self.shared is None else mixed + self.shared(rows)
+        back = self._worked(deal, copies)
+        home = back.new_zeros(chosen.numel(), rows.shape[1]).index_copy(0, order, back)
+        return (home.view(len(rows), self.top_k, -1) * weights.unsqueeze(-1).to(rows.dtype)).sum(1)
 
-    def _dealt(self, copies: Tensor, chosen: Tensor) -> Tensor:
+    def _worked(self, deal: Deal, copies: Tensor) -> Tensor:
         """Copies of tokens in the order of their experts, through these and back in the same order."""
-        sent, table, told = self._announced(chosen)
-        received = [sum(row) for row in table]
-        arrived = cast(Tensor, _Deal.apply(copies, self.machine, sent, received, True))  # type: ignore[no-untyped-call]
-        # What came is in the order (rank, expert); products take (expert, rank).
-        which = torch.arange(len(table[0]), device=copies.device).repeat(len(table))
-        order = which.repeat_interleave(told, output_size=len(arrived)).argsort(stable=True)
-        every = [sum(column) for column in zip(*table, strict=True)]
-        out = self.fc2(self.activation(self.fc1(arrived[order], every)), every)
-        turned = torch.empty_like(order)
-        turned[order] = torch.arange(len(order), device=order.device)
-        return cast(Tensor, _Deal.apply(out[turned], self.machine, received, sent, False))  # type: ignore[no-untyped-call]
+        order, arrived = deal.order(), deal.arrived(copies)
+        out = self.fc2(self.activation(self.fc1(arrived[order], deal.each)), deal.each)
+        return deal.returned(out.new_zeros(arrived.shape).index_copy(0, order, out))
 
-    def _announced(self, chosen: Tensor) -> tuple[list[int], list[list[int]], Tensor]:
-        """Copies that go to each rank, and that come from each for each expert here, as numbers and on the device.
+    def _deal(self, chosen: Tensor) -> Deal:
+        """Ranks tell each other how many copies go to which expert.
 
         Without values (on the meta device, or a fake one) copies are spread evenly, each rank getting what it sends.
         """
-        ranks = self.machine.grid.size(AXIS)
-        counts = torch.zeros(self.experts, dtype=torch.int64, device=chosen.device)
+        grid, collectives = self.machine.grid, self.machine.collectives
+        ranks, cut = grid.size(EXPERT), grid.size(TENSOR)
+        counts = torch.zeros(self.experts + 1, dtype=torch.int64, device=chosen.device)
         counts.index_add_(0, chosen.flatten(), torch.ones_like(chosen).flatten())
-        told = self.machine.collectives.all_to_all(counts, AXIS).wait()
+        told = collectives.all_gather(collectives.all_to_all(counts[:-1], EXPERT).wait(), TENSOR).wait()
         if chosen.is_meta or isinstance(chosen, FakeTensor):
-            sent = _evenly(chosen.numel(), ranks)
-            return sent, [_evenly(size, self.experts // ranks) for size in sent], told
-        here, there = torch.stack((counts, told)).view(2, ranks, -1).tolist()
-        return [sum(row) for row in here], there, told
+            sent = received = evenly(chosen.numel(), ranks)
+            gathered = [[evenly(size, self.experts // ranks) for size in sent]] * cut
+        else:
+            here, *gathered = torch.cat((counts[:-1], told)).view(1 + cut, ranks, -1).tolist()
+            sent, received = ([sum(row) for row in table] for table in (here, gathered[grid.index(TENSOR)]))
+        return Deal(machine=self.machine, sent=sent, received=received, gathered=gathered, told=told)
 
-    def _load(self, chosen: Tensor) -> Tensor:
-        """Copies of each whole sequence that each expert gets, shape (sequences, experts)."""
-        grid, tokens = self.machine.grid, len(chosen) * self.machine.grid.size("x")
-        load = torch.zeros(tokens // self.sequence * self.experts, device=chosen.device)
-        places = self._sequences(len(chosen)).unsqueeze(1) * self.experts + chosen
-        load.index_add_(0, places.flatten(), torch.ones(places.numel(), device=chosen.device))
-        if grid.size("x", "context") > 1:
-            load = self.machine.collectives.all_reduce(load, "x", "context").wait()
+    def _where(self, given: int) -> tuple[Tensor, Tensor]:
+        """Of each row that this rank routes: which sequence of the micro-batch it is of, and its place there."""
+        own, first = routed_rows(self.machine, given)
+        rows = torch.arange(own, device=self.places.device) + first
+        return rows // len(self.places), self.places[rows % len(self.places)]
+
+    def _choices(self, chosen: Tensor, sequence: Tensor, place: Tensor) -> Tensor:
+        """Experts that all tokens of the micro-batch's whole sequences chose, shape (sequences, tokens, top k)."""
+        grid = self.machine.grid
+        count = len(chosen) * grid.size("x", "y") // len(self.places)
+        shape = count, self.whole_sequence, self.top_k
+        found = torch.zeros(shape, dtype=torch.int32, device=chosen.device)
+        found[sequence, place] = chosen.int()
+        return self.machine.collectives.all_reduce(found, *SEQUENCE).wait().long()
+
+    def _load(self, choices: Tensor) -> Tensor:
+        """Copies of each sequence that choose each expert, shape (sequences, experts)."""
+        load = torch.zeros(len(choices) * self.experts, device=choices.device)
+        places = choices.flatten(1) + torch.arange(len(choices), device=choices.device).unsqueeze(1) * self.experts
+        load.index_add_(0, places.flatten(), torch.ones(places.numel(), device=choices.device))
         return load.view(-1, self.experts).to(self.machine.precision.wide)
 
-    def _sequences(self, rows: int) -> Tensor:
-        """Which sequence of the micro-batch each of this rank's rows is of."""
-        grid = self.machine.grid
-        first = grid.index("x") * rows if self.machine.rows_cut else 0
-        return (torch.arange(rows, device=grid.device) + first) // self.sequence
+    def _taken(self, choices: Tensor, most: int) -> Tensor:
+        """Which copies experts take, as many of a sequence, its earlier tokens first; of the shape of choices."""
+        shape = *choices.shape[:2], self.experts
+        chose = torch.zeros(shape, dtype=torch.int32, device=choices.device).scatter_(2, choices, 1)
+        taken = chose.cumsum(1).gather(2, choices) <= most
+        self.met += taken.numel()
+        self.dropped += (~taken).sum()
+        return taken
 
 
-def _evenly(size: int, parts: int) -> list[int]:
-    base, more = divmod(size, parts)
-    return [base + (part < more) for part in range(parts)]
+class Drops:
+    """Counts what experts with a capacity do not take.
 
+    Attributes:
+        possible: whether there is a capacity.
+    """
 
-class _Deal(Function):
-    """Rows to other ranks; gradients come back the same way."""
+    def __init__(self, machine: Machine, stages: nn.Module, *, possible: bool) -> None:
+        self.possible, self._machine = possible, machine
+        self._layers = [module for module in stages.modules() if isinstance(module, Experts4D)]
 
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, machine: Machine, sent: Sequence[int], received: Sequence[int], home: bool
-    ) -> Tensor:
-        ctx.machine, ctx.sent, ctx.received, ctx.home = machine, sent, received, home
-        return machine.collectives.deal(rows, AXIS, sent, received, home=home).wait()
+    def begin(self) -> None:
+        """Count anew."""
+        for layer in self._layers:
+            layer.met = 0
+            layer.dropped.zero_()
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        back = ctx.machine.collectives.deal(gradients[0], AXIS, ctx.received, ctx.sent, home=not ctx.home)
-        return back.wait(), None, None, None, None
+    def share(self) -> float | None:
+        """Of all copies of tokens in all layers since then, over all ranks, each of which calls it; None without a
+        capacity."""
+        if not self.possible:
+            return None
+        grid, wide = self._machine.grid, self._machine.precision.wide
+        found = torch.zeros(2, dtype=wide, device=grid.device)
+        for layer in self._layers:  # each for itself, as some are computed again and count twice
+            found += torch.stack((layer.dropped / layer.met, torch.ones_like(found[0]))).to(wide)
+        dropped, layers = self._machine.collectives.all_reduce(found, *GRID_AXES).wait().tolist()
+        return float(dropped / layers)
 
 
 class _Balanced(Function):

@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import BadInput
-from weft.layout.mesh import GROUPS, ROWS
+from weft.layout.mesh import EXPERT_GROUPS, GROUPS, ROWS
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import Layout
 from weft.layout.step import Issue
 from weft.layout.trainable import check_trainable
 from weft.model.job import Job
-from weft.runtime.core.grid import ROUTED, Grid
+from weft.runtime.core.grid import SEQUENCE, Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
@@ -183,7 +183,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert grid is not None
         if grid.ends is not None and group.group_name == grid.ends.group_name:
             return ("pipeline",)
-        for axes in (*GROUPS, *((axis,) for axis in ROUTED if grid.routes)):
+        routed = (SEQUENCE, *((axis,) for axis in EXPERT_GROUPS)) if grid.routes else ()
+        for axes in (*GROUPS, *routed):
             known = grid.group(*axes)
             if known is not None and known.group_name == group.group_name:
                 return grid.axes(*axes)

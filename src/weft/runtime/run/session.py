@@ -31,6 +31,7 @@ from weft.runtime.core.precision import Precision
 from weft.runtime.core.replicas import check_replicas
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
+from weft.runtime.layers.experts import Drops
 from weft.runtime.layers.lora import LoRA
 from weft.runtime.run.data import Batches, rows_of
 from weft.runtime.run.flat import Flat
@@ -65,12 +66,14 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One step: mean loss over all tokens, gradient norm before clipping, seconds on this rank."""
+    """One step: mean loss over all tokens, gradient norm before clipping, seconds on this rank; of all layers and
+    ranks, the share of copies of tokens that experts did not take, None without a capacity."""
 
     step: int
     loss: float
     gradient_norm: float
     seconds: float
+    dropped: float | None = None
 
 
 def micro_batches_of(job: Job, layout: Layout) -> int:
@@ -127,6 +130,7 @@ class Session:
         narrow(self.machine, held)
         self.flat = Flat(self.machine, self.stages, held)
         self.optimizer = Optimizer(self.flat, settings.adam)
+        self.drops = Drops(self.machine, self.stages, possible=settings.details.expert_capacity is not None)
         self._passes = Passes(
             self.machine,
             self.stages,
@@ -168,6 +172,7 @@ class Session:
         start, number, pace = perf_counter(), self.steps_done, self.machine.collectives.pace
         pace.resume()
         inputs, targets = self._ahead.pop(number) if number in self._ahead else self._batch(number)
+        self.drops.begin()
         with self.flat.step(self.micro_batches):
             loss = self._passes.run(inputs, targets)
         if self.grid.device.type != "cpu":  # while it computes what is queued
@@ -176,7 +181,8 @@ class Session:
             self.machine.collectives.all_reduce(loss, *ROWS).wait()
         norm = float(self.optimizer.step(loss))
         pace.pay()
-        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
+        dropped, seconds = self.drops.share(), perf_counter() - start
+        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=seconds, dropped=dropped)
 
     def evaluate(self, batches: int) -> float:
         """Mean loss of the first global batches of what was held out, the same ones each time; nothing is updated.
