@@ -68,19 +68,31 @@ def wait_long(folder: str) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-def hang(seconds):
-    """Rank 2 of data does not come to the third sum."""
+def hang(seconds, run, how):
+    """Rank 2 of data does not come to the third sum, is killed before it, or issues something else."""
     from weft.layout.spec import Layout
     from weft.runtime.core.collectives import Collectives
     from weft.runtime.core.grid import Grid
     from weft.runtime.core.watch import Watch
 
     collectives = Collectives(Grid.of(Layout(data=3, zero=0)))
-    collectives.watch = Watch(seconds / 8)
-    for number in range(4):
-        if (dist.get_rank(), number) == (2, 2):
-            time.sleep(60)
-        collectives.all_reduce(torch.ones(4), "data").wait()
+    collectives.watch = Watch(seconds / 8, Path(run), seconds)
+    with collectives.watch.on_guard():
+        for number in range(4):
+            collectives.watch.step = number + 1
+            if (dist.get_rank(), number) == (2, 2):
+                stumble_as(how, collectives)
+            collectives.all_reduce(torch.ones(6), "data").wait()
+
+
+def stumble_as(how, collectives):
+    if how == "sleeps":
+        time.sleep(60)
+    elif how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        collectives.reduce_scatter(torch.ones(6), "data").wait()
+        time.sleep(60)
 
 
 def end_once(mark):
@@ -110,7 +122,7 @@ def hang_between(seconds):
     from weft.runtime.core.watch import Watch
 
     watch = Watch(seconds / 8)
-    watch.issued("all-reduce", ("data",))
+    watch.issued("all-reduce", ("data",), dist.group.WORLD, 16)
     if dist.get_rank() == 1:
         time.sleep(60)
     try:

@@ -343,15 +343,19 @@ def train(
 
 def _run(request: TrainingRequest) -> None:
     """Train on all ranks; where that is wanted, go on from the last checkpoint after a failure that may pass."""
+    from weft.flights import next_folder
     from weft.runtime.run.ranks import run_ranks
     from weft.verbs.train_rank import train_rank
 
     failures, newest = 0, _newest(request)
     while True:
+        flight = next_folder(request.out or ".")
         try:
             run_ranks(train_rank, (request,), request.layout.world, request.device, request.timeout_s)
             return
         except (WeftError, RuntimeError) as error:
+            if request.out is not None and os.path.isdir(flight) and not request.quiet:
+                print(f"what each rank did last: {flight} (weft explain {request.out})", flush=True)
             if not request.restarts or launched() or not getattr(error, "temporary", True):
                 raise
             failures = failures + 1 if _newest(request) == newest else 1

@@ -16,6 +16,7 @@ from ranks import grid_of  # noqa: E402
 from test_training import session  # noqa: E402
 
 import weft  # noqa: E402
+from weft import flights  # noqa: E402
 from weft.checkpoints import step_folder, step_folders  # noqa: E402
 from weft.errors import BadInput, WeftError  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
@@ -102,12 +103,44 @@ def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monke
 # Ranks that hang or die ---------------------------------------------------------------------------
 
 
-def test_a_rank_that_hangs_is_named():
+def hung(folder, how):
+    """What a run says whose rank 2 stumbles, and what its flight records say."""
     with pytest.raises(WeftError) as found:
-        run_ranks(ranks_at_work.hang, (4.0,), 3, "cpu", 4.0)
+        run_ranks(ranks_at_work.hang, (4.0, str(folder), how), 3, "cpu", 4.0)
     assert found.value.temporary
-    text = str(found.value)
+    return str(found.value), flights.explain(*flights.read_flights(folder))
+
+
+def test_a_rank_that_hangs_is_named(tmp_path):
+    text, found = hung(tmp_path, "sleeps")
     assert "gave up waiting in all-reduce 3 over data: not come to: rank 2 (last: all-reduce 2 over data," in text
+    assert found.first == (2,)
+    assert found.mismatch is None
+    for stand in found.stands[:2]:
+        assert stand.waits_for == (2,)
+        assert stand.at.words == "all-reduce 3 over data"
+        assert (stand.at.step, stand.at.size_bytes, stand.at.state) == (3, 24, "waiting")
+    stopped = found.stands[2].flight
+    assert stopped.groups == {"data": [0, 1, 2]}
+    assert [(entry.words, entry.state) for entry in stopped.entries] == [
+        (f"all-reduce {number} over data", "completed") for number in (1, 2)
+    ]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_leaves_the_records_of_the_others(tmp_path):
+    text, found = hung(tmp_path, "dies")
+    assert "rank 2 was killed (SIGKILL)" in text
+    assert found.first == (2,)
+    assert [stand.flight is None for stand in found.stands] == [False, False, True]
+    assert found.waiters(2)[0].at.words == "all-reduce 3 over data"
+
+
+@pytest.mark.slow
+def test_ranks_that_issue_different_collectives_are_named(tmp_path):
+    _, found = hung(tmp_path, "differs")
+    whats = "rank 0 issued all-reduce of 24 bytes, rank 2 issued reduce-scatter of 24 bytes"
+    assert found.mismatch.words == f"collective 3 over data (step 3): {whats}"
 
 
 @pytest.mark.slow
