@@ -110,11 +110,16 @@ def end_once(mark):
     sessions.Session.step = step
 
 
-def train_mortally(request):
-    from weft.verbs import train_rank
+plain_train_rank = None
+"""What ``train_mortally`` stands in place of, in the process of the test."""
 
-    end_once(Path(request.out).parent / "died")
-    train_rank.train_rank(request)
+
+def train_mortally(request):
+    from weft.verbs.train_rank import train_rank
+
+    if dist.is_initialized():
+        end_once(Path(request.out).parent / "died")
+    (plain_train_rank or train_rank)(request)
 
 
 def hang_between(seconds):
@@ -132,3 +137,36 @@ def hang_between(seconds):
         if hung is not None:
             raise hung from error
         raise
+
+
+CHAINED = 12
+"""Steps of a run that is killed again and again."""
+
+
+def go_on(layout, folder, dies_at):
+    """Train on from the last checkpoint if there is one, save every second step; the last rank is killed at a step."""
+    from test_training import session
+
+    from weft.checkpoints import latest, step_folder
+    from weft.runtime.core.grid import Grid
+    from weft.runtime.run.folder import metrics_file, write_record
+    from weft.runtime.run.resume import load_latest
+    from weft.runtime.run.saving import Saving
+
+    root, saving = Path(folder), Saving(background=True, keep=2)
+    running = session(Grid.of(layout), "gpt")
+    if latest(root) is not None:
+        load_latest(running, root)
+    tells = running.stages[-1].stage.last and all(
+        running.grid.coordinates[axis] == 0 for axis in ("x", "y", "z", "data", "context")
+    )
+    with metrics_file(root / "metrics.jsonl" if tells else Path(os.devnull), running.steps_done) as metrics:
+        while running.steps_done < CHAINED:
+            if running.steps_done == dies_at and running.grid.rank == layout.world - 1:
+                saving.wait()
+                os.kill(os.getpid(), signal.SIGKILL)
+            step = running.step()
+            write_record(metrics, {"step": step.step + 1, "loss": step.loss, "norm": step.gradient_norm})
+            if running.steps_done % 2 == 0:
+                running.save(step_folder(root, running.steps_done), saving)
+        saving.wait()
