@@ -297,6 +297,7 @@ def test_command_surface():
                     "--keep",
                     "--log",
                     "--restart",
+                    "--restart-layout",
                     "--timeout",
                     "--profile-steps",
                 ),

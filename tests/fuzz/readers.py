@@ -985,6 +985,15 @@ def sealed(raw: bytes, folder: Path) -> object:
     return called("runtime.run.session.State.read")(table, "given").settings()
 
 
+def flight_records() -> list[str | bytes]:
+    from weft.flights import Entry, Flight
+
+    entry = Entry(record_id=0, step=1, kind="all-reduce", process_group="x", state="waiting", time_created_s=1.0)
+    groups, ends = {"x": [0, 1]}, {"cause": "ended", "reason": "SIGTERM", "time_s": 2.0}
+    one = Flight(rank=0, world=2, host="a", pid=1, step=1, groups=groups, issued={"x": 1}, entries=[entry], **ends)
+    return [one.model_dump_json()]
+
+
 def metrics(raw: bytes, folder: Path) -> None:
     with called("runtime.run.folder.metrics_file")(written(raw, folder / "metrics.jsonl"), 2):
         pass
@@ -1007,6 +1016,7 @@ of_checkpoint("runtime.checkpoints.checkpoint.read_state", "weft.json")
 of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
 add("runtime.run.session.State.read", sealed, "json", words(json.dumps(STATE)))
 add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
+of_file("flights.read_flight", "json", flight_records)
 of_text("runtime.measure.measured.measured_from_json", "json", measured)
 of_tree("runtime.measure.measured.measured_from_dict", measured)
 of_file("runtime.run.data.byte_corpus", "text", words("some text"))

@@ -68,19 +68,31 @@ def wait_long(folder: str) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-def hang(seconds):
-    """Rank 2 of data does not come to the third sum."""
+def hang(seconds, run, how):
+    """Rank 2 of data does not come to the third sum, is killed before it, or issues something else."""
     from weft.layout.spec import Layout
     from weft.runtime.core.collectives import Collectives
     from weft.runtime.core.grid import Grid
     from weft.runtime.core.watch import Watch
 
     collectives = Collectives(Grid.of(Layout(data=3, zero=0)))
-    collectives.watch = Watch(seconds / 8)
-    for number in range(4):
-        if (dist.get_rank(), number) == (2, 2):
-            time.sleep(60)
-        collectives.all_reduce(torch.ones(4), "data").wait()
+    collectives.watch = Watch(seconds / 8, Path(run), seconds)
+    with collectives.watch.on_guard():
+        for number in range(4):
+            collectives.watch.step = number + 1
+            if (dist.get_rank(), number) == (2, 2):
+                stumble_as(how, collectives)
+            collectives.all_reduce(torch.ones(6), "data").wait()
+
+
+def stumble_as(how, collectives):
+    if how == "sleeps":
+        time.sleep(60)
+    elif how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        collectives.reduce_scatter(torch.ones(6), "data").wait()
+        time.sleep(60)
 
 
 def end_once(mark):
@@ -98,11 +110,16 @@ def end_once(mark):
     sessions.Session.step = step
 
 
-def train_mortally(request):
-    from weft.verbs import train_rank
+plain_train_rank = None
+"""What ``train_mortally`` stands in place of, in the process of the test."""
 
-    end_once(Path(request.out).parent / "died")
-    train_rank.train_rank(request)
+
+def train_mortally(request):
+    from weft.verbs.train_rank import train_rank
+
+    if dist.is_initialized():
+        end_once(Path(request.out).parent / "died")
+    (plain_train_rank or train_rank)(request)
 
 
 def hang_between(seconds):
@@ -110,7 +127,7 @@ def hang_between(seconds):
     from weft.runtime.core.watch import Watch
 
     watch = Watch(seconds / 8)
-    watch.issued("all-reduce", ("data",))
+    watch.issued("all-reduce", ("data",), dist.group.WORLD, 16)
     if dist.get_rank() == 1:
         time.sleep(60)
     try:
@@ -120,3 +137,36 @@ def hang_between(seconds):
         if hung is not None:
             raise hung from error
         raise
+
+
+CHAINED = 12
+"""Steps of a run that is killed again and again."""
+
+
+def go_on(layout, folder, dies_at):
+    """Train on from the last checkpoint if there is one, save every second step; the last rank is killed at a step."""
+    from test_training import session
+
+    from weft.checkpoints import latest, step_folder
+    from weft.runtime.core.grid import Grid
+    from weft.runtime.run.folder import metrics_file, write_record
+    from weft.runtime.run.resume import load_latest
+    from weft.runtime.run.saving import Saving
+
+    root, saving = Path(folder), Saving(background=True, keep=2)
+    running = session(Grid.of(layout), "gpt")
+    if latest(root) is not None:
+        load_latest(running, root)
+    tells = running.stages[-1].stage.last and all(
+        running.grid.coordinates[axis] == 0 for axis in ("x", "y", "z", "data", "context")
+    )
+    with metrics_file(root / "metrics.jsonl" if tells else Path(os.devnull), running.steps_done) as metrics:
+        while running.steps_done < CHAINED:
+            if running.steps_done == dies_at and running.grid.rank == layout.world - 1:
+                saving.wait()
+                os.kill(os.getpid(), signal.SIGKILL)
+            step = running.step()
+            write_record(metrics, {"step": step.step + 1, "loss": step.loss, "norm": step.gradient_norm})
+            if running.steps_done % 2 == 0:
+                running.save(step_folder(root, running.steps_done), saving)
+        saving.wait()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.checkpoints import check_checkpoint, last_checkpoint, latest
-from weft.errors import BadInput, Unsupported, WeftError
+from weft.errors import BadInput, Unsupported
 from weft.files import write_text
 from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
 from weft.results import Result
@@ -49,8 +49,6 @@ SEEN = "arranged.json"
 """What every rank of an arranged job saw, in the folder of the run."""
 IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 """Kernels start in the order of the program, so that collectives are not queued behind later products."""
-RESTARTS = 3
-"""Failures after which a run has made no new checkpoint that --restart bears."""
 TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
 
@@ -122,6 +120,10 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         "on-failure: after a rank died or hung, go on from the last checkpoint of --out, if it has one.",
         choices=("never", "on-failure"),
     )
+    restart_layout: tuple[str, ...] = option(
+        (), "Layout to go on with after a failure (repeats); under torchrun, of as many ranks as it started.",
+        metavar="LAYOUT",
+    )  # fmt: skip
     metrics: str | None = option(None, "Metrics as JSON lines (default: metrics.jsonl of --out).", metavar="FILE")
     log: tuple[str, ...] = option((), "Also to tensorboard=DIR or wandb=PROJECT (repeats).", metavar="WHERE")
     profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
@@ -156,7 +158,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
             problem = "--compare predicts a step that sends all copies of tokens to experts"
             raise BadInput(problem, where="train", remedy="drop it, or --expert-capacity")
         if self.arrangement is not None:
-            own = {"layout", "plan", "rank", *(one.name for one in options_of(RecipeOptions))}
+            own = {"layout", "restart_layout", "plan", "rank", *(one.name for one in options_of(RecipeOptions))}
             for name in sorted(given.keys() & own):
                 problem = f"{given[name]} is already in the arrangement"
                 raise BadInput(problem, where="train --arrangement", remedy=USAGE)
@@ -178,6 +180,7 @@ _NEEDS = (
     ("profile_steps", "profile"),
     ("background_save", "out"),
     ("restart", "out"),
+    ("restart_layout", "restart"),
     ("calibration", "compare"),
 )
 _TRACED = frozenset(
@@ -334,11 +337,13 @@ def train(
             job, layout, planned = _job_of(bundle, number, asked)
         if asked.dry_run:
             return _dry_run(job, layout, asked)
-        request = _request(model, asked, job, layout, planned, quiet=quiet)
+        layouts = _for_launched([layout, *(_layout(text, job, asked) for text in asked.restart_layout)])
+        request, *others = (_request(model, asked, job, one, planned, quiet=quiet) for one in layouts)
         if asked.arrangement is not None:
             request = replace(request, start=start_of(bundle, number, asked.start_at), tuner=bundle.tuners[number])
     from weft.runtime.core.precision import DETERMINISTIC
     from weft.runtime.run.arranged import environment
+    from weft.verbs.train_attempts import run_attempts
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         if quiet and request.metrics is None and request.out is None:
@@ -350,35 +355,8 @@ def train(
             settings |= dict(request.start.settings) | _tuner(request.tuner, Path(folder))
             request = replace(request, seen=str(Path(request.out or folder) / SEEN))
         with environment(settings):
-            _run(request)
+            layout = run_attempts(request, others)
         return Trained(job=job, layout=layout, steps=_steps(request), arranged=_seen(request))
-
-
-def _run(request: TrainingRequest) -> None:
-    """Train on all ranks; where that is wanted, go on from the last checkpoint after a failure that may pass."""
-    from weft.runtime.run.ranks import run_ranks
-    from weft.verbs.train_rank import train_rank
-
-    failures, newest = 0, _newest(request)
-    while True:
-        try:
-            run_ranks(train_rank, (request,), request.layout.world, request.device, request.timeout_s)
-            return
-        except (WeftError, RuntimeError) as error:
-            if not request.restarts or launched() or not getattr(error, "temporary", True):
-                raise
-            failures = failures + 1 if _newest(request) == newest else 1
-            if failures > RESTARTS:
-                raise
-            newest = _newest(request)
-            if not request.quiet:
-                reason = str(error).strip().splitlines()[-1]
-                print(f"failed ({reason}); going on from {newest or 'the beginning'}", flush=True)
-        request = replace(request, resume=newest is not None, resume_from=None if newest else request.resume_from)
-
-
-def _newest(request: TrainingRequest) -> Path | None:
-    return latest(request.out) if request.out is not None else None
 
 
 def _tuner(text: str, folder: Path) -> dict[str, str]:
@@ -564,7 +542,6 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
 def _subject(model: JobSource | None, asked: TrainOptions) -> tuple[Job, Layout, Cluster | None]:
     """Job and layout from a name or from a plan, and the plan's cluster."""
     from weft.layout import Layout
-    from weft.layout.text import parse_layout
 
     if asked.plan is not None:
         if model is not None or asked.layout is not None:
@@ -581,11 +558,23 @@ def _subject(model: JobSource | None, asked: TrainOptions) -> tuple[Job, Layout,
     job = job_of(model, asked)
     if isinstance(asked.layout, Layout):
         return job, _overlapped(asked.layout, asked), None
-    partial = parse_layout(asked.layout or "x=1")
-    layout = partial.complete(launched_world())
+    return job, _layout(asked.layout or "x=1", job, asked), None
+
+
+def _layout(text: str, job: Job, asked: TrainOptions) -> Layout:
+    """A layout as it is trained; what is left out follows from the job, and from the ranks that were launched."""
+    from weft.layout.text import parse_layout
+
+    partial = parse_layout(text)
+    layout = partial.complete(None if asked.restart_layout else launched_world())
     if "micro_batch" not in partial.values:
         layout = replace(layout, micro_batch=_micro_batch(job, layout))
-    return job, _overlapped(layout, asked), None
+    return _overlapped(layout, asked)
+
+
+def _for_launched(layouts: Sequence[Layout]) -> Sequence[Layout]:
+    """Under torchrun the layout of as many ranks as were launched, else all."""
+    return layouts if not launched() else [next((one for one in layouts if one.world == launched_world()), layouts[0])]
 
 
 def _arranged(model: JobSource | None, path: str, name: str | None) -> tuple[Bundle, int]:

@@ -39,7 +39,7 @@ from weft.report.tables.training_run import (
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
-from weft.runtime.core.watch import Watch
+from weft.runtime.core.watch import Watch, patience_s
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import markov_corpus
@@ -263,6 +263,8 @@ class _Run:
 
     def _step(self, tellers: Sequence[Tell]) -> None:
         last = self.session.steps_done + 1 == self.request.steps
+        if self.session.machine.collectives.watch is not None:
+            self.session.machine.collectives.watch.step = self.session.steps_done + 1
         with self._profiled(self.session.steps_done + 1), self.session.machine.collectives.logged() as log:
             result = self.session.step()
         measured = self._evaluated(self._measured(result, log), last=last)
@@ -357,7 +359,8 @@ class _Run:
     def _save(self, out: Path) -> float:
         """Save a checkpoint; how long training stood still for it, in seconds."""
         folder = step_folder(out, self.session.steps_done)
-        seconds = self.session.save(folder, self.saving)
+        with self.session.machine.collectives.passing("checkpoint"):
+            seconds = self.session.save(folder, self.saving)
         if self.reports:
             still = f" in the background (training stood {format_seconds(seconds)})"
             self._say(f"saving {folder}{still}" if self.request.background else f"saved {folder}")
@@ -369,19 +372,14 @@ class _Run:
         if not dist.is_initialized():
             yield
             return
-        timeout_s = self.request.timeout_s or LONGEST_STAND_S
-        watch = Watch(min(timeout_s / 8, LONGEST_STAND_S))
-        self.session.machine.collectives.watch = watch
+        timeout_s, collectives = self.request.timeout_s, self.session.machine.collectives
+        every_s = min((timeout_s or LONGEST_STAND_S) / 8, LONGEST_STAND_S)
+        watch = collectives.watch = Watch(every_s, self.out, timeout_s or patience_s(self.request.device))
         try:
-            yield
-        except RuntimeError as error:
-            hung = watch.between_stages(error)
-            if hung is None:
-                raise
-            raise hung from error
+            with watch.on_guard():
+                yield
         finally:
-            self.session.machine.collectives.watch = None
-            watch.close()
+            collectives.watch = None
 
     def _resume(self) -> None:
         """Go on from the checkpoint that was asked for, if one was."""

@@ -16,6 +16,7 @@ from ranks import grid_of  # noqa: E402
 from test_training import session  # noqa: E402
 
 import weft  # noqa: E402
+from weft import flights  # noqa: E402
 from weft.checkpoints import step_folder, step_folders  # noqa: E402
 from weft.errors import BadInput, WeftError  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
@@ -23,6 +24,7 @@ from weft.runtime.checkpoints import checkpoint, files  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
 from weft.runtime.run.saving import Saving  # noqa: E402
+from weft.verbs import train_rank  # noqa: E402
 
 ALONE = Layout(micro_batch=16)
 
@@ -102,12 +104,44 @@ def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monke
 # Ranks that hang or die ---------------------------------------------------------------------------
 
 
-def test_a_rank_that_hangs_is_named():
+def hung(folder, how):
+    """What a run says whose rank 2 stumbles, and what its flight records say."""
     with pytest.raises(WeftError) as found:
-        run_ranks(ranks_at_work.hang, (4.0,), 3, "cpu", 4.0)
+        run_ranks(ranks_at_work.hang, (4.0, str(folder), how), 3, "cpu", 4.0)
     assert found.value.temporary
-    text = str(found.value)
+    return str(found.value), flights.explain(*flights.read_flights(folder))
+
+
+def test_a_rank_that_hangs_is_named(tmp_path):
+    text, found = hung(tmp_path, "sleeps")
     assert "gave up waiting in all-reduce 3 over data: not come to: rank 2 (last: all-reduce 2 over data," in text
+    assert found.first == (2,)
+    assert found.mismatch is None
+    for stand in found.stands[:2]:
+        assert stand.waits_for == (2,)
+        assert stand.at.words == "all-reduce 3 over data"
+        assert (stand.at.step, stand.at.size_bytes, stand.at.state) == (3, 24, "waiting")
+    stopped = found.stands[2].flight
+    assert stopped.groups == {"data": [0, 1, 2]}
+    assert [(entry.words, entry.state) for entry in stopped.entries] == [
+        (f"all-reduce {number} over data", "completed") for number in (1, 2)
+    ]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_leaves_the_records_of_the_others(tmp_path):
+    text, found = hung(tmp_path, "dies")
+    assert "rank 2 was killed (SIGKILL)" in text
+    assert found.first == (2,)
+    assert [stand.flight is None for stand in found.stands] == [False, False, True]
+    assert found.waiters(2)[0].at.words == "all-reduce 3 over data"
+
+
+@pytest.mark.slow
+def test_ranks_that_issue_different_collectives_are_named(tmp_path):
+    _, found = hung(tmp_path, "differs")
+    whats = "rank 0 issued all-reduce of 24 bytes, rank 2 issued reduce-scatter of 24 bytes"
+    assert found.mismatch.words == f"collective 3 over data (step 3): {whats}"
 
 
 @pytest.mark.slow
@@ -125,7 +159,7 @@ TRAINED = {"layout": "x=2", "steps": 5, "batch": 4, "sequence": 16, "save_every"
 def test_a_run_whose_rank_died_goes_on(tmp_path, monkeypatch, capsys):
     """In place, from its last checkpoint, with the losses of a run that did not die."""
     wanted = weft.train("tiny-gpt", **{**TRAINED, "save_every": None})
-    monkeypatch.setattr("weft.verbs.train_rank.train_rank", ranks_at_work.train_mortally)
+    monkeypatch.setattr(train_rank, "train_rank", ranks_at_work.train_mortally)
     out = tmp_path / "out"
     found = weft.train("tiny-gpt", **TRAINED, out=str(out), restart="on-failure", keep=1, quiet=False)
     assert (tmp_path / "died").exists()
@@ -137,6 +171,50 @@ def test_a_run_whose_rank_died_goes_on(tmp_path, monkeypatch, capsys):
     lines = (out / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert "checkpoint_s" in json.loads(lines[-1])
+
+
+def test_a_run_whose_rank_died_goes_on_with_fewer(tmp_path, monkeypatch, capsys):
+    wanted = weft.train("tiny-gpt", **{**TRAINED, "layout": "x=1", "save_every": None})
+    monkeypatch.setattr(ranks_at_work, "plain_train_rank", train_rank.train_rank)
+    monkeypatch.setattr(train_rank, "train_rank", ranks_at_work.train_mortally)
+    out = tmp_path / "out"
+    again = {"restart": "on-failure", "restart_layout": ("micro_batch=2",), "quiet": False}
+    found = weft.train("tiny-gpt", **TRAINED, out=str(out), **again)
+    assert (tmp_path / "died").exists()
+    said = capsys.readouterr().out
+    assert f"what each rank did last: {out / 'flight-0001'} (weft explain {out})" in said
+    assert flights.explain(*flights.read_flights(out)).first == (1,)
+    assert found.layout == Layout(micro_batch=2)
+    assert [one.loss for one in found.steps] == pytest.approx([one.loss for one in wanted.steps], rel=1e-5)
+    assert list(step_folders(out)) == [2, 4, 5]
+
+
+CHAIN = (
+    (Layout(x=2, z=2, micro_batch=8), 3),
+    (Layout(data=2, zero=1, micro_batch=8), 6),
+    (Layout(pipeline=2, micro_batch=4), 7),
+    (Layout(y=2, z=2, micro_batch=4), 10),
+    (Layout(x=2, micro_batch=16), None),
+)
+"""Layouts, and after how many steps their last rank is killed."""
+
+
+@pytest.mark.slow
+def test_a_chain_of_kills_on_other_grids_has_the_losses_of_a_run_that_was_not_disturbed(tmp_path):
+    """fp64: sums in another order differ by less than 1e-10."""
+    for layout, dies_at in CHAIN:
+        if dies_at is None:
+            run_ranks(ranks_at_work.go_on, (layout, str(tmp_path), dies_at), layout.world)
+        else:
+            with pytest.raises(BadInput, match=r"was killed \(SIGKILL\)"):
+                run_ranks(ranks_at_work.go_on, (layout, str(tmp_path), dies_at), layout.world)
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == list(range(1, ranks_at_work.CHAINED + 1))
+    wanted = session(Grid.of(ALONE), "gpt")
+    for record in records:
+        step = wanted.step()
+        assert record["loss"] == pytest.approx(step.loss, abs=1e-10)
+        assert record["norm"] == pytest.approx(step.gradient_norm, abs=1e-10)
 
 
 @pytest.mark.slow

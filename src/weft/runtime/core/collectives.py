@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 
 import torch
@@ -16,7 +15,7 @@ from weft.layout.operations import CollectiveKind
 from weft.layout.step import Issue
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.pace import Pace
-from weft.runtime.core.watch import Watch
+from weft.runtime.core.watch import Noted, Watch
 
 
 @dataclass(slots=True)
@@ -53,7 +52,7 @@ class _Works:
 class Pending:
     """A collective under way; ``wait`` gives its result.  Its tensors are kept until then."""
 
-    __slots__ = ("_axes", "_explain", "_inputs", "_log", "_pace", "_result", "_work")
+    __slots__ = ("_axes", "_inputs", "_log", "_noted", "_pace", "_result", "_work")
 
     def __init__(
         self,
@@ -63,10 +62,10 @@ class Pending:
         axes: tuple[str, ...] = (),
         log: Log | None = None,
         pace: Pace | None = None,
-        explain: Callable[[Exception], Exception] | None = None,
+        noted: Noted | None = None,
     ) -> None:
         self._result, self._work, self._inputs, self._axes, self._log = result, work, inputs, axes, log
-        self._pace, self._explain = pace or Pace(), explain
+        self._pace, self._noted = pace or Pace(), noted
 
     @property
     def under_way(self) -> bool:
@@ -78,15 +77,20 @@ class Pending:
         if self._work is not None:
             work, self._work = self._work, None
             self._pace.pay()
+            noted = self._noted
+            if noted is not None:
+                noted.waits = True
             try:
                 if self._log is None:
                     work.wait()
                 else:
                     _timed_wait(work, self._log, self._axes, self._result)
             except RuntimeError as error:
-                if self._explain is None:
+                if noted is None:
                     raise
-                raise self._explain(error) from error
+                raise noted.explained(error) from error
+            if noted is not None:
+                noted.ended(self._result.device)
             self._pace.resume()
             self._inputs = None
         return self._result
@@ -135,6 +139,10 @@ class Collectives:
         finally:
             self._log = outer
 
+    def passing(self, kind: str, of: str = "") -> AbstractContextManager[None]:
+        """A pass, or a checkpoint, is what happens inside; it is kept for the flight record."""
+        return nullcontext() if self.watch is None else self.watch.passing(kind, of)
+
     def all_reduce(self, values: Tensor, *axes: str, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Pending:
         """Sum (or maximum) over a group, in place."""
         group = self.grid.group(*axes)
@@ -148,7 +156,7 @@ class Collectives:
         """Sum over the first and the last pipeline stage, in place."""
         self.pace.pay()
         work = dist.all_reduce(values, group=self.grid.ends, async_op=True)
-        return self._issued("all-reduce", ("pipeline",), values, values, work, None)
+        return self._issued("all-reduce", ("pipeline",), values, values, work, None, self.grid.ends)
 
     def all_gather(self, shard: Tensor, *axes: str, counted: Tensor | None = None) -> Pending:
         """The shards of a group one after the other along the first dimension.
@@ -234,10 +242,12 @@ class Collectives:
         result: Tensor,
         work: dist.Work | _Works | None,
         inputs: Tensor | None,
+        ends: dist.ProcessGroup | None = None,
     ) -> Pending:
         self.note(kind, axes, full)
-        wide, explain = self.grid.axes(*axes), None
-        if self.watch is not None and (group := self.grid.group(*axes)) is not None:
-            number = self.watch.issued(kind, wide)
-            explain = partial(self.watch.explained, group, kind, wide, number)
-        return Pending(result, work, inputs, wide, self._log, self.pace, explain)
+        wide, noted = self.grid.axes(*axes), None
+        group = ends or self.grid.group(*axes)
+        if self.watch is not None and group is not None:
+            size = full.numel() * full.element_size()
+            noted = self.watch.issued(kind, ("ends",) if ends else wide, group, size)
+        return Pending(result, work, inputs, wide, self._log, self.pace, noted)
