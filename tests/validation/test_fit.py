@@ -92,7 +92,14 @@ def test_every_fitted_constant_has_a_spread_and_lies_in_its_range() -> None:
 
 def test_begins_with_the_prior_of_each_table(make) -> None:
     """Also where tables behind it have their own, as llm-foundry has on Hopper."""
-    words = {"source": "MosaicML llm-foundry", "family": "", "precision": "bf16", "zero": 3, "tp": 1, "global_batch": 32}
+    words = {
+        "source": "MosaicML llm-foundry",
+        "family": "",
+        "precision": "bf16",
+        "zero": 3,
+        "tp": 1,
+        "global_batch": 32,
+    }
     runs = [prepare(make(**words, gpu=gpu, recompute="none")) for gpu in ("H100-80GB-SXM", "A100-80GB-SXM")]
     own = Parameter(table="stack.llm-foundry", constant="attention_share")
     tables, predictor = prior_tables(), Predictor(runs)

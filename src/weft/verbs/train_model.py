@@ -46,8 +46,8 @@ def details_of_run(details: Details, job: Job, asked: TrainOptions) -> Details:
     if asked.document_end is not None and asked.document_end >= model.vocab:
         problem = f"token {asked.document_end} is outside the vocabulary of {model.name}"
         raise BadInput(problem, where="--document-end", remedy=f"give 0 to {model.vocab - 1}")
-    given = {"balance": asked.expert_balance, "expert_capacity": asked.expert_capacity}
-    given = {name: value for name, value in given.items() if value is not None}
+    wanted = {"balance": asked.expert_balance, "expert_capacity": asked.expert_capacity}
+    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     if given and not any(kind.moe for kind in model.kinds):
         where = "--expert-balance" if "balance" in given else "--expert-capacity"
         raise BadInput(f"{model.name} has no experts", where=where, remedy="drop it")

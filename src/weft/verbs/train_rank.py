@@ -477,8 +477,8 @@ def _peak_flops(request: TrainingRequest, grid: Grid) -> float | None:
 
 
 def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
-    """The step as ``weft.simulation.step`` predicts it; where that does not (a pipeline, experts, a cut sequence), as a
-    whole, by ``weft estimate``."""
+    """The step as ``weft.simulation.step`` predicts it; where that does not (a pipeline, experts, a cut sequence), by
+    ``weft estimate`` as a whole."""
     if request.cluster is None:
         return None
     from weft.simulation.step.clock import predict_on
