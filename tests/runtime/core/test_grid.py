@@ -20,7 +20,7 @@ from models import DATA_INSIDE, Z_INSIDE  # noqa: E402
 from ranks import grid_of  # noqa: E402
 
 import weft.runtime  # noqa: E402
-from weft.errors import BadInput, MissingExtra, Unsupported  # noqa: E402
+from weft.errors import BadInput, MissingExtra  # noqa: E402
 from weft.layout.mesh import GROUPS, JOINED, coordinates, groups  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
@@ -156,12 +156,6 @@ def test_another_number_of_ranks_is_refused(ranks):
     ranks.run(wrong_world)
     with pytest.raises(BadInput, match=MISMATCH.format(world=1)):
         Grid.of(Layout(x=2, y=2, z=3, pipeline=2))
-
-
-@pytest.mark.parametrize("axis", ["expert_tensor"])
-def test_axes_that_the_runtime_lacks_are_refused_by_name(axis):
-    with pytest.raises(Unsupported, match=f"{axis} = 2: the runtime has no {axis} axis -- plan with {axis} = 1"):
-        Grid.of(Layout(data=2, **{axis: 2}))
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class Noted:
     def ended(self, device: torch.device | None = None) -> None:
         """The rank has it; on a GPU, when what is queued now has run."""
         self.until_s = time.time()
-        if device is not None and device.type == "cuda":
+        if device is not None and device.type not in ("cpu", "meta"):
             self.passed = torch.Event(device)
             self.passed.record()
 
@@ -296,7 +296,7 @@ class Watch:
 
 def patience_s(device: str) -> float:
     """How long collectives may take unless somebody says otherwise."""
-    backend = dist.Backend(dist.Backend.NCCL if device == "cuda" else dist.Backend.GLOO)
+    backend = dist.Backend(dist.get_default_backend_for_device(device))
     return float(dist.distributed_c10d._get_default_timeout(backend).total_seconds())
 
 
