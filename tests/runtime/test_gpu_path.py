@@ -16,6 +16,7 @@ STEPS = {
     "sequences split": {"layout": "context=2,x=2", "precision": "bf16", "model": "llama"},
     "heads for tokens": {"layout": "context=2,data=2,context_method=ulysses", "precision": "bf16", "model": "llama"},
     "experts": {"layout": "z=2,data=2,expert=2", "precision": "bf16", "model": "mixture"},
+    "experts cut": {"layout": "x=2,y=2,expert=2,expert_tensor=2", "precision": "bf16", "model": "mixture"},
     "no bubbles": {"layout": "pipeline=2,x=2,micro_batch=2,schedule=zb1p", "precision": "bf16", "model": "llama"},
     "a pipeline": {"layout": "pipeline=2,x=2,micro_batch=2", "precision": "bf16", "model": "llama"},
 }
@@ -38,9 +39,9 @@ def test_a_step_stays_on_its_device_and_waits_for_no_value(found, name):
 @pytest.mark.parametrize("name", STEPS)
 def test_products_and_collectives_are_in_their_formats(found, name):
     half = STEPS[name]["precision"] == "bf16"
-    router = {"float32"} if name == "experts" else set()
+    router = {"float32"} if name.startswith("experts") else set()
     assert set(found[name]["products"]) == {"bfloat16" if half else "float32"} | router
-    wide = {"float64"} if name == "LayerNorm over y" else set()
+    wide = {"LayerNorm over y": {"float64"}, "experts cut": {"int32", "int64"}}.get(name, set())
     assert set(found[name]["collectives"]) == ({"bfloat16", "float32"} if half else {"float32"}) | wide
 
 
