@@ -165,8 +165,12 @@ def test_over_grids(ranks, published, layout):
 
 @pytest.mark.parametrize(
     "layout",
-    [Layout(x=2, z=2, data=2, sequence_parallel=True), Layout(z=2, data=4, expert=4), Layout(data=8, expert=2)],
-    ids=["x2z2data2-sp", "z2data4-expert4", "data8-expert2"],
+    [
+        Layout(x=2, z=2, data=2, sequence_parallel=True),
+        Layout(z=2, data=4, expert=4),
+        Layout(x=2, y=2, data=2, expert=2, expert_tensor=2),
+    ],
+    ids=["x2z2data2-sp", "z2data4-expert4", "x2y2data2-expert2-cut2"],
 )
 def test_experts_over_grids(ranks, published, layout):
     cases = {family: published(family) for family in EXPERTS}
