@@ -153,12 +153,14 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--eval-share", "0.1"], "--eval-share needs --eval-every"),
         (["tiny-gpt", "--data", "text=0"], "a weight is above 0"),
         (["tiny-gpt", "--data", "t.npy", "--tokenizer", "t.json"], "says nothing where --data holds tokens"),
-        (["tiny-gpt", "--precision", "fp16"], "fp32, tf32 or bf16"),
+        (["tiny-gpt", "--precision", "fp16"], "--precision: fp16: the runtime computes in fp32, tf32, bf16"),
         (["tiny-gpt", "--batch", "7", "--layout", "data=2"], "global batch 7, micro_batch 1 .* data 2 = 2"),
         (["tiny-gpt", "--sequence", "512"], "256 learned positions"),
         (["tiny-gpt", "--expert-capacity", "1"], "--expert-capacity: tiny-gpt has no experts -- drop it"),
         (["tiny-mixtral", "--expert-capacity", "1", "--compare"], "--compare predicts a step that sends all copies"),
-        (["tiny-gpt", "--document-end", "256"], "--document-end: token 256 is outside the vocabulary of tiny-gpt"),
+        (["tiny-gpt", "--data", "shards=abc"], "--data: 'abc' is no weight, and there is no file 'shards=abc'"),
+        (["tiny-gpt", "--document-end", "3"], "--document-end needs --data"),
+        (["tiny-gpt", "--data", "t", "--document-end", "256"], "--document-end: token 256 is outside the vocabulary"),
         (["tiny-gpt", "--resume"], "--resume needs --out"),
         (["tiny-gpt", "--tokenizer", "t.json"], "--tokenizer needs --data"),
         (["tiny-gpt", "--data", "missing.txt"], "no such file"),
@@ -200,7 +202,7 @@ def test_other_data_under_the_same_name_is_refused(tmp_path):
     text.rename(moved)
     weft(*common, "--data", str(moved), "--steps", "2", "--resume")
     text.write_text("abd " * 200, encoding="utf-8")
-    with pytest.raises(BadInput, match="was trained with data"):
+    with pytest.raises(BadInput, match="was trained on other data"):
         weft(*common, "--data", str(text), "--steps", "3", "--resume")
 
 

@@ -276,7 +276,7 @@ def test_a_checkpoint_of_another_run_fills_nothing(tmp_path):
     session(grid, "gpt").save(tmp_path / "saved")
     other = session(grid, "gpt", seed=4)
     before = [piece.values.clone() for piece in other.optimizer.pieces()]
-    with pytest.raises(BadInput, match="was trained with seed = 3, this run has 4 -- give the same seed"):
+    with pytest.raises(BadInput, match="was trained with --seed 3, this run is with --seed 4 -- give the same --seed"):
         other.load(tmp_path / "saved")
     single = Precision.of("fp32")
     with pytest.raises(BadInput, match=r"precision.master = 'float64', this run has 'float32'"):

@@ -42,9 +42,9 @@ def check_runnable(model: Model, layout: Layout) -> None:
     for attention in model.attentions:
         if attention.kv_heads % layout.x:
             raise BadInput(
-                f"{attention.kv_heads} key-value heads (kv_heads) do not divide over x = {layout.x}",
-                where="layout",
-                remedy="choose x that divides kv_heads",
+                f"{attention.kv_heads} key-value heads do not divide over x = {layout.x}",
+                where="--layout",
+                remedy="choose x (tp) that divides them",
             )
 
 

@@ -80,6 +80,8 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         metavar="X", least=0, above=True,
     )  # fmt: skip
     freeze: tuple[str, ...] = option((), "Do not train what has PATTERN in its name (repeats).", metavar="PATTERN")
+    precision: str | None = option(None, "Of products: fp32, tf32 (GPUs) or bf16.", metavar="P")
+    attention: str | None = option(None, "Attention kernel: ranks compute flash.", choices=("flash",))
     data: tuple[str, ...] = option(
         (), "Text to learn, byte by byte, or tokens (.npy, .bin, folder); repeats, FILE=WEIGHT (default: synthetic).",
         metavar="FILE",
@@ -168,6 +170,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
 
 _NEEDS = (
     ("tokenizer", "data"),
+    ("document_end", "data"),
     ("lora_alpha", "lora"),
     ("eval_data", "eval_every"),
     ("eval_share", "eval_every"),
@@ -525,7 +528,8 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
         last_checkpoint(Path(str(out)))
     if asked.resume_from:
         check_checkpoint(Path(asked.resume_from))
-    texts = [path for name in ("data", "eval_data") for path, _ in parse_data(getattr(asked, name), name)]
+    told = ((asked.data, "--data"), (asked.eval_data, "--eval-data"))
+    texts = [path for given, option in told for path, _ in parse_data(given, option)]
     given = [one for one in (model, *(getattr(asked, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
     given += texts
     taken = {os.path.realpath(name) for name in given if os.path.isfile(name)}
@@ -665,14 +669,14 @@ def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | 
     recipe = job.recipe
     if recipe.precision not in PRECISIONS:
         raise Unsupported(
-            f"{recipe.precision}: the runtime computes in fp32, tf32 or bf16",
-            where="precision",
+            f"{recipe.precision}: the runtime computes in {', '.join(PRECISIONS)}",
+            where="--precision",
             remedy="give --precision bf16",
         )
     if recipe.gradient_bytes not in (2, 4):
         raise Unsupported(
             f"{recipe.gradient_bytes}: the runtime sums gradients in 4 bytes, or in 2 (bfloat16)",
-            where="gradient_bytes",
+            where="recipe: gradient_bytes",
             remedy="set it to 4, or give --reduce-bf16",
         )
     precision = Precision.of(recipe.precision)

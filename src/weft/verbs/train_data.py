@@ -17,7 +17,7 @@ def parse_data(given: Sequence[str | os.PathLike[str]], where: str) -> Files:
     """Paths and weights of FILE or FILE=WEIGHT.
 
     Raises:
-        BadInput: a weight is not above 0.
+        BadInput: a weight is no number above 0.
     """
     found = []
     for one in (os.fspath(each) for each in given):
@@ -28,5 +28,8 @@ def parse_data(given: Sequence[str | os.PathLike[str]], where: str) -> Files:
             share = None
         if share is not None and not 0 < share < _LARGEST_WEIGHT:
             raise BadInput(f"{one!r:.80}: a weight is above 0", where=where, remedy="give FILE=0.3")
+        if sign and share is None and not os.path.exists(one):
+            problem = f"{weight!r:.40} is no weight, and there is no file {one!r:.80}"
+            raise BadInput(problem, where=where, remedy="give FILE or FILE=WEIGHT, as text.txt=0.3")
         found.append((one, 1.0) if share is None else (path, share))
     return tuple(found)

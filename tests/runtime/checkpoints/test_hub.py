@@ -356,7 +356,7 @@ def test_folders_that_do_not_fit(tmp_path):
         HubWeights(tmp_path / "hub", read_config(tmp_path / "hub"))
     (tmp_path / "hub" / INDEX).unlink()
     session(Grid.of(Layout(micro_batch=BATCH)), tmp_path / "hub").save(tmp_path / "run" / "step-00000000")
-    with pytest.raises(BadInput, match=r"left no config.json"):
+    with pytest.raises(BadInput, match=r"there is no config.json"):
         export_hub(tmp_path / "run" / "step-00000000", tmp_path / "out")
     with pytest.raises(BadInput, match=r"the folder is not empty"):
         export_hub(tmp_path / "run" / "step-00000000", tmp_path / "hub", config=tmp_path / "hub")

@@ -74,5 +74,19 @@ def test_only_steps_and_the_optimizer_may_change():
     changed = TABLE | {"step": 0, "adam": TABLE["adam"] | {"rate": 1.0}}
     run.check_goes_on(State.read(changed, "here"), "there")
     more = TABLE | {"details": {"activation": None, "norm_epsilon": 1e-5, "new": 1.0}}
-    with pytest.raises(BadInput, match=r"details.new = None, this run has 1.0 -- give the same details"):
+    with pytest.raises(BadInput, match=r"without details.new, this run is with details.new 1.0 -- give the same"):
         run.check_goes_on(State.read(more, "here"), "there")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"lora": {"rank": 4, "alpha": 8.0, "targets": ["qkv"]}}, "without --lora, this run is with --lora 4 -- give"),
+        ({"frozen": ["head", "norm"]}, "without --freeze, this run is with --freeze head norm -- give"),
+        ({"data": "another"}, r"was trained on other data \(the files and weights of --data"),
+        ({"details": TABLE["details"] | {"document_end": 3}}, "without --document-end, this run is with"),
+    ],
+)
+def test_what_must_be_the_same_is_told_by_its_option(changed, message):
+    with pytest.raises(BadInput, match=message):
+        State.read(TABLE, "here").check_goes_on(State.read(TABLE | changed, "here"), "there")

@@ -122,9 +122,9 @@ def _config_of(source: Path) -> Path:
     place = source.absolute().parent / CONFIG
     if not place.is_file():
         raise BadInput(
-            "the run left no config.json beside its checkpoints",
+            f"there is no config.json, and the hub's names are known for {', '.join(FAMILIES)} only",
             where=str(place),
-            remedy="give the model's with --config",
+            remedy="give the model's with --config, or export without --to hf",
         )
     return place
 

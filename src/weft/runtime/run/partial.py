@@ -48,14 +48,14 @@ def freeze(held: Sequence[Holding], patterns: Sequence[str], *, whole: bool = Tr
         try:
             found = [one for one in held if re.search(pattern, one.name)]
         except re.error as error:
-            raise BadInput(f"{pattern!r} is no regular expression: {error}", where="frozen") from None
+            raise BadInput(f"{pattern!r} is no regular expression: {error}", where="--freeze") from None
         if whole and not found:
             remedy = f"names are as {held[0].name} and {held[-1].name}"
-            raise BadInput(f"{pattern!r} is found in no name", where="frozen", remedy=remedy)
+            raise BadInput(f"{pattern!r} is found in no name", where="--freeze", remedy=remedy)
         for one in found:
             one.parameter.requires_grad_(False)
     if held and not any(one.parameter.requires_grad for one in held):
-        raise BadInput("nothing is left to train on a rank", where="frozen", remedy="freeze less, or fewer stages")
+        raise BadInput("nothing is left to train on a rank", where="--freeze", remedy="freeze less, or fewer stages")
 
 
 def narrow(machine: Machine, held: Sequence[Holding]) -> None:

@@ -304,6 +304,28 @@ class _LoRA(_Strict):
     targets: list[str]
 
 
+_OPTIONS = {
+    "seed": "--seed",
+    "global_batch": "--batch",
+    "sequence": "--sequence",
+    "model": "MODEL",
+    "data": "--data",
+    "details.document_end": "--document-end",
+    "precision": "--precision",
+    "lora.rank": "--lora",
+    "lora.alpha": "--lora-alpha",
+    "frozen": "--freeze",
+}
+"""The options of ``weft train`` that set the fields of a state; a part of a field may have its own."""
+
+
+def _given(option: str, value: Any) -> str:
+    """A value as people gave it: "with --lora 16", "without --freeze"."""
+    if value is None or value == []:
+        return f"without {option}"
+    return f"with {option} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+
+
 class State(_Strict):
     """A run's state.  All but ``step`` (steps done) and ``adam`` must be the same when the run goes on."""
 
@@ -337,11 +359,13 @@ class State(_Strict):
         there, here = dict(self._fixed()), dict(run._fixed())
         for name in {**there, **here}:
             if there.get(name) != here.get(name):
-                raise BadInput(
-                    f"was trained with {name} = {there.get(name)!r}, this run has {here.get(name)!r}",
-                    where=where,
-                    remedy=f"give the same {name.partition('.')[0]}, or begin anew",
+                option = _OPTIONS.get(name) or _OPTIONS.get(name.partition(".")[0], name)
+                problem = (
+                    f"was trained {_given(option, there.get(name))}, this run is {_given(option, here.get(name))}"
                 )
+                if option == "--data":
+                    problem = "was trained on other data (the files and weights of --data, --tokenizer, --eval-share)"
+                raise BadInput(problem, where=where, remedy=f"give the same {option}, or begin anew")
 
     def settings(self) -> AdamSettings:
         """The optimizer's settings."""
