@@ -146,6 +146,59 @@ def recomputed(layout, ways):
     return [all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True)) for other in found[1:]]
 
 
+class Blocks(nn.Module):
+    """Blocks with dropout in their attention cores and behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(plain.GPT2Block(16, 4, 0.3) for _ in range(3))
+
+    def forward(self, rows):
+        for layer in self.layers:
+            rows = layer(rows)
+        return rows
+
+
+BLOCKS = {name.removeprefix("transformer.").replace("h.", "layers."): role for name, role in GPT2_PLAN.items()}
+BLOCKS = {name: role for name, role in BLOCKS.items() if name.startswith("layers")}
+
+
+def kept_by_plan(layouts):
+    """For each layout: elements that a forward pass keeps; gradients are those of the first."""
+    kept, first = [], None
+    for layout in layouts:
+        machine = machine_of(layout)
+        model, sizes = converted(machine, Blocks(), BLOCKS), {}
+        given = torch.ones(2, 6, 16 // layout.y, dtype=torch.float64, requires_grad=True)
+        flat = Flat(machine, model, holdings(model))
+
+        def keep(values, sizes=sizes):
+            sizes[values.data_ptr()] = values.numel()
+            return values
+
+        with flat.step(2):
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
+                passes = [model(given), model(given)]
+            assert not torch.equal(*passes), "dropout is on"
+            for out in reversed(passes):
+                out.square().sum().backward()
+        gradients = [one.leaf.grad.clone() for one in flat.owned] + [given.grad]
+        first = first or gradients
+        assert all(map(torch.equal, gradients, first)), layout
+        kept.append(sum(sizes.values()))
+    return kept
+
+
+def test_plain_models_recompute_what_the_layout_says(ranks):
+    """Dropout in attention cores and behind them is the same again, and less is kept."""
+    grid = {"x": 2, "y": 2, "data": 2}
+    ways = [{}, {"recompute": "selective"}, {"recompute": "full", "recompute_layers": 2}, {"recompute": "full"}]
+    for kept in ranks.run(kept_by_plan, [Layout(**grid, **way) for way in ways]):
+        assert kept == sorted(kept, reverse=True)
+        assert len(set(kept)) == 4
+        assert kept[3] < kept[0] / 3
+
+
 def test_what_is_recomputed_drops_the_same(ranks):
     """Blocks, and the model as a whole."""
     ways = [(False, None), (True, None), (None, False), (None, True)]

@@ -2,121 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import contextmanager
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import plain  # noqa: E402
-from compare import Run, worst  # noqa: E402
-from models import gpt, llama  # noqa: E402
-from ranks import grid_of  # noqa: E402
-from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+from compiled_at_work import compared  # noqa: E402
 
 from weft.errors import Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.step import step_collectives  # noqa: E402
-from weft.model import Recipe, resolve_job  # noqa: E402
-from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, parallelize  # noqa: E402
-from weft.runtime.core.collectives import Collectives, Pending  # noqa: E402
+from weft.model import resolve_job  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.layers.compiling import compile_blocks  # noqa: E402
-from weft.runtime.layers.vocabulary import cross_entropy  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
-from weft.runtime.run.flat import Flat  # noqa: E402
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
-LAYERS = 3
-CLOSE = 1e-10
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-
-
-@contextmanager
-def ordered():
-    """The issues and waits inside, in order."""
-    events, issue, wait = [], Collectives._issued, Pending.wait
-
-    def issued(self, kind, axes, full, *rest):
-        events.append(("issue", kind, axes, full.numel()))
-        return issue(self, kind, axes, full, *rest)
-
-    def waited(self):
-        if self.under_way:
-            events.append(("wait", self._axes, self._result.numel()))
-        return wait(self)
-
-    Collectives._issued, Pending.wait = issued, waited
-    try:
-        yield events
-    finally:
-        Collectives._issued, Pending.wait = issue, wait
-
-
-def counter_of(backend):
-    torch._dynamo.reset()
-    return None if backend is None else CompileCounterWithBackend(backend)
-
-
-def decoder(layout, model, backend):
-    """What three steps of Weft's decoder give: worst error, the order of collectives, graphs."""
-    run, counter = Run(layout, model), counter_of(backend)
-    if counter is not None:
-        for stage in run.stages:
-            compile_blocks(stage, run.machine, counter)
-    with ordered() as events:
-        loss = [run.step(seed) for seed in (1, 2, 0)][-1]
-    with run.machine.collectives.logged() as log:
-        run.step()
-    recipe = Recipe(global_batch=layout.micro_batch * run.micro_batches * layout.data_parallel, sequence=6)
-    if not layout.data > 1:
-        want = step_collectives(model, recipe, layout, stage=run.grid.coordinates["pipeline"])
-        passes = {"pipeline"}
-        assert Counter(one for one in log.issued if not passes & set(one.axes)) <= want
-    error = run.gradient_error() if loss is None else max(run.gradient_error(), abs(loss - run.serial.loss))
-    return error, events, counter.frame_count if counter else 0
-
-
-def converted(layout, which, backend):
-    """What a plain model converted gives: losses and gradients, the order of collectives, graphs."""
-    make, plan = {"llama": (plain.LlamaForCausalLM, LLAMA_PLAN), "gpt2": (plain.GPT2LMHeadModel, GPT2_PLAN)}[which]
-    model, machine = make().double(), Machine.of(grid_of(layout), precision=Precision.of("fp64"))
-    plain.randomize(model, 0)
-    model, counter = parallelize(model, machine, plan), counter_of(backend)
-    if counter is not None:
-        compile_blocks(model, machine, counter)
-    flat, found = Flat(machine, model, holdings(model)), []
-    ids = torch.arange(24).view(4, 6) * 7 % 53
-    with ordered() as events:
-        for _ in range(3):
-            with flat.step(1):
-                out = model(ids)
-                logits = out if isinstance(out, torch.Tensor) else out.logits
-                loss = cross_entropy(machine, logits.flatten(0, 1), ids.flatten(), 53).mean()
-                loss.backward()
-            found.append(loss.detach())
-    gradients = [one.leaf.grad.detach().clone() for one in flat.owned]
-    return [*found, *gradients], events, counter.frame_count if counter else 0
-
-
-def compared(layout, which, backend="aot_eager"):
-    """Of a rank: both ways of building models agree compiled and eager, in values and in the order of collectives."""
-    model = {"llama": llama, "gpt2": gpt}[which](layers=LAYERS)
-    (error, events, graphs), (_, eagerly, _) = (decoder(layout, model, one) for one in (backend, None))
-    assert error < CLOSE
-    assert events == eagerly
-    assert graphs == 1, "one graph for all blocks"
-    if layout.recompute != "none" or layout.sequence_parallel or layout.pipeline > 1:
-        return
-    (values, events, graphs), (wanted, eagerly, _) = (converted(layout, which, one) for one in (backend, None))
-    assert max(worst(one, other) for one, other in zip(values, wanted, strict=True)) < CLOSE
-    assert events == eagerly
-    assert graphs == 1
 
 
 @pytest.mark.parametrize("which", ["llama", "gpt2"])

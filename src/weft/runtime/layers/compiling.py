@@ -7,7 +7,6 @@ attention between such are compiled.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from importlib.util import find_spec
 from shutil import which
 from typing import Any
@@ -19,25 +18,13 @@ from weft.errors import Unsupported
 from weft.layout.spec import Layout
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.opaque import number_layers
+from weft.runtime.core.recomputed import Recomputed, blocks_of
 from weft.runtime.layers.experts import Experts4D
 from weft.runtime.layers.linear import Conv4D, Layer4D, Linear4D
 from weft.runtime.layers.norm import Norm4D
 
 BACKEND = "inductor"
 """Of ``torch.compile``."""
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks of a model: what its outermost lists of modules hold that have layers over the grid."""
-    return list(_blocks(model))
-
-
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    for child in module.children():
-        if isinstance(child, nn.ModuleList):
-            yield from (one for one in child if any(isinstance(part, Layer4D) for part in one.modules()))
-        else:
-            yield from _blocks(child)
 
 
 def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -> None:
@@ -51,16 +38,23 @@ def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -
     Raises:
         Unsupported: a block has what no graph can hold, or this machine has no compiler; the model is as before.
     """
-    blocks = blocks_of(model)
+    blocks = blocks_of(model, {part for part in model.modules() if isinstance(part, Layer4D)})
     if not blocks:
         raise Unsupported("has no list of blocks to compile", where=type(model).__name__, remedy="leave compile out")
     _check(machine.grid.layout, model)
+    own = [vars(block).get("forward") for block in blocks]
+    if any(one is not None and not (isinstance(one, Recomputed) and one.whole) for one in own):
+        raise Unsupported(
+            "blocks with a forward of their own instance (recompute=selective sets one) are not compiled",
+            where=type(model).__name__,
+            remedy="leave compile out, or recompute=selective",
+        )
     if backend == BACKEND:
         _check_compiler(machine.grid.device)
     number_layers(model, Layer4D, Norm4D)
     compiled = torch.compile(_passed, backend=backend, fullgraph=True, dynamic=False)
-    for block in blocks:
-        block.forward = _Compiled(block, machine, compiled)
+    for block, recomputed in zip(blocks, own, strict=True):
+        (block if recomputed is None else recomputed).forward = _Compiled(block, machine, compiled)
 
 
 def _check(layout: Layout, model: nn.Module) -> None:
