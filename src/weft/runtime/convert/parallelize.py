@@ -108,8 +108,8 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     """Replace a model's modules by this rank's parts of them, with their values.
 
     Every rank calls it with the same model.  Where anything is refused the model is left as it was.
-    Training passes draw from ``weft.runtime.core.draws``: ranks along x and y, which hold the same activations or
-    parts of them, drop the same, and those that have other rows drop others.
+    Training passes draw from ``weft.runtime.core.draws``: ranks that hold the same activations drop the same, those
+    that have other rows, or other features, drop others.
     Blocks, the elements of the model's lists of modules, are recomputed as the layout says; ``selective`` is of
     attention cores that ``scaled_dot_product_attention`` computes.
     Parameters on the meta device become NaN, until ``weft.runtime.convert.state_dict.load_state_dict``, or a
@@ -158,7 +158,9 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         setattr(module, attribute, value)
     if easy:
         _leave_fast_paths(model)
-    share_draws(model, machine, ("x", "y", *ROWS) if easy else ROWS)
+    draws = share_draws(model, machine, ("x", "y", *ROWS) if easy else ROWS)
+    for one in converted.values():
+        one.draws = draws
     recompute_blocks(blocks, machine.grid.layout)
     return model.to(machine.grid.device)
 

@@ -52,7 +52,7 @@ class Recomputed:
             return self.forward(*given, **named)
         if self.whole:
             self._check_cache(named)
-            return checkpoint(self.forward, *given, use_reentrant=False, **named)
+            return _again(self.forward, *given, **named)
         with _Cores() as cores:
             out = self.forward(*given, **named)
         if not cores.found:
@@ -73,6 +73,11 @@ class Recomputed:
                 )
 
 
+def _again(forward: Forward, *given: Any, **named: Any) -> Any:
+    """A checkpoint; what it takes is kept as it is, for its own arguments may come back as plain tensors."""
+    return checkpoint(partial(forward, *given, **named), use_reentrant=False)
+
+
 class _Cores(TorchFunctionMode):
     """Inside, attention cores keep no scores."""
 
@@ -86,7 +91,7 @@ class _Cores(TorchFunctionMode):
         if func is not functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         self.found = True
-        return checkpoint(partial(func, **(kwargs or {})), *args, use_reentrant=False)
+        return _again(func, *args, **(kwargs or {}))
 
 
 def check_recomputable(blocks: Sequence[nn.Module], layout: Layout) -> None:

@@ -19,6 +19,7 @@ from weft.layout.spec import Layout
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.opaque import number_layers
 from weft.runtime.core.recomputed import Recomputed, blocks_of
+from weft.runtime.core.split import plain
 from weft.runtime.layers.experts import Experts4D
 from weft.runtime.layers.linear import Conv4D, Layer4D, Linear4D
 from weft.runtime.layers.norm import Norm4D
@@ -92,7 +93,7 @@ class _Compiled:
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         self._machine.last.forget()
-        return self._compiled(self._block, self._machine, *given, **named)
+        return self._compiled(self._block, self._machine, *plain(given), **plain(named))
 
 
 def _passed(block: nn.Module, machine: Machine, *given: Any, **named: Any) -> Any:
