@@ -284,6 +284,7 @@ def test_command_surface():
                     "--clip",
                     "--cluster",
                     "--compare",
+                    "--compile",
                     "--data",
                     "--deterministic",
                     "--device",

@@ -156,7 +156,8 @@ class GPT2Attention(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         parts = self.c_attn(hidden_states).split(self.split_size, dim=2)
         heads = (part.view(*part.shape[:-1], -1, self.head_dim).transpose(1, 2) for part in parts)
-        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2)
+        dropped = self.attn_dropout.p if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True, dropout_p=dropped).transpose(1, 2)
         return self.resid_dropout(self.c_proj(mixed.reshape(*mixed.shape[:-2], -1).contiguous()))
 
 

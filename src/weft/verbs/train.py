@@ -49,6 +49,8 @@ SEEN = "arranged.json"
 """What every rank of an arranged job saw, in the folder of the run."""
 IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 """Kernels start in the order of the program, so that collectives are not queued behind later products."""
+COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""Ranks compile at the same time, so that none needs helpers."""
 TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
 
@@ -133,6 +135,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
     tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
+    compile: bool = option(False, "Compile each block (torch.compile): slow first steps, faster ones behind.")
     deterministic: bool = option(False, "The same bits in every run on GPUs too (slower).")
     slow: tuple[str, ...] = option(
         (), "CPU ranks that compute longer: rank=3:1.3, host=0:1.1 or random=0.02 (repeats).", metavar="WHO"
@@ -352,6 +355,8 @@ def train(
         if quiet and request.metrics is None and request.out is None:
             request = replace(request, metrics=str(Path(folder) / "metrics.jsonl"))
         settings = dict(DETERMINISTIC) if request.deterministic else {}
+        if asked.compile:
+            settings |= COMPILING
         if request.device == "cuda":
             settings |= IN_ORDER
         if request.start is not None:
@@ -412,6 +417,7 @@ def _request(
     slow = _slow(asked, layout.world, device)
     settings = replace(_settings(job, layout, asked, details_of_run(details, job, asked)), slow=slow)
     settings = replace(settings, weights=asked.weights, lora=lora_of(asked), frozen=asked.freeze)
+    settings = replace(settings, compiled="inductor" if asked.compile else None)
     return TrainingRequest(
         job=job,
         config=config_text(asked.weights or model, job),

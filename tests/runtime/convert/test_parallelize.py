@@ -410,7 +410,7 @@ def test_plans_that_do_not_fit(more, match):
         ({"y": 3}, "embed_tokens: hidden features = 16 cannot be divided over y=3"),
         ({"pipeline": 2}, "cannot have pipeline = 2"),
         ({"x": 2, "sequence_parallel": True}, "cannot have sequence_parallel"),
-        ({"recompute": "full"}, "cannot have recompute = full"),
+        ({"recompute": "full", "recompute_layers": 3}, "3 blocks are to be recomputed, the model has 2 in lists"),
         ({"zero": 2}, "cannot have zero = 2"),
         ({"offload_optimizer": True}, "cannot have offloading"),
     ],

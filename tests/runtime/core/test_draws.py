@@ -12,9 +12,10 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from weft.errors import Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.convert.parallelize import GPT2_PLAN, easy_plan, parallelize  # noqa: E402
-from weft.runtime.convert.roles import Normal, Transposed  # noqa: E402
+from weft.runtime.convert.roles import Norm, Normal, Transposed  # noqa: E402
 from weft.runtime.core.draws import Draws  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
@@ -100,6 +101,7 @@ def dropped(layout):
     """What is dropped of a pass."""
     machine, ones = machine_of(layout), torch.ones(4, 8, dtype=torch.float64)
     model = converted(machine, nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), {"0": Normal()})
+    ones = ones[:, : 8 // layout.y]
     with torch.no_grad():
         first, second = (model(ones) == 0 for _ in range(2))
         assert not torch.equal(first, second), "each pass drops others"
@@ -116,12 +118,71 @@ def easily_dropped(layout):
 
 
 def test_ranks_with_other_rows_drop_others(ranks):
-    found = ranks.run(dropped, Layout(x=2, data=4))
+    found = ranks.run(dropped, Layout(y=2, data=4))
     by_rows = {}
     for rank, mask in enumerate(found):
         by_rows.setdefault(rank // 2, []).append(mask)
-    assert all(one == other for one, other in by_rows.values()), "x is the innermost axis"
+    assert all(one == other for one, other in by_rows.values()), "y is the innermost axis"
     assert len({str(masks[0]) for masks in by_rows.values()}) == 4
+
+
+class Masked(nn.Module):
+    """Dropout of ones in the shapes of all kinds of values, by a function and by a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(512), nn.Linear(512, 512), nn.Linear(512, 512)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, rows):
+        stream = self.norm(rows)
+        hidden = self.up(stream)
+        heads = torch.stack([one.exp() for one in hidden.view(8, 2, -1).transpose(0, 1)])
+        scores = heads @ heads.transpose(1, 2)
+        after = self.down(hidden)
+        values = (stream, hidden, scores, after + rows, torch.ones(8, 64), scores.new_ones(8, 64))
+        return [self._mask(one) for one in values]
+
+    def _mask(self, values):
+        ones = torch.ones_like(values)
+        both = (functional.dropout(ones, 0.5), self.drop(ones))
+        return torch.stack(both).detach().flatten() != 0
+
+
+def masks(layout):
+    machine = machine_of(layout)
+    model = converted(machine, Masked(), {"norm": Norm(), "up": Normal(), "down": Transposed()})
+    found = model(torch.ones(8, 512 // layout.y, dtype=torch.float64))
+    assert all(type(one) is torch.Tensor for one in found)
+    return machine.grid.coordinates, [one.numpy() for one in found]
+
+
+def test_parts_that_are_split_drop_their_own_and_replicas_the_same(ranks):
+    """Along other axes than that over which a value is split, masks are the same bits; else as of fair coins."""
+    found = ranks.run(masks, Layout(x=2, y=2, data=2))
+    split = ["y", "x", "x", "y", None, "x"]
+    pairs = [(one, other) for i, one in enumerate(found) for other in found[:i]]
+    for (place, here), (elsewhere, there) in pairs:
+        differs = {axis for axis in place if place[axis] != elsewhere[axis]}
+        for axis, one, other in zip(split, here, there, strict=True):
+            if not differs & {"data", axis}:
+                assert (one == other).all(), (axis, differs)
+            else:
+                assert abs((one == other).mean() - 0.5) < 4.5 * 0.5 / one.size**0.5, (axis, differs)
+
+
+def marks(layout):
+    machine = machine_of(layout)
+    model = converted(machine, nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.0)), {"0": Normal()})
+    seen = []
+    model[1].register_forward_pre_hook(lambda _, given: seen.append(type(given[0])))
+    for _ in range(2):
+        model(torch.ones(4, 8, dtype=torch.float64))
+    return [one.__name__ for one in seen]
+
+
+def test_a_model_that_drops_nothing_is_told_apart_in_its_first_pass(ranks):
+    assert ranks.run(marks, Layout(x=2, data=4)) == [["Split", "Tensor"]] * WORLD
 
 
 def test_ineasily_dropped_mode_all_ranks_drop_others(ranks):
@@ -146,6 +207,59 @@ def recomputed(layout, ways):
     return [all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True)) for other in found[1:]]
 
 
+class Blocks(nn.Module):
+    """Blocks with dropout in their attention cores and behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(plain.GPT2Block(16, 4, 0.3) for _ in range(3))
+
+    def forward(self, rows):
+        for layer in self.layers:
+            rows = layer(rows)
+        return rows
+
+
+BLOCKS = {name.removeprefix("transformer.").replace("h.", "layers."): role for name, role in GPT2_PLAN.items()}
+BLOCKS = {name: role for name, role in BLOCKS.items() if name.startswith("layers")}
+
+
+def kept_by_plan(layouts):
+    """For each layout: elements that a forward pass keeps; gradients are those of the first."""
+    kept, first = [], None
+    for layout in layouts:
+        machine = machine_of(layout)
+        model, sizes = converted(machine, Blocks(), BLOCKS), {}
+        given = torch.ones(2, 6, 16 // layout.y, dtype=torch.float64, requires_grad=True)
+        flat = Flat(machine, model, holdings(model))
+
+        def keep(values, sizes=sizes):
+            sizes[values.data_ptr()] = values.numel()
+            return values
+
+        with flat.step(2):
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
+                passes = [model(given), model(given)]
+            assert not torch.equal(*passes), "dropout is on"
+            for out in reversed(passes):
+                out.square().sum().backward()
+        gradients = [one.leaf.grad.clone() for one in flat.owned] + [given.grad]
+        first = first or gradients
+        assert all(map(torch.equal, gradients, first)), layout
+        kept.append(sum(sizes.values()))
+    return kept
+
+
+def test_plain_models_recompute_what_the_layout_says(ranks):
+    """Dropout in attention cores and behind them is the same again, and less is kept."""
+    grid = {"x": 2, "y": 2, "data": 2}
+    ways = [{}, {"recompute": "selective"}, {"recompute": "full", "recompute_layers": 2}, {"recompute": "full"}]
+    for kept in ranks.run(kept_by_plan, [Layout(**grid, **way) for way in ways]):
+        assert kept == sorted(kept, reverse=True)
+        assert len(set(kept)) == 4
+        assert kept[3] < kept[0] / 3
+
+
 def test_what_is_recomputed_drops_the_same(ranks):
     """Blocks, and the model as a whole."""
     ways = [(False, None), (True, None), (None, False), (None, True)]
@@ -168,6 +282,22 @@ def test_values_that_are_split_are_drawn_for_each_part(ranks):
     assert shared[0] == shared[1] == shared[2] != shared[4]
     assert after[0] == after[1] == after[2] != after[4]
     assert len(set(own)) == 4
+
+
+def forgetful(layout):
+    """A block that is computed again from tensors that hooks have saved."""
+    machine = machine_of(layout)
+    model = converted(machine, Blocks(), BLOCKS)
+    block, given = model.layers[1].forward, torch.ones(2, 6, 8, dtype=torch.float64)
+    model.layers[1].forward = lambda rows: checkpoint(block, rows, use_reentrant=False)
+    with torch.autograd.graph.saved_tensors_hooks(lambda values: values, lambda values: values):
+        out = model(given)
+    with pytest.raises(Unsupported, match=r"layers\.1\.ln_1: what it takes is not known to be split"):
+        out.sum().backward()
+
+
+def test_other_masks_are_not_drawn_in_silence(ranks):
+    ranks.run(forgetful, Layout(y=2, data=4))
 
 
 def parted(layout):

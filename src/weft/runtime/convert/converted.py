@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import BadInput, Unsupported
+from weft.runtime.core.draws import Draws
 from weft.runtime.core.machine import Machine
+from weft.runtime.core.split import Split, marked, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +66,13 @@ class Converted(nn.Module):
         features_at: the dimension of features, counted from the last; earlier ones become rows.
         stored: how the plain module stores its matrix, where not as (outputs, inputs).
         tied: the module whose matrix this one shares.
+        splits: the axis over which features of its output are split.
+
+    Attributes:
+        draws: of the model, where its tensors are to know over which axes they are split.
     """
+
+    draws: Draws | None = None
 
     def __init__(
         self,
@@ -78,11 +86,13 @@ class Converted(nn.Module):
         features_at: int = -1,
         stored: Stored | None = None,
         tied: str | None = None,
+        splits: str | None = None,
     ) -> None:
         super().__init__()
         self.machine, self.name, self.layer = site.machine, site.name, layer
         self.takes, self.gives, self.stream, self.easy = takes, gives, stream, easy
-        self.features_at, self.stored, self.tied = features_at, stored, tied
+        self.features_at, self.stored, self.tied, self.splits = features_at, stored, tied, splits
+        self._known = False
         self.train(site.module.training)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (as plain modules call it)
@@ -95,9 +105,30 @@ class Converted(nn.Module):
         if self.takes is not None:
             self._check_features(input.shape)
             leading, one = input.shape[: self.features_at], input.shape[self.features_at :]
-        rows = self.machine.last.made("rows", input, self.features_at, lambda: input.reshape(-1, *one))
+        rows = self.machine.last.made("rows", input, self.features_at, lambda: plain(input).reshape(-1, *one))
         out = self.layer(rows)[:, : self.gives]
-        return cast(Tensor, out.reshape(*leading, *out.shape[1:]))
+        found = cast(Tensor, out.reshape(*leading, *out.shape[1:]))
+        if self._says_axes():
+            self._check_known(isinstance(input, Split))
+            found = marked(found, cast(Draws, self.draws), cast(str, self.splits))
+        return found
+
+    def _says_axes(self) -> bool:
+        """Whether what is drawn for its output is to be each part's own; compiled blocks draw one mask for all."""
+        if self.draws is None or self.splits is None or not self.training or torch.compiler.is_compiling():
+            return False
+        return self.draws.parts and self.machine.grid.size(self.splits) > 1
+
+    def _check_known(self, known: bool) -> None:
+        """Refuse to compute again with other masks: saved by hooks, tensors forget what they know."""
+        if torch._C._current_graph_task_id() == -1:
+            self._known = known
+        elif self._known and not known:
+            raise Unsupported(
+                "what it takes is not known to be split when it is computed again, so that other masks would be drawn",
+                where=self.name,
+                remedy="set recompute of the layout instead of checkpoints within checkpoints or within hooks",
+            )
 
     def _check_features(self, shape: torch.Size) -> None:
         """Refuse what does not have the features that the layer takes."""

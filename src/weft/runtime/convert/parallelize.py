@@ -39,6 +39,7 @@ from weft.runtime.convert.state_dict import fill, stored_of
 from weft.runtime.core.draws import share_draws
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Replicated, holdings
+from weft.runtime.core.recomputed import blocks_of, check_recomputable, recompute_blocks
 from weft.runtime.core.replicas import differing
 
 Plan = Mapping[str, Role]
@@ -107,8 +108,10 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     """Replace a model's modules by this rank's parts of them, with their values.
 
     Every rank calls it with the same model.  Where anything is refused the model is left as it was.
-    Training passes draw from ``weft.runtime.core.draws``: ranks along x and y, which hold the same activations or
-    parts of them, drop the same, and those that have other rows drop others.
+    Training passes draw from ``weft.runtime.core.draws``: ranks that hold the same activations drop the same, those
+    that have other rows, or other features, drop others.
+    Blocks, the elements of the model's lists of modules, are recomputed as the layout says; ``selective`` is of
+    attention cores that ``scaled_dot_product_attention`` computes.
     Parameters on the meta device become NaN, until ``weft.runtime.convert.state_dict.load_state_dict``, or a
     checkpoint, fills them.
 
@@ -117,8 +120,8 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
 
     Raises:
         BadInput: the plan does not cover a module with parameters, has a pattern that matches nothing or a
-            module of another role, a size cannot be divided over the grid, ranks have different values, or
-            the model has been parallelized already.
+            module of another role, a size cannot be divided over the grid, ranks have different values, there are
+            no blocks to recompute, or the model has been parallelized already.
         Unsupported: the layout, or something in the model, has no counterpart in the runtime: hooks, ties
             that the plan does not declare, frozen parameters, subclasses of layers, norms without
             weights; in easy mode statistics of one rank's rows, and tables that depend on them.
@@ -143,6 +146,8 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         for item in role.divided(machine, name, model.get_submodule(name))
     ]
     _check_buffers(model, machine)
+    blocks = blocks_of(model, {model.get_submodule(name) for name in converted})
+    check_recomputable(blocks, machine.grid.layout)
     _check_same(model, machine)
     _take_values(model, converted)
     _replicate(model, replicated)
@@ -153,7 +158,10 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         setattr(module, attribute, value)
     if easy:
         _leave_fast_paths(model)
-    share_draws(model, machine, ("x", "y", *ROWS) if easy else ROWS)
+    draws = share_draws(model, machine, ("x", "y", *ROWS) if easy else ROWS)
+    for one in converted.values():
+        one.draws = draws
+    recompute_blocks(blocks, machine.grid.layout)
     return model.to(machine.grid.device)
 
 
@@ -256,11 +264,6 @@ def _check_layout(machine: Machine) -> None:
         (layout.pipeline > 1, f"pipeline = {layout.pipeline}", f"{own} set pipeline=1"),
         (layout.context > 1, f"context = {layout.context}", f"{own} set context=1"),
         (machine.rows_cut, "sequence_parallel", f"{own} set sequence_parallel=False"),
-        (
-            layout.recompute != "none",
-            f"recompute = {layout.recompute}",
-            "set recompute=none, and wrap the model's blocks in torch.utils.checkpoint",
-        ),
         (layout.zero > 1, f"zero = {layout.zero}", "set zero=1, or shard over z"),
         (layout.offload_optimizer or layout.offload_activations, "offloading", "set offload_*=False"),
     )

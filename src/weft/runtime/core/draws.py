@@ -2,8 +2,9 @@
 
 Dropout in what several ranks hold must drop the same there, or the replicas part in silence.  So a pass does not draw
 from what each process was seeded with.  Its seed is a function of the first rank's, of the number of passes before,
-and of this rank's place on the axes whose ranks have different rows.  PyTorch's own generators hold it, so
-that activation checkpointing draws the same again.
+and of this rank's place on the axes whose ranks have different rows; for values that are split over more axes
+(``weft.runtime.core.split``), of its place on these too.  PyTorch's own generators hold it, so that activation
+checkpointing draws the same again.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from weft.layout.mesh import ROWS
 from weft.runtime.core.machine import Machine
+from weft.runtime.core.split import plain
 
 _LARGEST = 2**62
 _OUTSTANDING = 4096
@@ -34,11 +36,13 @@ class Draws:
     Attributes:
         seed: the first rank's, on every rank.
         passes: training passes so far; to draw on as a run that was not interrupted, set it when it goes on.
+        parts: values that are split are to know it; not any more when the first pass drew nothing for such.
     """
 
     def __init__(self, machine: Machine, rows_over: tuple[str, ...]) -> None:
         self._machine, self._rows_over = machine, rows_over
         self.passes = 0
+        self.parts, self._drawn = True, False
         self._made: dict[int, int] = {}
         first = machine.grid.rank == 0
         seed = torch.tensor([torch.initial_seed() % _LARGEST if first else 0], device=machine.grid.device)
@@ -62,10 +66,12 @@ class Draws:
                 del self._made[next(iter(self._made))]
         with self._seeded("pass", number, *(self._machine.grid.index(axis) for axis in self._rows_over)):
             yield
+        self.parts = self._drawn
 
     @contextmanager
     def differing(self, *axes: str) -> Iterator[None]:
         """Within ``alike``: ranks along some axes draw different numbers, for values that are split over them."""
+        self._drawn = True
         number = int(torch.randint(_LARGEST, (), device="cpu"))
         with self._seeded("differing", number, *(self._machine.grid.index(axis) for axis in axes)):
             yield
@@ -98,8 +104,10 @@ def share_draws(model: nn.Module, machine: Machine, rows_over: tuple[str, ...]) 
         if module.training:
             passes[-1].enter_context(draws.alike())
 
-    def leave(module: nn.Module, _: Any, out: Tensor) -> None:
+    def leave(module: nn.Module, _: Any, out: Any) -> Any:
+        found = plain(out) if draws.parts else None
         passes.pop().close()
+        return found
 
     model.register_forward_pre_hook(enter)
     model.register_forward_hook(leave, always_call=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from math import prod
 
 import numpy as np
 import torch
@@ -161,7 +160,10 @@ class Grid:
 
     def size(self, *axes: str) -> int:
         """Ranks of a group over the axes' product."""
-        return prod(self._routed[axis][0] if axis in EXPERT_GROUPS else getattr(self.layout, axis) for axis in axes)
+        size = 1
+        for axis in axes:  # as torch.compile can read it
+            size *= self._routed[axis][0] if axis in EXPERT_GROUPS else getattr(self.layout, axis)
+        return size
 
     def index(self, *axes: str) -> int:
         """This rank's position in its group over the axes' product."""

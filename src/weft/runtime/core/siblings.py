@@ -30,9 +30,10 @@ class LastTaken:
         if not (torch.is_grad_enabled() and taken.requires_grad):
             return make()
         known, version, found = self._taken.get(level, (None, 0, {}))
-        if known is not taken or version != taken._version:
+        now = 0 if torch.compiler.is_compiling() else taken._version
+        if known is not taken or version != now:
             found = {}
-            self._taken[level] = taken, taken._version, found
+            self._taken[level] = taken, now, found
         if how not in found:
             found[how] = make()
         return cast(T, found[how])

@@ -1,6 +1,7 @@
 """Element-wise steps between linear layers whose gradients are written straight into one buffer.
 
-PyTorch's own would split a fused output into views and concatenate their gradients again.
+PyTorch's own would split a fused output into views and concatenate their gradients again; ``torch.compile`` fuses
+them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ def gated_silu(both: Tensor) -> Tensor:
 
     (tokens, 2 features) to (tokens, features); the input alone is kept for the backward pass.
     """
+    if torch.compiler.is_compiling():
+        gate, value = both.chunk(2, dim=1)
+        return functional.silu(gate) * value
     return cast(Tensor, _GatedSilu.apply(both))  # type: ignore[no-untyped-call]
 
 
@@ -57,7 +61,20 @@ def split_heads(
     parts = (heads, kv_heads, kv_heads)
     if angles is not None:
         angles = (angles[0][: fused.shape[1]].unsqueeze(1), angles[1][: fused.shape[1]].unsqueeze(1))
+    if torch.compiler.is_compiling():
+        return _split_rotated(fused, parts, angles)
     return cast(tuple[Tensor, Tensor, Tensor], _SplitHeads.apply(fused, parts, angles))  # type: ignore[no-untyped-call]
+
+
+def _split_rotated(
+    fused: Tensor, parts: tuple[int, int, int], angles: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    both, values = fused.split((parts[0] + parts[1], parts[2]), dim=2)  # type: ignore[no-untyped-call]
+    if angles is not None:
+        (cosine, sine), (first, second) = angles, both.chunk(2, dim=-1)
+        both = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    queries, keys = both.split(parts[:2], dim=2)
+    return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
 
 
 class _SplitHeads(Function):

@@ -11,9 +11,12 @@ layer multiplies, a convolution correlates; gathering, summing and scattering ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import count
 from math import prod
 from typing import Any, Literal, cast
 
+import torch
 from torch import Size, Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -24,6 +27,7 @@ from weft.errors import BadInput, Unsupported
 from weft.layout.schedule import weight_gradient_first
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
+from weft.runtime.core.opaque import operator, thing
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
 from weft.runtime.core.precision import autocast_format, cast_for_products, without_autocast
@@ -87,6 +91,8 @@ class Layer4D(nn.Module, ABC):
             split_over=("x", "y"),
         )
         self.parts, self.inputs = parts, inputs
+        self.key: Tensor
+        """For ``torch.compile``."""
         self.adapter: Adapter | None = None
         self.bias = None
         if bias:
@@ -101,12 +107,15 @@ class Layer4D(nn.Module, ABC):
             )
 
     def forward(self, rows: Tensor) -> Tensor:
-        given, joint = self._joined(rows)
-        added = () if self.adapter is None else self.adapter.local(given.dtype)
-        out = cast(
-            Tensor,
-            _Product.apply(given, self.weight.shard, self, joint, *added),  # type: ignore[no-untyped-call]
-        )
+        if torch.compiler.is_compiling():
+            out = self._opaque(rows)
+        else:
+            given, joint = self._joined(rows)
+            added = () if self.adapter is None else self.adapter.local(given.dtype)
+            out = cast(
+                Tensor,
+                _Product.apply(given, self.weight.shard, self, joint, *added),  # type: ignore[no-untyped-call]
+            )
         return out if self.bias is None else out + self.bias().to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
 
     def _joined(self, rows: Tensor) -> tuple[Tensor, Joint | None]:
@@ -116,6 +125,20 @@ class Layer4D(nn.Module, ABC):
         how = self.over_out, self.gathers_rows, autocast_format(rows)
         return self.machine.last.made(
             "layer", rows, how, lambda: joined(cast_for_products(rows), self.sum_input_gradient)
+        )
+
+    def _opaque(self, rows: Tensor) -> Tensor:
+        """The same for ``torch.compile``: layers that take one tensor have one token, whose gradient joins them."""
+        size, given, token = self.machine.grid.size, cast_for_products(rows), None
+        if size(self.over_out) > 1 and given.requires_grad and torch.is_grad_enabled():
+            how = self.over_out, self.gathers_rows, given.dtype
+            token = self.machine.last.made("layer", rows, how, lambda: _opaque_join(given, self.key))
+            given = given.detach()
+        gathered = size(self.over_out) if self.gathers_rows else 1
+        scattered = size(self.over_in) if self.scatters_rows else 1
+        height = given.shape[0] * gathered // scattered
+        return cast(
+            Tensor, _opaque_product(given, token, self.key, self.weight.shard, height, self.weight.block_shape[0])
         )
 
     @abstractmethod
@@ -198,54 +221,160 @@ class _Product(Function):
     @without_autocast
     def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D, joint: Joint | None, *added: Tensor) -> Tensor:
         ctx.layer, ctx.joint = layer, joint
-        if joint is not None:
-            joint.enter()
         ctx.save_for_backward(rows, *added)
-        whole = layer.gather_rows(rows).wait()
-        partial = layer.product(whole, layer.weight.gather().to(rows.dtype))
-        if layer.adapter is not None:
-            partial = partial + layer.adapter.product(whole, added)
-        return layer.sum_output(partial)
+        return _multiplied(rows, layer, joint, added)
 
     @staticmethod
     @once_differentiable
     @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        layer: Layer4D = ctx.layer
-        joint: Joint | None = ctx.joint
         rows, *added = ctx.saved_tensors
-        trained, adapter = ctx.needs_input_grad[1], layer.adapter
-        machine = layer.machine
-        machine.last.forget()
-        gradient = layer.gather_gradient(gradients[0])
-        gathers = trained or adapter is not None
-        later = machine.later.collects and adapter is None  # an adapter's gradients are autograd's, and due now
-        again = None if later else layer.gather_rows(rows) if gathers else Pending(rows)
-        if again is not None and not machine.overlap.switches.all_reduce:
-            again.wait()
+        layer: Layer4D = ctx.layer
+        wanted, trained = ctx.needs_input_grad[:2]
+        partial, more = _gradients(gradients[0], rows, layer, ctx.joint, added, wanted=wanted, trained=trained)
+        return partial, None, None, None, *more
 
-        def scatter() -> None:
-            layer.scatter_weight(gradient, (layer.gather_rows(rows) if again is None else again).wait())
 
-        outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
-        scatter_first = weight_gradient_first(outputs, machine.grid.size(*machine.grid.shard), overlap_reduce=behind)
-        if scatter_first and trained:
-            machine.later.do(scatter)
-        partial = None
-        if ctx.needs_input_grad[0]:
-            weight = layer.weight.gather().to(gradient.dtype)
-            partial = layer.input_gradient(gradient, weight, rows.shape[1:])
-            if adapter is not None:
-                partial = partial + adapter.input_gradient(gradient, added)
-            if joint is not None:
-                joint.add(partial)
-                partial = None
-        if trained and not scatter_first:
-            machine.later.do(scatter)
-        if adapter is None:
-            return partial, None, None, None
-        assert again is not None
-        return partial, None, None, None, *adapter.gradients(gradient, again.wait(), added)
+def _multiplied(rows: Tensor, layer: Layer4D, joint: Joint | None, added: Sequence[Tensor] = ()) -> Tensor:
+    """Steps 1 to 3."""
+    if joint is not None:
+        joint.enter()
+    whole = layer.gather_rows(rows).wait()
+    partial = layer.product(whole, layer.weight.gather().to(rows.dtype))
+    if layer.adapter is not None:
+        partial = partial + layer.adapter.product(whole, added)
+    return layer.sum_output(partial)
+
+
+def _gradients(
+    given: Tensor,
+    rows: Tensor,
+    layer: Layer4D,
+    joint: Joint | None,
+    added: Sequence[Tensor] = (),
+    *,
+    wanted: bool,
+    trained: bool,
+) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    """Steps 4 to 6: the gradient of rows, where it is wanted and goes to no joint, and those of what was added."""
+    adapter, machine = layer.adapter, layer.machine
+    machine.last.forget()
+    gradient = layer.gather_gradient(given)
+    gathers = trained or adapter is not None
+    later = machine.later.collects and adapter is None  # an adapter's gradients are autograd's, and due now
+    again = None if later else layer.gather_rows(rows) if gathers else Pending(rows)
+    if again is not None and not machine.overlap.switches.all_reduce:
+        again.wait()
+
+    def scatter() -> None:
+        layer.scatter_weight(gradient, (layer.gather_rows(rows) if again is None else again).wait())
+
+    outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
+    scatter_first = weight_gradient_first(outputs, machine.grid.size(*machine.grid.shard), overlap_reduce=behind)
+    if scatter_first and trained:
+        machine.later.do(scatter)
+    partial = None
+    if wanted:
+        weight = layer.weight.gather().to(gradient.dtype)
+        partial = layer.input_gradient(gradient, weight, rows.shape[1:])
+        if adapter is not None:
+            partial = partial + adapter.input_gradient(gradient, added)
+        if joint is not None:
+            joint.add(partial)
+            partial = None
+    if trained and not scatter_first:
+        machine.later.do(scatter)
+    if adapter is None:
+        return partial, ()
+    assert again is not None
+    return partial, adapter.gradients(gradient, again.wait(), added)
+
+
+# For torch.compile -------------------------------------------------------------------------------
+
+_OUTSTANDING = 65_536
+"""Joints whose backward pass may be still to come."""
+_joints: dict[int, Joint] = {}
+_numbers = count()
+
+
+@operator(
+    "(Tensor rows, Tensor? token, Tensor key, Tensor shard, int height, int width) -> Tensor",
+    lambda rows, token, key, shard, height, width: rows.new_empty((height, width)),
+)
+@without_autocast
+def _opaque_product(rows: Tensor, token: Tensor | None, key: Tensor, shard: Tensor, height: int, width: int) -> Tensor:
+    return _multiplied(rows, thing(key), None if token is None else _joints[int(token)])
+
+
+def _fake_gradient(
+    gradient: Tensor, rows: Tensor, token: Tensor | None, key: Tensor, wanted: bool, trained: bool
+) -> Tensor:
+    if token is not None:
+        return torch.empty_like(token)
+    return gradient.new_empty(rows.shape if wanted else 0)
+
+
+@operator(
+    "(Tensor gradient, Tensor rows, Tensor? token, Tensor key, bool wanted, bool trained) -> Tensor", _fake_gradient
+)
+@without_autocast
+def _opaque_gradient(
+    gradient: Tensor, rows: Tensor, token: Tensor | None, key: Tensor, wanted: bool, trained: bool
+) -> Tensor:
+    joint = None if token is None else _joints[int(token)]
+    partial, _ = _gradients(gradient, rows, thing(key), joint, wanted=wanted, trained=trained)
+    if token is not None:
+        return torch.zeros_like(token)
+    return gradient.new_empty(0) if partial is None else partial
+
+
+def _keep_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:3])
+
+
+def _product_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    rows, token, key = ctx.saved_tensors
+    wanted, trained = token is not None or ctx.needs_input_grad[0], ctx.needs_input_grad[3]
+    found = _opaque_gradient(gradient.contiguous(), rows, token, key, wanted, trained)
+    if token is not None:
+        return None, found, None, None, None, None
+    return found if wanted else None, None, None, None, None, None
+
+
+_opaque_product.register_autograd(_product_backward, setup_context=_keep_product)
+
+
+@operator(
+    "(Tensor rows, Tensor key) -> Tensor", lambda rows, key: rows.new_empty((), dtype=torch.float64, device="cpu")
+)
+def _opaque_join(rows: Tensor, key: Tensor) -> Tensor:
+    """The number of a new joint; its gradient says that all layers that take the tensor gave theirs to the joint."""
+    found = next(_numbers)
+    _joints[found] = Joint(thing(key).sum_input_gradient)
+    if len(_joints) > _OUTSTANDING:
+        del _joints[next(iter(_joints))]
+    return torch.tensor(float(found), dtype=torch.float64, device="cpu")
+
+
+@operator(
+    "(Tensor gradient, Tensor token, Tensor rows) -> Tensor", lambda gradient, token, rows: rows.new_empty(rows.shape)
+)
+def _opaque_take(gradient: Tensor, token: Tensor, rows: Tensor) -> Tensor:
+    found = _joints.pop(int(token)).take()
+    assert found is not None
+    return found
+
+
+def _keep_joint(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(output, inputs[0])
+
+
+def _join_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    return _opaque_take(gradient, *ctx.saved_tensors), None
+
+
+_opaque_join.register_autograd(_join_backward, setup_context=_keep_joint)
 
 
 Pair = tuple[int, int]

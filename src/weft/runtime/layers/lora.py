@@ -85,13 +85,13 @@ class Adapter(nn.Module):
         """Partial gradients of the rows."""
         return self.scale * torch.stack([(g @ up) @ down for g, down, up in self._split(gradient, added)]).sum(0)
 
-    def gradients(self, gradient: Tensor, rows: Tensor, added: Sequence[Tensor]) -> list[Tensor]:
+    def gradients(self, gradient: Tensor, rows: Tensor, added: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Of ``local``, from this rank's rows."""
         slopes = [
             (self.scale * (g @ up).t() @ rows, self.scale * g.t() @ (rows @ down.t()))
             for g, down, up in self._split(gradient, added)
         ]
-        return [one for both in zip(*slopes, strict=True) for one in both]
+        return tuple(one for both in zip(*slopes, strict=True) for one in both)
 
     def _pairs(self, added: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         half = len(added) // 2

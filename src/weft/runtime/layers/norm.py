@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -11,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from weft.runtime.core.machine import Machine
+from weft.runtime.core.opaque import operator, thing
 from weft.runtime.core.parameters import Vector
 from weft.runtime.core.placement import share
 from weft.runtime.core.precision import without_autocast
@@ -44,14 +46,19 @@ class Norm4D(nn.Module):
 
         self.gain = vector("weight", 1.0)
         self.bias = vector("bias", 0.0) if centred else None
+        self.key: Tensor
+        """For ``torch.compile``."""
 
     def forward(self, rows: Tensor) -> Tensor:
         gain, bias = self.gain(), None if self.bias is None else self.bias()
         if self.machine.grid.size("y") == 1:
             if self.centred:
                 return functional.layer_norm(rows, (self.features,), gain, bias, self.epsilon)
-            if rows.is_cuda:  # elsewhere PyTorch composes it of operations that keep more than the rows
+            if rows.is_cuda or torch.compiler.is_compiling():  # elsewhere PyTorch composes it, and keeps more
                 return functional.rms_norm(rows, (self.features,), gain, self.epsilon)
+        if torch.compiler.is_compiling():
+            wide = self.machine.precision.wide == torch.float64
+            return cast(Tensor, _opaque_normalize(rows, gain, bias, self.key, wide)[0])
         return cast(Tensor, _Normalize.apply(rows, gain, bias, self))  # type: ignore[no-untyped-call]
 
 
@@ -66,41 +73,60 @@ class _Normalize(Function):
     @staticmethod
     @without_autocast
     def forward(ctx: Any, rows: Tensor, gain: Tensor, bias: Tensor | None, norm: Norm4D) -> Tensor:
-        wide = rows.to(norm.machine.precision.wide)
-        around: list[Tensor] = []
-        if norm.centred:
-            mean, square = _moments(norm, wide)
-            around.append(mean.to(wide.dtype).unsqueeze(1))
-        else:
-            square = _mean(norm, [wide.square().sum(1)])[0]
-        scale = (square + norm.epsilon).rsqrt().to(wide.dtype).unsqueeze(1)
+        out, scale, around = _normalized(rows, gain, bias, norm)
         ctx.norm = norm
         ctx.save_for_backward(rows, gain, scale, *around)
-        out = _normed(wide, scale, around) * gain
-        return (out if bias is None else out + bias).to(rows.dtype)
+        return out
 
     @staticmethod
     @once_differentiable
     @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         rows, gain, scale, *around = ctx.saved_tensors
-        norm: Norm4D = ctx.norm
-        wide = gradients[0].to(scale.dtype)
-        normed = _normed(rows.to(scale.dtype), scale, around)
-        for_gain = (wide * normed).sum(0).to(gain.dtype) if ctx.needs_input_grad[1] else None
-        for_bias = wide.sum(0).to(gain.dtype) if ctx.needs_input_grad[2] else None
-        wide = wide * gain
-        sums = [(wide * normed).sum(1)]
-        if norm.centred:
-            sums.append(wide.sum(1))
-        means = _mean(norm, sums)
-        slope = wide.addcmul_(normed, means[0].unsqueeze(1), value=-1.0)
-        if norm.centred:
-            slope.sub_(means[1].unsqueeze(1))
-        return slope.mul_(scale).to(rows.dtype), for_gain, for_bias, None
+        _, for_gain, for_bias, _ = ctx.needs_input_grad
+        return *_slopes(gradients[0], rows, gain, scale, around, ctx.norm, (for_gain, for_bias)), None
 
 
-def _normed(wide: Tensor, scale: Tensor, around: list[Tensor]) -> Tensor:
+def _normalized(rows: Tensor, gain: Tensor, bias: Tensor | None, norm: Norm4D) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The norm; what each row was multiplied by; with LayerNorm the means that were taken off."""
+    wide = rows.to(norm.machine.precision.wide)
+    around: list[Tensor] = []
+    if norm.centred:
+        mean, square = _moments(norm, wide)
+        around.append(mean.to(wide.dtype).unsqueeze(1))
+    else:
+        square = _mean(norm, [wide.square().sum(1)])[0]
+    scale = (square + norm.epsilon).rsqrt().to(wide.dtype).unsqueeze(1)
+    out = _normed(wide, scale, around) * gain
+    return (out if bias is None else out + bias).to(rows.dtype), scale, around
+
+
+def _slopes(
+    gradient: Tensor,
+    rows: Tensor,
+    gain: Tensor,
+    scale: Tensor,
+    around: Sequence[Tensor],
+    norm: Norm4D,
+    wanted: tuple[bool, bool],
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients of rows, and where they are wanted of gain and bias."""
+    wide = gradient.to(scale.dtype)
+    normed = _normed(rows.to(scale.dtype), scale, around)
+    for_gain = (wide * normed).sum(0).to(gain.dtype) if wanted[0] else None
+    for_bias = wide.sum(0).to(gain.dtype) if wanted[1] else None
+    wide = wide * gain
+    sums = [(wide * normed).sum(1)]
+    if norm.centred:
+        sums.append(wide.sum(1))
+    means = _mean(norm, sums)
+    slope = wide.addcmul_(normed, means[0].unsqueeze(1), value=-1.0)
+    if norm.centred:
+        slope.sub_(means[1].unsqueeze(1))
+    return slope.mul_(scale).to(rows.dtype), for_gain, for_bias
+
+
+def _normed(wide: Tensor, scale: Tensor, around: Sequence[Tensor]) -> Tensor:
     """Rows around their means (there are none in RMSNorm), in units of their spread."""
     return (wide - around[0] if around else wide) * scale
 
@@ -120,3 +146,57 @@ def _mean(norm: Norm4D, sums: list[Tensor]) -> Tensor:
     """Means over all features of stacked local sums, shape (sums, tokens)."""
     total = norm.machine.collectives.all_reduce(torch.stack(sums), "y").wait()
     return total / norm.features
+
+
+# For torch.compile -------------------------------------------------------------------------------
+
+
+def _fake_normalized(
+    rows: Tensor, gain: Tensor, bias: Tensor | None, key: Tensor, wide: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    sizes, format_ = (rows.shape[0], 1), torch.float64 if wide else torch.float32
+    return rows.new_empty(rows.shape), rows.new_empty(sizes, dtype=format_), rows.new_empty(sizes, dtype=format_)
+
+
+@operator(
+    "(Tensor rows, Tensor gain, Tensor? bias, Tensor key, bool wide) -> (Tensor, Tensor, Tensor)", _fake_normalized
+)
+@without_autocast
+def _opaque_normalize(
+    rows: Tensor, gain: Tensor, bias: Tensor | None, key: Tensor, wide: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What is given, multiplied, and taken off (0 in RMSNorm)."""
+    out, scale, around = _normalized(rows, gain, bias, thing(key))
+    return out, scale, around[0].clone() if around else torch.zeros_like(scale)
+
+
+@operator(
+    "(Tensor gradient, Tensor rows, Tensor gain, Tensor scale, Tensor mean, Tensor key) -> (Tensor, Tensor, Tensor)",
+    lambda gradient, rows, gain, scale, mean, key: (
+        rows.new_empty(rows.shape),
+        gain.new_empty(gain.shape),
+        gain.new_empty(gain.shape),
+    ),
+)
+@without_autocast
+def _opaque_slopes(
+    gradient: Tensor, rows: Tensor, gain: Tensor, scale: Tensor, mean: Tensor, key: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    norm: Norm4D = thing(key)
+    around = [mean] if norm.centred else []
+    slope, for_gain, for_bias = _slopes(gradient, rows, gain, scale, around, norm, (True, norm.centred))
+    assert for_gain is not None
+    return slope, for_gain, torch.zeros_like(gain) if for_bias is None else for_bias
+
+
+def _keep_normalized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    rows, gain, _, key, _ = inputs
+    ctx.save_for_backward(rows, gain, *output[1:], key)
+
+
+def _normalize_backward(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    slope, for_gain, for_bias = _opaque_slopes(gradient, *ctx.saved_tensors)
+    return slope, for_gain, for_bias if ctx.needs_input_grad[2] else None, None, None
+
+
+_opaque_normalize.register_autograd(_normalize_backward, setup_context=_keep_normalized)

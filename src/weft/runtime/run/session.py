@@ -29,6 +29,7 @@ from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import DOWN, UP, Holding, holdings, initialize
 from weft.runtime.core.precision import Precision
 from weft.runtime.core.replicas import check_replicas
+from weft.runtime.layers.compiling import compile_blocks
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.layers.experts import Drops
@@ -49,7 +50,7 @@ class RunSettings:
     ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products; ``slow`` says how many
     times longer each rank computes, none of them where it is empty; ``weights`` is a folder of the Hugging Face hub
     with the values to begin with.  ``lora`` trains adapters and nothing else; ``frozen`` are patterns of names of what
-    is not trained.
+    is not trained.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
     """
 
     seed: int = 0
@@ -62,6 +63,7 @@ class RunSettings:
     weights: str | None = None
     lora: LoRA | None = None
     frozen: tuple[str, ...] = ()
+    compiled: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,9 @@ class Session:
         self.flat = Flat(self.machine, self.stages, held)
         self.optimizer = Optimizer(self.flat, settings.adam)
         self.drops = Drops(self.machine, self.stages, possible=settings.details.expert_capacity is not None)
+        if settings.compiled is not None:
+            for stage in self.stages:
+                compile_blocks(stage, self.machine, settings.compiled)
         self._passes = Passes(
             self.machine,
             self.stages,

@@ -1,0 +1,102 @@
+"""``torch.compile`` by block: one graph a block, which all blocks that are alike share.
+
+What communicates is an operator that the graph calls (``weft.runtime.core.opaque``); norms, activations, residuals and
+attention between such are compiled.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from shutil import which
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.errors import Unsupported
+from weft.layout.spec import Layout
+from weft.runtime.core.machine import Machine
+from weft.runtime.core.opaque import number_layers
+from weft.runtime.core.recomputed import Recomputed, blocks_of
+from weft.runtime.core.split import plain
+from weft.runtime.layers.experts import Experts4D
+from weft.runtime.layers.linear import Conv4D, Layer4D, Linear4D
+from weft.runtime.layers.norm import Norm4D
+
+BACKEND = "inductor"
+"""Of ``torch.compile``."""
+
+
+def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -> None:
+    """Compile every block of a model of 4D layers or of a converted one, each without a graph break.
+
+    Sizes are constants: another micro-batch or sequence compiles anew.
+
+    Args:
+        backend: of ``torch.compile``; "aot_eager" needs no compiler and gains nothing.
+
+    Raises:
+        Unsupported: a block has what no graph can hold, or this machine has no compiler; the model is as before.
+    """
+    blocks = blocks_of(model, {part for part in model.modules() if isinstance(part, Layer4D)})
+    if not blocks:
+        raise Unsupported("has no list of blocks to compile", where=type(model).__name__, remedy="leave compile out")
+    _check(machine.grid.layout, model)
+    own = [vars(block).get("forward") for block in blocks]
+    if any(one is not None and not (isinstance(one, Recomputed) and one.whole) for one in own):
+        raise Unsupported(
+            "blocks with a forward of their own instance (recompute=selective sets one) are not compiled",
+            where=type(model).__name__,
+            remedy="leave compile out, or recompute=selective",
+        )
+    if backend == BACKEND:
+        _check_compiler(machine.grid.device)
+    number_layers(model, Layer4D, Norm4D)
+    compiled = torch.compile(_passed, backend=backend, fullgraph=True, dynamic=False)
+    for block, recomputed in zip(blocks, own, strict=True):
+        (block if recomputed is None else recomputed).forward = _Compiled(block, machine, compiled)
+
+
+def _check(layout: Layout, model: nn.Module) -> None:
+    parts = list(model.modules())
+    limits = (
+        (any(isinstance(part, Experts4D) for part in parts), "model", "experts (shapes depend on data)"),
+        (any(isinstance(part, Conv4D) for part in parts), "model", "convolutions"),
+        (any(isinstance(part, Linear4D) and part.adapter is not None for part in parts), "lora", "adapters"),
+        (layout.context > 1, "layout.context", f"context = {layout.context}"),
+        (layout.schedule.splits_backward, "layout.schedule", f"schedule = {layout.schedule}"),
+    )
+    for found, where, what in limits:
+        if found:
+            raise Unsupported(f"blocks with {what} are not compiled", where=where, remedy="leave compile out")
+
+
+def _check_compiler(device: torch.device) -> None:
+    """Refuse machines on which Inductor finds what it calls missing only in the first step."""
+    if device.type == "cuda":
+        if find_spec("triton") is None:
+            raise Unsupported("Triton is not installed", where="compile", remedy="pip install triton")
+        return
+    known = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++"]
+    if not any(map(which, known)):
+        raise Unsupported(
+            f"no C++ compiler ({', '.join(known)}) is installed", where="compile", remedy="install g++, or set CXX"
+        )
+
+
+class _Compiled:
+    """A block's forward pass; what stands outside of blocks is forgotten before it."""
+
+    def __init__(self, block: nn.Module, machine: Machine, compiled: Any) -> None:
+        self._block, self._machine, self._compiled = block, machine, compiled
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self._machine.last.forget()
+        return self._compiled(self._block, self._machine, *plain(given), **plain(named))
+
+
+def _passed(block: nn.Module, machine: Machine, *given: Any, **named: Any) -> Any:
+    out = type(block).forward(block, *given, **named)
+    machine.last.forget()
+    return out

@@ -1,0 +1,58 @@
+"""torch.compile by block: one graph each, the values, the collectives and their order of the same blocks eager."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from compiled_at_work import compared  # noqa: E402
+
+from weft.errors import Unsupported  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.model import resolve_job  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.run.data import markov_corpus  # noqa: E402
+from weft.runtime.run.ranks import run_ranks  # noqa: E402
+from weft.runtime.run.session import RunSettings, Session  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+
+@pytest.mark.parametrize("which", ["llama", "gpt2"])
+def test_a_block_is_one_graph(which):
+    compared(Layout(micro_batch=4), which)
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_what_is_recomputed_is_compiled(recompute):
+    compared(Layout(micro_batch=4, recompute=recompute), "llama")
+
+
+@pytest.mark.slow
+def test_of_inductor():
+    compared(Layout(micro_batch=4), "llama", "inductor")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(x=2, micro_batch=4),
+        Layout(y=2, micro_batch=4),
+        Layout(z=2, micro_batch=4),
+        Layout(x=2, y=2, micro_batch=4),
+        Layout(x=2, z=2, micro_batch=4, sequence_parallel=True, recompute="full"),
+        Layout(x=2, pipeline=2, micro_batch=4, recompute="selective"),
+    ],
+    ids=["x2", "y2", "z2", "x2y2", "x2z2-sp", "x2p2"],
+)
+@pytest.mark.parametrize("which", ["llama", "gpt2"])
+def test_over_grids(layout, which):
+    run_ranks(compared, (layout, which), layout.world)
+
+
+def test_what_is_not_compiled_is_refused_by_name():
+    job, corpus = resolve_job("tiny-mixtral"), markov_corpus(256, tokens=2000, seed=0)
+    with pytest.raises(Unsupported, match=r"model: blocks with experts \(shapes depend on data\) are not compiled"):
+        Session(job, Grid.of(Layout(micro_batch=16)), RunSettings(compiled="aot_eager"), corpus)
