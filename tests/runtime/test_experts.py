@@ -82,8 +82,18 @@ def test_what_is_dropped_does_not_depend_on_the_grid(ranks, layout):
 @pytest.mark.parametrize(
     "switches", [{"order": DATA_INSIDE}, {"recompute": "full"}, {"recompute": "selective"}, {"zero": 0}], ids=str
 )
-def test_switches_change_no_number(ranks, switches):
-    check(ranks, Layout(expert=4, x=2, z=2, data=2, micro_batch=2, sequence_parallel=True, **switches), "shared")
+@pytest.mark.parametrize(
+    "grid", [{"expert": 4, "data": 2, "sequence_parallel": True}, {"expert": 2, "expert_tensor": 2, "y": 2}], ids=str
+)
+def test_switches_change_no_number(ranks, grid, switches):
+    check(ranks, Layout(x=2, z=2, micro_batch=2, **grid, **switches), "shared")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capacity", [None, 0.5])
+def test_weight_gradients_may_wait(ranks, capacity):
+    layout = Layout(x=2, y=2, pipeline=2, expert=2, expert_tensor=2, micro_batch=4, schedule="zb1p")
+    check(ranks, layout, "shared", capacity)
 
 
 @pytest.mark.parametrize(("layout", "words"), [(Layout(x=2, expert=2), "x > 1 and whole tokens .* add sp")])
