@@ -12,11 +12,12 @@ torch = pytest.importorskip("torch")
 from models import BATCH, DATA_INSIDE  # noqa: E402
 from whole import MODELS, check, job_of  # noqa: E402
 
-from weft.errors import Unsupported  # noqa: E402
+from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.check import explain  # noqa: E402
 from weft.layout.spec import AXES, Layout  # noqa: E402
 from weft.layout.trainable import check_runnable  # noqa: E402
 from weft.runtime.layers import dealing  # noqa: E402
+from weft.runtime.layers.experts import Routing  # noqa: E402
 
 FEW = [
     ("mixture", Layout(expert=2, expert_tensor=2, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True), None),
@@ -100,6 +101,14 @@ def test_weight_gradients_may_wait(ranks, capacity):
 def test_what_experts_cannot_have_is_refused(layout, words):
     with pytest.raises(Unsupported, match=words):
         check_runnable(MODELS["mixture"], layout)
+
+
+def test_a_capacity_is_a_share_rounded_up():
+    moe = MODELS["mixture"].kinds[0].moe
+    found = [Routing(capacity=capacity).most(moe, 40) for capacity in (None, 1.0, 1.1, 1.11, 1e-9, 1e18)]
+    assert found == [None, 10, 11, 12, 1, 40]
+    with pytest.raises(BadInput, match="expert_capacity: -1.0 is no capacity -- give one above 0"):
+        Routing(capacity=-1.0).most(moe, 40)
 
 
 def test_copies_without_values_are_dealt_evenly():

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 from typing import Any, Protocol, cast
 
 import torch
@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from weft.errors import BadInput
 from weft.layout.mesh import ROWS
 from weft.model.spec import MixtureOfExperts
 from weft.runtime.core.grid import GRID_AXES, SEQUENCE
@@ -49,10 +50,16 @@ class Routing:
     capacity: float | None = None
 
     def most(self, moe: MixtureOfExperts, sequence: int) -> int | None:
-        """Copies of a sequence that an expert takes at most."""
+        """Copies of a sequence that an expert takes at most.
+
+        Raises:
+            BadInput: the capacity is no number above 0.
+        """
         if self.capacity is None:
             return None
-        return ceil(Fraction(repr(self.capacity)) * moe.top_k * sequence / moe.experts)
+        if not 0 < self.capacity < inf:
+            raise BadInput(f"{self.capacity} is no capacity", where="expert_capacity", remedy="give one above 0: 1.25")
+        return min(ceil(Fraction(repr(self.capacity)) * moe.top_k * sequence / moe.experts), sequence)
 
 
 class Activation(Protocol):
