@@ -406,11 +406,13 @@ class Step:
             for ends in ((1.0, 0.0), (0.0, 1.0))
         )
         found: dict[tuple[Use, tuple[str, ...]], Mask] = {}
-        for call in (*self.inside(first), *self.inside(last), *self.between(last), *self.once(last)):
-            if call.when != "scalar":
-                here = (call.elements > 0) & (call.times > 0)
-                found[call.kind, call.axes] = found.get((call.kind, call.axes), False) | here
         every = np.ones(len(self.table), dtype=bool)
+        within = (*self.inside(first), *self.inside(last), *self.once(last))
+        piped = self.table.pipeline > 1
+        for call, there in (*((one, every) for one in within), *((one, piped) for one in self.between(last))):
+            if call.when != "scalar":
+                here = there & (call.elements > 0) & (call.times > 0)
+                found[call.kind, call.axes] = found.get((call.kind, call.axes), ~every) | here
         return found | {("scalar", ("copies",)): every, ("scalar", AXES): every}
 
     def _weights(self, kind: CollectiveKind, unit: Unit, when: When, times: float) -> Call:
