@@ -17,7 +17,7 @@ from weft.estimation.memory import block_activations
 from weft.estimation.result import EstimateTable, MemoryParts
 from weft.layout.operations import Sizes
 from weft.layout.spec import Layout
-from weft.layout.step import BLOCKWISE, FSDP2
+from weft.layout.step import BLOCKWISE, FSDP2, RUNTIME, Software
 from weft.layout.table import LayoutTable
 from weft.layout.weights import block_parameters
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
@@ -64,11 +64,19 @@ def test_unfused_block_keeps_what_the_paper_counts(t: int, b: int, h: int) -> No
 
 
 @pytest.mark.parametrize("context", [2, 4])
-def test_context_parallelism_divides_activations(context: int) -> None:
-    whole = block_activations(gpt(8, 256), FLASH, sizes(Layout(), FLASH))
-    cut = block_activations(gpt(8, 256), FLASH, sizes(Layout(context=context), FLASH))
-    for name in ("none", "selective", "full"):
-        assert getattr(cut, name) * context == pytest.approx(getattr(whole, name))
+@pytest.mark.parametrize(
+    ("software", "method", "outputs"), [(FSDP2, "ring", 0), (BLOCKWISE, "ring", 1), (RUNTIME, "ulysses", 1)]
+)
+def test_context_parallelism_divides_activations(software: Software, method: str, outputs: int, context: int) -> None:
+    """Ulysses, and Transformer Engine's ring, keep the core's output twice; recomputation of blocks neither."""
+    whole = block_activations(gpt(8, 256), FLASH, sizes(Layout(), FLASH), software)
+    layout = Layout(context=context, context_method=method)
+    cut = block_activations(gpt(8, 256), FLASH, sizes(layout, FLASH), software)
+    again = outputs * 2 * FLASH.sequence * 256
+    assert cut.none * context == pytest.approx(whole.none + again)
+    assert cut.full * context == pytest.approx(whole.full)
+    if not software.by_product:
+        assert cut.selective * context == pytest.approx(whole.selective + again)
 
 
 def test_flash_attention_keeps_no_scores() -> None:
@@ -116,7 +124,8 @@ def test_temporaries_of_a_block_s_backward() -> None:
 
 
 def test_logits_at_the_loss() -> None:
-    """In 16 bits, and as many copies in 32 as the software makes; a little block cannot hide them."""
+    """In 16 bits, and as many copies in 32 as the software makes, beside what the head reads and two workspaces; the
+    head's backward pass has gradients of its input and weights.  A little block cannot hide them."""
     work, recipe = model(gpt(8, 256), vocab=65536), replace(FLASH, global_batch=8)
     logits = 512 * 65536
     for stack, copies in (("megatron-core", 1), ("torchtitan-2024", 3)):
@@ -127,8 +136,10 @@ def test_logits_at_the_loss() -> None:
             .memory.buffers_bytes[0]
             for one in (constants, replace(constants, loss_copies=0.0))
         ]
-        assert buffers[0] - 512 * 256 * 2 * 2 == pytest.approx(logits * (2 + 4 * copies))
-        assert buffers[1] - 512 * 256 * 2 * 2 == pytest.approx(logits * 2 + 2 * (65536 + 1) * 256, rel=1e-3)
+        stream, workspaces = 512 * 256 * 2, 2 * 32 * 2**20
+        assert buffers[0] - workspaces - 2 * stream == pytest.approx(logits * (2 + 4 * copies))
+        back = logits * 2 + 2 * (65536 + 1) * 256
+        assert buffers[1] - workspaces - 3 * stream == pytest.approx(back, rel=1e-3)
 
 
 def evaluate(

@@ -12,7 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.layout.mesh import EXPERT_AXES, coordinates, degrees, groups, spread, strides
+from weft.layout.mesh import (
+    EXPERT_AXES,
+    GROUPS,
+    coordinates,
+    degrees,
+    distinct_groups,
+    groups,
+    rank_groups,
+    real_axes,
+    spread,
+    strides,
+)
 from weft.layout.spec import AXES, Layout
 from weft.layout.table import LayoutTable
 
@@ -154,3 +165,25 @@ def test_spread_is_a_table_of_single_layouts(axis: str) -> None:
         alone = spread(LayoutTable.of([layout]), (axis,), (4, 24))
         assert together.size[i] == alone.size[0]
         assert [m[i] for m in together.members] == [m[0] for m in alone.members]
+
+
+@given(
+    meshes(), st.permutations([*GROUPS, ("shard",), ("replica",), ("copies",), ("token_copies",), ("head_copies",)])
+)
+@settings(max_examples=40)
+def test_groups_are_made_once(layout: Layout, sets: Sequence[tuple[str, ...]]) -> None:
+    """A set of axes counts where rank 0's group is of several ranks and none of those before."""
+    seen: set[frozenset[int]] = {frozenset([0])}
+    for axes, made in zip(sets, distinct_groups(LayoutTable.of([layout]), sets), strict=True):
+        real = real_axes(layout, axes)
+        ranks = frozenset(rank_groups(layout, real)[0].tolist()) if real else frozenset([0])
+        assert made[0] == (ranks not in seen)
+        seen.add(ranks)
+
+
+def test_a_group_counts_where_it_is_used() -> None:
+    table = LayoutTable.of([Layout(z=2), Layout(x=2, z=2)])
+    used = [np.array([False, True]), np.array([True, True])]
+    first, second = distinct_groups(table, [("z",), ("shard",)], used)
+    assert first.tolist() == [False, True]
+    assert second.tolist() == [True, False]

@@ -35,6 +35,7 @@ from weft.layout.step import (
     StepOptions,
     buckets,
     step_collectives,
+    wide_axes,
 )
 from weft.layout.table import LayoutTable
 from weft.layout.trainable import check_runnable
@@ -405,6 +406,24 @@ def test_steps_are_those_of_a_walk_over_the_layers(step: tuple[Model, Layout, in
     found = step_collectives(model, RECIPE, layout, stage=stage, options=options)
     assert found == walked(model, RECIPE, layout, stage, options)
     assert all(times > 0 for times in found.values())
+
+
+@given(steps())
+def test_groups_are_those_of_the_collectives(step: tuple[Model, Layout, int, StepOptions]) -> None:
+    """All stages together use the groups that memory of communicators is counted for."""
+    model, layout, _, options = step
+    stages = [
+        step_collectives(model, RECIPE, layout, stage=stage, options=options) for stage in range(layout.pipeline)
+    ]
+    issued = {(one.kind, one.axes) for stage in stages for one in stage if one.elements > 1}
+    listed = Step(model, RECIPE, LayoutTable.of([layout]), RUNTIME).groups()
+    wanted = {
+        (use, wide_axes(layout, ("pipeline",) if axes == ("tied",) else real_axes(layout, axes)))
+        for (use, axes), there in listed.items()
+        if there[0] and use != "scalar"
+    }
+    assert issued == {(use, axes) for use, axes in wanted if axes}
+    assert ("scalar", AXES) in listed
 
 
 # Properties ---------------------------------------------------------------------------------------

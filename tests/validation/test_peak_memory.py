@@ -50,7 +50,7 @@ def shipped(family: str) -> list[tuple[Run, float]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "rows", "mean", "worst"), [("torchtitan", 12, 0.05, 0.13), ("simumax", 22, 0.006, 0.011)]
+    ("family", "rows", "mean", "worst"), [("torchtitan", 12, 0.047, 0.127), ("simumax", 22, 0.0012, 0.0083)]
 )
 def test_shipped_peaks(family: str, rows: int, mean: float, worst: float) -> None:
     found = errors(shipped(family))
@@ -60,7 +60,7 @@ def test_shipped_peaks(family: str, rows: int, mean: float, worst: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rows", "mean", "worst"), [(TORCHTITAN, 0.06, 0.09), (SIMUMAX, 0.016, 0.028)], ids=["torchtitan", "simumax"]
+    ("rows", "mean", "worst"), [(TORCHTITAN, 0.054, 0.08), (SIMUMAX, 0.0002, 0.0004)], ids=["torchtitan", "simumax"]
 )
 def test_peaks_that_no_constant_saw(
     rows: list[tuple[str, dict[str, object], float]], mean: float, worst: float

@@ -21,6 +21,7 @@ from weft.validation.stack import recognise, stacks
         ({"source": "Hugging Face Accelerate examples"}, "fsdp"),
         ({"source": "DeepSpeed blog, ZeRO-3"}, "deepspeed"),
         ({"source": "SimuMax, measured Megatron-LM", "notes": "ZeRO-1 and SP"}, "megatron-core"),
+        ({"source": "SimuMax, measured Megatron-LM", "gpu": "B200-SXM"}, "megatron-core-te"),
         ({"source": "MaxText README", "gpu": "TPU v5e"}, "maxtext"),
         ({"source": "MaxText README", "gpu": "H100-80GB-SXM"}, "maxtext-gpu"),
         ({"source": "NVIDIA NeMo AutoModel"}, "nemo-automodel"),

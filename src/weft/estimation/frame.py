@@ -11,7 +11,7 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network
 from weft.estimation.costs import PartCosts
-from weft.estimation.memory import Activations, block_activations, head_tokens, logits_elements
+from weft.estimation.memory import Activations, block_activations, head_gradient_tokens, head_tokens, logits_elements
 from weft.estimation.weights import GradientCosts, ShardCosts
 from weft.layout.mesh import degrees
 from weft.layout.spec import Recompute
@@ -30,14 +30,15 @@ HALF = 0.5
 @dataclass(frozen=True, slots=True)
 class MeshSizes:
     """The step of each distinct mesh of a table; on one rank activations of each kind of block and of a
-    multi-token-prediction module, logits, what the head reads of a micro-batch, what stages pass on of one, and one
-    16-bit gradient of each shape that linear layers have; ranks of the groups of ``SHARDING``."""
+    multi-token-prediction module, logits, what the head reads of a micro-batch and its gradient, what stages pass on
+    of one, and one 16-bit gradient of each shape that linear layers have; ranks of the groups of ``SHARDING``."""
 
     step: Step
     activations: tuple[Activations, ...]
     prediction: Activations
     logits: Floats
     head_bytes: Floats
+    head_gradient_bytes: Floats
     boundary_bytes: Floats
     dummies_bytes: Floats
     members: dict[str, Floats]
@@ -54,6 +55,7 @@ class MeshSizes:
             prediction=sum(module[1:], module[0]),
             logits=logits_elements(model, step.sizes),
             head_bytes=stream * head_tokens(step.sizes),
+            head_gradient_bytes=stream * head_gradient_tokens(step.sizes),
             boundary_bytes=stream * step.sizes.own_tokens,
             dummies_bytes=recipe.element_bytes * distinct_matrices(model, step.sizes),
             members={group: degrees(mesh, group).astype(np.float64) for group in SHARDING},
@@ -75,7 +77,7 @@ class MeshCosts:
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What the rows of a table share: sizes of distinct meshes, and stage tables; bytes of each mesh's communicators
-    without and with ``zero``."""
+    without and with ``zero``, and of a thread's workspace."""
 
     job: Job
     constants: Calibration
@@ -83,6 +85,7 @@ class Shared:
     sizes: MeshSizes
     stages: StageTable
     communicators: Floats
+    workspace_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class Frame:
     def __init__(self, shared: Shared, table: LayoutTable, mesh: Index, line: Index) -> None:
         self.job, self.constants, self.software = shared.job, shared.constants, shared.software
         self.sizes, self.stages, self._communicators = shared.sizes, shared.stages, shared.communicators
+        self.workspace_bytes = shared.workspace_bytes
         self.table, self.mesh, self.line = table, mesh, line
         job = shared.job
         self.pipeline = table.pipeline.astype(np.float64)

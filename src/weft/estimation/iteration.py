@@ -19,6 +19,7 @@ from weft.collectives.cost import Network
 from weft.estimation.blocks import BlockRow, BlockRows
 from weft.estimation.frame import Frame, MeshCosts, MeshSizes, Shared, SharedTimes, TimedFrame, weighted
 from weft.estimation.kernels import Kernels
+from weft.estimation.memory import workspace_bytes
 from weft.estimation.mesh_costs import MeshCostModel
 from weft.estimation.offload import activation_offload_s
 from weft.estimation.pace import Slowest, slowest_stage
@@ -118,7 +119,8 @@ class Estimator:
         communicators = self.mesh_costs().communicators(distinct)
         wraps = table.scheduled(lambda one: one.wraps).astype(np.int64)
         stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps, ordered=ordered)
-        shared = Shared(self.job, self.constants, self.software, sizes, stages, communicators)
+        workspace = workspace_bytes(self.cluster.accelerator)
+        shared = Shared(self.job, self.constants, self.software, sizes, stages, communicators, workspace)
         return shared, meshes.group, line, meshes.first
 
 

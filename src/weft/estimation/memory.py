@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.cluster.spec import Accelerator
 from weft.layout.operations import Sizes, expert_rows, scan_share, split
 from weft.layout.step import BLOCKWISE, Software
 from weft.layout.table import Floats
@@ -19,6 +20,18 @@ from weft.model.spec import Attention, Block, FeedForward, Linear, MixtureOfExpe
 
 SAVED_BYTES = {"fp8": 1.0, "fp8-rowwise": 1.0, "mxfp8": 1.0, "nvfp4": 1.0, "int8": 1.0}
 """Bytes kept per element of a linear layer's input where it is quantized (the wgrad copy is 8-bit)."""
+
+
+WORKSPACE_BYTES, OLD_WORKSPACE_BYTES = 32 * 2.0**20, 8 * 2.0**20
+"""cuBLAS's workspace of one thread from Hopper on, and before (PyTorch's ``CublasHandlePool.cpp``; Transformer
+Engine's ``cpp_extensions/gemm.py``)."""
+
+
+def workspace_bytes(chip: Accelerator) -> float:
+    """cuBLAS's workspace of one thread; 0 where there is no cuBLAS."""
+    if chip.vendor.lower() != "nvidia":
+        return 0.0
+    return WORKSPACE_BYTES if chip.fp8_flops else OLD_WORKSPACE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,13 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
     masks = (float(block.branches) if recipe.dropout else 0.0) * hidden
     cheap, kept = _linear_inputs(block, sizes, linear_bytes or recipe.element_bytes)
     core = _score_bytes(block, recipe, sizes)
-    rest = norm_inputs + masks + kept + _attention_operands(block, recipe, sizes)
+    rest = (
+        norm_inputs
+        + masks
+        + kept
+        + _attention_operands(block, recipe, sizes)
+        + _second_outputs(block, recipe, sizes, software)
+    )
     rest = rest + _activation_inputs(block, recipe, sizes) + _scan_operands(block, recipe, sizes)
     full = recipe.element_bytes * hidden
     if software.by_product:
@@ -70,6 +89,11 @@ def head_tokens(sizes: Sizes) -> Floats:
     """Tokens of which a rank holds the hidden features at the head: before the last norm, after it, and gathered
     over sequence parallelism."""
     return 2.0 * sizes.own_tokens + sizes.tokens * (sizes.own_tokens < sizes.tokens)
+
+
+def head_gradient_tokens(sizes: Sizes) -> Floats:
+    """Tokens of which a rank holds the gradient of the head's input: all, and its share once it is scattered."""
+    return sizes.tokens + sizes.own_tokens * (sizes.own_tokens < sizes.tokens)
 
 
 def _kept_products(block: Block, sizes: Sizes) -> Floats:
@@ -189,6 +213,16 @@ def _attention_operands(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
         queries = queries + 2.0 * attention.heads / sizes.x * attention.v_dim
     operands: Floats = queries + kv_heads * (attention.qk_dim + attention.v_dim)
     return recipe.element_bytes * sizes.tokens * operands
+
+
+def _second_outputs(block: Block, recipe: Recipe, sizes: Sizes, software: Software) -> Floats:
+    """The core's output where context parallelism keeps it twice, for its own backward pass and as the projection's
+    input: Ulysses before and after its exchange; Transformer Engine's ring converts it to 16 bits twice
+    (``AttnFuncWithCPAndKVP2P``)."""
+    if block.attention is None:
+        return np.zeros_like(sizes.x)
+    twice = (sizes.context > 1) & ((sizes.ulysses > 0) | software.ring_outputs)
+    return recipe.element_bytes * twice * sizes.tokens * block.attention.heads / sizes.x * block.attention.v_dim
 
 
 def _scan_operands(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:

@@ -142,6 +142,7 @@ class Held:
     prediction: Floats
     logits: Floats
     head_bytes: Floats
+    head_gradient_bytes: Floats
     boundary_bytes: Floats
     dummies_bytes: Floats
 
@@ -165,6 +166,7 @@ class Held:
             prediction=frame.kept(sizes.prediction),
             logits=frame.at(sizes.logits),
             head_bytes=frame.at(sizes.head_bytes),
+            head_gradient_bytes=frame.at(sizes.head_gradient_bytes),
             boundary_bytes=frame.at(sizes.boundary_bytes),
             dummies_bytes=frame.at(sizes.dummies_bytes),
         )
@@ -174,12 +176,13 @@ class Held:
 class Buffers:
     """What a stage holds beside weights, states and activations, in bytes.
 
-    ``standing`` is there in the whole iteration: the gradients that software keeps to hand to PyTorch in place of
-    its own, a root unit's gathered weights, and boundary tensors beyond activations.  On top of it come, each at
-    its time: ``forward`` (gathered weights of two blocks), ``loss`` (logits), ``head`` (their gradient, and that of
-    the head's weights in the width of the weights), ``backward`` (what one block makes again, its gradients'
-    temporaries, gathered weights of two blocks and gradients of one; never less than ``forward``) and ``embedding``
-    (its gathered weights and their gradient, when a micro-batch's activations are gone).
+    ``standing`` is there in the whole iteration: cuBLAS's workspaces (of PyTorch's forward and backward threads, and
+    of Transformer Engine), the gradients that software keeps to hand to PyTorch in place of its own, a root unit's
+    gathered weights, and boundary tensors beyond activations.  On top of it come, each at its time: ``forward``
+    (gathered weights of two blocks), ``loss`` (logits), ``head`` (their gradient, and those of the head's input and
+    weights in the width of the weights), ``backward`` (what one block makes again, its gradients' temporaries,
+    gathered weights of two blocks and gradients of one; never less than ``forward``) and ``embedding`` (its gathered
+    weights and their gradient, when a micro-batch's activations are gone).
     """
 
     standing: Floats
@@ -204,9 +207,10 @@ class Buffers:
         width, unit = recipe.element_bytes, held.unit
         sharded = shared.weights > 1
         head_weights, first_weights = head * held.head, embedding * held.dense[-2]
-        logits, streams = head * held.logits, head * held.head_bytes
+        logits, streams, back = (head * one for one in (held.logits, held.head_bytes, held.head_gradient_bytes))
         copies = np.where(frame.table.x > 1, frame.constants.cut_loss_copies, frame.constants.loss_copies)
         standing = frame.constants.gradient_dummies * held.dummies_bytes
+        standing = standing + frame.workspace_bytes * (2.0 + frame.constants.gradient_dummies)
         blocks, reduced = 2.0 * width * unit, recipe.gradient_bytes * unit
         at_head = width * (unit + sharded * head_weights)
         head_reduced, first_reduced = (recipe.gradient_bytes * sharded * one for one in (head_weights, first_weights))
@@ -226,7 +230,7 @@ class Buffers:
             standing=standing,
             forward=blocks,
             loss=at_head + streams + logits * (width + 4.0 * copies),
-            head=at_head + streams + logits * width + width * head_weights + head_reduced,
+            head=at_head + streams + back + logits * width + width * head_weights + head_reduced,
             backward=blocks + reduced + frame.working,
             embedding=at_first + width * first_weights + first_reduced,
         )

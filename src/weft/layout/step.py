@@ -73,6 +73,7 @@ class Software:
         keeps_ends: a stage keeps what it sent forward until the micro-batch comes back, and weight gradients of the
             head that are put off keep the logits' gradients.
         context_gather: context parallelism gathers all keys and values, for every head of a query.
+        ring_outputs: ring attention keeps its output for its own backward pass, beside the projection's input.
     """
 
     name: str
@@ -88,9 +89,12 @@ class Software:
     buffered: bool = False
     keeps_ends: bool = False
     context_gather: bool = False
+    ring_outputs: bool = False
 
 
-BLOCKWISE = Software(name="by block", by_matrix=False, replay_gathers=0, embedding_gathers=1, scalars=False)
+BLOCKWISE = Software(
+    name="by block", by_matrix=False, replay_gathers=0, embedding_gathers=1, scalars=False, ring_outputs=True
+)
 """Megatron-Core and DeepSpeed: a transformer block is the unit of sharding."""
 FSDP2 = replace(
     BLOCKWISE,
@@ -101,6 +105,7 @@ FSDP2 = replace(
     by_product=True,
     buffered=True,
     context_gather=True,
+    ring_outputs=False,
 )
 """PyTorch's fully_shard, pipelines and context parallelism, as torchtitan joins them."""
 RUNTIME = Software(
@@ -406,11 +411,13 @@ class Step:
             for ends in ((1.0, 0.0), (0.0, 1.0))
         )
         found: dict[tuple[Use, tuple[str, ...]], Mask] = {}
-        for call in (*self.inside(first), *self.inside(last), *self.between(last), *self.once(last)):
-            if call.when != "scalar":
-                here = (call.elements > 0) & (call.times > 0)
-                found[call.kind, call.axes] = found.get((call.kind, call.axes), False) | here
         every = np.ones(len(self.table), dtype=bool)
+        within = (*self.inside(first), *self.inside(last), *self.once(last))
+        piped = self.table.pipeline > 1
+        for call, there in (*((one, every) for one in within), *((one, piped) for one in self.between(last))):
+            if call.when != "scalar":
+                here = there & (call.elements > 0) & (call.times > 0)
+                found[call.kind, call.axes] = found.get((call.kind, call.axes), ~every) | here
         return found | {("scalar", ("copies",)): every, ("scalar", AXES): every}
 
     def _weights(self, kind: CollectiveKind, unit: Unit, when: When, times: float) -> Call:
