@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
 import json
 import math
 import re
 import reprlib
 import tomllib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
 
 from weft.errors import BadInput
@@ -46,6 +49,36 @@ def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
         return _usable(found) if any(_is_escape(text, odd.start()) for odd in _ODD.finditer(text)) else found
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not valid JSON: {_problem(error)}", where=where, remedy=remedy) from None
+
+
+def csv_rows(
+    text: str, where: str, needed: Sequence[str], known: Sequence[str] | None = None
+) -> Iterator[tuple[dict[str, str], str]]:
+    """The rows of a CSV table by its heading, blank ones left out, each with its place.
+
+    Args:
+        needed: columns that there must be.
+        known: columns that there may be; any by default.
+
+    Raises:
+        BadInput: a column is missing, unknown or given twice, or a row has more or fewer values.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        wrong = [f"lacks the column {name}" for name in needed if name not in header]
+        wrong += [f"has the column {name[:40]!r}" for name in header if known is not None and name not in known]
+        wrong += [f"has the column {name[:40]!r} twice" for name, times in Counter(header).items() if times > 1]
+        if wrong:
+            raise BadInput(wrong[0], where=f"{where}: line 1", remedy=f"columns: {', '.join(known or needed)}")
+        for values in reader:
+            if any(value.strip() for value in values):
+                place = f"{where}: line {reader.line_num}"
+                if len(values) != len(header):
+                    raise BadInput(f"{len(values)} values for {len(header)} columns", where=place)
+                yield dict(zip(header, (value.strip() for value in values), strict=True)), place
+    except csv.Error as error:
+        raise BadInput(f"is no CSV ({error})", where=f"{where}: line {reader.line_num}") from None
 
 
 def parse_line(line: str, where: str) -> Any:

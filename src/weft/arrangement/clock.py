@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -193,12 +194,9 @@ class Clock:
             if planned is None:
                 routes = self.paths.routes(source, target, mode=mode)
             else:
-                leaves = self.fabric.domain[source] != self.fabric.domain[target]
-                away, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
-                outside, idle = planned.of(one.titles, one.group[away], source[away], target[away])
-                away, stay = np.delete(away, idle), np.concatenate([stay, away[idle]])
-                inside = self.paths.routes(source[stay], target[stay], mode="ecmp")
-                routes = joined([outside, inside]).of(np.argsort(np.concatenate([away, stay])))
+                routes = planned.completed(
+                    one.titles, one.group, source, target, partial(self.paths.routes, mode="ecmp")
+                )
             found.append(routes.without_latency())
         return found
 

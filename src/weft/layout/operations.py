@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, cast
 
 import numpy as np
@@ -313,53 +314,21 @@ def enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     """Input side of a normal layer: all-reduce backward, or with sequence parallelism all-gather forward,
     reduce-scatter and a second all-gather of the saved input backward (arXiv 2205.05198, section 4.2.2)."""
     sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
-    yield Collective(
-        name=f"{name}.input", kind="all-gather", axes=("x",), phase="forward", elements=sharded, behind=name
-    )
-    yield Collective(
-        name=f"{name}.input-gradient",
-        kind="all-reduce",
-        axes=("x",),
-        phase="input-gradient",
-        elements=whole,
-        behind=name,
-    )
-    yield Collective(
-        name=f"{name}.input-again",
-        kind="all-gather",
-        axes=("x",),
-        phase="weight-gradient",
-        elements=sharded,
-        behind=name,
-    )
-    yield Collective(
-        name=f"{name}.input-gradient",
-        kind="reduce-scatter",
-        axes=("x",),
-        phase="input-gradient",
-        elements=sharded,
-        behind=name,
-    )
+    over_x = partial(Collective, axes=("x",), behind=name)
+    yield over_x(name=f"{name}.input", kind="all-gather", phase="forward", elements=sharded)
+    yield over_x(name=f"{name}.input-gradient", kind="all-reduce", phase="input-gradient", elements=whole)
+    yield over_x(name=f"{name}.input-again", kind="all-gather", phase="weight-gradient", elements=sharded)
+    yield over_x(name=f"{name}.input-gradient", kind="reduce-scatter", phase="input-gradient", elements=sharded)
 
 
 def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     """Output side of a transposed layer: all-reduce forward, or reduce-scatter forward and all-gather
     backward."""
     sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
-    yield Collective(
-        name=f"{name}.output", kind="all-reduce", axes=("x",), phase="forward", elements=whole, behind=name
-    )
-    yield Collective(
-        name=f"{name}.output", kind="reduce-scatter", axes=("x",), phase="forward", elements=sharded, behind=name
-    )
-    yield Collective(
-        name=f"{name}.output-gradient",
-        kind="all-gather",
-        axes=("x",),
-        phase="input-gradient",
-        elements=sharded,
-        behind=name,
-    )
+    over_x = partial(Collective, axes=("x",), behind=name)
+    yield over_x(name=f"{name}.output", kind="all-reduce", phase="forward", elements=whole)
+    yield over_x(name=f"{name}.output", kind="reduce-scatter", phase="forward", elements=sharded)
+    yield over_x(name=f"{name}.output-gradient", kind="all-gather", phase="input-gradient", elements=sharded)
 
 
 def norm_statistics(norm: str, bias: bool, sizes: Sizes) -> Iterator[Collective]:

@@ -63,13 +63,19 @@ def grouped_attention(
 
 
 def sliding_layers(f: Fields, layers: int, otherwise: Iterable[bool]) -> list[bool]:
-    """For each layer whether it has a window: from ``layer_types``, else from the family's pattern."""
+    """For each layer whether it has a window."""
+    return layers_of_kind(f, "sliding_attention", layers, otherwise)
+
+
+def layers_of_kind(f: Fields, wanted: str, layers: int, otherwise: Iterable[bool]) -> list[bool]:
+    """For each layer whether it has this attention, not the full one: from ``layer_types``, else from the family's
+    pattern."""
     kinds = f.words("layer_types", layers)
     if kinds is None:
         return list(otherwise)
-    if not set(kinds) <= {"full_attention", "sliding_attention"}:
+    if not set(kinds) <= {"full_attention", wanted}:
         raise f.unsupported("layer_types")
-    return [kind == "sliding_attention" for kind in kinds]
+    return [kind == wanted for kind in kinds]
 
 
 def routing(f: Fields, *names: str) -> tuple[int, int]:

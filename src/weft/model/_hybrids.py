@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from weft.model._families import grouped_attention, routing, shared_moe, stack
+from weft.model._families import grouped_attention, layers_of_kind, routing, shared_moe, stack
 from weft.model._fields import Fields
 from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Model, StateSpace
 
@@ -220,16 +220,6 @@ def _delta_net(f: Fields) -> StateSpace:
     )
 
 
-def _recurrent_layers(f: Fields, layers: int, otherwise: Iterable[bool]) -> list[bool]:
-    """For each layer whether it is recurrent: from ``layer_types``, else from the family's pattern."""
-    kinds = f.words("layer_types", layers)
-    if kinds is None:
-        return list(otherwise)
-    if not set(kinds) <= {"full_attention", "linear_attention"}:
-        raise f.unsupported("layer_types")
-    return [kind == "linear_attention" for kind in kinds]
-
-
 def _qwen_feed(f: Fields, layer: int) -> FeedForward | MixtureOfExperts:
     """Experts beside a gated shared one; a dense part in the dense type, and in layers that are named."""
     step = f.integer("decoder_sparse_step", default=1)
@@ -254,7 +244,7 @@ def qwen3_next(f: Fields, name: str) -> Model:
         f, hidden, kv_default=2, head_default=256, qkv_bias=bias, out_bias=bias, head_norms=True
     )
     period = f.integer("full_attention_interval", default=4)
-    recurrent = _recurrent_layers(f, layers, ((layer + 1) % period != 0 for layer in range(layers)))
+    recurrent = layers_of_kind(f, "linear_attention", layers, ((layer + 1) % period != 0 for layer in range(layers)))
     full = Block(hidden=hidden, attention=replace(attention, gated=True), feed_forward=None)
     state = replace(full, attention=None, state_space=_delta_net(f))
     blocks = [
@@ -295,7 +285,7 @@ def minimax(f: Fields, name: str) -> Model:
     if listed and (len(listed) != layers or not set(listed) <= {0, 1}):
         raise f.bad("attn_type_list", f"is no list of {layers} times 0 (lightning) or 1 (softmax)")
     kinds = [kind == 0 for kind in listed] or [(layer + 1) % 2 != 0 for layer in range(layers)]
-    recurrent = _recurrent_layers(f, layers, kinds)
+    recurrent = layers_of_kind(f, "linear_attention", layers, kinds)
     full = Block(hidden=hidden, attention=attention, feed_forward=moe)
     state = replace(full, attention=None, state_space=_lightning(attention))
     return stack(f, name, [state if one else full for one in recurrent], tied=False)

@@ -87,7 +87,7 @@ BAD_TABLES = {
     "empty": ("", "line 1: lacks the column source"),
     "no target": ("source,bytes\n0,1\n", "line 1: lacks the column target"),
     "strange": ("source,target,bytes,byte\n", "line 1: has the column 'byte'"),
-    "twice": ("source,target,bytes,bytes\n", "line 1: has the column 'source'"),
+    "twice": ("source,target,bytes,bytes\n", "line 1: has the column 'bytes' twice"),
     "no flow": (HEAD, "holds no flow"),
     "short": (HEAD + "\n0,1\n", "line 3: 2 values for 3 columns"),
     "long": (HEAD + "0,1,2,3\n", "line 2: 4 values for 3 columns"),

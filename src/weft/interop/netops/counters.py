@@ -13,8 +13,6 @@ its link's; damaged packets that it receives are those of the link to it.  Inter
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -23,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from weft.documents import parse_json, parse_line
+from weft.documents import csv_rows, parse_json, parse_line
 from weft.errors import BadInput
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.interop.netops.addressing import addressing
@@ -188,7 +186,7 @@ def _table(text: str, fabric: Fabric) -> Iterator[tuple[tuple[str, str], tuple[s
     joined = {
         (fabric.names[a], fabric.names[b]) for a, b in zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)
     }
-    for row, place in _rows(text, where, needed):
+    for row, place in csv_rows(text, where, needed):
         ends = row["node"], row["peer"]
         if ends not in joined:
             raise BadInput(
@@ -197,32 +195,10 @@ def _table(text: str, fabric: Fabric) -> Iterator[tuple[tuple[str, str], tuple[s
         yield (row["device"], row["interface"]), ends
 
 
-def _rows(text: str, where: str, needed: tuple[str, ...]) -> Iterator[tuple[dict[str, str], str]]:
-    """The rows of a CSV table with their places."""
-    reader = csv.reader(io.StringIO(text, newline=""))
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        missing = [name for name in needed if name not in header]
-        if missing or len(set(header)) < len(header):
-            what = f"lacks the column {missing[0]}" if missing else "has a column twice"
-            raise BadInput(what, where=f"{where}: line 1", remedy=f"columns: {', '.join(needed)}")
-        for values in reader:
-            if any(value.strip() for value in values):
-                place = f"{where}: line {reader.line_num}"
-                if len(values) != len(header):
-                    raise BadInput(f"{len(values)} values for {len(header)} columns", where=place)
-                yield dict(zip(header, (value.strip() for value in values), strict=True)), place
-    except csv.Error as error:
-        raise BadInput(f"is no CSV ({error})", where=f"{where}: line {reader.line_num}") from None
-
-
 def _replayed(text: str, fabric: Fabric, where: str) -> Samples:
     known = set(fabric.names)
-    for row, place in _rows(text, where, ("time_s", "source", "target")):
-        strange = [name for name in row if name not in (*FIGURES, "time_s", "source", "target")]
-        if strange:
-            problem = f"has the column {strange[0][:40]!r}"
-            raise BadInput(problem, where=where, remedy=f"columns: time_s, source, target, {', '.join(FIGURES)}")
+    needed = ("time_s", "source", "target")
+    for row, place in csv_rows(text, where, needed, (*needed, *FIGURES)):
         for name in ("source", "target"):
             if row[name] not in known:
                 raise BadInput(f"there is no node {row[name][:60]!r}", where=f"{place}: {name}", remedy="use its name")

@@ -6,10 +6,9 @@ each switch sends a LID, so that the flows must be known.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 
+from weft.documents import csv_rows
 from weft.errors import BadInput
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
@@ -89,19 +88,12 @@ def given_bits(text: str, column: str) -> Mapping[tuple[str, ...], int]:
     Raises:
         BadInput: a column is missing, or no number.
     """
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    where, found = "--path-bits", {}
-    try:
-        if not {*_FLOW, column} <= set(reader.fieldnames or ()):
-            raise BadInput("lacks columns", where=where, remedy=f"give {', '.join(_FLOW)} and {column}")
-        for row in reader:
-            bits = row[column] or ""
-            if not (bits.isascii() and bits.isdigit() and len(bits) < 6):
-                problem = f"{bits[:20]!r} is no {column}"
-                raise BadInput(problem, where=f"{where}: line {reader.line_num}", remedy="give a number")
-            found[tuple(row[name] or "" for name in _FLOW)] = int(bits)
-    except csv.Error as error:
-        raise BadInput(f"is no CSV ({error})", where=f"{where}: line {reader.line_num}") from None
+    found = {}
+    for row, place in csv_rows(text, "--path-bits", (*_FLOW, column)):
+        bits = row[column]
+        if not (bits.isascii() and bits.isdigit() and len(bits) < 6):
+            raise BadInput(f"{bits[:20]!r} is no {column}", where=place, remedy="give a number")
+        found[tuple(row[name] for name in _FLOW)] = int(bits)
     return found
 
 

@@ -7,11 +7,10 @@ each hop takes, from 0, with spaces between.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from typing import Any
 
+from weft.documents import csv_rows
 from weft.errors import BadInput
 from weft.units import parse_bytes
 
@@ -25,22 +24,8 @@ def rows(text: str, where: str = "routes") -> Iterator[tuple[dict[str, Any], str
     Raises:
         BadInput: a missing or unknown column, or a value that cannot be used.
     """
-    reader = csv.reader(io.StringIO(text, newline=""))
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        missing = [name for name in NEEDED if name not in header]
-        strange = [name for name in header if name not in COLUMNS]
-        if missing or strange or len(set(header)) < len(header):
-            what = f"lacks the column {missing[0]}" if missing else f"has the column {(strange or header)[0][:40]!r}"
-            raise BadInput(what, where=f"{where}: line 1", remedy=f"columns: {', '.join(COLUMNS)}")
-        for values in reader:
-            if any(value.strip() for value in values):
-                place = f"{where}: line {reader.line_num}"
-                if len(values) != len(header):
-                    raise BadInput(f"{len(values)} values for {len(header)} columns", where=place)
-                yield _row(dict(zip(header, (value.strip() for value in values), strict=True)), place), place
-    except csv.Error as error:
-        raise BadInput(f"is no CSV ({error})", where=f"{where}: line {reader.line_num}") from None
+    for row, place in csv_rows(text, where, NEEDED, COLUMNS):
+        yield _row(row, place), place
 
 
 def _row(given: dict[str, str], place: str) -> dict[str, Any]:

@@ -11,15 +11,13 @@ line, times in ps; connections that start together are one collective.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import re
-from collections.abc import Iterator
 
 import numpy as np
 
+from weft.documents import csv_rows
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
 from weft.files import read_text
@@ -39,43 +37,15 @@ def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
         BadInput: a missing or unknown column, or a value that cannot be used (with its line).
     """
     where = os.fspath(path)
-    lines = _lines(read_text(path, where=where), where)
-    header = [name.strip() for name in next(lines, (0, []))[1]]
-    _check_header(header, where)
     number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
-    rows = []
-    for at, row in lines:
-        if not "".join(row).strip():
-            continue
-        place = f"{where}: line {at}"
-        if len(row) != len(header):
-            raise BadInput(f"{len(row)} values for {len(header)} columns", where=place)
-        given = dict(zip(header, (value.strip() for value in row), strict=True))
-        rows.append(_row(given, number, fabric, place))
+    table = csv_rows(read_text(path, where=where), where, _NEEDED, COLUMNS)
+    rows = [_row(row, number, fabric, place) for row, place in table]
     if not rows:
         raise BadInput("holds no flow", where=where, remedy="add a line for each flow")
     return _table(rows, where)
 
 
-def _lines(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table with their line numbers."""
-    reader = csv.reader(io.StringIO(text, newline=""))
-    try:
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise BadInput(f"is no CSV ({error})", where=f"{where}: line {reader.line_num}") from None
-
-
 _Row = tuple[int, int, float, str, str, int, int, float]
-
-
-def _check_header(header: list[str], where: str) -> None:
-    missing = [name for name in _NEEDED if name not in header]
-    strange = [name for name in header if name not in COLUMNS]
-    if missing or strange or len(set(header)) < len(header):
-        what = f"lacks the column {missing[0]}" if missing else f"has the column {(strange or header)[0]!r}"
-        raise BadInput(what, where=f"{where}: line 1", remedy=f"columns: {', '.join(COLUMNS)}")
 
 
 def _row(given: dict[str, str], number: dict[str, int], fabric: Fabric, place: str) -> _Row:

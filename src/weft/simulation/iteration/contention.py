@@ -27,7 +27,7 @@ from weft.fabric.paths import Paths
 from weft.fabric.placement import Placement
 from weft.fabric.reduction import Trees
 from weft.fabric.spec import Fabric, Floats, Ints
-from weft.fabric.traffic import Routes, joined
+from weft.fabric.traffic import Routes
 from weft.fabric.transport import IDEAL, transport
 from weft.layout.mesh import Spread, rank_groups
 from weft.layout.spec import Layout
@@ -379,14 +379,12 @@ class Wires:
 
     def _routed(self, key: Key, group: Ints, source: Ints, target: Ints) -> Routes:
         if self.routes is None:
-            return self.transport.routes(self.paths, source, target, seed=self.seed)
-        leaves = self.fabric.domain[source] != self.fabric.domain[target]
-        away, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
+            return self._hashed(source, target)
         titles = [title(key, number) for number in range(int(group.max(initial=-1)) + 1)]
-        outside, idle = self.routes.of(titles, group[away], source[away], target[away])
-        away, stay = np.delete(away, idle), np.concatenate([away[idle], stay])
-        inside = self.transport.routes(self.paths, source[stay], target[stay], seed=self.seed)
-        return joined([outside, inside]).of(np.argsort(np.concatenate([away, stay])))
+        return self.routes.completed(titles, group, source, target, self._hashed)
+
+    def _hashed(self, source: Ints, target: Ints) -> Routes:
+        return self.transport.routes(self.paths, source, target, seed=self.seed)
 
     def _transfer(self, wave: Wave, flows: Ints | None = None) -> Transfer:
         chosen = np.arange(len(wave.source)) if flows is None else flows

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.checks import some
 from weft.fabric.spec import Fabric, Ints
-from weft.fabric.traffic import Routes, merged
+from weft.fabric.traffic import Routes, joined, merged
 from weft.routing.traffic import JobTraffic
 
 
@@ -64,6 +64,17 @@ class FlowRoutes:
                 remedy="route this layout on this fabric and placement, as weft route --plan does",
             )
         return self.routes.of(found[found >= 0]), without
+
+    def completed(
+        self, titles: Sequence[str], group: Ints, source: Ints, target: Ints, inside: Callable[[Ints, Ints], Routes]
+    ) -> Routes:
+        """The routes of all messages: as ``of`` between domains; what stays in one, or carries nothing, takes what
+        ``inside`` gives for its source and target."""
+        leaves = self.fabric.domain[source] != self.fabric.domain[target]
+        away, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
+        outside, idle = self.of(titles, group[away], source[away], target[away])
+        away, stay = np.delete(away, idle), np.concatenate([away[idle], stay])
+        return joined([outside, inside(source[stay], target[stay])]).of(np.argsort(np.concatenate([away, stay])))
 
 
 def _found(keys: Ints, values: Ints, wanted: Ints) -> Ints:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -107,15 +108,6 @@ def iteration_traffic(
     return found.full(), found.messages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scheduled:
-    """The schedule under one network: seconds, timeline, and what the phases last."""
-
-    seconds: float
-    timeline: Sequence[Span]
-    clock: PhaseTimes
-
-
 class _Run:
     """Everything about one layout on one fabric."""
 
@@ -127,25 +119,26 @@ class _Run:
         self.demand: Demand = demand(layout, self.frame)
         self.totals = totals(layout, self.demand)
         self.messages: dict[Key, Messages] = {key: wires.messages(key) for key in self.totals}
-        self.contended: dict[Key, Contended] = {key: wires.contended(one) for key, one in self.messages.items()}
+
+    @cached_property
+    def contended(self) -> dict[Key, Contended]:
+        return {key: self.wires.contended(one) for key, one in self.messages.items()}
 
     def result(self, *, full: bool) -> IterationSimulation:
         estimates = self.closed.evaluate(self.table)
-        plain = self._schedule(self.closed.network)
-        contention = {key: one.extra for key, one in self.contended.items()}
-        network = replace(self.closed.network, contention=contention)
-        simulated = self._schedule(network)
-        seconds, timeline = simulated.seconds, simulated.timeline
+        plain = clock(self.layout, self.frame, float(estimates.time.offload_s[0]))
+        timeline: Sequence[Span]
         if full:
-            seconds, timeline = run_full(
-                self.layout, plain.clock, self.demand, self.wires, self.messages, self._ideal_s()
-            )
+            seconds, timeline = run_full(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
+        else:
+            contention = {key: one.extra for key, one in self.contended.items()}
+            seconds, timeline = self._stepped(self._clock(replace(self.closed.network, contention=contention)))
         used = usage(self.layout, self.wires.fabric, self.wires.placement, self.messages, self.totals)
         return IterationSimulation(
             iteration_s=seconds,
             closed_form_s=float(estimates.iteration_s[0]),
             lower_bound_s=float(estimates.lower_bound_s[0]),
-            scheduled_s=plain.seconds,
+            scheduled_s=self._stepped(plain)[0],
             routing=self.wires.routing,
             exact=full,
             collectives=tuple(self._rows()),
@@ -158,21 +151,23 @@ class _Run:
 
     def full(self) -> FullTraffic:
         """Every flow of an iteration, in phases that last what the closed form says beside the transfers."""
-        plain = self._schedule(self.closed.network)
-        return full_traffic(self.layout, plain.clock, self.demand, self.wires, self.messages, self._ideal_s())
+        plain = clock(self.layout, self.frame, float(self.closed.evaluate(self.table).time.offload_s[0]))
+        return full_traffic(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
 
-    def _schedule(self, network: Network) -> _Scheduled:
-        """The pipeline of one data-parallel column with the durations that a network gives."""
+    def _clock(self, network: Network) -> PhaseTimes:
+        """What the phases last with the durations that a network gives."""
         estimator = Estimator(self.closed.job, self.closed.cluster, self.closed.constants)
         estimator.network = network
         frame = next(iter(estimator.frames(self.table)))
-        found = clock(self.layout, frame, float(estimator.evaluate(self.table).time.offload_s[0]))
+        return clock(self.layout, frame, float(estimator.evaluate(self.table).time.offload_s[0]))
+
+    def _stepped(self, found: PhaseTimes) -> tuple[float, Sequence[Span]]:
+        """Seconds and timeline of the pipeline of one data-parallel column, the slowest where ranks are slow."""
         clocks = [found] if self.columns is None else [slowed(self.layout, found, one) for one in self.columns]
-        seconds, timeline = max((timed(self.layout, one) for one in clocks), key=lambda one: one[0])
-        return _Scheduled(seconds=seconds, timeline=timeline, clock=found)
+        return max((timed(self.layout, one) for one in clocks), key=lambda one: one[0])
 
     def _ideal_s(self) -> dict[Key, float]:
-        return {key: one.ideal for key, one in self.contended.items()}
+        return {key: one.ideal / one.calls for key, one in self.messages.items()}
 
     def _rows(self) -> list[CollectiveRow]:
         """The table of collectives, all-to-alls also hop after hop, all-reduces of a domain also in its switch."""
