@@ -17,11 +17,13 @@ from weft.model import Recipe
 from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, parallelize
 from weft.runtime.core.collectives import Collectives, Pending
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import holdings
+from weft.runtime.core.parameters import holdings, initialize
 from weft.runtime.core.precision import Precision
 from weft.runtime.layers.compiling import compile_blocks
 from weft.runtime.layers.vocabulary import cross_entropy
+from weft.runtime.measure.trace import on_fake_ranks
 from weft.runtime.run.flat import Flat
+from weft.runtime.run.pipeline import Passes, build_stages
 
 LAYERS = 3
 CLOSE = 1e-10
@@ -74,6 +76,27 @@ def decoder(layout, model, backend):
     assert counted(log.issued) == counted(want.elements())
     error = run.gradient_error() if loss is None else max(run.gradient_error(), abs(loss - run.serial.loss))
     return error, events, counter.frame_count if counter else 0
+
+
+def faked(layout, which, precision, backend):
+    """As ``decoder``, on a rank beside others that are not there."""
+    model = {"llama": llama, "gpt2": gpt}[which](layers=LAYERS)
+    with on_fake_ranks(layout, 0, "cpu") as grid:
+        machine = Machine.of(grid, precision=Precision.of(precision))
+        stages, counter = build_stages(machine, model, sequence=SEQUENCE), counter_of(backend)
+        held = holdings(stages)
+        initialize(held, model, 0)
+        if counter is not None:
+            compile_blocks(stages[0], machine, counter)
+        flat = Flat(machine, stages, held)
+        passes = Passes(machine, stages, micro_batch=2, micro_batches=2, tokens=4 * SEQUENCE)
+        ids = torch.arange(4 * SEQUENCE).view(4, -1) % 53
+        with ordered() as events:
+            for _ in range(2):
+                with flat.step(2):
+                    passes.run(ids, ids)
+    gradients = torch.cat([one.leaf.grad.detach().flatten() for one in flat.owned])
+    return events, gradients, counter.frame_count if counter else 0
 
 
 def converted(layout, which, backend):

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from compiled_at_work import compared  # noqa: E402
+from compiled_at_work import CLOSE, compared, faked  # noqa: E402
 
 from weft.errors import Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
@@ -27,6 +27,27 @@ def test_a_block_is_one_graph(which):
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_what_is_recomputed_is_compiled(recompute):
     compared(Layout(micro_batch=4, recompute=recompute), "llama")
+
+
+@pytest.mark.parametrize(
+    ("which", "layout", "precision"),
+    [
+        ("llama", Layout(x=2, y=2), "fp64"),
+        ("gpt2", Layout(x=2, y=2), "bf16"),
+        ("gpt2", Layout(x=2, z=2, data=2, sequence_parallel=True), "fp64"),
+    ],
+    ids=["x2y2", "x2y2-bf16", "x2z2data2-sp"],
+)
+def test_collectives_keep_their_order(which, layout, precision):
+    """On one rank beside others that are not there; what sums and scatters give has no values then."""
+    (events, gradients, graphs), (eagerly, wanted, _) = (
+        faked(layout, which, precision, backend) for backend in ("aot_eager", None)
+    )
+    assert graphs == 1
+    assert events == eagerly
+    assert len(events) > 100
+    if precision == "fp64" and layout.z == 1:
+        assert (gradients - wanted).abs().max() < CLOSE
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from shutil import which
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -
     if backend == BACKEND:
         _check_compiler(machine.grid.device)
     number_layers(model, Layer4D, Norm4D)
-    compiled = torch.compile(_passed, backend=backend, fullgraph=True, dynamic=False)
+    compiled = torch.compile(_own_passed(), backend=backend, fullgraph=True, dynamic=False)
     for block, recomputed in zip(blocks, own, strict=True):
         (block if recomputed is None else recomputed).forward = _Compiled(block, machine, compiled)
 
@@ -94,6 +95,11 @@ class _Compiled:
     def __call__(self, *given: Any, **named: Any) -> Any:
         self._machine.last.forget()
         return self._compiled(self._block, self._machine, *plain(given), **plain(named))
+
+
+def _own_passed() -> Any:
+    """``_passed`` with code of its own: PyTorch keeps graphs by code, and bounds how many."""
+    return FunctionType(_passed.__code__.replace(), globals(), _passed.__name__)
 
 
 def _passed(block: nn.Module, machine: Machine, *given: Any, **named: Any) -> Any:
