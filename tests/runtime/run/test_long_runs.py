@@ -210,7 +210,7 @@ def test_a_chain_of_kills_on_other_grids_has_the_losses_of_a_run_that_was_not_di
                 run_ranks(ranks_at_work.go_on, (layout, str(tmp_path), dies_at), layout.world)
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == list(range(1, ranks_at_work.CHAINED + 1))
-    wanted = session(Grid.of(ALONE), "gpt")
+    wanted = session(Grid.of(ALONE), "stages")
     for record in records:
         step = wanted.step()
         assert record["loss"] == pytest.approx(step.loss, abs=1e-10)
