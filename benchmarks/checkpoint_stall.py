@@ -1,8 +1,8 @@
 """How long training stands still for a checkpoint, in the foreground and in the background, as a share of a step.
 
-A Llama of 15 million parameters on two gloo ranks of this machine (z = 2, one thread each), whose step lasts about a
-second.  Both kinds of checkpoint are taken in turn in one run.  What a checkpoint in the background costs is what the
-run stands still, and by how much the steps beside it are longer while both ranks compute on all cores.
+A Llama of 15 million parameters on two gloo ranks of this machine (data = 2, ZeRO-1, one thread each), whose step
+lasts about a second.  Both kinds of checkpoint are taken in turn in one run.  What a checkpoint in the background
+costs is what the run stands still, and by how much the steps beside it are longer while ranks compute on all cores.
 
     python benchmarks/checkpoint_stall.py
 """
@@ -27,7 +27,7 @@ from weft.runtime.run.saving import Saving
 from weft.runtime.run.session import RunSettings, Session
 
 HIDDEN, HEADS, INTERMEDIATE, LAYERS, VOCABULARY = 512, 8, 1536, 4, 1024
-SEQUENCE, BATCH, ROUNDS = 128, 8, 6
+SEQUENCE, BATCH, ROUNDS = 128, 16, 4
 PLAIN = 3
 """Steps of a round without any checkpoint, and beside one."""
 
@@ -45,7 +45,7 @@ def job(layers: int) -> Job:
 
 def measure(root: str, layers: int, rounds: int) -> None:
     """One rank's times; the first rank writes them."""
-    layout = Layout(z=2, micro_batch=BATCH // 2)
+    layout = Layout(data=2, zero=1, micro_batch=BATCH // 2)
     session = Session(job(layers), Grid.of(layout), RunSettings(), markov_corpus(VOCABULARY, tokens=1 << 16, seed=0))
     at_once, behind = Saving(keep=1), Saving(background=True, keep=1)
     names = ("plain", "foreground", "replicas", "background", "held", "beside")
