@@ -38,7 +38,7 @@ from weft.report.tables.training_run import (
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
-from weft.runtime.core.watch import Watch, patience_s
+from weft.runtime.core.watch import Watch
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import markov_corpus
@@ -370,7 +370,7 @@ class _Run:
             return
         timeout_s, collectives = self.request.timeout_s, self.session.machine.collectives
         every_s = min((timeout_s or LONGEST_STAND_S) / 8, LONGEST_STAND_S)
-        watch = collectives.watch = Watch(every_s, self.out, timeout_s or patience_s(self.request.device))
+        watch = collectives.watch = Watch(every_s, self.out, timeout_s)
         try:
             with watch.on_guard():
                 yield

@@ -41,7 +41,7 @@ class Saving:
             self._group = dist.new_group(list(range(dist.get_world_size())), backend=BACKENDS["cpu"])
         self._copies: dict[tuple[str, int], Tensor] = {}
         self._copied = threading.Event()
-        self._stream: torch.cuda.Stream | None = None
+        self._stream: torch.Stream | None = None
         """On which values leave a GPU."""
         self._thread: threading.Thread | None = None
         self._problem: BaseException | None = None
@@ -72,7 +72,7 @@ class Saving:
             return
         start = perf_counter()
         if self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)  # the host goes on
+            torch.accelerator.current_stream().wait_stream(self._stream)  # the host goes on
         else:
             self._copied.wait()
         self.held_s += perf_counter() - start
@@ -90,16 +90,17 @@ class Saving:
         if problem is not None:
             raise problem
 
-    def _left_gpu(self, pieces: Sequence[Piece]) -> torch.cuda.Event | None:
+    def _left_gpu(self, pieces: Sequence[Piece]) -> torch.Event | None:
         """Values of a GPU are on their way to the host, on a stream of its own, until the event."""
-        if not any(piece.values.is_cuda for piece in pieces):
+        device = next((piece.values.device for piece in pieces if piece.values.is_cuda), None)
+        if device is None:
             return None
-        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        self._stream = self._stream or torch.Stream(device)
+        self._stream.wait_stream(torch.accelerator.current_stream(device))
+        with self._stream:
             for piece in pieces:
                 self._copied_values(piece)
-            left: torch.cuda.Event = self._stream.record_event()
+        left: torch.Event = self._stream.record_event()
         return left
 
     def _copied_values(self, piece: Piece) -> Tensor:
@@ -110,7 +111,7 @@ class Saving:
             self._copies[key] = torch.empty(values.shape, dtype=values.dtype, pin_memory=not values.is_cpu)
         return self._copies[key].copy_(values, non_blocking=True)
 
-    def _copy_of(self, pieces: Sequence[Piece], left: torch.cuda.Event | None) -> list[Piece]:
+    def _copy_of(self, pieces: Sequence[Piece], left: torch.Event | None) -> list[Piece]:
         """The pieces as they are now; those of a GPU have left it."""
         try:
             if left is None:
@@ -120,9 +121,7 @@ class Saving:
         finally:
             self._copied.set()
 
-    def _try(
-        self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json], left: torch.cuda.Event | None
-    ) -> None:
+    def _try(self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json], left: torch.Event | None) -> None:
         try:
             self._write(folder, self._copy_of(pieces, left), state)
         except BaseException as error:  # raised where the run next saves or waits
