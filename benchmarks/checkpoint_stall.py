@@ -1,8 +1,9 @@
 """How long training stands still for a checkpoint, in the foreground and in the background, as a share of a step.
 
 A Llama of 15 million parameters on two gloo ranks of this machine (data = 2, ZeRO-1, one thread each), whose step
-lasts about a second.  Both kinds of checkpoint are taken in turn in one run.  What a checkpoint in the background
-costs is what the run stands still, and by how much the steps beside it are longer while ranks compute on all cores.
+lasts about a second.  Both kinds of checkpoint are taken in turn in one run: how long the run stands still, by the
+wall and in CPU seconds of the thread that trains, which other work on the machine does not change, and what the thread
+that writes in the background computes meanwhile (copy, two checksums, reading back).
 
     python benchmarks/checkpoint_stall.py
 """
@@ -13,6 +14,9 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import bench
@@ -28,7 +32,7 @@ from weft.runtime.run.session import RunSettings, Session
 
 HIDDEN, HEADS, INTERMEDIATE, LAYERS, VOCABULARY = 512, 8, 1536, 4, 1024
 SEQUENCE, BATCH, ROUNDS = 128, 16, 4
-PLAIN = 3
+STEPS = 3
 """Steps of a round without any checkpoint, and beside one."""
 
 
@@ -43,28 +47,44 @@ def job(layers: int) -> Job:
     return Job(model=model, recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Seconds of something: the wall's, those that the training thread computed, and those of all threads."""
+
+    wall_s: float
+    own_s: float
+    all_s: float
+
+    @classmethod
+    def on(cls, action: Callable[[], object]) -> Spent:
+        begin = time.perf_counter(), time.thread_time(), time.process_time()
+        action()
+        end = time.perf_counter(), time.thread_time(), time.process_time()
+        wall_s, own_s, all_s = (after - before for before, after in zip(begin, end, strict=True))
+        return cls(wall_s=wall_s, own_s=own_s, all_s=all_s)
+
+
 def measure(root: str, layers: int, rounds: int) -> None:
     """One rank's times; the first rank writes them."""
     layout = Layout(data=2, zero=1, micro_batch=BATCH // 2)
     session = Session(job(layers), Grid.of(layout), RunSettings(), markov_corpus(VOCABULARY, tokens=1 << 16, seed=0))
     at_once, behind = Saving(keep=1), Saving(background=True, keep=1)
-    names = ("plain", "foreground", "replicas", "background", "held", "beside")
-    times: dict[str, list[float]] = {name: [] for name in names}
+    times: dict[str, list[Spent]] = {name: [] for name in ("plain", "replicas", "foreground", "background", "beside")}
+    held = []
     for number in range(rounds + 1):
+        name = f"step-{number:08d}"
         session.step()
-        times["plain"] += [session.step().seconds for _ in range(PLAIN)]
-        start = time.perf_counter()
-        session.check_replicas()
-        times["replicas"].append(time.perf_counter() - start)
-        times["foreground"].append(session.save(Path(root, "now", f"step-{number:08d}"), at_once))
-        times["background"].append(session.save(Path(root, "behind", f"step-{number:08d}"), behind))
-        beside = [session.step().seconds for _ in range(PLAIN)]
-        times["beside"].append(sum(beside) - PLAIN * statistics.median(times["plain"]))
-        times["held"].append(behind.held_s)
+        times["plain"] += [Spent.on(session.step) for _ in range(STEPS)]
+        times["replicas"].append(Spent.on(session.check_replicas))
+        times["foreground"].append(Spent.on(partial(session.save, Path(root, "now", name), at_once)))
+        times["background"].append(Spent.on(partial(session.save, Path(root, "behind", name), behind)))
+        times["beside"] += [Spent.on(session.step) for _ in range(STEPS)]
+        held.append(behind.held_s)
         behind.wait()
     if session.grid.rank == 0:
         state = sum(piece.values.nbytes for piece in session.optimizer.pieces())
-        Path(root, "times.json").write_text(json.dumps(times | {"state": state}))
+        found = {name: [asdict(one) for one in some] for name, some in times.items()}
+        Path(root, "times.json").write_text(json.dumps(found | {"held": held, "state": state}))
 
 
 def main() -> None:
@@ -72,23 +92,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         run_ranks(measure, (folder, 1 if options.tiny else LAYERS, 1 if options.tiny else ROUNDS), 2)
         found = json.loads(Path(folder, "times.json").read_text())
-    state_MB = found.pop("state") / 1e6
-    first = {name: times[0] for name, times in found.items()}
-    step_s = statistics.median(found["plain"])
-    usual = {name: statistics.median(times[1:]) for name, times in found.items()}
-    stood = [one + held for one, held in zip(found["background"], found["held"], strict=True)]
+
+    def usual(name: str, clock: str) -> float:
+        return float(statistics.median(one[clock] for one in found[name][1:]))
+
+    step_s, step_cpu_s = usual("plain", "wall_s"), usual("plain", "own_s")
+    stood = [one["wall_s"] + held for one, held in zip(found["background"], found["held"], strict=True)]
+    longer = sum(one["all_s"] for one in found["beside"]) / len(found["held"]) - STEPS * usual("plain", "all_s")
     figures = {
         "step_s": step_s,
-        "state_MB": state_MB,
-        "foreground_share": usual["foreground"] / step_s,
+        "step_cpu_s": step_cpu_s,
+        "state_MB": found["state"] / 1e6,
+        "foreground_share": usual("foreground", "wall_s") / step_s,
         "background_share": statistics.median(stood[1:]) / step_s,
         "background_most_share": max(stood[1:]) / step_s,
-        "first_background_share": stood[0] / step_s,
-        "replicas_share": usual["replicas"] / step_s,
-        "held_share": usual["held"] / step_s,
-        "beside_share": usual["beside"] / step_s,
+        "background_first_share": stood[0] / step_s,
+        "replicas_share": usual("replicas", "wall_s") / step_s,
+        "foreground_cpu_share": usual("foreground", "own_s") / step_cpu_s,
+        "background_cpu_share": usual("background", "own_s") / step_cpu_s,
+        "writer_cpu_share": longer / step_cpu_s,
     }
-    print(f"step {step_s:.2f} s, {state_MB:.0f} MB of state a rank, first foreground {first['foreground']:.2f} s")
+    print(f"step {step_s:.2f} s ({step_cpu_s:.2f} CPU-s), {figures['state_MB']:.0f} MB of state a rank")
     for name, value in figures.items():
         if name.endswith("_share"):
             print(f"{name.removesuffix('_share').replace('_', ' '):18s} {value:7.1%} of a step")
