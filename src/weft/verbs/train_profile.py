@@ -13,6 +13,21 @@ PROFILED = "ProfilerStep#"
 """How PyTorch's profiler calls its steps, and tools that read its traces find them."""
 
 
+def parse_steps(text: str | None, steps: int) -> tuple[int, int] | None:
+    """The first and the last step of ``--profile-steps``, "100..102"; None where it is not given.
+
+    Raises:
+        BadInput: they are no steps of a run of so many.
+    """
+    if text is None:
+        return None
+    first, _, last = text.partition("..")
+    if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= steps):
+        remedy = f"give the first and the last, within 1 to {steps}: 2..3"
+        raise BadInput(f"{text[:40]!r} are no steps of the run", where="--profile-steps", remedy=remedy)
+    return int(first), int(last or first)
+
+
 def parse_ranks(text: str | None, world: int, *, fewer: bool = False) -> tuple[int, ...]:
     """The ranks of ``--profile-ranks``, "0,3", in order; none where it is not given.
 

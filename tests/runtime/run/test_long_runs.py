@@ -194,6 +194,8 @@ def test_a_run_whose_rank_died_goes_on_with_fewer(tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize(("world", "chosen"), [("4", "x=2,z=2"), ("2", "z=2"), ("3", "x=2,z=2")])
 def test_under_torchrun_the_layout_of_as_many_ranks_is_taken(monkeypatch, world, chosen):
     layouts = [Layout(x=2, z=2, micro_batch=2), Layout(z=2, micro_batch=2), Layout(micro_batch=4)]
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
     assert _for_launched(layouts) == layouts
     for name, value in {"RANK": "0", "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
