@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import random
+from argparse import Namespace
+
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -100,6 +104,65 @@ def test_the_rank_that_stopped_is_found(program, data):
         else:
             wanted = [other for other in group(program[ended[one]], one) if issued[other] <= ended[one]]
             assert list(stands.waits_for) == wanted
+
+
+def pytorchs(records, caplog):
+    """Which collectives lack ranks by PyTorch's analyser of its own flight records: (ranks, number, missing ranks)."""
+    builder = pytest.importorskip("torch.distributed.flight_recorder.components.builder")
+    dumps = {
+        str(rank): {
+            "rank": rank,
+            "version": "2.10",
+            "pg_config": {axes: {"desc": axes, "ranks": str(ranks)} for axes, ranks in one.groups.items()},
+            "entries": [
+                {
+                    "record_id": entry.record_id,
+                    "process_group": (entry.process_group, entry.process_group),
+                    "collective_seq_id": entry.collective_seq_id,
+                    "p2p_seq_id": 0,
+                    "profiling_name": "gloo:all_reduce",
+                    "time_created_ns": int(entry.time_created_s * 1e9),
+                    **{key: [[16]] for key in ("input_sizes", "output_sizes")},
+                    **{key: ["Float"] for key in ("input_dtypes", "output_dtypes")},
+                    "state": entry.state,
+                    "is_p2p": False,
+                    "frames": [],
+                }
+                for entry in one.entries
+            ],
+        }
+        for rank, one in records.items()
+    }
+    asked = Namespace(verbose=False, just_print_entries=False, allow_incomplete_ranks=True, mismatch_cap=10)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "Flight Recorder"):
+        builder.build_db(dumps, asked, "2.10")
+    found, number, missing = set(), None, None
+    for record in caplog.records:
+        if record.msg.startswith("Not all ranks joining"):
+            number, missing = record.args[0], None
+        elif record.msg.startswith("missing ranks"):
+            missing = frozenset(*record.args)
+        elif record.msg.startswith("expected ranks") and missing is not None:
+            found.add((frozenset(*record.args), number, missing))
+            missing = None
+    return found
+
+
+def test_pytorchs_analyser_finds_the_same_ranks_missing(caplog):
+    dice, compared = random.Random(1), 0
+    for _ in range(20):
+        program = [dice.choice(list(GROUPS)) for _ in range(20)]
+        issued, ended = walked(program, {dice.randrange(WORLD): dice.randrange(len(program))})
+        records = {one: flight(one, program, issued[one], ended[one]) for one in range(WORLD)}
+        waiting = [stand for stand in explain("run", records).stands if stand.waits_for]
+        ours = {
+            (frozenset(group(one.at.process_group, one.rank)), one.at.collective_seq_id, frozenset(one.waits_for))
+            for one in waiting
+        }
+        assert ours == pytorchs(records, caplog)
+        compared += len(ours)
+    assert compared > 20
 
 
 @given(program=programs, data=st.data())

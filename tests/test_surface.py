@@ -300,6 +300,7 @@ def test_command_surface():
                     "--restart",
                     "--restart-layout",
                     "--timeout",
+                    "--profile-ranks",
                     "--profile-steps",
                 ),
                 *("--freeze", "--from", "--lora", "--lora-alpha", "--slow"),

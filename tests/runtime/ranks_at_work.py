@@ -154,7 +154,7 @@ def go_on(layout, folder, dies_at):
     from weft.runtime.run.saving import Saving
 
     root, saving = Path(folder), Saving(background=True, keep=2)
-    running = session(Grid.of(layout), "gpt")
+    running = session(Grid.of(layout), "stages")
     if latest(root) is not None:
         load_latest(running, root)
     tells = running.stages[-1].stage.last and all(

@@ -132,6 +132,9 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     log: tuple[str, ...] = option((), "Also to tensorboard=DIR or wandb=PROJECT (repeats).", metavar="WHERE")
     profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
     profile_steps: str | None = option(None, "Trace these steps instead, 100..102.", metavar="A..B")
+    profile_ranks: str | None = option(
+        None, "Trace these ranks instead, 0,3: FILE-rank0.json, FILE-rank3.json.", metavar="N,M"
+    )
     no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
     tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
@@ -184,6 +187,7 @@ _NEEDS = (
     ("resume", "out"),
     ("keep", "out"),
     ("profile_steps", "profile"),
+    ("profile_ranks", "profile"),
     ("background_save", "out"),
     ("restart", "out"),
     ("restart_layout", "restart"),
@@ -401,6 +405,7 @@ def _request(
     from weft.runtime.run.shards import is_tokens
     from weft.verbs.train_data import parse_data
     from weft.verbs.train_model import config_text, details_of_model, details_of_run, evaluation_of, lora_of
+    from weft.verbs.train_profile import parse_ranks, parse_steps
     from weft.verbs.train_rank import TrainingRequest
 
     _check_world(layout)
@@ -440,7 +445,8 @@ def _request(
         metrics=asked.metrics,
         logs=_logs(asked),
         profile=asked.profile,
-        profile_steps=_profile_steps(asked),
+        profile_steps=parse_steps(asked.profile_steps, asked.steps),
+        profile_ranks=parse_ranks(asked.profile_ranks, layout.world, fewer=bool(asked.restart_layout)),
         compare=asked.compare,
         quiet=quiet,
         background=asked.background_save,
@@ -459,18 +465,6 @@ def _logs(asked: TrainOptions) -> tuple[str, ...]:
     for one in asked.log:
         parse_log(one)
     return asked.log
-
-
-def _profile_steps(asked: TrainOptions) -> tuple[int, int] | None:
-    if asked.profile_steps is None:
-        return None
-    first, _, last = asked.profile_steps.partition("..")
-    if not (
-        first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= asked.steps
-    ):
-        remedy = f"give the first and the last, within 1 to {asked.steps}: 2..3"
-        raise BadInput(f"{asked.profile_steps[:40]!r} are no steps of the run", where="--profile-steps", remedy=remedy)
-    return int(first), int(last or first)
 
 
 def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +38,7 @@ from weft.report.tables.training_run import (
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
-from weft.runtime.core.watch import Watch, patience_s
+from weft.runtime.core.watch import Watch
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import markov_corpus
@@ -52,6 +51,7 @@ from weft.runtime.run.session import RunSettings, Session, StepResult
 from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
 from weft.units import counted, format_seconds
 from weft.verbs.train_data import Files
+from weft.verbs.train_profile import Profile, profile_path
 
 SYNTHETIC_TOKENS = 1 << 20
 """Tokens of the synthetic text."""
@@ -93,6 +93,7 @@ class TrainingRequest:
         assumed: what nobody gave.
         quiet: print nothing.
         profile_steps: first and last step of the trace; the last step of all by default.
+        profile_ranks: whose traces are made; by default that of the rank that reports.
         background: write checkpoints while training goes on; ``keep`` of them.
         check_replicas: after how many steps copies of parameters are compared.
         timeout_s: how long a collective may take.
@@ -125,6 +126,7 @@ class TrainingRequest:
     compare: bool
     quiet: bool
     profile_steps: tuple[int, int] | None = None
+    profile_ranks: tuple[int, ...] = ()
     background: bool = False
     keep: int | None = None
     check_replicas: int | None = None
@@ -200,7 +202,7 @@ class _Run:
         self.time = _predicted_time(request) if request.compare else None
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
-        self.profile: Any = None
+        self.profile = self._profile()
         self.saving = Saving(background=request.background, keep=request.keep)
         self.stood: dict[str, float] = {}
         """How long training stood still for a checkpoint before the step."""
@@ -219,7 +221,8 @@ class _Run:
                 remedy=f"ask for more than {self.session.steps_done}",
             )
         self.started_at = self.session.steps_done
-        if self.request.profile_steps and self.request.profile_steps[0] <= self.started_at:
+        begun_later = self.request.profile_steps and self.request.profile_steps[0] <= self.started_at
+        if begun_later and not self.request.restarts:
             raise BadInput(f"{self.started_at} steps are done already", where="--profile-steps")
         self._introduce()
         with self._records() as tellers, self._watched():
@@ -229,8 +232,7 @@ class _Run:
             self.saving.wait()
         if begun is not None:
             self._tell(begun)
-        if self.profile is not None:
-            self._write_profile()
+        self._tell_profile()
         if self.request.compare:
             self._compare()
 
@@ -265,8 +267,10 @@ class _Run:
         last = self.session.steps_done + 1 == self.request.steps
         if self.session.machine.collectives.watch is not None:
             self.session.machine.collectives.watch.step = self.session.steps_done + 1
-        with self._profiled(self.session.steps_done + 1), self.session.machine.collectives.logged() as log:
+        with self._profiled(), self.session.machine.collectives.logged() as log:
             result = self.session.step()
+        if self.stood:
+            self.stood["checkpoint_s"] += self.saving.held_s
         measured = self._evaluated(self._measured(result, log), last=last)
         self.recent.append(measured)
         if self.predicted is not None:
@@ -325,36 +329,28 @@ class _Run:
             begun = (logged(log, config, done=self.started_at, out=self.out) for log in logs)
             yield [*tellers, *map(stack.enter_context, begun)]
 
-    @contextmanager
-    def _profiled(self, step: int) -> Iterator[None]:
-        """Within the steps that are to be traced the profiler runs."""
-        first, last = self.request.profile_steps or (self.request.steps, self.request.steps)
-        if not (self.reports and self.request.profile and first <= step <= last):
-            yield
+    def _profiled(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.profile is None else self.profile.step(self.session.steps_done + 1)
+
+    def _profile(self) -> Profile | None:
+        """This rank's trace, if it is to make one."""
+        request, rank = self.request, self.session.grid.rank
+        if request.profile is None or not (rank in request.profile_ranks if request.profile_ranks else self.reports):
+            return None
+        first, last = request.profile_steps or (request.steps, request.steps)
+        return Profile(profile_path(request.profile, request.profile_ranks, rank), first, last, request.device)
+
+    def _tell_profile(self) -> None:
+        """Write this rank's trace; one rank says where all are."""
+        request = self.request
+        written = self.profile is not None and self.profile.write()
+        if request.profile is None or not (written or request.profile_ranks):
             return
-        from torch.profiler import ProfilerActivity, profile
-
-        if step == first:
-            activities = [ProfilerActivity.CPU]
-            if self.session.grid.device.type == "cuda":
-                activities.append(ProfilerActivity.CUDA)
-            self.profile = profile(activities=activities)
-            self.profile.start()
-        yield
-        if step == last:
-            self.profile.stop()
-
-    def _write_profile(self) -> None:
-        path = self.request.profile
-        assert path is not None
-        try:
-            self.profile.export_chrome_trace(path)
-            Path(path).stat()
-        except (OSError, RuntimeError) as error:
-            raise BadInput(f"cannot be written: {error}", where=path) from None
-        first, last = self.request.profile_steps or (self.request.steps, self.request.steps)
+        first, last = request.profile_steps or (request.steps, request.steps)
         which = f"step {first}" if first == last else f"steps {first} to {last}"
-        self._say(f"trace of {which}: {path} (open it in ui.perfetto.dev)")
+        ranks = request.profile_ranks or (self.session.grid.rank,)
+        paths = ", ".join(str(profile_path(request.profile, request.profile_ranks, rank)) for rank in ranks)
+        self._announce(f"trace of {which}: {paths} (open it in ui.perfetto.dev)")
 
     def _save(self, out: Path) -> float:
         """Save a checkpoint; how long training stood still for it, in seconds."""
@@ -374,7 +370,7 @@ class _Run:
             return
         timeout_s, collectives = self.request.timeout_s, self.session.machine.collectives
         every_s = min((timeout_s or LONGEST_STAND_S) / 8, LONGEST_STAND_S)
-        watch = collectives.watch = Watch(every_s, self.out, timeout_s or patience_s(self.request.device))
+        watch = collectives.watch = Watch(every_s, self.out, timeout_s)
         try:
             with watch.on_guard():
                 yield

@@ -20,11 +20,13 @@ from weft import flights  # noqa: E402
 from weft.checkpoints import step_folder, step_folders  # noqa: E402
 from weft.errors import BadInput, WeftError  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.text import format_layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint, files  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
 from weft.runtime.run.saving import Saving  # noqa: E402
 from weft.verbs import train_rank  # noqa: E402
+from weft.verbs.train import _for_launched  # noqa: E402
 
 ALONE = Layout(micro_batch=16)
 
@@ -189,6 +191,26 @@ def test_a_run_whose_rank_died_goes_on_with_fewer(tmp_path, monkeypatch, capsys)
     assert list(step_folders(out)) == [2, 4, 5]
 
 
+@pytest.mark.parametrize(("world", "chosen"), [("4", "x=2,z=2"), ("2", "z=2"), ("3", "x=2,z=2")])
+def test_under_torchrun_the_layout_of_as_many_ranks_is_taken(monkeypatch, world, chosen):
+    layouts = [Layout(x=2, z=2, micro_batch=2), Layout(z=2, micro_batch=2), Layout(micro_batch=4)]
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    assert _for_launched(layouts) == layouts
+    for name, value in {"RANK": "0", "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    (found,) = _for_launched(layouts)
+    assert format_layout(found).startswith(chosen)
+
+
+def test_layouts_to_go_on_with_are_checked_before_the_first_step(tmp_path):
+    asked = {**TRAINED, "out": str(tmp_path), "restart": "on-failure"}
+    with pytest.raises(BadInput, match="more pipeline chunks than layers"):
+        weft.train("tiny-gpt", **asked, restart_layout=("pipeline=50",))
+    with pytest.raises(BadInput, match="--restart-layout needs --restart"):
+        weft.train("tiny-gpt", restart_layout=("x=1",))
+
+
 CHAIN = (
     (Layout(x=2, z=2, micro_batch=8), 3),
     (Layout(data=2, zero=1, micro_batch=8), 6),
@@ -210,7 +232,7 @@ def test_a_chain_of_kills_on_other_grids_has_the_losses_of_a_run_that_was_not_di
                 run_ranks(ranks_at_work.go_on, (layout, str(tmp_path), dies_at), layout.world)
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == list(range(1, ranks_at_work.CHAINED + 1))
-    wanted = session(Grid.of(ALONE), "gpt")
+    wanted = session(Grid.of(ALONE), "stages")
     for record in records:
         step = wanted.step()
         assert record["loss"] == pytest.approx(step.loss, abs=1e-10)

@@ -90,7 +90,7 @@ class Pending:
                     raise
                 raise noted.explained(error) from error
             if noted is not None:
-                noted.ended(self._result.device)
+                noted.ended(self._result)
             self._pace.resume()
             self._inputs = None
         return self._result

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from weft.errors import LONGEST_MESSAGE, WeftError, printable
 from weft.files import write_text
@@ -68,11 +69,11 @@ class Noted:
         watch.noted += 1
         watch.entries.append(self)
 
-    def ended(self, device: torch.device | None = None) -> None:
+    def ended(self, result: Tensor | None = None) -> None:
         """The rank has it; on a GPU, when what is queued now has run."""
         self.until_s = time.time()
-        if device is not None and device.type not in ("cpu", "meta"):
-            self.passed = torch.Event(device)
+        if result is not None and result.is_cuda:
+            self.passed = torch.Event(result.device)
             self.passed.record()
 
     def explained(self, error: Exception) -> Exception:
@@ -103,7 +104,7 @@ class Watch:
     Args:
         every_s: how long a rank stands before it tells so.
         run: folder of the run, for flight records; None writes none.
-        timeout_s: how long a collective may take.
+        timeout_s: how long a collective may take; None: as long as PyTorch has it.
 
     Attributes:
         step: the step that is under way, from 1.
@@ -111,7 +112,8 @@ class Watch:
     """
 
     def __init__(self, every_s: float, run: Path | None = None, timeout_s: float | None = None) -> None:
-        self._every_s, self._timeout_s, self._rank = every_s, timeout_s, dist.get_rank()
+        usual = dist.distributed_c10d._get_default_timeout(dist.Backend(dist.get_backend()))
+        self._every_s, self._timeout_s, self._rank = every_s, timeout_s or usual.total_seconds(), dist.get_rank()
         self._store = dist.distributed_c10d._get_default_store()
         self.step = self.noted = 0
         self.entries: deque[Noted] = deque(maxlen=KEPT)
@@ -280,7 +282,7 @@ class Watch:
             if 0 in woken:
                 return
             since, stood = self._since, time.time() - self._since
-            if self._timeout_s and since != left and stood > _PATIENCE * self._timeout_s:
+            if since != left and stood > _PATIENCE * self._timeout_s:
                 self._leave("stood", f"stood for {stood:.0f} s")
                 left = since
             if since == told or stood < self._every_s:
@@ -292,12 +294,6 @@ class Watch:
             except RuntimeError:  # the store has gone with its rank
                 return
             told = since
-
-
-def patience_s(device: str) -> float:
-    """How long collectives may take unless somebody says otherwise."""
-    backend = dist.Backend(dist.get_default_backend_for_device(device))
-    return float(dist.distributed_c10d._get_default_timeout(backend).total_seconds())
 
 
 def _agreed(run: Path | None) -> Path | None:

@@ -22,12 +22,16 @@ from weft.runtime.run.ranks import BACKENDS
 class Saving:
     """Writes the checkpoints of one run; every rank has one and calls it alike.
 
-    In the background a thread of each rank writes a copy of the values, over a process group of its own, and one
-    checkpoint is under way at a time.  Either way a checkpoint gets its name when what was written has been read back.
+    In the background a thread of each rank copies the values, while the run computes the gradients of the next step,
+    and writes the copy over a process group of its own; one checkpoint is under way at a time.  The run calls ``hold``
+    before it changes values.  Either way a checkpoint gets its name when what was written has been read back.
 
     Args:
         background: go on while a checkpoint is written.
         keep: how many checkpoints of the folder stay; None keeps all.
+
+    Attributes:
+        held_s: how long ``hold`` made the run wait since the last ``save``.
     """
 
     def __init__(self, *, background: bool = False, keep: int | None = None) -> None:
@@ -36,8 +40,12 @@ class Saving:
         if background and dist.is_initialized():
             self._group = dist.new_group(list(range(dist.get_world_size())), backend=BACKENDS["cpu"])
         self._copies: dict[tuple[str, int], Tensor] = {}
+        self._copied = threading.Event()
+        self._stream: torch.Stream | None = None
+        """On which values leave a GPU."""
         self._thread: threading.Thread | None = None
         self._problem: BaseException | None = None
+        self.held_s = 0.0
 
     def save(self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json]) -> float:
         """Save a checkpoint; how long the run stood still for it, in seconds.
@@ -47,15 +55,27 @@ class Saving:
         """
         start = perf_counter()
         self.wait()
+        self.held_s = 0.0
         if not self._background:
             self._write(folder, pieces, state)
             return perf_counter() - start
-        copied = [replace(piece, values=self._copied(piece)) for piece in pieces]
-        if any(piece.values.is_cuda for piece in pieces):
-            torch.cuda.synchronize()
-        self._thread = threading.Thread(target=self._try, args=(folder, copied, dict(state)), name="weft-checkpoint")
+        left = self._left_gpu(pieces)
+        self._copied.clear()
+        given = folder, pieces, dict(state), left
+        self._thread = threading.Thread(target=self._try, args=given, name="weft-checkpoint")
         self._thread.start()
         return perf_counter() - start
+
+    def hold(self) -> None:
+        """Return when values may change: those of the checkpoint under way have been copied."""
+        if self._thread is None or self._copied.is_set():
+            return
+        start = perf_counter()
+        if self._stream is not None:
+            torch.accelerator.current_stream().wait_stream(self._stream)  # the host goes on
+        else:
+            self._copied.wait()
+        self.held_s += perf_counter() - start
 
     def wait(self) -> None:
         """Return when nothing is being written any more.
@@ -70,7 +90,20 @@ class Saving:
         if problem is not None:
             raise problem
 
-    def _copied(self, piece: Piece) -> Tensor:
+    def _left_gpu(self, pieces: Sequence[Piece]) -> torch.Event | None:
+        """Values of a GPU are on their way to the host, on a stream of its own, until the event."""
+        device = next((piece.values.device for piece in pieces if piece.values.is_cuda), None)
+        if device is None:
+            return None
+        self._stream = self._stream or torch.Stream(device)
+        self._stream.wait_stream(torch.accelerator.current_stream(device))
+        with self._stream:
+            for piece in pieces:
+                self._copied_values(piece)
+        left: torch.Event = self._stream.record_event()
+        return left
+
+    def _copied_values(self, piece: Piece) -> Tensor:
         """A piece's values in memory of the host that is taken once."""
         values = piece.values.detach()
         key = piece.name, piece.placement.start
@@ -78,9 +111,19 @@ class Saving:
             self._copies[key] = torch.empty(values.shape, dtype=values.dtype, pin_memory=not values.is_cpu)
         return self._copies[key].copy_(values, non_blocking=True)
 
-    def _try(self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json]) -> None:
+    def _copy_of(self, pieces: Sequence[Piece], left: torch.Event | None) -> list[Piece]:
+        """The pieces as they are now; those of a GPU have left it."""
         try:
-            self._write(folder, pieces, state)
+            if left is None:
+                return [replace(piece, values=self._copied_values(piece)) for piece in pieces]
+            left.synchronize()
+            return [replace(piece, values=self._copies[piece.name, piece.placement.start]) for piece in pieces]
+        finally:
+            self._copied.set()
+
+    def _try(self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json], left: torch.Event | None) -> None:
+        try:
+            self._write(folder, self._copy_of(pieces, left), state)
         except BaseException as error:  # raised where the run next saves or waits
             self._problem = error
 

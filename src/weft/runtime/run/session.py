@@ -116,6 +116,8 @@ class Session:
         self.micro_batches = micro_batches_of(job, grid.layout)
         self._ahead: dict[int, tuple[Tensor, Tensor]] = {}
         """The batch of the next step, by its number."""
+        self._saving: Saving | None = None
+        """What may still copy values."""
         self.machine = Machine.of(
             grid,
             precision=settings.precision,
@@ -184,6 +186,8 @@ class Session:
             self._ahead = {number + 1: self._batch(number + 1)}
         if self._passes.has_head:
             self.machine.collectives.all_reduce(loss, *ROWS).wait()
+        if self._saving is not None:
+            self._saving.hold()
         norm = float(self.optimizer.step(loss))
         pace.pay()
         dropped, seconds = self.drops.share(), perf_counter() - start
@@ -228,6 +232,7 @@ class Session:
         start = perf_counter()
         self.check_replicas()
         checked_s = perf_counter() - start
+        self._saving = saving
         return checked_s + (saving or Saving()).save(folder, self.optimizer.pieces(), self._state().model_dump())
 
     def check_replicas(self) -> None:
