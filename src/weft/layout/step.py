@@ -34,6 +34,9 @@ BUCKET_ELEMENTS = 40e6
 """Gradients per bucket of the reduction over replicas, at least (Megatron-Core: max(40e6, 1e6 * ranks))."""
 BUCKET_ELEMENTS_PER_RANK = 1e6
 """The same per rank of the reduction, which outgrows the former beyond 40 ranks."""
+GATHERS_AHEAD = 4
+"""Weights that ``weft.runtime`` gathers over z before they are asked for: a dense block has as many, so that a gather
+has a block's products to hide behind, and memory of two blocks' gathered weights holds them."""
 SCATTERS_IN_FLIGHT = 8
 """Weight gradients of ``weft.runtime`` that may be under way over z at once: each holds a whole block of
 gradients."""

@@ -20,7 +20,7 @@ from torch.nn import functional  # noqa: E402
 
 from weft.runtime.core.collectives import Collectives  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.overlap import SCATTERS_IN_FLIGHT, Overlap, Switches  # noqa: E402
+from weft.runtime.core.overlap import GATHERS_AHEAD, SCATTERS_IN_FLIGHT, Overlap, Switches  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
@@ -93,25 +93,48 @@ class Stage:
         return told
 
 
-def test_the_next_weight_is_gathered_while_this_one_computes():
-    stage = Stage(3, replace(OFF, all_gather=True))
+def test_the_next_weights_are_gathered_while_this_one_computes():
+    """As many as are stated: the last of six is begun one use later."""
+    stage = Stage(GATHERS_AHEAD + 2, replace(OFF, all_gather=True))
+    names = [weight.name for weight in stage.weights]
+    order = [0, *range(len(names) - 1, 0, -1)]
+    names = [names[index] for index in order]
     for step in range(2):
         with stage.overlap.step():
-            stage.forward([0, 2, 1])
-        alone = [e for name in "acb" for e in (f"start gather {name}", f"wait gather {name}", f"use 0{name}")]
+            stage.forward(order)
+        alone = [e for name in names for e in (f"start gather {name}", f"wait gather {name}", f"use 0{name}")]
         if step == 0:
             assert stage.told() == alone, "the first step learns the order"
-    assert stage.told() == [
-        "start gather a",
-        "start gather c",
-        "wait gather a",
-        "use 0a",
-        "start gather b",
-        "wait gather c",
-        "use 0c",
-        "wait gather b",
-        "use 0b",
-    ]
+    used = [[f"wait gather {name}", f"use 0{name}"] for name in names]
+    begun = [f"start gather {name}" for name in names]
+    assert stage.told() == [*begun[:-1], *used[0], begun[-1], *(event for two in used[1:] for event in two)]
+
+
+def test_a_weight_that_is_asked_for_twice_is_gathered_twice():
+    """Backward passes come back to weights that are still ahead; what is begun is what is asked for."""
+    stage = Stage(3, replace(OFF, all_gather=True))
+    for _ in range(3):
+        with stage.overlap.step():
+            stage.forward([0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0])
+        assert sum(event.startswith("start") for event in stage.told()) == 12
+
+
+def test_what_needs_no_gathering_is_cast_once_a_step():
+    """In micro-batches, forward and backward; anew in the next step, and ahead of its use."""
+    stage = Stage(3, Switches())
+    for weight in stage.weights[:2]:
+        weight.alone = True
+    for version in range(2):
+        for weight in stage.weights:
+            weight.version = version
+        with stage.overlap.step():
+            stage.forward([0, 1, 2, 2, 1, 0] * 2)
+        told = stage.told()
+        assert [told.count(f"start gather {name}") for name in "abc"] == [1, 1, 4]
+        assert [event for event in told if event.startswith("use")] == [
+            f"use {version}{name}" for name in "abccba" * 2
+        ]
+    assert told[:3] == ["start gather a", "start gather b", "start gather c"]
 
 
 def test_gradients_are_scattered_while_earlier_layers_compute():
@@ -139,21 +162,24 @@ def test_gradients_that_nobody_else_has_are_added_at_once():
 
 
 def test_a_weight_that_was_not_expected_ends_the_gathering_ahead():
-    stage = Stage(3, Switches())
+    count = GATHERS_AHEAD + 2
+    stage, last = Stage(count, Switches()), count - 1
     with stage.overlap.step():
-        stage.forward([0, 1, 2])
+        stage.forward(range(count))
     stage.told()
     with stage.overlap.step():
-        stage.forward([0, 2, 1])
-    ahead = ["start gather a", "start gather b", "wait gather a", "use 0a"]
-    missed = ["start gather c", "wait gather c", "use 0c"]
-    assert stage.told() == [*ahead, *missed, "wait gather b", "use 0b"], "what is there already is used"
+        stage.forward([0, last, 1])
+    first, *others, missed = (weight.name for weight in stage.weights)
+    ahead = [f"start gather {name}" for name in (first, *others)]
+    assert stage.told() == [
+        *(*ahead, f"wait gather {first}", f"use 0{first}"),
+        *(f"start gather {missed}", f"wait gather {missed}", f"use 0{missed}"),
+        *(f"wait gather {others[0]}", f"use 0{others[0]}"),
+        *(f"wait gather {name}" for name in others[1:]),
+    ], "what is there already is used, and what nobody asked for is waited for"
     with stage.overlap.step():
         stage.forward([0])
-    assert stage.told()[-1] == "wait gather c", "what nobody asked for is waited for"
-    with stage.overlap.step():
-        stage.forward([0, 1])
-    assert "start gather c" not in stage.told(), "the order is that of the last step"
+    assert f"start gather {missed}" in stage.told(), "the order is that of the last step"
 
 
 def test_the_cache_lasts_one_step():

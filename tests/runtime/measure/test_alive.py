@@ -47,6 +47,8 @@ def peaks(name, stages, precision="fp32", **more):
         kind = next(k for k in reversed(frame.stage_kinds) if frame.stages.repeats[0, k] and kinds[k, 0] <= stage)
         parts = memory.parts(kind, most_held(frame.table, frame.micro_batches, np.array([float(stage)])))
         plan = float(parts.activations_bytes[0] + parts.buffers_bytes[0])
+        if precision != "fp32":  # the step casts weights once and keeps them
+            plan += float(parts.weights_bytes[0])
         counted = alive(job, layout, rank=int(ranks[stage]), precision=Precision.of(precision)).peak_bytes
         found.append((counted, plan, int(held(layout, order[stage]).max())))
     return found

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -49,15 +50,22 @@ class _Works:
             work.wait()
 
 
+class Work(Protocol):
+    """Something to wait for."""
+
+    def wait(self) -> object:
+        """Wait for it."""
+
+
 class Pending:
-    """A collective under way; ``wait`` gives its result.  Its tensors are kept until then."""
+    """A collective or a cast under way; ``wait`` gives its result.  Its tensors are kept until then."""
 
     __slots__ = ("_axes", "_inputs", "_log", "_noted", "_pace", "_result", "_work")
 
     def __init__(
         self,
         result: Tensor,
-        work: dist.Work | _Works | None = None,
+        work: Work | None = None,
         inputs: Tensor | None = None,
         axes: tuple[str, ...] = (),
         log: Log | None = None,
@@ -108,7 +116,7 @@ def settle(pendings: Iterable[Pending]) -> None:
         raise problem
 
 
-def _timed_wait(work: dist.Work | _Works, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
+def _timed_wait(work: Work, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
     if result.is_cuda:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         before.record()
@@ -240,7 +248,7 @@ class Collectives:
         axes: tuple[str, ...],
         full: Tensor,
         result: Tensor,
-        work: dist.Work | _Works | None,
+        work: Work | None,
         inputs: Tensor | None,
         ends: dist.ProcessGroup | None = None,
     ) -> Pending:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from weft.runtime.core.beside import Beside
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.later import Later
@@ -25,6 +26,7 @@ class Machine:
     precision: Precision = field(default_factory=Precision)
     last: LastTaken = field(default_factory=LastTaken)
     later: Later = field(default_factory=Later)
+    beside: Beside = field(default_factory=Beside)
 
     @classmethod
     def of(
@@ -44,6 +46,7 @@ class Machine:
             overlap=Overlap(switches or Switches.of(grid.layout)),
             matmul=Matmul(tuned=tuned),
             precision=precision or Precision(),
+            beside=Beside(grid.device),
         )
 
     @property

@@ -16,7 +16,7 @@ from typing import Protocol
 from torch import Tensor
 
 from weft.layout.spec import Layout
-from weft.layout.step import SCATTERS_IN_FLIGHT
+from weft.layout.step import GATHERS_AHEAD, SCATTERS_IN_FLIGHT
 from weft.runtime.core.collectives import Pending, settle
 
 
@@ -27,8 +27,9 @@ class Switches:
     Attributes:
         all_reduce: OAR, the input gradient's collective behind the weight gradient's product.
         reduce_scatter: ORS, weight gradients over z behind the backward pass of earlier layers.
-        all_gather: OAG, the next layer's weights behind the computation of this one.
-        weight_cache: gathered weights are kept until the step ends.
+        all_gather: OAG, the weights of the next layers behind the computation of this one.
+        weight_cache: gathered weights are kept until the step ends; those that need no gathering, cast once, always
+            are.
     """
 
     all_reduce: bool = True
@@ -52,7 +53,9 @@ class Switches:
 
 
 class Gathered(Protocol):
-    """A weight as the scheduler sees it."""
+    """A weight as the scheduler sees it; ``alone``: no other rank has a part of it."""
+
+    alone: bool
 
     def start_gather(self) -> Pending:
         """Begin to gather the weight."""
@@ -105,7 +108,7 @@ class Overlap:
             self._forget()
 
     def gather(self, weight: Gathered) -> Tensor:
-        """The whole weight; begins to gather the one that comes next."""
+        """The whole weight; begins to gather those that come next."""
         if not self._active:
             return weight.start_gather().wait()
         if weight in self._kept:
@@ -113,7 +116,7 @@ class Overlap:
         pending = self._ahead.pop(weight, None) or weight.start_gather()
         self._prefetch(weight)
         whole = pending.wait()
-        if self.switches.weight_cache:
+        if self.switches.weight_cache or weight.alone:
             self._kept[weight] = whole
         return whole
 
@@ -126,8 +129,7 @@ class Overlap:
             self._position = None
             return
         self._position += 1
-        if self._position < len(self._order):
-            following = self._order[self._position]
+        for following in self._order[self._position : self._position + GATHERS_AHEAD]:
             if following not in self._ahead and following not in self._kept:
                 self._ahead[following] = following.start_gather()
 

@@ -115,6 +115,8 @@ class Matrix(nn.Module):
         start, stop = grid.index(*self.cut_over) * cut, (grid.index(*self.cut_over) + 1) * cut
         self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=start, stop=stop)
         self.split_over = (*split_over, *self.cut_over)
+        self.alone = grid.size(*self.cut_over) == 1
+        """No other rank has a part of the block, which is cast and not gathered."""
         self.on_ends = False
         self.uses = 1
         """Gradients that one micro-batch gives (2 where embedding and head share the matrix)."""
@@ -153,8 +155,15 @@ class Matrix(nn.Module):
         self._tell()
 
     def start_gather(self) -> Pending:
-        shard = self.shard.detach().to(self.machine.precision.gather)
-        return self.machine.collectives.all_gather(shard, *self.cut_over)
+        machine, shard = self.machine, self.shard.detach()
+        gather, compute = machine.precision.gather, machine.precision.compute
+        if self.alone and shard.dtype == gather == compute:
+            return Pending(shard)
+        with machine.beside.queue():
+            shard = shard.to(gather)
+            if self.alone:
+                return Pending(shard.to(compute), machine.beside.done())
+            return machine.collectives.all_gather(shard, *self.cut_over)
 
     def start_scatter(self, gradient: Tensor) -> Pending:
         flat = gradient.to(self.machine.precision.reduce).reshape(-1)

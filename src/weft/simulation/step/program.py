@@ -20,7 +20,17 @@ from weft.layout.operations import CollectiveKind, Computation, FlashAttention, 
 from weft.layout.schedule import weight_gradient_first
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
-from weft.layout.step import RUNTIME, SCALAR_BYTES, SCATTERS_IN_FLIGHT, Issue, Step, StepOptions, buckets, wide_axes
+from weft.layout.step import (
+    GATHERS_AHEAD,
+    RUNTIME,
+    SCALAR_BYTES,
+    SCATTERS_IN_FLIGHT,
+    Issue,
+    Step,
+    StepOptions,
+    buckets,
+    wide_axes,
+)
 from weft.layout.table import LayoutTable
 from weft.layout.trainable import check_trainable
 from weft.layout.weights import Matrices
@@ -227,7 +237,7 @@ class _Weights:
         self._scattering: deque[tuple[_Weight, int | None]] = deque()
 
     def gather(self, weight: _Weight) -> None:
-        """Begin to gather the matrix unless that was done ahead, then the next one; wait for the first."""
+        """Begin to gather the matrix unless that was done ahead, then the next ones; wait for the first."""
         if weight in self._kept:
             return
         number = self._ahead.pop(weight) if weight in self._ahead else self.program.start(weight.gather)
@@ -239,8 +249,9 @@ class _Weights:
     def _prefetch(self, weight: _Weight) -> None:
         self.asked.append(weight)
         place = len(self.asked)
-        if self.plan.layout.overlap_gather and place < len(self.order):
-            following = self.order[place]
+        if not self.plan.layout.overlap_gather:
+            return
+        for following in self.order[place : place + GATHERS_AHEAD]:
             if following not in self._ahead and following not in self._kept:
                 self._ahead[following] = self.program.start(following.gather)
 
