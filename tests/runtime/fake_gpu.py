@@ -13,11 +13,13 @@ import json
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import models
 import torch
 import torch.distributed as dist
+from fake_streams import Streams, Waited, Watching
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
@@ -39,14 +41,21 @@ from weft.runtime.run.pipeline import Passes, build_stages
 from weft.runtime.run.session import micro_batches_of
 
 DEVICE = "gpu:0"
+STEPS = 2
+"""The first learns the order in which weights are asked for, the second gathers ahead in it."""
 PRODUCTS = {"mm", "addmm", "addmm_"}
 """Products of matrices; attention, which this device has no kernel for, is PyTorch's decomposition in fp32."""
 SUMS = {"allreduce_": 0, "_reduce_scatter_base_": 1, "_allgather_base_": 1}
 """Collectives, and which argument is what the rank gives."""
 
 
-class _Generators(_DummyBackendModule):
-    """The device's random generator, which pipelines keep as it was: the CPU's stands for it."""
+class _Device(_DummyBackendModule):
+    """The device's streams, and its random generator, which pipelines keep as it was: the CPU's stands for it."""
+
+    def __init__(self) -> None:
+        self.streams = Streams()
+        for name in ("Stream", "current_stream", "stream"):
+            setattr(self, name, getattr(self.streams, name))
 
     def get_rng_state(self, device: Any = None) -> Tensor:
         return torch.get_rng_state()
@@ -80,34 +89,68 @@ class Seen(TorchDispatchMode):
         return found
 
 
+def prepared(job: Job, layout: Layout) -> tuple[Machine, Optimizer, Callable[[], Tensor]]:
+    """Rank 0, and its passes of a step."""
+    machine = Machine.of(Grid.of(layout, DEVICE), precision=Precision.of(job.recipe.precision))
+    stages = build_stages(machine, job.model, sequence=job.recipe.sequence)
+    optimizer = Optimizer(Flat(machine, stages, holdings(stages)), AdamSettings())
+    passes = Passes(
+        machine,
+        stages,
+        micro_batch=layout.micro_batch,
+        micro_batches=micro_batches_of(job, layout),
+        tokens=job.recipe.tokens,
+    )
+    ids = torch.zeros(passes.micro_batches * layout.micro_batch, job.recipe.sequence, dtype=torch.int64, device=DEVICE)
+    optimizer.flat._unused = set()  # as after the first step, in which ranks tell each other what they used
+
+    def run() -> Tensor:
+        with optimizer.flat.step(passes.micro_batches):
+            return passes.run(ids, ids)
+
+    return machine, optimizer, run
+
+
+def queued(job: Job, layout: Layout, device: _Device, forgets: str | None) -> dict[str, Any]:
+    """Races of some steps and their updates, where a kind of wait is left out."""
+    streams = device.streams
+    streams.begin()
+    streams.forgets = forgets
+    dist.init_process_group("weft_fake_gpu", rank=0, world_size=layout.world, store=FakeStore())
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), Watching(streams) as watching:
+            machine, optimizer, run = prepared(job, layout)
+            issued = machine.collectives._issued
+
+            def noted(kind: Any, axes: Any, full: Any, result: Any, work: Any, inputs: Any) -> Any:
+                return issued(kind, axes, full, result, Waited(streams, watching.last, work), inputs)
+
+            machine.collectives._issued = noted
+            for _ in range(STEPS):
+                run()
+                for owned in optimizer.flat.owned:
+                    owned.leaf.detach().mul_(0.5)
+                optimizer.flat.publish()
+        return {"races": streams.races, "ran": streams.ran}
+    finally:
+        dist.destroy_process_group()
+
+
 def step(job: Job, layout: Layout) -> Seen:
     """A step and an update of rank 0."""
     dist.init_process_group("weft_fake_gpu", rank=0, world_size=layout.world, store=FakeStore())
     try:
-        grid, seen = Grid.of(layout, DEVICE), Seen()
+        seen = Seen()
         with FakeTensorMode(allow_non_fake_inputs=True):
-            machine = Machine.of(grid, precision=Precision.of(job.recipe.precision))
-            stages = build_stages(machine, job.model, sequence=job.recipe.sequence)
-            optimizer = Optimizer(Flat(machine, stages, holdings(stages)), AdamSettings())
-            passes = Passes(
-                machine,
-                stages,
-                micro_batch=layout.micro_batch,
-                micro_batches=micro_batches_of(job, layout),
-                tokens=job.recipe.tokens,
-            )
-            ids = torch.zeros(
-                passes.micro_batches * layout.micro_batch, job.recipe.sequence, dtype=torch.int64, device=DEVICE
-            )
-            optimizer.flat._unused = set()  # as after the first step, in which ranks tell each other what they used
+            machine, optimizer, run = prepared(job, layout)
             with seen:
-                with optimizer.flat.step(passes.micro_batches):
-                    loss = passes.run(ids, ids)
+                loss = run()
                 machine.collectives.all_reduce(loss, *ROWS).wait()
                 norm = optimizer.flat.clip(1.0, loss)
                 optimizer.flat.publish()
             assert loss.device == norm.device == torch.device(DEVICE)
-            for _, parameter in stages.named_parameters():
+            for holding in optimizer.flat.holdings:
+                parameter = holding.parameter
                 assert parameter.grad is not None
                 assert parameter.device == parameter.grad.device == torch.device(DEVICE)
         return seen
@@ -118,14 +161,19 @@ def step(job: Job, layout: Layout) -> Seen:
 def main() -> None:
     warnings.simplefilter("ignore")
     flat.as_part = lambda machine, gradient: gradient  # a fake tensor can be of no other class
-    _setup_privateuseone_for_python_backend("gpu", backend_module=_Generators())
+    device = _Device()
+    _setup_privateuseone_for_python_backend("gpu", backend_module=device)
     dist.Backend.register_backend("weft_fake_gpu", _create_fake_pg, extended_api=True, devices=["cpu", "gpu"])
     for line in sys.stdin:
         asked = json.loads(line)
         layout = parse_layout(asked["layout"]).complete(None)
         recipe = Recipe(global_batch=models.BATCH, sequence=models.SEQUENCE, precision=asked["precision"])
-        seen = step(Job(model=getattr(models, asked["model"])(), recipe=recipe), layout)
-        print(json.dumps({"on_cpu": sorted(seen.on_cpu), **seen.formats}))
+        job = Job(model=getattr(models, asked["model"])(), recipe=recipe)
+        if "forgets" in asked:
+            print(json.dumps(queued(job, layout, device, asked["forgets"])))
+        else:
+            seen = step(job, layout)
+            print(json.dumps({"on_cpu": sorted(seen.on_cpu), **seen.formats}))
 
 
 if __name__ == "__main__":

@@ -22,13 +22,36 @@ STEPS = {
 }
 
 
+GATHERED = {"layout": "z=2,data=2,zero=1,micro_batch=2", "precision": "bf16", "model": "llama"}
+CAST = {"layout": "x=2,data=2,micro_batch=2", "precision": "bf16", "model": "llama"}
+QUEUES = {
+    "gathered": GATHERED | {"forgets": None},
+    "cast": CAST | {"forgets": None},
+    "gathered before parameters are updated": GATHERED | {"forgets": "stream"},
+    "gathered before it was cast": GATHERED | {"forgets": "begin"},
+    "used before it is gathered": GATHERED | {"forgets": "collective"},
+    "cast before parameters are updated": CAST | {"forgets": "stream"},
+    "used before it is cast": CAST | {"forgets": "event"},
+}
+
+
+def told(asked):
+    """What the program says, by name."""
+    lines = "".join(json.dumps(one) + "\n" for one in asked.values())
+    program = Path(__file__).with_name("fake_gpu.py")
+    done = subprocess.run([sys.executable, program], input=lines, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(zip(asked, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
 @pytest.fixture(scope="module")
 def found():
-    asked = "".join(json.dumps(one) + "\n" for one in STEPS.values())
-    program = Path(__file__).with_name("fake_gpu.py")
-    done = subprocess.run([sys.executable, program], input=asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip(STEPS, map(json.loads, done.stdout.splitlines()), strict=True))
+    return told(STEPS)
+
+
+@pytest.fixture(scope="module")
+def queued():
+    return told(QUEUES)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -50,3 +73,18 @@ def test_fp64_is_for_a_number_a_token_alone(found, name):
     computed = {one for one in found[name]["wide"] if not one.startswith(("device", "allreduce", "div", "select"))}
     assert all(one.endswith("of 1 dimensions") for one in computed)
     assert bool(computed) == (name == "LayerNorm over y")
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_each_use_is_behind_what_it_needs(queued, name):
+    """Also memory that is given out again; and where one kind of wait is left out, the checker sees it."""
+    assert bool(queued[name]["races"]) == (QUEUES[name]["forgets"] is not None), queued[name]["races"]
+
+
+def test_weights_are_cast_beside_computation(queued):
+    """Two blocks of four matrices, embedding and head: once a step where nothing is gathered, else at each gather."""
+    steps, matrices, micro_batches = 2, 10, 2
+    assert queued["cast"]["ran"]["stream 1"] == steps * matrices
+    gathers = matrices * 2 - 1
+    both = 2  # the cast, and the buffer that is gathered into
+    assert queued["gathered"]["ran"]["stream 1"] == steps * micro_batches * gathers * both
