@@ -74,6 +74,13 @@ def test_a_stage_holds_what_is_planned(name, stage):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_stage_holds_what_is_planned_in_16_bits(name):
+    for counted, plan, _ in peaks(name, range(STAGES), "bf16"):
+        assert 0.95 * plan <= counted <= 1.1 * plan
+
+
+@pytest.mark.slow
 def test_stages_keep_what_their_order_holds():
     """Between two inner stages the peaks differ by the chunks that one holds more."""
     (first, _, more), (second, _, fewer) = peaks("1f1b", (1, 2))
