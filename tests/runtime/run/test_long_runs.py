@@ -76,6 +76,33 @@ def test_training_does_not_wait_for_the_disk(tmp_path, monkeypatch):
         assert torch.equal(piece.values, values)
 
 
+def test_values_do_not_change_before_they_are_copied(tmp_path, monkeypatch):
+    """The update of the next step waits for a copy that is late, and its gradients do not."""
+    running, passed = session(Grid.of(ALONE), "gpt"), []
+    copy_of, run = Saving._copy_of, running._passes.run
+
+    def late(saving, *given):
+        while not passed:
+            time.sleep(0.001)
+        return copy_of(saving, *given)
+
+    def noted(*given):
+        loss = run(*given)
+        passed.append(True)
+        return loss
+
+    monkeypatch.setattr(Saving, "_copy_of", late)
+    monkeypatch.setattr(running._passes, "run", noted)
+    saving = Saving(background=True)
+    wanted = [piece.values.clone() for piece in running.optimizer.pieces()]
+    running.save(tmp_path / "saved", saving)
+    running.step()
+    saving.wait()
+    running.load(tmp_path / "saved")
+    for piece, values in zip(running.optimizer.pieces(), wanted, strict=True):
+        assert torch.equal(piece.values, values)
+
+
 def test_a_problem_in_the_background_is_told(tmp_path):
     running, saving = session(Grid.of(ALONE), "gpt"), Saving(background=True)
     (tmp_path / "file").touch()
@@ -85,8 +112,9 @@ def test_a_problem_in_the_background_is_told(tmp_path):
     saving.wait()
 
 
-def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monkeypatch):
-    running = session(Grid.of(ALONE), "gpt")
+@pytest.mark.parametrize("background", [False, True])
+def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monkeypatch, background):
+    running, saving = session(Grid.of(ALONE), "gpt"), Saving(background=background)
     finish = files.Writer.finish
 
     def spoil(writer, **given):
@@ -97,8 +125,13 @@ def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monke
         path.write_bytes(raw)
 
     monkeypatch.setattr(files.Writer, "finish", spoil)
+
+    def save():
+        running.save(tmp_path / "saved", saving)
+        saving.wait()
+
     with pytest.raises(files.Damaged, match=r"0\.bin: the disk does not give back"):
-        running.save(tmp_path / "saved")
+        save()
     assert not (tmp_path / "saved").exists()
 
 
