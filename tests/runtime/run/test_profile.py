@@ -29,7 +29,7 @@ def test_a_trace_of_chosen_steps_is_read_by_calibrate(tmp_path):
 @pytest.mark.slow
 def test_each_chosen_rank_writes_its_trace(tmp_path):
     path = tmp_path / "trace.json.gz"
-    weft.train("tiny-gpt", **TRAINED, layout="x=3", profile=str(path), profile_ranks="2,1")
+    weft.train("tiny-gpt", **{**TRAINED, "batch": 3}, layout="data=3", profile=str(path), profile_ranks="2,1")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["trace-rank1.json.gz", "trace-rank2.json.gz"]
 
 
