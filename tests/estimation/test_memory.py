@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
+from weft.estimation import Estimate, estimate
 from weft.estimation.iteration import Estimator
 from weft.estimation.memory import block_activations
 from weft.estimation.result import EstimateTable, MemoryParts
@@ -274,3 +275,21 @@ def test_memory_parts_add_up() -> None:
     found = evaluate(model(gpt(8, 256)), [Layout(data=8), Layout(z=8), Layout(x=8, sequence_parallel=True)])
     parts = [getattr(found.memory, part.name) for part in fields(MemoryParts) if part.name != "stage"]
     assert found.memory_bytes == pytest.approx(sum(parts))
+
+
+def test_documents_of_before_have_no_communicators() -> None:
+    (found,) = estimate(
+        Job(model=model(gpt(8, 256)), recipe=replace(FLASH, global_batch=8)), load_cluster("h100-8"), [Layout(data=8)]
+    )
+    document = found.to_dict()
+    outside = document["memory"].pop("communicators_bytes")
+    read = Estimate.from_dict(document, where="plan")
+    assert outside > 0
+    assert {part.name: part.value for part in read.memory}["communicators_bytes"] == 0
+    assert read.allocated_bytes == pytest.approx(found.allocated_bytes + outside)
+
+
+def test_communicators_of_one_rank_and_of_other_vendors_take_nothing() -> None:
+    for cluster, layout in (("h100-1", Layout()), ("tpu-v5p-8", Layout(data=8))):
+        found = evaluate(model(gpt(8, 256)), [layout], replace(FLASH, global_batch=8), load_cluster(cluster))
+        assert found.memory.communicators_bytes[0] == 0
