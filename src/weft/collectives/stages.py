@@ -142,18 +142,3 @@ def _one_to_all(algorithm: Algorithm, size: int) -> StageCost:
     if algorithm == "in-switch":
         return StageCost(algorithm=algorithm, sent=1.0, steps=1)
     return StageCost(algorithm="double-tree", sent=1.0, steps=(size - 1).bit_length())
-
-
-def lower_bound(kind: StageKind, size: int, *, reduces: bool = False, line: bool = False) -> StageCost:
-    """No algorithm sends less (``sent``), and none takes fewer steps, among accelerators alike.
-
-    What every accelerator lacks must reach it; an all-reduce passes that twice, or the buffer once through
-    a switch that reduces (Patarasuk and Yuan 2009).  The ends of a line have half of the bandwidth, through
-    which an all-reduce passes the buffer once.
-    """
-    share = (size - 1) / size
-    algorithm: Algorithm = "line" if line else "direct"
-    ends = _open(algorithm, size)
-    twice = 1.0 if reduces or ends > 1 else 2 * share
-    sent = {"all-reduce": twice, "broadcast": 1.0, "reduce": 1.0}.get(kind, share)
-    return StageCost(algorithm=algorithm, sent=ends * sent, steps=1)
