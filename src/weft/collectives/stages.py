@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log2
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from weft.errors import Unsupported
 from weft.fabric.dimension import Dimension, DimensionKind
@@ -19,16 +19,9 @@ from weft.fabric.spec import Floats
 
 Number = TypeVar("Number", float, Floats)
 Algorithm = Literal["ring", "line", "direct", "halving-doubling", "double-tree", "in-switch"]
-ALGORITHMS: tuple[Algorithm, ...] = ("ring", "line", "direct", "halving-doubling", "double-tree", "in-switch")
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 StageKind = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all", "broadcast", "reduce"]
-STAGE_KINDS: tuple[StageKind, ...] = (
-    "reduce-scatter",
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "broadcast",
-    "reduce",
-)
+STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
 BALANCED_KINDS: tuple[StageKind, ...] = ("all-reduce", "reduce-scatter", "all-gather")
 """Collectives whose loads depend on the order of the dimensions."""
 
