@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import difflib
-import functools
 import io
 import json
 import os
@@ -306,11 +305,11 @@ def first_lines() -> str:
 
 def beside_table() -> str:
     """Figures of other tools and Weft's on the same cases."""
-    memory = {one.family: one.memory_mape for one in validated().families}
+    quotes = quoted("beside")
+    families = tuple(sorted({name for one in quotes for name in re.findall(r"{memory\[([^]]+)]", one["ours"])}))
+    memory = {one.family: one.memory_mape for one in validate(family=families).families}
     values = figures() | {"memory": memory}
-    lines = [
-        (one["case"], f"{one['tool']}: {one['theirs']}", one["ours"].format_map(values)) for one in quoted("beside")
-    ]
+    lines = [(one["case"], f"{one['tool']}: {one['theirs']}", one["ours"].format_map(values)) for one in quotes]
     return rows(("case", "other tool", "Weft"), lines)
 
 
@@ -334,12 +333,9 @@ def errors_table() -> str:
     return rows(("family", "runs", "family left out", "worst", "before any run", "inside the bar"), lines)
 
 
-validated = functools.cache(validate)
-
-
 def fitted_table() -> str:
     """What ``weft validate`` prints of the runs that Weft ships, and of the choices among them."""
-    found = validated()
+    found = validate()
     lines = [
         (
             one.family,

@@ -7,7 +7,7 @@ import pytest
 
 from weft.collectives.messages.flows import expand
 from weft.collectives.schedules.chunks import request
-from weft.collectives.stages import ALGORITHMS, STAGE_KINDS, choose, lower_bound, stage
+from weft.collectives.stages import ALGORITHMS, STAGE_KINDS, StageCost, choose, stage
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import KINDS, Dimension, pairs
 
@@ -130,6 +130,19 @@ def test_in_switch_sends_the_buffer_about_once():
             usual = {"all-to-all": "direct"}.get(kind, "ring" if size & (size - 1) else "halving-doubling")
             for algorithm in ("in-switch", "double-tree"):
                 assert stage(kind, algorithm, size) == stage(kind, usual, size)
+
+
+def lower_bound(kind, size, *, reduces=False, line=False):
+    """No algorithm sends less, and none takes fewer steps, among accelerators alike.
+
+    What every accelerator lacks must reach it; an all-reduce passes that twice, or the buffer once through a switch
+    that reduces (Patarasuk and Yuan 2009).  The ends of a line of more than two have half of the bandwidth, through
+    which an all-reduce passes the buffer once.
+    """
+    share, ends = (size - 1) / size, 2.0 if line and size > 2 else 1.0
+    twice = 1.0 if reduces or ends > 1 else 2 * share
+    sent = {"all-reduce": twice, "broadcast": 1.0, "reduce": 1.0}.get(kind, share)
+    return StageCost(algorithm="direct", sent=ends * sent, steps=1)
 
 
 @pytest.mark.parametrize("kind", STAGE_KINDS)

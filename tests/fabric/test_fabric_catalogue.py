@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import soundness
 
 from weft.cluster import load
 from weft.errors import BadInput, UnknownName
-from weft.fabric import catalogue, checks
+from weft.fabric import catalogue
 from weft.fabric.catalogue import for_cluster, parse_kind
 from weft.fabric.checks import components
 from weft.fabric.cost import bill_of_kind, preset
@@ -21,7 +22,7 @@ from weft.fabric.paths import routes
 def test_every_kind_joins_every_cluster(kind, name):
     cluster = load(name)
     fabric = catalogue.for_cluster(kind, cluster)
-    checks.check(fabric)
+    soundness.check(fabric)
     assert (fabric.name, fabric.accelerators) == (kind, cluster.count)
     size = cluster.tiers[0].size
     assert np.array_equal(fabric.domain, np.arange(cluster.count) // size)

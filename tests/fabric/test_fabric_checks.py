@@ -1,12 +1,13 @@
-"""Fabrics that no traffic can cross are refused by name."""
+"""The oracle of fabrics finds every fault."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import soundness
 
-from weft.errors import BadInput
-from weft.fabric import Fabric, checks
+from weft.fabric import Fabric
+from weft.fabric.checks import components
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos
 
@@ -31,42 +32,42 @@ def without(links: list[int]) -> Fabric:
 
 
 def test_generated_fabrics_pass():
-    checks.check(FABRIC)
+    soundness.check(FABRIC)
 
 
 BAD = [
-    (with_value("names", 3, "accelerator-2"), "names of nodes repeat: accelerator-2"),
-    (replace(FABRIC, names=FABRIC.names[:-1]), "names for"),
-    (with_value("capacity_Bps", 0, 0.0), "without capacity: accelerator-0 -> accelerator-1"),
-    (with_value("capacity_Bps", 0, np.nan), "without capacity: accelerator-0 -> accelerator-1"),
-    (with_value("capacity_Bps", 0, np.inf), "without capacity: accelerator-0 -> accelerator-1"),
-    (with_value("capacity_Bps", 0, -1.0), "without capacity: accelerator-0 -> accelerator-1"),
-    (with_value("latency_s", 1, -1e-6), "latencies below 0 or not finite: accelerator-1 -> accelerator-0"),
-    (with_value("target", 0, 0), "join a node to itself: accelerator-0 -> accelerator-0"),
-    (with_value("target", 0, 9999), "a node that does not exist"),
-    (without([0]), "without the reverse direction: accelerator-1 -> accelerator-0"),
-    (with_value("domain", 0, 7), "scale-up domains have 1 to 4 accelerators"),
-    (replace(FABRIC, domain=np.roll(FABRIC.domain, 1)), "scale-up links leave their domain: accelerator-0"),
-    (replace(FABRIC, rail=FABRIC.rail[:-1]), "given for every accelerator"),
-    (FABRIC.failed(nodes=np.array([5])), "1 of 16 accelerators cannot reach accelerator-0: accelerator-5"),
-    (replace(FABRIC, up=FABRIC.tier == 0), "12 of 16 .* accelerator-4, .* and 7 more"),
+    (with_value("names", 3, "accelerator-2"), "a name for each node"),
+    (replace(FABRIC, names=FABRIC.names[:-1]), "a name for each node"),
+    (with_value("capacity_Bps", 0, 0.0), "have a capacity"),
+    (with_value("capacity_Bps", 0, np.nan), "have a capacity"),
+    (with_value("capacity_Bps", 0, np.inf), "have a capacity"),
+    (with_value("capacity_Bps", 0, -1.0), "have a capacity"),
+    (with_value("latency_s", 1, -1e-6), "latencies are finite"),
+    (with_value("target", 0, 0), "leave their node"),
+    (with_value("target", 0, 9999), "nodes that exist"),
+    (without([0]), "have a reverse"),
+    (with_value("domain", 0, 7), "of one size"),
+    (replace(FABRIC, domain=np.roll(FABRIC.domain, 1)), "stay in a domain"),
+    (replace(FABRIC, rail=FABRIC.rail[:-1]), "a domain and a rail"),
+    (FABRIC.failed(nodes=np.array([5])), "reach each other"),
+    (replace(FABRIC, up=FABRIC.tier == 0), "reach each other"),
 ]
 
 
 @pytest.mark.parametrize(("fabric", "message"), BAD)
-def test_offenders_are_named(fabric, message):
-    with pytest.raises(BadInput, match=message):
-        checks.check(fabric)
+def test_each_fault_is_found(fabric, message):
+    with pytest.raises(AssertionError, match=message):
+        soundness.check(fabric)
 
 
 def test_failed_links_may_lack_capacity():
     spine = FABRIC.nodes_of("spine")[:1]
     down = FABRIC.failed(nodes=spine)
-    checks.check(replace(down, capacity_Bps=np.where(down.up, down.capacity_Bps, 0)))
+    soundness.check(replace(down, capacity_Bps=np.where(down.up, down.capacity_Bps, 0)))
 
 
 def test_components_of_a_long_chain():
     chain = np.random.default_rng(0).permutation(2000)
-    label = checks.components(2001, chain[:-1], chain[1:])
+    label = components(2001, chain[:-1], chain[1:])
     assert (label[:2000] == 0).all()
     assert label[2000] == 2000

@@ -180,7 +180,7 @@ def test_what_a_floor_cannot_hold_is_refused():
         'media = ["DCA"]': "DAC",
         'switches = { spin = "row" }': "spine",
         'switches = { leaf = "roof" }': "leaf",
-        "kw_per_rack = 1.3\nkw_per_accelerator = 0.1": "takes 1 units and",
+        "kw_per_rack = 1.3\nkw_per_accelerator = 0.1": "takes 1 unit and",
         "rack_pitch = 1": "rack_pitch_m",
         "pue = 0.9": "pue",
     }.items():

@@ -906,7 +906,6 @@ def packed() -> list[str | bytes]:
 
 
 of_file("interop.simulators.astra_network.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
-of_file("interop.simulators.astra_network.read_logical_topology", "json", words('{"logical-dims": ["4", "2"]}'))
 of_file("interop.simulators.astra_system.read_system", "text", from_tests(ASTRA, "system()", "LINES"))
 GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
@@ -918,12 +917,6 @@ of_file(
     **RATES,
 )
 of_file("interop.traces.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
-add(
-    "interop.traces.chakra.read_traces",
-    lambda raw, folder: called("interop.traces.chakra.read_traces")(written(raw, folder / "a.0.et").parent / "a"),
-    "bytes",
-    lambda: CHAKRA()[1:],
-)
 of_file("interop.traces.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
 of_file("interop.traces.torch_traces.read_torch_trace interop.traces.torch_traces.read_json", "bytes", packed)
 of_file("interop.traces.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())

@@ -10,7 +10,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -155,12 +155,6 @@ class Site:
         """Accelerators of each host, a host a row."""
         order = np.argsort(self.fabric.domain, kind="stable")
         return order.reshape(len(self.host_names), -1)
-
-    def with_placement(self, hosts: tuple[tuple[int, ...], ...]) -> Site:
-        """The same site with every job on given hosts, where it stays."""
-        return replace(
-            self, jobs=tuple(replace(job, hosts=at, may="stay") for job, at in zip(self.jobs, hosts, strict=True))
-        )
 
 
 def read_site(source: str | os.PathLike[str], *, idle: bool = False) -> Site:

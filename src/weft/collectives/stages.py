@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log2
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from weft.errors import Unsupported
 from weft.fabric.dimension import Dimension, DimensionKind
@@ -19,16 +19,9 @@ from weft.fabric.spec import Floats
 
 Number = TypeVar("Number", float, Floats)
 Algorithm = Literal["ring", "line", "direct", "halving-doubling", "double-tree", "in-switch"]
-ALGORITHMS: tuple[Algorithm, ...] = ("ring", "line", "direct", "halving-doubling", "double-tree", "in-switch")
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 StageKind = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all", "broadcast", "reduce"]
-STAGE_KINDS: tuple[StageKind, ...] = (
-    "reduce-scatter",
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "broadcast",
-    "reduce",
-)
+STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
 BALANCED_KINDS: tuple[StageKind, ...] = ("all-reduce", "reduce-scatter", "all-gather")
 """Collectives whose loads depend on the order of the dimensions."""
 
@@ -142,18 +135,3 @@ def _one_to_all(algorithm: Algorithm, size: int) -> StageCost:
     if algorithm == "in-switch":
         return StageCost(algorithm=algorithm, sent=1.0, steps=1)
     return StageCost(algorithm="double-tree", sent=1.0, steps=(size - 1).bit_length())
-
-
-def lower_bound(kind: StageKind, size: int, *, reduces: bool = False, line: bool = False) -> StageCost:
-    """No algorithm sends less (``sent``), and none takes fewer steps, among accelerators alike.
-
-    What every accelerator lacks must reach it; an all-reduce passes that twice, or the buffer once through
-    a switch that reduces (Patarasuk and Yuan 2009).  The ends of a line have half of the bandwidth, through
-    which an all-reduce passes the buffer once.
-    """
-    share = (size - 1) / size
-    algorithm: Algorithm = "line" if line else "direct"
-    ends = _open(algorithm, size)
-    twice = 1.0 if reduces or ends > 1 else 2 * share
-    sent = {"all-reduce": twice, "broadcast": 1.0, "reduce": 1.0}.get(kind, share)
-    return StageCost(algorithm=algorithm, sent=ends * sent, steps=1)

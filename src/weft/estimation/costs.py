@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -221,9 +221,6 @@ class _Times:
     gemms: dict[tuple[str, Phase], Floats]
     attention: dict[Phase, Floats]
     routed: dict[str, Floats]
-
-
-Hide = Callable[[Collective, Floats, _Times], Floats]
 
 
 def _never(collective: Collective, seconds: Floats, times: _Times) -> Floats:

@@ -17,8 +17,6 @@ from weft.model.text import job_from_dict, job_to_dict
 from weft.records import Reader, table_of
 from weft.results import Result
 
-_KEYS = ("job", "cluster", "estimate", "sensitivities", "run")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EstimateReport(Result):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from weft.fabric import checks
 from weft.fabric.spec import Ints
 
 DimensionKind = Literal["ring", "line", "fully-connected", "switch"]
-KINDS: tuple[DimensionKind, ...] = ("ring", "line", "fully-connected", "switch")
+KINDS: tuple[DimensionKind, ...] = get_args(DimensionKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

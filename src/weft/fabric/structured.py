@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.fabric.paths import Paths
 
 Structure = Literal["dimension-order", "minimal", "valiant", "ugal"]
-STRUCTURES: tuple[Structure, ...] = ("dimension-order", "minimal", "valiant", "ugal")
+STRUCTURES: tuple[Structure, ...] = get_args(Structure)
 MOST_DIMENSIONS = 22
 
 

@@ -109,7 +109,6 @@ _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\Z")
 _DIGITS = re.compile(r"\d+\Z")
 _BLANK = re.compile(r"\s")
 _REDIRECTIONS = frozenset({"<", ">", ">>", "<<<", "&>", "&>>", ">&", "<&"})
-_ENDS = frozenset({";", "&", "\n"})
 _JOINTS = frozenset({"&&", "||", "|"})
 _OPENERS = frozenset({"if", "then", "elif", "else", "do", "while", "until", "{", "!", "time", "in"})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from weft.model.spec import Model
 
@@ -11,7 +11,7 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-rowwise", "mxfp8
 """Arithmetic of the linear layers; attention and everything else stay in 16 bits below fp16.  tf32 rounds the
 operands of matrix products in fp32; fp8 has a scale a tensor, fp8-rowwise one a row."""
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8-rowwise", "mxfp8", "nvfp4", "int8")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 AttentionKernel = Literal["flash", "unfused"]
 

@@ -14,16 +14,6 @@ from weft.errors import BadInput
 CommunicationKind = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "send", "barrier"
 ]
-COMMUNICATION_KINDS: tuple[CommunicationKind, ...] = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "broadcast",
-    "reduce",
-    "send",
-    "barrier",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from weft.fabric.traffic import Routes
 from weft.routing.telemetry import Sample
@@ -12,17 +12,7 @@ from weft.routing.traffic import JobTraffic
 Kind = Literal[
     "job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "counters", "tick"
 ]
-KINDS: tuple[Kind, ...] = (
-    "job-arrives",
-    "job-ends",
-    "link-down",
-    "link-up",
-    "switch-down",
-    "switch-up",
-    "traffic",
-    "counters",
-    "tick",
-)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 """Those that files of events have."""
 
 

@@ -122,7 +122,7 @@ def check_complete(tables):
         assert device == owner[lid].device
         assert port == owner[lid].port if subnet.devices[device].kind != "switch" else way or device == switch
     assert all(sorted(row) == sorted(owner) for row in ports.values())
-    assert tables.planned_entries + tables.default_entries == len(switches) * len(owner)
+    assert tables.planned.size == len(switches) * len(owner)
 
 
 def check_followed(tables, traffic, routes, fabric):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weft.collectives.schedules._queues import Room, Tasks, Visits
 
 QueueRule = Literal["fifo", "scf", "paper-scf", "astra-fifo", "astra-scf", "fixed"]
-QUEUE_RULES: tuple[QueueRule, ...] = ("fifo", "scf", "paper-scf", "astra-fifo", "astra-scf", "fixed")
+QUEUE_RULES: tuple[QueueRule, ...] = get_args(QueueRule)
 """First in, first out; the smallest chunk first, of equal ones the first; the same, of equal ones the newest first;
 both as ASTRA-sim has it (the newest of equal ones first, a chunk with one stage after this one last); and in the order
 of given ranks."""

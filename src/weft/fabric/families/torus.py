@@ -57,20 +57,6 @@ def build(
     return builder.build()
 
 
-def hypercube(
-    dimensions: int, *, bandwidth_Bps: float, scale_up: Dimension | None = None, latency_s: float = LATENCY_S
-) -> Fabric:
-    """A hypercube of 2^dimensions nodes; see ``build``.
-
-    Raises:
-        BadInput: no such network.
-    """
-    checks.whole(dimensions, "hypercube: dimensions", high=22)
-    return build(
-        (2,) * dimensions, bandwidth_Bps=bandwidth_Bps, scale_up=scale_up, latency_s=latency_s, name="hypercube"
-    )
-
-
 def lines_of(count: int, dims: Sequence[int]) -> list[Ints]:
     """For each dimension of a grid (the first varies fastest), its lines of nodes, one a row."""
     grid = np.arange(count, dtype=np.int64).reshape(tuple(reversed(dims)))

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from weft.collectives.messages.blocks import MessagePlan
 from weft.errors import BadInput, Unsupported
@@ -204,7 +204,7 @@ MOST_SEMAPHORES = 16
 semaphores of a rank."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-_TYPES: tuple[ChannelType, ...] = ("memory", "port")
+_TYPES: tuple[ChannelType, ...] = get_args(ChannelType)
 
 
 def write_mscclpp(

@@ -92,10 +92,6 @@ class LidTables:
     def planned_entries(self) -> int:
         return int(self.planned.sum())
 
-    @property
-    def default_entries(self) -> int:
-        return self.planned.size - self.planned_entries
-
 
 def tables(subnet: Subnet, fabric: Fabric, traffic: JobTraffic, routes: Routes, *, where: str = "routes") -> LidTables:
     """Forwarding tables that send every flow its way, with the smallest LMC that allows it.

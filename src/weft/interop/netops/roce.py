@@ -35,7 +35,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -50,7 +50,7 @@ from weft.routing.traffic import JobTraffic
 SCHEMA = "weft.roce-ports/1"
 FIRST_PORT, LAST_PORT = 0xC000, 0xFFFF
 Status = Literal["unverified", "modelled", "probed", "not found"]
-STATUSES: tuple[Status, ...] = ("unverified", "modelled", "probed", "not found")
+STATUSES: tuple[Status, ...] = get_args(Status)
 COLUMNS = ("src_ip", "dst_ip", "queue_pair", "udp_sport", "expected_path", "status", "job", "collective")
 _BETWEEN = "|"
 

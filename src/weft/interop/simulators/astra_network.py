@@ -13,7 +13,6 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric import checks
 from weft.fabric.dimension import Dimension, DimensionKind
@@ -61,25 +60,6 @@ def write_network(dimensions: Sequence[Dimension]) -> str:
         "latency": [_latency_text(one) for one in dimensions],
     }
     return "".join(f"{key}: [ {', '.join(values)} ]\n" for key, values in rows.items())
-
-
-def read_logical_topology(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    """Sizes of the dimensions in a logical topology of the ns-3 backend, inner to outer.
-
-    Raises:
-        BadInput: the file cannot be read, or is not ``{"logical-dims": ["8", "2"]}``.
-    """
-    where = os.fspath(path)
-    table = parse_json(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
-    sizes = table.get("logical-dims") if isinstance(table, dict) else None
-    remedy = 'write it like {"logical-dims": ["8", "2"]}'
-    if not isinstance(sizes, list) or not 0 < len(sizes) <= MOST_DIMENSIONS:
-        raise BadInput("has no list of logical-dims", where=where, remedy=remedy)
-    if len(table) > 1:
-        raise BadInput("has more than logical-dims", where=where, remedy=remedy)
-    place = f"{where}: logical-dims"
-    texts = [size if isinstance(size, str) else json.dumps(size) for size in sizes]
-    return tuple(_size(text, place, low=1) for text in texts)
 
 
 def write_logical_topology(sizes: Sequence[int]) -> str:

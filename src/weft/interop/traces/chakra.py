@@ -25,9 +25,9 @@ from weft.files import CONFIGURATION_BYTES, read_bytes, read_text, write_folder
 from weft.interop.traces import chakra_schema
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
 
+_RANK = re.compile(r"\.(0|[1-9][0-9]{0,6})\.et")
 LARGEST_TRACE_BYTES = 256_000_000
 MOST_WAITS = 20_000_000
-_RANK = re.compile(r"\.(0|[1-9][0-9]{0,6})\.et")
 _NOTES = {
     "received": "{} messages that are received take no time: what comes from other ranks is not waited for",
     "host": "{} operations of the host run among the accelerator's",
@@ -85,26 +85,6 @@ def holds_graph(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def read_traces(
-    prefix: str | os.PathLike[str],
-    *,
-    peak_flops: float | None = None,
-    memory_Bps: float | None = None,
-    sizes: Sequence[int] | None = None,
-    groups: Mapping[str, tuple[int, ...]] | None = None,
-) -> tuple[Workload, ...]:
-    """The workloads of PREFIX.0.et, PREFIX.1.et and so on, by rank; arguments as for ``read_trace``.
-
-    Raises:
-        MissingExtra: protobuf is not installed.
-        BadInput: there is none, one between is missing, or one cannot be used.
-    """
-    paths = _paths(os.fspath(prefix))
-    return tuple(
-        read_trace(path, peak_flops=peak_flops, memory_Bps=memory_Bps, sizes=sizes, groups=groups) for path in paths
-    )
-
-
 def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     """Ranks per process group, from ASTRA-sim's ``{"1": [0, 1]}``.
 
@@ -126,23 +106,6 @@ def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
         if len(set(ranks)) < len(ranks):
             raise BadInput("names a rank twice", where=place, remedy="remove one")
     return found
-
-
-def _paths(prefix: str) -> list[Path]:
-    folder, start = Path(prefix).parent, f"{Path(prefix).name}."
-    try:
-        names = [name for name in os.listdir(folder) if name.startswith(start)]
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"cannot be read: {reason}", where=str(folder), remedy="check the path") from None
-    matches = [_RANK.fullmatch(name[len(start) - 1 :]) for name in names]
-    ranks = sorted(int(match[1]) for match in matches if match)
-    if not ranks:
-        raise BadInput("no traces", where=f"{prefix}.<rank>.et", remedy="give the path up to the rank")
-    missing = next((rank for rank, found in enumerate(ranks) if rank != found), None)
-    if missing is not None:
-        raise BadInput(f"rank {missing} has no trace", where=f"{prefix}.{missing}.et", remedy="add the file")
-    return [Path(f"{prefix}.{rank}.et") for rank in ranks]
 
 
 def _bytes(path: str | os.PathLike[str]) -> bytes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from weft.fabric.spec import Floats, Ints
 
 Mode = Literal["fair", "shortest-remaining"]
-MODES: tuple[Mode, ...] = ("fair", "shortest-remaining")
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
