@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,7 +12,7 @@ from compiled_at_work import CLOSE, compared, faked  # noqa: E402
 
 from weft.errors import Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
-from weft.model import resolve_job  # noqa: E402
+from weft.model import Recipe, resolve_job  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
@@ -71,6 +73,17 @@ def test_of_inductor():
 @pytest.mark.parametrize("which", ["llama", "gpt2"])
 def test_over_grids(layout, which):
     run_ranks(compared, (layout, which), layout.world)
+
+
+def test_a_run_is_compiled():
+    """The losses are those of an eager run, training and not."""
+    job = replace(resolve_job("tiny-llama"), recipe=Recipe(global_batch=2, sequence=8, precision="fp32"))
+    corpus, losses = markov_corpus(256, tokens=2000, seed=0), []
+    for backend in (None, "aot_eager"):
+        grid = Grid.of(Layout(micro_batch=2, recompute="full", recompute_layers=1))
+        session = Session(job, grid, RunSettings(compiled=backend), corpus, corpus)
+        losses.append([session.step().loss, session.step().loss, session.evaluate(1)])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
 def test_what_is_not_compiled_is_refused_by_name():

@@ -7,9 +7,11 @@ attention between such are compiled.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 from shutil import which
-from types import FunctionType
+from threading import RLock
 from typing import Any
 
 import torch
@@ -53,8 +55,9 @@ def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -
         )
     if backend == BACKEND:
         _check_compiler(machine.grid.device)
+    _lock_progress_within()
     number_layers(model, Layer4D, Norm4D)
-    compiled = torch.compile(_own_passed(), backend=backend, fullgraph=True, dynamic=False)
+    compiled = torch.compile(_passed, backend=backend, fullgraph=True, dynamic=False)
     for block, recomputed in zip(blocks, own, strict=True):
         (block if recomputed is None else recomputed).forward = _Compiled(block, machine, compiled)
 
@@ -86,6 +89,12 @@ def _check_compiler(device: torch.device) -> None:
         )
 
 
+def _lock_progress_within() -> None:
+    """Let PyTorch's bars of progress, which nobody sees, make no semaphore: ranks that end at once would leave it."""
+    with suppress(ImportError):
+        import_module("tqdm").tqdm.set_lock(RLock())
+
+
 class _Compiled:
     """A block's forward pass; what stands outside of blocks is forgotten before it."""
 
@@ -95,11 +104,6 @@ class _Compiled:
     def __call__(self, *given: Any, **named: Any) -> Any:
         self._machine.last.forget()
         return self._compiled(self._block, self._machine, *plain(given), **plain(named))
-
-
-def _own_passed() -> Any:
-    """``_passed`` with code of its own: PyTorch keeps graphs by code, and bounds how many."""
-    return FunctionType(_passed.__code__.replace(), globals(), _passed.__name__)
 
 
 def _passed(block: nn.Module, machine: Machine, *given: Any, **named: Any) -> Any:
