@@ -122,6 +122,15 @@ def test_a_lower_power_limit_slows_products() -> None:
     assert capped.memory_s(np.array([1e9])) == usual.memory_s(np.array([1e9]))
 
 
+def test_all_ranks_wait_for_the_slowest_board() -> None:
+    constants = replace(CONSTANTS, reference_power_w=H100.power_w, clock_spread=0.02, kernel_s=0.0)
+    alone, thousand = (Kernels(H100, constants, "bf16", ranks=count) for count in (1, 1000))
+    large = gemm(8192, 8192, 8192)
+    drawn = np.random.default_rng(1).normal(size=(2000, 1000)).max(axis=1).mean()
+    assert seconds(large, thousand) == pytest.approx(seconds(large, alone) / (1 - 0.02 * drawn), rel=1e-3)
+    assert thousand.memory_s(np.array([1e9])) == alone.memory_s(np.array([1e9]))
+
+
 def test_unfused_software_moves_more() -> None:
     plain, routed = (Pass(name=name, phase="forward", bytes=np.array([1e10])) for name in ("p", "expert.p"))
     constants = replace(CONSTANTS, pass_overhead=2.0, routing_overhead=1.5)

@@ -64,6 +64,15 @@ class Calibration:
         "dynamic power grows with clock x voltage^2: between its first power, at the least voltage, and its cube",
     )
     """Matrix throughput falls with this power of the board's limit over the reference."""
+    clock_spread: float = _constant(
+        0.015,
+        "of the clock",
+        0.0,
+        0.1,
+        "Sinha et al., SC22 (arXiv 2208.11035): 8 % between the whiskers of alike accelerators, +-2.7 deviations",
+    )
+    """Standard deviation of the clocks at which boards of one kind stay within their power's limit: all ranks wait for
+    the slowest.  Without effect where no reference power is known."""
     attention_softmax: float = _constant(
         64.0, "features", 0.0, 256.0, "FlashAttention-3 (arXiv 2407.08608), figures 5 and 6: widths 64 to 256"
     )

@@ -125,11 +125,14 @@ class CostModel:
         return times
 
     def seconds(self, operation: Computation) -> Floats:
-        """Device time; the busiest rank of experts sets the pace of theirs."""
+        """Device time; the busiest rank of experts sets the pace of theirs.  The product of a rank's only expert is no
+        grouped one."""
         seconds = self.kernels.seconds(operation)
+        if not (isinstance(operation, Gemm) and operation.routed):
+            return seconds
         constants = self.kernels.calibration
-        slower = constants.expert_imbalance / constants.expert_share
-        return seconds * slower if isinstance(operation, Gemm) and operation.routed else seconds
+        grouped = np.where(operation.copies > 1, constants.expert_share, 1.0)
+        return seconds * constants.expert_imbalance / grouped
 
     def _launch_floor(self, operations: Operations, costs: PartCosts, times: _Times) -> tuple[Floats, Floats]:
         """The host cannot launch kernels faster than one per ``launch_s``; what the device waits for it, forward

@@ -71,7 +71,9 @@ class Estimator:
         software = SOFTWARES[self.constants.software]
         self.software = software if software.by_matrix else replace(software, pieces=self.constants.shard_collectives)
         self.network = Network.of(cluster, self.constants)
-        self.kernels = Kernels(cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes)
+        self.kernels = Kernels(
+            cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes, cluster.count
+        )
         self.kernels.peak(core=False)
         self._meshes: MeshCostModel | None = None
 

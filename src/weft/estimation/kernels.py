@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 
@@ -73,6 +74,7 @@ class Kernels:
     calibration: Calibration
     precision: Precision
     gradient_bytes: float = 4.0
+    ranks: int = 1
 
     def seconds(self, operation: Computation) -> Floats:
         """Device time of one computation, 0 where it has no work."""
@@ -115,11 +117,14 @@ class Kernels:
         return self.half_peak() if core else self.accelerator.peak_flops(self.precision)
 
     def clock(self) -> float:
-        """Share of the throughput at the reference power that the board's limit leaves."""
+        """Share of the throughput at the reference power that the board's limit leaves to the slowest of all ranks,
+        for which the others wait."""
         reference = self.calibration.reference_power_w
-        if not reference or self.accelerator.power_w >= reference:
+        if not reference:
             return 1.0
-        return float((self.accelerator.power_w / reference) ** self.calibration.power_exponent)
+        slowest = 1.0 - self.calibration.clock_spread * expected_largest(self.ranks)
+        power = min(self.accelerator.power_w / reference, 1.0)
+        return float(slowest * power**self.calibration.power_exponent)
 
     def _measured_pass(self, operation: Pass) -> MemoryTime | None:
         """What was measured of a memory-bound kernel: of its own name, else of those without one.  The first
@@ -216,6 +221,13 @@ class Kernels:
             waves = np.maximum(0.5 * (np.ceil(tiles / units) + tiles / units), 1.0)
             best = np.minimum(best, waves * units * rows * columns / share)
         return best
+
+
+@lru_cache(maxsize=1024)
+def expected_largest(count: int) -> float:
+    """About the expected largest of so many draws from the standard normal distribution: the median of its
+    distribution, a little further out (Chen and Tyler 1999, doi:10.1080/00031305.1999.10474431)."""
+    return NormalDist().inv_cdf(0.5264 ** (1.0 / count)) if count > 1 else 0.0
 
 
 SAME_SPEED: dict[Precision, Precision] = {"fp16": "bf16", "mxfp8": "fp8"}

@@ -61,10 +61,11 @@ SPREADS = {
     "expert_overlap": 0.7,
     "shard_collectives": 0.5,
     "power_exponent": 0.3,
+    "clock_spread": 0.5,
     "iteration_s": 1.0,
 }
 """How far a constant may well be from its prior: a standard deviation of its logarithm."""
-ROUNDS = 16
+ROUNDS = 8
 MANY_GROUPS, PIECES = 100, 16
 """Groups of runs from which all cores time them, in so many pieces."""
 ENOUGH = 0.003
@@ -208,11 +209,10 @@ def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], pr
     clock = _Clock(groups=groups, prior=prior, parameters=met, runs=len(predictor.runs))
     with _workers(clock) as timed:
         problem = _Problem(predictor, clock, timed)
-        log_values, seconds = problem.solve(progress)
+        log_values, seconds, slopes = problem.solve(progress)
         progress("cross-validating")
         models = np.array([run.run.model.lower() for run in predictor.runs])
         families = np.array([run.run.family for run in predictor.runs])
-        slopes = problem.slopes(log_values, seconds)
         return Fit(
             values=clock.values(log_values),
             unfitted=problem.seconds(problem.start),
@@ -304,15 +304,15 @@ class _Problem:
         used = tables.used(group.cluster.accelerator.name, group.stack)
         return tables.last(used[: used.index(parameter.table) + 1], parameter.constant)
 
-    def solve(self, progress: Callable[[str], None]) -> tuple[Floats, Floats]:
-        """Levenberg-Marquardt from the prior; the logarithms of the constants, and seconds of the runs.
+    def solve(self, progress: Callable[[str], None]) -> tuple[Floats, Floats, Floats]:
+        """Levenberg-Marquardt from the prior; the logarithms of the constants, seconds of the runs, and their slopes.
 
         Families that come out worse than with the prior count for more in the next round.  Slopes are differences
-        where a round begins or has settled, and follow from the steps taken in between.
+        at the prior and where half of the rounds are over, or have settled; else they follow from the steps taken.
         """
         log_values, seconds = self.start, self.seconds(self.start)
         damping, unfitted = 1e-2, self._by_family(seconds)
-        slopes, exact = self.slopes(log_values, seconds), True
+        slopes, again = self.slopes(log_values, seconds), False
         for turn in range(ROUNDS):
             cost = self._cost(log_values, seconds)
             progress(f"round {turn + 1}: cost {cost:.4f}")
@@ -325,12 +325,11 @@ class _Problem:
                 worse = self._by_family(seconds) > (1.0 + WORSE) * unfitted
                 settled = better > (1.0 - ENOUGH) * cost and not worse.any()
                 self.weights = self.weights * np.where(worse[self.family], np.sqrt(FAVOUR), 1.0)
-            if settled and exact:
+            if settled and again:
                 break
-            exact = settled
-            if settled:
-                slopes = self.slopes(log_values, seconds)
-        return log_values, seconds
+            if not again and (settled or turn + 1 == ROUNDS // 2):
+                slopes, again = self.slopes(log_values, seconds), True
+        return log_values, seconds, slopes
 
     def _by_family(self, seconds: Floats) -> Floats:
         """Mean absolute error of each family."""
