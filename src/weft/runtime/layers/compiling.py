@@ -78,7 +78,7 @@ def _check(layout: Layout, model: nn.Module) -> None:
 
 def _check_compiler(device: torch.device) -> None:
     """Refuse machines on which Inductor finds what it calls missing only in the first step."""
-    if device.type == "cuda":
+    if device.type != "cpu":
         if find_spec("triton") is None:
             raise Unsupported("Triton is not installed", where="compile", remedy="pip install triton")
         return
