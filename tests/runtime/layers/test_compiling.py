@@ -21,6 +21,13 @@ from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 
 
+@pytest.fixture(autouse=True)
+def forgotten():
+    """Graphs, and what they hold, end with a test."""
+    yield
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("which", ["llama", "gpt2"])
 def test_a_block_is_one_graph(which):
     compared(Layout(micro_batch=4), which)
