@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from weft.cli.app import cli
 from weft.errors import BadInput, WeftError
+from weft.model import catalogue
 
 torch = pytest.importorskip("torch")
 
@@ -505,3 +506,15 @@ def test_runs_killed_at_random_leave_whole_checkpoints(tmp_path):
         for folder in sorted(out.glob("step-*[0-9]"))[-3:]:
             export(folder, tmp_path / "whole.safetensors")
     assert killed == 12
+
+
+def test_folders_taken_for_others_are_told(tmp_path):
+    """A run's folder for one of its checkpoints, and for one of the hub."""
+    run = tmp_path / "run"
+    (run / "step-00000002").mkdir(parents=True)
+    (run / "step-00000002" / "weft.json").write_text("{}")
+    (run / "config.json").write_text(json.dumps(catalogue.configuration(catalogue.load("tiny-llama").model)))
+    with pytest.raises(BadInput, match=r"run: is not a checkpoint -- there are .*step-00000002"):
+        weft("export-checkpoint", str(run), str(tmp_path / "out"), "--to", "hf")
+    with pytest.raises(BadInput, match=r"run: holds no weights .* with --resume or --resume-from"):
+        weft("train", "--from", str(run), "--batch", "4", "--sequence", "16")

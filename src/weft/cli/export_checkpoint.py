@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from weft.errors import BadInput
@@ -19,6 +21,9 @@ def export_checkpoint(folder: str, file: str, to: str, config: str | None, dtype
     To one file under Weft's own names, or with --to hf to a folder that transformers loads; the optimizer's state is
     left out.
     """
+    from weft.checkpoints import check_checkpoint
+
+    check_checkpoint(Path(folder))
     if to == "hf":
         from weft.runtime.checkpoints.hub_export import export_hub
 

@@ -50,3 +50,6 @@ def _table(found: Selftest, screen: Console) -> None:
             Column(heading="found", cells=[one.found for one in found.findings], left=True),
         ],
     )
+    failed = sum(one.verdict == "fails" for one in found.findings)
+    held = sum(one.verdict == "holds" for one in found.findings)
+    paragraph(screen, f"{counted(held, 'check')} held, {failed:,} failed; the rest is measured only")

@@ -324,8 +324,8 @@ def test_a_text_part_within_several_modalities(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"less": ("model.norm.weight",)}, "1 tensors are missing, the first is model.norm.weight"),
-        ({"more": {"model.layers.0.self_attn.q_proj.bias": torch.zeros(32)}}, "are of no layer that its config.json"),
+        ({"less": ("model.norm.weight",)}, "misses 1 tensor, the first is model.norm.weight"),
+        ({"more": {"model.layers.0.self_attn.q_proj.bias": torch.zeros(32)}}, "holds 1 tensor of no layer"),
         ({"more": {"model.layers.0.mlp.up_proj.weight": torch.zeros(40, 32)}}, "up_proj.weight has the shape"),
         ({"more": {"model.norm.weight": torch.zeros(32, dtype=torch.int8)}}, "its numbers are I8"),
         ({"less": ("model.embed_tokens.weight",)}, "0 tensors end in embed_tokens.weight"),

@@ -83,8 +83,10 @@ def test_only_steps_and_the_optimizer_may_change():
     [
         ({"lora": {"rank": 4, "alpha": 8.0, "targets": ["qkv"]}}, "without --lora, this run is with --lora 4 -- give"),
         ({"frozen": ["head", "norm"]}, "without --freeze, this run is with --freeze head norm -- give"),
-        ({"data": "another"}, r"was trained on other data \(the files and weights of --data"),
+        ({"data": "another"}, r"was trained on other data \(files, weights, --tokenizer"),
         ({"details": TABLE["details"] | {"document_end": 3}}, "without --document-end, this run is with"),
+        ({"precision": TABLE["precision"] | {"compute": "bfloat16"}}, "with --precision bf16 -- give"),
+        ({"precision": TABLE["precision"] | {"reduce": "bfloat16"}}, "is with --reduce-bf16 -- give"),
     ],
 )
 def test_what_must_be_the_same_is_told_by_its_option(changed, message):

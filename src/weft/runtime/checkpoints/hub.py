@@ -18,6 +18,7 @@ from weft.files import read_text
 from weft.model.huggingface import read_text_part
 from weft.model.spec import Attention, MixtureOfExperts, Model
 from weft.runtime.checkpoints.safetensors import SafetensorsFile, Shape
+from weft.units import counted
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -63,7 +64,7 @@ def family_of(source: str | os.PathLike[str]) -> str:
         raise Unsupported(
             f"weights of models of type {kind!r:.40} are not read or written",
             where=f"{where}: model_type",
-            remedy=f"choose one of {', '.join(FAMILIES)}",
+            remedy=f"those of {', '.join(FAMILIES)} are",
         )
     return str(kind)
 
@@ -189,12 +190,12 @@ class HubWeights:
         wanted = {self._full(own) for part in self._parts.values() for own in part.names}
         missing = sorted(wanted - self._file_of.keys())
         if missing:
-            raise self._bad(f"{len(missing)} tensors are missing, the first is {missing[0]}", "give all files")
+            raise self._bad(f"misses {counted(len(missing), 'tensor')}, the first is {missing[0]}", "give all files")
         others = (name for name in self._file_of.keys() - wanted if name.startswith(self._prefix or "layers."))
         left = sorted(name for name in others if not name.endswith((*_DERIVED, *(("lm_head.weight",) * tied))))
         if left:
             raise self._bad(
-                f"{len(left)} tensors are of no layer that its config.json says, the first is {left[0]}",
+                f"holds {counted(len(left), 'tensor')} of no layer that its config.json says, the first is {left[0]}",
                 "give the config.json that belongs to the weights",
             )
 
@@ -202,6 +203,9 @@ class HubWeights:
         """The file of each tensor."""
         path = self._folder / INDEX
         if not path.is_file():
+            if not (self._folder / SINGLE).is_file():
+                remedy = "go on from checkpoints of weft train with --resume or --resume-from; complete a download"
+                raise self._bad(f"holds no weights ({SINGLE} or {INDEX})", remedy)
             return dict.fromkeys(self._open(SINGLE).names(), SINGLE)
         table = parse_json(read_text(path), str(path))
         listed = table.get("weight_map") if isinstance(table, dict) else None

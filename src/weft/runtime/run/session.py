@@ -322,6 +322,7 @@ _OPTIONS = {
     "data": "--data",
     "details.document_end": "--document-end",
     "precision": "--precision",
+    "precision.reduce": "--reduce-bf16",
     "lora.rank": "--lora",
     "lora.alpha": "--lora-alpha",
     "frozen": "--freeze",
@@ -331,8 +332,11 @@ _OPTIONS = {
 
 def _given(option: str, value: Any) -> str:
     """A value as people gave it: "with --lora 16", "without --freeze"."""
+    if option == "--reduce-bf16":
+        return f"with{'' if value == 'bfloat16' else 'out'} {option}"
     if value is None or value == []:
         return f"without {option}"
+    value = {"bfloat16": "bf16", "float32": "fp32"}.get(value, value) if option == "--precision" else value
     return f"with {option} {' '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
@@ -374,7 +378,7 @@ class State(_Strict):
                     f"was trained {_given(option, there.get(name))}, this run is {_given(option, here.get(name))}"
                 )
                 if option == "--data":
-                    problem = "was trained on other data (the files and weights of --data, --tokenizer, --eval-share)"
+                    problem = "was trained on other data (files, weights, --tokenizer, or what --eval-every holds out)"
                 raise BadInput(problem, where=where, remedy=f"give the same {option}, or begin anew")
 
     def settings(self) -> AdamSettings:
