@@ -440,7 +440,7 @@ def test_without_push_it_is_only_said(weft: Run, story: list[str]) -> None:
     assert (code, err) == (0, "")
     assert "would run: false 'a b' routes.json routes.diff" in out
     assert "+ accelerator-0 leaf-0 spine-" in out
-    assert "... and 4 more flows" in out
+    assert "... and 12 flows more (all: in CMD's ROUTES.diff, and by --format json --moves)" in out
 
 
 def test_an_audit_of_frrs_configurations(weft: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
 from weft.fabric.wiring import PortCable, Wiring, wiring_of, wiring_of_fabric
-from weft.fabric.wiring_check import EXCHANGES, differences
+from weft.fabric.wiring_check import EXCHANGES, Finding, differences
 
 SERVER = Dimension(kind="switch", size=4, bandwidth_Bps=450e9)
 
@@ -137,6 +137,13 @@ def test_a_port_of_another_rail():
     found = differences(exchanged(design, one.ends[1], other.ends[1]), design)
     assert [finding.kind for finding in found.findings] == ["wrong-rail"]
     assert "exchange the plugs of" in found.findings[0].remedy
+
+
+def test_where_ports_have_no_names_cables_are_named_by_their_ends():
+    finding = Finding(
+        kind="miscabled", one=("leaf-0", ""), other=("leaf-2", ""), leads_to=("node2", ""), designed_to=("node0", "")
+    )
+    assert finding.remedy == "exchange the plugs of leaf-0 (its cable to node2) and leaf-2 (its cable to node0)"
 
 
 def plan(*rows, hosts=("gpu*",)):

@@ -56,3 +56,14 @@ def test_what_cannot_be_asked(given: dict[str, object], words: str) -> None:
         weft.simulate(*SMALL, fabric="fat-tree", radix=4, batch=64, **given)
     with pytest.raises(BadInput, match="says nothing without --fabric"):
         weft.compare("gpt2-124m", "a100-16", layout=("dp=16", "tp=2,dp=8"), transport="roce-ecmp")
+
+
+def test_what_links_reach_is_what_the_transport_or_their_calibration_leaves() -> None:
+    def reached(**given: object) -> list[float]:
+        found = weft.simulate(*SMALL, fabric="fat-tree", radix=4, batch=64, **given)
+        return [tier["reached"] for tier in found.to_dict()["tiers"]]
+
+    ideal, sprayed = reached(), reached(transport="packet-spray")
+    assert ideal[0] == sprayed[0]
+    assert all(0 < there <= here <= 1 for here, there in zip(ideal, sprayed, strict=True))
+    assert min(sprayed) <= 0.87

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.routing.controller import Controller, Decision
 
 Action = Literal["apply", "rollback"]
-SHOWN = 12
+SHOWN = 4
 """Flows of a difference that are printed."""
 
 
@@ -168,4 +168,7 @@ def _few(lines: list[str]) -> list[str]:
     begin = [at for at, line in enumerate(lines) if line.startswith("@@")]
     if len(begin) <= SHOWN:
         return lines
-    return [*lines[: begin[SHOWN]], f"... and {len(begin) - SHOWN:,} more flows (--format json --moves)"]
+    rest = (
+        f"... and {counted(len(begin) - SHOWN, 'flow')} more (all: in CMD's ROUTES.diff, and by --format json --moves)"
+    )
+    return [*lines[: begin[SHOWN]], rest]

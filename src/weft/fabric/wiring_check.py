@@ -45,8 +45,10 @@ class Finding:
     def remedy(self) -> str:
         one, other = named(self.one), named(self.other)
         if self.kind in EXCHANGES:
-            empty = self.leads_to is None
-            return f"move the plug of {other} to {one}" if empty else f"exchange the plugs of {one} and {other}"
+            there = _plug(self.other, self.designed_to)
+            if self.leads_to is None:
+                return f"move the plug of {there} to {one}"
+            return f"exchange the plugs of {_plug(self.one, self.leads_to)} and {there}"
         verbs = {"missing": "connect", "slow": "retrain or replace", "unexpected": "remove"}
         return f"{verbs.get(self.kind, 'clean or replace')} {one} - {other}"
 
@@ -71,6 +73,11 @@ class Differences:
 def named(end: End) -> str:
     """A port for people: device and port."""
     return " ".join(part for part in end if part)
+
+
+def _plug(end: End, leads_to: End | None) -> str:
+    """A plug for people: its port, or where that has no name, its device and where its cable leads."""
+    return named(end) if end[1] or leads_to is None else f"{end[0]} (its cable to {named(leads_to)})"
 
 
 def differences(
@@ -394,4 +401,8 @@ def _notes(
     if other:
         yield f"{other:,} devices name their ports otherwise than the design: any of their ports counts"
     elif both - comparable:
-        yield f"ports of {len(both - comparable):,} of {len(both):,} devices have no names to compare: any counts"
+        yield (
+            f"ports of {len(both - comparable):,} of {len(both):,} devices have no names to compare: any counts, and"
+            " wrong rails and other ports are not found; a plan with ports: weft fabric CLUSTER --kind KIND --export"
+            " p2p"
+        )

@@ -102,7 +102,13 @@ def iteration_table(report: IterationReport, console: Console) -> None:
             Column(heading="tier", cells=[tier_name(tier.tier) for tier in result.tiers], left=True),
             Column(heading="links", cells=[f"{tier.links:,}" for tier in result.tiers]),
             Column(heading="carried", cells=[format_si(tier.bytes, "B") for tier in result.tiers]),
+            Column(heading="reached", cells=[f"{tier.reached:.1%}" for tier in result.tiers]),
         ],
+    )
+    paragraph(
+        console,
+        "reached: of the links' speed, by measured collectives or by what --transport leaves, whichever is less",
+        indent=2,
     )
     if result.busiest:
         heading(console, "Busiest links")

@@ -59,11 +59,13 @@ class LinkLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierLoad:
-    """Bytes that all links of a tier carry in one iteration; tier 0 is the scale-up domain."""
+    """Bytes that all links of a tier carry in one iteration; tier 0 is the scale-up domain.  ``reached`` is the share
+    of their speed that collectives get of them, by the tier's calibration or by the transport, whichever is less."""
 
     tier: int
     links: int
     bytes: float
+    reached: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

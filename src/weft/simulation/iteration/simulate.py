@@ -143,7 +143,7 @@ class _Run:
             exact=full,
             collectives=tuple(self._rows()),
             busiest=busiest(self.wires.fabric, self.wires.capacity_Bps, used.link_bytes, seconds),
-            tiers=tiers(self.wires.fabric, used.link_bytes),
+            tiers=tiers(self.wires.fabric, used.link_bytes, self.wires.capacity_Bps),
             cross_rail_bytes=used.cross_rail_bytes,
             link_bytes=used.link_bytes,
             timeline=timeline,

@@ -112,13 +112,17 @@ def busiest(fabric: Fabric, capacity_Bps: Floats, link_bytes: Floats, seconds: f
     )
 
 
-def tiers(fabric: Fabric, link_bytes: Floats) -> tuple[TierLoad, ...]:
-    """Bytes per tier."""
+def tiers(fabric: Fabric, link_bytes: Floats, capacity_Bps: Floats) -> tuple[TierLoad, ...]:
+    """Bytes per tier, and what of its links' speed ``capacity_Bps`` is."""
+    rows = [(int(tier), fabric.tier == tier) for tier in np.unique(fabric.tier)]
     return tuple(
         TierLoad(
-            tier=int(tier), links=int((fabric.tier == tier).sum()), bytes=float(link_bytes[fabric.tier == tier].sum())
+            tier=tier,
+            links=int(row.sum()),
+            bytes=float(link_bytes[row].sum()),
+            reached=float(capacity_Bps[row].sum() / fabric.capacity_Bps[row].sum()),
         )
-        for tier in np.unique(fabric.tier)
+        for tier, row in rows
     )
 
 
