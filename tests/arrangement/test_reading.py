@@ -31,7 +31,8 @@ def test_what_is_read_back_is_what_was_written(tmp_path, arranged_site):
     """A drained host, a job that stays, one that may move; all bytes, schedules too."""
     path = tmp_path / "arranged.json"
     arranged_site.save(path)
-    again = read_arrangement(path)
+    again = weft.read(path)
+    assert isinstance(again, Arrangement)
     assert again.to_json() == path.read_text()
     assert again.site.usable.count(False) == 1
     assert again.found.given == as_given(read_site(EXAMPLES / "site.toml"))

@@ -101,7 +101,7 @@ def test_the_command_line_writes_the_document(results, tmp_path):
 def test_other_documents_are_refused(results, tmp_path):
     path = tmp_path / "design.json"
     results["design"].save(path)
-    with pytest.raises(BadInput, match=r"'weft.design/1', not 'weft.plan/1' or 'weft.estimate/1'"):
+    with pytest.raises(BadInput, match=r"'weft.design/1', not 'weft.plan/1', 'weft.estimate/1' or 'weft.arr"):
         weft.read(path)
 
 

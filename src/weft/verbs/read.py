@@ -11,18 +11,20 @@ from weft.errors import BadInput
 from weft.files import read_text
 
 if TYPE_CHECKING:
+    from weft.arrangement.bundle import Arrangement
     from weft.cluster import Cluster
     from weft.estimation.report import EstimateReport
     from weft.layout import Layout
     from weft.model import Job
     from weft.search import Plan
 
+ARRANGEMENT = "weft.arrangement/1"
 MAX_FILE_BYTES = 64_000_000
 _WRITE_ONE = "write one with weft plan --format json -o plan.json"
 
 
-def read(path: str | os.PathLike[str]) -> Plan | EstimateReport:
-    """The plan or the estimate of a file that ``--format json`` or ``to_json`` wrote.
+def read(path: str | os.PathLike[str]) -> Plan | EstimateReport | Arrangement:
+    """The plan, the estimate or the arrangement of a file that ``--format json`` or ``to_json`` wrote.
 
     >>> import tempfile, weft
     >>> found = weft.plan("gpt2-124m", "a100-8", top=2)
@@ -49,7 +51,11 @@ def read(path: str | os.PathLike[str]) -> Plan | EstimateReport:
     for kind in (plan_kind, EstimateReport):
         if schema == kind.SCHEMA:
             return kind.from_dict(document, where=where)
-    raise _no_schema(schema, f"{Plan.SCHEMA!r} or {EstimateReport.SCHEMA!r}", where)
+    if schema == ARRANGEMENT:
+        from weft.arrangement.reading import arrangement_of
+
+        return arrangement_of(document, where)
+    raise _no_schema(schema, f"{Plan.SCHEMA!r}, {EstimateReport.SCHEMA!r} or {ARRANGEMENT!r}", where)
 
 
 def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster, Layout]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 
 from weft.errors import BadInput
-from weft.layout.text import format_degrees
+from weft.layout.text import format_degrees, format_layout
 from weft.report.pictures.charts import GRID, INK, MUTED, PAPER, Chart, data, finished, ink_on, linear, point_labels
 from weft.report.pictures.palette import MEMORY_COLOURS, TIME_COLOURS
 from weft.report.pictures.waterfall import WHOLE, WIDTH, Step, waterfall
@@ -113,7 +113,7 @@ def estimate_chart(found: Estimate, title: str = "") -> Chart:
     chart = alt.vconcat(fall, memory, spacing=24).resolve_scale(color="independent", x="independent", y="independent")
     heading = f"{title}: from the lower bound to the time" if title else "From the lower bound to the time"
     known = "" if error is None else f"; line at the end: +-{error:.0%}, the error of similar runs"
-    return finished(chart, heading, f"{format_degrees(found.layout)}; communication: its exposed part only{known}")
+    return finished(chart, heading, f"{format_layout(found.layout)}; communication: its exposed part only{known}")
 
 
 def _tied(plan: Plan, shown: int) -> list[int]:
