@@ -131,3 +131,10 @@ def test_what_starts_jobs_needs_no_more_than_it_did(tmp_path):
     assert read_bundle(path).choice == two_jobs().best.choice
     with pytest.raises(BadInput, match="is missing"):
         read_arrangement(path)
+
+
+def test_an_arrangement_is_no_side_of_a_comparison(tmp_path):
+    path = tmp_path / "arranged.json"
+    path.write_text(json.dumps(written()))
+    with pytest.raises(BadInput, match="holds neither a plan nor an estimate"):
+        weft.compare(str(path), str(path))

@@ -92,7 +92,12 @@ def _result(subject: Any) -> Plan | EstimateReport | None:
         return subject
     if not isinstance(subject, str | os.PathLike) or Path(subject).suffix.lower() != ".json":
         return None
-    return read(subject) if os.path.isfile(subject) and schema_of(subject).startswith("weft.") else None
+    if not os.path.isfile(subject) or not schema_of(subject).startswith("weft."):
+        return None
+    found = read(subject)
+    if not isinstance(found, Plan | EstimateReport):
+        raise BadInput("holds neither a plan nor an estimate", where=os.fspath(subject), remedy=USAGE)
+    return found
 
 
 def _of_results(
