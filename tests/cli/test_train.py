@@ -245,7 +245,7 @@ def test_a_folder_with_checkpoints_is_not_begun_anew(tmp_path):
         weft(*common)
     with pytest.raises(BadInput, match="1 steps are done already"):
         weft(*common, "--resume")
-    with pytest.raises(BadInput, match="seed = 0, this run has 5"):
+    with pytest.raises(BadInput, match="--seed 0, this run is with --seed 5"):
         weft(*common[:-4], "--steps", "2", "--out", str(tmp_path), "--resume", "--seed", "5")
 
 
@@ -334,7 +334,7 @@ def test_what_has_changed_is_said_and_metrics_hold_each_step_once(tmp_path):
     assert "changed since the checkpoint: steps 2 -> 4 (where the cosine ends" in output
     lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
-    with pytest.raises(BadInput, match=r"precision.gather = 'float32', this run has 'bfloat16'"):
+    with pytest.raises(BadInput, match=r"--precision fp32, this run is with --precision bf16"):
         weft(*common, "--steps", "6", "--precision", "bf16", "--resume")
 
 

@@ -279,9 +279,9 @@ def test_a_checkpoint_of_another_run_fills_nothing(tmp_path):
     with pytest.raises(BadInput, match="was trained with --seed 3, this run is with --seed 4 -- give the same --seed"):
         other.load(tmp_path / "saved")
     single = Precision.of("fp32")
-    with pytest.raises(BadInput, match=r"precision.master = 'float64', this run has 'float32'"):
+    with pytest.raises(BadInput, match="was trained with --precision fp64, this run is with --precision fp32"):
         session(grid, "gpt", precision=single).load(tmp_path / "saved")
-    with pytest.raises(BadInput, match=r"details.rotary_theta = 10000.0, this run has 5"):
+    with pytest.raises(BadInput, match=r"with details.rotary_theta 10000.0, this run is with details.rotary_theta 5"):
         session(grid, "gpt", details=Details(rotary_theta=5.0)).load(tmp_path / "saved")
     for one, piece in zip(before, other.optimizer.pieces(), strict=True):
         assert torch.equal(one, piece.values)
