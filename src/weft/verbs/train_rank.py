@@ -216,7 +216,7 @@ class _Run:
         self._resume()
         if self.session.steps_done >= self.request.steps:
             raise BadInput(
-                f"{self.session.steps_done} steps are done already",
+                f"{counted(self.session.steps_done, 'step')} done already",
                 where="--steps",
                 remedy=f"ask for more than {self.session.steps_done}",
             )
