@@ -107,10 +107,10 @@ def test_bytes_sent_are_rates_times_seconds():
 
 @pytest.fixture(scope="module")
 def contended(tmp_path_factory):
-    """Two jobs with equal gradients, of which the first computes eight times as much, over the same leaves."""
+    """Two jobs with equal gradients, of which the first computes sixteen times as much, over the same leaves."""
     lines = ['schema = "weft.site/1"', 'name = "two"', 'cluster = "a100-128"', 'fabric = "fat-tree"']
     lines += ["oversubscription = [4.0]", "[switches]", "classes = 2"]
-    for number, batch in enumerate((512, 64)):
+    for number, batch in enumerate((1024, 64)):
         hosts = [f"host-{host}" for host in range(number, 16, 2)]
         lines += ["[[jobs]]", f'name = "job-{number}"', 'model = "gpt2-124m"', 'layout = "dp=64"']
         lines += [f"batch = {batch}", f"hosts = {hosts}".replace("'", '"')]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
 from collections.abc import Callable
@@ -1005,11 +1006,20 @@ def measured() -> list[str | bytes]:
     return [measured_to_json(whole)]
 
 
+def flights(raw: bytes, folder: Path) -> object:
+    """What ``weft explain`` says of a folder with one rank's record."""
+    from rich.console import Console
+
+    written(raw, folder / "rank-0.json")
+    found = called("flights.explain")(*called("flights.read_flights")(folder))
+    return called("report.tables.flight.flight_table")(found, Console(file=io.StringIO()))
+
+
 of_checkpoint("runtime.checkpoints.checkpoint.read_state", "weft.json")
 of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
 add("runtime.run.session.State.read", sealed, "json", words(json.dumps(STATE)))
 add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
-of_file("flights.read_flight", "json", flight_records)
+add("flights.read_flights flights.read_flight", flights, "json", flight_records)
 of_text("runtime.measure.measured.measured_from_json", "json", measured)
 of_tree("runtime.measure.measured.measured_from_dict", measured)
 of_file("runtime.run.data.byte_corpus", "text", words("some text"))

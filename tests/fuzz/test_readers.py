@@ -57,6 +57,8 @@ NOT_READERS = {
     "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
     "runtime.run.shards.text_corpus": "gives files to byte_corpus and token_corpus",
     "verbs.train_data.parse_data": "takes values of an option",
+    "verbs.train_profile.parse_ranks": "takes values of an option",
+    "verbs.train_profile.parse_steps": "takes values of an option",
     "model.huggingface.read_text_part": "gives a table to read_details and check_model",
     "runtime.measure.selftest.read_findings": "reads what its own ranks wrote",
     "runtime.run.resume.load_latest": "gives folders to Session.load",
