@@ -18,6 +18,9 @@ from weft.runtime.core.grid import Grid
 from weft.runtime.core.pace import Pace
 from weft.runtime.core.watch import Noted, Watch
 
+_OWN_PACE = Pace()
+"""As fast as the rank is: it has no state then."""
+
 
 @dataclass(slots=True)
 class Log:
@@ -73,7 +76,7 @@ class Pending:
         noted: Noted | None = None,
     ) -> None:
         self._result, self._work, self._inputs, self._axes, self._log = result, work, inputs, axes, log
-        self._pace, self._noted = pace or Pace(), noted
+        self._pace, self._noted = pace or _OWN_PACE, noted
 
     @property
     def under_way(self) -> bool:

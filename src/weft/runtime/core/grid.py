@@ -46,6 +46,7 @@ class Grid:
         self._routed: dict[str, tuple[int, int]] = {}
         """Size of each of ``EXPERT_GROUPS`` and this rank's place in it, after ``join_experts``."""
         self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
+        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.ends: dist.ProcessGroup | None = None
         """The first and the last stage of this rank's pipeline, after ``join_ends``."""
         if world is not None:
@@ -151,8 +152,10 @@ class Grid:
 
     def _wide(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """The axes that have more than one rank, outer to inner."""
-        inner_first = [axis for axis in (*EXPERT_GROUPS, *self.layout.order) if axis in axes]
-        return tuple(axis for axis in reversed(inner_first) if self.size(axis) > 1)
+        if axes not in self._known:
+            inner_first = [axis for axis in (*EXPERT_GROUPS, *self.layout.order) if axis in axes]
+            self._known[axes] = tuple(axis for axis in reversed(inner_first) if self.size(axis) > 1)
+        return self._known[axes]
 
     def axes(self, *axes: str) -> tuple[str, ...]:
         """The given axes without those of size 1, in the order of ``GRID_AXES`` and ``EXPERT_GROUPS``."""
