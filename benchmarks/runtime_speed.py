@@ -88,7 +88,8 @@ def main() -> None:
     figures = {f"x{x}_z{z}_data{data}_ratio": ratio for (x, z, data), ratio in ratios.items()}
     for key, of in (
         ("tensor_parallel", [ratio for (x, _, _), ratio in ratios.items() if x > 1]),
-        ("sharded_only", [ratio for (x, z, data), ratio in ratios.items() if x == 1 and z * data > 1]),
+        ("sharded", [ratio for (x, z, _), ratio in ratios.items() if x == 1 and z > 1]),
+        ("copied", [ratio for (x, z, data), ratio in ratios.items() if x * z == 1 and data > 1]),
         ("one_rank", [ratio for grid, ratio in ratios.items() if grid == (1, 1, 1)]),
     ):
         if of:
