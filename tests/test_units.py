@@ -245,7 +245,13 @@ def test_a_moment_is_shown_in_utc():
 
 @pytest.mark.parametrize(
     ("count", "noun", "text"),
-    [(1, "switch", "1 switch"), (0, "switch", "0 switches"), (2048, "NIC", "2,048 NICs"), (2, "box", "2 boxes")],
+    [
+        (1, "switch", "1 switch"),
+        (0, "switch", "0 switches"),
+        (2048, "NIC", "2,048 NICs"),
+        (2, "box", "2 boxes"),
+        (9, "epoch", "9 epochs"),
+    ],
 )
 def test_a_count_agrees_with_its_noun(count: int, noun: str, text: str) -> None:
     assert units.counted(count, noun) == text

@@ -201,10 +201,10 @@ def format_seconds(value: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun: "1 switch", "2,048 switches"."""
+    """A count with its noun: "1 switch", "2,048 switches", "10 epochs"."""
     if count == 1:
         return f"1 {noun}"
-    return f"{count:,} {noun}{'es' if noun.endswith(('ch', 'sh', 's', 'x')) else 's'}"
+    return f"{count:,} {noun}{'es' if noun.endswith(('nch', 'tch', 'sh', 's', 'x')) else 's'}"
 
 
 def format_count(value: float) -> str:
