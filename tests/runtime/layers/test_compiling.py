@@ -60,6 +60,7 @@ def test_collectives_keep_their_order(which, layout, precision):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_of_inductor():
     compared(Layout(micro_batch=4), "llama", "inductor")
 
