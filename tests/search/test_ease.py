@@ -89,8 +89,8 @@ def test_groups_begin_with_the_fastest_left() -> None:
 
 @pytest.mark.slow
 def test_unusual_layouts_come_first_only_where_told_apart() -> None:
-    """Llama 3.1 405B on 16,384 H100s: without ease the first has context slices of 2,048 tokens."""
-    job, cluster = resolve_job("llama-3.1-405b"), load("h100-16384")
+    """Llama 3.1 405B on 32,768 H100s: without ease the first has context slices of 2,048 tokens."""
+    job, cluster = resolve_job("llama-3.1-405b"), load("h100-32768")
     by_time = plan(job, cluster, space=SPACES["standard"], per_mesh=True, memory_margin=0.05, order="time")
     found = plan(job, cluster, space=SPACES["standard"], per_mesh=True, memory_margin=0.05)
     assert job.recipe.sequence < SLICE * by_time.best.layout.context
