@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,7 @@ def test_collectives_keep_their_order(which, layout, precision):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles with g++")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_of_inductor():
     compared(Layout(micro_batch=4), "llama", "inductor")
