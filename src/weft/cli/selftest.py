@@ -24,7 +24,7 @@ def selftest(ctx: click.Context, options: SelftestOptions, out: Output) -> None:
     """Check the runtime on this machine's GPUs or CPU: losses, collectives, overlap, memory, speed.
 
     Every grid of so many ranks is held against one rank in fp64, against the predicted collectives, and against
-    PyTorch's parallelize_module + fully_shard; on GPUs also overlap in a trace, and memory against the estimate.
+    PyTorch's own parallelism; on GPUs also overlap in a trace, and memory against the estimate.
     Exit code 1 if a check fails; --format json -o FILE is one file to hand in.
     """
     from weft.verbs.selftest import selftest as tested

@@ -98,6 +98,9 @@ class Peer:
         job: a Llama without tied embeddings; its precision is fp32 or bf16 (parameters in fp32, as Weft's).
         layout: x, z and data; the whole share of the batch is one micro-batch.
 
+    Attributes:
+        means: what of PyTorch it trains by, in its names.
+
     Raises:
         Unsupported: the layout cuts y or has a pipeline: PyTorch has neither in these two.
     """
@@ -111,6 +114,9 @@ class Peer:
             model = Plain(job, layout.x)
         self.model: nn.Module = model
         sharded = layout.z > 1 or (layout.x > 1 and layout.data > 1)
+        means = ("parallelize_module", layout.x > 1), ("fully_shard", sharded)
+        alone = "the plain model" if layout.world == 1 else "DistributedDataParallel"
+        self.means = " + ".join(name for name, used in means if used) or alone
         if layout.world > 1:
             shape = (layout.data, layout.z, layout.x)
             mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "z", "x"))

@@ -224,12 +224,11 @@ def _beside(name: str, grid: Grid, job: Job, steps: int, own_s: float) -> Findin
     ids = torch.randint(job.model.vocab, share, device=grid.device)
     peer_s = _seconds(lambda: peer.step(ids, ids), grid, steps)
     ratio, most = own_s / peer_s, LARGEST_RATIO.get(grid.device.type)
-    theirs = "the plain model" if grid.layout.world == 1 else "parallelize_module + fully_shard"
     return Finding(
         check="speed beside PyTorch",
         grid=name,
         verdict="seen" if most is None else "holds" if ratio <= most else "fails",
-        found=f"{ratio:.2f} of the time of {theirs} ({peer_s * 1e3:.1f} ms)",
+        found=f"{ratio:.2f} of the time of {peer.means} ({peer_s * 1e3:.1f} ms)",
         figures={"ratio": ratio, "peer_seconds": peer_s},
     )
 
