@@ -251,6 +251,7 @@ def test_a_moment_is_shown_in_utc():
         (2048, "NIC", "2,048 NICs"),
         (2, "box", "2 boxes"),
         (9, "epoch", "9 epochs"),
+        (2, "search", "2 searches"),
     ],
 )
 def test_a_count_agrees_with_its_noun(count: int, noun: str, text: str) -> None:

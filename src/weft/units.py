@@ -204,7 +204,8 @@ def counted(count: int, noun: str) -> str:
     """A count with its noun: "1 switch", "2,048 switches", "10 epochs"."""
     if count == 1:
         return f"1 {noun}"
-    return f"{count:,} {noun}{'es' if noun.endswith(('nch', 'tch', 'sh', 's', 'x')) else 's'}"
+    hissed = noun.endswith(("ch", "sh", "s", "x")) and not noun.endswith("och")
+    return f"{count:,} {noun}{'es' if hissed else 's'}"
 
 
 def format_count(value: float) -> str:

@@ -51,6 +51,9 @@ def test_all_holds_on_every_grid(ranks):
     found = json.loads(done.stdout)
     assert done.exit_code == 0
     assert len({one["grid"] for one in found["checks"]}) == len(selftest._GRIDS[ranks])
+    beside = {one["grid"]: one["found"] for one in found["checks"] if one["check"] == "speed beside PyTorch"}
+    for axis, means in (("x", "parallelize_module"), ("z", "fully_shard"), ("data", "DistributedDataParallel")):
+        assert f"of the time of {means}" in beside[f"{axis}={ranks}"]
 
 
 def test_losses_that_differ_fail(monkeypatch):

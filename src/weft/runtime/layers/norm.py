@@ -144,8 +144,7 @@ def _moments(norm: Norm4D, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _mean(norm: Norm4D, sums: list[Tensor]) -> Tensor:
     """Means over all features of stacked local sums, shape (sums, tokens)."""
-    stacked = sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums)
-    total = norm.machine.collectives.all_reduce(stacked, "y").wait()
+    total = norm.machine.collectives.all_reduce(torch.stack(sums), "y").wait()
     return total / norm.features
 
 

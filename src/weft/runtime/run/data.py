@@ -194,17 +194,17 @@ class Batches:
 
     def windows_of(self, visits: NDArray[np.int64]) -> NDArray[np.int64]:
         """The windows of rows of the whole run, shape (len(visits), sequence + 1)."""
-        starts = [_starts(self, visit // _TOGETHER)[visit % _TOGETHER] for visit in visits.tolist()]
-        text = [self.corpus.tokens[start : start + self.sequence + 1] for start in starts]
+        windows, length = self.windows, self.sequence
+        order = (_order(windows, self.seed, visit // _TOGETHER)[visit % _TOGETHER] for visit in visits.tolist())
+        text = [self.corpus.tokens[window * length : (window + 1) * length + 1] for window in order]
         return np.stack(text).astype(np.int64)
 
 
 @lru_cache(maxsize=64)
-def _starts(batches: Batches, block: int) -> list[int]:
-    """First tokens of the windows of a block of visits: an order is computed for many as fast as for one."""
-    epochs, positions = np.divmod(np.arange(block * _TOGETHER, (block + 1) * _TOGETHER), batches.windows)
-    starts = shuffled(positions, epochs, size=batches.windows, seed=batches.seed) * batches.sequence
-    return [int(start) for start in starts]
+def _order(windows: int, seed: int, block: int) -> list[int]:
+    """The windows of a block of visits: an order is computed for many as fast as for one."""
+    epochs, positions = np.divmod(np.arange(block * _TOGETHER, (block + 1) * _TOGETHER), windows)
+    return [int(window) for window in shuffled(positions, epochs, size=windows, seed=seed)]
 
 
 def visits_of(step: int, rows: Sequence[int], of: int) -> NDArray[np.int64]:

@@ -336,11 +336,8 @@ def _given(option: str, value: Any) -> str:
         return f"with{'' if value == 'bfloat16' else 'out'} {option}"
     if value is None or value == []:
         return f"without {option}"
-    value = (
-        {"bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}.get(value, value)
-        if option == "--precision"
-        else value
-    )
+    if option == "--precision":
+        value = {"bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}.get(value, value)
     return f"with {option} {' '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
