@@ -42,7 +42,8 @@ def graph(fabric: Fabric, *, scale_up: bool = True) -> nx.DiGraph:
     network.add_nodes_from(range(fabric.nodes))
     for link in np.flatnonzero(fabric.up & (scale_up | (fabric.tier > 0))).tolist():
         ends = int(fabric.source[link]), int(fabric.target[link])
-        network.add_edge(*ends, capacity=fabric.capacity_Bps[link] / NIC, link=link)
+        beside = network.edges[ends]["capacity"] if network.has_edge(*ends) else 0.0
+        network.add_edge(*ends, capacity=beside + fabric.capacity_Bps[link] / NIC)
     return network
 
 
@@ -340,12 +341,13 @@ def test_scale_up_domains(kind, degree):
     assert len(fabric.nodes_of("scale-up")) == (8 if kind == "switch" else 0)
 
 
-def test_cables_between_the_same_nodes_become_one_link():
+def test_every_cable_between_the_same_nodes_is_a_link():
     builder = Builder(name="x", accelerators=2)
     a, b = np.array([0, 0, 1]), np.array([1, 1, 0])
     builder.join(a, b, capacity_Bps=5.0, latency_s=1.0, tier=1, cables=2)
     fabric = builder.build()
-    assert (fabric.links, fabric.cables.tolist(), fabric.capacity_Bps.tolist()) == (2, [6, 6], [30.0, 30.0])
+    assert (fabric.links, fabric.cables.tolist(), fabric.capacity_Bps.tolist()) == (12, [1] * 12, [5.0] * 12)
+    assert fabric.reverse.tolist() == [link ^ 1 for link in range(12)]
     assert (fabric.source[0], fabric.target[0]) == (fabric.target[1], fabric.source[1])
 
 
@@ -353,8 +355,8 @@ def test_large_fat_tree_is_built_soon():
     begin = time.process_time()
     fabric = clos.build(16384, radix=64, bandwidth_Bps=NIC, scale_up=domain(8))
     assert time.process_time() - begin < 2
-    scale_up, nics, spines = 16384, 16384, 512 * 32
-    assert fabric.links == 2 * (scale_up + nics + spines + 512 * 8)
+    scale_up, nics, spines, cores = 16384, 16384, 512 * 32, 512 * 8 * 4
+    assert fabric.links == 2 * (scale_up + nics + spines + cores)
     assert fabric.cables[fabric.tier == 3].sum() == 2 * 16384
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from itertools import pairwise
+from itertools import pairwise, product
 
 import networkx as nx
 import numpy as np
@@ -64,7 +64,8 @@ def graph(fabric: Fabric, keep, end: int) -> nx.DiGraph:
         if keep(link, a, b):
             relay = b < fabric.accelerators and b != end
             cost = RELAY + ARRIVAL * (fabric.tier[link] > 0) if relay else 0
-            network.add_edge(a, b, link=link, weight=int(1 + cost))
+            beside = network.edges[a, b]["links"] if network.has_edge(a, b) else []
+            network.add_edge(a, b, links=[*beside, link], weight=int(1 + cost))
     return network
 
 
@@ -75,7 +76,8 @@ def shortest(network: nx.DiGraph, source: int, target: int) -> tuple[float, list
     except nx.NetworkXNoPath:
         return np.inf, []
     cost = sum(network[a][b]["weight"] for a, b in pairwise(found[0]))
-    return cost, [tuple(network[a][b]["link"] for a, b in pairwise(path)) for path in found]
+    hops = [[network[a][b]["links"] for a, b in pairwise(path)] for path in found]
+    return cost, [links for path in hops for links in product(*path)]
 
 
 def oracle(fabric: Fabric, source: int, target: int) -> set[tuple[int, ...]]:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from weft.errors import BadInput
+from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, planes, rail, torus
 from weft.fabric.spec import Fabric
@@ -63,7 +64,8 @@ def up_paths(fabric: Fabric, source: int, target: int) -> list[tuple[int, ...]]:
         return []
     rises = [[level[b] - level[a] for a, b in pairwise(path)] for path in found]
     straight = [path for path, rise in zip(found, rises, strict=True) if rise == sorted(rise, reverse=True)]
-    return [tuple(network[a][b]["link"] for a, b in pairwise(path)) for path in straight or found]
+    hops = [[network[a][b]["links"] for a, b in pairwise(path)] for path in straight or found]
+    return [links for path in hops for links in product(*path)]
 
 
 @cache
@@ -74,7 +76,8 @@ def _network(fabric: Fabric) -> tuple[nx.DiGraph, dict[int, int]]:
         ends = int(fabric.source[link]), int(fabric.target[link])
         whole.add_edge(*ends)
         if fabric.up[link]:
-            live.add_edge(*ends, link=link)
+            beside = live.edges[ends]["links"] if live.has_edge(*ends) else []
+            live.add_edge(*ends, links=[*beside, link])
     begin = [host for host in range(fabric.accelerators) if host in whole]
     return live, dict(nx.multi_source_dijkstra_path_length(whole, begin))
 
@@ -95,6 +98,36 @@ def random_clos(seed: int) -> Fabric:
             continue
     kind = int(draw.integers(4))
     return with_failures(built, draw, (0, 0, 1, 4)[kind], (0, 1, 0, 1)[kind])
+
+
+def parallel_leaf_spine(seed: int) -> Fabric:
+    """Leaves and spines with 1 to 8 cables between two, each a link, in drawn order; some of them down."""
+    draw = np.random.default_rng((seed, 2))
+    leaves, spines, hosts, most = (int(draw.integers(*span)) for span in ((2, 5), (1, 4), (1, 7), (1, 9)))
+    even = bool(draw.integers(2))
+    nodes = [Node(name=f"h{i}", role="accelerator", place="") for i in range(leaves * hosts)]
+    nodes += [Node(name=f"leaf{i}", role="leaf", place="") for i in range(leaves)]
+    nodes += [Node(name=f"spine{i}", role="spine", place="") for i in range(spines)]
+    pairs = [(f"h{i}", f"leaf{i // hosts}") for i in range(leaves * hosts)]
+    for leaf, spine in product(range(leaves), range(spines)):
+        pairs += [(f"leaf{leaf}", f"spine{spine}")] * (most if even else int(draw.integers(1, most + 1)))
+    order = draw.permutation(len(pairs)).tolist()
+    links = [Cable(source=pairs[i][0], target=pairs[i][1], capacity_Bps=NIC, place="") for i in order]
+    fabric = assemble("parallel cables", nodes, links, where="test")
+    between = np.flatnonzero((fabric.source >= leaves * hosts) & (fabric.target >= leaves * hosts))
+    failed = fabric.failed(links=draw.choice(between, int(draw.choice([0, 0, 1, 2])), replace=False))
+    return failed if up_paths(failed, 0, failed.accelerators - 1) else fabric
+
+
+def non_blocking(cables: int) -> Fabric:
+    """Two leaves of eight hosts, eight cables up from each: ``cables`` to every spine, each a link."""
+    nodes = [Node(name=f"h{i}", role="accelerator", place="") for i in range(16)]
+    nodes += [Node(name=f"leaf{i}", role="leaf", place="") for i in range(2)]
+    nodes += [Node(name=f"spine{i}", role="spine", place="") for i in range(8 // cables)]
+    pairs = [(f"h{i}", f"leaf{i // 8}") for i in range(16)]
+    pairs += [(f"leaf{i // 8}", f"spine{i % 8 // cables}") for i in range(16)]
+    links = [Cable(source=a, target=b, capacity_Bps=NIC, place="") for a, b in pairs]
+    return assemble("non-blocking", nodes, links, where="test")
 
 
 def random_case(seed: int, flows: int, *, equal: bool = True, fabric: Fabric | None = None) -> Case:
@@ -257,6 +290,9 @@ def networks() -> dict[str, Fabric]:
         "three tiers": clos.build(54, radix=6, bandwidth_Bps=NIC, tiers=3),
         "three tiers, oversubscribed": clos.build(40, radix=6, bandwidth_Bps=NIC, tiers=3, oversubscription=(2, 2)),
         "three tiers, short units": clos.build(22, radix=10, bandwidth_Bps=NIC, tiers=3, oversubscription=2),
+        "two tiers, parallel cables": clos.build(16, radix=16, bandwidth_Bps=NIC, tiers=2),
+        "three tiers, parallel cables": clos.build(20, radix=8, bandwidth_Bps=NIC, tiers=3),
+        "parallel cables in drawn order": parallel_leaf_spine(5),
         "domains": clos.build(32, radix=8, bandwidth_Bps=NIC, scale_up=domain(4)),
         "two planes": planes.build(32, radix=8, bandwidth_Bps=NIC, planes=2),
         "two planes of domains": planes.build(32, radix=8, bandwidth_Bps=NIC, planes=2, scale_up=domain(4)),

@@ -49,7 +49,7 @@ def test_a_repair_is_never_worse_and_says_what_moves(seed, kit):
         row = moves.get((path[0], path[-1], traffic.jobs[traffic.job[group]], traffic.names[group]))
         if flow in found.moved(found.repaired):
             assert row is not None
-            assert row["new_path"] != row["path"]
+            assert (row["new_path"], row["new_links"]) != (row["path"], row["links"])
 
 
 def test_optimal_routes_stay():

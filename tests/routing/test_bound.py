@@ -7,10 +7,12 @@ import highspy
 import numpy as np
 import pytest
 
+from weft.errors import Unsupported
 from weft.fabric.families import clos
 from weft.routing.bound import closed_bound, lp_bound, paths_of, solve
 from weft.routing.plan import plan
 from weft.routing.problem import problem
+from weft.routing.routers import ROUTERS
 from weft.routing.traffic import job_traffic
 
 
@@ -131,3 +133,34 @@ def test_flows_alike_are_one_commodity(seed, kit):
         mine = together.owner == together.commodity[flow]
         assert mine.sum() == len(kit.listed(asked, flow))
         assert together.demand_Bps[together.commodity[flow]] == pytest.approx(asked.demand_Bps[flow])
+
+
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 200))])
+def test_no_router_goes_below_a_bound_on_parallel_cables(seed, kit):
+    """Any router's congestion, counted by plain loops, against every bound on that of whole or split flows."""
+    fabric = kit.parallel_leaf_spine(seed)
+    _, traffic = kit.random_case(seed, 14, equal=seed % 2 == 0, fabric=fabric)
+    asked = problem(fabric, traffic)
+    bounds = {one: max(closed_bound(asked, whole=one), lp_bound(asked, whole=one) or 0) for one in (True, False)}
+    assert bounds[False] <= bounds[True] * (1 + 1e-9)
+    for name in sorted(ROUTERS.keys() - {"rail", "ilp"}) + ["ilp"] * (seed % 10 == 0):
+        try:
+            found = plan(fabric, traffic, router=name, seed=seed)
+        except Unsupported:
+            assert name == "edge-coloring"
+            continue
+        highest = kit.recount(fabric, found.traffic, found.routes)
+        assert found.alpha == pytest.approx(highest), name
+        assert highest >= max(found.alpha_bound, bounds[name not in ("spray", "split")]) * (1 - 1e-6), name
+
+
+@pytest.mark.parametrize("cables", [1, 2, 4, 8])
+@pytest.mark.parametrize("router", ["auto", "edge-coloring", "repair", "lexicographic", "ilp"])
+def test_a_permutation_on_a_non_blocking_network_has_congestion_one(router, cables, kit):
+    """Two leaves of eight hosts and as many cables up, to 8, 4, 2, 1 spines."""
+    fabric = kit.non_blocking(cables)
+    hosts = np.random.default_rng(cables).permutation(8)
+    traffic = job_traffic(np.arange(16), np.concatenate([8 + hosts, hosts[::-1]]), np.ones(16))
+    found = plan(fabric, traffic, router=router)
+    assert (found.alpha, found.alpha_bound) == (1.0, 1.0)
+    assert kit.recount(fabric, traffic, found.routes) == 1.0

@@ -17,6 +17,7 @@ from weft.arrangement.schedule import DONE, by_intensity, with_offsets, with_ord
 from weft.arrangement.site import Router, Site, SiteJob
 from weft.arrangement.template import Template, template
 from weft.cluster.calibration import calibration
+from weft.fabric.lump import trunked
 from weft.fabric.paths import Paths
 from weft.fabric.spec import Fabric, Ints
 from weft.simulation.iteration.contention import reached
@@ -46,7 +47,7 @@ class Fleet:
         self.site = replace(self.site, fabric=fabric, jobs=())
         at_speed = reached(fabric, calibration(self.site.cluster.accelerator.name))
         self.cuts: Cuts = cuts_of(at_speed)
-        self._paths = Paths(at_speed)
+        self._paths = Paths(trunked(at_speed))
         self._members = self.site.members
         self._links: dict[tuple[int, tuple[int, ...]], Ints] = {}
         self._clocks: dict[tuple[object, ...], Clock] = {}
@@ -64,7 +65,7 @@ class Fleet:
 
     def groups(self, seats: Group) -> list[list[int]]:
         """The numbers of jobs that meet, those of a group in order of their hosts."""
-        owner = np.full(self.site.fabric.links, -1, dtype=np.int64)
+        owner = np.full(self._paths.fabric.links, -1, dtype=np.int64)
         group = list(range(len(seats)))
         for number, (job, hosts) in enumerate(seats):
             links = self._reach(job, hosts)

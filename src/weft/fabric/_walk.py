@@ -218,6 +218,15 @@ def hashed(net: Any, work: Any, node: int, target: int, kind: int, salt: Any, li
     hop = 0
     # Distances fall with every hop, so the walk ends; the draw is by hop, so that equal switches draw apart.
     while node != target:
+        if kind != LOCAL and work.dist[node] == work.base[node] and work.base[node] > 1:
+            # Between switches every cable is a link: the draw needs no list of them.
+            first, last = work.ahead_first[node], work.ahead_first[node + 1]
+            if used == len(links):
+                return -1
+            links[used] = work.ahead[first + np.int64(mix(salt + np.uint64(hop)) % np.uint64(last - first))]
+            node = net.target[links[used]]
+            used, hop = used + 1, hop + 1
+            continue
         stop = onward(net, work, node, target, kind, links, used)
         if stop < 0:
             return -1

@@ -35,7 +35,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cable:
-    """A link of a file, in both directions where ``both``; without ``tier`` the roles of its ends decide."""
+    """A link of a file, in both directions where ``both``; without ``tier`` the roles of its ends decide.
+
+    ``capacity_Bps`` is that of all its ``cables``, which are links of their own beyond scale-up domains.
+    """
 
     source: str
     target: str
@@ -69,22 +72,35 @@ def assemble(
     known = tuple(dict.fromkeys([*roles, ACCELERATOR, *(n.role for n in ordered)]))
     tier = _tiers(ordered, links, source, target, of)
     domain = _domains(ordered[:accelerators], source, target, tier, len(ordered))
+    cables = np.array([links[i].cables for i in of], dtype=np.int64)
+    capacity = np.array([links[i].capacity_Bps for i in of], dtype=np.float64)
+    members = np.where(tier > SCALE_UP, cables, 1)
+    if members.sum() > MOST_LINKS:
+        raise BadInput(f"{members.sum():,} cables are too many", where=where)
+    taken = _cables_apart(np.array(of, dtype=np.int64), members)
     return Fabric(
         name=name,
         accelerators=accelerators,
         names=tuple(n.name for n in ordered),
         roles=known,
         role=np.array([known.index(n.role) for n in ordered], dtype=np.int64),
-        source=source,
-        target=target,
-        capacity_Bps=np.array([links[i].capacity_Bps for i in of], dtype=np.float64),
-        latency_s=np.array([links[i].latency_s for i in of], dtype=np.float64),
-        cables=np.array([links[i].cables for i in of], dtype=np.int64),
-        tier=tier,
-        up=np.array([links[i].up for i in of], dtype=bool),
+        source=source[taken],
+        target=target[taken],
+        capacity_Bps=(capacity / members)[taken],
+        latency_s=np.array([links[i].latency_s for i in of], dtype=np.float64)[taken],
+        cables=(cables // members)[taken],
+        tier=tier[taken],
+        up=np.array([links[i].up for i in of], dtype=bool)[taken],
         domain=domain,
         rail=_rails(ordered[:accelerators], domain),
     )
+
+
+def _cables_apart(of: Ints, members: Ints) -> Ints:
+    """Which directed link each cable is one of, the two directions of a cable (of the same ``of``) side by side."""
+    taken = np.repeat(np.arange(len(of)), members)
+    turn = np.arange(len(taken)) - np.repeat(np.cumsum(members) - members, members)
+    return taken[np.lexsort((taken, turn, of[taken]))]
 
 
 def role_of_level(level: int) -> str:

@@ -43,18 +43,14 @@ class Builder:
 
     def join(self, a: Ints, b: Ints, *, capacity_Bps: float, latency_s: float, tier: int, cables: int = 1) -> None:
         """``cables`` cables of ``capacity_Bps`` each (bytes/s, one way) between each ``a`` and ``b``."""
-        a, b = np.broadcast_arrays(a, b)
-        figures = np.broadcast_to((capacity_Bps * cables, latency_s), (a.size, 2))
-        counts = np.broadcast_to((tier, cables), (a.size, 2))
-        self._ends.append(np.column_stack([a.ravel(), b.ravel(), counts]).astype(np.int64))
-        self._figures.append(np.asarray(figures, dtype=np.float64))
+        a, b = (np.repeat(each, cables) for each in np.broadcast_arrays(a, b))
+        self._ends.append(np.column_stack([a, b, np.full(a.size, tier)]).astype(np.int64))
+        self._figures.append(np.broadcast_to(np.array([capacity_Bps, latency_s], dtype=np.float64), (a.size, 2)))
 
     def build(self) -> Fabric:
-        """The fabric; link ``2 i`` and ``2 i + 1`` are the two directions of one bundle of cables.
-
-        Cables of one tier between the same nodes become one link, with the sum of their capacities.
-        """
-        ends, capacity, latency, cables = self._bundles()
+        """The fabric; link ``2 i`` and ``2 i + 1`` are the two directions of one cable."""
+        ends: Ints = np.concatenate([np.zeros((0, 3), dtype=np.int64), *self._ends])
+        figures: Floats = np.repeat(np.concatenate([np.zeros((0, 2)), *self._figures]), 2, axis=0)
         both = np.column_stack([ends[:, :2], ends[:, 1::-1]]).reshape(-1, 2)
         return Fabric(
             name=self.name,
@@ -64,31 +60,14 @@ class Builder:
             role=np.concatenate(self._role),
             source=np.ascontiguousarray(both[:, 0]),
             target=np.ascontiguousarray(both[:, 1]),
-            capacity_Bps=np.repeat(capacity, 2),
-            latency_s=np.repeat(latency, 2),
-            cables=np.repeat(cables, 2),
+            capacity_Bps=np.ascontiguousarray(figures[:, 0]),
+            latency_s=np.ascontiguousarray(figures[:, 1]),
+            cables=np.ones(len(both), dtype=np.int64),
             tier=np.repeat(ends[:, 2], 2),
             up=np.ones(len(both), dtype=bool),
             domain=np.arange(self.accelerators, dtype=np.int64) // self.domain_size,
             rail=np.arange(self.accelerators, dtype=np.int64) % self.domain_size,
         )
-
-    def _bundles(self) -> tuple[Ints, Floats, Floats, Ints]:
-        """Ends (a, b, tier), capacity, latency and cables of each bundle, in order of first cables."""
-        ends: Ints = np.concatenate([np.zeros((0, 4), dtype=np.int64), *self._ends])
-        figures: Floats = np.concatenate([np.zeros((0, 2)), *self._figures])
-        low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
-        nodes, tiers = len(self.names), int(ends[:, 2].max(initial=0)) + 1
-        key = (low * nodes + high) * tiers + ends[:, 2]
-        _, first, bundle = np.unique(key, return_index=True, return_inverse=True)
-        if len(first) == len(key):
-            return ends[:, :3], figures[:, 0], figures[:, 1], ends[:, 3]
-        order = np.argsort(first)
-        capacity, cables = np.zeros(len(first)), np.zeros(len(first), dtype=np.int64)
-        np.add.at(capacity, bundle, figures[:, 0])
-        np.add.at(cables, bundle, ends[:, 3])
-        first = first[order]
-        return ends[first, :3], capacity[order], figures[first, 1], cables[order]
 
 
 def start(name: str, accelerators: int, scale_up: Dimension | None) -> Builder:

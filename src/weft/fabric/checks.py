@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from weft.errors import BadInput
-from weft.fabric.spec import Ints
+from weft.fabric.spec import SCALE_UP, Fabric, Ints
 
 MAX_ACCELERATORS = 2**22
 """Accelerators that a generator builds at most."""
@@ -40,6 +40,20 @@ def positive(value: float, where: str, *, zero: bool = False) -> float:
         low = "at least 0" if zero else "above 0"
         raise BadInput(f"{value!r} is not a finite number {low}", where=where)
     return float(value)
+
+
+def cables_apart(fabric: Fabric) -> None:
+    """Refuse to hash or plan over links that bundle cables, of which a flow takes one.
+
+    Raises:
+        BadInput: a scale-out link is such a bundle, as in ``weft.fabric.lump``.
+    """
+    if (fabric.cables[fabric.tier != SCALE_UP] > 1).any():
+        raise BadInput(
+            "has links of several cables, which carry flows only one by one",
+            where=f"fabric {fabric.name}",
+            remedy="make every cable a link",
+        )
 
 
 def cables(count: int, where: str) -> None:

@@ -25,16 +25,28 @@ def lumped(fabric: Fabric) -> Fabric:
     Accelerators keep their numbers; a class has the name of its first switch.  Links that are down are left out.
     """
     up = np.flatnonzero(fabric.up)
-    source, target, label = fabric.source[up], fabric.target[up], _labels(fabric, up)
-    colour = _refined(fabric, source, target, label)
+    label = _labels(fabric, up)
+    colour = _refined(fabric, fabric.source[up], fabric.target[up], label)
     hosts = fabric.accelerators
     _, first, of = np.unique(colour[hosts:], return_index=True, return_inverse=True)
-    if len(first) == fabric.nodes - hosts:
-        return fabric
     kept = np.concatenate([np.arange(hosts), hosts + np.sort(first)])
     node = np.concatenate([np.arange(hosts), hosts + np.argsort(np.argsort(first))[of.reshape(-1)]])
+    return _summed_up(fabric, up, label, kept, node)
+
+
+def trunked(fabric: Fabric) -> Fabric:
+    """A fabric on which sprayed flows fare as on this one, with one link for equal parallel cables."""
+    links, nodes = np.arange(fabric.links), np.arange(fabric.nodes)
+    return _summed_up(fabric, links, _labels(fabric, links), nodes, nodes)
+
+
+def _summed_up(fabric: Fabric, chosen: Ints, label: Ints, kept: Ints, node: Ints) -> Fabric:
+    """The fabric of the nodes ``kept``, with one link for all of a label; node v is ``node[v]`` there."""
+    source, target = fabric.source[chosen], fabric.target[chosen]
     pair = (node[source] * len(kept) + node[target]) * (int(label.max(initial=0)) + 1) + label
     _, example, link = np.unique(pair, return_index=True, return_inverse=True)
+    if len(example) == fabric.links:
+        return fabric
     link, links = np.argsort(np.argsort(example))[link.reshape(-1)], np.sort(example)
     return replace(
         fabric,
@@ -42,11 +54,11 @@ def lumped(fabric: Fabric) -> Fabric:
         role=fabric.role[kept],
         source=node[source[links]],
         target=node[target[links]],
-        capacity_Bps=_summed(link, fabric.capacity_Bps[up]),
-        latency_s=fabric.latency_s[up][links],
-        cables=_summed(link, fabric.cables[up]).astype(np.int64),
-        tier=fabric.tier[up][links],
-        up=np.ones(len(links), dtype=bool),
+        capacity_Bps=_summed(link, fabric.capacity_Bps[chosen]),
+        latency_s=fabric.latency_s[chosen][links],
+        cables=_summed(link, fabric.cables[chosen]).astype(np.int64),
+        tier=fabric.tier[chosen][links],
+        up=fabric.up[chosen][links],
     )
 
 
@@ -54,11 +66,11 @@ def _summed(link: Ints, values: Ints | Floats) -> Floats:
     return np.bincount(link, values).astype(np.float64)
 
 
-def _labels(fabric: Fabric, up: Ints) -> Ints:
-    """A number for each link that is up: equal where they carry the same."""
-    label = np.zeros(len(up), dtype=np.int64)
-    for column in (fabric.capacity_Bps, fabric.latency_s, fabric.cables, fabric.tier):
-        values, number = np.unique(column[up], return_inverse=True)
+def _labels(fabric: Fabric, links: Ints) -> Ints:
+    """A number for each of some links: equal where they carry the same."""
+    label = np.zeros(len(links), dtype=np.int64)
+    for column in (fabric.capacity_Bps, fabric.latency_s, fabric.cables, fabric.tier, fabric.up):
+        values, number = np.unique(column[links], return_inverse=True)
         label = label * len(values) + number.reshape(-1)
     return label
 

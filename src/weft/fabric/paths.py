@@ -10,7 +10,7 @@ no switch does; the first rule that joins a pair of accelerators holds:
 4. over all links with the fewest relays, of those with the fewest that arrive over scale-out links (torus,
    BCube, and what failures leave).
 
-A bundle of cables is one link, and takes as many shares of a split as it has cables.
+Parallel cables are links of their own: a flow is hashed to one of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import BadInput, UnknownName
-from weft.fabric.checks import components, some
+from weft.fabric.checks import cables_apart, components, some
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 from weft.fabric.structured import STRUCTURES, structured
 from weft.fabric.traffic import Routes, spans
@@ -246,10 +246,13 @@ class Paths:
             key: what else tells flows of a pair apart (a port, a queue pair); 0 by default.
 
         Raises:
-            BadInput: a flow has no path; an end is no accelerator.
+            BadInput: a flow has no path; an end is no accelerator; or flows that are not sprayed would
+                have to choose among the cables of one link.
         """
         if mode not in MODES:
             raise UnknownName("mode of routing", str(mode), MODES)
+        if mode != "spray":
+            cables_apart(self.fabric)
         source, target = self._ends(source), self._ends(target)
         if len(source) != len(target):
             raise BadInput(f"{len(source)} sources for {len(target)} targets", where=self._where)

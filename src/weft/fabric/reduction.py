@@ -19,7 +19,7 @@ import numpy as np
 from weft.errors import Unsupported
 from weft.fabric.lump import mixed
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
-from weft.fabric.traffic import Routes
+from weft.fabric.traffic import Routes, spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +48,8 @@ class Trees:
         self._out = order[fabric.up[order]]
         self._first = np.searchsorted(fabric.source[self._out], np.arange(fabric.nodes + 1))
         keys = fabric.source * fabric.nodes + fabric.target
-        self._by_key = np.argsort(keys, kind="stable")
+        order = np.argsort(keys, kind="stable")
+        self._by_key = order[fabric.up[order]]
         self._keys = keys[self._by_key]
         self._known: dict[int, Ints] = {}
         self._above_all: dict[bytes, Ints] = {}
@@ -135,12 +136,20 @@ class Trees:
         leaves = np.array([one[0] for one in above])
         ports = np.concatenate([self._link(ranks, leaves), self._link(leaves, ranks)])
         roots = self._roots(np.unique(leaves))
+        draw = int(mixed(np.array([number * 0x9E3779B9 + self.seed], dtype=np.uint64))[0] >> np.uint64(2))
         if not self.spread:
-            salt = np.array([number * 0x9E3779B9 + self.seed], dtype=np.uint64)
-            roots = roots[[int(mixed(salt)[0] % np.uint64(len(roots)))]]
+            roots = roots[[draw % len(roots)]]
         parts = [self._under(int(root), np.unique(leaves)) for root in roots]
         share = [np.full(len(links), 1.0 / len(roots)) for links in parts]
-        return np.concatenate([ports, *parts]), np.concatenate([np.ones(len(ports)), *share])
+        return self._members(np.concatenate([ports, *parts]), np.concatenate([np.ones(len(ports)), *share]), draw)
+
+    def _members(self, links: Ints, share: Floats, draw: int) -> tuple[Ints, Floats]:
+        """Links beside these: all of them, an even part over each, where trees spread; otherwise one by ``draw``."""
+        keys = self.fabric.source[links] * self.fabric.nodes + self.fabric.target[links]
+        first, end = (np.searchsorted(self._keys, keys, side=side) for side in ("left", "right"))
+        if not self.spread:
+            return self._by_key[first + draw % (end - first)], share
+        return self._by_key[spans(first, end - first)], np.repeat(share / (end - first), end - first)
 
     def _roots(self, leaves: Ints) -> Ints:
         """The switches from which the farthest of some leaves is nearest."""

@@ -16,6 +16,14 @@ SCALE_UP = 0
 outwards."""
 
 
+def ranks(key: Ints) -> Ints:
+    """How many equal keys stand before each."""
+    order = np.argsort(key, kind="stable")
+    found = np.empty_like(order)
+    found[order] = np.arange(len(order)) - np.searchsorted(key[order], key[order])
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fabric:
     """Nodes and directed links.
@@ -23,8 +31,9 @@ class Fabric:
     Nodes ``0 .. accelerators-1`` are the accelerators in rank order; the rest are switches.  ``roles`` names
     what a node is ("accelerator", "scale-up", "leaf", "rail", "spine", "core", ...), ``role`` is an index
     into it.  A link goes from ``source`` to ``target`` with ``capacity_Bps`` and ``latency_s``; the two
-    directions of a cable are two links. ``cables`` counts the physical cables that a link bundles (its
-    reverse bundles the same ones).  ``tier`` is ``SCALE_UP`` or the tier of the scale-out network.  A link
+    directions of a cable are two links, and parallel cables are links of their own, each hashed and planned apart.
+    Only scale-up links, which hardware stripes, bundle ``cables`` (1 elsewhere; ``weft.fabric.lump`` sums them).
+    ``tier`` is ``SCALE_UP`` or the tier of the scale-out network.  A link
     between an accelerator and a scale-out switch stands for the NIC.  ``up`` is False for failed links.
     ``domain`` numbers each accelerator's scale-up domain, ``rail`` its position in it.
     """
@@ -63,10 +72,27 @@ class Fabric:
             return np.zeros(0, dtype=np.int64)
         return np.flatnonzero(self.role == self.roles.index(role))
 
+    def link_name(self, link: int) -> str:
+        """The ends of a link, and of parallel ones its number, from 0: "leaf-0 -> spine-1 (cable 2)"."""
+        beside = np.flatnonzero((self.source == self.source[link]) & (self.target == self.target[link]))
+        number = f" (cable {np.searchsorted(beside, link)})" if len(beside) > 1 else ""
+        return f"{self.names[self.source[link]]} -> {self.names[self.target[link]]}{number}"
+
     def reaching(self, *, scale_up: float, scale_out: float) -> Fabric:
         """This fabric with links that carry these shares of their capacity, inside domains and beyond them."""
         share = np.where(self.tier == SCALE_UP, scale_up, scale_out)
         return replace(self, capacity_Bps=np.asarray(self.capacity_Bps * share, dtype=np.float64))
+
+    @property
+    def reverse(self) -> Ints:
+        """The other direction of the same cable: of the k-th link between two nodes on a tier the k-th back, or -1."""
+        tiers = int(self.tier.max(initial=0)) + 1
+        forth = (self.source * self.nodes + self.target) * tiers + self.tier
+        back = (self.target * self.nodes + self.source) * tiers + self.tier
+        order = np.argsort(forth, kind="stable")
+        at = np.searchsorted(forth[order], back) + ranks(forth)
+        paired = at < np.searchsorted(forth[order], back, side="right")
+        return np.append(order, -1)[np.where(paired, at, -1)]
 
     def failed(self, *, nodes: Ints | None = None, links: Ints | None = None) -> Fabric:
         """This fabric with some nodes (all their links) and links down, in both directions."""
@@ -74,7 +100,6 @@ class Fabric:
         if nodes is not None:
             down = down | np.isin(self.source, nodes) | np.isin(self.target, nodes)
         if links is not None:
-            forth = self.source * self.nodes + self.target
-            back = self.target * self.nodes + self.source
-            down = down | np.isin(forth, forth[links]) | np.isin(back, forth[links])
+            back = self.reverse[links]
+            down[links], down[back[back >= 0]] = True, True
         return replace(self, up=~down)

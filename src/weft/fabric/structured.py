@@ -41,10 +41,11 @@ def structured(paths: Paths, source: Ints, target: Ints, mode: Structure, seed: 
     """
     fabric = paths.fabric
     beyond = np.flatnonzero(fabric.domain[source] != fabric.domain[target])
+    draw = _draws(source[beyond], target[beyond], key[beyond], seed)
     if mode == "dimension-order":
-        found, good = _dimension_order(paths, source[beyond], target[beyond])
+        found, good = _dimension_order(paths, source[beyond], target[beyond], draw[:, 0])
     else:
-        found, good = _dragonfly(fabric, source[beyond], target[beyond], mode, seed, key[beyond])
+        found, good = _dragonfly(fabric, source[beyond], target[beyond], mode, draw)
     own = beyond[good]
     other = np.setdiff1d(np.arange(len(source)), own)
     usual = paths.routes(source[other], target[other], seed=seed, key=key[other])
@@ -74,13 +75,10 @@ class _Links:
         order = np.argsort(key, kind="stable")
         self._key, self._link, self._nodes = key[order], up[order], fabric.nodes
 
-    def between(self, a: Ints, b: Ints) -> Ints:
-        """The link from each ``a`` to ``b``; -1 where there is none."""
-        if not len(self._key):
-            return np.full(len(a), -1, dtype=np.int64)
-        key = a * self._nodes + b
-        at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
-        return np.where(self._key[at] == key, self._link[at], -1)
+    def between(self, a: Ints, b: Ints, draw: Ints) -> Ints:
+        """A link from each ``a`` to ``b``, of parallel ones by ``draw``; -1 where there is none."""
+        first, end = (np.searchsorted(self._key, a * self._nodes + b, side=side) for side in ("left", "right"))
+        return np.append(self._link, -1)[np.where(end > first, first + draw % np.maximum(end - first, 1), -1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +102,7 @@ def grid_of(fabric: Fabric) -> Grid:
     hosts, outside = fabric.accelerators, fabric.tier > SCALE_UP
     domains = int(fabric.domain.max(initial=0)) + 1
     source, target = fabric.source[outside], fabric.target[outside]
-    made = np.sort(source * fabric.nodes + target)
+    made = np.unique(source * fabric.nodes + target)
     regular = hosts % domains == 0 and np.array_equal(fabric.domain, np.arange(hosts) // (hosts // domains))
     if regular and (not len(target) or (source.max() < hosts and target.max() < hosts)):
         beside = np.unique(fabric.domain[target[source == 0]]).tolist()
@@ -147,7 +145,7 @@ def _keys(grid: Grid, hosts: int, nodes: int) -> Ints:
     return np.sort(np.concatenate(keys))
 
 
-def _dimension_order(paths: Paths, source: Ints, target: Ints) -> tuple[Routes, Ints]:
+def _dimension_order(paths: Paths, source: Ints, target: Ints, draw: Ints) -> tuple[Routes, Ints]:
     """Routes of the flows whose links are up, and which those are."""
     fabric = paths.fabric
     grid, per_domain = grid_of(fabric), fabric.largest_domain
@@ -172,6 +170,7 @@ def _dimension_order(paths: Paths, source: Ints, target: Ints) -> tuple[Routes, 
     links = _Links(fabric).between(
         (base + (here - from_) * stride[axis]) * per_domain + rail,
         (base + (there - from_) * stride[axis]) * per_domain + rail,
+        draw[flow],
     )
     indptr = np.concatenate([[0], np.cumsum(count.sum(axis=1))]).astype(np.int64)
     good = np.setdiff1d(np.arange(len(source)), flow[links < 0])
@@ -250,13 +249,13 @@ class _Groups:
     def within(self, a: Ints, b: Ints, draw: Ints) -> tuple[Ints, Mask]:
         """The links of a group from one switch to another, one or two (-1: none), and whether they join them."""
         table = np.full((len(a), 2), -1, dtype=np.int64)
-        table[:, 0] = self.links.between(a, b)
+        table[:, 0] = self.links.between(a, b, draw)
         table[a == b, 0] = -1
         far = np.flatnonzero((a != b) & (table[:, 0] < 0))
         first, many = self.near_first[a[far]], self.near_first[a[far] + 1] - self.near_first[a[far]]
         for attempt in range(int(many.max(initial=0))):
             up = self._drawn(self.near, first, many, draw[far] + attempt)
-            down = self.links.between(self.fabric.target[up], b[far])
+            down = self.links.between(self.fabric.target[up], b[far], draw[far])
             good = (up >= 0) & (down >= 0) & (attempt < many)
             table[far[good], 0], table[far[good], 1] = up[good], down[good]
             far, first, many = far[~good], first[~good], many[~good]
@@ -272,12 +271,9 @@ class _Groups:
         return np.where(many > 0, links[at], -1)
 
 
-def _dragonfly(
-    fabric: Fabric, source: Ints, target: Ints, mode: Structure, seed: int, key: Ints
-) -> tuple[Routes, Ints]:
+def _dragonfly(fabric: Fabric, source: Ints, target: Ints, mode: Structure, draw: Ints) -> tuple[Routes, Ints]:
     """Routes of the flows that have a minimal path, and which those are."""
     groups = _Groups(fabric)
-    draw = _draws(source, target, key, seed)
     least, joins = _by_way(groups, source, target, [], draw)
     good = np.flatnonzero(joins & (groups.up_nic[source] >= 0) & (groups.up_nic[target] >= 0))
     source, target, least, draw = source[good], target[good], least[good], draw[good]
@@ -327,5 +323,5 @@ def _by_way(groups: _Groups, source: Ints, target: Ints, through: list[Ints], dr
         good &= joins & (~leaving | (link >= 0))
         at = np.where(link >= 0, into[link], at)
     near, joins = groups.within(at, last, draw[:, 4])
-    columns += [near, groups.links.between(last, target)[:, None]]
+    columns += [near, groups.links.between(last, target, draw[:, 4])[:, None]]
     return np.concatenate(columns, axis=1), good & joins & (columns[-1][:, 0] >= 0)

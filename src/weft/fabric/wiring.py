@@ -2,7 +2,7 @@
 
 Every port of a host that a cable joins is an accelerator (one NIC each), and a host is their scale-up domain:
 a host with one cable keeps its name, others give "host/port".  Switches have roles by their hops from the
-accelerators.  Equal cables between the same two switches are one link.
+accelerators.  Every cable is a link.
 """
 
 from __future__ import annotations
@@ -147,7 +147,16 @@ def fabric_of(
     hops = levels(range(len(names)), len(index), [(index[a], index[b]) for a, b in joined])
     where_switch = {end[0]: at for end, at in place.items()}
     nodes += [Node(name=each, role=role_of_level(hops[index[each]]), place=where_switch[each]) for each in switches]
-    links = _links(cables, joined, capacity_Bps)
+    links = [
+        Cable(
+            source=a,
+            target=b,
+            capacity_Bps=cable.capacity_Bps or capacity_Bps or 0.0,
+            latency_s=LATENCY_S,
+            place=cable.place,
+        )
+        for cable, (a, b) in zip(cables, joined, strict=True)
+    ]
     if scale_up_Bps is not None:
         members = {host: [names[end] for end in order if end[0] == host] for host in domain}
         switches_up, links_up = scale_up(members, scale_up_Bps, SCALE_UP_LATENCY_S)
@@ -283,22 +292,3 @@ def scale_up(
             for accelerator in accelerators
         ]
     return nodes, links
-
-
-def _links(cables: Sequence[PortCable], joined: list[tuple[str, str]], capacity_Bps: float | None) -> list[Cable]:
-    """Links in order of their first cables, equal ones between the same nodes together."""
-    bundles: dict[tuple[str, str, float], list[int]] = {}
-    for i, (cable, (a, b)) in enumerate(zip(cables, joined, strict=True)):
-        speed = cable.capacity_Bps if cable.capacity_Bps is not None else capacity_Bps or 0.0
-        bundles.setdefault((min(a, b), max(a, b), speed), []).append(i)
-    return [
-        Cable(
-            source=joined[members[0]][0],
-            target=joined[members[0]][1],
-            capacity_Bps=speed * len(members),
-            latency_s=LATENCY_S,
-            cables=len(members),
-            place=cables[members[0]].place,
-        )
-        for (_, _, speed), members in bundles.items()
-    ]

@@ -128,23 +128,22 @@ def _inside(fabric: Fabric) -> Iterator[Cable]:
 
 
 def _outside(fabric: Fabric, cables: Sequence[PortCable], index: dict[End, int]) -> Iterator[Cable]:
-    """The cables as links, equal ones between the same nodes together, as late as the design's between such roles."""
+    """The cables as links, as late as the design's between such roles."""
     role = fabric.role.tolist()
     pairs = zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)
     late = {(role[a], role[b]): each for (a, b), each in zip(pairs, fabric.latency_s.tolist(), strict=True)}
     latest = max(late.values(), default=0.0)
-    bundles: Counter[tuple[int, int, float]] = Counter()
+    ends = []
     for cable in cables:
         found = [index.get(end, index.get((end[0], ""))) for end in cable.ends]
         if None not in found and found[0] != found[1] and cable.capacity_Bps:
             a, b = sorted(node for node in found if node is not None)
-            bundles[a, b, cable.capacity_Bps] += 1
-    for (a, b, speed), count in sorted(bundles.items()):
+            ends.append((a, b, cable.capacity_Bps))
+    for a, b, speed in sorted(ends):
         yield Cable(
             source=fabric.names[a],
             target=fabric.names[b],
-            capacity_Bps=speed * count,
+            capacity_Bps=speed,
             latency_s=late.get((role[a], role[b]), latest),
-            cables=count,
             place=f"{fabric.names[a]} - {fabric.names[b]}",
         )

@@ -38,7 +38,7 @@ def census(fabric: Fabric, accelerators: int, host_size: int | None = None) -> C
     share = accelerators / fabric.accelerators
     counts: dict[str, float] = {"job": 1.0, "accelerator": float(accelerators), "host": -(-accelerators // size)}
     for kind in LINKS:
-        counts[kind] = share * float(fabric.cables[links_of(fabric, kind)].sum()) / 2.0
+        counts[kind] = share * len(links_of(fabric, kind)) / 2.0
     counts["nic"] = share * float(len(links_of(fabric, "access-link"))) / 2.0
     for kind in ("leaf", "spine", "core"):
         counts[kind] = share * len(switches_of(fabric, kind))
@@ -67,7 +67,7 @@ def links_of(fabric: Fabric, kind: Component | str) -> Ints:
 
 
 def parts_of(fabric: Fabric, kind: Component | str) -> Ints:
-    """What can fail of a kind: switches, or one link a cable bundle."""
+    """What can fail of a kind: switches, or one link a cable."""
     if kind in LINKS:
         links = links_of(fabric, kind)
         return links[fabric.source[links] < fabric.target[links]]
@@ -83,7 +83,7 @@ def drawn_failures(
 ) -> tuple[Failed, ...]:
     """``count`` parts that are failed at once, drawn without repetition in proportion to the rates of their classes.
 
-    A part fails first, second, ... as the exponential times of all parts come.  Cables of a bundle add their rates.
+    A part fails first, second, ... as the exponential times of all parts come.
 
     Args:
         draw: which of the draws of this seed.
@@ -100,9 +100,8 @@ def drawn_failures(
         raise BadInput(problem, where=where, remedy=remedy)
     dice = random.Random(f"{seed} {count} {draw}")
     times = []
-    for number, (one, part) in enumerate(pool):
-        cables = float(fabric.cables[part]) if one.component in LINKS else 1.0
-        times.append((dice.expovariate(1.0) / (one.rate(1.0, 1.0) * cables), number))
+    for number, (one, _) in enumerate(pool):
+        times.append((dice.expovariate(1.0) / one.rate(1.0, 1.0), number))
     first = sorted(number for _, number in sorted(times)[:count])
     return tuple((pool[number][0].component, pool[number][1], pool[number][0].capacity) for number in first)
 
@@ -116,23 +115,17 @@ def part_name(fabric: Fabric, failed: Failed) -> str:
 
 
 def broken(fabric: Fabric, failed: Iterable[Failed]) -> Fabric:
-    """The fabric with parts failed, each with the share of capacity that its links keep (0: they are down).
-
-    A cable of a bundle takes its own share of it.
-    """
-    for kind, part, capacity in failed:
+    """The fabric with parts failed, each with the share of capacity that its links keep (0: they are down)."""
+    reverse = fabric.reverse
+    for kind, part, left in failed:
         if kind in LINKS:
-            left = (float(fabric.cables[part]) - 1.0 + capacity) / float(fabric.cables[part])
-            links = np.array([part])
+            links = np.array([each for each in (part, int(reverse[part])) if each >= 0])
         else:
-            left = capacity
             links = np.flatnonzero((fabric.source == part) | (fabric.target == part))
         if left <= 0:
             fabric = fabric.failed(links=links)
             continue
-        forth = fabric.source * fabric.nodes + fabric.target
-        back = fabric.target * fabric.nodes + fabric.source
-        narrow = np.isin(forth, forth[links]) | np.isin(back, forth[links])
+        narrow = np.isin(np.arange(fabric.links), links)
         fabric = replace(fabric, capacity_Bps=np.where(narrow, fabric.capacity_Bps * left, fabric.capacity_Bps))
     return fabric
 

@@ -15,7 +15,7 @@ from weft.results import Result
 from weft.routing.choice import links_of, on_links
 from weft.routing.plan import Objective, RoutePlan, judged, plan
 from weft.routing.problem import problem
-from weft.routing.report import flow_rows, plan_figures
+from weft.routing.report import RouteReport, cables_of, flow_rows, plan_figures
 from weft.routing.routers import Found, improve
 from weft.routing.traffic import JobTraffic
 from weft.units import counted
@@ -26,7 +26,7 @@ class RouteAudit(Result):
     """Installed routes, those after few moves, and those of a router that begins anew: the same flows and bound."""
 
     SCHEMA = "weft.route-audit/1"
-    COLUMNS = ("source", "target", "job", "collective", "queue_pair", "bytes", "path", "new_path")
+    COLUMNS = (*RouteReport.COLUMNS[:6], "path", "links", "new_path", "new_links")
 
     installed: RoutePlan
     repaired: RoutePlan
@@ -39,11 +39,14 @@ class RouteAudit(Result):
         return np.flatnonzero((links_of(now, width) != links_of(then, width)).any(axis=1))
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for every flow that the repair moves, its paths as names of nodes with spaces between."""
+        """A row for every flow that the repair moves, its paths as names of nodes with spaces between; ``links`` and
+        ``new_links`` say which of parallel links each hop takes, from 0."""
         moved = set(self.moved(self.repaired).tolist())
         rows = zip(*(self._flows(one) for one in (self.installed, self.repaired)), strict=True)
         whole = (
-            old | {"path": " ".join(old["path"]), "new_path": " ".join(new["path"])}
+            old
+            | {"path": " ".join(old["path"]), "links": cables_of(old)}
+            | {"new_path": " ".join(new["path"]), "new_links": cables_of(new)}
             for flow, (old, new) in enumerate(rows)
             if flow in moved
         )

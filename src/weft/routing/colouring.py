@@ -2,11 +2,11 @@
 
 Flows between the leaves are the edges of a bipartite multigraph, sending leaves left, receiving ones right.
 The switches above the leaves fall into parts that hang together without the leaves: single spines on two
-layers, planes of spines and cores on three.  With n parts, one link from each leaf to each, and at most
-Delta flows in or out of a leaf, ceil(Delta / n) flows on a link are unavoidable, and enough: Koenig colours
-the edges with Delta colours, and colour c goes to part c modulo n.  Inside a part the flows go on between
-its lowest switches in the same way.  With equal flows and as many links up as down that is optimal on any
-number of layers.
+layers, planes of spines and cores on three; k parallel cables to one part count as k parts.  With n parts,
+one link from each leaf to each, and at most Delta flows in or out of a leaf, ceil(Delta / n) flows on a link
+are unavoidable, and enough: Koenig colours the edges with Delta colours, and colour c goes to part c modulo n.
+Inside a part the flows go on between its lowest switches in the same way.  With equal flows and as many links
+up as down that is optimal on any number of layers.
 
 Where links are down, some colours are closed at some switches; flows that find none are left out.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.errors import Unsupported
 from weft.fabric.checks import components
-from weft.fabric.spec import Ints, Mask
+from weft.fabric.spec import Ints, Mask, ranks
 from weft.routing.problem import Problem
 
 
@@ -40,8 +40,8 @@ def coloured(asked: Problem, order: Ints | None = None) -> tuple[Ints, Ints]:
         order: in which flows are coloured; as given by default.
 
     Raises:
-        Unsupported: the fabric is no Clos under hosts with one NIC, or a switch reaches a part over several
-        links.
+        Unsupported: the fabric is no Clos under hosts with one NIC, or a switch reaches a part by several
+        switches.
     """
     ways, fabric = asked.ways, asked.fabric
     if not (asked.climbs.sound and np.all(ways.first >= 0) and np.all(ways.last >= 0)):
@@ -81,11 +81,13 @@ def _layer(asked: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask, I
     for each in np.unique(plane[left]).tolist():
         flows = np.flatnonzero(plane[left] == each)
         mine = upward[plane[fabric.source[upward]] == each]
+        # Parallel cables count as parts: the k-th up at one end goes with the k-th at the other.
+        member = ranks(fabric.source[mine] * fabric.nodes + fabric.target[mine])
         switches, at = np.unique(fabric.source[mine], return_inverse=True)
-        parts, to = np.unique(part[fabric.target[mine]], return_inverse=True)
+        parts, to = np.unique(part[fabric.target[mine]] * (len(mine) + 1) + member, return_inverse=True)
         grid = np.full((len(switches), len(parts)), -1, dtype=np.int64)
         if len(np.unique(at * len(parts) + to)) < len(mine):
-            raise _unsupported("a switch reaches the same part of the fabric over several links")
+            raise _unsupported("a switch reaches the same part of the fabric by several switches")
         grid[at, to] = mine
         ends = [np.searchsorted(switches, side[flows]) for side in (left, right)]
         graph = _graph(grid, *ends)

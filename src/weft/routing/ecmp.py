@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.fabric.paths import Mode, Paths
-from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.fabric.spec import SCALE_UP, Fabric, Ints, ranks
 from weft.fabric.traffic import Routes
 from weft.routing import _choose
 from weft.routing.problem import Problem
@@ -21,15 +21,7 @@ def hashed(fabric: Fabric, traffic: JobTraffic, *, seed: int, mode: Mode = "ecmp
 
 def _key(traffic: JobTraffic) -> Ints:
     """What tells the flows of a pair apart: queue pair, and collective by order of appearance."""
-    pair = np.stack([traffic.source, traffic.target])
-    _, inverse = np.unique(pair, axis=1, return_inverse=True)
-    order = np.lexsort((np.arange(len(traffic)), inverse.reshape(-1)))
-    sorted_ = inverse.reshape(-1)[order]
-    begin = np.concatenate([[True], sorted_[1:] != sorted_[:-1]]) if len(order) else np.zeros(0, dtype=bool)
-    first = np.maximum.accumulate(np.where(begin, np.arange(len(order)), 0))
-    key = np.zeros(len(traffic), dtype=np.int64)
-    key[order] = np.arange(len(order)) - first
-    return key
+    return ranks(traffic.source * (int(traffic.target.max(initial=0)) + 1) + traffic.target)
 
 
 def paper_ecmp(asked: Problem) -> tuple[Ints, Ints]:

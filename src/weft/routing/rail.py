@@ -41,9 +41,12 @@ def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
     @cache
     def over(a: int, b: int) -> tuple[tuple[int, ...], ...]:
         try:
-            return tuple(outer.every(a, b, PER_RAIL))
+            found = outer.every(a, b, PER_RAIL**2)
         except BadInput:
             return ()
+        # Some from each part of the list, and of parallel cables not the first at every switch.
+        step = -(-len(found) // PER_RAIL)
+        return tuple(found[low + low // step % step] for low in range(0, len(found) - step + 1, step))
 
     def within(a: int, b: int) -> tuple[int, ...]:
         return () if a == b else inside.every(a, b, 1)[0]

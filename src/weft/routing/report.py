@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.fabric.spec import Fabric, Ints
+from weft.fabric.spec import Fabric, ranks
 from weft.fabric.traffic import Routes
 from weft.results import Result
 from weft.routing.plan import RoutePlan
@@ -21,16 +21,19 @@ class RouteReport(Result):
     """Routes of all flows, what other routers reach, and whether the document lists every path."""
 
     SCHEMA = "weft.route/1"
-    COLUMNS = ("source", "target", "job", "collective", "queue_pair", "bytes", "rate_Bps", "path")
+    COLUMNS = ("source", "target", "job", "collective", "queue_pair", "bytes", "rate_Bps", "path", "links")
 
     plan: RoutePlan
     compared: tuple[RoutePlan, ...] = ()
     paths: bool = False
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for every flow, its path as names of nodes with spaces between."""
+        """A row for every flow, its path as names of nodes (``links``: as in ``flow_rows``) with spaces between."""
         rows = zip(self._flows(), self.plan.rates_Bps.tolist(), strict=True)
-        whole = (row | {"rate_Bps": rate, "path": " ".join(row.get("path", ("sprayed",)))} for row, rate in rows)
+        whole = (
+            row | {"rate_Bps": rate, "path": " ".join(row.get("path", ("sprayed",))), "links": cables_of(row)}
+            for row, rate in rows
+        )
         return [{name: row[name] for name in self.COLUMNS} for row in whole]
 
     def _document(self) -> dict[str, Any]:
@@ -83,7 +86,11 @@ def flow_rows(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Iterator[d
     ``links`` stands where several links join two nodes of a path: which of them each hop takes, from 0.
     ``cap_Bps`` stands where the flow has one.
     """
-    names, beside, collectives = fabric.names, _numbers_beside(fabric), _collectives(traffic)
+    names, beside, collectives = (
+        fabric.names,
+        ranks(fabric.source * fabric.nodes + fabric.target),
+        _collectives(traffic),
+    )
     for flow, group in enumerate(traffic.collective.tolist()):
         span = slice(int(routes.indptr[flow]), int(routes.indptr[flow + 1]))
         links = routes.links[span]
@@ -109,6 +116,11 @@ def flow_rows(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Iterator[d
         yield row
 
 
+def cables_of(row: dict[str, Any]) -> str:
+    """Which of parallel links each hop of a row of ``flow_rows`` takes; empty where there are none."""
+    return " ".join(map(str, row.get("links", ())))
+
+
 def _collectives(traffic: JobTraffic) -> list[str]:
     """Names of the collectives, with a number behind where a job has the name already."""
     taken: set[tuple[int, str]] = set()
@@ -120,14 +132,4 @@ def _collectives(traffic: JobTraffic) -> list[str]:
             unique = f"{name} #{number}"
         taken.add((job, unique))
         found.append(unique)
-    return found
-
-
-def _numbers_beside(fabric: Fabric) -> Ints:
-    """For every link, how many links before it join the same nodes in the same direction."""
-    ends = fabric.source * fabric.nodes + fabric.target
-    order = np.argsort(ends, kind="stable")
-    _, first, size = np.unique(ends[order], return_index=True, return_counts=True)
-    found = np.empty_like(order)
-    found[order] = np.arange(len(order)) - np.repeat(first, size)
     return found

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import Unsupported
+from weft.fabric.checks import cables_apart
 from weft.fabric.paths import Paths
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 from weft.fabric.traffic import Routes, spans
@@ -69,11 +70,13 @@ def climbs(fabric: Fabric) -> Climbs:
     """The ways up of a fabric; links that are down, in either direction, are left out.
 
     Raises:
+        BadInput: a link bundles cables.
         Unsupported: there are too many.
     """
+    cables_apart(fabric)
     out = fabric.tier > SCALE_UP
     level = _levels(fabric, out)
-    reverse = _reverse(fabric)
+    reverse = fabric.reverse
     usable = out & fabric.up & (reverse >= 0) & fabric.up[reverse]
     rise = level[fabric.target] - level[fabric.source]
     sound = bool(np.all(np.abs(rise[out]) == 1)) and bool(out.any())
@@ -205,17 +208,6 @@ def _levels(fabric: Fabric, out: Mask) -> Ints:
             break
         level[fresh] = height
     return np.where(level == far, -1, level)
-
-
-def _reverse(fabric: Fabric) -> Ints:
-    """The link in the other direction of the same cables; -1 where there is none."""
-    tiers = int(fabric.tier.max(initial=0)) + 1
-    forth = (fabric.source * fabric.nodes + fabric.target) * tiers + fabric.tier
-    back = (fabric.target * fabric.nodes + fabric.source) * tiers + fabric.tier
-    order = np.argsort(forth, kind="stable")
-    at = np.minimum(np.searchsorted(forth[order], back), max(len(order) - 1, 0))
-    found = order[at] if len(order) else at
-    return np.where(forth[found] == back, found, -1).astype(np.int64) if len(order) else found
 
 
 def _joined_inside(fabric: Fabric) -> Mask:

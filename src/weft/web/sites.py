@@ -192,7 +192,6 @@ def seen(asked: Asked, put: Put) -> Seen:
     """
     from weft.arrangement.loads import link_loads
     from weft.report.tables.arrangement import KINDS
-    from weft.report.tables.words import link_words
 
     begun = _begun(asked)
     clock, timed = _timed(begun, put)
@@ -201,7 +200,7 @@ def seen(asked: Asked, put: Put) -> Seen:
     loads = link_loads(clock, timed)
     links = [
         LinkSeen(
-            name=link_words(clock.fabric, link),
+            name=clock.fabric.link_name(link),
             share=float(loads.share[link]),
             jobs=int((loads.of_job[:, link] > 0).sum()),
         )

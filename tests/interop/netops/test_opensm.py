@@ -3,7 +3,6 @@
 import csv
 import itertools
 import re
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported
-from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.traffic import Routes
 from weft.interop.fabrics.ibnetdiscover import read, read_subnet
 from weft.interop.netops import opensm
 from weft.interop.netops.installed import read_tables
 from weft.interop.netops.subnet import addressed, matched, shortest, switching
+from weft.routing.plan import plan
 from weft.routing.traffic import job_traffic
 
 
@@ -361,40 +360,27 @@ def test_ports_that_no_flow_uses_are_spread():
     assert sorted(ports) == [100, 101, 102, 103]
 
 
-def bundled(plain):
-    """The fabric with one link for the cables that join the same two nodes."""
-    nodes = [
-        Node(name=name, role=plain.roles[role], place="")
-        for name, role in zip(plain.names, plain.role.tolist(), strict=True)
-    ]
-    pairs = zip(plain.source[::2].tolist(), plain.target[::2].tolist(), strict=True)
-    times = Counter((plain.names[a], plain.names[b]) for a, b in pairs)
-    cables = [Cable(source=a, target=b, capacity_Bps=1.0, place="", cables=count) for (a, b), count in times.items()]
-    return assemble("bundled", nodes, cables, where="test")
+@pytest.mark.parametrize("cables", [1, 2, 4, 8])
+def test_a_permutation_on_a_non_blocking_subnet_uses_every_switch_link(cables):
+    """16 hosts shifted by a leaf: 16 flows up and down over 16 cables each way."""
+    text = discovered(clos(leaves=2, hosts=8, spines=8 // cables, cables=cables))
+    fabric, subnet = read(text), read_subnet(text)
+    hosts = np.arange(16)
+    traffic = job_traffic(hosts, (hosts + 8) % 16, np.ones(16))
+    found = plan(fabric, traffic)
+    assert (found.alpha, found.alpha_bound) == (1.0, 1.0)
+    tables = opensm.tables(subnet, fabric, traffic, found.routes)
+    check_followed(tables, traffic, found.routes, fabric)
+    taken = read_tables(opensm.write(tables), subnet, fabric, traffic, path_bits=opensm.path_bits(tables))
+    between = (fabric.source >= 16) & (fabric.target >= 16)
+    assert np.bincount(taken.links, minlength=fabric.links)[between].tolist() == [1] * 32
 
 
-def test_bundled_cables_share_the_lids():
+def test_a_fabric_with_fewer_cables_than_the_subnet():
     text = discovered(clos(leaves=2, hosts=4, spines=1, cables=2))
-    fabric = bundled(read(text))
-    traffic, routes = paths_of(fabric, [(across((0, i), 0, (1, i)), 0) for i in range(4)])
-    tables = opensm.tables(read_subnet(text), fabric, traffic, routes)
-    check_complete(tables)
-    ports = ports_of(tables)
-    leaf = next(i for i, device in enumerate(tables.subnet.devices) if device.name == "sleaf0")
-    assert sorted(ports[leaf][use.lid] for use in tables.flows) == [100, 100, 101, 101]
-    halved = replace(fabric, cables=np.ones_like(fabric.cables))
+    fabric = read(discovered(clos(leaves=2, hosts=4, spines=1, cables=1)))
     with pytest.raises(BadInput, match="2 cables join"):
-        opensm.tables(read_subnet(text), halved, traffic, routes)
-
-
-def test_bundled_ports_of_an_adapter_share_the_flows():
-    wires = [("s0", 1, "h0", 1), ("s0", 2, "h1", 1), ("s0", 3, "h2", 1), ("s0", 4, "h2", 2)]
-    text = discovered(wires)
-    fabric = bundled(read(text))
-    traffic, routes = paths_of(fabric, [(["h0", "s0", "h2"], 0), (["h1", "s0", "h2"], 0)])
-    tables = opensm.tables(read_subnet(text), fabric, traffic, routes)
-    check_complete(tables)
-    assert len({use.guid for use in tables.flows}) == 2
+        opensm.tables(read_subnet(text), fabric, *paths_of(fabric, [(across((0, 0), 0, (1, 0)), 0)]))
 
 
 def three_layers():

@@ -10,10 +10,12 @@ links keep theirs.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
+
+import numpy as np
 
 from weft.errors import Unsupported
 from weft.fabric.spec import SCALE_UP, Fabric
@@ -134,28 +136,17 @@ def _rest(words: list[str]) -> str:
 
 def _cables(fabric: Fabric, where: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Every link's opposite, the number of its cable, and which end of the cable the link is."""
-    ends = list(zip(fabric.source.tolist(), fabric.target.tolist(), fabric.tier.tolist(), strict=True))
-    waiting: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    reverse, cable, end = [-1] * len(ends), [0] * len(ends), [0] * len(ends)
-    count = 0
-    for link, (a, b, tier) in enumerate(ends):
-        before = waiting[b, a, tier]
-        if before:
-            other = before.pop(0)
-            reverse[link], reverse[other] = other, link
-            cable[link], end[link] = cable[other], 1
-        else:
-            waiting[a, b, tier].append(link)
-            cable[link] = count
-            count += 1
-    if -1 in reverse:
-        a, b, _ = ends[reverse.index(-1)]
+    reverse = fabric.reverse
+    if (reverse < 0).any():
+        link = int(np.argmin(reverse))
         raise Unsupported(
-            f"{fabric.names[a]} -> {fabric.names[b]} has no link back",
+            f"{fabric.names[fabric.source[link]]} -> {fabric.names[fabric.target[link]]} has no link back",
             where=where,
             remedy="give both directions of every cable",
         )
-    return tuple(reverse), tuple(cable), tuple(end)
+    link = np.arange(fabric.links)
+    cable = np.unique(np.minimum(link, reverse), return_inverse=True)[1]
+    return tuple(reverse.tolist()), tuple(cable.tolist()), tuple((reverse < link).astype(int).tolist())
 
 
 def _interfaces(fabric: Fabric) -> tuple[str, ...]:

@@ -261,10 +261,11 @@ def _subnet_ports(subnet: Subnet, fabric: Fabric) -> dict[tuple[str, str], tuple
     """The ends of the link behind every LID and port."""
     match = matched(subnet, fabric)
     ends: dict[tuple[int, int], tuple[str, str]] = {}
-    for link, wires in enumerate(match.wires):
+    for link, number in enumerate(match.wires):
         a, b = fabric.names[fabric.source[link]], fabric.names[fabric.target[link]]
         here = match.device[int(fabric.source[link])]
-        for wire in (match.subnet.wires[number] for number in wires):
+        if number >= 0:
+            wire = match.subnet.wires[number]
             ends[here, wire.port if wire.device == here else wire.other_port] = (a, b)
     found = {}
     for end in match.subnet.ends:

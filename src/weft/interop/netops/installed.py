@@ -113,11 +113,12 @@ class _Walk:
         self.device = match.device
         self.leaving: dict[tuple[int, int], int] = {}
         self.nics: dict[int, list[int]] = {}
-        for link, wires in enumerate(match.wires):
+        for link, number in enumerate(match.wires):
             source = int(fabric.source[link])
             if fabric.tier[link] != SCALE_UP and fabric.up[link] and source < fabric.accelerators:
                 self.nics.setdefault(source, []).append(link)
-            for wire in (match.subnet.wires[number] for number in wires):
+            if number >= 0:
+                wire = match.subnet.wires[number]
                 here = match.device[source]
                 self.leaving[here, wire.port if wire.device == here else wire.other_port] = link
         owned: dict[int, int] = {}

@@ -184,7 +184,6 @@ def _paths(
             remedy="split flows over queue pairs and route each on one path",
         )
     number = {(end.device, end.port): i for i, end in enumerate(match.subnet.ends)}
-    arrived: Counter[int] = Counter()
     found: list[tuple[int, Steps]] = []
     for flow in range(len(traffic)):
         links = routes.links[routes.indptr[flow] : routes.indptr[flow + 1]].tolist()
@@ -202,9 +201,7 @@ def _paths(
                 where=place,
                 remedy="route it over InfiniBand switches only",
             )
-        bundle = match.wires[links[-1]]
-        wire = match.subnet.wires[bundle[arrived[target] % len(bundle)]]
-        arrived[target] += 1
+        wire = match.subnet.wires[match.wires[links[-1]]]
         end = number[target, wire.port if wire.device == target else wire.other_port]
         if end not in net.attached:
             raise Unsupported(
@@ -303,10 +300,10 @@ def _filled(
         for switch, link in plans.get(key, {}).items():
             planned[row[switch], column] = True
             if switch != target:
-                choice = _exits(match, switch, link)
-                port = min(choice, key=lambda p: (load[switch][p], p))
-                load[switch][port] += 1
-                fixed[column][switch] = choice[port], port
+                wire = match.subnet.wires[match.wires[link]]
+                out = (wire.other, wire.port) if wire.device == switch else (wire.device, wire.other_port)
+                load[switch][out[1]] += 1
+                fixed[column][switch] = out
     order = sorted(range(len(columns)), key=lambda c: (net.attached[columns[c][0]][0], c))
     common = -1
     free: dict[int, list[int]] = {}
@@ -328,12 +325,6 @@ def _filled(
                 loads[port] += 1
             ports[row[switch], column] = port
     return ports, planned
-
-
-def _exits(match: Matched, switch: int, link: int) -> dict[int, int]:
-    """The ports of a switch that a link takes, and the device behind each."""
-    wires = [match.subnet.wires[wire] for wire in match.wires[link]]
-    return dict((w.port, w.other) if w.device == switch else (w.other_port, w.device) for w in wires)
 
 
 def write(tables: LidTables) -> str:

@@ -67,15 +67,15 @@ class Subnet:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Matched:
-    """A subnet with the state of a fabric's links, and the wires of each link.
+    """A subnet with the state of a fabric's links, and the wire of each link.
 
     ``device`` is the device of each node of the fabric (-1: a scale-up switch, outside of the subnet);
-    ``wires`` is empty for the links inside a scale-up domain.
+    ``wires`` has -1 for the links inside a scale-up domain.
     """
 
     subnet: Subnet
     device: tuple[int, ...]
-    wires: tuple[tuple[int, ...], ...]
+    wires: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,15 +105,15 @@ def matched(subnet: Subnet, fabric: Fabric) -> Matched:
         joined[wire.device, wire.other].append(i)
         joined[wire.other, wire.device].append(i)
     links = np.flatnonzero(fabric.tier != SCALE_UP).tolist()
-    wires: list[tuple[int, ...]] = [()] * fabric.links
+    wires = [-1] * fabric.links
     used: Counter[tuple[int, int]] = Counter()
     down: set[int] = set()
     for link in links:
         pair = device[fabric.source[link]], device[fabric.target[link]]
-        wires[link] = tuple(joined[pair][used[pair] :][: fabric.cables[link]])
-        used[pair] += int(fabric.cables[link])
+        wires[link] = next(iter(joined[pair][used[pair] :]), -1)
+        used[pair] += 1
         if not fabric.up[link]:
-            down.update(wires[link])
+            down.add(wires[link])
     for pair in sorted({*joined, *used}):
         a, b = (subnet.devices[i] for i in pair)
         if len(joined[pair]) != used[pair] and AGGREGATION not in (a.kind, b.kind):

@@ -141,9 +141,9 @@ def tree_of(fabric: Fabric) -> Tree:
 
 
 def _alike(fabric: Fabric, links: Ints, tier: int) -> tuple[int, int, int]:
-    """Cables of a link, whole Gbit/s of a cable and whole ns, which all links of a tier have."""
-    cables = fabric.cables[links]
-    bits, ns = fabric.capacity_Bps[links] / cables * 8e-9, fabric.latency_s[links] * 1e9
+    """Cables between two nodes, whole Gbit/s of a cable and whole ns, which are the same throughout a tier."""
+    cables = np.unique(fabric.source[links] * fabric.nodes + fabric.target[links], return_counts=True)[1]
+    bits, ns = fabric.capacity_Bps[links] * 8e-9, fabric.latency_s[links] * 1e9
     whole = round(float(bits[0])), max(round(float(ns[0])), 1)
     same = bool((cables == cables[0]).all() and np.allclose(bits, bits[0]) and np.allclose(ns, ns[0]))
     if not same or not np.isclose(bits[0], whole[0], rtol=1e-6):
@@ -156,8 +156,7 @@ def _degrees(fabric: Fabric, links: Ints, tier: int) -> tuple[int, int]:
     """Cables up from each node below and down from each switch above, which are the same for all."""
     counts = []
     for ends in (fabric.source[links], fabric.target[links]):
-        cables = np.bincount(ends, fabric.cables[links])
-        each = np.unique(cables[cables > 0]).astype(np.int64)
+        each = np.unique(np.unique(ends, return_counts=True)[1])
         if len(each) > 1:
             problem = f"switches of tier {tier} have {' and '.join(map(str, each.tolist()[:2]))} cables"
             raise Unsupported(problem, where=_WHERE, remedy="give a fabric whose last leaf and pod are full")
@@ -172,7 +171,8 @@ def _pods(fabric: Fabric, tiers: list[Ints]) -> Ints:
     links = tiers[1]
     pod = components(fabric.nodes, fabric.source[links], fabric.target[links])
     leaves, tops = np.unique(fabric.source[links]), np.unique(fabric.target[links])
-    pairs = np.bincount(pod[fabric.source[links]], minlength=fabric.nodes)
+    joined = np.unique(np.stack([fabric.source[links], fabric.target[links]]), axis=1)
+    pairs = np.bincount(pod[joined[0]], minlength=fabric.nodes)
     full = np.bincount(pod[leaves], minlength=fabric.nodes) * np.bincount(pod[tops], minlength=fabric.nodes)
     if (pairs != full).any():
         raise Unsupported("not every leaf of a pod joins every switch above", where=_WHERE, remedy="use ns3")
@@ -183,6 +183,6 @@ def _pods(fabric: Fabric, tiers: list[Ints]) -> Ints:
 
 def _grouped(fabric: Fabric, pod: Ints, links: Ints) -> bool:
     """Whether every core joins each pod at one switch."""
-    core, below = fabric.target[links], pod[fabric.source[links]]
-    pairs = np.unique(np.stack([core, below]), axis=1)
-    return bool(pairs.shape[1] == len(links) == len(np.unique(core)) * len(np.unique(below)))
+    switch, core = np.unique(np.stack([fabric.source[links], fabric.target[links]]), axis=1)
+    pairs = np.unique(np.stack([core, pod[switch]]), axis=1)
+    return bool(pairs.shape[1] == len(core) == len(np.unique(core)) * len(np.unique(pod[switch])))

@@ -14,7 +14,6 @@ from weft.arrangement.schedule import periods
 from weft.fabric.spec import SCALE_UP
 from weft.report.pictures.charts import COLOURS, GRID, INK, MUTED, Chart, data, finished, ink_on, linear
 from weft.report.tables.arrangement import KINDS, loads_before_after, router_words, seat_of
-from weft.report.tables.words import link_words
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -276,7 +275,7 @@ def _panel(
         link = max(cell["links"], key=lambda one: (round(float(share[one]), 9), -one))
         rows.append(
             {key: value for key, value in cell.items() if key != "links"}
-            | {"link": link_words(fabric, link), "share": min(float(share[link]), 1.0), "jobs": int(jobs[link])}
+            | {"link": fabric.link_name(link), "share": min(float(share[link]), 1.0), "jobs": int(jobs[link])}
             | {"percent": f"{share[link]:.0%}", "down": not fabric.up[cell["links"]].any(), "number": link}
         )
     named: list[dict[str, Any]] = []
@@ -404,7 +403,7 @@ def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, secon
 def _link_told(found: Arrangement, loads: LinkLoads, seen: Window) -> tuple[str, str]:
     if seen.link < 0:
         return "nothing leaves", "any host"
-    words = link_words(found.found.clock.fabric, seen.link)
+    words = found.found.clock.fabric.link_name(seen.link)
     jobs = int((loads.of_job[:, seen.link] > 0).sum())
     return words, f"{float(seen.share.mean()):.0%}, {jobs} {'jobs' if jobs > 1 else 'job'}"
 

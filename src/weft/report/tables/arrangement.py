@@ -9,7 +9,6 @@ from rich.console import Console
 
 from weft.arrangement.loads import LinkLoads, link_loads
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.report.tables.words import link_words
 from weft.units import counted, format_seconds
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def link_rows(found: Arrangement) -> list[dict[str, object]]:
     before, after = loads
     return [
         {
-            "link": link_words(fabric, link),
+            "link": fabric.link_name(link),
             "tier": int(fabric.tier[link]),
             "before": float(before.share[link]),
             "jobs_before": int((before.of_job[:, link] > 0).sum()),

@@ -9,7 +9,6 @@ import numpy as np
 from rich.console import Console
 
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.report.tables.words import link_words
 from weft.units import counted, format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def _print_links(plan: RoutePlan, console: Console) -> None:
     print_grid(
         console,
         [
-            Column(heading="link", cells=[link_words(fabric, i) for i in order], left=True),
+            Column(heading="link", cells=[fabric.link_name(i) for i in order], left=True),
             Column(heading="load", cells=[f"{plan.load[i]:.3g}" for i in order]),
             Column(heading="flows", cells=[f"{flows[i]:,}" for i in order]),
             Column(heading="bytes a round", cells=[format_bytes(float(carried[i])) for i in order]),

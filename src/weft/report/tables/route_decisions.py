@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from weft.fabric.spec import ranks
 from weft.units import format_seconds
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def decision_to_json(
     if timings:
         document["solve_s"] = decision.solve_s
     if moves:
-        names = fabric.names
+        names, beside = fabric.names, ranks(fabric.source * fabric.nodes + fabric.target)
         document["moves"] = [
             {
                 "job": move.flow[0],
@@ -133,6 +134,8 @@ def decision_to_json(
                 "old_path": [names[move.flow[2]], *(names[fabric.target[link]] for link in move.old)]
                 if move.old
                 else [],
+                "links": beside[list(move.path)].tolist(),
+                "old_links": beside[list(move.old)].tolist(),
                 "new": move.new,
                 "apply_by_s": move.apply_by_s,
             }

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
     from weft.estimation.result import Estimate
     from weft.estimation.trust import ErrorBar
-    from weft.fabric.spec import Fabric
     from weft.model.job import Job
     from weft.search.ranking import Advice
     from weft.search.ties import Choice
@@ -244,8 +243,3 @@ def trust(error: ErrorBar | None) -> tuple[str, ...]:
         return ("Error: unknown; nothing similar was ever measured",)
     runs, sources = counted(error.runs, "run"), counted(error.sources, "source")
     return (f"Error: +-{error.error:.0%} ({COVERED:.0%} of {runs} of {sources}: {error.alike})",)
-
-
-def link_words(fabric: Fabric, link: int) -> str:
-    """A link by the names of its ends."""
-    return f"{fabric.names[fabric.source[link]]} -> {fabric.names[fabric.target[link]]}"

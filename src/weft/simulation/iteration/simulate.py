@@ -21,8 +21,10 @@ from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network, collective_s
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
+from weft.fabric.lump import trunked
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric, Floats
+from weft.fabric.transport import transport
 from weft.layout.check import check_layout
 from weft.layout.mesh import Spread, spread
 from weft.layout.spec import Layout
@@ -80,7 +82,7 @@ def simulate_iteration(
     wires = Wires(
         layout,
         cluster,
-        fabric,
+        trunked(fabric) if routes is None and transport(routing).mode == "spray" else fabric,
         closed.constants,
         placement=placement,
         routing=routing,

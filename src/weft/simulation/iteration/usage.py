@@ -102,7 +102,7 @@ def busiest(fabric: Fabric, capacity_Bps: Floats, link_bytes: Floats, seconds: f
     return tuple(
         LinkLoad(
             link=int(link),
-            name=" -> ".join(fabric.names[node] for node in (fabric.source[link], fabric.target[link])),
+            name=fabric.link_name(int(link)),
             tier=int(fabric.tier[link]),
             bytes=float(link_bytes[link]),
             utilization=float(share[link]),
