@@ -711,6 +711,10 @@ def with_block(change: Callable[[Block], Block]) -> Model:
     return replace(LLAMA, runs=(BlockRun(block=change(LLAMA_BLOCK), count=4),))
 
 
+def with_norms(block: Block) -> Block:
+    return replace(block, attention=replace(block.attention, head_norms=True))  # type: ignore[arg-type,type-var]
+
+
 def with_attention(**changes: object) -> Model:
     return with_block(lambda block: replace(block, attention=replace(block.attention, **changes)))  # type: ignore[arg-type]
 
@@ -730,6 +734,8 @@ WAVE = {"virtual_stages": 2, "schedule": "zbv"}
         (with_block(lambda block: replace(block, parallel=True)), Layout(), "parallel=False"),
         (with_block(lambda block: replace(block, norms=3)), Layout(), "3 norms.*norms=2"),
         (with_attention(extra_parameters=13), Layout(), "extra_parameters=0"),
+        (with_attention(sinks=True), Layout(), "sinks=False"),
+        (with_block(lambda block: replace(with_norms(block), norm_bias=True)), Layout(), "biases.*norm_bias=False"),
         (with_attention(window=8, chunked=True), Layout(), "chunked=False"),
         (with_attention(rotary=False), Layout(), "positions.*rotary=True"),
         (replace(LLAMA, prediction_layers=1), Layout(), "prediction_layers=0"),

@@ -129,6 +129,17 @@ def test_biases() -> None:
     assert feed == FeedForward(intermediate=14336, bias=True)
 
 
+def test_sinks_are_no_norms_of_heads() -> None:
+    sinks = {"model_type": "gpt_oss", "num_attention_heads": 128, "head_dim": 64, "num_local_experts": 8}
+    attention = attention_of(LLAMA | sinks | {"num_experts_per_tok": 2})
+    assert (attention.sinks, attention.head_norms) == (True, False)
+    assert attention.vector_parameters(bias=False) == 128
+    attention = attention_of(LLAMA | {"model_type": "qwen3", "head_dim": 64})
+    assert (attention.sinks, attention.head_norms) == (False, True)
+    assert attention.vector_parameters(bias=False) == 128
+    assert not Attention(heads=128, kv_heads=8, head_dim=64, extra_parameters=128).head_norms
+
+
 def windows(name: str) -> list[int | None]:
     model = catalogue.load(name).model
     return [model.kinds[kind].attention.window for kind in model.block_sequence()]

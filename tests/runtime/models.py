@@ -42,7 +42,7 @@ def llama(*, layers: int = 2, hidden: int = 32, heads: int = 16, kv_heads: int =
 def gemma(*, layers: int = 2) -> Model:
     """Four norms, norms of queries and keys, a window in every other block; an odd vocabulary that is tied."""
     plain = llama().kinds[0]
-    attention = replace(plain.attention, extra_parameters=2 * plain.attention.head_dim)
+    attention = replace(plain.attention, head_norms=True)
     whole = replace(plain, norms=4, attention=attention)
     narrow = replace(whole, attention=replace(attention, window=3))
     runs = tuple(BlockRun(block=whole if index % 2 else narrow, count=1) for index in range(layers))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import weft
 from weft.cluster.calibration import stack_names
+from weft.errors import BadInput
 from weft.model import catalogue
+from weft.model.resolve import even_batch
 from weft.search import SPACES
 
 NARROW = ("x=1", "context=1", "z=1", "pipeline=16", "ep=64")
@@ -33,6 +37,65 @@ def test_recipes_name_software_and_spaces_that_exist() -> None:
 def test_batches(name, tokens, sequence) -> None:
     recipe = catalogue.load(name).recipe
     assert (recipe.tokens, recipe.sequence) == (tokens, sequence)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    return str(path)
+
+
+@given(batch=st.integers(1, 10**5), count=st.integers(1, 10**5))
+def test_an_even_batch_is_the_nearest_that_the_most_ranks_share(batch, count) -> None:
+    ranks = max(one for one in range(1, min(batch, count) + 1) if count % one == 0)
+    even = even_batch(batch, count)
+    assert even % ranks == 0
+    assert even > 0
+    assert abs(even - batch) <= ranks / 2
+    assert even_batch(even, count) == even
+    assert count > batch or even % count == 0
+
+
+@pytest.mark.parametrize("count", [96, 1000, 1024])
+def test_a_batch_that_nobody_gave_divides_among_the_accelerators(count, config) -> None:
+    found = weft.plan(config, f"h100-{count}", top=1, fix=("cp=1", "pp=1"))
+    batch = found.job.recipe.global_batch
+    assert batch % count == 0
+    assert found.layouts
+    told = f"about 4M tokens a batch that divides among {count:,} accelerators"
+    assert (told in found.job.defaults[0]) == (count != 1024)
+    assert weft.estimate(config, f"h100-{count}", "tp=8").job == found.job
+    assert weft.plan(weft.read_config(config), f"h100-{count}", top=1, fix="pp=1").job.recipe.global_batch == batch
+
+
+@pytest.mark.parametrize(("model", "changes", "batch"), [("llama-3.1-8b", {}, 500), (None, {"batch": 1024}, 1000)])
+def test_where_no_layout_runs_a_batch_one_that_runs_is_named(model, changes, batch, config) -> None:
+    found = weft.plan(model or config, "h100-1000", top=1, fix=("cp=1", "pp=1"), **changes)
+    assert not found.layouts
+    assert found.batch_that_runs == batch
+    assert f"--batch {batch} would work" in found.shortage
+    assert weft.plan(model or config, "h100-1000", top=1, fix=("cp=1", "pp=1"), batch=batch).layouts
+    assert weft.Plan.from_dict(json.loads(found.to_json())).batch_that_runs == batch
+    with pytest.raises(BadInput, match=r"data 125 = 125; 1000 is the nearest"):
+        weft.estimate(config, "h100-1000", "tp=8", batch=1024)
+
+
+def test_no_batch_is_named_where_none_helps() -> None:
+    found = weft.plan("llama-3.1-405b", "h100-24", top=1, fix=("cp=1", "pp=1", "tp=1"), batch=1024)
+    assert not found.layouts
+    assert found.batch_that_runs is None
 
 
 @pytest.mark.slow

@@ -197,9 +197,10 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
         product = " * ".join(f"{name} {getattr(layout, name)}" for name in factors)
         return f"{product} = {layout.world}, cluster has {count}"
     if code == "batch-not-divisible":
+        unit = layout.micro_batch * layout.data_parallel
         return (
             f"global batch {recipe.global_batch}, micro_batch {layout.micro_batch} * z {layout.z}"
-            f" * data {layout.data} = {layout.micro_batch * layout.data_parallel}"
+            f" * data {layout.data} = {unit}; {max(round(recipe.global_batch / unit), 1) * unit} is the nearest"
         )
     heads = ", ".join(
         f"{one.heads} heads, {one.kv_heads} key-value heads" for one in dict.fromkeys(model.attentions[:1])

@@ -125,7 +125,7 @@ def _block_matrices(block: Block, sizes: Sizes, separate: Mapping[str, tuple[int
     weights: list[tuple[str, Floats]] = []
     experts: list[tuple[str, Floats]] = []
     attention = block.attention
-    heads = attention.extra_parameters if isinstance(attention, Attention) and attention.head_norms else 0
+    heads = attention.norm_parameters(bias=block.norm_bias) if isinstance(attention, Attention) else 0
     features = (block.vector_parameters - heads) / sizes.y + _biases(block, "transposed", sizes)
     routers = sum(float(linear.inputs * linear.outputs) for linear in block.linears() if linear.part == "router")
     for linear in block.linears():

@@ -53,12 +53,17 @@ def grouped_attention(
     head_norms: bool = False,
     sinks: bool = False,
 ) -> Attention:
-    """Attention with rotary positions; ``head_norms`` adds the query and key norms of one head."""
+    """Attention with rotary positions."""
     heads, kv_heads = head_counts(f, default=heads_default, kv_default=kv_default)
     head_dim = head_size(f, hidden, heads, default=head_default)
-    extra = (2 * head_dim if head_norms else 0) + (heads if sinks else 0)
     return Attention(
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim, qkv_bias=qkv_bias, out_bias=out_bias, extra_parameters=extra
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        qkv_bias=qkv_bias,
+        out_bias=out_bias,
+        head_norms=head_norms,
+        sinks=sinks,
     )
 
 
@@ -382,7 +387,7 @@ def qwen2_moe(f: Fields, name: str) -> Model:
         top_k=top_k,
         expert=FeedForward(intermediate=f.integer("moe_intermediate_size")),
         shared=FeedForward(intermediate=f.integer("shared_expert_intermediate_size")),
-        extra_parameters=hidden,
+        shared_gate=True,
     )
     return _qwen_moe(f, name, attention, moe)
 
@@ -463,16 +468,14 @@ def gpt_oss(f: Fields, name: str) -> Model:
 def latent_attention(f: Fields) -> LatentAttention:
     """Latent attention with the norms of its compressed vectors."""
     f.only("attention_bias", False)
-    q_rank = f.optional_integer("q_lora_rank")
-    kv_rank = f.integer("kv_lora_rank")
     return LatentAttention(
         heads=f.integer("num_attention_heads"),
-        q_rank=q_rank,
-        kv_rank=kv_rank,
+        q_rank=f.optional_integer("q_lora_rank"),
+        kv_rank=f.integer("kv_lora_rank"),
         nope_dim=f.integer("qk_nope_head_dim"),
         rope_dim=f.integer("qk_rope_head_dim"),
         value_dim=f.integer("v_head_dim"),
-        extra_parameters=(q_rank or 0) + kv_rank,
+        latent_norms=True,
     )
 
 
@@ -486,7 +489,7 @@ def shared_moe(f: Fields, *, balance_bias: bool) -> MixtureOfExperts:
         top_k=top_k,
         expert=FeedForward(intermediate=width),
         shared=FeedForward(intermediate=shared) if shared else None,
-        extra_parameters=experts if balance_bias else 0,
+        balance_bias=balance_bias,
     )
 
 

@@ -231,7 +231,7 @@ def _qwen_feed(f: Fields, layer: int) -> FeedForward | MixtureOfExperts:
         top_k=top_k,
         expert=FeedForward(intermediate=f.integer("moe_intermediate_size")),
         shared=FeedForward(intermediate=f.integer("shared_expert_intermediate_size")),
-        extra_parameters=f.integer("hidden_size"),
+        shared_gate=True,
     )
 
 

@@ -75,7 +75,7 @@ def minimax_m2(f: Fields, name: str) -> Model:
         experts=experts,
         top_k=top_k,
         expert=FeedForward(intermediate=f.integer("intermediate_size")),
-        extra_parameters=experts if f.flag("use_routing_bias", True) else 0,
+        balance_bias=f.flag("use_routing_bias", True),
     )
     block = Block(hidden=hidden, attention=attention, feed_forward=moe)
     model = stack(f, name, [block] * layers, tied=False)

@@ -183,11 +183,11 @@ def _blocks(a: Arguments, norm_bias: bool) -> list[Block]:
     layers = a.integer("--num-layers", most=MOST_LAYERS)
     hidden = a.integer("--hidden-size")
     latent = a.has("--multi-latent-attention")
-    full = _latent_attention(a, hidden, norm_bias) if latent else _attention(a, hidden, norm_bias, None)
+    full = _latent_attention(a) if latent else _attention(a, hidden, None)
     narrow = full
     window = _window(a)
     if window is not None and not latent:
-        narrow = _attention(a, hidden, norm_bias, window)
+        narrow = _attention(a, hidden, window)
     dense, moe = _dense(a, hidden), _mixture(a, hidden)
     slides = _slides(a, layers)
     routed = _pattern(a, "--moe-layer-freq", layers) or [True] * layers
@@ -202,7 +202,7 @@ def _blocks(a: Arguments, norm_bias: bool) -> list[Block]:
     ]
 
 
-def _attention(a: Arguments, hidden: int, norm_bias: bool, window: int | None) -> Attention:
+def _attention(a: Arguments, hidden: int, window: int | None) -> Attention:
     heads = a.integer("--num-attention-heads")
     kv_heads = a.integer("--num-query-groups", 1) if a.has("--group-query-attention") else heads
     if heads % kv_heads:
@@ -212,8 +212,6 @@ def _attention(a: Arguments, hidden: int, norm_bias: bool, window: int | None) -
         raise a.bad("--num-attention-heads", f"hidden size {hidden} is not a multiple of {heads} heads")
     head_dim = channels or hidden // heads
     bias = not a.has("--disable-bias-linear")
-    norms = 2 * head_dim * (2 if norm_bias else 1) if a.has("--qk-layernorm") else 0
-    sinks = heads if a.text("--softmax-type") == "learnable" else 0
     rotary = a.text("--position-embedding-type") in ("rope", "yarn", "mrope")
     return Attention(
         heads=heads,
@@ -222,26 +220,24 @@ def _attention(a: Arguments, hidden: int, norm_bias: bool, window: int | None) -
         window=window,
         qkv_bias=bias or a.has("--add-qkv-bias"),
         out_bias=bias,
-        extra_parameters=norms + sinks,
+        head_norms=a.has("--qk-layernorm"),
+        sinks=a.text("--softmax-type") == "learnable",
         rotary=rotary or a.has("--use-rotary-position-embeddings"),
     )
 
 
-def _latent_attention(a: Arguments, hidden: int, norm_bias: bool) -> LatentAttention:
-    """Multi-latent attention; a bias of the output projection counts among the small vectors."""
+def _latent_attention(a: Arguments) -> LatentAttention:
     if a.has("--window-size"):
         raise Unsupported("--window-size with --multi-latent-attention is not modelled", where=a.where)
-    q_rank = a.optional_integer("--q-lora-rank")
-    kv_rank = a.integer("--kv-lora-rank", 32)
-    norms = ((q_rank or 0) + kv_rank) * (2 if norm_bias else 1) if a.has("--qk-layernorm") else 0
     return LatentAttention(
         heads=a.integer("--num-attention-heads"),
-        q_rank=q_rank,
-        kv_rank=kv_rank,
+        q_rank=a.optional_integer("--q-lora-rank"),
+        kv_rank=a.integer("--kv-lora-rank", 32),
         nope_dim=a.integer("--qk-head-dim", 128),
         rope_dim=a.integer("--qk-pos-emb-head-dim", 64),
         value_dim=a.integer("--v-head-dim", 128),
-        extra_parameters=norms + (0 if a.has("--disable-bias-linear") else hidden),
+        latent_norms=a.has("--qk-layernorm"),
+        out_bias=not a.has("--disable-bias-linear"),
     )
 
 
@@ -270,15 +266,14 @@ def _mixture(a: Arguments, hidden: int) -> MixtureOfExperts | None:
     bias = not a.has("--disable-bias-linear")
     width = a.integer("--moe-ffn-hidden-size", _width(a, hidden))
     shared = a.optional_integer("--moe-shared-expert-intermediate-size")
-    balance = experts if a.has("--moe-router-enable-expert-bias") else 0
-    gate = hidden if shared and a.has("--moe-shared-expert-gate") else 0
     return MixtureOfExperts(
         experts=experts,
         top_k=top_k,
         expert=FeedForward(intermediate=width, gated=_gated(a), bias=bias),
         shared=FeedForward(intermediate=shared, gated=_gated(a)) if shared else None,
         router_bias=bias,
-        extra_parameters=balance + gate,
+        balance_bias=a.has("--moe-router-enable-expert-bias"),
+        shared_gate=bool(shared) and a.has("--moe-shared-expert-gate"),
     )
 
 

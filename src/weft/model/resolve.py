@@ -13,6 +13,7 @@ from weft.model import catalogue
 from weft.model.catalogue import Entry
 from weft.model.job import PRECISIONS, AttentionKernel, Job, Recipe
 from weft.model.spec import Model
+from weft.solvers.divisors import largest_divisor
 
 DEFAULT_TOKENS = 4 * 2**20
 """Tokens of a global batch where nobody says: the 4M of Llama 2's pre-training, as a power of two."""
@@ -40,13 +41,25 @@ class RecipeChanges:
         return replace(self, **given)
 
 
-def resolve_job(source: str, changes: RecipeChanges | None = None, *, stand_in: bool = False) -> Job:
+def even_batch(batch: int, accelerators: int) -> int:
+    """The batch nearest to ``batch`` that as many data-parallel ranks share evenly as it has sequences for.
+
+    >>> even_batch(1024, 1000), even_batch(1024, 16384)
+    (1000, 1024)
+    """
+    ranks = largest_divisor(accelerators, batch)
+    return max(round(batch / ranks), 1) * ranks
+
+
+def resolve_job(
+    source: str, changes: RecipeChanges | None = None, *, stand_in: bool = False, accelerators: int = 1
+) -> Job:
     """The job of a catalogue name, a Hugging Face ``config.json`` (or its folder), an application of Calculon
     or a Megatron-LM script.
 
     Every value that nobody gave is listed in ``Job.defaults``, and before them what of a ``config.json`` was left
     out.  With ``stand_in`` what Weft does not model of one is read as full attention and feed-forward blocks of the
-    same widths, which is listed too.
+    same widths, which is listed too.  ``accelerators`` share the global batch evenly where nobody gave one.
 
     >>> job = resolve_job("llama-3.1-8b", RecipeChanges(global_batch=512))
     >>> job.model.layers, job.recipe.global_batch
@@ -60,7 +73,7 @@ def resolve_job(source: str, changes: RecipeChanges | None = None, *, stand_in: 
     entry, origin, notes = _entry(source, stand_in)
     if stand_in and not any(note.startswith("dense equivalent") for note in notes):
         notes = (*notes, "dense equivalent: nothing to replace, Weft models all of it")
-    return _job_of_entry(entry, changes or RecipeChanges(), origin, notes)
+    return _job_of_entry(entry, changes or RecipeChanges(), origin, notes, accelerators)
 
 
 def named_job(name: str, changes: RecipeChanges | None = None) -> Job:
@@ -74,8 +87,9 @@ def named_job(name: str, changes: RecipeChanges | None = None) -> Job:
     return _job_of_entry(entry, changes or RecipeChanges(), origin, notes)
 
 
-def config_job(text: str, changes: RecipeChanges | None = None, *, where: str) -> Job:
-    """The job of the text of a Hugging Face ``config.json``; ``where`` names it in messages.
+def config_job(text: str, changes: RecipeChanges | None = None, *, where: str, accelerators: int = 1) -> Job:
+    """The job of the text of a Hugging Face ``config.json``; ``where`` names it in messages, ``accelerators`` as of
+    ``resolve_job``.
 
     Raises:
         BadInput: malformed text, or a value out of range.
@@ -88,11 +102,13 @@ def config_job(text: str, changes: RecipeChanges | None = None, *, where: str) -
         raise BadInput(f"holds a {type(data).__name__}, not an object", where=where)
     read = read_config_noted(data, where=where)
     entry = Entry(model=read.model, recipe=None, source=where)
-    return _job_of_entry(entry, changes or RecipeChanges(), read.model.name, read.notes)
+    return _job_of_entry(entry, changes or RecipeChanges(), read.model.name, read.notes, accelerators)
 
 
-def _job_of_entry(entry: Entry, changes: RecipeChanges, origin: str, notes: tuple[str, ...]) -> Job:
-    job = complete_job(entry.model, entry.recipe, changes, origin=origin)
+def _job_of_entry(
+    entry: Entry, changes: RecipeChanges, origin: str, notes: tuple[str, ...], accelerators: int = 1
+) -> Job:
+    job = complete_job(entry.model, entry.recipe, changes, origin=origin, accelerators=accelerators)
     return replace(job, defaults=(*notes, *job.defaults), stack=entry.stack, space=entry.space)
 
 
@@ -102,15 +118,20 @@ def changed_job(job: Job, changes: RecipeChanges, *, origin: str) -> Job:
     return replace(changed, stack=job.stack, space=job.space)
 
 
-def complete_job(model: Model, recipe: Recipe | None, changes: RecipeChanges, *, origin: str) -> Job:
-    """A job from a model, the recipe it came with (if any) and the user's changes."""
+def complete_job(
+    model: Model, recipe: Recipe | None, changes: RecipeChanges, *, origin: str, accelerators: int = 1
+) -> Job:
+    """A job from a model, the recipe it came with (if any) and the user's changes; ``accelerators`` as of
+    ``resolve_job``."""
     _check(changes)
     if recipe is None:
         sequence = changes.sequence or min(DEFAULT_SEQUENCE, model.positions or DEFAULT_SEQUENCE)
-        recipe = Recipe(global_batch=max(DEFAULT_TOKENS // sequence, 1), sequence=sequence)
+        usual = max(DEFAULT_TOKENS // sequence, 1)
+        recipe = Recipe(global_batch=even_batch(usual, accelerators), sequence=sequence)
         origin = f"no recipe with {origin}"
         if changes.global_batch is None:
-            origin += "; about 4M tokens a batch"
+            shared = f" that divides among {accelerators:,} accelerators" if recipe.global_batch != usual else ""
+            origin += f"; about 4M tokens a batch{shared}"
     taken = [
         text
         for given, text in (

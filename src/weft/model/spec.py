@@ -54,8 +54,10 @@ class Attention:
 
     ``window`` is the number of keys a query sees (None: the whole causal prefix); where ``chunked``, keys are those
     of the query's own chunk of so many tokens (Llama 4).  ``gated``: each head's output is gated by a projection of
-    the input of its own width (Qwen3-Next).  ``extra_parameters`` counts small learned vectors of one layer that
-    are in no linear layer (query/key norms, sinks, learned relative biases).
+    the input of its own width (Qwen3-Next).  ``head_norms``: a norm of each query head and one of each key head, of
+    the block's kind (Qwen3).  ``sinks``: a learned logit per head that takes part in its softmax (GPT-OSS).
+    ``extra_parameters`` counts other learned vectors of one layer that are in no linear layer (norms over all heads,
+    learned relative biases).
     """
 
     heads: int
@@ -64,6 +66,8 @@ class Attention:
     window: int | None = None
     qkv_bias: bool = False
     out_bias: bool = False
+    head_norms: bool = False
+    sinks: bool = False
     extra_parameters: int = 0
     rotary: bool = True
     chunked: bool = False
@@ -84,10 +88,13 @@ class Attention:
         """Elements of keys and values per token that context parallelism exchanges."""
         return self.kv_heads * 2 * self.head_dim
 
-    @property
-    def head_norms(self) -> bool:
-        """Whether the small vectors are the gains of an RMSNorm of each query head and of one of each key head."""
-        return self.extra_parameters == 2 * self.head_dim
+    def norm_parameters(self, *, bias: bool) -> int:
+        """Parameters of the norms of query and key heads, with a ``bias`` beside the gain or without."""
+        return 2 * self.head_dim * (1 + bias) if self.head_norms else 0
+
+    def vector_parameters(self, *, bias: bool) -> int:
+        """What is in no linear layer; ``bias`` as of ``norm_parameters``."""
+        return self.norm_parameters(bias=bias) + self.heads * self.sinks + self.extra_parameters
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         qkv = (self.heads * (2 if self.gated else 1) + 2 * self.kv_heads) * self.head_dim
@@ -102,7 +109,7 @@ class LatentAttention:
 
     Queries are compressed to ``q_rank`` (None: not compressed), keys and values to ``kv_rank``; ``rope_dim``
     features carry positions.  The down-projections are replicated over x, as Megatron-Core does.
-    ``extra_parameters`` holds the norms of the compressed vectors.
+    ``latent_norms``: the compressed vectors are normed.
     """
 
     heads: int
@@ -112,7 +119,8 @@ class LatentAttention:
     rope_dim: int
     value_dim: int
     window: int | None = None
-    extra_parameters: int = 0
+    latent_norms: bool = False
+    out_bias: bool = False
     rotary: bool = True
 
     @property
@@ -131,6 +139,10 @@ class LatentAttention:
     def kv_elements(self) -> int:
         return self.heads * (self.qk_dim + self.value_dim)
 
+    def vector_parameters(self, *, bias: bool) -> int:
+        """Parameters of the norms of the compressed vectors, with a ``bias`` beside the gain or without."""
+        return ((self.q_rank or 0) + self.kv_rank) * (1 + bias) if self.latent_norms else 0
+
     def linears(self, hidden: int) -> Iterator[Linear]:
         queries = self.heads * self.qk_dim
         if self.q_rank is None:
@@ -143,7 +155,7 @@ class LatentAttention:
         up = self.heads * (self.nope_dim + self.value_dim)
         yield Linear(name="kv_up", inputs=self.kv_rank, outputs=up, kind="normal", part="attention")
         out = self.heads * self.value_dim
-        yield Linear(name="proj", inputs=out, outputs=hidden, kind="transposed", part="attention")
+        yield Linear(name="proj", inputs=out, outputs=hidden, kind="transposed", part="attention", bias=self.out_bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +269,8 @@ class MixtureOfExperts:
     """A routed feed-forward layer: ``experts`` of which a token uses ``top_k``, plus an optional dense
     shared expert.
 
+    ``balance_bias``: the router has a bias per expert that balances their load (DeepSeek-V3); ``shared_gate``: a
+    projection to one feature gates the shared expert (Qwen2-MoE).
     ``latent`` is the width that tokens are projected to before they are sent to experts, and back from afterwards
     (LatentMoE of Nemotron 3); None: experts work on the hidden features.
     """
@@ -266,8 +280,13 @@ class MixtureOfExperts:
     expert: FeedForward
     shared: FeedForward | None = None
     router_bias: bool = False
-    extra_parameters: int = 0
+    balance_bias: bool = False
+    shared_gate: bool = False
     latent: int | None = None
+
+    def vector_parameters(self, hidden: int) -> int:
+        """What is in no linear layer: the balancing biases and the shared expert's gate."""
+        return self.experts * self.balance_bias + hidden * self.shared_gate
 
     def linears(self, hidden: int) -> Iterator[Linear]:
         yield Linear(
@@ -319,8 +338,8 @@ class Block:
     @property
     def vector_parameters(self) -> int:
         """Norms and other small vectors, replicated over tensor-parallel ranks."""
-        extra = self.moe.extra_parameters if self.moe else 0
-        extra += self.attention.extra_parameters if self.attention else 0
+        extra = self.moe.vector_parameters(self.hidden) if self.moe else 0
+        extra += self.attention.vector_parameters(bias=self.norm_bias) if self.attention else 0
         extra += self.state_space.vector_parameters if self.state_space else 0
         return self.norms * self.hidden * (2 if self.norm_bias else 1) + extra
 

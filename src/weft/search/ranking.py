@@ -20,6 +20,7 @@ from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Ints, LayoutTable
 from weft.model.job import Job
+from weft.model.resolve import even_batch
 from weft.model.text import job_from_dict, job_to_dict
 from weft.records import Reader, number, table_of
 from weft.results import Result
@@ -36,6 +37,7 @@ ALIKE = 0.03
 ORDERS = ("ease", "time")
 """How layouts are ranked: by time and what each is to run (``weft.search.ease``), or by time alone."""
 DOES_NOT_FIT, HOST_MEMORY = CODES.index("does-not-fit"), CODES.index("host-memory")
+NOT_DIVISIBLE = CODES.index("batch-not-divisible")
 Progress = Callable[[int, int], None]
 
 
@@ -70,7 +72,9 @@ class Plan(Result):
     order of enumeration; ``ties`` say of each which others cannot be told apart from it, ``choice`` what being first
     is worth (both empty where no error between layouts is known, as with a user's constants).  ``pareto`` are the
     feasible ones that no other beats in both time and memory, by time.  ``stack`` is the software that trains.
-    ``runs`` are whole training runs with the ``layouts``, in their order, where they were asked for.
+    ``batch_that_runs`` is the global batch nearest to the job's that divides well among the accelerators, where no
+    layout runs the job's and some run that.  ``runs`` are whole training runs with the ``layouts``, in their order,
+    where they were asked for.
     """
 
     SCHEMA = "weft.plan/1"
@@ -93,6 +97,7 @@ class Plan(Result):
     advice: Advice | None
     ties: tuple[Tie, ...] = ()
     choice: Choice | None = None
+    batch_that_runs: int | None = None
     runs: tuple[TrainingRun, ...] = ()
 
     @property
@@ -108,9 +113,10 @@ class Plan(Result):
 
     @property
     def shortage(self) -> str:
-        """How many layouts fell to which rule."""
+        """How many layouts fell to which rule, and which batch would do."""
         counts = ", ".join(f"{each.code} {each.layouts:,}" for each in self.rejected)
-        return f"none of {counted(self.considered, 'layout')} is feasible ({counts})"
+        batch = f"; --batch {self.batch_that_runs} would work" if self.batch_that_runs else ""
+        return f"none of {counted(self.considered, 'layout')} is feasible ({counts}){batch}"
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The ranked layouts, a row each, under ``COLUMNS``: degrees, switches, totals in SI units, parts, ties."""
@@ -147,6 +153,7 @@ class Plan(Result):
             "choice": None
             if self.choice is None
             else asdict(self.choice) | {"fastest": self.choice.fastest.to_dict()},
+            "batch_that_runs": self.batch_that_runs,
             "layouts": layouts,
             "pareto": [one.to_dict() for one in self.pareto],
         }
@@ -178,6 +185,7 @@ class Plan(Result):
 
         ranked = document["layouts"] if isinstance(document["layouts"], list) else []
         runs = [one["run"] for one in ranked if isinstance(one, Mapping) and "run" in one]
+        batch = document.get("batch_that_runs")
         counts = {name: int(number(document[name], f"{where}: {name}")) for name in _COUNTS}
         return cls(
             job=job_from_dict(document["job"], where=f"{where}: job"),
@@ -202,6 +210,7 @@ class Plan(Result):
                 if isinstance(one, Mapping) and one.get("group") is not None
             ),
             choice=_choice_from_dict(document.get("choice"), cluster.count, f"{where}: choice"),
+            batch_that_runs=None if batch is None else int(number(batch, f"{where}: batch_that_runs")),
             runs=tuple(TrainingRun.from_dict(run, where=f"{where}: run") for run in runs),
         )
 
@@ -314,6 +323,11 @@ def plan(
         pareto=kept.frontier(),
         advice=kept.advice(),
     )
+    batch = even_batch(job.recipe.global_batch, cluster.count)
+    if not found.layouts and rejected[NOT_DIVISIBLE] and batch != job.recipe.global_batch:
+        even = replace(job, recipe=replace(job.recipe, global_batch=batch))
+        if plan(even, cluster, space=space, top=1, memory_margin=memory_margin, constants=constants).layouts:
+            found = replace(found, batch_that_runs=batch)
     return _judged(found)
 
 

@@ -149,7 +149,9 @@ def _of_names(subjects: Sequence[Any], asked: CompareOptions) -> list[Side]:
     if len(subjects) < 2:
         raise BadInput("MODEL and CLUSTER are needed, or two plans", where="compare", remedy=USAGE)
     model, *clusters = subjects
-    job, places = job_of(model, asked), [cluster_of(one) for one in clusters]
+    places = [cluster_of(one) for one in clusters]
+    counts = {one.count for one in places}
+    job = job_of(model, asked, counts.pop() if len(counts) == 1 else 1)
     _check_number(len(places) * max(len(asked.layout), 1) * max(len(asked.stack), 1) * max(len(asked.fabric), 1))
     choices = itertools.product(places, asked.layout or (None,), asked.stack or (None,), asked.fabric or (None,))
     found = []

@@ -121,7 +121,8 @@ def design(
     elif model is None or cluster is None:
         raise BadInput("MODEL and CLUSTER are needed, or --plan", where="design", remedy=USAGE)
     else:
-        job, where = job_of(model, asked), cluster_of(cluster)
+        where = cluster_of(cluster)
+        job = job_of(model, asked, where.count)
         if asked.layout is not None:
             layout = layout_of(asked.layout, job, where)
     how = Terms(

@@ -123,10 +123,10 @@ def _from_run(model: JobSource | None, cluster: ClusterSource | None, asked: Est
     stated = _stated_world(path)
     changes = run.changes() | asked.changes()
     if model is not None:
-        own = job_of(model, RecipeOptions())
+        own = job_of(model, RecipeOptions(), where.count)
         job = changed_job(own, changes, origin=own.model.name)
     elif run.model is not None:
-        job = complete_job(run.model, None, changes, origin=path)
+        job = complete_job(run.model, None, changes, origin=path, accelerators=where.count)
     else:
         vocab = ", give --vocab N," if "--vocab-size" in run.problem else ""
         remedy = f"change it{vocab} or name the model: weft estimate MODEL CLUSTER --run FILE"

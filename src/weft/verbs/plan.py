@@ -70,7 +70,8 @@ def plan(
     from weft.search import SPACES, STANDARD, distinct, runnable
     from weft.search import plan as search
 
-    job, where = job_of(model, asked), cluster_of(cluster)
+    where = cluster_of(cluster)
+    job = job_of(model, asked, where.count)
     name = asked.space or job.space or STANDARD.name
     if name not in SPACES:
         raise UnknownName("space", name, SPACES, where=f"recipe of {job.model.name}")

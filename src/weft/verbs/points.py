@@ -52,7 +52,7 @@ class Asked:
 
     @property
     def model(self) -> Job:
-        return job_at(self.values)
+        return job_at(self.values, self.cluster.count)
 
     @property
     def cluster(self) -> Cluster:
@@ -279,9 +279,9 @@ def computation(name: str, where: str = "compute") -> Computation:
     return Computation(name=name, axes=axes, needed=verb.needed, facts=facts)
 
 
-def job_at(values: Mapping[str, Value]) -> Job:
-    """The job of a point."""
-    return _job(_some(values, ("model", *_RECIPE)))
+def job_at(values: Mapping[str, Value], accelerators: int = 1) -> Job:
+    """The job of a point; a batch that it does not say divides among the accelerators."""
+    return _job(_some(values, ("model", *_RECIPE)), accelerators)
 
 
 def cluster_at(values: Mapping[str, Value]) -> Cluster:
@@ -316,9 +316,9 @@ def _cluster_columns() -> tuple[str, ...]:
 
 
 @lru_cache(_KEPT)
-def _job(items: _Items) -> Job:
+def _job(items: _Items, accelerators: int) -> Job:
     values = _without_stamps(items)
-    return job_of(values.pop("model"), RecipeOptions(**values))
+    return job_of(values.pop("model"), RecipeOptions(**values), accelerators)
 
 
 @lru_cache(_KEPT)
@@ -349,7 +349,8 @@ def _planned(items: _Items) -> Any:
 
     values = _without_stamps(items)
     software = {"stack": values["stack"]} if "stack" in values else {}
-    return plan(job_at(values), cluster_at(values), top=1, **software).best.layout
+    cluster = cluster_at(values)
+    return plan(job_at(values, cluster.count), cluster, top=1, **software).best.layout
 
 
 def _form(one: Option) -> Any:

@@ -170,7 +170,8 @@ def subject_of(
         return planned_subject(planned.plan, planned.rank or 1, recipe)
     if model is None or cluster is None or planned.layout is None:
         raise BadInput("MODEL, CLUSTER and --layout are needed, or --plan", where=verb, remedy=usage)
-    job, where = job_of(model, recipe), cluster_of(cluster)
+    where = cluster_of(cluster)
+    job = job_of(model, recipe, where.count)
     return Subject(job=job, cluster=where, layout=layout_of(planned.layout, job, where))
 
 
@@ -199,8 +200,9 @@ def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: Reci
     return Subject(job=job, cluster=cluster, layout=layout)
 
 
-def job_of(model: JobSource, recipe: RecipeOptions) -> Job:
-    """The job that a caller names or gives, with the recipe's changes.
+def job_of(model: JobSource, recipe: RecipeOptions, accelerators: int = 1) -> Job:
+    """The job that a caller names or gives, with the recipe's changes; a batch that nobody gave divides among the
+    accelerators.
 
     Raises:
         BadInput: no such name or file, or a value out of range.
@@ -212,8 +214,9 @@ def job_of(model: JobSource, recipe: RecipeOptions) -> Job:
     if isinstance(model, Job):
         return changed_job(model, changes, origin=model.model.name) if changes != RecipeChanges() else model
     if isinstance(model, Model):
-        return complete_job(model, None, changes, origin=model.name)
-    return resolve_job(path_of(model, "MODEL"), changes, stand_in=recipe.read_as is not None)
+        return complete_job(model, None, changes, origin=model.name, accelerators=accelerators)
+    stand_in = recipe.read_as is not None
+    return resolve_job(path_of(model, "MODEL"), changes, stand_in=stand_in, accelerators=accelerators)
 
 
 def cluster_of(cluster: ClusterSource) -> Cluster:

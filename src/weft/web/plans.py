@@ -93,8 +93,9 @@ def planned(inquiry: Inquiry, progress: Callable[[int, int], None] | None = None
         BadInput: a name, a text or an option that cannot be used.
     """
     if inquiry not in _kept:
-        job = job_of_text(inquiry.model, inquiry.options.changes())
-        found = plan(job, _cluster(inquiry), inquiry.options, progress=progress)
+        cluster = _cluster(inquiry)
+        job = job_of_text(inquiry.model, inquiry.options.changes(), cluster.count)
+        found = plan(job, cluster, inquiry.options, progress=progress)
         while len(_kept) >= _KEPT_PLANS:
             del _kept[next(iter(_kept))]
         _kept[inquiry] = found

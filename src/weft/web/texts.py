@@ -106,8 +106,8 @@ def checked_text(text: str, where: str) -> str:
     return text
 
 
-def job_of_text(source: Text, changes: RecipeChanges) -> Job:
-    """The job of a known name or of a pasted config.json.
+def job_of_text(source: Text, changes: RecipeChanges, accelerators: int) -> Job:
+    """The job of a known name or of a pasted config.json; a batch that nobody gave divides among the accelerators.
 
     Raises:
         BadInput: no such name, or a text that cannot be used.
@@ -116,7 +116,7 @@ def job_of_text(source: Text, changes: RecipeChanges) -> Job:
 
     if source.pasted is None:
         return named_job(source.name, changes)
-    return config_job(source.pasted, changes, where="the pasted model")
+    return config_job(source.pasted, changes, where="the pasted model", accelerators=accelerators)
 
 
 def cluster_of_text(source: Text) -> Cluster:

@@ -157,6 +157,32 @@ def test_a_launch_file_reads_back_as_the_whole_plan(layout, name, precision, att
     assert written.written_for in written.text
 
 
+SMALL = (
+    "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --kv-channels 2 --micro-batch-size 1"
+    " --global-batch-size 8 --seq-length 64 --max-position-embeddings 64 --vocab-size 512"
+)
+
+
+@pytest.mark.parametrize("bias", ["", " --disable-bias-linear"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--softmax-type learnable",
+        "--qk-layernorm",
+        "--qk-layernorm --softmax-type learnable",
+        "--num-experts 256 --moe-shared-expert-intermediate-size 64 --moe-router-enable-expert-bias",
+        "--num-experts 256 --moe-shared-expert-intermediate-size 64 --moe-shared-expert-gate",
+        "--multi-latent-attention",
+        "--multi-latent-attention --qk-layernorm",
+    ],
+)
+def test_vectors_of_equal_sizes_read_back(flags, bias, cluster):
+    """Sinks as large as the norms of heads, a gate as large as the balancing biases, a bias beside no norms."""
+    job = read_megatron_job(f"{SMALL} {flags}{bias}")
+    written = megatron.launch_arguments(job, cluster, Layout())
+    assert read_megatron_job(written.text).model.runs == job.model.runs
+
+
 def unrolled(text):
     """Decoder layers of each chunk of a layout string, by its definition: unroll groups, then symbols."""
     text = re.sub(r"\(([^)]+)\)\*(\d+)", lambda m: m[1] * int(m[2]), text)

@@ -190,7 +190,7 @@ def _attention(model: Model) -> list[str]:
         flags += [f"--q-lora-rank {attention.q_rank}"] if attention.q_rank else []
         flags += [f"--kv-lora-rank {attention.kv_rank}", f"--qk-head-dim {attention.nope_dim}"]
         flags += [f"--qk-pos-emb-head-dim {attention.rope_dim}", f"--v-head-dim {attention.value_dim}"]
-        flags += ["--qk-layernorm"] if attention.extra_parameters else []
+        flags += ["--qk-layernorm"] if attention.latent_norms else []
     else:
         flags += _grouped(model, attention)
     return flags
@@ -202,10 +202,9 @@ def _grouped(model: Model, attention: Attention) -> list[str]:
         flags.append(f"--group-query-attention --num-query-groups {attention.kv_heads}")
     if attention.heads * attention.head_dim != model.hidden:
         flags.append(f"--kv-channels {attention.head_dim}")
-    norms = 2 * attention.head_dim * (2 if model.kinds[0].norm_bias else 1)
-    if attention.extra_parameters >= norms:
+    if attention.head_norms:
         flags.append("--qk-layernorm")
-    if attention.extra_parameters % norms == attention.heads:
+    if attention.sinks:
         flags.append("--softmax-type learnable")
     return flags
 
@@ -253,9 +252,9 @@ def _experts(model: Model) -> list[str]:
     flags.append("--moe-token-dispatcher-type alltoall")
     if moe.shared is not None:
         flags.append(f"--moe-shared-expert-intermediate-size {moe.shared.intermediate}")
-        if moe.extra_parameters >= model.hidden:
+        if moe.shared_gate:
             flags.append("--moe-shared-expert-gate")
-    if moe.extra_parameters % model.hidden == moe.experts:
+    if moe.balance_bias:
         flags.append("--moe-router-enable-expert-bias")
     placed = [int(model.kinds[kind].moe is not None) for kind in model.block_sequence()]
     if not all(placed):
@@ -290,6 +289,8 @@ def _model_notes(model: Model) -> list[str]:
         notes.append("parallel attention and feed-forward blocks need an own layer spec (--spec)")
     if any(block.norms != 2 for block in blocks):
         notes.append("blocks with other than two norms need an own layer spec (--spec)")
+    if any(isinstance(attention, Attention) and attention.extra_parameters for attention in model.attentions):
+        notes.append("norms over all heads and learned relative biases have no argument")
     if model.embedding_norm or model.embedding_features:
         notes.append("a normed or narrower embedding has no argument")
     if len({attention.window for attention in model.attentions} - {None}) > 1:

@@ -76,7 +76,7 @@ def _shape_reasons(model: Model, layout: Layout) -> list[str]:
         found.append("its models are like Llama: RMSNorm, rotary positions and SwiGLU")
     if attention.gated or attention.chunked or block.state_space:
         found.append("its attention is neither gated nor chunked, with no state space beside it")
-    if attention.heads * attention.head_dim != model.hidden or attention.extra_parameters:
+    if attention.heads * attention.head_dim != model.hidden or attention.vector_parameters(bias=block.norm_bias):
         found.append("its heads share the hidden size without query and key norms")
     if attention.kv_heads < layout.x:
         found.append(f"{attention.kv_heads} key-value heads cannot be split {layout.x} ways")
