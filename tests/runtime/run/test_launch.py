@@ -80,9 +80,13 @@ def test_bugs_keep_their_traceback(work) -> None:
         run_ranks(work.stumble, (1,), 2)
 
 
-def test_a_killed_rank_ends_the_others(work) -> None:
-    with pytest.raises(BadInput, match="rank 0 was killed"):
-        run_ranks(work.run_out_of_memory, (), 2)
+@pytest.mark.parametrize("by", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
+def test_a_killed_rank_ends_the_others(work, by: signal.Signals) -> None:
+    """Its exit code is a shell's for the signal, not that of bad input."""
+    with pytest.raises(WeftError, match=f"rank 0 was killed by {by.name}") as killed:
+        run_ranks(work.die, (by,), 2)
+    assert (killed.value.exit_code, killed.value.temporary) == (128 + by, True)
+    assert ("memory" in str(killed.value)) == (by == signal.SIGKILL)
 
 
 def test_what_the_machine_has_not_is_refused(work) -> None:

@@ -56,7 +56,7 @@ def run_ranks(
 
     Raises:
         BadInput: torchrun made another number of ranks, or the machine cannot run as many.
-        WeftError: what a rank raised, with its exit code.
+        WeftError: what a rank raised, with its exit code; or a signal killed a rank: 128 + its number.
         BrokenPipeError: nobody reads what a rank prints.
         RuntimeError: any other exception of a rank, with its traceback.
         KeyboardInterrupt: Ctrl-C.
@@ -276,15 +276,13 @@ def _reason(failed: SpawnProcess, processes: list[SpawnProcess], folder: Path) -
 
 
 def _killed(rank: int, by: signal.Signals) -> BaseException:
+    """The error of a rank that a signal ended, with the exit code that a shell gives for it."""
     if by == signal.SIGINT:
         return KeyboardInterrupt()
-    if by == signal.SIGKILL:
-        killed = BadInput(
-            f"rank {rank} was killed ({by.name})", remedy="if the memory ran out, use fewer ranks or a smaller problem"
-        )
-        killed.temporary = True
-        return killed
-    return RuntimeError(f"rank {rank} was ended by {by.name}")
+    memory = " -- if the memory ran out, use fewer ranks or a smaller problem" if by == signal.SIGKILL else ""
+    killed = WeftError(f"rank {rank} was killed by {by.name}{memory}")
+    killed.exit_code, killed.temporary = 128 + by, True
+    return killed
 
 
 # In a started process ----------------------------------------------------------------------------
