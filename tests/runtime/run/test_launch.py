@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError  # noqa: E402
-from weft.runtime.run.ranks import cores, default_device, run_ranks  # noqa: E402
+from weft.runtime.run.ranks import VISIBLE, cores, default_device, run_ranks  # noqa: E402
 
 HERE = Path(__file__).parents[1]
 PATIENCE_S = 300
@@ -98,6 +98,49 @@ def test_what_the_machine_has_not_is_refused(work) -> None:
         assert default_device(1) == "cpu"
         with pytest.raises(BadInput, match="PyTorch sees 0"):
             run_ranks(work.find_nothing, (), 2, "cuda")
+
+
+@pytest.fixture
+def joined(work, monkeypatch: pytest.MonkeyPatch):
+    """Rank 3 of 4 of one machine with one GPU to see; the devices that it takes."""
+    devices: list[torch.device] = []
+    environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "first"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for name in VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda *_, **named: devices.append(named["device_id"])
+    )
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
+    return devices
+
+
+def test_the_only_gpu_that_a_launcher_makes_visible_is_used(joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``srun --gpus-per-task=1`` does, where each rank's GPU has the number 0."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert default_device(4) == "cuda"
+    run_ranks(lambda: None, (), 4, "cuda")
+    assert joined == [torch.device("cuda", 0)] * 2
+
+
+def test_one_gpu_of_a_machine_is_not_shared_by_its_ranks(joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert default_device(4) == "cpu"
+    with pytest.raises(BadInput, match="4 ranks on this machine need as many GPUs, but PyTorch sees 1"):
+        run_ranks(lambda: None, (), 4, "cuda")
+    assert not joined
+
+
+def test_ranks_that_see_all_gpus_take_that_of_their_number(joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert default_device(4) == "cuda"
+    run_ranks(lambda: None, (), 4, "cuda")
+    assert joined == [torch.device("cuda", 3)] * 2
 
 
 def test_a_launcher_with_another_number_of_ranks_is_refused(work, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ from weft.launched import launched, said_once, variable
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """How ranks of a device talk."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Where launchers bind a GPU to each rank, as ``srun --gpus-per-task=1`` does."""
 RANKS_PER_CORE = 8
 """More ranks than this on a core of the machine are refused."""
 GRACE_S = 5.0
@@ -51,7 +53,8 @@ def run_ranks(
     process without a process group.  If a rank fails, all are ended.
 
     Args:
-        device: ``cpu`` (gloo) or ``cuda`` (NCCL; each rank gets the GPU of its local rank).
+        device: ``cpu`` (gloo) or ``cuda`` (NCCL; each rank gets the GPU of its local rank, or the only one that its
+            launcher makes visible).
         timeout_s: how long ranks wait for each other; None: as long as PyTorch has it.
 
     Raises:
@@ -78,7 +81,12 @@ def run_ranks(
 
 def default_device(world: int) -> str:
     """``cuda`` where this machine has a GPU for each of its ranks, else ``cpu``."""
-    return "cuda" if 0 < local_ranks(world) <= gpus() else "cpu"
+    return "cuda" if _bound() or 0 < local_ranks(world) <= gpus() else "cpu"
+
+
+def _bound() -> bool:
+    """Whether the launcher makes one GPU visible to each rank, its own."""
+    return launched() and gpus() == 1 and any(name in os.environ for name in VISIBLE)
 
 
 def local_ranks(world: int) -> int:
@@ -135,7 +143,7 @@ def _others_failed() -> bool:
 
 
 def _check_gpus(device: str, ranks: int) -> None:
-    if device == "cuda" and gpus() < ranks:
+    if device == "cuda" and gpus() < ranks and not _bound():
         raise BadInput(
             f"{ranks} ranks on this machine need as many GPUs, but PyTorch sees {gpus()}",
             where="device",
@@ -144,7 +152,7 @@ def _check_gpus(device: str, ranks: int) -> None:
 
 
 def _join(device: str, rank: int, world: int, local: int, meeting: str, timeout_s: float | None) -> None:
-    own = torch.device("cuda", local) if device == "cuda" else None
+    own = torch.device("cuda", 0 if _bound() else local) if device == "cuda" else None
     if own is not None:
         torch.cuda.set_device(own)
     timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
