@@ -53,10 +53,10 @@ def stumble(rank: int) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-def run_out_of_memory() -> None:
-    """One rank is killed, as by a kernel without memory."""
+def die(by: int) -> None:
+    """A signal ends one rank: SIGKILL is that of a kernel without memory."""
     if dist.get_rank() == 0:
-        os.kill(os.getpid(), 9)
+        os.kill(os.getpid(), by)
     dist.all_reduce(torch.ones(1))
 
 

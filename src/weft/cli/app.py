@@ -96,7 +96,8 @@ def cli() -> None:
     weft serve --open                        all of it on pages in your browser
     weft models, weft clusters, weft stacks  what is known by name
 
-    Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible, 130 interrupted.
+    Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible, 130 interrupted,
+    128 + N where signal N killed a rank.
     """
 
 

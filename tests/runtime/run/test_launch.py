@@ -15,7 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError  # noqa: E402
-from weft.runtime.run.ranks import cores, default_device, run_ranks  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.run.ranks import VISIBLE, cores, default_device, run_ranks  # noqa: E402
 
 HERE = Path(__file__).parents[1]
 PATIENCE_S = 300
@@ -80,9 +81,13 @@ def test_bugs_keep_their_traceback(work) -> None:
         run_ranks(work.stumble, (1,), 2)
 
 
-def test_a_killed_rank_ends_the_others(work) -> None:
-    with pytest.raises(BadInput, match="rank 0 was killed"):
-        run_ranks(work.run_out_of_memory, (), 2)
+@pytest.mark.parametrize("by", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
+def test_a_killed_rank_ends_the_others(work, by: signal.Signals) -> None:
+    """Its exit code is a shell's for the signal, not that of bad input."""
+    with pytest.raises(WeftError, match=f"rank 0 was killed by {by.name}") as killed:
+        run_ranks(work.die, (by,), 2)
+    assert (killed.value.exit_code, killed.value.temporary) == (128 + by, True)
+    assert ("memory" in str(killed.value)) == (by == signal.SIGKILL)
 
 
 def test_what_the_machine_has_not_is_refused(work) -> None:
@@ -94,6 +99,70 @@ def test_what_the_machine_has_not_is_refused(work) -> None:
         assert default_device(1) == "cpu"
         with pytest.raises(BadInput, match="PyTorch sees 0"):
             run_ranks(work.find_nothing, (), 2, "cuda")
+
+
+@pytest.fixture
+def joined(work, monkeypatch: pytest.MonkeyPatch):
+    """Rank 3 of 4 of one machine with one GPU to see; the devices that it takes."""
+    devices: list[torch.device] = []
+    environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "first"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for name in VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda *_, **named: devices.append(named["device_id"])
+    )
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
+    return devices
+
+
+def test_the_only_gpu_that_a_launcher_makes_visible_is_used(joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``srun --gpus-per-task=1`` does, where each rank's GPU has the number 0."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert default_device(4) == "cuda"
+    run_ranks(lambda: None, (), 4, "cuda")
+    assert joined == [torch.device("cuda", 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "device", "ordered"),
+    [
+        (Layout(x=4), "cuda", "1"),
+        (Layout(y=2, z=2), "cuda", "1"),
+        (Layout(z=4), "cuda", None),
+        (Layout(x=4), "cpu", None),
+    ],
+    ids=["x", "y z", "z", "cpu"],
+)
+def test_kernels_start_in_order_where_tensor_axes_are(joined, monkeypatch, layout, device, ordered) -> None:
+    """With z alone gathers would wait for products.  What the user set stays."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    seen: list[str | None] = []
+    for _ in range(2):
+        run_ranks(lambda: seen.append(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")), (), 4, device, layout=layout)
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    assert seen == [ordered, "8"]
+
+
+def test_one_gpu_of_a_machine_is_not_shared_by_its_ranks(joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert default_device(4) == "cpu"
+    with pytest.raises(BadInput, match="4 ranks on this machine need as many GPUs, but PyTorch sees 1"):
+        run_ranks(lambda: None, (), 4, "cuda")
+    assert not joined
+
+
+def test_ranks_that_see_all_gpus_take_that_of_their_number(joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert default_device(4) == "cuda"
+    run_ranks(lambda: None, (), 4, "cuda")
+    assert joined == [torch.device("cuda", 3)] * 2
 
 
 def test_a_launcher_with_another_number_of_ranks_is_refused(work, monkeypatch: pytest.MonkeyPatch) -> None:

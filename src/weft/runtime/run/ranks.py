@@ -27,9 +27,15 @@ import torch.distributed as dist
 
 from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError
 from weft.launched import launched, said_once, variable
+from weft.layout.spec import Layout
+from weft.runtime.run.arranged import environment
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """How ranks of a device talk."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Where launchers bind a GPU to each rank, as ``srun --gpus-per-task=1`` does."""
+IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""One queue of kernels for all streams."""
 RANKS_PER_CORE = 8
 """More ranks than this on a core of the machine are refused."""
 GRACE_S = 5.0
@@ -42,7 +48,12 @@ Worker = Callable[..., None]
 
 
 def run_ranks(
-    worker: Worker, arguments: tuple[Any, ...], world: int, device: str = "cpu", timeout_s: float | None = None
+    worker: Worker,
+    arguments: tuple[Any, ...],
+    world: int,
+    device: str = "cpu",
+    timeout_s: float | None = None,
+    layout: Layout | None = None,
 ) -> None:
     """Run ``worker(*arguments)`` on ``world`` ranks of an initialized process group; return when all have.
 
@@ -51,12 +62,15 @@ def run_ranks(
     process without a process group.  If a rank fails, all are ended.
 
     Args:
-        device: ``cpu`` (gloo) or ``cuda`` (NCCL; each rank gets the GPU of its local rank).
+        device: ``cpu`` (gloo) or ``cuda`` (NCCL; each rank gets the GPU of its local rank, or the only one that its
+            launcher makes visible).
         timeout_s: how long ranks wait for each other; None: as long as PyTorch has it.
+        layout: of the ranks.  With x or y, kernels on GPUs start in the order of the program unless the environment
+            says otherwise, so that collectives are not queued behind later products; gathers over z wait for none.
 
     Raises:
         BadInput: torchrun made another number of ranks, or the machine cannot run as many.
-        WeftError: what a rank raised, with its exit code.
+        WeftError: what a rank raised, with its exit code; or a signal killed a rank: 128 + its number.
         BrokenPipeError: nobody reads what a rank prints.
         RuntimeError: any other exception of a rank, with its traceback.
         KeyboardInterrupt: Ctrl-C.
@@ -65,20 +79,27 @@ def run_ranks(
     """
     if device not in BACKENDS:
         raise UnknownName("device", device, BACKENDS, where="device")
-    if launched():
-        _as_launched(worker, arguments, world, device, timeout_s)
-    elif world == 1:
-        _check_gpus(device, 1)
-        worker(*arguments)
-    else:
-        _check_cores(device, world)
-        _check_gpus(device, world)
-        _start(worker, arguments, world, device, timeout_s)
+    tensor = layout is not None and layout.x * layout.y > 1
+    with environment(IN_ORDER if device == "cuda" and tensor else {}):
+        if launched():
+            _as_launched(worker, arguments, world, device, timeout_s)
+        elif world == 1:
+            _check_gpus(device, 1)
+            worker(*arguments)
+        else:
+            _check_cores(device, world)
+            _check_gpus(device, world)
+            _start(worker, arguments, world, device, timeout_s)
 
 
 def default_device(world: int) -> str:
     """``cuda`` where this machine has a GPU for each of its ranks, else ``cpu``."""
-    return "cuda" if 0 < local_ranks(world) <= gpus() else "cpu"
+    return "cuda" if _bound() or 0 < local_ranks(world) <= gpus() else "cpu"
+
+
+def _bound() -> bool:
+    """Whether the launcher makes one GPU visible to each rank, its own."""
+    return launched() and gpus() == 1 and any(name in os.environ for name in VISIBLE)
 
 
 def local_ranks(world: int) -> int:
@@ -135,7 +156,7 @@ def _others_failed() -> bool:
 
 
 def _check_gpus(device: str, ranks: int) -> None:
-    if device == "cuda" and gpus() < ranks:
+    if device == "cuda" and gpus() < ranks and not _bound():
         raise BadInput(
             f"{ranks} ranks on this machine need as many GPUs, but PyTorch sees {gpus()}",
             where="device",
@@ -144,7 +165,7 @@ def _check_gpus(device: str, ranks: int) -> None:
 
 
 def _join(device: str, rank: int, world: int, local: int, meeting: str, timeout_s: float | None) -> None:
-    own = torch.device("cuda", local) if device == "cuda" else None
+    own = torch.device("cuda", 0 if _bound() else local) if device == "cuda" else None
     if own is not None:
         torch.cuda.set_device(own)
     timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
@@ -276,15 +297,13 @@ def _reason(failed: SpawnProcess, processes: list[SpawnProcess], folder: Path) -
 
 
 def _killed(rank: int, by: signal.Signals) -> BaseException:
+    """The error of a rank that a signal ended, with the exit code that a shell gives for it."""
     if by == signal.SIGINT:
         return KeyboardInterrupt()
-    if by == signal.SIGKILL:
-        killed = BadInput(
-            f"rank {rank} was killed ({by.name})", remedy="if the memory ran out, use fewer ranks or a smaller problem"
-        )
-        killed.temporary = True
-        return killed
-    return RuntimeError(f"rank {rank} was ended by {by.name}")
+    memory = " -- if the memory ran out, use fewer ranks or a smaller problem" if by == signal.SIGKILL else ""
+    killed = WeftError(f"rank {rank} was killed by {by.name}{memory}")
+    killed.exit_code, killed.temporary = 128 + by, True
+    return killed
 
 
 # In a started process ----------------------------------------------------------------------------
