@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ def _outcome(
         for name in held.seats:
             started.setdefault(name, now)
     ran = np.array([(ended[job.name] - started[job.name]) / job.duration_s for job in trace])
-    wanted = sum(work[job.name].domains * job.duration_s for job in trace)
+    wanted = fsum(work[job.name].domains * job.duration_s for job in trace)
     last = max(ended.values())
     return Outcome(
         policy=policy,

@@ -117,8 +117,9 @@ def watch(options: WatchOptions) -> None:
         objective=options.objective,
         thresholds=options.thresholds(),
     )
-    if options.since is not None and (options.state is None or options.form != "json"):
-        raise BadInput("goes with --state and --format json", where="--since", remedy="add them")
+    if options.since is not None and (options.state is None or options.form != "json" or options.timings):
+        problem = "goes with --state and --format json, without --timings"
+        raise BadInput(problem, where="--since", remedy="change these options")
     feed = _Feed(controller, options, hook)
     if options.state is None:
         feed.run(None, 0, flows)
@@ -128,7 +129,10 @@ def watch(options: WatchOptions) -> None:
     with closing(Store(options.state, controller)) as store:
         done = store.load()
         for text in store.decisions()[options.since - 1 :] if options.since else ():
-            click.echo(text)
+            document = json.loads(text)
+            if not options.moves:
+                del document["moves"]
+            click.echo(json.dumps(document))
         if done and options.form == "table":
             click.echo(f"{done:,} events were decided before; see --since to print them again", err=True)
         feed.run(store, done, flows)

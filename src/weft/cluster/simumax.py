@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import fsum
 from typing import Any
 
 from weft.cluster.measurements import DEFAULT, SCALE_OUT, SCALE_UP
@@ -89,7 +90,7 @@ def _constants(ops: Mapping[str, Any], memory: Mapping[str, Any], where: str) ->
     yield "expert_share", 1.0
     if attention := [share for name, *_ in ATTENTION if (share := _share(ops, name, where))]:
         yield "attention_share", 1.0
-        yield "attention_efficiency", sum(attention) / len(attention) / 2.0
+        yield "attention_efficiency", fsum(attention) / len(attention) / 2.0
     if "default" in memory:
         yield "memory_efficiency", GIB_PER_GB * _share(memory, "default", where)
 

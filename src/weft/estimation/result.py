@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,7 @@ class Estimate(Result):
     def allocated_bytes(self) -> float:
         """What tensors allocate, as ``torch.cuda.max_memory_allocated`` counts."""
         outside = ("communicators_bytes", "reserve_bytes")
-        return self.memory_bytes - sum(part.value for part in self.memory if part.name in outside)
+        return self.memory_bytes - fsum(part.value for part in self.memory if part.name in outside)
 
     @property
     def fits(self) -> bool:

@@ -220,7 +220,7 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
         job_mtbf_s=job_mtbf_s,
         checkpoint_bytes=failing.checkpoint_bytes,
         checkpoint_s=stall_s,
-        restart_s=sum(one.rate * one.restart_s for one in process.stops) / process.rate,
+        restart_s=math.fsum(one.rate * one.restart_s for one in process.stops) / process.rate,
         young_interval_s=young_interval(stall_s, job_mtbf_s),
         daly_interval_s=daly_interval(stall_s, job_mtbf_s),
         interval_iterations=steps,

@@ -83,12 +83,12 @@ class BillOfMaterials(Result):
 
     @property
     def usd(self) -> float:
-        return sum(line.usd for line in self.lines if line.usd is not None)
+        return math.fsum(line.usd for line in self.lines if line.usd is not None)
 
     @property
     def spares_usd(self) -> float:
         """The share of ``usd`` that spares cost."""
-        return sum(line.usd_each * line.spares for line in self.lines if line.usd_each is not None)
+        return math.fsum(line.usd_each * line.spares for line in self.lines if line.usd_each is not None)
 
     @property
     def unpriced(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class BillOfMaterials(Result):
 
     @property
     def watts(self) -> float:
-        return sum(line.watts for line in self.lines)
+        return math.fsum(line.watts for line in self.lines)
 
     @property
     def energy_kwh(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import fsum
+
 from weft.model.job import Recipe
 from weft.model.spec import Attention, Block, LatentAttention, Model
 
@@ -14,7 +16,7 @@ def model_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
     et al. (arXiv 2104.04473, eq. 3), state spaces their chunked form (``StateSpace.token_flops``); ``causal``
     counts only what the causal mask leaves.  Embedding look-ups, norms and the optimizer are not counted.
     """
-    blocks = sum(run.count * block_forward_flops(run.block, recipe, causal=causal) for run in model.runs)
+    blocks = fsum(run.count * block_forward_flops(run.block, recipe, causal=causal) for run in model.runs)
     head = 2.0 * model.hidden * model.vocab * recipe.tokens
     prediction = model.prediction_layers * prediction_forward_flops(model, recipe, causal=causal)
     return 3.0 * (blocks + head + prediction)
@@ -51,5 +53,5 @@ def score_pairs(attention: Attention | LatentAttention, sequence: float) -> floa
 def prediction_forward_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
     """Forward FLOPs of one multi-token-prediction module: its blocks, its input projection and the
     shared head."""
-    blocks = sum(block_forward_flops(block, recipe, causal=causal) for block in model.prediction_module)
+    blocks = fsum(block_forward_flops(block, recipe, causal=causal) for block in model.prediction_module)
     return blocks + 2.0 * recipe.tokens * (2 * model.hidden * model.hidden + model.hidden * model.vocab)

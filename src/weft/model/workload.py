@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import fsum
 from typing import Literal
 
 from weft.errors import BadInput
@@ -76,7 +77,7 @@ class Workload:
     @property
     def compute_s(self) -> float:
         """Seconds of all computations."""
-        return sum(task.seconds for task in self.tasks)
+        return fsum(task.seconds for task in self.tasks)
 
 
 def followers(tasks: Sequence[Task]) -> list[list[int]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from weft.errors import UnknownName
 from weft.model.workload import Communication, Task, Workload
@@ -89,7 +90,7 @@ IMAGES = 32
 
 
 def _resnet_flops(blocks: tuple[int, ...]) -> float:
-    return sum(flops for _, flops, _ in _resnet(blocks))
+    return fsum(flops for _, flops, _ in _resnet(blocks))
 
 
 def _resnet(blocks: tuple[int, ...]) -> Iterator[tuple[str, float, float]]:

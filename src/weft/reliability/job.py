@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import fsum
 
 from weft.cluster.spec import Cluster
 from weft.fabric.spec import Fabric
@@ -54,7 +55,7 @@ class FailingJob:
     def in_repair(self) -> float:
         """Hosts in repair at a time, on average, if the job never waited."""
         rates = (one.rate * (1.0 - one.known.heals) * one.hosts * one.known.repair_hours for one in self.classes)
-        return sum(rates) * 3600.0
+        return fsum(rates) * 3600.0
 
     def process(self, spares: int, speeds: tuple[float, ...] = (1.0,)) -> Process:
         """The process with so many spare hosts, and the speeds with 0, 1, ... hosts short."""

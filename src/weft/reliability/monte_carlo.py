@@ -86,9 +86,9 @@ class _Play:
         self.clock = 0.0
         self.repairs: list[float] = []
         self.spells: list[tuple[float, float]] = []
-        self.slow_rate = sum(one.rate for one in process.slows)
+        self.slow_rate = math.fsum(one.rate for one in process.slows)
         self.next_spell = self._after(self.slow_rate)
-        self.pause_rate = sum(one.rate for one in process.pauses)
+        self.pause_rate = math.fsum(one.rate for one in process.pauses)
 
     def _after(self, rate: float) -> float:
         return self.clock + self.dice.expovariate(rate) if rate > 0 else math.inf

@@ -7,6 +7,7 @@ In *frozen* time nothing can fail: the job waits for a repair, or a planned paus
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import fsum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ class Process:
     @property
     def rate(self) -> float:
         """Stops a second of running time."""
-        return sum(one.rate for one in self.stops)
+        return fsum(one.rate for one in self.stops)
 
     def pooled(self, one: Stop) -> bool:
         """Whether its hosts join those that spares stand in for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from math import inf
+from math import fsum, inf
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ def _seconds(one: Estimate, count: int, batch: int, *, overlap: bool = True) -> 
 
 def _exposed(one: Estimate) -> float:
     """The share of an iteration that waits for collectives of the grid."""
-    return sum(part.value for part in one.time if part.name in EXPOSED) / one.iteration_s
+    return fsum(part.value for part in one.time if part.name in EXPOSED) / one.iteration_s
 
 
 def _conditions() -> tuple[str, ...]:

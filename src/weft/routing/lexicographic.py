@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from math import fsum
 
 import numpy as np
 
@@ -197,7 +198,7 @@ class _Level:
             if step:
                 moved[self.group[flow]] = moved.get(self.group[flow], 0) + step
         return float(
-            sum((self.met[each] + step) ** 0.5 - self.met[each] ** 0.5 for each, step in sorted(moved.items()))
+            fsum((self.met[each] + step) ** 0.5 - self.met[each] ** 0.5 for each, step in sorted(moved.items()))
         )
 
     def _near(self, change: list[tuple[int, int]]) -> set[int]:

@@ -74,7 +74,6 @@ def plan_figures(plan: RoutePlan) -> dict[str, Any]:
         "alpha_bound": plan.alpha_bound,
         "bound_by": plan.bound_by,
         "gap": plan.gap,
-        "solve_s": plan.solve_s,
         "objective": objective,
         "jobs": [asdict(one) for one in plan.jobs],
     }

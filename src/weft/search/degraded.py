@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
@@ -109,6 +110,6 @@ class DegradedNetwork:
             draws=draws,
             cut=cut,
             stranded=worst_cut,
-            slowdown=sum(slow) / len(slow) if slow else None,
+            slowdown=fsum(slow) / len(slow) if slow else None,
             worst=max(slow, default=None),
         )

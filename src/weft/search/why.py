@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import fsum
 
 import numpy as np
 
@@ -73,7 +74,7 @@ class Traced:
         """The figures of one layout."""
         found = Estimator(job, cluster, constants).evaluate(LayoutTable.of([layout]))
         each = float(found.executed_flops[0]) / layout.world
-        seconds = sum(float(getattr(found.time, name)[0]) for name in _COMPUTE)
+        seconds = fsum(float(getattr(found.time, name)[0]) for name in _COMPUTE)
         return cls(
             job=job,
             cluster=cluster,

@@ -180,9 +180,7 @@ def _route(asked: Asked) -> Row:
     layout = cut if isinstance(cut, str) else format_layout(cut)
     job = f"{asked.values['model']} {layout}"
     found = route(cluster=asked.cluster, job=job, **asked.given("cluster", "job"))
-    figures = _figures(found.to_dict())
-    del figures["solve_s"]
-    return {"layout_text": layout} | figures
+    return {"layout_text": layout} | _figures(found.to_dict())
 
 
 def _arrange(asked: Asked) -> Row:

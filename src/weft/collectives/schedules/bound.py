@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
+from math import fsum
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def ideal_s(asked: Request) -> float:
     An all-reduce, reduce-scatter or all-gather sends the same bytes in every order (they telescope); where
     stages differ in algorithm it is the order that sends least.
     """
-    total = sum(asked.dimensions[i].bandwidth_Bps for i in asked.used)
+    total = fsum(asked.dimensions[i].bandwidth_Bps for i in asked.used)
     sent = _both_ways(asked, candidates(asked)).sent
     return float(sent.min() / total) if sent.size else 0.0
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import fsum
 
 import numpy as np
 
@@ -140,8 +141,8 @@ class _Rows:
         return [*self._once(), *(row for _ in range(self.micro_batches) for row in every)]
 
     def _seconds(self, stage: HeldChunk) -> float:
-        whole = [sum(sum(row.seconds) for row in part) for part in self.parts]
-        return sum(count * one for count, one in zip(stage.counts, whole, strict=True))
+        whole = [fsum(s for row in part for s in row.seconds) for part in self.parts]
+        return fsum(count * one for count, one in zip(stage.counts, whole, strict=True))
 
     def _part(self, operations: Operations, number: int) -> list[Row]:
         """Rows of a block, of the embedding or of the head: one for each layer of its list of operations."""

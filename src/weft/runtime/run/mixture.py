@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import fsum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ class Mixture:
 
     def counts(self) -> tuple[int, ...]:
         """Rows of each corpus in a block: the nearest whole numbers by largest remainders, one at least."""
-        exact = np.array(self.weights) / sum(self.weights) * (BLOCK - len(self.weights))
+        exact = np.array(self.weights) / fsum(self.weights) * (BLOCK - len(self.weights))
         found = np.floor(exact).astype(np.int64)
         late = np.argsort(found - exact, kind="stable")[: BLOCK - len(found) - int(found.sum())]
         found[late] += 1

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -170,7 +171,7 @@ class Wires:
         pattern = self.pattern(key)
         if pattern not in self._leasts:
             laid, ideal = self._lie(key)
-            passing = sum(cuts.seconds(*step) for step in laid.steps)
+            passing = fsum(cuts.seconds(*step) for step in laid.steps)
             if self._may_add_up(key, laid.groups):
                 passing, ideal = 0.0, min(ideal, self._in_network_ideal(rank_groups(self.layout, key[1])))
             self._leasts[pattern] = (passing - ideal) / _calls(key)
@@ -266,7 +267,7 @@ class Wires:
         ranks = rank_groups(self.layout, key[1])
         laid = self._laid(key, self.placement[ranks], algorithm)
         nominal = laid if self.in_order else self._laid(key, ranks, algorithm)
-        return laid, sum(self._over_ports(key, nominal.groups, *step) for step in nominal.steps)
+        return laid, fsum(self._over_ports(key, nominal.groups, *step) for step in nominal.steps)
 
     def outlines(self, key: Key) -> Iterator[tuple[Ints, Ints, Floats, Ints]]:
         """Source, target, bytes and group of the messages of a collective, wave by wave, without their routes."""
@@ -317,7 +318,7 @@ class Wires:
 
     def _everybody(self, messages: Messages) -> float:
         """Seconds per byte of a call while all groups send."""
-        draws = [sum(float(self._transfer(wave).end_s.max()) for wave in one.waves) for one in self._drawn(messages)]
+        draws = [fsum(float(self._transfer(wave).end_s.max()) for wave in one.waves) for one in self._drawn(messages)]
         return float(np.mean(draws)) * (1.0 / (UNIT_BYTES * messages.calls))
 
     def link_name(self, link: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import fsum
 
 import numpy as np
 
@@ -112,7 +113,7 @@ class FullPipeline(Pipeline):
     def work(self, stage: int, column: int, op: Op, seconds: float) -> Placed:
         chunk = self.wanted.chunks[op.chunk]
         amounts = {"forward": chunk.forward, "backward": chunk.backward}.get(op.what, {})
-        transfer = sum(amount.bytes * self.ideal[key] for key, amount in amounts.items())
+        transfer = fsum(amount.bytes * self.ideal[key] for key, amount in amounts.items())
         if transfer <= 0:
             return super().work(stage, column, op, seconds)
         exposed = self.clock.exposed[op.chunk][op.what == "backward"]
@@ -137,7 +138,7 @@ class FullPipeline(Pipeline):
         every = [one.reduce if reducing else one.gather for one in self.wanted.stages]
         rounds = self.clock.micro_batches if reducing and self.layout.zero == 2 else 1
         seconds = self.clock.step.reduce_s if reducing else self.clock.step.gather_s
-        most = max(sum(amount.bytes * self.ideal[key] for key, amount in amounts.items()) for amounts in every)
+        most = max(fsum(amount.bytes * self.ideal[key] for key, amount in amounts.items()) for amounts in every)
         # The closed form's seconds are those of the stage with the most to reduce.
         phase = self.graph.add(what, share * max(seconds - most / rounds, 0.0), waits)
         self._carry(phase, every[stage], stage, column, share / rounds)

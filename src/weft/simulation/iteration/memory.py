@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from math import fsum
 
 import numpy as np
 
@@ -64,7 +65,7 @@ class Level:
 
     @property
     def total_bytes(self) -> float:
-        return sum(self.bytes)
+        return fsum(self.bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +251,7 @@ class _Recorder:
         for number, (chunk, held) in enumerate(zip(cut, held_chunks(model, layout), strict=True)):
             if chunk.stage == self.stage:
                 pieces = list(self._pieces(chunk, held, rows, first))
-                kept = sum(piece.kept for piece in pieces)
+                kept = fsum(piece.kept for piece in pieces)
                 share = self.held / layout.virtual_stages / kept if kept else 0.0
                 scaled = [_Piece(one.name, one.kept * share, one.forward_s, one.backward_s) for one in pieces]
                 found[number] = _Pieces(scaled, chunk.embedding, chunk.head)
@@ -282,7 +283,7 @@ def _passes(row: BlockRow) -> tuple[float, float]:
 
 def _slices(lasts: Sequence[float], begin: float, end: float) -> list[tuple[float, float]]:
     """From ``begin`` to ``end`` in shares of ``lasts``."""
-    total = sum(lasts)
+    total = fsum(lasts)
     cuts = [begin + (end - begin) * part / total for part in np.cumsum([0.0, *lasts]).tolist()]
     cuts[-1] = end
     return list(pairwise(cuts))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import fsum
 
 import numpy as np
 
@@ -134,7 +135,7 @@ def predict_on(
     update = StepSynchronisation(frame).costs(slowest_stage(frame, BlockRows(frame).all()))
     once = fixed.iteration_s + float(update.update_s[0])
     found = play(program, computation_s=computation_s, collective_s=collective_s, other_s=once)
-    hidden = sum(found.busy_s.values()) - sum(found.exposed_s.values())
+    hidden = fsum(found.busy_s.values()) - fsum(found.exposed_s.values())
     slowed = fixed.overlap_cost * hidden
     if slow is None:
         return replace(found, seconds=found.seconds + slowed, other_s=once + slowed)
