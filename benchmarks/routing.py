@@ -133,7 +133,6 @@ def large_fabric() -> Fabric:
         joins=(LEAF_PORTS, 8, PODS),
         per_unit=(1, 16, 128),
         uplinks=(16, 8, 0),
-        bundle=(1, 1, 0),
     )
     builder = start("three tiers", HOSTS, None)
     members = np.arange(HOSTS, dtype=np.int64)

@@ -1,13 +1,26 @@
 """Counts and prices of networks against the tables of "Rail-only" (arXiv 2307.12169)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.cluster import load
 from weft.errors import BadInput
 from weft.fabric.assemble import Cable, Node, assemble
-from weft.fabric.cost import bill, clos_counts, preset, presets, prices_from_toml, rail_only_counts, read_prices
+from weft.fabric.catalogue import TREES, for_cluster
+from weft.fabric.cost import (
+    bill,
+    bill_of_kind,
+    clos_counts,
+    preset,
+    presets,
+    prices_from_toml,
+    rail_only_counts,
+    read_prices,
+)
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
 
@@ -108,6 +121,46 @@ def test_a_built_rail_only_network_costs_its_closed_form(radix, tiers, size):
     assert (built.switches, built.transceivers) == (counts.switches, counts.transceivers)
     assert built.usd == usd(counts, preset("rail-only-v5"))
     assert built.watts == watts(counts, preset("rail-only-v5"))
+
+
+def trees(count, seed=0):
+    """Random networks of leaves and spines: a kind, a cluster, a radix, and oversubscriptions from 1 upwards."""
+    draw = np.random.default_rng(seed)
+    for _ in range(count):
+        size, radix = int(draw.choice([1, 2, 4, 6, 8, 16])), int(draw.choice([4, 8, 10, 16, 24, 32, 64]))
+        domains = int(draw.integers(2, min(700, radix**2) // size + 2))
+        tiers = [replace(tier, size=n) for tier, n in zip(load("h100-16").tiers, (size, domains), strict=True)]
+        cluster = replace(load("h100-16"), count=size * domains, tiers=tuple(tiers))
+        ratios = sorted(
+            {1.0, *draw.choice([2.0, 3.0, 4.0, 7.0], 2).tolist(), *draw.uniform(1, 9, 2).round(2).tolist()}
+        )
+        yield str(draw.choice(TREES)), cluster, radix, ratios
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(500, marks=pytest.mark.slow)])
+def test_more_oversubscription_never_costs_more(count):
+    """At any prices so far, of the network as built, which is the one that is simulated."""
+    for kind, cluster, radix, ratios in trees(count):
+        built = [for_cluster(kind, cluster, radix=radix, oversubscription=ratio) for ratio in ratios]
+        for name in presets():
+            usd = [bill_of_kind(kind, fabric, preset(name), radix).usd for fabric in built]
+            assert usd == sorted(usd, reverse=True), (kind, cluster.count, cluster.tiers[0].size, radix, ratios, name)
+
+
+@pytest.mark.parametrize(
+    ("build", "accelerators", "ratio", "switches", "dollars"),
+    [
+        (rail.optimized, 256, 1, 12, 736_768),
+        (rail.optimized, 256, 3, 10, 581_072),
+        (clos.build, 128, 1, 6, 368_384),
+        (clos.build, 128, 2, 5, 298_496),
+    ],
+)
+def test_uplinks_share_few_spines(build, accelerators, ratio, switches, dollars):
+    """Eleven uplinks of a leaf need no eleven spines: two take six and five of them."""
+    fabric = build(accelerators, radix=64, bandwidth_Bps=50e9, scale_up=domain(8), oversubscription=ratio)
+    built = bill(fabric, preset("rail-only-v5"), radix=64)
+    assert (built.switches, built.usd) == (switches, dollars)
 
 
 def small(cables=2):

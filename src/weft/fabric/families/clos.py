@@ -2,16 +2,16 @@
 
 A full-bisection network of radix-R switches with t tiers holds 2 (R/2)^t ports in (2 t - 1) n / R switches.
 Units of tier 1 are leaves; a unit of tier i joins units of tier i-1 by groups of switches: switch j of every
-unit below takes the same number of cables to each switch of group j above.  With fewer accelerators than the
-network holds, units are filled in order and only the last one of a tier is short; each group then has the
-fewest switches that carry its cables and divide them evenly, so that the bisection stays whole, and several
-cables join the same two switches.
+unit below spreads its cables over the switches of group j above.  With fewer accelerators than the network
+holds, units are filled in order and only the last one of a tier is short; each group then has the fewest
+switches that carry its cables, and several cables join the same two switches.  Where the cables of a switch
+do not divide, the first switches of each group take one more, from every switch below: the bisection stays whole.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,10 @@ from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Fabric, Ints
 
 MAX_TIERS = 12
+CABLE_PORTS = 3
+"""A cable with its two transceivers costs at most so many ports of a switch, in every list of prices so far."""
+SPLITS = 128
+"""Splits of a switch's ports that are tried for a leaf, at most."""
 Oversubscription = float | Sequence[float]
 
 
@@ -31,8 +35,7 @@ class ClosShape:
     """Sizes of a folded Clos, tier by tier from the leaves.
 
     ``units`` counts the units of a tier, ``joins`` the units of the tier below that one unit joins (ports of
-    a leaf, for the first), ``per_unit`` the switches of a unit, ``uplinks`` the cables up from one switch and
-    ``bundle`` how many of them end at the same switch.
+    a leaf, for the first), ``per_unit`` the switches of a unit, and ``uplinks`` the cables up from one switch.
     """
 
     radix: int
@@ -40,7 +43,6 @@ class ClosShape:
     joins: tuple[int, ...]
     per_unit: tuple[int, ...]
     uplinks: tuple[int, ...]
-    bundle: tuple[int, ...]
 
     @property
     def tiers(self) -> int:
@@ -58,17 +60,21 @@ def shape(
     *,
     tiers: int | None = None,
     oversubscription: Oversubscription = 1.0,
-    leaves: int | None = None,
-    leaf_ports: int | None = None,
+    wiring: Callable[[int], tuple[int, int]] | None = None,
     pod: int | None = None,
     where: str = "fat-tree",
 ) -> ClosShape:
     """The Clos for that many ports.
 
+    Starting from leaves of as many ports up as down, it takes more oversubscribed ones as long as each needs no more
+    switches than the last and costs no more, with a cable at any price up to ``CABLE_PORTS`` ports of a switch.  So a
+    network never costs more than one that is less oversubscribed.
+
     Args:
         tiers: of switches; the fewest that hold the ports by default.
-        oversubscription: ports down over ports up, of the leaves, or of each tier below the top.
-        leaves, leaf_ports: leaves and ports down of each, where the wiring fixes them.
+        oversubscription: most ports down per port up, of the leaves, or of each tier below the top.
+        wiring: leaves and ports down of each, by the most ports down that a leaf may have; all leaves but the last
+            have the most by default.
         pod: leaves that one unit of tier 2 joins, fewer than the radix allows.
 
     Raises:
@@ -79,10 +85,17 @@ def shape(
     ratios = _ratios(oversubscription, where)
     if tiers is not None:
         checks.whole(tiers, f"{where}: tiers", high=MAX_TIERS)
-    for count in range(1, MAX_TIERS + 1) if tiers is None else (tiers,):
-        found = _shape(ports, radix, count, ratios, (leaves, leaf_ports, pod), where)
-        if found is not None:
-            return found
+    if tiers in (None, 1) and ports <= radix and (wiring is None or wiring(radix)[0] == 1):
+        return ClosShape(radix=radix, units=(1,), joins=(ports,), per_unit=(1,), uplinks=(0,))
+    best: ClosShape | None = None
+    counts = range(2, MAX_TIERS + 1) if tiers is None else (tiers,)
+    for leaf in _leaves(radix, (*ratios, 1.0)[0], wiring or (lambda most: (-(-ports // most), most)), where):
+        forms = (_shape(radix, count, leaf, ratios[1:], pod, where) for count in counts if count > 1)
+        form = next((each for each in forms if each is not None), None)
+        if form is not None and (best is None or _cheaper(form, best)):
+            best = form
+    if best is not None:
+        return best
     size = f"{tiers} tiers" if tiers else f"{MAX_TIERS} tiers"
     raise BadInput(
         f"{ports:,} ports do not fit a Clos of {size} of radix {radix}",
@@ -100,10 +113,42 @@ def _ratios(oversubscription: Oversubscription, where: str) -> tuple[float, ...]
     return tuple(float(ratio) for ratio in ratios)
 
 
-def leaf_split(radix: int, oversubscription: Oversubscription, where: str) -> tuple[int, int]:
-    """Ports down and up of a leaf."""
-    checks.whole(radix, f"{where}: radix", low=2, high=2**16)
-    return _split(radix, (*_ratios(oversubscription, where), 1.0)[0])
+def _cheaper(form: ClosShape, other: ClosShape) -> bool:
+    """Whether a Clos costs less at some price of a cable up to ``CABLE_PORTS`` ports of a switch, and more at none."""
+
+    def costs(each: ClosShape) -> tuple[int, int]:
+        switches = sum(each.switches)
+        cables = sum(count * up for count, up in zip(each.switches, each.uplinks, strict=True))
+        return switches, switches * each.radix + CABLE_PORTS * cables
+
+    mine, its = costs(form), costs(other)
+    return mine != its and mine[0] <= its[0] and mine[1] <= its[1]
+
+
+def _leaves(
+    radix: int, ratio: float, wiring: Callable[[int], tuple[int, int]], where: str
+) -> list[tuple[int, int, int]]:
+    """Leaves, ports down and ports up of each, that are oversubscribed by at most ``ratio``, the least so first.
+
+    Splits of a large radix are tried in steps, the same ones whatever the ratio.
+
+    Raises:
+        BadInput: the leaves of the wiring have too many ports.
+    """
+    step = -(-radix // SPLITS)
+    wired = {wiring(most) for most in range(radix // 2, radix, step)}
+    fewest = {down: math.ceil(down / ratio - 1e-9) for _, down in wired}
+    found = [
+        (leaves, down, up) for leaves, down in wired for up in range(min(down, radix - down), fewest[down] - 1, -step)
+    ]
+    if not found:
+        down, up = min(fewest.items())
+        raise BadInput(
+            f"a leaf with {down} ports down and {up} up exceeds the radix {radix}",
+            where=where,
+            remedy=f"join at most {_split(radix, ratio)[0]}",
+        )
+    return sorted(found, key=lambda leaf: (leaf[1] / leaf[2], leaf))
 
 
 def _split(radix: int, ratio: float) -> tuple[int, int]:
@@ -113,24 +158,13 @@ def _split(radix: int, ratio: float) -> tuple[int, int]:
 
 
 def _shape(
-    ports: int,
-    radix: int,
-    tiers: int,
-    ratios: tuple[float, ...],
-    given: tuple[int | None, int | None, int | None],
-    where: str,
+    radix: int, tiers: int, leaf: tuple[int, int, int], ratios: tuple[float, ...], pod: int | None, where: str
 ) -> ClosShape | None:
-    """The Clos of exactly that many tiers, or None where it is too small."""
-    leaves, leaf_ports, pod = given
-    if tiers == 1:
-        one = ports <= radix and leaves in (None, 1)
-        sizes = ((1,), (ports,), (1,), (0,), (0,))
-        return ClosShape(radix=radix, **dict(zip(ClosShape.__slots__[1:], sizes, strict=True))) if one else None
-    ratio = (ratios + (1.0,) * tiers)[: tiers - 1]
-    split = [_split(radix, each) for each in ratio]
-    if leaf_ports is not None:
-        split[0] = _fixed_leaf(leaf_ports, radix, ratio[0], where)
-    units, joins, per_unit, bundle = [leaves or -(-ports // split[0][0])], [split[0][0]], [1], [0]
+    """The Clos of exactly that many tiers above some leaves, or None where it is too small; ``ratios`` are those of
+    the tiers above the leaves."""
+    leaves, down, up = leaf
+    split = [(down, up), *(_split(radix, each) for each in (ratios + (1.0,) * tiers)[: tiers - 2])]
+    units, joins, per_unit = [leaves], [down], [1]
     for tier in range(1, tiers):
         top, uplinks = tier == tiers - 1, split[tier - 1][1]
         holds = radix if top else split[tier][0]
@@ -140,35 +174,18 @@ def _shape(
         join = units[-1] if top else min(wanted, units[-1])
         if join > holds:
             return None
-        group = _group(uplinks, -(-join * uplinks // holds))
+        # A switch above has ports for so many cables from each of the units below.
+        most = holds // join
         units.append(-(-units[-1] // join))
         joins.append(join)
-        per_unit.append(per_unit[-1] * group)
-        bundle.append(uplinks // group)
+        per_unit.append(per_unit[-1] * -(-uplinks // most))
     return ClosShape(
         radix=radix,
         units=tuple(units),
         joins=tuple(joins),
         per_unit=tuple(per_unit),
         uplinks=(*(up for _, up in split), 0),
-        bundle=(*bundle[1:], 0),
     )
-
-
-def _fixed_leaf(leaf_ports: int, radix: int, ratio: float, where: str) -> tuple[int, int]:
-    up = max(1, math.ceil(leaf_ports / ratio - 1e-9))
-    if leaf_ports + up > radix:
-        raise BadInput(
-            f"a leaf with {leaf_ports} ports down and {up} up exceeds the radix {radix}",
-            where=where,
-            remedy=f"join at most {_split(radix, ratio)[0]}",
-        )
-    return leaf_ports, up
-
-
-def _group(uplinks: int, fewest: int) -> int:
-    """The fewest switches, at least ``fewest``, that share ``uplinks`` evenly."""
-    return next(count for count in range(max(1, fewest), uplinks + 1) if uplinks % count == 0)
 
 
 def level_roles(tiers: int) -> tuple[str, ...]:
@@ -195,14 +212,16 @@ def wire(
         unit, position = np.divmod(np.arange(len(below)), form.per_unit[tier - 1])
         group = form.per_unit[tier] // form.per_unit[tier - 1]
         first = unit // form.joins[tier] * form.per_unit[tier] + position * group
-        builder.join(
-            np.repeat(below[:, None], group, axis=1),
-            above[first[:, None] + np.arange(group)],
-            capacity_Bps=port_Bps,
-            latency_s=switch_latency_s,
-            tier=tier + 1,
-            cables=form.bundle[tier - 1],
-        )
+        each, extra = divmod(form.uplinks[tier - 1], group)
+        for columns, cables in ((np.arange(extra), each + 1), (np.arange(extra, group), each)):
+            builder.join(
+                below[:, None],
+                above[first[:, None] + columns],
+                capacity_Bps=port_Bps,
+                latency_s=switch_latency_s,
+                tier=tier + 1,
+                cables=cables,
+            )
         below = above
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from weft.fabric import checks
 from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, Builder, start
 from weft.fabric.dimension import Dimension
-from weft.fabric.families.clos import ClosShape, Oversubscription, leaf_split, level_roles, shape, wire
+from weft.fabric.families.clos import ClosShape, Oversubscription, level_roles, shape, wire
 from weft.fabric.spec import Fabric, Ints
 
 RAIL_ROLES = ("rail", "rail-spine", "rail-core")
@@ -44,20 +44,16 @@ def leaves_by_rail(
     if accelerators <= radix and unit is None and tiers in (None, 1):
         return shape(accelerators, radix, tiers=1, where=where), np.zeros_like(everyone)
     domains = accelerators // domain_size
-    down = leaf_split(radix, oversubscription, where)[0]
-    wanted = unit or min(domains, down)
-    per_leaf = 1 if unit else min(domain_size, down // wanted)
-    rails = -(-domain_size // per_leaf)
-    form = shape(
-        accelerators,
-        radix,
-        tiers=tiers,
-        oversubscription=oversubscription,
-        leaves=-(-domains // wanted) * rails,
-        leaf_ports=wanted * per_leaf,
-        where=where,
-    )
-    return form, everyone // domain_size // wanted * rails + everyone % domain_size // per_leaf
+
+    def wiring(most: int) -> tuple[int, int]:
+        wanted = unit or min(domains, most)
+        rails = domain_size if unit else -(-domain_size // (most // wanted))
+        return -(-domains // wanted) * rails, wanted * -(-domain_size // rails)
+
+    form = shape(accelerators, radix, tiers=tiers, oversubscription=oversubscription, wiring=wiring, where=where)
+    rails = min(domain_size, form.units[0])
+    per_leaf = -(-domain_size // rails)
+    return form, everyone // domain_size // (form.joins[0] // per_leaf) * rails + everyone % domain_size // per_leaf
 
 
 def optimized(

@@ -79,7 +79,6 @@ def paper_fabric(numbering: Numbering | None = None, *, bandwidth_Bps: float = 1
         joins=(form.hosts_per_tor, form.tors),
         per_unit=(1, form.spines),
         uplinks=(form.spines, 0),
-        bundle=(1, 0),
     )
     clos.wire(
         builder,
