@@ -44,6 +44,7 @@ PCIE = (("intra_node_pcie_2x", (2,)), ("intra_node_pcie_4x", (3, 4)), ("intra_no
 """The same over PCIe, by ranks of the group."""
 USUAL_NODE = 8
 """Accelerators of a node for which latencies count every step of a ring."""
+MOST_PER_NODE = 1024
 _PAIR = re.compile(r"\s*(\w+)=([^,\s]+)\s*(?:,|$)")
 LONGEST = 15
 """Digits of a size."""
@@ -75,7 +76,7 @@ def simumax_calibration(values: Mapping[str, Any], ranges: Ranges, *, where: str
     found["products"] = list(_products(ops, f"{where}: accelerator.op"))
     found["attention"] = list(_attention(ops, f"{where}: accelerator.op"))
     found["memory"] = list(_memory(memory, f"{where}: accelerator.bandwidth"))
-    found["collectives"] = list(_collectives(values, f"{where}: networks"))
+    found["collectives"] = list(_collectives(values, where))
     return found
 
 
@@ -171,8 +172,12 @@ def _memory(memory: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
 
 
 def _collectives(values: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    per_node = number(values["num_per_node"], f"{where}: num_per_node")
+    if not 1 <= per_node <= MOST_PER_NODE or per_node % 1:
+        problem = f"{per_node:g} is not a whole number from 1 to {MOST_PER_NODE}"
+        raise BadInput(problem, where=f"{where}: num_per_node")
+    node, where = int(per_node), f"{where}: networks"
     networks = table_of(values["networks"], where)
-    node = int(positive(values["num_per_node"], "num_per_node"))
     inside: list[tuple[str, tuple[int, ...]]] = [(name, ranks) for name, ranks in PCIE if name in networks]
     if not networks.get("intra_with_pcie"):
         plain = next((name for name in INTRA_NODE if name in networks), None)
