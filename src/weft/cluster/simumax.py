@@ -85,8 +85,8 @@ def _constants(ops: Mapping[str, Any], memory: Mapping[str, Any], where: str) ->
     yield "gemm_depth", 0.0
     yield "gemm_share", 1.0
     usual = _share(ops, "default", where)
-    yield "gemm_efficiency", _share(ops, "matmul", where) or usual
-    yield "low_precision_efficiency", _share(ops, "fp8_matmul", where) or usual
+    yield "gemm_efficiency", _share(ops, "matmul", where, usual)
+    yield "low_precision_efficiency", _share(ops, "fp8_matmul", where, usual)
     yield "expert_share", 1.0
     if attention := [share for name, *_ in ATTENTION if (share := _share(ops, name, where))]:
         yield "attention_share", 1.0
@@ -95,11 +95,11 @@ def _constants(ops: Mapping[str, Any], memory: Mapping[str, Any], where: str) ->
         yield "memory_efficiency", GIB_PER_GB * _share(memory, "default", where)
 
 
-def _share(ops: Mapping[str, Any], name: str, where: str) -> float:
-    """The default efficiency of an operator, 0 where there is none."""
-    if name not in ops:
-        return 0.0
-    return number(table_of(ops[name], f"{where}.{name}").get("efficient_factor", 0.0), f"{where}.{name}")
+def _share(ops: Mapping[str, Any], name: str, where: str, usual: float = 0.0) -> float:
+    """The default efficiency of an operator, ``usual`` where the file states none."""
+    place = f"{where}.{name}"
+    share = table_of(ops[name], place).get("efficient_factor") if name in ops else None
+    return usual if share is None else positive(share, f"{place}.efficient_factor")
 
 
 def _products(ops: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
