@@ -255,15 +255,15 @@ def test_command_surface():
         "route watch": sorted(
             [
                 *traffic,
-                *("--apply", "--apply-limit", "--at", "--beyond", "--chart", "--clean", "--counters", "--events"),
-                *("--format", "--hold", "--less", "--lossy", "--moves", "--objective", "--path-bits", "--ports"),
+                *("--apply", "--apply-limit", "--beyond", "--chart", "--clean", "--counters", "--events"),
+                *("--format", "--hold", "--less", "--lossy", "--moves", "--objective", "--path-bits"),
                 *("--push", "--replan", "--router", "--routes", "--since", "--state", "--timings"),
             ]
         ),
         "route export": sorted(
             [*traffic, "--output", "--probes", "--router", "--routes", "--split", "--switch-hash", "-o", "kind"]
         ),
-        "route events": sorted([*traffic, "--at", "--counters", "--output", "--ports", "-o"]),
+        "route events": sorted([*traffic, "--at", "--counters", "--output", "-o"]),
         "arrange": sorted(
             [
                 *("--budget", "--chart", "--day", "--draw", "--format", "--output", "--policy", "--seed", "--since"),

@@ -33,6 +33,15 @@ def built(plan, tmp_path):
     return path
 
 
+@pytest.mark.parametrize("option", ["--link-speed", "--scale-up"])
+@pytest.mark.parametrize("speed", ["0", "-5 GB/s"])
+def test_speeds_of_files_are_above_zero(weft, plan, option, speed):
+    code, out, err = weft("fabric", "check", str(plan), "--against", str(plan), option, speed)
+    assert (code, out) == (2, "")
+    assert f"Error: {option}: " in err
+    assert "is not a finite number above 0" in err
+
+
 def test_as_designed(weft, plan):
     code, out, _ = weft("fabric", "check", str(plan), "--against", str(plan))
     assert code == 0

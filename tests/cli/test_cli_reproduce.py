@@ -41,6 +41,15 @@ def test_studies_are_drawn_where_they_have_a_picture(weft: Run, tmp_path: Path) 
     assert (code, "has no picture" in err) == (2, True)
 
 
+@pytest.mark.parametrize("option", ["--nic-bandwidth", "--scale-up-bandwidth"])
+@pytest.mark.parametrize("speed", ["0", "0 GB/s", "-5"])
+def test_bandwidths_that_are_not_positive_are_refused(weft: Run, option: str, speed: str) -> None:
+    """0 was read as "not given", and the paper's 50 GB/s stood in; -5 took "-51.8 y"."""
+    code, out, err = weft("reproduce", "rail-only-v1", option, speed)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"Error: {option}: {float(speed.split()[0])!r} is not a finite number above 0")
+
+
 def test_pictures_name_their_source_and_units() -> None:
     from weft.report.pictures.reproduction import reproduction_chart
 

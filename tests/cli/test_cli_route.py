@@ -386,18 +386,16 @@ def test_routes_that_are_given_are_written(weft: Run, here: Path) -> None:
 
 
 def test_counters_as_events(weft: Run, here: Path) -> None:
-    """Ports as SONiC's export names them, through the table that it writes."""
-    assert weft("route", "export", "sonic", *SMALL[1:], "-o", "sonic")[0] == 0
-    Path("now.prom").write_text('ifHCOutOctets{instance="leaf-0:161",ifName="Ethernet32"} 5e9\n')
-    asked = ("route", "events", "--fabric", "net.json", "--counters", "now.prom")
-    code, out, err = weft(*asked, "--ports", "sonic/ports.csv", "--at", "30")
+    Path("now.csv").write_text("time_s,source,target,sent_bytes\n30,leaf-0,spine-0,5e9\n")
+    asked = ("route", "events", "--fabric", "net.json", "--counters", "now.csv")
+    code, out, err = weft(*asked)
     assert (code, err) == (0, "")
     link = {"link": ["leaf-0", "spine-0"], "sent_bytes": 5e9}
     assert json.loads(out) == {"time_s": 30, "event": "counters", "links": [link]}
-    code, out, err = weft(*asked, "--at", "30")
-    assert (code, out, "is no port of the fabric" in err) == (2, "", True)
-    Path("events.jsonl").write_text(weft(*asked, "--ports", "sonic/ports.csv", "--at", "30")[1])
+    Path("events.jsonl").write_text(out)
     assert weft(*WATCH, "--events", "events.jsonl")[0] == 0
+    code, out, err = weft(*asked, "--at", "30")
+    assert (code, out, "--at: does not go with --counters" in err) == (2, "", True)
 
 
 PUSH = """

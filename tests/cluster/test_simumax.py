@@ -156,6 +156,10 @@ def test_pcie_networks_by_ranks(tmp_path: Path) -> None:
         (("accelerator", "op", "matmul", "accurate_efficient_factor"), {"m=4": 0.5}, "layout is none of TN, NN, NT"),
         (("networks", "inter_node", "bandwidth", "gbps"), "fast", "'fast' is not a finite number"),
         (("accelerator", "bandwidth"), None, "None is not a table of fields"),
+        *((("num_per_node",), size, f"num_per_node: {size:g} is not a whole") for size in (0.5, 8.9, 0, -8, 1e12)),
+        (("accelerator", "op", "matmul", "efficient_factor"), 0, "matmul.efficient_factor: 0 is not positive"),
+        (("accelerator", "bandwidth", "default", "efficient_factor"), 0.0, "default.efficient_factor: 0 is not"),
+        (("num_per_node",), "8", "'8' is not a finite number"),
         (("accelerator",), [], "[] is not a table of fields"),
     ],
 )

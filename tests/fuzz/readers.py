@@ -372,28 +372,8 @@ of_text(
 of_text("interop.netops.opensm_lint.parse", "text", words(TABLES))
 of_text("interop.netops.opensm_lint.lint", "text", words(TABLES), subnet)
 of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
-COUNTERS = (
-    '{"source": "leaf-0:57400", "timestamp": 9000000000, "updates": [{"Path": "interfaces/interface[name=eth3]/state",'
-    ' "values": {"state/counters": {"out-octets": "123", "in-errors": "4"}}}]}',
-    '{"update": {"timestamp": "9", "prefix": {"target": "leaf-0"}, "update": [{"path": {"elem": [{"name": "interface",'
-    ' "key": {"name": "eth3"}}, {"name": "out-octets"}]}, "val": {"uintVal": "99"}}]}}',
-)
-METRICS = (
-    'ifHCOutOctets{instance="leaf-0",ifName="eth3"} 1e3 1700\nifOutDiscards{instance="leaf-0",ifName="eth3"} 3\n',
-    "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n",
-    "# Port extended counters: Lid 1 port 1 (CapMask: 0x5300)\nPortXmitData:....................363\n",
-)
-
-
-def read_counters(raw: bytes, _: Path) -> object:
-    from weft.interop.fabrics.ibnetdiscover import read
-
-    text = decoded(raw)
-    known = (read(str(OPENSM()[0])), subnet()) if "counters: Lid" in text else (clos(), None)
-    return called("interop.netops.counters.event_lines")(text, known[0], where="given", time_s=5.0, subnet=known[1])
-
-
-add("interop.netops.counters.event_lines", read_counters, "text", words(*COUNTERS, *METRICS))
+COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
+of_text("interop.netops.counters.event_lines", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.traffic.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
 of_file("interop.traffic.flow_tables.read_matrix", "text", from_tests(TRAFFIC, "MATRIX"))
 of_file("interop.traffic.routing_jobs.read_job interop.traffic.routing_jobs.parse_job", "text", JOBS, "a", numbering)

@@ -248,6 +248,13 @@ def test_shapes_of_the_classic_families() -> None:
         ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, "3 of 2 experts"),
         ({"model_type": "qwen2", "layer_types": [1] * 32, "use_sliding_window": True}, "not a list of words"),
         ({"model_type": "gemma3", "text_config": [1]}, "not a table"),
+        *(({"max_position_embeddings": value}, "max_position_embeddings: .* outside 1 to") for value in (0, -1)),
+        ({"n_positions": 0}, "n_positions: 0 is outside 1 to"),
+        *(({"attention_dropout": value}, "attention_dropout: .* from 0 to 1") for value in (2, -0.1, 1.5)),
+        ({"model_type": "gpt2", "resid_pdrop": 2}, "resid_pdrop: 2 is not a share from 0 to 1"),
+        ({"architectures": ["MixtralForCausalLM"]}, "'llama' does not go with .*'MixtralForCausalLM'"),
+        ({"architectures": ["JambaForCausalLM"]}, "'llama' does not go with"),
+        ({"model_type": "gpt2", "architectures": ["GPTNeoXForCausalLM"]}, 'write "gpt_neox"'),
     ],
 )
 def test_bad_values(change: dict[str, Any], problem: str) -> None:
@@ -274,6 +281,24 @@ def test_bad_values(change: dict[str, Any], problem: str) -> None:
 def test_what_is_not_modelled_is_refused_by_name(change: dict[str, Any]) -> None:
     with pytest.raises(Unsupported, match=str(next(reversed(change)))):
         read_config(LLAMA | change)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"architectures": ["LlavaLlamaForCausalLM"]},
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
+        {"max_position_embeddings": None, "attention_dropout": 0, "hidden_dropout": 0.1, "use_dropout": True},
+    ],
+)
+def test_values_and_architectures_that_fit_are_read(keys: dict[str, Any]) -> None:
+    assert read_config(LLAMA | keys).parameters > 0
+
+
+def test_a_family_under_another_type_goes_with_its_architecture() -> None:
+    config = next(one for one in configs() if one["model_type"] == "deepseek_v3")
+    kimi = config | {"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}
+    assert read_config(kimi, name="a") == read_config(config, name="a")
 
 
 def test_unknown_model_type_lists_the_supported_ones() -> None:

@@ -128,6 +128,9 @@ def test_recipe() -> None:
     assert read_megatron_job(quiet + " --attention-backend unfused").recipe.attention == "unfused"
     assert read_megatron_job(quiet + " --transformer-impl local").recipe.attention == "unfused"
     assert read_megatron_job(quiet + " --grad-reduce-in-bf16").recipe.gradient_bytes == 2
+    for flag, value in (("--hidden-dropout", "2"), ("--attention-dropout", "-0.1")):
+        with pytest.raises(BadInput, match=f"{flag}: {value} is not a number from 0 to 1"):
+            read_megatron_job(f"{quiet} {flag} {value}")
 
 
 def test_parsing() -> None:

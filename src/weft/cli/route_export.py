@@ -61,11 +61,10 @@ class ExportOptions(TrafficOptions):
 class EventsOptions(TrafficOptions):
     """Whose flows arrive when, or what links were measured to carry."""
 
-    time_s: float | None = option(None, "Time in s (default: 0, or what --counters say).", "--at", least=0)
+    time_s: float | None = option(None, "Time in s of the arrivals (default: 0).", "--at", least=0)
     counters: tuple[str, ...] = option(
-        (), "Counters of links instead: gNMI JSON, Prometheus, perfquery or CSV.", metavar="FILE"
+        (), "Counters of links instead: CSV of time_s,source,target and values.", metavar="FILE"
     )
-    ports: str | None = option(None, "device,interface,node,peer of --counters.", metavar="FILE.csv")
 
 
 @click.command()
@@ -109,8 +108,9 @@ def events(options: EventsOptions, out: FileOutput) -> None:
     if options.counters:
         from weft.cli.route_watch import counter_events
 
-        fabric = network_of(options).fabric
-        found = counter_events(options.counters, options.ports, options.time_s, fabric, options)
+        if options.time_s is not None:
+            raise BadInput("does not go with --counters", where="--at", remedy="their rows have times: leave it out")
+        found = counter_events(options.counters, network_of(options).fabric)
         deliver("".join(f"{line}\n" for _, _, line in found), out.output)
         return
     fabric, traffic = traffic_of(options)

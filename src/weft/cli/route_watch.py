@@ -19,7 +19,7 @@ from weft.errors import BadInput
 from weft.verbs.options import option
 from weft.verbs.route import installed_routes
 from weft.verbs.shared import cluster_of
-from weft.verbs.traffic import NetworkOptions, TrafficOptions, failed, names_traffic, network_alone, traffic_of
+from weft.verbs.traffic import TrafficOptions, failed, names_traffic, network_alone, traffic_of
 
 if TYPE_CHECKING:
     from weft.cli.route_push import Hook
@@ -47,10 +47,8 @@ class WatchOptions(TrafficOptions):
         None, "Events, one JSON object a line (default: standard input, if no --counters).", metavar="FILE"
     )
     counters: tuple[str, ...] = option(
-        (), "Counters of links: gNMI JSON, Prometheus, perfquery or CSV.", metavar="FILE"
+        (), "Counters of links: CSV of time_s,source,target and values.", metavar="FILE"
     )
-    ports: str | None = option(None, "device,interface,node,peer of --counters.", metavar="FILE.csv")
-    time_s: float | None = option(None, "Time in s of --counters that give none.", "--at", least=0)
     lossy: float = option(1e-4, "Avoid links that lose this share of packets.", least=0, most=1, above=True)
     clean: float = option(1e-6, "Take them again when they lose at most this ...", least=0, most=1)
     hold_s: float = option(300.0, "... for so many seconds, twice as many after each relapse.", "--hold", least=0)
@@ -163,9 +161,7 @@ def _network(options: WatchOptions) -> tuple[Fabric, JobTraffic | None]:
     return fabric, traffic_of(options)[1] if names_traffic(options) else None
 
 
-def counter_events(
-    files: tuple[str, ...], ports: str | None, time_s: float | None, fabric: Fabric, asked: NetworkOptions
-) -> list[Timed]:
+def counter_events(files: tuple[str, ...], fabric: Fabric) -> list[Timed]:
     """The events of files of counters in order of time.
 
     Raises:
@@ -174,18 +170,11 @@ def counter_events(
     from weft.files import read_text
     from weft.interop.netops.counters import event_lines
 
-    table = "" if ports is None else read_text(ports, where=ports)
-    found: list[Timed] = []
+    events: list[Timed] = []
     for path in files:
-        text = read_text(path, where=path)
-        subnet = None
-        if "counters: Lid" in text and isinstance(asked.fabric, str) and asked.cluster is None:
-            from weft.interop.fabrics.ibnetdiscover import read_subnet
-
-            subnet = read_subnet(read_text(asked.fabric, where=asked.fabric), where=asked.fabric)
-        lines = event_lines(text, fabric, where=path, time_s=time_s, ports=table, subnet=subnet)
-        found += [(when, f"{path}: at {when:g} s", line) for when, line in lines]
-    return sorted(found, key=lambda one: one[0])
+        lines = event_lines(read_text(path, where=path), fabric, where=path)
+        events += [(time_s, f"{path}: at {time_s:g} s", line) for time_s, line in lines]
+    return sorted(events, key=lambda event: event[0])
 
 
 class _Feed:
@@ -236,9 +225,7 @@ class _Feed:
                     where=options.routes,
                     remedy="give them, or an empty --state folder",
                 )
-        beside = None
-        if options.counters:
-            beside = counter_events(options.counters, options.ports, options.time_s, fabric, options)
+        beside = counter_events(options.counters, fabric) if options.counters else None
         lines = undecided(options.events, store, done, first=int(began), beside=beside)
         later = ((place, read_event(line, fabric, place)) for place, line in lines)
         first = list(islice(later, 1)) if options.events or options.counters else []

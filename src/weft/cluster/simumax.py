@@ -45,6 +45,7 @@ PCIE = (("intra_node_pcie_2x", (2,)), ("intra_node_pcie_4x", (3, 4)), ("intra_no
 """The same over PCIe, by ranks of the group."""
 USUAL_NODE = 8
 """Accelerators of a node for which latencies count every step of a ring."""
+MOST_PER_NODE = 1024
 _PAIR = re.compile(r"\s*(\w+)=([^,\s]+)\s*(?:,|$)")
 LONGEST = 15
 """Digits of a size."""
@@ -76,7 +77,7 @@ def simumax_calibration(values: Mapping[str, Any], ranges: Ranges, *, where: str
     found["products"] = list(_products(ops, f"{where}: accelerator.op"))
     found["attention"] = list(_attention(ops, f"{where}: accelerator.op"))
     found["memory"] = list(_memory(memory, f"{where}: accelerator.bandwidth"))
-    found["collectives"] = list(_collectives(values, f"{where}: networks"))
+    found["collectives"] = list(_collectives(values, where))
     return found
 
 
@@ -85,8 +86,8 @@ def _constants(ops: Mapping[str, Any], memory: Mapping[str, Any], where: str) ->
     yield "gemm_depth", 0.0
     yield "gemm_share", 1.0
     usual = _share(ops, "default", where)
-    yield "gemm_efficiency", _share(ops, "matmul", where) or usual
-    yield "low_precision_efficiency", _share(ops, "fp8_matmul", where) or usual
+    yield "gemm_efficiency", _share(ops, "matmul", where, usual)
+    yield "low_precision_efficiency", _share(ops, "fp8_matmul", where, usual)
     yield "expert_share", 1.0
     if attention := [share for name, *_ in ATTENTION if (share := _share(ops, name, where))]:
         yield "attention_share", 1.0
@@ -95,11 +96,11 @@ def _constants(ops: Mapping[str, Any], memory: Mapping[str, Any], where: str) ->
         yield "memory_efficiency", GIB_PER_GB * _share(memory, "default", where)
 
 
-def _share(ops: Mapping[str, Any], name: str, where: str) -> float:
-    """The default efficiency of an operator, 0 where there is none."""
-    if name not in ops:
-        return 0.0
-    return number(table_of(ops[name], f"{where}.{name}").get("efficient_factor", 0.0), f"{where}.{name}")
+def _share(ops: Mapping[str, Any], name: str, where: str, usual: float = 0.0) -> float:
+    """The default efficiency of an operator, ``usual`` where the file states none."""
+    place = f"{where}.{name}"
+    share = table_of(ops[name], place).get("efficient_factor") if name in ops else None
+    return usual if share is None else positive(share, f"{place}.efficient_factor")
 
 
 def _products(ops: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
@@ -172,8 +173,12 @@ def _memory(memory: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
 
 
 def _collectives(values: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    per_node = number(values["num_per_node"], f"{where}: num_per_node")
+    if not 1 <= per_node <= MOST_PER_NODE or per_node % 1:
+        problem = f"{per_node:g} is not a whole number from 1 to {MOST_PER_NODE}"
+        raise BadInput(problem, where=f"{where}: num_per_node")
+    node, where = int(per_node), f"{where}: networks"
     networks = table_of(values["networks"], where)
-    node = int(positive(values["num_per_node"], "num_per_node"))
     inside: list[tuple[str, tuple[int, ...]]] = [(name, ranks) for name, ranks in PCIE if name in networks]
     if not networks.get("intra_with_pcie"):
         plain = next((name for name in INTRA_NODE if name in networks), None)

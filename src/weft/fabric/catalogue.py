@@ -164,8 +164,7 @@ def _latencies(cluster: Cluster) -> tuple[float, float]:
     """
     first = cluster.tiers[1].latency_s
     if len(cluster.tiers) > 2:
-        excess = max(0.0, cluster.tiers[2].latency_s - first)
-        return first / 2, excess / 2 or SWITCH_LATENCY_S
+        return first / 2, max(0.0, cluster.tiers[2].latency_s - first) / 2
     beyond = 2 * SWITCH_LATENCY_S if first > RAIL_LATENCY_S else 0.0
     return max(first - beyond, min(first, 2 * NIC_LATENCY_S)) / 2, SWITCH_LATENCY_S
 

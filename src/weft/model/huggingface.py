@@ -71,6 +71,8 @@ MODEL_TYPES = tuple(sorted(_BUILDERS))
 
 _KNOWN_NOT_MODELLED = ("deepseek_v32", "falcon_h1", "glm_moe_dsa", "jamba", "kimi_linear", "mamba")
 
+_FAMILIES = dict[str, object](_BUILDERS) | {kind: kind for kind in _KNOWN_NOT_MODELLED}
+
 _EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts")
 
 _MIXTURES = frozenset(
@@ -103,6 +105,7 @@ _QK_NORMS = frozenset({"glm4_moe", "llama4", "llama4_text", "minimax", "minimax_
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Where configurations of several modalities keep their language model."""
 
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 _HEADS_OF_OTHER_TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel")
 
 
@@ -231,8 +234,10 @@ def _modelled(fields: Fields, name: str) -> Model:
     builder = _BUILDERS.get(fields.kind)
     if builder is None:
         raise _unknown_type(fields.kind, fields.where)
+    _check_values(fields)
     _check_shape_keys(fields)
     _check_task(fields)
+    _check_architecture(fields)
     model = builder(fields, name)
     return replace(model, rope=rope(fields, model))
 
@@ -257,6 +262,27 @@ def _check_shape_keys(f: Fields) -> None:
     if f.kind not in _MIXTURES:
         for key in _EXPERT_KEYS:
             f.only(key, 0, 1)
+
+
+def _check_values(f: Fields) -> None:
+    """Refuse values that no model can have, also of keys that not every family reads."""
+    for key in _POSITIONS:
+        f.optional_integer(key)
+    for key, value in f.data.items():
+        drops = "dropout" in key or key.endswith("pdrop")
+        if drops and isinstance(value, int | float) and not 0 <= value <= 1:
+            raise f.bad(key, f"{reprlib.repr(value)} is not a share from 0 to 1")
+
+
+def _check_architecture(f: Fields) -> None:
+    """Refuse an architecture that is another model type's."""
+    names = f.data.get("architectures")
+    for name in names if isinstance(names, list) else ():
+        family = str(name).partition("For")[0].lower()
+        other = next((kind for kind in _FAMILIES if kind.replace("_", "") == family), f.kind)
+        if _FAMILIES[other] is not _FAMILIES[f.kind] and f.kind != "minimax":
+            problem = f"{f.kind!r} does not go with the architecture {str(name)[:80]!r}"
+            raise f.bad("model_type", problem, f'write "{other}", or correct architectures')
 
 
 def _check_task(f: Fields) -> None:

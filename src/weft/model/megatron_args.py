@@ -11,9 +11,9 @@ The arguments come from a list, a pasted command, or the text of a shell script.
 from __future__ import annotations
 
 import ast
-import math
 import re
 import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -106,7 +106,7 @@ def read_numerics(a: Arguments) -> dict[str, Any]:
     return {
         "precision": _precision(a),
         "attention": attention_kernel(a),
-        "dropout": max(a.number("--hidden-dropout", 0.1), a.number("--attention-dropout", 0.1)) > 0,
+        "dropout": max(a.number(f"--{part}-dropout", 0.1, most=1.0) for part in ("hidden", "attention")) > 0,
         "gradient_bytes": _gradient_bytes(a),
     }
 
@@ -437,8 +437,8 @@ class Arguments:
         remedy = f"add {' and '.join(flags)} with {'its value' if len(flags) == 1 else 'their values'}"
         return BadInput(f"{', '.join(flags)} {verb} not stated", where=self.where, remedy=remedy)
 
-    def number(self, flag: str, default: float) -> float:
-        """A finite number >= 0."""
+    def number(self, flag: str, default: float, *, most: float = sys.float_info.max) -> float:
+        """A number from 0 to ``most``."""
         text = self.values.get(flag)
         if text is None:
             return default
@@ -446,8 +446,8 @@ class Arguments:
             value = float(text)
         except ValueError:
             raise self.bad(flag, f"{reprlib.repr(text)} is not a number") from None
-        if not 0 <= value < math.inf:
-            raise self.bad(flag, f"{text} is not a finite number >= 0")
+        if not 0 <= value <= most:
+            raise self.bad(flag, f"{text} is not a number from 0 to {most:g}")
         return value
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
 from weft.verbs.options import Options, option, options_of
-from weft.verbs.shared import path_of
+from weft.verbs.shared import bandwidth_of, path_of
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
@@ -185,10 +185,6 @@ def left_out(asked: FileOptions) -> dict[str, Any]:
     Raises:
         BadInput: a speed that is none, or a host map that cannot be used.
     """
-    from weft.units import parse_bandwidth
-
-    speeds = (("--link-speed", asked.link_speed), ("--scale-up", asked.scale_up))
-    capacity, scale_up = (None if speed is None else parse_bandwidth(speed, flag) for flag, speed in speeds)
     host_map = None
     if asked.host_map is not None:
         from weft.files import read_text
@@ -196,8 +192,8 @@ def left_out(asked: FileOptions) -> dict[str, Any]:
 
         host_map = read_host_map(read_text(asked.host_map, where=asked.host_map), where=asked.host_map)
     return {
-        "capacity_Bps": capacity,
-        "scale_up_Bps": scale_up,
+        "capacity_Bps": bandwidth_of(asked.link_speed, "--link-speed"),
+        "scale_up_Bps": bandwidth_of(asked.scale_up, "--scale-up"),
         "hosts": asked.hosts,
         "host_map": host_map,
         "exclude": asked.exclude,

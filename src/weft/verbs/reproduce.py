@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput, UnknownName
 from weft.verbs.options import Options, given_options, option, verb
-from weft.verbs.shared import numbers_of
+from weft.verbs.shared import bandwidth_of, numbers_of
 
 if TYPE_CHECKING:
     from weft.reproductions.study import Reproduction
@@ -46,7 +46,6 @@ def reproduce(study: str, options: ReproduceOptions | None = None, **given: Any)
         BadInput: an option that the study does not take, or that cannot be used.
     """
     from weft.reproductions.catalogue import STUDIES
-    from weft.units import parse_bandwidth
 
     asked = given_options(ReproduceOptions, options, given)
     if study not in STUDIES:
@@ -60,8 +59,8 @@ def reproduce(study: str, options: ReproduceOptions | None = None, **given: Any)
         "sizes": numbers_of(asked.sizes, "--sizes"),
         "batches": numbers_of(asked.batches, "--batches"),
         "clusters": tuple(name.strip() for name in names if name.strip()),
-    } | {name: None if one is None else parse_bandwidth(one, flags[name]) for name, one in speeds.items()}
-    kept = {name: value for name, value in values.items() if value}
+    } | {name: bandwidth_of(speed, flags[name]) for name, speed in speeds.items()}
+    kept = {name: value for name, value in values.items() if value not in (None, ())}
     for name in kept.keys() - set(entry.options):
         takes = ", ".join(flags.get(one, f"--{one}") for one in entry.options) or "no options"
         raise BadInput(f"{study} does not take it", where=flags.get(name, f"--{name}"), remedy=f"it takes {takes}")

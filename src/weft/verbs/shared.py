@@ -309,6 +309,18 @@ def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...
     return found
 
 
+def bandwidth_of(given: str | float | None, where: str) -> float | None:
+    """Bytes/s of an option, None where it is not given.
+
+    Raises:
+        BadInput: not a bandwidth above 0.
+    """
+    from weft.fabric.checks import positive
+    from weft.units import parse_bandwidth
+
+    return None if given is None else positive(parse_bandwidth(given, where), where)
+
+
 def path_of(value: object, where: str) -> str:
     """A name or a path as text.
 

@@ -81,11 +81,17 @@ def test_plans_that_cannot_be_used(rows, words):
     [
         *(("400G", 400), ("400 Gb/s", 400), ("25GbE", 25), ("100Gbps", 100), ("40000", 40), ("800", 800)),
         *(("1.6T", 1600), ("NDR", 400), ("4xHDR", 200), ("2x NDR", 200), ("NDR400", 400), ("auto", None)),
+        ("10xHDR", 500),
         ("100gbase-x-qsfp28", 100),
     ],
 )
 def test_speeds_as_plans_write_them(text, Gbps):
     assert written_speed_Bps(text, "row 1") == (None if Gbps is None else Gbps * 1e9 / 8)
+
+
+def test_no_lanes_are_no_speed():
+    with pytest.raises(BadInput, match="'0xHDR' is no speed"):
+        written_speed_Bps("0xHDR", "row 1")
 
 
 # The first graph is the form of NVIDIA Air's documentation (DOT) and of PTM's topology.dot, the second that of UFM's

@@ -20,7 +20,7 @@ LANE_Gbps = {
 """Data rate of an InfiniBand lane: after 8b/10b coding up to QDR, after 64b/66b from FDR10 on, nominal from EDR on."""
 _SPEED = re.compile(r"(\d{1,7})(?:[.p](\d))?\s*(g|gig|m)?base", re.IGNORECASE)
 _WRITTEN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b(?:it)?(?:/s|ps|/sec)?|be?)?", re.IGNORECASE)
-_LANES = re.compile(r"(?:(\d{1,2})\s*x\s*-?\s*)?(" + "|".join(LANE_Gbps) + r")(?:\d{2,4})?", re.IGNORECASE)
+_LANES = re.compile(r"(?:([1-9]\d?)\s*x\s*-?\s*)?(" + "|".join(LANE_Gbps) + r")(?:\d{2,4})?", re.IGNORECASE)
 _WORD = re.compile(r"port\s*", re.IGNORECASE)
 _BLADE = re.compile(r"Blade (\d{1,3})_Port (\d{1,3})/(\d{1,3})", re.IGNORECASE)
 SMALLEST_Mbps = 1000

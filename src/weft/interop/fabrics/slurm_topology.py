@@ -200,12 +200,17 @@ def _joined(blocks: dict[str, _Switch], where: str) -> dict[str, _Switch]:
 
 def _fabric(switches: dict[str, _Switch], sizes: _Sizes, where: str) -> Fabric:
     hosts = list(dict.fromkeys(node for switch in switches.values() for node in switch.nodes))
+    if both := next((host for host in hosts if host in switches), None):
+        place = f"{where}: {switches[both].place}"
+        raise BadInput(
+            f"{both!r} is a switch and a node", where=place, remedy=f"list it as Switches={both}, not Nodes="
+        )
     below, parents = _loads(switches, sizes.per_node, where)
     index = {name: i for i, name in enumerate([*hosts, *switches])}
     pairs = [(index[a], index[b]) for b, s in switches.items() for a in (*s.nodes, *s.children) if a in index]
     hops = levels(range(len(hosts)), len(index), pairs)
-    place = {node: switch.place for switch in switches.values() for node in switch.nodes}
-    nodes, cables = _hosts(hosts, place, sizes)
+    places = {node: switch.place for switch in switches.values() for node in switch.nodes}
+    nodes, cables = _hosts(hosts, places, sizes)
     for name, switch in switches.items():
         nodes.append(Node(name=name, role=role_of_level(hops[index[name]]), place=switch.place))
         cables += _nics(name, switch, sizes)
