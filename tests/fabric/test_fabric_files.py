@@ -82,14 +82,38 @@ def test_any_connected_graph_round_trips(data):
     assert_equal(fabric_from_toml(fabric_to_toml(fabric)), fabric)
 
 
+def test_cables_of_a_link_are_links_and_hashed_as_such(tmp_path):
+    """The same network with the cables of a pair as one entry and as one each: the same fabric, so the same routes."""
+    nodes = [{"name": f"g{i}", "role": "accelerator"} for i in range(8)]
+    nodes += [{"name": name, "role": role} for name, role in (("a", "leaf"), ("b", "leaf"), ("s", "spine"))]
+    nics = [{"source": f"g{i}", "target": "ab"[i // 4], "capacity": 50e9} for i in range(8)]
+    up = [{"source": leaf, "target": "s", "capacity": 50e9} for leaf in "ab"]
+    head = {"schema": "weft.fabric/1", "name": "x", "nodes": nodes}
+    bundles = [link | {"capacity": 200e9, "cables": 4} for link in up]
+    found = fabric_from_json(json.dumps(head | {"links": nics + bundles}))
+    assert_equal(found, fabric_from_json(json.dumps(head | {"links": nics + [up[0]] * 4 + [up[1]] * 4})))
+    assert np.bincount(found.source)[8:].tolist() == [8, 8, 8]
+    inside = fabric_from_json(json.dumps(head | {"links": [*nics, *up, bundles[0] | {"source": "g0", "tier": 0}]}))
+    assert sorted(inside.cables.tolist()) == [1] * 20 + [4, 4]
+
+
+def test_more_cables_than_fit_are_refused():
+    links = [{"source": "a", "target": "l", "capacity": 1.0, "cables": 1_000_000}] * 9
+    nodes = [{"name": "a", "role": "accelerator"}, {"name": "l", "role": "leaf"}]
+    table = {"schema": "weft.fabric/1", "name": "x", "nodes": nodes, "links": links}
+    with pytest.raises(BadInput, match="18,000,000 cables are too many"):
+        fabric_from_json(json.dumps(table))
+
+
 def test_a_small_file(tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
     fabric = read_fabric(path)
     assert fabric.names == ("a", "b", "leaf")
-    assert fabric.capacity_Bps.tolist() == [50e9, 50e9, 25e9, 25e9]
-    assert fabric.tier.tolist() == [1, 1, 1, 1]
-    assert fabric.up.tolist() == [True, True, False, False]
+    assert fabric.capacity_Bps.tolist() == [50e9, 50e9, *[12.5e9] * 4]
+    assert fabric.target.tolist() == [2, 0, 2, 1, 2, 1]
+    assert fabric.tier.tolist() == [1] * 6
+    assert fabric.up.tolist() == [True, True, *[False] * 4]
     assert fabric.domain.tolist() == [0, 1]
 
 

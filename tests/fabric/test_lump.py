@@ -8,11 +8,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from weft.cluster import load
+from weft.errors import BadInput
 from weft.fabric import Fabric
 from weft.fabric.catalogue import for_cluster, kinds
-from weft.fabric.lump import lumped
+from weft.fabric.lump import lumped, trunked
 from weft.fabric.paths import routes
 from weft.reliability.parts import stranded_accelerators
+from weft.routing.ways import climbs
 from weft.simulation.flows.symmetry import transfer
 
 KINDS = [kind for kind in kinds() if kind not in ("hypercube", "mesh")]
@@ -68,3 +70,26 @@ def test_a_failed_switch_is_told_apart() -> None:
 def test_a_fabric_without_symmetry_stays_as_it_is() -> None:
     fabric = for_cluster("rail-only", load("h100-64"), radix=8)
     assert lumped(fabric) is fabric
+
+
+@pytest.mark.parametrize("radix", [8, 16, 32])
+def test_parallel_cables_as_one_link(radix: int) -> None:
+    """Sprayed flows fare as over each cable; others would take a whole bundle at once, and are refused."""
+    fabric = for_cluster("fat-tree", load("h100-64"), radix=radix)
+    failed = np.flatnonzero((fabric.source >= 64) & (fabric.target >= 64) & (fabric.tier > 0))[:1]
+    fabric = fabric.failed(links=failed)
+    few = trunked(fabric)
+    ends = few.source * few.nodes + few.target
+    assert few.nodes == fabric.nodes
+    assert len(np.unique(ends[few.up])) == few.up.sum() < fabric.links
+    draw = np.random.default_rng(radix)
+    source = draw.integers(0, 64, 60)
+    target = (source + draw.integers(1, 64, 60)) % 64
+    bytes_ = draw.integers(1, 5, 60) * 1e9
+    for one, other in zip(fares(fabric, source, target, bytes_), fares(few, source, target, bytes_), strict=True):
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-12)
+    for mode in ("ecmp", "random"):
+        with pytest.raises(BadInput, match="has links of several cables"):
+            routes(few, source, target, mode=mode)
+    with pytest.raises(BadInput, match="has links of several cables"):
+        climbs(few)

@@ -64,14 +64,19 @@ def test_several_ranks_of_a_domain_have_a_slice_each(kind: str) -> None:
 
 
 def test_spread_trees_take_every_root_alike() -> None:
-    """On a Clos of two tiers each leaf sends 1 / spines of a slice to every spine."""
+    """On a Clos of two tiers each leaf sends 1 / spines of a slice to every spine, an even part over each cable."""
     net = fabric("fat-tree", radix=16)
     spines = net.nodes_of("spine")
     found = Trees(net, spread=True).reductions(np.arange(0, 64, 8)[None], 8)
     links, usage = taken(found, 0)
     up = np.isin(net.target[links], spines)
     assert set(net.target[links[up]].tolist()) == set(spines.tolist())
-    assert usage[up] == pytest.approx(1 / len(spines))
+    cables = np.count_nonzero(net.source == spines[0]) // len(net.nodes_of("leaf"))
+    assert cables == 2
+    assert usage[up] == pytest.approx(1 / len(spines) / cables)
+    drawn = Trees(net, seed=3).reductions(np.arange(64)[None], 8).routes.links
+    drawn = np.unique(drawn[np.isin(net.target[drawn], spines)])
+    assert len(drawn) > len(np.unique(net.source[drawn] * net.nodes + net.target[drawn]))
 
 
 def test_failed_links_are_not_taken_and_what_no_switch_joins_is_refused() -> None:

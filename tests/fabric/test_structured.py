@@ -257,3 +257,18 @@ def test_same_seed_same_routes_and_domains_stay_inside():
     flow = np.repeat(np.arange(len(found)), np.diff(found.indptr))
     inside = fabric.domain[source] == fabric.domain[target]
     assert (fabric.tier[found.links][inside[flow]] == SCALE_UP).all()
+
+
+def test_parallel_cables_of_a_torus_share_the_flows():
+    """Two cables between neighbours, each a link, carry what one of twice the speed would, about half each."""
+    whole = torus.build((4, 4), bandwidth_Bps=50e9)
+    twice = np.repeat(np.arange(whole.links), 2)
+    columns = ("source", "target", "capacity_Bps", "latency_s", "cables", "tier", "up")
+    fabric = replace(whole, **{name: getattr(whole, name)[twice] for name in columns})
+    source, target = np.divmod(np.arange(256), 16)
+    apart = source != target
+    found, single = (routes(each, source[apart], target[apart], mode="dimension-order") for each in (fabric, whole))
+    flows = np.bincount(found.links, minlength=fabric.links).reshape(-1, 2)
+    assert flows.sum(axis=1).tolist() == np.bincount(single.links, minlength=whole.links).tolist()
+    assert np.count_nonzero(flows) > 0.9 * flows.size
+    assert flows.sum(axis=0) == pytest.approx(flows.sum() / 2, rel=0.15)

@@ -158,14 +158,17 @@ def test_broken_parts():
     assert len(stranded_accelerators(broken(fabric, [("access-link", int(link), 0.0)]))) == 0
 
 
-def test_a_bundle_loses_one_cable():
+def test_one_of_parallel_cables_fails():
     fabric = for_cluster("fat-tree", resolve("h100-1024"))
-    links = parts_of(fabric, "fabric-link")
-    link = int(links[np.argmax(fabric.cables[links])])
-    cables = int(fabric.cables[link])
-    assert cables > 1
-    left = broken(fabric, [("fabric-link", link, 0.0)])
-    assert left.capacity_Bps[link] == pytest.approx(fabric.capacity_Bps[link] * (cables - 1) / cables)
+    link = int(parts_of(fabric, "fabric-link")[0])
+    ends = fabric.source[link], fabric.target[link]
+    beside = np.flatnonzero((fabric.source == ends[0]) & (fabric.target == ends[1]))
+    assert len(beside) == 2
+    both = [link, int(fabric.reverse[link])]
+    gone = broken(fabric, [("fabric-link", link, 0.0)])
+    assert np.flatnonzero(~gone.up).tolist() == sorted(both)
+    slow = broken(fabric, [("fabric-link", link, 0.5)])
+    assert np.flatnonzero(slow.capacity_Bps < fabric.capacity_Bps).tolist() == sorted(both)
 
 
 def job(policy: str = "restart", name: str = "llama-3", kind: str = "rail-optimized"):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.fabric.assemble import Cable, Node, assemble
 from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
 from weft.routing import ecmp
 from weft.routing.plan import plan, route
@@ -64,6 +65,26 @@ def test_a_picked_path_is_the_one_with_that_number(seed, kit):
         for flow, links in enumerate(kit.links_of(routes)):
             every = kit.listed(asked, flow)
             assert tuple(links) == every[turn % len(every)]
+
+
+@pytest.mark.parametrize("cables", [1, 2, 4, 8, 32])
+def test_flows_are_hashed_to_cables_as_balls_to_bins(cables):
+    """32 flows up over 32 cables: the busiest has 3.53 on average, however many end at one spine."""
+    nodes = [Node(name=f"h{i}", role="accelerator", place="") for i in range(64)]
+    nodes += [Node(name=f"leaf{i}", role="leaf", place="") for i in range(2)]
+    nodes += [Node(name=f"spine{i}", role="spine", place="") for i in range(32 // cables)]
+    pairs = [(f"h{i}", f"leaf{i // 32}", 1) for i in range(64)]
+    pairs += [(f"leaf{leaf}", f"spine{i}", cables) for leaf in (0, 1) for i in range(32 // cables)]
+    links = [Cable(source=a, target=b, capacity_Bps=n * 1e9, cables=n, place="") for a, b, n in pairs]
+    fabric = assemble("x", nodes, links, where="test")
+    traffic = job_traffic(np.arange(32), np.arange(32, 64), np.ones(32))
+    up = (fabric.source == 64) & (fabric.target > 65)
+    assert up.sum() == 32
+    asked = problem(fabric, traffic)
+    loads = [asked.loads(ecmp.hashed(fabric, traffic, seed=seed))[up].max() for seed in range(300)]
+    draw = np.random.default_rng(1)
+    drawn = [np.bincount(draw.integers(0, 32, 32)).max() for _ in range(5000)]
+    assert np.mean(loads) == pytest.approx(np.mean(drawn), abs=0.12)
 
 
 def test_the_keys_of_a_pair_differ_and_do_not_depend_on_other_flows():

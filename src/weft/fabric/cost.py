@@ -105,7 +105,6 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
     Raises:
         BadInput: a switch uses more ports than ``radix``.
     """
-    outside = fabric.tier != SCALE_UP
     a, b, cables = cabling(fabric)
     used = np.bincount(a, cables, fabric.nodes) + np.bincount(b, cables, fabric.nodes)
     switch = (np.arange(fabric.nodes) >= fabric.accelerators) & (used > 0)
@@ -117,7 +116,6 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
             where=f"{fabric.name}: radix",
             remedy=f"choose switches with more ports (--radix {used[worst]:.0f})",
         )
-    nics = outside & (fabric.source < fabric.accelerators) & (fabric.target >= fabric.accelerators)
     return Bill(
         prices=prices,
         switches=count,
@@ -125,7 +123,7 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
         ports_used=ports,
         transceivers=2 * int(cables.sum()),
         cables=int(cables.sum()),
-        nics=int(nics.sum()),
+        nics=fabric.nics,
     )
 
 

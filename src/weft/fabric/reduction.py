@@ -148,7 +148,7 @@ class Trees:
         keys = self.fabric.source[links] * self.fabric.nodes + self.fabric.target[links]
         first, end = (np.searchsorted(self._keys, keys, side=side) for side in ("left", "right"))
         if not self.spread:
-            return self._by_key[first + draw % (end - first)], share
+            return self._by_key[first + (draw >> 31) % (end - first)], share  # the lower bits chose the root
         return self._by_key[spans(first, end - first)], np.repeat(share / (end - first), end - first)
 
     def _roots(self, leaves: Ints) -> Ints:

@@ -78,7 +78,7 @@ class _Links:
     def between(self, a: Ints, b: Ints, draw: Ints) -> Ints:
         """A link from each ``a`` to ``b``, of parallel ones by ``draw``; -1 where there is none."""
         first, end = (np.searchsorted(self._key, a * self._nodes + b, side=side) for side in ("left", "right"))
-        return np.append(self._link, -1)[np.where(end > first, first + draw % np.maximum(end - first, 1), -1)]
+        return np.append(self._link, -1)[np.where(end > first, first + (draw >> 31) % np.maximum(end - first, 1), -1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

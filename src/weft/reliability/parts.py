@@ -39,7 +39,8 @@ def census(fabric: Fabric, accelerators: int, host_size: int | None = None) -> C
     counts: dict[str, float] = {"job": 1.0, "accelerator": float(accelerators), "host": -(-accelerators // size)}
     for kind in LINKS:
         counts[kind] = share * len(links_of(fabric, kind)) / 2.0
-    counts["nic"] = share * float(len(links_of(fabric, "access-link"))) / 2.0
+    access = links_of(fabric, "access-link")
+    counts["nic"] = share * len(np.unique(fabric.source[access] * fabric.nodes + fabric.target[access])) / 2.0
     for kind in ("leaf", "spine", "core"):
         counts[kind] = share * len(switches_of(fabric, kind))
     return Census(counts=counts, accelerators=accelerators, host_size=size)

@@ -69,9 +69,9 @@ def test_what_networkx_writes_is_read():
     for fabric in (read_graphml(buffer.getvalue().decode()), read_node_link(ours)):
         assert fabric.name == "ours"
         assert fabric.names == ("1", "b", "s")
-        assert fabric.capacity_Bps.tolist() == [50e9, 50e9, 25e9, 25e9]
-        assert fabric.latency_s.tolist() == [1e-6, 1e-6, 0, 0]
-        assert fabric.cables.tolist() == [1, 1, 2, 2]
+        assert fabric.capacity_Bps.tolist() == [50e9, 50e9, 12.5e9, 12.5e9, 12.5e9, 12.5e9]
+        assert fabric.latency_s.tolist() == [1e-6, 1e-6, 0, 0, 0, 0]
+        assert fabric.target.tolist() == [2, 0, 2, 1, 2, 1]
 
 
 NODES = '{"id": "a", "role": "gpu"}, {"id": "s", "role": "leaf"}'

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,8 +53,8 @@ def test_a_tree(text):
     assert fabric.names[:8] == tuple(f"node0{i}" for i in range(1, 9))
     assert [len(fabric.nodes_of(role)) for role in ("leaf", "spine")] == [2, 1]
     up = fabric.target == fabric.nodes_of("spine")[0]
-    assert fabric.capacity_Bps[up].tolist() == [4 * 50e9] * 2
-    assert fabric.cables[up].tolist() == [4, 4]
+    assert fabric.capacity_Bps[up].tolist() == [50e9] * 8
+    assert np.bincount(fabric.source[up])[-2:].tolist() == [4, 4]
     assert sorted(set(fabric.tier.tolist())) == [1, 2]
 
 

@@ -41,7 +41,7 @@ def followed(fabric, files, source, target, color=None):
 
 
 @settings(max_examples=15)
-@given(st.integers(0, 50), st.sampled_from([(8, 4), (16, 4), (16, 8)]), st.integers(1, 3))
+@given(st.integers(0, 50), st.sampled_from([(8, 4), (16, 4), (32, 8)]), st.integers(1, 3))
 def test_packets_follow_the_plan(planned, seed, size, parts):
     fabric, traffic, routed = planned(size[0], radix=size[1], seed=seed, parts=parts)
     files = frr.write(fabric, traffic, routed)
@@ -84,7 +84,7 @@ def test_what_labels_cannot_pin(planned):
     cables = [Cable(source=a, target=b, capacity_Bps=1e9, place=a) for a, b in CABLES]
     fabric = assemble("parallel", nodes, cables, where="parallel")
     ends = np.array([0]), np.array([1])
-    with pytest.raises(Unsupported, match=r"several links join .* -- make them one link"):
+    with pytest.raises(Unsupported, match=r"several links join .* -- steer by source ports"):
         frr.write(fabric, job_traffic(*ends, np.ones(1)), routes(fabric, *ends))
 
 

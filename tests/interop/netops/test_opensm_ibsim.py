@@ -12,6 +12,8 @@ import pytest
 from weft.fabric.traffic import Routes
 from weft.interop.fabrics.ibnetdiscover import read, read_subnet
 from weft.interop.netops import opensm
+from weft.interop.netops.installed import read_tables
+from weft.routing import plan as routing
 from weft.routing.traffic import job_traffic
 
 PRELOAD = sorted(Path("/usr").glob("lib*/**/umad2sim/libumad2sim.so"))
@@ -23,35 +25,35 @@ pytestmark = [
 LEAVES, HOSTS, SPINES = 4, 2, 4
 
 
-def net(cables=1):
+def net(cables=1, leaves=LEAVES, hosts=HOSTS, spines=SPINES):
     """The simulator's file of a fabric of two layers, every leaf joined with every spine."""
     lines = []
-    for leaf in range(LEAVES):
-        lines.append(f'Switch 16 "leaf{leaf}"')
-        lines += [f'[{h + 1}] "hca{leaf * HOSTS + h}"[1]' for h in range(HOSTS)]
-        for spine in range(SPINES):
+    for leaf in range(leaves):
+        lines.append(f'Switch 32 "leaf{leaf}"')
+        lines += [f'[{h + 1}] "hca{leaf * hosts + h}"[1]' for h in range(hosts)]
+        for spine in range(spines):
             for k in range(cables):
-                here, there = HOSTS + 1 + spine * cables + k, 1 + leaf * cables + k
+                here, there = hosts + 1 + spine * cables + k, 1 + leaf * cables + k
                 lines.append(f'[{here}] "spine{spine}"[{there}]')
         lines.append("")
-    for spine in range(SPINES):
-        lines.append(f'Switch 16 "spine{spine}"')
-        for leaf in range(LEAVES):
+    for spine in range(spines):
+        lines.append(f'Switch 32 "spine{spine}"')
+        for leaf in range(leaves):
             for k in range(cables):
-                here, there = 1 + leaf * cables + k, HOSTS + 1 + spine * cables + k
+                here, there = 1 + leaf * cables + k, hosts + 1 + spine * cables + k
                 lines.append(f'[{here}] "leaf{leaf}"[{there}]')
         lines.append("")
-    for hca in range(LEAVES * HOSTS):
-        lines += [f'Hca 1 "hca{hca}"', f'[1] "leaf{hca // HOSTS}"[{1 + hca % HOSTS}]', ""]
+    for hca in range(leaves * hosts):
+        lines += [f'Hca 1 "hca{hca}"', f'[1] "leaf{hca // hosts}"[{1 + hca % hosts}]', ""]
     return "\n".join(lines)
 
 
 class Simulator:
     """A running ibsim, and tools inside of it."""
 
-    def __init__(self, folder: Path, cables: int) -> None:
+    def __init__(self, folder: Path, text: str) -> None:
         self.folder = folder
-        (folder / "net").write_text(net(cables))
+        (folder / "net").write_text(text)
         (folder / "cache").mkdir()
         self.environment = os.environ | {
             "IBSIM_SOCKNAME": f"weft-{os.getpid()}-{folder.name}",
@@ -98,8 +100,8 @@ class Simulator:
 def simulator(tmp_path):
     running = []
 
-    def start(cables=1):
-        running.append(Simulator(tmp_path, cables))
+    def start(cables=1, **sizes):
+        running.append(Simulator(tmp_path, net(cables, **sizes)))
         return running[-1]
 
     yield start
@@ -221,3 +223,22 @@ def test_what_opensm_does_not_refuse_the_linter_does(simulator):
     (subnet.folder / "tables").write_text(part)
     assert "file tables configured" in subnet.sweep("-R", "file", "-U", str(subnet.folder / "tables"))
     assert any("have no table" in problem for problem in opensm.lint(part, tables.subnet))
+
+
+@pytest.mark.parametrize("cables", [1, 2, 4])
+def test_a_permutation_leaves_no_switch_link_idle(simulator, cables):
+    """Three leaves of 12 hosts and 12 cables up, 72 links between switches: 36 flows, one up and down each."""
+    subnet = simulator(cables, leaves=3, hosts=12, spines=12 // cables)
+    subnet.discovered()
+    subnet.sweep()
+    text = subnet.discovered()
+    fabric, found = read(text), read_subnet(text)
+    host = [fabric.names.index(f"hca{i}") for i in range(36)]
+    traffic = job_traffic(np.array(host), np.roll(host, 12), np.ones(36))
+    best = routing.plan(fabric, traffic)
+    assert (best.alpha, best.alpha_bound) == (1.0, 1.0)
+    load(subnet, opensm.tables(found, fabric, traffic, best.routes))
+    taken = read_tables(subnet.run("dump_fts"), found, fabric, traffic)
+    between = (fabric.source >= 36) & (fabric.target >= 36)
+    assert between.sum() == 72
+    assert (np.bincount(taken.links, minlength=fabric.links)[between] == 1).all()

@@ -42,7 +42,7 @@ def followed(fabric, files, node, segments, first):
 
 
 @settings(max_examples=15)
-@given(st.integers(0, 50), st.sampled_from([(8, 4), (16, 4), (16, 8), (54, 6)]))
+@given(st.integers(0, 50), st.sampled_from([(8, 4), (16, 4), (32, 8), (54, 6)]))
 def test_packets_follow_the_plan(planned, seed, size):
     fabric, traffic, routed = planned(size[0], radix=size[1], seed=seed)
     plan = addressing(fabric)

@@ -54,7 +54,9 @@ def test_htsim_builds_as_many_switches_and_cables(fabric: Fabric) -> None:
         cables += below * up
         below = below * up // tier["Radix_Down"]
         links = fabric.tier == number + 1
-        assert tier["Downlink_speed_Gbps"] * 1e9 / 8 * tier.get("Bundle", 1) == fabric.capacity_Bps[links][0]
+        assert tier["Downlink_speed_Gbps"] * 1e9 / 8 == fabric.capacity_Bps[links][0]
+        ends = np.unique(np.stack([fabric.source[links], fabric.target[links]]), axis=1)
+        assert ends.shape[1] * tier.get("Bundle", 1) == links.sum()
     outside = fabric.tier > SCALE_UP
     assert cables == fabric.cables[outside].sum() // 2
     assert head["Nodes"] % head["Podsize"] == 0

@@ -320,6 +320,20 @@ def test_planned_routes_do_not_collide_where_hashed_ones_do():
     assert planned.link_bytes.sum() == pytest.approx(hashed.link_bytes.sum(), rel=1e-12)
 
 
+@pytest.mark.parametrize(("radix", "cables"), [(8, 2), (16, 2), (32, 8)])
+def test_planned_routes_use_every_parallel_cable(radix, cables):
+    """A non-blocking network with 2 or 8 cables between two switches: as fast as sprayed, over all of them."""
+    job, cluster = job_of("llama-3-8b", 16), cluster_of("h100-64")
+    fabric = for_cluster("fat-tree", cluster, radix=radix)
+    between = (fabric.source >= 64) & (fabric.target >= 64) & (fabric.tier > 0)
+    ends = fabric.source[between] * fabric.nodes + fabric.target[between]
+    assert np.unique(ends, return_counts=True)[1].max() == cables
+    layout = Layout(x=8, data=8, sequence_parallel=True)
+    planned = simulate_iteration(job, cluster, layout, fabric, routes=planned_routes(job, cluster, layout, fabric))
+    sprayed = simulate_iteration(job, cluster, layout, fabric, routing="spray")
+    assert planned.iteration_s == pytest.approx(sprayed.iteration_s, rel=1e-9)
+
+
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize("router", ["ecmp", "split", "spray"])
 def test_a_simulated_collective_takes_as_long_as_its_routed_flows(router):

@@ -111,7 +111,7 @@ def check_parallel(fabric: Fabric, paths: Iterable[PlannedPath], where: str) -> 
                 raise Unsupported(
                     f"several links join {fabric.names[a]} and {fabric.names[b]}",
                     where=where,
-                    remedy="make them one link with several cables, or steer by source ports (roce)",
+                    remedy="steer by source ports (weft route export roce-csv)",
                 )
 
 

@@ -6,7 +6,8 @@ planned; ``status`` says what is known of it:
 
 - ``unverified``: nothing; the port is one of its own for each queue pair of the pair of hosts;
 - ``modelled``: with the hash given, the switches take the planned path;
-- ``probed``: the probes given saw packets with this port on the planned path;
+- ``probed``: the probes given saw packets with this port at the nodes of the planned path (parallel cables between two
+  nodes they do not tell apart);
 - ``not found``: neither model nor probes give a port for the planned path; there is none in the row.
 
 NCCL asks for flow label 0, so it cannot be steered as it is: a network plugin or an agent has to set the
