@@ -52,10 +52,11 @@ def test_every_figure_has_its_source(name: str) -> None:
 def test_every_accelerator_is_physically_plausible(name: str) -> None:
     chip = catalogue.accelerator(name)
     assert 0 < chip.fp32_flops < chip.fp16_flops
-    assert chip.fp8_flops in (0, pytest.approx(2 * chip.bf16_flops, rel=1e-3), chip.bf16_flops)
+    fp8 = 35 / 8 if name.startswith("vr200") else 2
+    assert chip.fp8_flops in (0, pytest.approx(fp8 * chip.bf16_flops, rel=1e-3), chip.bf16_flops)
     assert 15e9 < chip.memory_bytes < 300e9
     assert chip.nic_Bps < chip.scale_up_Bps < chip.memory_Bps
-    assert 100 <= chip.power_w <= 1500
+    assert 100 <= chip.power_w <= 2000
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,8 @@ def test_every_accelerator_is_physically_plausible(name: str) -> None:
         ("h800", 989.4e12, 3.35e12, 200e9, 8),
         ("b200", 2250e12, 8e12, 900e9, 8),
         ("gb200", 2500e12, 8e12, 900e9, 72),
+        ("gb300", 2500e12, 8e12, 900e9, 72),
+        ("vr200", 4000e12, 22e12, 1800e9, 72),
         ("mi250x", 191.5e12, 1.6384e12, 150e9, 8),
         ("mi300x", 1307.4e12, 5.3e12, 448e9, 8),
     ],

@@ -220,6 +220,7 @@ def _families() -> dict[str, Callable[[str, int], Cluster]]:
     families |= {
         "gb200-nvl72": families["gb200"],
         "gb300-nvl72": families["gb300"],
+        "vr200-nvl72": families["vr200"],
         "h100-rail-only": lambda name, count: _rail_only(accelerator("h100"), name, count),
         "gh200-rail-only": _gh200_rail_only,
         "perlmutter": lambda name, count: _perlmutter("a100-40gb", name, count),
