@@ -151,8 +151,10 @@ def job_sentence(job: Job) -> str:
 def cluster_sentence(cluster: Cluster) -> str:
     """Accelerators and tiers in one line."""
     chip = cluster.accelerator
+    bought = f" of {cluster.tiers[0].size + cluster.spares_per_domain}" if cluster.spares else ""
     tiers = ", ".join(
-        f"{printable(tier.name)} {tier.size} x {tier.effective_Bps / 1e9:g} GB/s" for tier in cluster.tiers
+        f"{printable(tier.name)} {tier.size}{'' if place else bought} x {tier.effective_Bps / 1e9:g} GB/s"
+        for place, tier in enumerate(cluster.tiers)
     )
     return f"{cluster.count:,} {printable(chip.name)} of {format_bytes(chip.memory_bytes)}; {tiers}"
 
