@@ -94,6 +94,19 @@ def test_training_costs(weft: Run) -> None:
     assert 0.5 < run["failures"]["goodput"] < 1
 
 
+@pytest.mark.parametrize(
+    ("cluster", "layout", "warns"),
+    [("gb200-512", "ep=64", False), ("gb200-576", "ep=64", True), ("gb200-576", "ep=8", False)],
+)
+def test_groups_that_straddle_racks_are_warned_of(weft: Run, cluster: str, layout: str, warns: bool) -> None:
+    """EP 64 on racks of 72 once took 1.3 times as long without a word."""
+    code, output = weft("estimate", "deepseek-v3", cluster, "--layout", layout, "--batch", "4608")[:2]
+    assert code == 0
+    assert ("ep groups straddle scale-up domains of 72" in output) == warns
+    assert ("with 64 of 72 used (512 accelerators) they would not" in " ".join(output.split())) == warns
+    assert ("scale-up 64 of 72" in output) == (cluster == "gb200-512")
+
+
 def test_nothing_feasible_exits_with_3_and_still_writes_json(weft: Run) -> None:
     code, out, err = weft("plan", "llama-3.1-405b", "h100-8", "--format", "json")
     assert code == 3

@@ -52,10 +52,11 @@ def test_every_figure_has_its_source(name: str) -> None:
 def test_every_accelerator_is_physically_plausible(name: str) -> None:
     chip = catalogue.accelerator(name)
     assert 0 < chip.fp32_flops < chip.fp16_flops
-    assert chip.fp8_flops in (0, pytest.approx(2 * chip.bf16_flops, rel=1e-3), chip.bf16_flops)
+    fp8 = 35 / 8 if name.startswith("vr200") else 2
+    assert chip.fp8_flops in (0, pytest.approx(fp8 * chip.bf16_flops, rel=1e-3), chip.bf16_flops)
     assert 15e9 < chip.memory_bytes < 300e9
     assert chip.nic_Bps < chip.scale_up_Bps < chip.memory_Bps
-    assert 100 <= chip.power_w <= 1500
+    assert 100 <= chip.power_w <= 2000
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,8 @@ def test_every_accelerator_is_physically_plausible(name: str) -> None:
         ("h800", 989.4e12, 3.35e12, 200e9, 8),
         ("b200", 2250e12, 8e12, 900e9, 8),
         ("gb200", 2500e12, 8e12, 900e9, 72),
+        ("gb300", 2500e12, 8e12, 900e9, 72),
+        ("vr200", 4000e12, 22e12, 1800e9, 72),
         ("mi250x", 191.5e12, 1.6384e12, 150e9, 8),
         ("mi300x", 1307.4e12, 5.3e12, 448e9, 8),
     ],
@@ -105,6 +108,12 @@ def sizes(cluster: Cluster) -> list[tuple[str, int]]:
         ("h100-16384", [("scale-up", 8), ("rail", 32), ("spine", 64)]),
         ("h100-2240", [("scale-up", 8), ("network", 280)]),
         ("gb200-nvl72-4608", [("scale-up", 72), ("rail", 8), ("spine", 8)]),
+        ("gb200-64", [("scale-up", 64)]),
+        ("gb200-96", [("scale-up", 48), ("rail", 2)]),
+        ("gb200-128", [("scale-up", 64), ("rail", 2)]),
+        ("gb300-256", [("scale-up", 64), ("rail", 4)]),
+        ("vr200-nvl72-512", [("scale-up", 64), ("rail", 8)]),
+        ("gb200-204", [("scale-up", 68), ("rail", 3)]),
         ("gh200-rail-only-32768", [("scale-up", 256), ("rail", 128)]),
         ("h100-rail-only-1024", [("scale-up", 8), ("rail", 128)]),
         ("perlmutter-1024", [("scale-up", 4), ("slingshot", 256)]),
@@ -118,15 +127,34 @@ def test_tiers_of_presets(name: str, expected: list[tuple[str, int]]) -> None:
 
 @given(st.sampled_from(FAMILIES), st.integers(1, 200_000))
 def test_any_count_multiplies_out_or_is_refused_with_a_valid_one(family: str, count: int) -> None:
-    domain = catalogue.load(f"{family}-1").accelerator.scale_up_size
-    if count > domain and count % domain:
-        nearest = count + domain - count % domain
-        with pytest.raises(BadInput, match=f"use {nearest - domain} or {nearest}"):
-            catalogue.load(f"{family}-{count}")
-        count = nearest
-    cluster = catalogue.load(f"{family}-{count}")
+    size = catalogue.load(f"{family}-1").accelerator.scale_up_size
+    try:
+        cluster = catalogue.load(f"{family}-{count}")
+    except BadInput as error:
+        assert count > size
+        below, above = (int(word) for word in str(error).split("use ")[1].split(" or "))
+        assert below < count < above
+        cluster, count = catalogue.load(f"{family}-{above}"), above
+        assert catalogue.load(f"{family}-{below}").count == below
     assert prod(tier.size for tier in cluster.tiers) == cluster.count == count
+    used = cluster.tiers[0].size
+    assert used <= size
+    assert (used in (count, size) and not cluster.spares) or cluster.spares == count // used * (size - used) > 0
     assert all(tier.latency_s > 0 and tier.effective_Bps > 0 for tier in cluster.tiers)
+
+
+@pytest.mark.parametrize("count", [128, 256, 512, 4096])
+def test_racks_of_72_are_used_by_64(count: int) -> None:
+    """As in all of NVIDIA's recipes of several racks; the racks are paid for whole."""
+    cluster = catalogue.load(f"gb200-{count}")
+    assert (cluster.tiers[0].size, cluster.spares_per_domain, cluster.spares) == (64, 8, count // 8)
+    assert cluster.defaults[0].startswith("64 of the 72 accelerators of each scale-up domain used")
+
+
+@pytest.mark.parametrize(("count", "nearest"), [(73, "72 or 80"), (200, "192 or 204"), (1000, "960 or 1008")])
+def test_counts_that_no_racks_share_evenly_are_refused(count: int, nearest: str) -> None:
+    with pytest.raises(BadInput, match=f"do not fill scale-up domains of 72 .* use {nearest}"):
+        catalogue.load(f"gb200-{count}")
 
 
 def test_machine_families() -> None:

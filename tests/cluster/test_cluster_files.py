@@ -101,7 +101,37 @@ def test_written_clusters_read_back_equal(cluster: Cluster) -> None:
     assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
 
 
-@pytest.mark.parametrize("name", ["a100-512", "gb200-nvl72-4608", "frontier-64", "v100-8"])
+RACKS = 'name = "racks"\naccelerator = "gb200"\ncount = {}\nused_per_domain = {}\n'
+
+
+def test_a_file_says_how_much_of_each_domain_is_used() -> None:
+    cluster = read_cluster(RACKS.format(576, 64))
+    assert [tier.size for tier in cluster.tiers] == [64, 9]
+    assert (cluster.spares_per_domain, cluster.spares) == (8, 72)
+    assert cluster_to_dict(cluster)["used_per_domain"] == 64
+    assert read_cluster(write_cluster(cluster)) == cluster
+    rack = read_cluster(RACKS.format(64, 64))
+    assert ([tier.size for tier in rack.tiers], rack.spares) == ([64], 8)
+    whole = read_cluster(RACKS.format(576, 72))
+    assert (whole.spares, "used_per_domain" in cluster_to_dict(whole)) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (RACKS.format(720, 80), r"used_per_domain: 80 acc.* cannot be used of scale-up domains of 72"),
+        (RACKS.format(1000, 64), "count: 1000 accelerators do not fill .* of 64 .* use 960 or 1024"),
+        (RACKS.format(8, 64), "do not fill .* use 64"),
+        (RACKS.format(576, 0), "used_per_domain: 0 should be greater"),
+        (TIERS.replace("count = 16", "count = 8\nused_per_domain = 4"), r"4 acc.* with tiers\[0\].size = 8"),
+    ],
+)
+def test_a_part_of_a_domain_that_cannot_be_used_is_refused(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        read_cluster(text)
+
+
+@pytest.mark.parametrize("name", ["a100-512", "gb200-nvl72-4608", "gb200-4096", "frontier-64", "v100-8"])
 def test_presets_survive_writing(name: str) -> None:
     cluster = catalogue.load(name)
     assert read_cluster(write_cluster(cluster)) == cluster

@@ -79,6 +79,17 @@ def test_sums():
     assert any("price" in default for default in run.defaults)
 
 
+def test_racks_are_paid_for_whole_and_spares_draw_no_power():
+    """64 of 72 GPUs train: nine eighths of the hours and dollars, and the energy of 64."""
+    racks = clusters.load("gb200-512")
+    run = training_run(timed(10.0, 512), JOB, racks, tokens=1e12)
+    plain = training_run(timed(10.0, 512), JOB, replace(racks, whole_domains=False), tokens=1e12)
+    assert (run.accelerators, plain.accelerators) == (576, 512)
+    assert run.accelerator_hours == pytest.approx(plain.accelerator_hours * 9 / 8)
+    assert run.usd == pytest.approx(plain.usd * 9 / 8)
+    assert run.energy_mwh == pytest.approx(plain.energy_mwh)
+
+
 def test_no_price_no_dollars():
     chip = replace(CLUSTER.accelerator, usd_per_hour=0.0)
     run = training_run(timed(2.0), JOB, replace(CLUSTER, accelerator=chip), tokens=1e9)

@@ -22,6 +22,7 @@ from weft.layout.mesh import (
     rank_groups,
     real_axes,
     spread,
+    straddling,
     strides,
 )
 from weft.layout.spec import AXES, Layout
@@ -187,3 +188,23 @@ def test_a_group_counts_where_it_is_used() -> None:
     first, second = distinct_groups(table, [("z",), ("shard",)], used)
     assert first.tolist() == [False, True]
     assert second.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("layout", "domain", "axes"),
+    [
+        (Layout(data=576, expert=64), 72, ("expert",)),
+        (Layout(data=512, expert=64), 64, ()),
+        (Layout(data=576, expert=8), 72, ()),
+        (Layout(x=8, context=2, data=288), 72, ("context",)),
+        (Layout(x=4, context=2, data=576), 72, ()),
+        (Layout(x=8, z=8, data=72), 72, ("z",)),
+        (Layout(x=16, data=288), 72, ("x",)),
+        (Layout(x=3, data=24), 72, ()),
+    ],
+)
+def test_groups_that_straddle_domains_are_named(layout: Layout, domain: int, axes: tuple[str, ...]) -> None:
+    assert straddling(layout, domain, 64) == axes
+    for axis in axes:
+        parts = [len(set((group // domain).tolist())) for group in rank_groups(layout, (axis,))]
+        assert max(parts) > 1, "a group lies in two domains"

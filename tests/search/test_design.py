@@ -277,6 +277,17 @@ def test_published_prices_of_scale_up_domains() -> None:
     assert scale_up_usd(tier, 72, mine) == pytest.approx(72 * 900 * prices.usd_per_wide_scale_up_GBps)
 
 
+def test_networks_of_racks_are_priced_whole() -> None:
+    """128 GPUs that use 64 of each rack's 72 need the network of 144, and pay for its NVLink switches."""
+    options = Terms(prices=preset("rail-only-v5"), layout=Layout(x=2, data=64), simulate=False)
+    (used,) = design(JOB, load_cluster("gb200-128"), ("rail-only",), options).designs
+    whole = for_cluster("rail-only", load_cluster("gb200-144"), radix=64)
+    assert used.bill == bill(whole, preset("rail-only-v5"), radix=64)
+    assert used.bill.nics == 144
+    assert used.scale_up_usd == pytest.approx(scale_up_usd(load_cluster("gb200-144").tiers[0], 144, options.prices))
+    assert weft.bill_of_materials("gb200-128", kind="rail-only").accelerators == 144
+
+
 def test_a_run_pays_for_what_domains_cost_beyond_the_clusters_own() -> None:
     """Domains of more than a rack need optics."""
     asked = {"layout": "tp=8,dp=64,sp", "batch": 512, "sequence": 2048, "tokens": "1T", "fabrics": "rail-only"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,23 @@ def test_costs_add_up():
     assert sum(one.share for one in found.classes) + shares.saving + shares.goodput == pytest.approx(1.0, abs=1e-9)
     assert found.run.expected_s == pytest.approx(found.run.training_s / found.goodput)
     assert found.run.failures.goodput == found.goodput
+
+
+def test_idle_hosts_of_racks_are_spares_that_are_paid_for():
+    """A rack of 72 with 64 used holds one more host of eight: four racks wait as little as with four bought spares."""
+    found = weft.goodput("llama-3.1-8b", "gb200-256", "tp=2,sp", tokens="15T", failures="rsc-1", spares=0)
+    alone = weft.goodput(
+        "llama-3.1-8b",
+        replace(cluster_of("gb200-256"), whole_domains=False),
+        "tp=2,sp",
+        tokens="15T",
+        failures="rsc-1",
+        spares=4,
+    )
+    assert found.failing.idle_hosts == 4
+    assert found.goodput == pytest.approx(alone.goodput)
+    assert found.run.accelerators == alone.run.accelerators == 288
+    assert any("4 hosts idle in domains" in text for text in found.run.defaults)
 
 
 def test_policies_are_worth_something():

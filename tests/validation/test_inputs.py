@@ -121,7 +121,9 @@ def test_what_an_accelerators_name_states(make) -> None:
 
 
 def test_domains_that_the_accelerators_fill(make) -> None:
-    tiers = machine(make(gpu="DGX-GB300", gpus=256, nodes_gpus=72)).cluster.tiers
+    cluster = machine(make(gpu="DGX-GB300", gpus=256, nodes_gpus=72)).cluster
+    tiers = cluster.tiers
+    assert (cluster.accelerator.scale_up_size, cluster.spares_per_domain) == (72, 8)
     assert [tier.size for tier in tiers] == [64, 4]
 
 

@@ -54,7 +54,7 @@ class Objective:
             scale = float((worth / against_s).sum())
         elif site.objective == "dollars_per_token":
             worth = np.array([float(job.job.recipe.tokens) for job in site.jobs])
-            held = sum(job.domains for job in site.jobs) * site.domain_size
+            held = sum(job.domains for job in site.jobs) * (site.domain_size + site.cluster.spares_per_domain)
             scale = held * site.usd_per_hour / HOUR_S / float((worth / against_s).sum())
         return cls(
             kind=site.objective,

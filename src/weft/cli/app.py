@@ -80,7 +80,7 @@ def cli() -> None:
     \b
     weft plan llama-3.1-405b h100-16384      the layouts worth trying, best first
     weft estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,dp=128,sp
-    weft compare llama-3.1-405b h100-8192 gb200-nvl72-4608   which of two, and why
+    weft compare llama-3.1-405b h100-8192 gb200-4096   which of two, and why
     weft sweep study.toml -o results.csv     all points of a study, on all cores or many machines
     weft design llama-3.1-405b h100-16384    which network to buy
     weft goodput llama-3.1-405b h100-16384 --layout tp=8,pp=16 --tokens 15T   after failures

@@ -63,7 +63,7 @@ def network(cluster: str, options: FabricOptions) -> None:
     topology XML, GraphML, node-link JSON and containerlab.
     """
     check_picture(options.picture)
-    built, kind = network_of(cluster, options.kind, options.radix, options)
+    built, kind = network_of(cluster, options.kind, options.radix, options, spares=options.export is None)
     if options.export is not None:
         from weft.interop.fabrics.formats import write_fabric
 

@@ -38,7 +38,7 @@ def plan(model: str, cluster: str, options: PlanOptions, out: PlanOutput) -> Non
     """Rank the layouts of MODEL on CLUSTER.
 
     MODEL is a name (weft models), a Hugging Face config.json, a Megatron-LM script or an application of Calculon;
-    CLUSTER an accelerator's name and a count, as a100-512, h100-1024, h800-2048, b200-256, gb200-nvl72-576, mi300x-64
+    CLUSTER an accelerator's name and a count, as a100-512, h100-1024, h800-2048, b200-256, gb200-256, mi300x-64
     or tpu-v5p-512 (weft clusters lists all), a TOML file or a system of Calculon (system.json:1024).
 
     The first layout is the fastest but for what makes layouts hard to run: each mechanism must gain 1 % of the

@@ -7,6 +7,7 @@ collective is the collective model's.  Assumption: a spine adds 1 us, two switch
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from collections.abc import Callable
@@ -23,6 +24,8 @@ SCALE_UP_LATENCY_S = 0.6e-6
 RAIL_LATENCY_S = 2.7e-6
 SPINE_LATENCY_S = 3.7e-6
 MAX_COUNT = 10_000_000
+TRAY = 4
+"""GPUs of a compute tray of NVL72: the least part of a scale-up domain that stays idle."""
 
 ALIASES = {
     "v100": "v100-32gb",
@@ -127,28 +130,49 @@ def load(name: str) -> Cluster:
 
 
 def default_tiers(
-    chip: Accelerator, count: int, *, kind: TierKind | None = None, where: str | None = None
+    chip: Accelerator,
+    count: int,
+    *,
+    kind: TierKind | None = None,
+    used_per_domain: int | None = None,
+    where: str | None = None,
 ) -> tuple[Tier, ...]:
     """The scale-up domain, and one switch tier over the NICs when ``count`` exceeds it.
 
-    ``kind`` is how the domain is wired; by default as the catalogue says.
+    ``kind`` is how the domain is wired; by default as the catalogue says.  ``used_per_domain`` accelerators of each
+    domain are used; by default as ``even_share`` says.
 
     Raises:
-        BadInput: ``count`` is neither within one domain nor a multiple of it.
+        BadInput: ``count`` does not fill the domains.
     """
-    kind = kind or scale_up_kind(chip.name)
-    if count <= chip.scale_up_size:
-        return (_scale_up_tier(chip, count, kind),)
-    domains, rest = divmod(count, chip.scale_up_size)
-    if rest:
-        size = chip.scale_up_size
+    used = used_per_domain or even_share(count, chip.scale_up_size)
+    if not used or count % used:
+
+        def fills(other: int) -> bool:
+            return other % used == 0 if used else even_share(other, chip.scale_up_size) is not None
+
+        below = [other for other in range(max(1, count - chip.scale_up_size), count) if fills(other)][-1:]
+        above = next(other for other in itertools.count(count + 1) if fills(other))
         raise BadInput(
-            f"{count} accelerators do not fill scale-up domains of {size} ({chip.name})",
+            f"{count} accelerators do not fill scale-up domains of {used or chip.scale_up_size} ({chip.name})",
             where=where,
-            remedy=f"use {domains * size} or {(domains + 1) * size}",
+            remedy=f"use {' or '.join(str(other) for other in (*below, above))}",
         )
-    network = _network_tier(chip, "network", domains, SPINE_LATENCY_S)
-    return (_scale_up_tier(chip, chip.scale_up_size, kind), network)
+    tiers = (_scale_up_tier(chip, used, kind or scale_up_kind(chip.name)),)
+    return tiers if count == used else (*tiers, _network_tier(chip, "network", count // used, SPINE_LATENCY_S))
+
+
+def even_share(count: int, size: int) -> int | None:
+    """Accelerators to use of each scale-up domain of ``size``, so that all domains have as many; None where none fits.
+
+    All of ``count`` within one domain; else the whole domain; else its largest power of two, as NVIDIA's recipes for
+    NVL72 do (64); else equal shares of the fewest domains, in whole trays.
+    """
+    fewest = -(-count // size)
+    for used in (count, size, 1 << (size.bit_length() - 1)):
+        if used <= size and count % used == 0:
+            return used
+    return None if count % (fewest * TRAY) else count // fewest
 
 
 def _scale_up_tier(chip: Accelerator, size: int, kind: TierKind) -> Tier:
@@ -168,6 +192,15 @@ def _network_tier(chip: Accelerator, name: str, size: int, latency_s: float) -> 
     return Tier(name=name, size=size, kind="switch", bandwidth_Bps=chip.nic_Bps, latency_s=latency_s)
 
 
+def _preset(chip: Accelerator, name: str, count: int, tiers: tuple[Tier, ...]) -> Cluster:
+    """The cluster; what several domains hold beyond their tier are spares."""
+    used, size = tiers[0].size, chip.scale_up_size
+    whole = len(tiers) > 1 and used < size
+    text = f"{used} of the {size} accelerators of each scale-up domain used, the others paid for as spares"
+    defaults = (text,) if whole else ()
+    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers, defaults=defaults, whole_domains=whole)
+
+
 def _rail_optimized(chip: Accelerator, name: str, count: int) -> Cluster:
     """Scale-up domains, rails that join the domains of a scalable unit, and a spine over the units."""
     tiers = default_tiers(chip, count)
@@ -178,7 +211,7 @@ def _rail_optimized(chip: Accelerator, name: str, count: int) -> Cluster:
         elif domains % unit == 0:
             spine = _network_tier(chip, "spine", domains // unit, SPINE_LATENCY_S)
             tiers = (tiers[0], _network_tier(chip, "rail", unit, RAIL_LATENCY_S), spine)
-    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers)
+    return _preset(chip, name, count, tiers)
 
 
 def _rail_only(chip: Accelerator, name: str, count: int) -> Cluster:
@@ -188,7 +221,7 @@ def _rail_only(chip: Accelerator, name: str, count: int) -> Cluster:
         unit = int(entries()[chip.name]["rail_domains"])
         latency = RAIL_LATENCY_S if tiers[1].size <= unit else SPINE_LATENCY_S
         tiers = (tiers[0], _network_tier(chip, "rail", tiers[1].size, latency))
-    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers)
+    return _preset(chip, name, count, tiers)
 
 
 def _gh200_rail_only(name: str, count: int) -> Cluster:
@@ -202,7 +235,7 @@ def _dragonfly(chip: Accelerator, name: str, count: int, kind: TierKind) -> Clus
     tiers = default_tiers(chip, count, kind=kind)
     if len(tiers) > 1:
         tiers = (tiers[0], replace(tiers[1], name="slingshot"))
-    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers)
+    return _preset(chip, name, count, tiers)
 
 
 def _perlmutter(chip_name: str, name: str, count: int) -> Cluster:
@@ -220,6 +253,7 @@ def _families() -> dict[str, Callable[[str, int], Cluster]]:
     families |= {
         "gb200-nvl72": families["gb200"],
         "gb300-nvl72": families["gb300"],
+        "vr200-nvl72": families["vr200"],
         "h100-rail-only": lambda name, count: _rail_only(accelerator("h100"), name, count),
         "gh200-rail-only": _gh200_rail_only,
         "perlmutter": lambda name, count: _perlmutter("a100-40gb", name, count),

@@ -83,6 +83,7 @@ class _ClusterFields(_Strict):
     name: _Text
     accelerator: Any
     count: _Size
+    used_per_domain: _Size | None = None
     tiers: list[_TierFields] | None = Field(None, min_length=1, max_length=16)
     defaults: list[_Text] = Field(default_factory=list, max_length=64)
 
@@ -139,20 +140,34 @@ def cluster_from_dict(mapping: Mapping[str, Any], *, where: str = "cluster") -> 
     """
     data = _validate(_ClusterFields, mapping, where, "")
     chip, kind = _accelerator(data.accelerator, where)
-    defaults = list(data.defaults)
+    defaults, used = list(data.defaults), data.used_per_domain
     if data.tiers is None:
-        tiers = catalogue.default_tiers(chip, data.count, kind=kind, where=f"{where}: count")
+        place = f"{where}: count"
+        tiers = catalogue.default_tiers(chip, data.count, kind=kind, used_per_domain=used, where=place)
         defaults.append("tiers: " + " and ".join(f"{tier.name} of {tier.size}" for tier in tiers))
     else:
         tiers = tuple(_tier(tier, i, chip, where, defaults) for i, tier in enumerate(data.tiers))
         _check_tiers(tiers, data.count, where)
-    return Cluster(name=data.name, accelerator=chip, count=data.count, tiers=tiers, defaults=tuple(defaults))
+    first, size = tiers[0].size, chip.scale_up_size
+    if used is not None and (used != first or used > size):
+        problem = f"{used} accelerators cannot be used of scale-up domains of {size}, with tiers[0].size = {first}"
+        raise BadInput(problem, where=f"{where}: used_per_domain", remedy=f"give that size, at most {size}")
+    return Cluster(
+        name=data.name,
+        accelerator=chip,
+        count=data.count,
+        tiers=tiers,
+        defaults=tuple(defaults),
+        whole_domains=first < size and (used is not None or (data.tiers is None and len(tiers) > 1)),
+    )
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
     """What ``cluster_from_dict`` needs to build an equal cluster: strings, numbers in SI, lists; nothing of what is
     not known."""
     mapping = asdict(cluster)
+    if mapping.pop("whole_domains"):
+        mapping["used_per_domain"] = cluster.tiers[0].size
     mapping["accelerator"] = {name: value for name, value in mapping["accelerator"].items() if value is not None}
     return mapping | {"tiers": list(mapping["tiers"]), "defaults": list(mapping["defaults"])}
 

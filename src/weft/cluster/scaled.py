@@ -111,7 +111,14 @@ def with_domain(cluster: Cluster, size: int, *, where: str = "--sizes") -> Clust
         if span > held and span % held == 0:
             tiers.append(replace(tier, size=span // held))
             held = span
-    return replace(cluster, accelerator=chip, tiers=tuple(tiers))
+    return replace(cluster, accelerator=chip, tiers=tuple(tiers), whole_domains=False)
+
+
+def with_spares_used(cluster: Cluster) -> Cluster:
+    """The cluster with the spares of its scale-up domains in use: what is bought."""
+    first, *outer = cluster.tiers
+    tiers = (replace(first, size=first.size + cluster.spares_per_domain), *outer)
+    return replace(cluster, count=cluster.count + cluster.spares, tiers=tiers, whole_domains=False)
 
 
 def rewired(cluster: Cluster, other: Cluster) -> str:

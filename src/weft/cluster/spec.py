@@ -96,13 +96,28 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """``count`` accelerators joined by ``tiers``, inner to outer; the product of their sizes is ``count``."""
+    """``count`` accelerators joined by ``tiers``, inner to outer; the product of their sizes is ``count``.
+
+    ``whole_domains``: scale-up domains are bought whole, with all ``scale_up_size`` accelerators; those that
+    ``tiers[0]`` does not join are spares.
+    """
 
     name: str
     accelerator: Accelerator
     count: int
     tiers: tuple[Tier, ...]
     defaults: tuple[str, ...] = ()
+    whole_domains: bool = False
+
+    @property
+    def spares_per_domain(self) -> int:
+        """Accelerators of each scale-up domain that are paid for and not used."""
+        return max(0, self.accelerator.scale_up_size - self.tiers[0].size) if self.whole_domains else 0
+
+    @property
+    def spares(self) -> int:
+        """Accelerators of all scale-up domains that are paid for and not used."""
+        return self.count // self.tiers[0].size * self.spares_per_domain
 
     @property
     def spans(self) -> tuple[int, ...]:

@@ -65,8 +65,9 @@ class Failures:
 class TrainingRun:
     """One run over ``tokens``: ``training_s`` without failures, ``expected_s`` with them.
 
-    Hours, dollars and energy cover ``expected_s``; ``usd`` is None without a price.  ``energy_mwh`` is
-    that of the accelerators at their board limit, times ``pue``.  ``defaults`` lists what was assumed.
+    Hours, dollars and energy cover ``expected_s``; ``usd`` is None without a price.  ``accelerators`` and their hours
+    count spares.  ``energy_mwh`` is that of the accelerators at their board limit, times ``pue``; spares of whole
+    domains do not draw power.  ``defaults`` lists what was assumed.
     """
 
     tokens: float
@@ -154,7 +155,8 @@ def training_run(
     """
     defaults = _Defaults()
     count = estimate.layout.world
-    paid = count if failing is None else count + failing.spare_accelerators
+    powered = count if failing is None else count + failing.spare_accelerators
+    paid = powered + cluster.spares
     iterations = math.ceil(positive(tokens, "tokens") / job.recipe.tokens)
     training_s = iterations * positive(estimate.iteration_s, "iteration time")
     overhead = defaults.take(pue, PUE, "pue", f"{PUE:g} (power of the data centre over its accelerators')")
@@ -177,7 +179,7 @@ def training_run(
         usd_per_accelerator_hour=price,
         usd=None if price is None else hours * price,
         pue=overhead,
-        energy_mwh=hours * cluster.accelerator.power_w * overhead / 1e6,
+        energy_mwh=powered / paid * hours * cluster.accelerator.power_w * overhead / 1e6,
         failures=failures,
         defaults=tuple(defaults.taken),
     )

@@ -135,6 +135,13 @@ def spread(table: LayoutTable, axes: Sequence[str], spans: Sequence[int]) -> Spr
     return spread_of([size for size, _ in factors], [step for _, step in factors], spans, names)
 
 
+def straddling(layout: Layout, domain: int, part: int) -> tuple[str, ...]:
+    """Axes other than data whose groups have fewer ranks together in domains of ``domain`` than of ``part`` ranks."""
+    table, axes = LayoutTable.of([layout]), ("x", "y", "context", "z", "expert", "expert_tensor")
+    inside = [[spread(table, (axis,), (span, layout.world)).members[0][0] for axis in axes] for span in (domain, part)]
+    return tuple(axis for axis, whole, less in zip(axes, *inside, strict=True) if whole < less)
+
+
 def _factors(table: LayoutTable, axis: str) -> list[tuple[Ints, Ints]]:
     """Sizes and strides that make up an axis: two for an experts' axis that pipeline stages interrupt."""
     if axis in WEIGHT_GROUPS:

@@ -31,8 +31,8 @@ class JobClass:
 class FailingJob:
     """A job on a fabric under a failure file.
 
-    ``hosts`` of ``host_size`` accelerators; ``load_s`` to read a checkpoint from storage, ``peer_s`` to copy one to
-    or from a peer.
+    ``hosts`` of ``host_size`` accelerators, and ``idle_hosts`` beside them in whole scale-up domains; ``load_s`` to
+    read a checkpoint from storage, ``peer_s`` to copy one to or from a peer.
     """
 
     book: FailureBook
@@ -43,6 +43,7 @@ class FailingJob:
     load_s: float
     peer_s: float
     saving: Saving
+    idle_hosts: int = 0
 
     @property
     def hosts(self) -> int:
@@ -58,7 +59,10 @@ class FailingJob:
         return fsum(rates) * 3600.0
 
     def process(self, spares: int, speeds: tuple[float, ...] = (1.0,)) -> Process:
-        """The process with so many spare hosts, and the speeds with 0, 1, ... hosts short."""
+        """The process with so many spare hosts beside the idle ones, and the speeds with 0, 1, ... hosts short.
+
+        Idle hosts count as one pool, although each can only stand in for a host of its own domain.
+        """
         stops: list[Stop] = []
         slows: list[Slow] = []
         pauses: list[Pause] = []
@@ -79,7 +83,7 @@ class FailingJob:
             stops=tuple(stops),
             slows=tuple(slows),
             pauses=tuple(pauses),
-            spares=spares,
+            spares=spares + self.idle_hosts,
             speeds=speeds,
             regrow_s=regrow_s if len(speeds) > 1 else 0.0,
         )
@@ -162,6 +166,7 @@ def failing_job(
         load_s=load_s,
         peer_s=own_bytes / chip.nic_Bps,
         saving=_saving(policy, load_s, own_bytes, chip.nic_Bps, chip.host_Bps),
+        idle_hosts=cluster.count // cluster.tiers[0].size * (cluster.spares_per_domain // counted.host_size),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.cluster.files import cluster_to_dict
-from weft.cluster.scaled import oversubscribed, rewired, with_domain
+from weft.cluster.scaled import oversubscribed, rewired, with_domain, with_spares_used
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
@@ -306,7 +306,8 @@ def design(
     candidates = [
         (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in tried
     ]
-    own_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
+    whole = with_spares_used(cluster)
+    own_usd = scale_up_usd(whole.tiers[0], whole.count, options.prices)
     known: dict[tuple[int, int], list[Layout]] = {}
     whole_s: dict[int, float] = {}
     designs: list[Design] = []
@@ -379,7 +380,8 @@ def _design(
     tell: Callable[[float], None],
 ) -> Design:
     """One network under a job; ``own_usd`` of its domains are in the price of the accelerators."""
-    domains_usd = scale_up_usd(cluster.tiers[0], cluster.count, options.prices)
+    whole = with_spares_used(cluster)
+    domains_usd = scale_up_usd(whole.tiers[0], whole.count, options.prices)
     layout, routing = layouts[0], routing_on(kind, options.routing)
     if len(layouts) > 1:
         evaluator, seconds = Evaluator(job, cluster, fabric, routing=routing, seed=options.seed), []
@@ -397,7 +399,8 @@ def _design(
         nic_bytes, spine_bytes = _crossing(network.alike(fabric), run.link_bytes)
         if options.failures:
             failures = tuple(_failures(network, tell))
-    price = bill_of_kind(kind, fabric, options.prices, options.radix)
+    bought = for_cluster(kind, whole, radix=options.radix) if cluster.spares else fabric
+    price = bill_of_kind(kind, bought, options.prices, options.radix)
     return Design(
         kind=kind,
         domain=cluster.tiers[0].size,

@@ -272,6 +272,7 @@ def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing
         BadInput: nothing stops the job.
     """
     process = failing.process(spares, speeds)
+    idle = f", beside {counted(failing.idle_hosts, 'host')} idle in domains (one pool)" if failing.idle_hosts else ""
     if process.rate <= 0:
         remedy = "add a class that takes something"
         raise BadInput("nothing stops the job", where=f"{failing.book.name}: classes", remedy=remedy)
@@ -282,7 +283,7 @@ def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing
         spare_accelerators=spares * failing.host_size,
         defaults=(
             *assumed(failing.book),
-            f"spares: {counted(spares, 'host')} of {failing.host_size}, paid for like others",
+            f"spares: {counted(spares, 'host')} of {failing.host_size}, paid for like others{idle}",
         ),
     )
 
@@ -333,7 +334,7 @@ def _spare_rows(
     rows = []
     for spares in range(most + 1):
         found = failures_of(_met(failing, spares, speeds), failing.census.accelerators, run)[2]
-        cost = (1.0 + spares / failing.hosts) / found.goodput
+        cost = (1.0 + spares / (failing.hosts + failing.idle_hosts)) / found.goodput
         rows.append(SparesRow(spares=spares, goodput=found.goodput, cost=cost))
     best = min(rows, key=lambda row: row.cost).spares
     shown = sorted({0, 1, best, most, *(2**i for i in range(14) if 2**i < most)} & set(range(most + 1)))

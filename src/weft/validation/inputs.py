@@ -194,14 +194,14 @@ def machine(run: Run) -> FoundCluster:
             return FoundCluster(cluster=cluster, assumptions=(f"network of {preset}",))
     assumed: list[str] = []
     chip = _stated(run, named_accelerator(run.gpu), assumed)
+    chip = replace(chip, scale_up_size=run.nodes_gpus or chip.scale_up_size)
     domain = _domain(run, chip, count, assumed)
-    chip = replace(chip, scale_up_size=domain, nic_Bps=_nic(run, chip, assumed))
+    chip = replace(chip, nic_Bps=_nic(run, chip, assumed))
     kind: TierKind | None = "switch" if "dgx-2" in run.gpu.lower() else None
-    tiers = catalogue.default_tiers(chip, count, kind=kind)
-    name = f"{chip.name} x {count}"
-    return FoundCluster(
-        cluster=Cluster(name=name, accelerator=chip, count=count, tiers=tiers), assumptions=tuple(assumed)
-    )
+    tiers = catalogue.default_tiers(chip, count, kind=kind, used_per_domain=domain)
+    name, whole = f"{chip.name} x {count}", domain < min(count, chip.scale_up_size)
+    cluster = Cluster(name=name, accelerator=chip, count=count, tiers=tiers, whole_domains=whole)
+    return FoundCluster(cluster=cluster, assumptions=tuple(assumed))
 
 
 def named_accelerator(text: str) -> Accelerator:
@@ -242,7 +242,7 @@ def _stated(run: Run, chip: Accelerator, assumed: list[str]) -> Accelerator:
 
 def _domain(run: Run, chip: Accelerator, count: int, assumed: list[str]) -> int:
     """Accelerators of a scale-up domain: the most that fill domains evenly, up to the stated size."""
-    size = run.nodes_gpus or chip.scale_up_size
+    size = chip.scale_up_size
     if run.nodes_gpus is None:
         assumed.append(f"scale-up domains of {size} (not stated)")
     domain = largest_divisor(count, size)
@@ -253,7 +253,7 @@ def _domain(run: Run, chip: Accelerator, count: int, assumed: list[str]) -> int:
 
 def _nic(run: Run, chip: Accelerator, assumed: list[str]) -> float:
     """Bytes/s per accelerator and direction between domains."""
-    node = run.nodes_gpus or chip.scale_up_size
+    node = chip.scale_up_size
     if (run.gpus or 1) <= node:
         return chip.nic_Bps
     found = _NETWORK.search(f"{run.notes}; {run.gpu}")

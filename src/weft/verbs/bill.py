@@ -52,7 +52,7 @@ def bill_of_materials(
     from weft.fabric.floor import Floor, default_floor, read_floor
     from weft.fabric.materials import bill_of_materials as bill
 
-    fabric, kind = network_of(network, asked.kind, asked.radix, asked)
+    fabric, kind = network_of(network, asked.kind, asked.radix, asked, spares=True)
     domain = fabric.largest_domain
     if isinstance(asked.floor, Floor):
         floor = asked.floor

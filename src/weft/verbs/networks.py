@@ -123,15 +123,18 @@ def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int) 
 
 
 def network_of(
-    network: FabricSource | Cluster, kind: str | None, radix: int, files: FileOptions
+    network: FabricSource | Cluster, kind: str | None, radix: int, files: FileOptions, *, spares: bool = False
 ) -> tuple[Fabric, str]:
     """The network of a cluster by ``kind``, or a fabric or its file, and the kind that it was built as.
+
+    ``spares``: also those of scale-up domains that are bought whole.
 
     Raises:
         BadInput: a name or a file that cannot be used.
         UnknownName: there is no such kind.
     """
     from weft.cluster import Cluster
+    from weft.cluster.scaled import with_spares_used
     from weft.fabric import Fabric
     from weft.fabric.catalogue import default_kind, for_cluster
     from weft.verbs.shared import cluster_of
@@ -145,7 +148,7 @@ def network_of(
     cluster = cluster_of(network)
     _needs_a_file(files)
     name = kind or default_kind(cluster)
-    return for_cluster(name, cluster, radix=radix), name
+    return for_cluster(name, with_spares_used(cluster) if spares else cluster, radix=radix), name
 
 
 def _needs_a_file(files: FileOptions) -> None:

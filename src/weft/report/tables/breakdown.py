@@ -29,6 +29,8 @@ def estimate_table(found: EstimateReport, console: Console) -> None:
     estimate = found.estimate
     print_subject(found.job, found.cluster, console)
     paragraph(console, f"Layout:  {format_layout(estimate.layout, whole=True)}", hang=9)
+    if line := words.straddling([estimate.layout], found.cluster):
+        paragraph(console, line, hang=9)
     print_totals(estimate, console)
     if estimate.error is not None and (line := words.published(found.job, found.cluster, estimate.mfu)):
         paragraph(console, line)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from weft.layout.text import format_layout
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.report.tables.words import MEMORY_LABELS, TIME_LABELS
+from weft.report.tables.words import MEMORY_LABELS, TIME_LABELS, straddling
 from weft.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -30,10 +30,13 @@ def comparison_table(found: Comparison, console: Console) -> None:
     print_grid(console, _sides(found))
     for side in found.sides:
         paragraph(console, f"{side.label}: {_cut(side)}", indent=2, hang=2, style="dim")
+        if line := straddling([side.estimate.layout], side.cluster):
+            paragraph(console, line, indent=2, hang=2)
+    spares = "; +: spares, paid for" if any(one.cluster.spares for one in found.sides) else ""
     paragraph(
         console,
         f"time, cost, energy: of {format_count(found.tokens)} tokens without failures; energy of the accelerators at"
-        " their board limit.",
+        f" their board limit{spares}.",
         indent=2,
         hang=2,
         style="dim",
@@ -47,7 +50,11 @@ def _sides(found: Comparison) -> list[Column]:
     ratios = [1.0, *(one.ratio for one in found.differences)]
     return [
         Column(heading="side", cells=[one.label for one in sides], left=True),
-        Column(heading="accelerators", cells=[f"{one.cluster.count:,}" for one in sides], drop=2),
+        Column(
+            heading="accelerators",
+            cells=[f"{one.cluster.count:,}" + f" +{one.cluster.spares:,}".removesuffix(" +0") for one in sides],
+            drop=2,
+        ),
         Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in sides]),
         Column(heading="tokens/s", cells=[format_count(one.tokens_per_s) for one in sides], drop=3),
         Column(heading="ratio", cells=[f"{one:.3f}" for one in ratios]),

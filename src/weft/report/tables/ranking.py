@@ -31,6 +31,8 @@ def plan_table(plan: Plan, console: Console, *, pareto: bool = False) -> None:
     if plan.layouts:
         heading(console, _TITLES[plan.order])
         print_ranking(plan.layouts, console, plan.ties)
+        if line := words.straddling([one.layout for one in plan.layouts], plan.cluster):
+            paragraph(console, line, indent=2)
         best = plan.layouts[0]
         print_raw(console, f"  Best, to copy: --layout {format_layout(best.layout)}")
         for line in words.trust(best.error):

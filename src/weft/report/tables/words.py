@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from weft.estimation.trust import COVERED, Traits, best_published
+from weft.layout.mesh import straddling as straddling_axes
 from weft.layout.spec import Layout
 from weft.layout.text import DEGREES, format_layout
 from weft.units import counted, format_bytes, format_count, format_seconds
@@ -150,10 +151,27 @@ def job_sentence(job: Job) -> str:
 def cluster_sentence(cluster: Cluster) -> str:
     """Accelerators and tiers in one line."""
     chip = cluster.accelerator
+    bought = f" of {cluster.tiers[0].size + cluster.spares_per_domain}" if cluster.spares else ""
     tiers = ", ".join(
-        f"{printable(tier.name)} {tier.size} x {tier.effective_Bps / 1e9:g} GB/s" for tier in cluster.tiers
+        f"{printable(tier.name)} {tier.size}{'' if place else bought} x {tier.effective_Bps / 1e9:g} GB/s"
+        for place, tier in enumerate(cluster.tiers)
     )
     return f"{cluster.count:,} {printable(chip.name)} of {format_bytes(chip.memory_bytes)}; {tiers}"
+
+
+def straddling(layouts: Sequence[Layout], cluster: Cluster) -> str:
+    """A warning where groups straddle scale-up domains, but not the largest power of two of each; else empty."""
+    used = cluster.tiers[0].size
+    part = 1 << (used.bit_length() - 1)
+    axes = [found for layout in layouts if (found := straddling_axes(layout, used, part))]
+    if not axes or len(cluster.tiers) == 1:
+        return ""
+    names = " and ".join(short for short, name in DEGREES if any(name in found for found in axes))
+    where = f" in {len(axes)} of these {len(layouts)} layouts" if len(layouts) > 1 else ""
+    return (
+        f"Warning: {names} groups straddle scale-up domains of {used}{where}; with {part} of"
+        f" {used + cluster.spares_per_domain} used ({cluster.count // used * part:,} accelerators) they would not"
+    )
 
 
 def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:

@@ -126,7 +126,8 @@ def _summary(plan: Plan, best: Estimate | None) -> tuple[str, ...]:
     )
     chosen = () if plan.choice is None else words.choice(plan.choice, best, [tie.group for tie in plan.ties])
     known = words.published(plan.job, plan.cluster, best.mfu) if best.error is not None else ""
-    return (first, *words.trust(best.error), *chosen, *([known] if known else []))
+    split = words.straddling([one.layout for one in plan.layouts], plan.cluster)
+    return (first, *([split] if split else []), *words.trust(best.error), *chosen, *([known] if known else []))
 
 
 def _facts(plan: Plan) -> tuple[Fact, ...]:

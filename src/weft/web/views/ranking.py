@@ -142,7 +142,8 @@ def choice(plan: Plan) -> tuple[str, ...]:
     best = plan.layouts[0]
     told = () if plan.choice is None else words.choice(plan.choice, best, [tie.group for tie in plan.ties])
     advice = () if plan.advice is None else (words.advice_sentence(plan.advice, best),)
-    return (*words.trust(best.error), *told, *advice)
+    split = words.straddling([one.layout for one in plan.layouts], plan.cluster)
+    return (*([split] if split else []), *words.trust(best.error), *told, *advice)
 
 
 def shares(caption: str, found: Sequence[Share], whole: float, labels: dict[str, str], seconds: bool) -> Parts:
