@@ -57,6 +57,7 @@ def test_jobs_that_interleave_on_the_unified_circle_score_1():
     # Iterations of 40 and 60 ms meet in every residue of 20 ms: 10 ms each fit, 12 and 10 ms cannot.
     fits = laid(120, (40, 10), (60, 10))
     assert score(fits, circle(fits, 0)[0]) == pytest.approx(1)
+    assert [one.tolist() for one in circle(fits, 0, lambda: True)] == [[0] * len(fits)]
     assert score(fits, np.array([0, 0])) < 1
     over = laid(120, (40, 12), (60, 10))
     best = circle(over, 0)[0]

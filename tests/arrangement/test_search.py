@@ -94,6 +94,21 @@ def test_four_jobs_reach_the_figures_of_the_prototype(tmp_path, kind, may, most)
     assert found.best.slowdown.mean() <= most
 
 
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize(("jobs", "cluster", "budget_s"), [(FOUR, "h100-256", 0.01), (FOUR * 4, "h100-1024", 6)])
+def test_a_small_budget_is_no_worse_than_hosts_in_a_row_with_planned_routes(tmp_path, jobs, cluster, budget_s):
+    count = 8 * len(jobs)
+    hosts = np.random.default_rng(1).permutation(count).reshape(len(jobs), 8).tolist()
+    found = Search(read(tmp_path, site_text(jobs, cluster, hosts=hosts, may="move")), budget_s=budget_s).run()
+    rows = tuple(map(tuple, np.arange(count).reshape(len(jobs), 8).tolist()))
+    row = found.began.timed(found.began.plain(rows, "planned"))
+    assert found.best.cost <= found.policies["packed"].cost <= row.cost < found.policies["routes"].cost
+    assert found.ended == "budget"
+    if budget_s < 1:
+        assert list(found.policies) == ["hashed", "routes", "packed", "arrange"]
+        assert found.verified.left_out == ("--budget leaves no time for it",)
+
+
 def test_least_cut_is_the_least_of_all_divisions():
     draw = np.random.default_rng(3)
     for _ in range(10):

@@ -51,16 +51,24 @@ class Layouts:
     site: Site
     left_s: Callable[[], float]
     _templates: dict[tuple[object, Layout], Template] = field(default_factory=dict)
+    _made_s: float = 0.0
     _ranked: dict[tuple[object, ...], Ranked] = field(default_factory=dict)
 
     def template(self, job: SiteJob, layout: Layout) -> Template:
         """The iteration of a job in a layout, made once for equal ones."""
         key = (job.job, layout)
         if key not in self._templates:
+            begun_s = process_time()
             self._templates[key] = template(replace(job, layout=layout), self.site.cluster)
+            self._made_s += process_time() - begun_s
         known = self._templates[key]
         traffic = None if known.traffic is None else replace(known.traffic, jobs=(job.name,))
         return replace(known, name=job.name, traffic=traffic)
+
+    @property
+    def each_s(self) -> float:
+        """Processor seconds that one template took, on average."""
+        return self._made_s / max(1, len(self._templates))
 
     def begun(self) -> tuple[Site, tuple[Reference, ...]]:
         """The site with a layout for every job, the fastest alone where one is to be chosen, and what slowdowns are

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 
 import numpy as np
 
@@ -18,6 +20,8 @@ MOVES = 400
 """Moves that local search draws, for each job."""
 PACKING_S = 5.0
 """Seconds that one integer program may take."""
+LeftS = Callable[[], float]
+"""Says how many seconds there are for the search."""
 MOST_COUNTS = 20_000
 """Jobs times units up to which packings are solved exactly."""
 
@@ -77,24 +81,40 @@ class Places:
             for job, held in zip(self.site.jobs, hosts, strict=True)
         )
 
-    def candidates(self, given: Hosts, seed: int) -> list[Hosts]:
-        """Placements worth a closer look, the given one first, without repetition."""
-        found = [given, self.sorted(given)]
-        moving = [job for job, one in enumerate(self.site.jobs) if one.may == "move"]
-        if moving:
-            order = sorted(moving, key=lambda job: (-self.site.jobs[job].domains, job))
-            found.append(self._filled(given, order))
-            found += [self._of_counts(given, counts) for counts in self._packings(given, moving)]
-        best = min(found, key=lambda hosts: self.cost(self.busy(hosts)))
-        found.append(self.improved(best, seed))
-        found.append(self.improved(self.sorted(given), seed + 1))
+    @property
+    def moving(self) -> list[int]:
+        """Jobs that may have any hosts."""
+        return [job for job, one in enumerate(self.site.jobs) if one.may == "move"]
+
+    def packed(self, given: Hosts) -> list[Hosts]:
+        """Jobs that may move on hosts in a row: the largest first, and in the order of the site."""
+        largest = sorted(self.moving, key=lambda job: -self.site.jobs[job].domains)
+        found = (self._filled(given, order) for order in (largest, self.moving) if order)
         return list(dict.fromkeys(found))
+
+    def candidates(self, given: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Iterator[Hosts]:
+        """Placements worth a closer look, the given one first, without repetition, while there are seconds left."""
+        found: dict[Hosts, float] = {}
+        for hosts in self._drawn(given, seed, left_s, found):
+            if hosts not in found:
+                found[hosts] = self.cost(self.busy(hosts))
+                yield hosts
+
+    def _drawn(self, given: Hosts, seed: int, left_s: LeftS, found: dict[Hosts, float]) -> Iterator[Hosts]:
+        """``candidates`` with repetition; ``found`` has the cost of those before."""
+        yield from (given, self.sorted(given), *self.packed(given)[:1])
+        for counts in self._packings(given, left_s) if self.moving else ():
+            yield self._of_counts(given, counts)
+        for begin, at in ((None, seed), (self.sorted(given), seed + 1)):
+            if not left_s():
+                return
+            yield self.improved(begin or min(found, key=found.__getitem__), at, left_s)
 
     def busy(self, hosts: Hosts) -> list[Floats]:
         """``seconds`` of every job."""
         return [self.seconds(job, held) for job, held in enumerate(hosts)]
 
-    def improved(self, hosts: Hosts, seed: int) -> Hosts:
+    def improved(self, hosts: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Hosts:
         """Local search: two places of one job exchanged, or of two jobs that may move, or one with a free host."""
         jobs = self.site.jobs
         able = [job for job, one in enumerate(jobs) if one.may != "stay"]
@@ -106,7 +126,9 @@ class Places:
         now = [list(held) for held in hosts]
         busy = self.busy(hosts)
         cost = self.cost(busy)
-        for _ in range(MOVES * len(able)):
+        for move in range(MOVES * len(able)):
+            if move % 64 == 0 and not left_s():
+                break
             one = able[int(draw.integers(len(able)))]
             other = able[int(draw.integers(len(able)))]
             into_free = bool(free) and draw.random() < 0.25
@@ -146,25 +168,26 @@ class Places:
             at += count
         return tuple(found)
 
-    def _packings(self, given: Hosts, moving: list[int]) -> list[Floats]:
+    def _packings(self, given: Hosts, left_s: LeftS) -> Iterator[Floats]:
         """Hosts of each moving job (row) in each inner unit, by the least bytes over cuts in all, and by the least
         load of the busiest cut."""
         if not self.cuts.unit:
-            return []
+            return
+        moving = self.moving
         inner = self.cuts.unit[0]
         room = np.bincount(
             inner[np.array(self._free(given), dtype=np.int64)], minlength=len(self.cuts.capacity_Bps[0])
         )
         if len(moving) * len(room) > MOST_COUNTS:
-            return []
+            return
         # What a job sends over a cut that parts its ranks: in the middle, as share of its iteration.
         worth = np.array([self._parting(job) for job in moving])
-        found = []
+        wanted = [self.site.jobs[job].domains for job in moving]
         for spread in (False, True):
-            counts = _packed([self.site.jobs[job].domains for job in moving], room, self.cuts, worth, spread=spread)
+            limit_s = min(PACKING_S, left_s())
+            counts = _packed(wanted, room, self.cuts, worth, limit_s, spread=spread) if limit_s > 0 else None
             if counts is not None:
-                found.append(counts)
-        return found
+                yield counts
 
     def _parting(self, job: int) -> float:
         between = self.between[job]
@@ -179,8 +202,7 @@ class Places:
         for host in self._free(given):
             pools.setdefault(int(inner[host]), []).append(host)
         found = list(self.sorted(given))
-        moving = [job for job, one in enumerate(self.site.jobs) if one.may == "move"]
-        for row, job in enumerate(moving):
+        for row, job in enumerate(self.moving):
             held: list[int] = []
             for unit, count in enumerate(counts[row].tolist()):
                 pool = pools.get(unit, [])
@@ -190,7 +212,9 @@ class Places:
         return tuple(found)
 
 
-def _packed(wanted: list[int], room: Ints, cuts: Cuts, worth: Floats, *, spread: bool) -> Floats | None:
+def _packed(
+    wanted: list[int], room: Ints, cuts: Cuts, worth: Floats, limit_s: float, *, spread: bool
+) -> Floats | None:
     """Hosts of each job in each inner unit; None where the program ends without a packing.
 
     Variables: counts, whether a job is in a unit (of each tier), and the busiest cut's load.  A job in k units of a
@@ -198,9 +222,8 @@ def _packed(wanted: list[int], room: Ints, cuts: Cuts, worth: Floats, *, spread:
     """
     highspy, model = silent_highs()
     jobs, inner = len(wanted), len(room)
-    inf = highspy.kHighsInf
     model.setOptionValue("random_seed", 0)
-    model.setOptionValue("time_limit", PACKING_S)
+    model.setOptionValue("time_limit", limit_s)
     scale = max(float(worth.max()), 1e-300)
     for _ in range(jobs * inner):
         model.addVar(0.0, inf)

@@ -120,7 +120,7 @@ def turned(wanted: Floats, turns: np.ndarray) -> float:
     return float(np.maximum(total - 1.0, 0.0).sum())
 
 
-def circle(wanted: Floats, seed: int) -> list[np.ndarray]:
+def circle(wanted: Floats, seed: int, late: Stop = lambda: False) -> list[np.ndarray]:
     """Turns of all circles in parts, best first: coordinate descent from several starts; the first job's is 0."""
     jobs = len(wanted)
     draw = np.random.default_rng(seed)
@@ -128,11 +128,13 @@ def circle(wanted: Floats, seed: int) -> list[np.ndarray]:
     every = np.arange(BINS)
     rolled = (every[None, :] - every[:, None]) % BINS
     for start in range(RESTARTS):
+        if start and late():
+            break
         turns = np.zeros(jobs, dtype=np.int64) if start == 0 else draw.integers(0, BINS, jobs)
         turns[0] = 0
         cost = turned(wanted, turns)
         better = True
-        while better:
+        while better and not late():
             better = False
             for job in range(1, jobs):
                 rest = np.zeros(wanted.shape[1:])
@@ -147,10 +149,10 @@ def circle(wanted: Floats, seed: int) -> list[np.ndarray]:
     return [np.array(turns) for turns, _ in sorted(found.items(), key=lambda one: (one[1], one[0]))]
 
 
-def with_offsets(clock: Clock, now: Timed, seed: int, stop: Stop) -> Timed:
+def with_offsets(clock: Clock, now: Timed, seed: int, stop: Stop, late: Stop = lambda: False) -> Timed:
     """The best offsets found for a choice: those of the circle, then coordinate descent by the clock.
 
-    Only improvements are accepted.
+    Only improvements are accepted.  ``stop`` is called after each step of the clock, ``late`` also while circles turn.
     """
     if len(clock.templates) < 2:
         return now
@@ -159,7 +161,7 @@ def with_offsets(clock: Clock, now: Timed, seed: int, stop: Stop) -> Timed:
         return now
     best = now
     for wanted, period, times in circles:
-        for turns in circle(wanted, seed)[:3]:
+        for turns in circle(wanted, seed, late)[:3]:
             # Turning a circle by a whole iteration of its job changes nothing.
             offsets = tuple((turns * period / BINS % (period / times)).tolist())
             best = min(best, clock.timed(replace(now.choice, offset_s=offsets)), key=_cost)

@@ -17,16 +17,18 @@ from weft.arrangement.layouts import Layouts
 from weft.arrangement.place import Places, as_given
 from weft.arrangement.schedule import DONE, with_offsets, with_order
 from weft.arrangement.site import Router, Site
-from weft.arrangement.verify import Verified, verify
+from weft.arrangement.verify import Verified, verifiable, verify
 from weft.layout.spec import Layout
 
-POLICIES = ("hashed", "routes", "offsets", "priorities", "kept", "arrange")
+POLICIES = ("hashed", "routes", "packed", "offsets", "priorities", "kept", "arrange")
 KEPT = 3
 """Placements with routes that are scheduled in time."""
 ALONE_SHARE = 0.4
 """Share of the budget for the policies that are compared."""
 PLACED_SHARE = 0.7
 """Share of the budget after which layouts are looked at, where some are free."""
+VERIFIED_SHARE = 0.5
+"""Share of the budget that the verification may take; it is left out where it would take more than what is left."""
 ROUNDS = 4
 """How often every job may answer the others with another layout."""
 WORTHWHILE = 1e-5
@@ -105,6 +107,7 @@ class Search:
     best: Timed | None = None
     clock: Clock | None = None
     bound: float = 1.0
+    reserve_s: float = 0.0
     cut_short: bool = False
     tried: int = 0
 
@@ -118,6 +121,8 @@ class Search:
         begun = Begun.of(self.site, self._left(ALONE_SHARE))
         clock, cuts, given, layouts = begun.clock, begun.cuts, begun.given, begun.layouts
         self.clock, self.bound = clock, begun.certificate.objective
+        verify_s = layouts.each_s * len(clock.templates) if verifiable(clock) else 0.0
+        self.reserve_s = verify_s if verify_s < VERIFIED_SHARE * self.budget_s else 0.0
         policies = {"hashed": self._keep(clock, clock.timed(clock.plain(given)))}
         ended, placements, verified = "complete", 1, None
         try:
@@ -126,7 +131,8 @@ class Search:
                 policies["kept"] = self._best
                 layouts.left_s = self._left(1.0)
                 placements += self._recut(layouts, cuts)
-            verified = verify(self._clock, self._best.choice, self._best.iteration_s)
+            late = not self.reserve_s and self._left(1.0)() < verify_s
+            verified = verify(self._clock, self._best.choice, self._best.iteration_s, late=late)
         except KeyboardInterrupt:
             ended = "interrupted"
         if ended == "complete" and self.cut_short:
@@ -159,44 +165,53 @@ class Search:
         return self.clock
 
     def _search(self, clock: Clock, cuts: Cuts, given: Hosts, policies: dict[str, Timed]) -> int:
-        """Fill in the policies and improve the incumbent; returns how many placements were tried."""
-        hashed = policies["hashed"]
-        early = self._until(ALONE_SHARE)
-        policies["routes"] = hashed
-        if "planned" in self.site.routers:
-            policies["routes"] = self._keep(clock, clock.timed(clock.plain(given, "planned")))
-        policies["offsets"] = self._keep(clock, with_offsets(clock, hashed, self.seed, early))
-        policies["priorities"] = self._keep(clock, with_order(clock, hashed, early))
-        late = self._until(PLACED_SHARE if self._free else 1.0)
-        return self._placed(clock, cuts, given, [policies["offsets"], policies["priorities"]], late)
+        """Fill in the policies and improve the incumbent; returns how many placements were tried.
+
+        What needs no search comes first, whatever the budget.
+        """
+        hashed, early = policies["hashed"], self._until(ALONE_SHARE)
+        router: Router = "planned" if "planned" in self.site.routers else "ecmp"
+        packed = Places.of(clock.site, cuts, clock.templates).packed(given)
+        for name, places in (("packed", packed), ("routes", [given])):
+            tried = [self._keep(clock, clock.timed(clock.plain(hosts, router))) for hosts in places]
+            if tried:
+                policies[name] = min(tried, key=lambda one: one.cost)
+        others = []
+        if not early():
+            policies["offsets"] = self._keep(clock, with_offsets(clock, hashed, self.seed, early, early))
+            policies["priorities"] = self._keep(clock, with_order(clock, hashed, early))
+            others = [policies["offsets"], policies["priorities"]]
+        return self._placed(clock, cuts, given, others, PLACED_SHARE if self._free else 1.0)
 
     @property
     def _free(self) -> list[int]:
         """Jobs that may have another layout."""
         return [number for number, job in enumerate(self.site.jobs) if job.cut != "keep"]
 
-    def _placed(self, clock: Clock, cuts: Cuts, given: Hosts, others: list[Timed], late: Callable[[], bool]) -> int:
+    def _placed(self, clock: Clock, cuts: Cuts, given: Hosts, others: list[Timed], share: float) -> int:
         """Try placements with each router, and the best of them and some others with offsets and classes."""
         routers: list[Router] = list(dict.fromkeys(("ecmp", *self.site.routers)))
         if self.site.routers == ("spray",):
             routers = ["spray", "ecmp"]
-        places = Places.of(clock.site, cuts, clock.templates).candidates(given, self.seed)
-        tried: list[Timed] = []
-        for hosts in places:
+        late, placements, tried = self._until(share), 0, list[Timed]()
+        for hosts in Places.of(clock.site, cuts, clock.templates).candidates(given, self.seed, self._left(share)):
+            placements += 1
             for router in routers:
-                tried.append(self._keep(clock, clock.timed(clock.plain(hosts, router))))
                 if late():
-                    return len(places)
+                    return placements
+                tried.append(self._keep(clock, clock.timed(clock.plain(hosts, router))))
         starts = sorted(tried, key=lambda one: one.cost)[:KEPT]
         for start in [*starts, *others]:
             if self._done() or late():
                 break
-            shifted = self._keep(clock, with_offsets(clock, start, self.seed, late))
+            shifted = self._keep(clock, with_offsets(clock, start, self.seed, late, late))
             for one in (shifted, start):
+                if late():
+                    return placements
                 ordered = self._keep(clock, with_order(clock, one, late))
                 if ordered.cost < one.cost:
-                    self._keep(clock, with_offsets(clock, ordered, self.seed + 1, late))
-        return len(places)
+                    self._keep(clock, with_offsets(clock, ordered, self.seed + 1, late, late))
+        return placements
 
     def _recut(self, layouts: Layouts, cuts: Cuts) -> int:
         """Other layouts, a job at a time, each answering the others, until none is better; then hosts and times once
@@ -210,7 +225,7 @@ class Search:
                 self._other_layouts(layouts, job, late)
             if self._clock is before or late():
                 break
-            placements += self._placed(self._clock, cuts, self._best.choice.hosts, [self._best], late)
+            placements += self._placed(self._clock, cuts, self._best.choice.hosts, [self._best], 1.0)
         return placements
 
     def _other_layouts(self, layouts: Layouts, job: int, late: Callable[[], bool]) -> None:
@@ -235,18 +250,21 @@ class Search:
         return self.best is not None and self.best.cost <= self.bound * (1 + DONE)
 
     def _left(self, share: float) -> Callable[[], float]:
-        return lambda: max(0.0, share * self.budget_s - (time.process_time() - self.began_s))
+        """Says how many seconds of a share of the budget are left, beside those for the verification."""
 
-    def _until(self, share: float) -> Callable[[], bool]:
-        def stop() -> bool:
+        def left() -> float:
             used_s = time.process_time() - self.began_s
             if self.spent is not None:
                 self.spent(used_s, self.budget_s)
-            late = used_s > share * self.budget_s
-            self.cut_short |= late
-            return late
+            left_s = max(0.0, share * (self.budget_s - self.reserve_s) - used_s)
+            self.cut_short |= not left_s
+            return left_s
 
-        return stop
+        return left
+
+    def _until(self, share: float) -> Callable[[], bool]:
+        left = self._left(share)
+        return lambda: not left()
 
 
 __all__ = ["POLICIES", "Choice", "Found", "Search"]

@@ -42,16 +42,22 @@ class Verified:
         return int(np.isfinite(self.iteration_s).sum())
 
 
-def verify(clock: Clock, choice: Choice, found_s: Floats) -> Verified:
-    """Step a choice flow by flow, beside the seconds that the search found."""
+def verifiable(clock: Clock) -> bool:
+    """Whether some flows can be stepped beside what the search stepped."""
+    few = sum(one.ranks for one in clock.templates) <= MOST_RANKS
+    return few and any(one.detail == "phases" for one in clock.templates)
+
+
+def verify(clock: Clock, choice: Choice, found_s: Floats, *, late: bool = False) -> Verified:
+    """Step a choice flow by flow, beside the seconds that the search found, if there is time."""
     nothing = np.full(len(clock.templates), np.nan)
     ranks = sum(one.ranks for one in clock.templates)
     bursts = [one.name for one in clock.templates if one.detail == "burst"]
-    if ranks > MOST_RANKS:
-        why = f"{ranks:,} ranks are more than the {MOST_RANKS:,} of which every flow is stepped"
+    if late or not verifiable(clock):
+        why = "--budget leaves no time for it" if late else _burst(bursts)
+        if ranks > MOST_RANKS:
+            why = f"{ranks:,} ranks are more than the {MOST_RANKS:,} of which every flow is stepped"
         return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
-    if len(bursts) == len(clock.templates):
-        return Verified(iteration_s=nothing, apart=0.0, left_out=(_burst(bursts),))
     wholes = [_whole(clock, choice, job) for job in range(len(clock.templates))]
     flows = sum(one.flows * epochs for (one, _), epochs in zip(wholes, clock.epochs, strict=True))
     if flows > MOST_FLOWS:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 POLICY_WORDS = {
     "hashed": "hosts as given, ECMP",
     "routes": "hosts as given, planned routes",
+    "packed": "hosts in a row, planned routes",
     "offsets": "hosts as given, ECMP, offsets in time",
     "priorities": "hosts as given, ECMP, traffic classes",
     "kept": "all together, first layouts",
