@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,53 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @given(clusters())
 def test_written_clusters_read_back_equal(cluster: Cluster) -> None:
-    assert read_cluster(write_cluster(cluster)) == cluster
-    assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == cluster
+    read = read_cluster(write_cluster(cluster))
+    assert replace(read, defaults=cluster.defaults) == cluster
+    assert read_cluster(write_cluster(read)) == read
+    assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == read
+
+
+FAST = """name = "c"
+count = 16
+accelerator = "h100"
+[[tiers]]
+name = "scale-up"
+size = 8
+kind = "switch"
+bandwidth = "450 GB/s"
+latency = "1 us"
+[[tiers]]
+name = "rail"
+size = 2
+kind = "switch"
+bandwidth = "10 TB/s"
+latency = "3 us"
+"""
+
+
+def test_a_tier_faster_than_the_nic_is_listed_as_assumed() -> None:
+    note = "tiers[1] carries 10 TB/s per accelerator, more than its NIC of 50 GB/s"
+    assert read_cluster(FAST).defaults == (note,)
+    assert read_cluster(FAST.replace("10 TB/s", "400 Gb/s")).defaults == ()
+    assert read_cluster(FAST.replace('"10 TB/s"', '"100 GB/s"\noversubscription = 2.0')).defaults == ()
+
+
+@pytest.mark.parametrize("name", ["scale_up_bandwidth", "memory_bandwidth", "nic_bandwidth", "host_bandwidth"])
+def test_bits_and_bytes_exchanged_are_refused(name: str) -> None:
+    own = {"scale_up": 450e9, "memory": 3350e9, "nic": 50e9, "host": 63e9}[name.removesuffix("_bandwidth")]
+    text = 'name = "c"\ncount = 16\n[accelerator]\nlike = "h100"\n'
+    for shown, words in ((f"{own:g} b/s", "an eighth of the"), (f"{8 * own:g} B/s", "eight times the")):
+        with pytest.raises(BadInput, match=f"accelerator.{name}: '.*' is {words}") as caught:
+            read_cluster(f'{text}{name} = "{shown}"')
+        assert caught.value.remedy is not None
+        assert "did you mean" in caught.value.remedy
+    assert read_cluster(f"{text}{name} = {own / 8}").accelerator.name == "h100"
+
+
+def test_a_first_tier_in_bits_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"tiers\[0\].bandwidth: '450 Gb/s' is an eighth of the scale-up") as caught:
+        read_cluster(FAST.replace("450 GB/s", "450 Gb/s"))
+    assert "did you mean 450 GB/s?" in str(caught.value)
 
 
 RACKS = 'name = "racks"\naccelerator = "gb200"\ncount = {}\nused_per_domain = {}\n'

@@ -78,6 +78,21 @@ CLASS = '[classes.a]\ncomponent = "host"\nmtbf_hours = 10\n'
 
 
 @pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ("mtbf_hours = 50.0\nrepair_hours = 100.0", "in repair for 100 hours of each 50"),
+        ("failures_per_accelerator_hour = 0.1\nrepair_hours = 10.5", "in repair for 10.5 hours of each 10"),
+        ("mtbf_hours = 50.0\nrepair_hours = 200.0\nheals = 0.7", "in repair for 60 hours of each 50"),
+    ],
+)
+def test_repairs_longer_than_the_time_between_failures_are_refused(fields, told):
+    text = f'{HEAD}[classes.gpu]\ncomponent = "accelerator"\n{fields}\n'
+    with pytest.raises(BadInput, match=rf"classes.gpu.repair_hours: .*{told}"):
+        failures_from_toml(text)
+    assert failures_from_toml(text + "heals = 0.99\n" if "heals" not in fields else text.replace("0.7", "0.8"))
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("", "schema: is missing"),

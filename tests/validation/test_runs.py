@@ -76,6 +76,15 @@ def test_a_row_without_id_is_named_by_its_line(tmp_path: Path) -> None:
     assert run.name == "line 2"
 
 
+def test_a_second_run_of_an_id_is_left_out(tmp_path: Path) -> None:
+    """Twice the same row counted twice in every mean."""
+    first, other, again = read(tmp_path, *(f"{name},f,GPT,A100,8,2048,0.4,1,1.5,," for name in ("a", "b", "a")))
+    assert isinstance(first, Run)
+    assert isinstance(other, Run)
+    assert again == Unparsed(name="a", family="f", reason="another run has its id (line 2)")
+    assert all(isinstance(run, Run) for run in read(tmp_path, *[",f,GPT,A100,8,2048,0.4,1,1.5,,"] * 2))
+
+
 def test_missing_columns_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"lacks the columns family, gpus, one of measured_iter_s/"):
         read(tmp_path, header="id,model,gpu")

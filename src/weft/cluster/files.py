@@ -101,6 +101,14 @@ _LIMITS: dict[str, tuple[_Parser, float, float, str]] = {
     "power_w": (units.parse_watts, 1.0, 1e6, "700 W"),
     "latency_s": (units.parse_seconds, 0.0, 1.0, "2 us; a bare number is in seconds"),
 }
+_BANDWIDTHS = {
+    "memory_Bps": "memory bandwidth",
+    "scale_up_Bps": "scale-up bandwidth",
+    "nic_Bps": "NIC",
+    "host_Bps": "host bandwidth",
+}
+_EQUAL = 1.001
+"""Ratio up to which a tier is as fast as the NIC."""
 _ACCELERATOR = {one.name for one in fields(Accelerator)}
 _OPTIONAL: dict[str, Any] = {
     "vendor": "unknown",
@@ -318,7 +326,9 @@ def _accelerator(value: object, where: str) -> tuple[Accelerator, TierKind]:
     _check_accelerator(known, where)
     chip = Accelerator(**known)
     if base:
-        _check_bits(data.nic_Bps, chip.nic_Bps, base, f"{where}: accelerator.nic_bandwidth")
+        for name in _BANDWIDTHS:
+            place = f"{where}: accelerator.{_short(_AcceleratorFields, name)}"
+            _check_bits(getattr(data, name), getattr(chip, name), base, name, place)
     return chip, catalogue.scale_up_kind(data.like or chip.name)
 
 
@@ -331,27 +341,35 @@ def _check_accelerator(known: Mapping[str, Any], where: str) -> None:
         raise BadInput("has no peak", where=f"{where}: accelerator", remedy='add bf16 = "989 TFLOP/s"')
 
 
-def _check_bits(given: str | float | None, Bps: float, chip: Accelerator, place: str) -> None:
-    """Refuse a network bandwidth in bytes that is exactly the accelerator's NIC in bits."""
-    if isinstance(given, str) and abs(Bps - 8 * chip.nic_Bps) <= 1e-9 * Bps:
-        bits = units.format_si(Bps, "b/s")
-        raise BadInput(
-            f"{given!r} is eight times the NIC of {chip.name}",
-            where=place,
-            remedy=f"did you mean {bits}? If it is right, give it as a bare number of bytes/s",
-        )
+def _check_bits(given: str | float | None, Bps: float, chip: Accelerator, name: str, place: str) -> None:
+    """Refuse a bandwidth that is exactly the accelerator's own with bits and bytes exchanged."""
+    own_Bps = getattr(chip, name)
+    for ratio, words, unit in ((8.0, "eight times", "b/s"), (0.125, "an eighth of", "B/s")):
+        if isinstance(given, str) and abs(Bps - ratio * own_Bps) <= 1e-9 * Bps:
+            meant = units.format_si(Bps if ratio > 1 else own_Bps, unit)
+            raise BadInput(
+                f"{given!r} is {words} the {_BANDWIDTHS[name]} of {chip.name}",
+                where=place,
+                remedy=f"did you mean {meant}? If it is right, give it as a bare number of bytes/s",
+            )
 
 
 def _tier(data: _TierFields, index: int, chip: Accelerator, where: str, defaults: list[str]) -> Tier:
     place = f"{where}: tiers[{index}]"
     bandwidth = _quantity("bandwidth_Bps", data.bandwidth_Bps, f"{place}.bandwidth")
     if index > 0 and data.kind == "switch":
-        _check_bits(data.bandwidth_Bps, bandwidth, chip, f"{place}.bandwidth")
+        _check_bits(data.bandwidth_Bps, bandwidth, chip, "nic_Bps", f"{place}.bandwidth")
+    elif index == 0:
+        _check_bits(data.bandwidth_Bps, bandwidth, chip, "scale_up_Bps", f"{place}.bandwidth")
     if data.latency_s is None:
         latency = catalogue.RAIL_LATENCY_S if index else catalogue.SCALE_UP_LATENCY_S
         defaults.append(f"tiers[{index}].latency: {units.format_seconds(latency)}")
     else:
         latency = _quantity("latency_s", data.latency_s, f"{place}.latency")
+    speed, nic = (units.format_si(Bps, "B/s") for Bps in (bandwidth / data.oversubscription, chip.nic_Bps))
+    note = f"tiers[{index}] carries {speed} per accelerator, more than its NIC of {nic}"
+    if index > 0 and bandwidth / data.oversubscription > chip.nic_Bps * _EQUAL and note not in defaults:
+        defaults.append(note)
     return Tier(
         name=data.name,
         size=data.size,

@@ -166,7 +166,12 @@ def _book(table: dict[str, Any], where: str) -> FailureBook:
             raise BadInput(f"{inner.component} is no part of a fabric", where=f"{place}.takes", remedy=remedy)
         if not 1 <= len(name) <= 60:
             raise BadInput("its name has no character, or more than 60", where=place, remedy="name it in a word")
-        known[name] = FailureClass(name=name, **inner.model_dump())
+        known[name] = one = FailureClass(name=name, **inner.model_dump())
+        away_hours = one.repair_hours * (1.0 - one.heals)
+        if away_hours * one.rate(1.0, 1.0) * 3600.0 > 1.0:
+            problem = f"a part is in repair for {away_hours:g} hours of each {1.0 / one.rate(1.0, 1.0) / 3600.0:g}"
+            remedy = "give a shorter repair, or a longer time between failures"
+            raise BadInput(problem, where=f"{place}.repair_hours", remedy=remedy)
     if not known:
         raise BadInput("there is no class", where=f"{where}: classes", remedy=f'add one, or like = "{DEFAULT}"')
     times = {} if given.recovery is None else given.recovery.model_dump(exclude_none=True)

@@ -199,7 +199,7 @@ def read_runs(path: str) -> tuple[Run | Unparsed, ...]:
 
 
 def runs_of_text(text: str, where: str) -> tuple[Run | Unparsed, ...]:
-    """The rows of the text of a CSV file; ``where`` names it in messages.
+    """The rows of the text of a CSV file, a run whose id is another's left out; ``where`` names it in messages.
 
     Raises:
         BadInput: it is no CSV, or lacks required columns.
@@ -207,9 +207,15 @@ def runs_of_text(text: str, where: str) -> tuple[Run | Unparsed, ...]:
     reader = csv.DictReader(text.splitlines(keepends=True), restval="")
     try:
         _check_columns(reader.fieldnames or (), where)
-        return tuple(_parsed(row, reader.line_num) for row in reader if any(_cells(row)))
+        rows = [_parsed(row, reader.line_num) for row in reader if any(_cells(row))]
     except csv.Error as error:
         raise BadInput(f"is not CSV: {error}", where=f"{where}: line {reader.line_num}") from None
+    first: dict[str, Run] = {}
+    for number, row in enumerate(rows):
+        if isinstance(row, Run) and row.id and first.setdefault(row.id, row) is not row:
+            reason = f"another run has its id (line {first[row.id].line})"
+            rows[number] = Unparsed(name=row.id, family=row.family, reason=reason)
+    return tuple(rows)
 
 
 def _check_columns(names: Any, path: str) -> None:
