@@ -48,7 +48,7 @@ class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
     export: str | None = option(
         None,
         "Print the fabric in a format instead.",
-        choices=("json", "graphml", "slurm", "containerlab", "p2p", "dot"),
+        choices=("json", "slurm", "containerlab", "p2p"),
     )
     picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
 
@@ -59,8 +59,8 @@ class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
 def network(cluster: str, options: FabricOptions) -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
-    Reads weft JSON and TOML, cabling plans (CSV, DOT), LLDP and NetBox JSON, ibnetdiscover, SLURM topology, NCCL
-    topology XML, GraphML, node-link JSON and containerlab.
+    Reads weft JSON and TOML, cabling plans (CSV), LLDP JSON, ibnetdiscover, SLURM topology, NCCL topology XML and
+    containerlab.
     """
     check_picture(options.picture)
     built, kind = network_of(cluster, options.kind, options.radix, options)

@@ -33,7 +33,6 @@ from weft.fabric.assemble import (
 )
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.fabrics.graph_files import ACCELERATORS
 from weft.interop.netops import frr
 from weft.interop.netops.addressing import addressing
 from weft.interop.text.yaml import Value, parse_yaml
