@@ -171,7 +171,6 @@ DIMENSIONS = "ring:8:100GB/s:1us,switch:4:450GB/s:1us:reduce"
 SPEED = {"capacity_Bps": 50e9}
 SLURM_TEXTS = from_tests("interop/fabrics/test_slurm_topology.py", "CONF")
 SLURM_TREES = from_tests("interop/fabrics/test_slurm_topology.py", "TREE")
-LABS = from_tests("interop/fabrics/test_containerlab.py", "LAB")
 LLDP = from_tests("interop/fabrics/test_lldp.py", "json.dumps(site())", "json.dumps(site(False))")
 PLANS = words("#StartDevice,StartPort,EndDevice,EndPort\nleaf1,Port 1,gpu7,gpu7 ibp1\n")
 NCCL = from_tests("interop/fabrics/test_nccl_topology.py", "h100()")
@@ -193,7 +192,7 @@ Unicast lids [0x0-0x5] of switch Lid 2 guid 0x0000000000001040 (s1):
 
 
 def all_fabrics() -> list[str | bytes]:
-    texts = (fabrics(kind)() for kind in ("json", "toml", "slurm", "containerlab"))
+    texts = (fabrics(kind)() for kind in ("json", "toml", "slurm"))
     return [text for group in (*texts, SLURM_TEXTS(), LLDP(), NCCL(), DISCOVERED()) for text in group]
 
 
@@ -206,8 +205,6 @@ def subnet() -> Any:
 of_file("interop.fabrics.formats.read_fabric", "text", all_fabrics, hosts=("gpu*",), **SPEED)
 of_file("fabric.files.read_fabric fabric.files.fabric_from_json", "json", fabrics("json"))
 of_text("fabric.files.fabric_from_toml", "toml", fabrics("toml"))
-of_text("interop.fabrics.containerlab.read", "yaml", lambda: fabrics("containerlab")() + LABS(), **SPEED)
-of_text("interop.fabrics.containerlab.lint", "yaml", lambda: fabrics("containerlab")() + LABS())
 of_text("interop.fabrics.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
 HOST_MAP = '# rack 1\n0x3e8 "node0 mlx5_0"\n0x000003e9 node0  # the other\n'
 of_text("interop.fabrics.ibnetdiscover.read_host_map", "text", lambda: [HOST_MAP])
@@ -339,10 +336,6 @@ of_text(
     clos,
     lambda: routed()[1],
 )
-of_text("interop.netops.srv6.lint", "text", exported("srv6.write"))
-of_text("interop.netops.srv6.lint_script", "text", exported("srv6.write_script"))
-of_text("interop.netops.sonic.lint", "json", exported("sonic.write"))
-of_text("interop.netops.cumulus.lint", "yaml", exported("cumulus.write"))
 of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
 of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
 of_text("interop.netops.roce.lint_json", "json", source_ports("write_json"))
@@ -907,7 +900,7 @@ of_file("interop.traces.torch_traces.read_kineto", "json", lambda: KINETO() + TI
 of_file("interop.traces.kernel_times.read_kernel_times", "json", words(SHAPES))
 of_file("interop.traces.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
 of_text("interop.text.xml.parse_xml", "text", NCCL, where="given")
-of_text("interop.text.yaml.parse_yaml", "yaml", lambda: LABS() + SLURM_TREES(), where="given")
+of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")
 of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")
 of_text("documents.parse_line", "json", words('{"a": [1, 2.5, "b"]}'), "given")
 of_text("documents.parse_toml", "toml", words('a = [1, 2.5, "b"]\n[c.d]\ne = 1979-05-27\n'), "given")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.errors import BadInput, Unsupported
+from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
 from weft.fabric.wiring import fabric_of, wiring_of_fabric

@@ -20,7 +20,7 @@ from weft.fabric.files import SCHEMA, fabric_from_json, fabric_from_toml, fabric
 from weft.fabric.spec import Fabric
 from weft.fabric.wiring import PortCable, Wiring, fabric_of, wiring_of, wiring_of_fabric
 from weft.files import LARGEST_FILE_BYTES, read_text
-from weft.interop.fabrics import containerlab, ibnetdiscover, lldp, nccl_topology, point_to_point, slurm_topology
+from weft.interop.fabrics import ibnetdiscover, lldp, nccl_topology, point_to_point, slurm_topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +115,6 @@ FORMATS: dict[str, Format] = {
         looks=lambda g: point_to_point.looks(g.text),
         wiring=_wires(point_to_point.read_wiring),
         write=point_to_point.write,
-    ),
-    "containerlab": Format(
-        looks=lambda g: g.has_line(r"^topology[ \t]*+:[ \t]*+(#.*)?$"),
-        fabric=_links(containerlab.read),
-        write=containerlab.write,
     ),
     "slurm": Format(
         looks=lambda g: g.has_line(r"^[ \t]*+(-?[ \t]*topology[ \t]*:|(Switch|Block)Name[ \t]*=)|^blocks[ \t]*:"),
