@@ -117,7 +117,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "fabric.svg": ("fabric", "a100-64", "--picture"),
     "traces": (*SMALL, "--export", "chakra", "-o"),
     "nccl": ("route", "export", "nccl", "--cluster", "a100-64", "--job", "gpt2 data=64", "-o"),
-    "ip-route": ("route", "export", "ip-route", "--cluster", "a100-64", "--job", "gpt2 data=64", "-o"),
+    "frr": ("route", "export", "frr", "--cluster", "a100-64", "--job", "gpt2 data=64", "-o"),
 }
 """Command lines, without the name of what they write."""
 

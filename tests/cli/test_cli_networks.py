@@ -78,7 +78,6 @@ def test_fabric_counts_and_converts(weft: Run, tmp_path) -> None:
     assert "rail-only: 64 accelerators" in out
     weft("fabric", "h100-64", "--kind", "rail-only", "--radix", "8", "--export", "json", "-o", str(path))
     assert weft("fabric", "h100-64", "--kind", str(path), "--radix", "8")[1] == out
-    assert weft("fabric", "h100-64", "--kind", "fat-tree", "--export", "graphml")[1].startswith("<")
 
 
 BAD = {

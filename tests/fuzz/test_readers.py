@@ -45,7 +45,6 @@ NOT_READERS = {
     "files.read_bytes": "gives bytes as they are; readers of files go through it",
     "files.read_text": "gives text as it is; readers of files go through it",
     "interop.text.recipe.package_files": "gives text to read_recipe as it is, or nothing",
-    "interop.netops.srv6.lint_segments": "takes segments of srv6.lint and lint_script",
     "model._shell.beside": "gives text to parse_arguments as it is, or nothing",
     "model.megatron_args.read_numerics": "takes flags of parse_arguments",
     "records.Reader.read": "takes values of parse_json from readers that are here",

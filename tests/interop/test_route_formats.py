@@ -8,7 +8,7 @@ from weft.errors import BadInput, Unsupported
 from weft.interop import route_formats
 from weft.interop.route_formats import EXPORTS, Export, export
 
-KINDS = ["frr", "frr-srv6", "sonic", "roce-csv", "roce-json", "nccl", "ip-route", "json", "containerlab"]
+KINDS = ["frr", "roce-csv", "roce-json", "nccl", "json"]
 
 
 def test_the_kinds():

@@ -45,11 +45,7 @@ class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
     """Which network, and what is made of it."""
 
     kind: str | None = option(None, "Network to build for CLUSTER, or a fabric file.", metavar="KIND|FILE")
-    export: str | None = option(
-        None,
-        "Print the fabric in a format instead.",
-        choices=("json", "graphml", "slurm", "containerlab", "p2p", "dot"),
-    )
+    export: str | None = option(None, "Print the fabric in a format instead.", choices=("json", "slurm", "p2p"))
     picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
 
 
@@ -59,8 +55,8 @@ class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
 def network(cluster: str, options: FabricOptions) -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
-    Reads weft JSON and TOML, cabling plans (CSV, DOT), LLDP and NetBox JSON, ibnetdiscover, SLURM topology, NCCL
-    topology XML, GraphML, node-link JSON and containerlab.
+    Reads weft JSON and TOML, cabling plans (CSV), LLDP JSON, ibnetdiscover, SLURM topology, and NCCL topology
+    XML.
     """
     check_picture(options.picture)
     built, kind = network_of(cluster, options.kind, options.radix, options, spares=options.export is None)

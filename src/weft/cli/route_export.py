@@ -25,22 +25,7 @@ if TYPE_CHECKING:
     from weft.routing import JobTraffic
     from weft.routing.plan import RoutePlan
 
-KINDS = (
-    "containerlab",
-    "cumulus",
-    "frr",
-    "frr-srv6",
-    "htsim",
-    "ip-route",
-    "jobs",
-    "json",
-    "nccl",
-    "ns3",
-    "opensm",
-    "roce-csv",
-    "roce-json",
-    "sonic",
-)
+KINDS = ("frr", "htsim", "jobs", "json", "nccl", "opensm", "roce-csv", "roce-json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +60,10 @@ def export(kind: str, options: ExportOptions) -> None:
 
     \b
     opensm        forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)
-    frr           SR-MPLS label stacks and SR-TE policies for FRR, each flow's color;  frr-srv6: SRv6 static routes
-    ip-route      SRv6 routes for Linux hosts
-    sonic         config_db.json of switches: addresses, BGP, PFC and ECN for RoCE, hash, SRv6
-    cumulus       NVUE files of switches: addresses, BGP, RoCE
+    frr           SR-MPLS label stacks and SR-TE policies for FRR, each flow's color
     roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json
     nccl          /etc/nccl.conf
-    containerlab  a lab of FRR nodes
-    htsim         topology and connection matrix of htsim;  ns3: topology, flows, configuration of its HPCC fork
+    htsim         topology and connection matrix of htsim
     json          every flow's path
     jobs          the traffic itself, as job files of the paper's code
 
@@ -92,8 +73,8 @@ def export(kind: str, options: ExportOptions) -> None:
         fabric, traffic = traffic_of(options)
         _deliver(_job_files(traffic, fabric), options.output)
         return
-    if kind in ("htsim", "ns3"):
-        _deliver(_simulated(kind, *traffic_of(options), options), options.output)
+    if kind == "htsim":
+        _deliver(_simulated(*traffic_of(options), options), options.output)
         return
     found = _routed(options)
     _deliver(_opensm(found, options) if kind == "opensm" else _files(kind, found, options), options.output)
@@ -152,15 +133,15 @@ def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str
     return route_formats.checked(kind, {f"roce-ports.{form}": text})
 
 
-def _simulated(kind: str, fabric: Fabric, traffic: JobTraffic, options: ExportOptions) -> dict[str, str]:
+def _simulated(fabric: Fabric, traffic: JobTraffic, options: ExportOptions) -> dict[str, str]:
     """Files of a packet simulator, which is told the speed of links, not what collectives reach of it."""
-    from weft.interop.simulators import htsim, ns3_hpcc
+    from weft.interop.simulators import htsim
 
     if options.arrangement is None:
         whole = network_alone(options, network_of(options).cluster)
         fabric = replace(fabric, capacity_Bps=whole.capacity_Bps)
     parts = traffic.split(options.split) if options.router == "split" else traffic
-    return htsim.write(fabric, parts) if kind == "htsim" else ns3_hpcc.write(fabric, parts)
+    return htsim.write(fabric, parts)
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:

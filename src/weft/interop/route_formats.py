@@ -9,8 +9,7 @@ from typing import TypeAlias
 from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.fabrics import containerlab
-from weft.interop.netops import cumulus, frr, nccl_env, roce, routes_json, sonic, srv6
+from weft.interop.netops import frr, nccl_env, roce, routes_json
 from weft.routing.traffic import JobTraffic
 
 Files: TypeAlias = dict[str, str]
@@ -48,15 +47,10 @@ def _frr(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
 
 EXPORTS: dict[str, Export] = {
     "frr": Export(write=_frr, lint={".conf": frr.lint}),
-    "frr-srv6": Export(write=srv6.write, lint={".conf": srv6.lint}),
-    "cumulus": Export(write=cumulus.write, lint={".yaml": cumulus.lint}),
-    "sonic": Export(write=sonic.write, lint={".json": sonic.lint}),
     "roce-csv": Export(write=_roce_csv, lint={".csv": roce.lint_csv}),
     "roce-json": Export(write=_roce_json, lint={".json": roce.lint_json}),
     "nccl": Export(write=_nccl, lint={".conf": nccl_env.lint}),
-    "ip-route": Export(write=srv6.write_script, lint={".sh": srv6.lint_script}),
     "json": Export(write=_json, lint={".json": routes_json.lint}),
-    "containerlab": Export(write=containerlab.write_lab, lint={".yml": containerlab.lint, ".conf": frr.lint}),
 }
 
 

@@ -1,7 +1,7 @@
 """Addresses, labels and names are unique, and both ends of a cable agree."""
 
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Address, IPv6Network
+from ipaddress import IPv4Interface
 
 import numpy as np
 import pytest
@@ -20,11 +20,10 @@ def test_everything_is_unique(count, radix):
     fabric = clos.build(count, radix=radix, bandwidth_Bps=1e9)
     plan = addressing(fabric)
     nodes, links = range(fabric.nodes), range(fabric.links)
-    for of in (plan.ipv4, plan.ipv6, plan.label, plan.segment, plan.locator, plan.end):
+    for of in (plan.ipv4, plan.label):
         assert len({of(node) for node in nodes}) == fabric.nodes
     every = [plan.ipv4(node) for node in nodes] + [plan.link_ipv4(link) for link in links]
     assert len(set(every)) == len(every)
-    assert len({plan.link_ipv6(link) for link in links}) == fabric.links
     assert len(set(plan.names)) == fabric.nodes
     ports = [(node, name) for node, name in zip(fabric.source.tolist(), plan.interfaces, strict=True)]
     assert len(set(ports)) == fabric.links
@@ -35,24 +34,12 @@ def test_everything_is_unique(count, radix):
         assert IPv4Interface(f"{plan.link_ipv4(link)}/31").network == (
             IPv4Interface(f"{plan.gateway_ipv4(link)}/31").network
         )
-    for node in nodes:
-        inside = IPv6Network(plan.locator(node))
-        assert all(IPv6Address(of(node)) in inside for of in (plan.ipv6, plan.segment, plan.end))
 
 
 def test_known_values():
     plan = addressing(clos.build(4, radix=4, bandwidth_Bps=1e9))
-    assert (plan.ipv4(0), plan.ipv6(0), plan.label(0)) == ("10.0.0.1", "fcbb:bbbb:1::1", 16001)
-    assert (plan.segment(9), plan.locator(9)) == ("fcbb:bbbb:a::", "fcbb:bbbb:a::/48")
+    assert (plan.ipv4(0), plan.label(0)) == ("10.0.0.1", 16001)
     assert (plan.link_ipv4(0), plan.link_ipv4(1)) == ("10.128.0.0", "10.128.0.1")
-
-
-def test_micro_segments_are_packed():
-    plan = addressing(clos.build(4, radix=4, bandwidth_Bps=1e9))
-    assert plan.segments([3]) == ("fcbb:bbbb:4:fe06::",)
-    assert plan.segments([6, 4, 1]) == ("fcbb:bbbb:7:5:2:fe06::",)
-    assert plan.segments([0, 1, 2, 3, 4]) == ("fcbb:bbbb:1:2:3:4:5:fe06",)
-    assert plan.segments([0, 1, 2, 3, 4, 5]) == ("fcbb:bbbb:1:2:3:4:5:0", plan.end(5))
 
 
 def test_names_that_hosts_cannot_have():

@@ -1,4 +1,4 @@
-"""Exports to packet simulators, read back as htsim and the HPCC fork of ns-3 read them."""
+"""Exports to htsim, read back as it reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.errors import BadInput, Unsupported
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, torus
 from weft.fabric.spec import SCALE_UP, Fabric
-from weft.interop.simulators import htsim, ns3_hpcc
+from weft.interop.simulators import htsim
 from weft.interop.traffic.flow_tables import read_matrix
 from weft.routing.traffic import JobTraffic, job_traffic
 
@@ -103,29 +103,5 @@ def test_fabrics_that_htsim_does_not_build() -> None:
         htsim.write(TREES[0], ring(TREES[0], 3e9))
     inside = clos.build(16, radix=4, tiers=3, bandwidth_Bps=12.5e9, scale_up=domain)
     near = job_traffic(np.array([0]), np.array([1]), np.array([1e6]))
-    for module in (htsim, ns3_hpcc):
-        with pytest.raises(BadInput, match="leaves a scale-up domain"):
-            module.write(inside, near)
-
-
-def test_ns_3_reads_every_link_and_flow_once() -> None:
-    domain = Dimension(size=2, kind="switch", bandwidth_Bps=1e11, latency_s=0.0)
-    fabric = clos.build(16, radix=4, tiers=3, bandwidth_Bps=12.5e9, scale_up=domain)
-    files = ns3_hpcc.write(fabric, ring(fabric))
-    lines = [line.split() for line in files["topology.txt"].splitlines()]
-    nodes, switches, links = map(int, lines[0])
-    assert (nodes - switches, links) == (16, len(lines) - 2)
-    assert lines[1] == [str(number) for number in range(16, nodes)]
-    assert links == np.count_nonzero(fabric.tier > SCALE_UP) // 2
-    assert {one[2] for one in lines[2:]} == {"100000000000bps"}
-    pairs = {frozenset(one[:2]) for one in lines[2:]}
-    assert len(pairs) == links
-    flows = [line.split() for line in files["flow.txt"].splitlines()]
-    assert int(flows[0][0]) == len(flows) - 1 == 16
-    starts = [float(one[5]) for one in flows[1:]]
-    assert starts == sorted(starts)
-    config = dict(line.split(" ", 1) for line in files["config.txt"].splitlines())
-    assert {config[f"{name}_FILE"] for name in ("TOPOLOGY", "FLOW", "TRACE")} <= set(files)
-    # A mark threshold for every speed, as the fork asserts.
-    assert config["KMAX_MAP"] == "1 100000000000 1600"
-    assert float(config["SIMULATOR_STOP_TIME"]) > 2
+    with pytest.raises(BadInput, match="leaves a scale-up domain"):
+        htsim.write(inside, near)

@@ -20,20 +20,7 @@ from weft.fabric.files import SCHEMA, fabric_from_json, fabric_from_toml, fabric
 from weft.fabric.spec import Fabric
 from weft.fabric.wiring import PortCable, Wiring, fabric_of, wiring_of, wiring_of_fabric
 from weft.files import LARGEST_FILE_BYTES, read_text
-from weft.interop.fabrics import (
-    containerlab,
-    dot,
-    graph_files,
-    iblinkinfo,
-    ibnetdiscover,
-    lldp,
-    managers,
-    nccl_topology,
-    netbox,
-    point_to_point,
-    slurm_topology,
-    smi_topology,
-)
+from weft.interop.fabrics import ibnetdiscover, lldp, nccl_topology, point_to_point, slurm_topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +59,6 @@ class _Glance:
     @property
     def table(self) -> dict[str, Any]:
         return self.json if isinstance(self.json, dict) else {}
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The objects of a list."""
-        return [row for row in self.json if isinstance(row, dict)] if isinstance(self.json, list) else []
 
     def has_line(self, pattern: str) -> bool:
         return self.start not in ("{", "<") and re.search(pattern, self.text, re.MULTILINE | re.IGNORECASE) is not None
@@ -122,44 +104,17 @@ def _is_lldp(glance: _Glance) -> bool:
 
 FORMATS: dict[str, Format] = {
     "json": Format(looks=lambda g: "schema" in g.table, fabric=_whole(fabric_from_json), write=fabric_to_json),
-    "air": Format(looks=lambda g: managers.is_air(g.json), wiring=_wires(managers.read_air)),
-    "netq": Format(looks=lambda g: managers.is_netq_graph(g.json), wiring=_wires(managers.read_netq_graph)),
-    "netq-lldp": Format(looks=lambda g: managers.is_netq_lldp(g.json), wiring=_wires(managers.read_netq_lldp)),
-    "ufm": Format(looks=lambda g: managers.is_ufm(g.json), wiring=_wires(managers.read_ufm)),
-    "netbox": Format(
-        looks=lambda g: bool({"cables", "results"} & set(g.table)) or isinstance(g.json, list),
-        wiring=_wires(netbox.read_wiring),
-    ),
     "lldp": Format(looks=_is_lldp, wiring=_wires(lldp.read_wiring)),
-    "node-link": Format(
-        looks=lambda g: isinstance(g.json, dict),
-        fabric=_links(graph_files.read_node_link),
-        write=graph_files.write_node_link,
-    ),
-    "graphml": Format(
-        looks=lambda g: g.start == "<" and "<graphml" in g.text[:10_000],
-        fabric=_links(graph_files.read_graphml),
-        write=graph_files.write_graphml,
-    ),
     "nccl": Format(looks=lambda g: g.start == "<", fabric=_whole(nccl_topology.read)),
     "ibnetdiscover": Format(
         looks=lambda g: g.has_line(r'^(Switch|Ca|Rt)[ \t]*+\d++[ \t]*+"[SHR]-'),
         fabric=_ibnetdiscover,
         wiring=_ibnetdiscover_wiring,
     ),
-    "nvidia-smi": Format(looks=lambda g: smi_topology.looks(g.text), fabric=_links(smi_topology.read)),
-    "iblinkinfo": Format(looks=lambda g: iblinkinfo.looks(g.text), wiring=_wires(iblinkinfo.read_wiring)),
-    "topo": Format(looks=lambda g: iblinkinfo.looks_like_topo_file(g.text), wiring=_wires(iblinkinfo.read_topo_file)),
-    "dot": Format(looks=lambda g: dot.looks(g.text), wiring=_wires(dot.read_wiring), write=dot.write),
     "p2p": Format(
         looks=lambda g: point_to_point.looks(g.text),
         wiring=_wires(point_to_point.read_wiring),
         write=point_to_point.write,
-    ),
-    "containerlab": Format(
-        looks=lambda g: g.has_line(r"^topology[ \t]*+:[ \t]*+(#.*)?$"),
-        fabric=_links(containerlab.read),
-        write=containerlab.write,
     ),
     "slurm": Format(
         looks=lambda g: g.has_line(r"^[ \t]*+(-?[ \t]*topology[ \t]*:|(Switch|Block)Name[ \t]*=)|^blocks[ \t]*:"),

@@ -1,10 +1,8 @@
-"""Names, addresses, labels and segments of a fabric's nodes and links, the same in every export.
+"""Names, addresses and labels of a fabric's nodes and links, the same in every export.
 
-Node ``i`` has index ``i + 1``: address 10.0.0.0 + index (a switch's loopback, an accelerator's NIC), MPLS
-node label 16000 + index, SRv6 locator fcbb:bbbb:<index>::/48 and, in it, address fcbb:bbbb:<index>::1.  A
-cable has two addresses of 10.128.0.0/9 (a /31) and of fd00::/64 (a /127).  The scale-out links of a node
-are its interfaces eth1, eth2, ... in the order of the links, its scale-up links sup1, sup2, ...; failed
-links keep theirs.
+Node ``i`` has index ``i + 1``: address 10.0.0.0 + index (a switch's loopback, an accelerator's NIC) and MPLS node
+label 16000 + index.  A cable has two addresses of 10.128.0.0/9 (a /31).  The scale-out links of a node are its
+interfaces eth1, eth2, ... in the order of the links, its scale-up links sup1, sup2, ...; failed links keep theirs.
 """
 
 from __future__ import annotations
@@ -13,21 +11,17 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 
 import numpy as np
 
 from weft.errors import Unsupported
 from weft.fabric.spec import SCALE_UP, Fabric
 
-BLOCK = "fcbb:bbbb"
-DECAPSULATE = 0xFE06
-"""The function of a node's locator that takes the outer header off and looks the inner address up."""
 FIRST_LABEL = 16000
 MOST_NODES = 0xDFFF
-"""Larger numbers are local functions among 16-bit micro-segments."""
+"""Labels of nodes."""
 MOST_CABLES = 2**22
-SEGMENTS_PER_ADDRESS = 6
 LONGEST_NAME = 60
 
 
@@ -49,55 +43,17 @@ class Addressing:
         """Address of a node."""
         return str(IPv4Address("10.0.0.0") + node + 1)
 
-    def ipv6(self, node: int) -> str:
-        """Address of a node, in its locator."""
-        return str(IPv6Address(f"{BLOCK}:{node + 1:x}::1"))
-
     def label(self, node: int) -> int:
         """MPLS label that names a node."""
         return FIRST_LABEL + node + 1
-
-    def segment(self, node: int) -> str:
-        """SRv6 segment (uN) that names a node."""
-        return f"{BLOCK}:{node + 1:x}::"
-
-    def locator(self, node: int) -> str:
-        """The prefix of all segments of a node."""
-        return f"{self.segment(node)}/48"
-
-    def end(self, node: int) -> str:
-        """The segment at which a node takes the outer header off."""
-        return f"{BLOCK}:{node + 1:x}:{DECAPSULATE:x}::"
 
     def link_ipv4(self, link: int) -> str:
         """Address, in its /31, of the interface by which a link leaves its source."""
         return str(IPv4Address("10.128.0.0") + 2 * self.cables[link] + self.ends[link])
 
-    def link_ipv6(self, link: int) -> str:
-        """Address, in its /127, of the interface by which a link leaves its source."""
-        return str(IPv6Address("fd00::") + 2 * self.cables[link] + self.ends[link])
-
     def gateway_ipv4(self, link: int) -> str:
         """Address of the far end of a link."""
         return self.link_ipv4(self.reverse[link])
-
-    def gateway_ipv6(self, link: int) -> str:
-        """Address of the far end of a link."""
-        return self.link_ipv6(self.reverse[link])
-
-    def segments(self, nodes: Sequence[int]) -> tuple[str, ...]:
-        """Addresses that lead through nodes in order, the last of which takes the outer header off.
-
-        Each address packs up to six 16-bit micro-segments behind the block; the last node's stays together
-        with its function.
-        """
-        words = [[f"{node + 1:x}"] for node in nodes[:-1]] + [[f"{nodes[-1] + 1:x}", f"{DECAPSULATE:x}"]]
-        packed: list[list[str]] = [[]]
-        for word in words:
-            if len(packed[-1]) + len(word) > SEGMENTS_PER_ADDRESS:
-                packed.append([])
-            packed[-1] += word
-        return tuple(str(IPv6Address(f"{BLOCK}:{':'.join(each)}" + _rest(each))) for each in packed)
 
 
 def first_links(fabric: Fabric, links: Sequence[int]) -> list[tuple[int, int]]:
@@ -110,7 +66,7 @@ def first_links(fabric: Fabric, links: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def addressing(fabric: Fabric) -> Addressing:
-    """Names, addresses, labels and segments for a fabric.
+    """Names, addresses and labels for a fabric.
 
     Raises:
         Unsupported: more nodes or cables than the ranges hold, or a link without the opposite one.
@@ -118,7 +74,7 @@ def addressing(fabric: Fabric) -> Addressing:
     where = f"fabric {fabric.name}"
     if fabric.nodes > MOST_NODES:
         raise Unsupported(
-            f"{fabric.nodes:,} nodes are more than {MOST_NODES:,} micro-segments and labels",
+            f"{fabric.nodes:,} nodes are more than {MOST_NODES:,} labels",
             where=where,
             remedy="export a part of the fabric",
         )
@@ -128,10 +84,6 @@ def addressing(fabric: Fabric) -> Addressing:
         )
     reverse, cables, ends = _cables(fabric, where)
     return Addressing(names=_names(fabric), interfaces=_interfaces(fabric), reverse=reverse, cables=cables, ends=ends)
-
-
-def _rest(words: list[str]) -> str:
-    return "" if len(words) == SEGMENTS_PER_ADDRESS else "::"
 
 
 def _cables(fabric: Fabric, where: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

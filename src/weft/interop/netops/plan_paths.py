@@ -111,26 +111,6 @@ def network_paths(
     return tuple(kept)
 
 
-def path_to_destination(
-    fabric: Fabric, paths: tuple[PlannedPath, ...], *, where: str, remedy: str
-) -> dict[tuple[int, int], PlannedPath]:
-    """The one path of every (source, target).
-
-    Raises:
-        Unsupported: flows of a pair take different paths.
-    """
-    found: dict[tuple[int, int], PlannedPath] = {}
-    for path in paths:
-        before = found.setdefault((path.source, path.target), path)
-        if before.links != path.links:
-            raise Unsupported(
-                f"flows {fabric.names[path.source]} -> {fabric.names[path.target]} take different paths",
-                where=where,
-                remedy=remedy,
-            )
-    return found
-
-
 def _check_links(fabric: Fabric, routes: Routes, where: str) -> None:
     strange = routes.links[(routes.links < 0) | (routes.links >= fabric.links)]
     if len(strange):

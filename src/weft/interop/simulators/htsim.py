@@ -65,7 +65,7 @@ def _oversubscribed(tree: Tree, tier: int) -> int:
     down, up = tree.down[tier] * tree.Gbps[tier], tree.up[tier] * tree.Gbps[tier + 1]
     if down % up:
         problem = f"switches of tier {tier + 1} have {down:,} Gb/s down and {up:,} Gb/s up, which is no whole ratio"
-        raise Unsupported(problem, where=_WHERE, remedy="give a whole oversubscription, or use ns3")
+        raise Unsupported(problem, where=_WHERE, remedy="give a whole oversubscription")
     return down // up
 
 
@@ -116,7 +116,7 @@ def tree_of(fabric: Fabric) -> Tree:
     top = int(level.max(initial=0))
     if not found.sound or top not in (2, 3):
         raise Unsupported(
-            f"{fabric.name} is no fat-tree of two or three tiers", where=_WHERE, remedy="give a fat-tree, or use ns3"
+            f"{fabric.name} is no fat-tree of two or three tiers", where=_WHERE, remedy="give a fat-tree"
         )
     rising = np.flatnonzero(outside & (level[fabric.target] == level[fabric.source] + 1))
     tiers = [rising[level[fabric.source[rising]] == height] for height in range(top)]
@@ -175,9 +175,9 @@ def _pods(fabric: Fabric, tiers: list[Ints]) -> Ints:
     pairs = np.bincount(pod[joined[0]], minlength=fabric.nodes)
     full = np.bincount(pod[leaves], minlength=fabric.nodes) * np.bincount(pod[tops], minlength=fabric.nodes)
     if (pairs != full).any():
-        raise Unsupported("not every leaf of a pod joins every switch above", where=_WHERE, remedy="use ns3")
+        raise Unsupported("not every leaf of a pod joins every switch above", where=_WHERE, remedy="give equal pods")
     if len(tiers) == 3 and not _grouped(fabric, pod, tiers[2]):
-        raise Unsupported("cores do not join one switch of every pod", where=_WHERE, remedy="use ns3")
+        raise Unsupported("cores do not join one switch of every pod", where=_WHERE, remedy="give equal pods")
     return pod
 
 
