@@ -22,7 +22,8 @@ _Colours = npt.NDArray[np.uint64]
 def lumped(fabric: Fabric) -> Fabric:
     """A fabric on which sprayed flows fare as on this one, with few switches where it is symmetric.
 
-    Accelerators keep their numbers; a class has the name of its first switch.  Links that are down are left out.
+    Accelerators keep their numbers; a class has the name of its first switch.  Of the links that are down, only
+    those of accelerators are left, which decide how their flows are striped.
     """
     up = np.flatnonzero(fabric.up)
     source, target, label = fabric.source[up], fabric.target[up], _labels(fabric, up)
@@ -36,17 +37,19 @@ def lumped(fabric: Fabric) -> Fabric:
     pair = (node[source] * len(kept) + node[target]) * (int(label.max(initial=0)) + 1) + label
     _, example, link = np.unique(pair, return_index=True, return_inverse=True)
     link, links = np.argsort(np.argsort(example))[link.reshape(-1)], np.sort(example)
+    down = np.flatnonzero(~fabric.up & (np.minimum(fabric.source, fabric.target) < hosts))
+    every = np.concatenate([up[links], down])
     return replace(
         fabric,
         names=tuple(fabric.names[each] for each in kept.tolist()),
         role=fabric.role[kept],
-        source=node[source[links]],
-        target=node[target[links]],
-        capacity_Bps=_summed(link, fabric.capacity_Bps[up]),
-        latency_s=fabric.latency_s[up][links],
-        cables=_summed(link, fabric.cables[up]).astype(np.int64),
-        tier=fabric.tier[up][links],
-        up=np.ones(len(links), dtype=bool),
+        source=node[fabric.source[every]],
+        target=node[fabric.target[every]],
+        capacity_Bps=np.concatenate([_summed(link, fabric.capacity_Bps[up]), fabric.capacity_Bps[down]]),
+        latency_s=fabric.latency_s[every],
+        cables=np.concatenate([_summed(link, fabric.cables[up]).astype(np.int64), fabric.cables[down]]),
+        tier=fabric.tier[every],
+        up=fabric.up[every],
     )
 
 
