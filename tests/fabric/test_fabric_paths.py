@@ -116,6 +116,44 @@ def some_pairs(fabric: Fabric, count: int = 14) -> list[tuple[int, int]]:
     return [(0, 1), (0, fabric.accelerators - 1), (5, 2), *drawn]
 
 
+def outside(fabric: Fabric) -> np.ndarray:
+    """Links out of accelerators into the scale-out network."""
+    return np.flatnonzero((fabric.source < fabric.accelerators) & (fabric.tier > 0))
+
+
+@pytest.mark.parametrize("radix", [8, 16, 32])
+@pytest.mark.parametrize("build", [rail.only, rail.optimized])
+def test_flows_of_lost_nics_are_striped_and_more_failures_are_no_faster(build, radix):
+    """Neighbours on a ring of domains of 4: what is left of a domain's NICs carries the traffic of all of them, which
+    no routing can better.  A switch that takes a NIC with it, takes no less time than the NIC alone."""
+    fabric = build(32, **options(radix=radix))
+    source = np.arange(32)
+    target = (source + 4) % 32
+    (nic,) = outside(fabric)[fabric.source[outside(fabric)] == 5]
+    switch = int(fabric.target[nic])
+    below = np.unique(fabric.source[outside(fabric)[fabric.target[outside(fabric)] == switch]] % 4)
+    alone, whole = fabric.failed(links=np.array([nic])), fabric.failed(nodes=np.array([switch]))
+    loads = []
+    for left, nics in ((fabric, 4), (alone, 3), (whole, 4 - len(below))):
+        if not nics:
+            continue
+        found = routes(left, source, target, mode="spray")
+        net = np.zeros((32, fabric.nodes))
+        flow = np.repeat(np.arange(32), np.diff(found.indptr))
+        np.add.at(net, (flow, fabric.source[found.links]), found.usage)
+        np.add.at(net, (flow, fabric.target[found.links]), -found.usage)
+        expected = np.zeros_like(net)
+        expected[np.arange(32), source], expected[np.arange(32), target] = 1.0, -1.0
+        assert net == pytest.approx(expected)
+        assert left.up[found.links].all()
+        loads.append(np.bincount(found.links, found.usage, minlength=fabric.links)[outside(fabric)].max())
+        assert loads[-1] == pytest.approx(4 / nics)
+        assert len(np.unique(flow * fabric.links + found.links)) == len(found.links)
+        expected_s = np.bincount(flow, found.usage * fabric.latency_s[found.links], minlength=32)
+        assert found.latency_s == pytest.approx(expected_s)
+    assert loads == sorted(loads)
+
+
 @pytest.mark.slow_but(8)
 @pytest.mark.parametrize("name", SMALL)
 def test_paths_are_those_of_networkx(name):
@@ -134,7 +172,11 @@ def test_spraying_splits_evenly_at_every_node(name):
     paths = Paths(fabric)
     pairs = np.array(some_pairs(fabric))
     spread = paths.routes(pairs[:, 0], pairs[:, 1], mode="spray")
+    wired = np.zeros(fabric.accelerators, dtype=bool)
+    wired[fabric.source[fabric.up & (fabric.tier > 0) & (fabric.source < fabric.accelerators)]] = True
     for flow, (source, target) in enumerate(pairs.tolist()):
+        if not (wired[source] and wired[target]):
+            continue  # striped, see below
         following = defaultdict(set)
         for path in paths.every(source, target):
             for link in path:

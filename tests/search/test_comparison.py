@@ -10,10 +10,12 @@ import pytest
 
 import weft
 from weft.cluster import resolve
-from weft.errors import BadInput
+from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
 from weft.estimation.contrast import NORMAL
 from weft.model import resolve_job
+from weft.report.tables.comparison import comparison_table
+from weft.report.tables.grid import Screen
 from weft.search.comparison import Comparison
 from weft.search.why import Traced, causes
 
@@ -142,6 +144,36 @@ def test_simulated_sides_say_what_the_network_adds():
     alone = weft.simulate("llama-3.1-8b", "h100-64", "tp=2,pp=2", fabric="fat-tree")
     assert found.sides[1].simulated_s == alone.iteration_s  # type: ignore[union-attr]
     assert found.differences[0].error is None
+
+
+def test_layouts_as_estimates_print_them_have_all_columns(capsys):
+    layouts = (
+        "tp=2,dp=32,mbs=1,zero=1,recompute=none,sp",
+        "tp=2,pp=4,dp=8,mbs=1,vpp=2,schedule=interleaved,zero=1,sp",
+    )
+    found = weft.compare("llama-3.1-8b", "h100-64", layout=(*layouts, "tp=8"))
+    assert [side.label for side in found.sides] == ["layout 1", "layout 2", "tp=8"]
+    comparison_table(found, Screen(width=110))
+    text = capsys.readouterr().out
+    for side, layout in zip(found.sides, (*layouts, "tp=8"), strict=True):
+        (row,) = (line for line in text.splitlines() if line.startswith(f"  {side.label} "))
+        assert f"{side.estimate.mfu:.1%}" in row
+        assert f"{side.label}: llama-3.1-8b on h100-64, {layout.split(',schedule')[0]}" in text
+    assert "No room for" not in text
+
+
+@pytest.mark.parametrize(
+    ("clusters", "layouts", "problem"),
+    [
+        (("h100-64", "h100-1000"), (), "h100-1000: none of .* layouts is feasible .*--batch 500 would work"),
+        (("h100-64",), ("tp=8", "tp=64"), "tp=64: layout .heads-not-divisible."),
+        (("h100-64",), ("tp=8", "tp=0"), "tp=0: --layout"),
+    ],
+)
+def test_the_side_that_cannot_be_estimated_is_named(clusters, layouts, problem):
+    with pytest.raises(WeftError, match=problem) as refused:
+        weft.compare("llama-3.1-8b", *clusters, layout=layouts)
+    assert refused.value.exit_code == (2 if layouts else 3)
 
 
 def test_results_compare_as_files_and_as_objects(tmp_path):

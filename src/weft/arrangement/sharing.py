@@ -47,7 +47,7 @@ class Fleet:
         self.site = replace(self.site, fabric=fabric, jobs=())
         at_speed = reached(fabric, calibration(self.site.cluster.accelerator.name))
         self.cuts: Cuts = cuts_of(at_speed)
-        self._paths = Paths(trunked(at_speed))
+        self._paths = Paths(trunked(at_speed).fabric)
         self._members = self.site.members
         self._links: dict[tuple[int, tuple[int, ...]], Ints] = {}
         self._clocks: dict[tuple[object, ...], Clock] = {}

@@ -9,7 +9,7 @@ rate, latency and bytes.  This holds for no other way to route.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,47 +19,75 @@ from weft.fabric.spec import Fabric, Floats, Ints
 _Colours = npt.NDArray[np.uint64]
 
 
-def lumped(fabric: Fabric) -> Fabric:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lump:
+    """A fabric whose links stand for classes of links of the ``whole`` one.
+
+    ``first`` is the first link of each class in the whole, ``of`` the class of each of its links (-1: it is down).
+    """
+
+    whole: Fabric
+    fabric: Fabric
+    first: Ints
+    of: Ints
+
+    def spread(self, carried: Floats) -> Floats:
+        """What each link of the whole carries: an even part of what its class does."""
+        even = carried / np.bincount(self.of[self.of >= 0], minlength=len(carried))
+        return np.append(even, 0.0)[self.of]
+
+
+def unlumped(fabric: Fabric) -> Lump:
+    """A fabric whose links are their own classes."""
+    each = np.arange(fabric.links)
+    return Lump(whole=fabric, fabric=fabric, first=each, of=each)
+
+
+def lumped(fabric: Fabric) -> Lump:
     """A fabric on which sprayed flows fare as on this one, with few switches where it is symmetric.
 
-    Accelerators keep their numbers; a class has the name of its first switch.  Links that are down are left out.
+    Accelerators keep their numbers; a class has the name of its first switch.  Of the links that are down, only
+    those of accelerators are left, which decide how their flows are striped.
     """
-    up = np.flatnonzero(fabric.up)
-    label = _labels(fabric, up)
-    colour = _refined(fabric, fabric.source[up], fabric.target[up], label)
     hosts = fabric.accelerators
+    links = np.flatnonzero(fabric.up | (np.minimum(fabric.source, fabric.target) < hosts))
+    label = _labels(fabric, links)
+    colour = _refined(fabric, fabric.source[links], fabric.target[links], label)
     _, first, of = np.unique(colour[hosts:], return_index=True, return_inverse=True)
     kept = np.concatenate([np.arange(hosts), hosts + np.sort(first)])
     node = np.concatenate([np.arange(hosts), hosts + np.argsort(np.argsort(first))[of.reshape(-1)]])
-    return _summed_up(fabric, up, label, kept, node)
+    return _summed_up(fabric, links, label, kept, node)
 
 
-def trunked(fabric: Fabric) -> Fabric:
+def trunked(fabric: Fabric) -> Lump:
     """A fabric on which sprayed flows fare as on this one, with one link for equal parallel cables."""
     links, nodes = np.arange(fabric.links), np.arange(fabric.nodes)
     return _summed_up(fabric, links, _labels(fabric, links), nodes, nodes)
 
 
-def _summed_up(fabric: Fabric, chosen: Ints, label: Ints, kept: Ints, node: Ints) -> Fabric:
+def _summed_up(fabric: Fabric, chosen: Ints, label: Ints, kept: Ints, node: Ints) -> Lump:
     """The fabric of the nodes ``kept``, with one link for all of a label; node v is ``node[v]`` there."""
     source, target = fabric.source[chosen], fabric.target[chosen]
     pair = (node[source] * len(kept) + node[target]) * (int(label.max(initial=0)) + 1) + label
     _, example, link = np.unique(pair, return_index=True, return_inverse=True)
     if len(example) == fabric.links:
-        return fabric
-    link, links = np.argsort(np.argsort(example))[link.reshape(-1)], np.sort(example)
-    return replace(
+        return unlumped(fabric)
+    link, first = np.argsort(np.argsort(example))[link.reshape(-1)], chosen[np.sort(example)]
+    of = np.full(fabric.links, -1)
+    of[chosen] = link
+    few = replace(
         fabric,
         names=tuple(fabric.names[each] for each in kept.tolist()),
         role=fabric.role[kept],
-        source=node[source[links]],
-        target=node[target[links]],
+        source=node[fabric.source[first]],
+        target=node[fabric.target[first]],
         capacity_Bps=_summed(link, fabric.capacity_Bps[chosen]),
-        latency_s=fabric.latency_s[chosen][links],
+        latency_s=fabric.latency_s[first],
         cables=_summed(link, fabric.cables[chosen]).astype(np.int64),
-        tier=fabric.tier[chosen][links],
-        up=fabric.up[chosen][links],
+        tier=fabric.tier[first],
+        up=fabric.up[first],
     )
+    return Lump(whole=fabric, fabric=few, first=first, of=of)
 
 
 def _summed(link: Ints, values: Ints | Floats) -> Floats:

@@ -10,6 +10,11 @@ no switch does; the first rule that joins a pair of accelerators holds:
 4. over all links with the fewest relays, of those with the fewest that arrive over scale-out links (torus,
    BCube, and what failures leave).
 
+Sprayed flows from or to an accelerator whose scale-out links are all down are striped in equal shares over its peers:
+over the domain's scale-up links to each that has scale-out links up, as its counterpart in the other domain has, from
+there to the counterpart, and over the other domain's links to the destination.  Where more of a fabric fails, such
+flows are no faster.
+
 Parallel cables are links of their own: a flow is hashed to one of them.
 """
 
@@ -266,7 +271,48 @@ class Paths:
             raise BadInput(f"{len(key)} keys for {len(source)} flows", where=self._where)
         if mode in STRUCTURES:
             return structured(self, source, target, mode, seed, key)
+        if mode == "spray" and not self.fabric.up.all() and (stripes := self._stripes(source, target)) is not None:
+            return self._striped(stripes, len(source), seed)
         return self._routed(source, target, key, seed, mode)
+
+    def _stripes(self, source: Ints, target: Ints) -> tuple[Ints, Ints, Ints, Floats] | None:
+        """Source, target, flow and share of the legs of all flows, where some are striped."""
+        net, fabric = self._net, self.fabric
+        leaves = (fabric.tier > SCALE_UP) & (fabric.source < fabric.accelerators)
+        wired, live = (
+            np.bincount(fabric.source[some_of], minlength=fabric.accelerators)[: fabric.accelerators] > 0
+            for some_of in (leaves, leaves & fabric.up)
+        )
+        lost, sizes = wired & ~live, np.diff(net.member_first)
+        striped = (lost[source] | lost[target]) & (net.domain[source] != net.domain[target])
+        if not striped.any() or np.ptp(sizes):
+            return None
+        members = net.members.reshape(len(sizes), -1)
+        here, there = (members[net.domain[ends]] for ends in (source, target))
+        both = live[here] & live[there] & striped[:, None]
+        stripes = both.sum(axis=1)
+        flow, peer = np.nonzero(both)
+        sender, receiver, share = here[flow, peer], there[flow, peer], 1.0 / stripes[flow]
+        whole = np.flatnonzero(stripes == 0)
+        begin = np.concatenate([source[whole], source[flow], sender, receiver])
+        end = np.concatenate([target[whole], sender, receiver, target[flow]])
+        legs = np.concatenate([whole, flow, flow, flow]), np.concatenate([np.ones(len(whole)), share, share, share])
+        moves = begin != end
+        return begin[moves], end[moves], legs[0][moves], legs[1][moves]
+
+    def _striped(self, stripes: tuple[Ints, Ints, Ints, Floats], flows: int, seed: int) -> Routes:
+        """Sprayed routes of flows from those of their legs."""
+        source, target, flow, share = stripes
+        found = self._routed(source, target, np.zeros(len(source), dtype=np.int64), seed, "spray")
+        legs = np.repeat(np.arange(len(source)), np.diff(found.indptr))
+        pair, at = np.unique(flow[legs] * self.fabric.links + found.links, return_inverse=True)
+        counts = np.bincount(pair // self.fabric.links, minlength=flows)
+        return Routes(
+            indptr=np.concatenate([[0], np.cumsum(counts)]),
+            links=pair % self.fabric.links,
+            usage=np.bincount(at.reshape(-1), found.usage * share[legs]),
+            latency_s=np.bincount(flow, found.latency_s * share, minlength=flows),
+        )
 
     @property
     def _where(self) -> str:

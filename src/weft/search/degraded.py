@@ -67,7 +67,7 @@ class DegradedNetwork:
 
     def alike(self, fabric: Fabric) -> Fabric:
         """What is simulated in place of a state of the fabric: the same for sprayed flows, with fewer switches."""
-        return lumped(fabric) if transport(self.routing).mode == "spray" else fabric
+        return lumped(fabric).fabric if transport(self.routing).mode == "spray" else fabric
 
     def iteration_s(self, fabric: Fabric) -> float:
         """Seconds of an iteration on another state of the fabric."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import BadInput
+from weft.errors import BadInput, NothingFeasible
 from weft.verbs.networks import ROUTINGS, RadixOptions, TransportOptions
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import ConstantsOptions, RecipeOptions, cluster_of, constants_of, job_of, layout_of, stack_of
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 USAGE = "weft compare MODEL CLUSTER [CLUSTER ...] [--layout TEXT ...] | weft compare PLAN.json PLAN.json"
 MOST = 8
 """Sides of one comparison."""
+LONGEST = 24
+"""Characters of a layout that names its side; longer ones are numbered."""
 TOKENS = "1T"
 _CROSSED = ("routing", "transport", "queue_pairs")
 """Options of how networks are crossed."""
@@ -156,14 +158,21 @@ def _of_names(subjects: Sequence[Any], asked: CompareOptions) -> list[Side]:
     choices = itertools.product(places, asked.layout or (None,), asked.stack or (None,), asked.fabric or (None,))
     found = []
     for cluster, layout, stack, fabric in choices:
+        cut = layout if layout is None or len(layout) <= LONGEST else f"layout {asked.layout.index(layout) + 1}"
         words = [
             (cluster.name, len(places)),
-            (layout, len(asked.layout)),
+            (cut, len(asked.layout)),
             (stack, len(asked.stack)),
             (fabric, len(asked.fabric)),
         ]
-        label = " ".join(str(word) for word, count in words if count > 1)
-        found.append(_side(label or cluster.name, job, cluster, layout, stack, fabric, asked))
+        label = " ".join(str(word) for word, count in words if count > 1) or cluster.name
+        try:
+            found.append(_side(label, job, cluster, layout, stack, fabric, asked))
+        except NothingFeasible as error:
+            raise NothingFeasible(f"{label}: {error}") from None
+        except BadInput as error:
+            error.where = f"{label}: {error.where}" if error.where else label
+            raise
     return found
 
 

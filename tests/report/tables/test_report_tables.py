@@ -1,6 +1,7 @@
 """Tables for people: within the width, complete, and inert."""
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layou
 from weft.report.pictures.layouts import MEMORY_COLOURS, TIME_COLOURS
 from weft.report.tables.breakdown import estimate_table
 from weft.report.tables.design import design_table
+from weft.report.tables.grid import Column, print_grid
 from weft.report.tables.ranking import plan_table, thinned
 from weft.report.tables.training import training_table
 from weft.report.tables.words import MEANINGS, MEMORY_LABELS, SHORT_TIME_LABELS, TIME_LABELS
@@ -25,6 +27,24 @@ def printed(render, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO())
     render(console)
     return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_no_column_is_cut_off_without_a_word(width):
+    long = "tp=2,pp=4,dp=8,mbs=1,vpp=2,schedule=interleaved,zero=1,recompute=full,recompute_layers=2,sp,order=x/z/data"
+    columns = [
+        Column(heading="side", cells=[long, "tp=8"], left=True),
+        Column(heading=f"{long},pp=1", cells=["1 s", "2 s"]),
+        Column(heading="spare", cells=["a", "b"], drop=1),
+        Column(heading="MFU", cells=["43.6%", "40.0%"]),
+    ]
+    heading, first, second, *rest = printed(lambda console: print_grid(console, columns), width).splitlines()
+    assert max(map(len, (heading, first, second))) <= width
+    assert "MFU" in heading
+    assert re.split(" {2,}", first)[-2:] == ["1 s", "43.6%"]
+    assert re.split(" {2,}", second.strip()) == ["tp=8", "2 s", "40.0%"]
+    assert "..." in first
+    assert any("No room for: spare" in line for line in rest)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])

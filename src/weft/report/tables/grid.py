@@ -7,7 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -19,6 +19,7 @@ GAP = 2
 """Blanks between columns."""
 MIN_WIDTH = 40
 PIPED_WIDTH = 110
+_SHORTEST, _MARK = 5, "..."
 _FIXED_BLANK = "\u00a0"
 _UNIT = re.compile(r"(?<=[0-9]) (?=(?:[um]?s|h|d|[kMGT]?B(?:/s)?|TFLOP/s|x|tokens)\b)")
 """The blank between a number and its unit, where no line may break."""
@@ -58,13 +59,17 @@ class Column:
 
 
 def print_grid(console: Console, columns: Sequence[Column], *, indent: int = 2) -> list[Column]:
-    """Print the columns that fit, each row on one line, and return those that were left out."""
+    """Print the columns that fit, each row on one line, and return those that were left out.
+
+    Where those that may not be left out do not fit, the longest texts are shortened in their middle.
+    """
     kept = fitting(columns, console.width - indent)
+    hidden = [column for column in columns if column not in kept]
+    kept = _shortened(kept, console.width - indent)
     if any(column.heading for column in kept):
         _print_line(console, kept, [column.heading for column in kept], indent, "bold")
     for row in zip(*(column.cells for column in kept), strict=True):
         _print_line(console, kept, row, indent, "")
-    hidden = [column for column in columns if column not in kept]
     if hidden:
         width = indent + sum(column.width for column in columns) + GAP * (len(columns) - 1)
         names = ", ".join(column.heading for column in hidden)
@@ -78,7 +83,20 @@ def _print_line(console: Console, columns: Sequence[Column], cells: Sequence[str
         for column, cell in zip(columns, cells, strict=True)
     ]
     line = " " * indent + (" " * GAP).join(padded)
-    print_raw(console, line[: console.width].rstrip(), style)
+    print_raw(console, line.rstrip(), style)
+
+
+def _shortened(columns: list[Column], width: int) -> list[Column]:
+    """The columns with texts of at most the length at which all of them fit."""
+    longest = max((column.width for column in columns), default=0)
+    while longest > _SHORTEST and sum(min(column.width, longest) + GAP for column in columns) - GAP > width:
+        longest -= 1
+
+    def short(text: str) -> str:
+        begin, end = (longest - 2) // 2, (longest - len(_MARK)) // 2
+        return text if len(text) <= longest else f"{text[:begin]}{_MARK}{text[-end:]}"
+
+    return [replace(one, heading=short(one.heading), cells=[short(text) for text in one.cells]) for one in columns]
 
 
 def print_raw(console: Console, line: str, style: str = "") -> None:

@@ -82,7 +82,7 @@ def simulate_iteration(
     wires = Wires(
         layout,
         cluster,
-        trunked(fabric) if routes is None and transport(routing).mode == "spray" else fabric,
+        trunked(fabric).fabric if routes is None and transport(routing).mode == "spray" else fabric,
         closed.constants,
         placement=placement,
         routing=routing,
