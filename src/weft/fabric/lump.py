@@ -9,7 +9,7 @@ rate, latency and bytes.  This holds for no other way to route.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,31 @@ from weft.fabric.spec import Fabric, Floats, Ints
 _Colours = npt.NDArray[np.uint64]
 
 
-def lumped(fabric: Fabric) -> Fabric:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lump:
+    """A fabric whose links stand for classes of links of the ``whole`` one.
+
+    ``first`` is the first link of each class in the whole, ``of`` the class of each of its links (-1: it is down).
+    """
+
+    whole: Fabric
+    fabric: Fabric
+    first: Ints
+    of: Ints
+
+    def spread(self, carried: Floats) -> Floats:
+        """What each link of the whole carries: an even part of what its class does."""
+        even = carried / np.bincount(self.of[self.of >= 0], minlength=len(carried))
+        return np.append(even, 0.0)[self.of]
+
+
+def unlumped(fabric: Fabric) -> Lump:
+    """A fabric whose links are their own classes."""
+    each = np.arange(fabric.links)
+    return Lump(whole=fabric, fabric=fabric, first=each, of=each)
+
+
+def lumped(fabric: Fabric) -> Lump:
     """A fabric on which sprayed flows fare as on this one, with few switches where it is symmetric.
 
     Accelerators keep their numbers; a class has the name of its first switch.  Links that are down are left out.
@@ -30,13 +54,15 @@ def lumped(fabric: Fabric) -> Fabric:
     hosts = fabric.accelerators
     _, first, of = np.unique(colour[hosts:], return_index=True, return_inverse=True)
     if len(first) == fabric.nodes - hosts:
-        return fabric
+        return unlumped(fabric)
     kept = np.concatenate([np.arange(hosts), hosts + np.sort(first)])
     node = np.concatenate([np.arange(hosts), hosts + np.argsort(np.argsort(first))[of.reshape(-1)]])
     pair = (node[source] * len(kept) + node[target]) * (int(label.max(initial=0)) + 1) + label
     _, example, link = np.unique(pair, return_index=True, return_inverse=True)
     link, links = np.argsort(np.argsort(example))[link.reshape(-1)], np.sort(example)
-    return replace(
+    of = np.full(fabric.links, -1)
+    of[up] = link
+    few = replace(
         fabric,
         names=tuple(fabric.names[each] for each in kept.tolist()),
         role=fabric.role[kept],
@@ -48,6 +74,7 @@ def lumped(fabric: Fabric) -> Fabric:
         tier=fabric.tier[up][links],
         up=np.ones(len(links), dtype=bool),
     )
+    return Lump(whole=fabric, fabric=few, first=up[links], of=of)
 
 
 def _summed(link: Ints, values: Ints | Floats) -> Floats:

@@ -394,7 +394,7 @@ def _design(
     if options.simulate:
         run = network.healthy
         simulated = run.iteration_s
-        nic_bytes, spine_bytes = _crossing(network.alike(fabric), run.link_bytes)
+        nic_bytes, spine_bytes = _crossing(fabric, run.link_bytes)
         if options.failures:
             failures = tuple(_failures(network, tell))
     price = bill_of_kind(kind, fabric, options.prices, options.radix)

@@ -94,6 +94,11 @@ def rank_stages(layout: Layout) -> Ints:
     return stages
 
 
+def link_name(fabric: Fabric, link: int) -> str:
+    """Source and target of a link."""
+    return f"{fabric.names[fabric.source[link]]} -> {fabric.names[fabric.target[link]]}"
+
+
 def busiest(fabric: Fabric, capacity_Bps: Floats, link_bytes: Floats, seconds: float) -> tuple[LinkLoad, ...]:
     """The links with the largest share of their time in use."""
     able = capacity_Bps * seconds
@@ -102,7 +107,7 @@ def busiest(fabric: Fabric, capacity_Bps: Floats, link_bytes: Floats, seconds: f
     return tuple(
         LinkLoad(
             link=int(link),
-            name=" -> ".join(fabric.names[node] for node in (fabric.source[link], fabric.target[link])),
+            name=link_name(fabric, int(link)),
             tier=int(fabric.tier[link]),
             bytes=float(link_bytes[link]),
             utilization=float(share[link]),

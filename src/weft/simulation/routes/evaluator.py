@@ -107,7 +107,7 @@ class Evaluator:
         self.job, self.seed, self.planned = job, seed, routing == PLANNED
         routing = "ecmp" if self.planned else routing
         self.closed = Estimator(job, cluster, constants)
-        fabric = lumped(fabric) if transport(routing).mode == "spray" else fabric
+        fabric = lumped(fabric).fabric if transport(routing).mode == "spray" else fabric
         self.wires = Wires(
             Layout(data=cluster.count),
             cluster,
