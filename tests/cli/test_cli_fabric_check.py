@@ -115,7 +115,7 @@ def test_names_and_messages(weft, plan, tmp_path):
     ("options", "says"),
     [
         (("--layout", "tp=8,dp=8"), "--layout: says nothing without --model"),
-        (("--routing", "ecmp"), "--routing: says nothing without --model"),
+        (("--routing", "spray"), "--routing: says nothing without --model"),
         (("--batch", "64"), "--batch: says nothing without --model"),
         (("--model", "llama-3.1-8b", "--layout", "tp=8"), "--model: needs --cluster"),
         (("--model", "llama-3.1-8b", "--cluster", "h100-64"), "--model: needs --layout"),

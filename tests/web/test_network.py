@@ -49,7 +49,7 @@ def test_the_first_page_is_the_form(client):
 
 def test_networks_stand_side_by_side(client):
     asked = {"kinds": "rail-only,fat-tree"}
-    how = {"layout": LAYOUT, "radix": 8, "oversubscription": "none", "routing": "spray"}
+    how = {"layout": LAYOUT, "radix": 8, "oversubscription": "none"}
     own = weft.design("llama-3.1-8b", "h100-32", fabrics="rail-only,fat-tree", **how)
     text = shown(client, **asked).text
     for one in own.designs:
@@ -80,7 +80,7 @@ def test_iterations_are_those_of_the_verb(client, fabric):
     spine = fabric.names[fabric.nodes_of("spine")[0]]
     asked = {"show": "failures", "failed": spine}
     left = failed(fabric, 0, [spine])
-    own = weft.simulate("llama-3.1-8b", "h100-32", LAYOUT, fabric=left, routing="spray")
+    own = weft.simulate("llama-3.1-8b", "h100-32", LAYOUT, fabric=left)
     found = document(client, "simulate", **asked)
     assert found["failed"] == [spine]
     assert found["iteration_s"] == own.iteration_s

@@ -133,8 +133,8 @@ def check_kinds(names: Iterable[str]) -> None:
 
 
 def own_routing(kind: str) -> Mode:
-    """How a network of a kind is usually routed: grids in dimension order, dragonflies by UGAL, others by spraying."""
-    return _ROUTINGS.get(parse_kind(kind)[0], "spray")
+    """How a network of a kind is usually routed: grids in dimension order, dragonflies by UGAL, others by ECMP."""
+    return _ROUTINGS.get(parse_kind(kind)[0], "ecmp")
 
 
 def parse_kind(text: str) -> tuple[str, float | None]:

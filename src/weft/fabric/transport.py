@@ -156,4 +156,8 @@ def crossing(routing: str) -> str:
     carried = carrier(routing)
     if carried == routing:
         return f"{carried} transport"
-    return f"{routing.removesuffix(f' over {carried}')} routing, {carried} transport"
+    paths = routing.removesuffix(f" over {carried}")
+    return f"{_WORDS.get(paths, f'{paths} routing')}, {carried} transport"
+
+
+_WORDS = {"ecmp": "ECMP hashing", "spray": "packet spraying"}

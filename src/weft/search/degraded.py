@@ -8,9 +8,7 @@ from math import fsum
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
-from weft.fabric.lump import lumped
 from weft.fabric.spec import Fabric
-from weft.fabric.transport import transport
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.reliability.classes import FailureBook
@@ -65,23 +63,13 @@ class DegradedNetwork:
     def healthy_s(self) -> float:
         return self.healthy.iteration_s
 
-    def alike(self, fabric: Fabric) -> Fabric:
-        """What is simulated in place of a state of the fabric: the same for sprayed flows, with fewer switches."""
-        return lumped(fabric).fabric if transport(self.routing).mode == "spray" else fabric
-
     def iteration_s(self, fabric: Fabric) -> float:
         """Seconds of an iteration on another state of the fabric."""
         return self._simulated(fabric).iteration_s
 
     def _simulated(self, fabric: Fabric) -> IterationSimulation:
         return simulate_iteration(
-            self.job,
-            self.cluster,
-            self.layout,
-            self.alike(fabric),
-            routing=self.routing,
-            seed=self.seed,
-            constants=self.constants,
+            self.job, self.cluster, self.layout, fabric, routing=self.routing, seed=self.seed, constants=self.constants
         )
 
     def speed(self, failed: Sequence[tuple[str, int, float]]) -> float | None:

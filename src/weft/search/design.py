@@ -29,6 +29,7 @@ from weft.search.goodput import goodput
 from weft.search.network_plan import BEGUN
 from weft.search.ranking import plan
 from weft.search.space import STANDARD, Space
+from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.evaluator import Evaluator
 from weft.units import counted
 
@@ -86,6 +87,7 @@ class Design:
 
     ``bill`` is that of the scale-out network, ``scale_up_usd`` what the domains cost.  ``closed_form_s`` and
     ``simulated_s`` are iteration times, ``tokens_per_s`` what the latter (or else the former) makes of the batch;
+    ``sprayed_s`` is the time with packet spraying where ``simulated_s`` is with ECMP (None: it is not);
     ``spine_bytes`` cross tiers above the first switch in an iteration.  ``layout`` is the job's on this network.
     ``one_domain_s`` is the iteration with all accelerators in one scale-up domain (None: not asked for).
     """
@@ -103,6 +105,7 @@ class Design:
     spine_bytes: float | None
     failures: tuple[Failure, ...]
     after: AfterFailures | None
+    sprayed_s: float | None = None
     one_domain_s: float | None = None
 
     @property
@@ -217,7 +220,16 @@ class DesignStudy(Result):
 
 _AFTER = tuple(one.name for one in fields(AfterFailures))
 _MONEY = ("total_usd", "tokens_per_s_usd", "over_one_domain")
-_FIGURES = ("scale_up_usd", "closed_form_s", "simulated_s", "tokens_per_s", "nic_bytes", "spine_bytes", *_MONEY)
+_FIGURES = (
+    "scale_up_usd",
+    "closed_form_s",
+    "simulated_s",
+    "sprayed_s",
+    "tokens_per_s",
+    "nic_bytes",
+    "spine_bytes",
+    *_MONEY,
+)
 
 
 def _instead(one: Design, other: Design) -> Instead:
@@ -262,7 +274,7 @@ class Terms:
     radix: int = 64
     layout: Layout | None = None
     space: Space = STANDARD
-    routing: str = "spray"
+    routing: str = "ecmp"
     seed: int = 0
     simulate: bool = True
     failures: bool = True
@@ -390,13 +402,15 @@ def _design(
             tell(0.5 * (number + 1) / len(layouts))
         layout = layouts[seconds.index(min(seconds))]
     closed = estimate(job, cluster, [layout])[0].iteration_s
-    simulated = nic_bytes = spine_bytes = None
+    simulated = sprayed = nic_bytes = spine_bytes = None
     failures: tuple[Failure, ...] = ()
     network = DegradedNetwork(job, cluster, layout, fabric, routing=routing, seed=options.seed)
     if options.simulate:
         run = network.healthy
         simulated = run.iteration_s
-        nic_bytes, spine_bytes = _crossing(network.alike(fabric), run.link_bytes)
+        if routing == "ecmp":
+            sprayed = simulate_iteration(job, cluster, layout, fabric, routing="spray").iteration_s
+        nic_bytes, spine_bytes = _crossing(fabric, run.link_bytes)
         if options.failures:
             failures = tuple(_failures(network, tell))
     bought = for_cluster(kind, whole, radix=options.radix) if cluster.spares else fabric
@@ -410,6 +424,7 @@ def _design(
         scale_up_usd=domains_usd,
         closed_form_s=closed,
         simulated_s=simulated,
+        sprayed_s=sprayed,
         tokens_per_s=job.recipe.tokens / (simulated or closed),
         nic_bytes=nic_bytes,
         spine_bytes=spine_bytes,

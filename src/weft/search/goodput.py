@@ -51,7 +51,7 @@ class Terms:
     spares: int | None = None
     usd_per_hour: float | None = None
     simulate: bool = True
-    routing: str = "spray"
+    routing: str = "ecmp"
     simultaneous: tuple[int, ...] = ()
     draws: int = 3
     seed: int = 0
@@ -90,7 +90,8 @@ class GoodputReport(Result):
 
     ``iteration_s`` is the simulator's where the network is simulated, else the estimate's.  ``low_s`` to ``high_s``
     holds the middle 90 % of runs, by ``runs`` draws of the Monte Carlo, whose goodput is ``drawn_goodput``.
-    ``best_spares`` needs the fewest accelerator-hours, spares included.
+      ``best_spares`` needs the fewest accelerator-hours, spares included.
+    ``routing`` is that of the simulation (None: nothing is simulated).
     """
 
     SCHEMA = "weft.goodput/1"
@@ -113,7 +114,11 @@ class GoodputReport(Result):
     low_s: float
     high_s: float
     simultaneous: tuple[Simultaneous, ...]
-    simulated: bool
+    routing: str | None
+
+    @property
+    def simulated(self) -> bool:
+        return self.routing is not None
 
     @property
     def goodput(self) -> float:
@@ -151,6 +156,7 @@ class GoodputReport(Result):
             "best_spares": self.best_spares,
             "spare_rows": [asdict(one) for one in self.spare_rows],
             "simulated": self.simulated,
+            "routing": self.routing,
             "classes": self.to_dicts(),
             "simultaneous": [asdict(one) for one in self.simultaneous],
         }
@@ -229,7 +235,7 @@ def goodput(
         low_s=max(run.training_s, run.expected_s - NINETY * chance[2]),
         high_s=run.expected_s + NINETY * chance[2],
         simultaneous=together,
-        simulated=terms.simulate,
+        routing=network.routing if terms.simulate else None,
     )
 
 

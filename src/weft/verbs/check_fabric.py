@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput, WeftError
-from weft.verbs.networks import FileOptions, RadixOptions, fabric_of, is_file, left_out
+from weft.verbs.networks import ROUTING, FileOptions, RadixOptions, fabric_of, is_file, left_out
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import CalibrationOptions, PlannedOptions, RecipeOptions, cluster_of, path_of
 
@@ -34,7 +34,7 @@ class CheckOptions(FileOptions, RadixOptions, PlannedOptions, CalibrationOptions
         None, "Devices that have other names: lines of name as built, name in the design.", metavar="FILE"
     )
     model: str | None = option(None, "Also time an iteration of it (--layout) on both networks.", metavar="NAME|FILE")
-    routing: str = option("spray", "How its paths are chosen.", choices=("spray", "ecmp", "random"))
+    routing: str = option(ROUTING, "How its paths are chosen.", choices=("ecmp", "spray", "random"))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput, NothingFeasible
-from weft.verbs.networks import ROUTINGS, RadixOptions, TransportOptions
+from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import ConstantsOptions, RecipeOptions, cluster_of, constants_of, job_of, layout_of, stack_of
 
@@ -40,7 +40,7 @@ class CompareOptions(RecipeOptions, RadixOptions, TransportOptions):
     fabric: tuple[str, ...] = option(
         (), "Network on which the layout is timed flow by flow (repeats).", metavar="KIND|FILE"
     )
-    routing: str = option("ecmp", "How paths are chosen on --fabric.", choices=ROUTINGS)
+    routing: str = option(ROUTING, "How paths are chosen on --fabric.", choices=ROUTINGS)
     usd_per_hour: tuple[str, ...] = option(
         (), "Price of an accelerator hour: one for all, or one for each side (repeats).", metavar="USD"
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
 from weft.records import positive
-from weft.verbs.networks import ROUTINGS, PriceOptions, RadixOptions, TransportOptions
+from weft.verbs.networks import ROUTING, ROUTINGS, PriceOptions, RadixOptions, TransportOptions
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import (
     PlannedOptions,
@@ -57,8 +57,8 @@ class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, TransportOptions
         None, "Say what the others save in place of this kind, and how much longer they take.", metavar="KIND"
     )
     routing: str = option(
-        "own",
-        "How paths are chosen in the simulation; own: dimension-order on grids, ugal on dragonflies, else spray.",
+        ROUTING,
+        "How paths are chosen in the simulation; own: dimension-order on grids, ugal on dragonflies, else ecmp.",
         choices=("own", *ROUTINGS),
     )
     seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
@@ -129,7 +129,7 @@ def design(
         prices=asked.price_list(),
         radix=asked.radix,
         layout=layout,
-        routing=asked.routed(asked.routing, "own"),
+        routing=asked.routed(asked.routing),
         seed=asked.seed,
         simulate=not asked.no_simulate,
         failures=not asked.no_failures,
@@ -183,13 +183,11 @@ def _run(asked: DesignOptions) -> FailureTerms | None:
     from weft.search.goodput import Terms
     from weft.units import parse_count
 
-    routing = asked.routed(asked.routing, "own")
     return Terms(
         book=book_of(asked.failures),
         policy=parse_policy(asked.policy),
         tokens=parse_count(asked.tokens, "--tokens"),
         usd_per_hour=asked.usd_per_hour,
         simulate=not asked.no_simulate,
-        routing="spray" if routing == "own" else routing,
         seed=asked.seed,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
-from weft.verbs.networks import ROUTINGS, RadixOptions, fabric_of
+from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of
 from weft.verbs.options import given_options, option, verb
 from weft.verbs.shared import (
     ConstantsOptions,
@@ -47,7 +47,7 @@ class GoodputOptions(PlannedOptions, RadixOptions, RecipeOptions, ConstantsOptio
         "Network whose parts fail, simulated with them failed (default: the cluster's usual one, not simulated).",
         metavar="KIND|FILE",
     )
-    routing: str = option("spray", "How paths are chosen in the simulation.", choices=ROUTINGS)
+    routing: str = option(ROUTING, "How paths are chosen in the simulation.", choices=ROUTINGS)
     simultaneous: str | tuple[int, ...] = option(
         "", "Also fail so many parts of --fabric at once, drawn at random.", metavar="K,..."
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
-from weft.verbs.networks import ROUTINGS, FileOptions, RadixOptions, network_of
+from weft.verbs.networks import ROUTING, ROUTINGS, FileOptions, RadixOptions, network_of
 from weft.verbs.options import given_options, option, verb
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class LanesOptions(FileOptions, RadixOptions):
     """Which network, and which routes."""
 
     kind: str | None = option(None, "Network to build for the cluster, or a fabric file.", metavar="KIND|FILE")
-    routing: str = option("ecmp", "How paths are chosen.", choices=ROUTINGS)
+    routing: str = option(ROUTING, "How paths are chosen.", choices=ROUTINGS)
     pairs: int = option(
         1_000_000,
         "Pairs of accelerators: all, or so many drawn where there are more.",

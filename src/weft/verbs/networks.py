@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     """A kind of network, a file, or a fabric."""
 
 ROUTINGS = ("ecmp", "spray", "random", "dimension-order", "minimal", "valiant", "ugal")
+ROUTING = ROUTINGS[0]
+"""Default of every command: most RoCE networks hash flows onto equal-cost paths."""
 TRANSPORTS = ("ideal", "roce-ecmp", "roce-adaptive", "packet-spray", "infiniband")
 
 
@@ -60,7 +62,7 @@ class TransportOptions(Options):
         1, "roce-ecmp: queue pairs of a connection, each hashed.", metavar="N", least=1, most=128
     )
 
-    def routed(self, routing: str, default: str) -> str:
+    def routed(self, routing: str, default: str = ROUTING) -> str:
         """The routing of a simulation: what was asked for, or the transport.
 
         Raises:

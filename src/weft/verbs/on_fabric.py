@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import BadInput
-from weft.verbs.networks import ROUTINGS, RadixOptions, TransportOptions, fabric_of, placement_of
+from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions, fabric_of, placement_of
 from weft.verbs.options import option, options_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class NetworkOptions(RadixOptions, TransportOptions):
         None, "Search for the fastest at flow level on this network (to build, or a file).", metavar="KIND|FILE"
     )
     routing: str = option(
-        "ecmp",
+        ROUTING,
         "How paths are chosen on --fabric; planned: by the routers of weft route.",
         choices=(*ROUTINGS, "planned"),
     )
@@ -67,7 +67,7 @@ class Asked:
         return plan_on_fabric(
             found,
             self.fabric,
-            routing=self.options.routed(self.options.routing, "ecmp"),
+            routing=self.options.routed(self.options.routing),
             seed=self.options.seed,
             placement=self.placement,
             orders=self.options.axis_order == "any",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput
-from weft.verbs.networks import ROUTINGS, RadixOptions, fabric_of, placement_of
+from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of, placement_of
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import (
     CalibrationOptions,
@@ -79,7 +79,7 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
     placement: str | Placement | None = option(
         None, "Hosts of --fabric in rank order, CSV or a hostfile.", metavar="FILE"
     )
-    routing: str = option("ecmp", "Routing on --fabric.", choices=ROUTINGS)
+    routing: str = option(ROUTING, "Routing on --fabric.", choices=ROUTINGS)
     seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
     arrangement: str | None = option(
         None, "JSON of weft arrange: a job's collectives on its hosts and network.", metavar="FILE"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput, NothingFeasible
-from weft.verbs.networks import ROUTINGS, RadixOptions, TransportOptions, fabric_of, placement_of, routes_of
+from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions, fabric_of, placement_of, routes_of
 from weft.verbs.options import given_options, option, options_of, verb
 from weft.verbs.shared import CalibrationOptions, PlannedOptions, RecipeOptions, book_of, constants_of, subject_of
 
@@ -35,7 +35,7 @@ class SimulateOptions(PlannedOptions, RadixOptions, TransportOptions, Calibratio
     mode: str = option("fair", "How the flows of a scenario share links.", choices=("fair", "shortest-remaining"))
     fabric: str | Fabric | None = option(None, "Network to build, or a fabric file.", metavar="KIND|FILE")
     routing: str = option(
-        "ecmp",
+        ROUTING,
         "How paths are chosen; planned: by the routers of weft route, for this job's flows.",
         choices=(*ROUTINGS, "planned"),
     )
@@ -104,10 +104,10 @@ def simulate(
     failed: tuple[Failed, ...] = ()
     if asked.failed:
         fabric, failed = _degraded(fabric, asked, cut.world, placement)
-    planned, routing = asked.routing == "planned", asked.routed(asked.routing, "ecmp")
+    planned, routing = asked.routing == "planned", asked.routed(asked.routing)
     routes = None
     if asked.routes is not None:
-        if asked.routing != "ecmp":
+        if asked.routing != ROUTING:
             raise BadInput("goes without --routes", where=f"--routing {asked.routing}", remedy="drop one of them")
         routes = routes_of(asked.routes, fabric)
     elif planned:

@@ -148,6 +148,6 @@ def test_networks_that_were_not_simulated_have_no_column_of_it(simulated):
     )  # fmt: skip
     text = printed(lambda console: design_table(found, console), 160)
     heads = next(line for line in text.splitlines() if "closed form" in line)
-    assert ("simulated" in heads) == ("beyond leaf" in heads) == simulated
+    assert ("hashed" in heads) == ("sprayed" in heads) == ("beyond leaf" in heads) == simulated
     assert ("--no-simulate" in text) != simulated
     assert "beyond leaf:" in text or not simulated

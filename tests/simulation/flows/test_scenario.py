@@ -52,12 +52,6 @@ def test_reads_flows_and_links(tmp_path):
     assert run(capacity, traffic, routes).completion_s.tolist() == [1e-6, 1.5e-6]
 
 
-def test_flows_without_links_are_local(tmp_path):
-    path = tmp_path / "scenario.txt"
-    path.write_text("1 0 1 1e9\n0 0 500 0\n")
-    assert run(*read_scenario(path)).makespan_s == 0.0
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -82,6 +76,12 @@ def test_flows_without_links_are_local(tmp_path):
         ("2 1 1 1e9\n0 1 5 1 0.5\n0 1\n", r"line 2: link 0\.5 is none"),
         ("2 1 1 1e9\n0 1 5 1 1\n0 1\n", "line 2: link 1 is none of 1 links"),
         ("2 1 1 1e9\n0 1 5 1 0\n0 -1\n", "line 3: node -1"),
+        ("1 0 1 1e9\n0 0 500 0\n", "line 2: goes from 0 to itself"),
+        ("2 1 1 1e9\n0 1 5 0\n0 1\n", "line 2: has no path"),
+        ("3 2 2 1e9\n0 1 5 1 0\n0 2 5 1 1\n0 1\n1 2\n", "line 3: link 1 leaves 1, not 0"),
+        ("3 2 1 1e9\n0 2 5 2 0 0\n0 1\n1 2\n", "line 2: link 0 leaves 0, not 1"),
+        ("3 1 1 1e9\n0 2 5 1 0\n0 1\n", "line 2: path ends at 1, not 2"),
+        ("3 3 1 1e9\n0 2 5 4 0 1 0 2\n0 1\n1 0\n1 2\n", "line 2: path passes [01] twice"),
         ("2 1 6 1e9\n" + "0 1 5 1 9\n" * 6 + "0 1\n", "line 2: .*line 3: .*line 4: .*line 5: .*and 2 more"),
     ],
 )

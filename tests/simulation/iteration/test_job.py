@@ -22,6 +22,7 @@ from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
 from weft.routing.plan import flow_rates, plan
 from weft.simulation.flows.symmetry import components, transfer
+from weft.simulation.iteration import contention
 from weft.simulation.iteration.contention import reached
 from weft.simulation.iteration.routed import FlowRoutes
 from weft.simulation.iteration.simulate import simulate_iteration
@@ -178,6 +179,30 @@ def test_accelerators_beyond_the_job_belong_to_no_stage():
     own, larger = (for_cluster("rail-only", cluster_of(name)) for name in ("h100-16", "h100-32"))
     alone, beside = (simulate_iteration(job, cluster, layout, one, full=True) for one in (own, larger))
     assert beside.iteration_s == pytest.approx(alone.iteration_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_sprayed_flows_hold_no_link_of_each_of_their_paths(monkeypatch, failed):
+    """Otherwise links per flow, and so the cost, grow with the number of spines."""
+    longest = []
+
+    def counted(capacity_Bps, source, target, bytes_, routes, *, symmetry):
+        away = fabric.domain[source] != fabric.domain[target]
+        longest.append(int(np.diff(routes.indptr)[away].max(initial=0)))
+        return transfer(capacity_Bps, source, target, bytes_, routes, symmetry=symmetry)
+
+    monkeypatch.setattr(contention, "transfer", counted)
+    job, cluster, layout = job_of("llama-3-8b"), cluster_of("h100-256"), Layout(x=8, data=32, sequence_parallel=True)
+    fabric = for_cluster("fat-tree", cluster, radix=32)
+    if failed:
+        fabric = fabric.failed(nodes=fabric.nodes_of("spine")[:1])
+    merged = simulate_iteration(job, cluster, layout, fabric, routing="spray")
+    assert max(longest) == 4
+    every = simulate_iteration(job, cluster, layout, fabric, routing="spray", symmetry=False)
+    assert max(longest) == (16 if failed else 18)
+    assert merged.iteration_s == pytest.approx(every.iteration_s, rel=1e-12)
+    np.testing.assert_allclose(merged.link_bytes, every.link_bytes, rtol=1e-12)
+    assert {row.bottlenecks[0] for row in merged.collectives} == {row.bottlenecks[0] for row in every.collectives}
 
 
 def test_a_scattered_placement_crosses_rails_and_takes_longer():

@@ -41,8 +41,10 @@ def estimate_table(found: EstimateReport, console: Console) -> None:
         print_sensitivities(estimate, found.sensitivities, console)
 
 
-def print_subject(job: Job, cluster: Cluster, console: Console) -> None:
-    """Print the job, the cluster, and every value that was assumed."""
+def print_subject(job: Job, cluster: Cluster, console: Console, *, routing: str = "") -> None:
+    """Print how flows find their paths, where any were simulated, the job, the cluster, and every assumed value."""
+    if routing:
+        paragraph(console, f"Routing: {routing}", hang=9)
     paragraph(console, f"Job:     {words.job_sentence(job)}", hang=9)
     paragraph(console, f"Cluster: {words.cluster_sentence(cluster)}", hang=9)
     print_defaults((*job.defaults, *cluster.defaults), console)

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 def design_table(study: DesignStudy, console: Console) -> None:
     """Print the candidates, what failures do to them, and what could not be built."""
-    print_subject(study.job, study.cluster, console)
+    ways = "; ".join(crossing(one) for one in study.routings) if _simulated(study) else ""
+    beside = "; column sprayed: packet spraying" if _sprayed(study) else ""
+    print_subject(study.job, study.cluster, console, routing=ways + beside)
     print_defaults(study.assumptions, console)
     if study.designs:
         heading(console, f"Networks with {study.radix}-port switches, {study.prices.name} prices")
         print_grid(console, _columns(study))
-        ways = crossing(" or ".join(study.routings))
-        paragraph(console, (LEGEND if _simulated(study) else CLOSED).format(crossing=ways), indent=2)
+        simulated = "hashed, sprayed" if _sprayed(study) else "simulated"
+        paragraph(console, (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated), indent=2)
         if any(one.one_domain_s for one in study.designs):
             paragraph(console, "1 domain: how much longer than with all accelerators in one domain.", indent=2)
         _print_layouts(study.designs, console)
@@ -66,7 +68,7 @@ _BILL = (
 _RATE = " tok/s/$: tokens per second for each dollar of both networks;"
 _STAR = " * no other is both cheaper and faster (in tokens per second)."
 LEGEND = (
-    f"{_BILL} closed form, simulated: iteration time ({{crossing}});{_RATE} beyond leaf: bytes of an iteration that"
+    f"{_BILL} closed form, {{simulated}}: iteration time;{_RATE} beyond leaf: bytes of an iteration that"
     f" cross switch-to-switch links;{_STAR}"
 )
 CLOSED = (
@@ -76,6 +78,10 @@ CLOSED = (
 
 def _simulated(study: DesignStudy) -> bool:
     return any(one.simulated_s is not None for one in study.designs)
+
+
+def _sprayed(study: DesignStudy) -> bool:
+    return any(one.sprayed_s is not None for one in study.designs)
 
 
 def _columns(study: DesignStudy) -> list[Column]:
@@ -97,7 +103,10 @@ def _columns(study: DesignStudy) -> list[Column]:
         Column(heading="tok/s/$", cells=[rate_words(one.tokens_per_s_usd) for one in rows]),
     ]
     if _simulated(study):
-        columns.insert(-1, Column(heading="simulated", cells=[_seconds(one.simulated_s) for one in rows]))
+        name = "hashed" if _sprayed(study) else "simulated"
+        columns.insert(-1, Column(heading=name, cells=[_seconds(one.simulated_s) for one in rows]))
+    if _sprayed(study):
+        columns.insert(-1, Column(heading="sprayed", cells=[_seconds(one.sprayed_s) for one in rows]))
     if any(one.one_domain_s for one in rows):
         columns.append(Column(heading="1 domain", cells=[_longer(one.over_one_domain) for one in rows]))
     if _simulated(study):

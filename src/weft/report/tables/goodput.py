@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.report.tables.breakdown import print_subject
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def goodput_table(found: GoodputReport, console: Console) -> None:
     """Print a run under failures."""
-    print_subject(found.job, found.cluster, console)
+    print_subject(found.job, found.cluster, console, routing=crossing(found.routing) if found.routing else "")
     paragraph(console, f"Layout:  {format_layout(found.layout)}", hang=9)
     training_table(found.run, console)
     _print_chance(found, console)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 def network_plan_table(plan: NetworkPlan, console: Console) -> None:
     """Print the layouts, what was proved of the first, and where it spends memory."""
-    print_subject(plan.job, plan.cluster, console)
+    print_subject(plan.job, plan.cluster, console, routing=crossing(plan.routing))
     print_counts(plan, console)
-    paragraph(console, f"Network: {plan.fabric}, {crossing(plan.routing)}", hang=9)
+    paragraph(console, f"Network: {plan.fabric}", hang=9)
     heading(console, "Fastest layouts at flow level that were evaluated")
     print_grid(console, _columns(plan))
     print_raw(console, f"  Best, to copy: --layout {format_layout(plan.layouts[0].layout)}")

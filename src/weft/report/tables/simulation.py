@@ -61,15 +61,13 @@ def scenario_table(report: ScenarioReport, console: Console) -> None:
 def iteration_table(report: IterationReport, console: Console) -> None:
     """Print the iteration beside the closed form, its collectives, and where bytes go."""
     result, fabric = report.result, report.fabric
-    print_subject(report.job, report.cluster, console)
+    print_subject(report.job, report.cluster, console, routing=crossing(result.routing))
     paragraph(console, f"Layout:  {format_layout(report.layout, whole=True)}", hang=9)
     domains = len(fabric.nodes_of("scale-up"))
     switches = fabric.nodes - fabric.accelerators - domains
     inside = f" and {domains:,} of scale-up domains" if domains else ""
     paragraph(
-        console,
-        f"Fabric:  {fabric.name}: {counted(switches, 'switch')}{inside}, {counted(fabric.links, 'link')},"
-        f" {crossing(result.routing)}",
+        console, f"Fabric:  {fabric.name}: {counted(switches, 'switch')}{inside}, {counted(fabric.links, 'link')}"
     )
     console.print()
     paragraph(

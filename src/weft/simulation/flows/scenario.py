@@ -1,8 +1,8 @@
 """Reader of plain flow scenarios.
 
 Line 1 is ``nhosts nlinks nflows bytes_per_second``.  Then comes a line a flow, ``src dst bytes n l1 .. ln``
-with directed link numbers, then a line a link, ``from to``.  All links have the same capacity, all flows
-start at 0.
+with directed link numbers, then a line a link, ``from to``.  Nodes are numbers, those of hosts first.  All links
+have the same capacity, all flows start at 0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def read_scenario(path: str | Path) -> tuple[Floats, Traffic, Routes]:
     if not problems:
         problems = _value_problems(numbers, first, shape, hosts, links)
     if not problems:
-        problems = _link_problems(numbers[begin[flows + 1] :] if links else numbers[:0], flows)
+        ends = numbers[begin[flows + 1] :] if links else numbers[:0]
+        problems = _link_problems(ends, flows)
     _refuse(problems, path)
     lengths = shape - 4
     indptr = np.zeros(flows + 1, dtype=np.int64)
@@ -51,6 +52,7 @@ def read_scenario(path: str | Path) -> tuple[Floats, Traffic, Routes]:
     inside = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
     route = numbers[np.repeat(first + 4, lengths) + inside].astype(np.int64)
     traffic = at_once(numbers[first].astype(np.int64), numbers[first + 1].astype(np.int64), numbers[first + 2].copy())
+    _refuse(_path_problems(traffic, indptr, route, ends.reshape(-1, 2).astype(np.int64)), path)
     routes = Routes(indptr=indptr, links=route, usage=np.ones(len(route)), latency_s=np.zeros(flows))
     return np.full(links, bandwidth), traffic, routes
 
@@ -153,8 +155,36 @@ def _value_problems(numbers: Floats, first: Ints, shape: Ints, hosts: int, links
 
 def _link_problems(ends: Floats, flows: int) -> list[tuple[int, str]]:
     """Links whose ends are no node numbers."""
-    bad = np.flatnonzero(~((ends >= 0) & (ends < np.inf) & (ends == np.floor(ends))))
+    bad = np.flatnonzero(~((ends >= 0) & (ends <= LARGEST_COUNT) & (ends == np.floor(ends))))
     return [(flows + 2 + int(at) // 2, f"node {ends[at]:g}") for at in bad]
+
+
+def _path_problems(traffic: Traffic, indptr: Ints, route: Ints, ends: Ints) -> list[tuple[int, str]]:
+    """Flows to themselves, and paths that do not lead from source to destination or pass a node twice."""
+    source, target, lengths = traffic.source, traffic.target, np.diff(indptr)
+    flow = np.repeat(np.arange(len(source)), lengths)
+    # A path passes its source, then the end of each link; a link must begin where the one before it ended.
+    passed, enters = ends[route, 1], np.zeros(len(route), dtype=np.int64)
+    enters[1:] = passed[:-1]
+    some = lengths > 0
+    enters[indptr[:-1][some]] = source[some]
+    apart = np.flatnonzero(ends[route, 0] != enters)
+    last = source.copy()
+    last[some] = passed[indptr[1:][some] - 1]
+    nodes, number = np.unique(np.append(passed, source), return_inverse=True)
+    visits = np.append(flow, np.arange(len(source))) * max(len(nodes), 1) + number.reshape(-1)
+    visit, times = np.unique(visits, return_counts=True)
+    found = {int(at): f"goes from {source[at]} to itself" for at in np.flatnonzero(source == target)}
+    for at in np.flatnonzero(~some):
+        found.setdefault(int(at), "has no path")
+    for at in apart:
+        left = f"link {route[at]} leaves {ends[route[at], 0]}, not {enters[at]}"
+        found.setdefault(int(flow[at]), left)
+    for at in np.flatnonzero(last != target):
+        found.setdefault(int(at), f"path ends at {last[at]}, not {target[at]}")
+    for at, node in zip(*divmod(visit[times > 1], max(len(nodes), 1)), strict=True):
+        found.setdefault(int(at), f"path passes {nodes[node]} twice")
+    return [(2 + at, text) for at, text in found.items()]
 
 
 def _refuse(problems: list[tuple[int, str]], path: str | Path) -> None:

@@ -73,12 +73,13 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contended:
-    """Seconds per byte of one call over ports alone, in the slowest group alone, and with all groups."""
+    """Seconds per byte of one call over ports alone, in the slowest group alone, and with all groups; the numbers of
+    the links that limit it."""
 
     ideal: float
     alone: float
     everybody: float
-    bottlenecks: tuple[str, ...]
+    bottlenecks: tuple[int, ...]
     simulated: int
 
     @property
@@ -197,10 +198,14 @@ class Wires:
 
     @cached_property
     def capacity_Bps(self) -> Floats:
+        """What the links of the fabric reach."""
+        return self.reached_Bps(self.fabric)
+
+    def reached_Bps(self, fabric: Fabric) -> Floats:
         """What links reach: their capacity times the calibrated efficiency of their tier, or the transport's share
         where that is less: the calibrated one was measured over some transport, which does not count twice."""
-        calibrated = reached(self.fabric, self.constants).capacity_Bps
-        return np.minimum(calibrated, self.fabric.capacity_Bps * self.transport.shares(self.fabric))
+        calibrated = reached(fabric, self.constants).capacity_Bps
+        return np.minimum(calibrated, fabric.capacity_Bps * self.transport.shares(fabric))
 
     def messages(self, key: Key, *, algorithm: str | None = None) -> Messages:
         """The messages of a collective, by the algorithm that suits where its groups lie.
@@ -312,7 +317,7 @@ class Wires:
             ideal=messages.ideal / messages.calls,
             alone=alone * per_byte,
             everybody=everybody * per_byte,
-            bottlenecks=tuple(self.link_name(link) for link in named[:NAMED]),
+            bottlenecks=tuple(named[:NAMED]),
             simulated=simulated,
         )
 
@@ -320,11 +325,6 @@ class Wires:
         """Seconds per byte of a call while all groups send."""
         draws = [fsum(float(self._transfer(wave).end_s.max()) for wave in one.waves) for one in self._drawn(messages)]
         return float(np.mean(draws)) * (1.0 / (UNIT_BYTES * messages.calls))
-
-    def link_name(self, link: int) -> str:
-        """Source and target of a link."""
-        ends = (self.fabric.source[link], self.fabric.target[link])
-        return " -> ".join(self.fabric.names[node] for node in ends)
 
     def spans_domains(self, groups: Ints) -> bool:
         """Whether a group has several ranks in a domain, and ranks in several domains."""

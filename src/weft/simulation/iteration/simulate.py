@@ -21,7 +21,7 @@ from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network, collective_s
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
-from weft.fabric.lump import trunked
+from weft.fabric.lump import Lump, lumped, trunked, unlumped
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric, Floats
 from weft.fabric.transport import transport
@@ -69,7 +69,8 @@ def simulate_iteration(
         placement: of every rank; rank r on accelerator r by default.
         routes: what flows between scale-up domains take, in place of ``routing``.
         full: every flow in time (small worlds), not each distinct collective once.
-        symmetry: equal groups whose routes share no link are solved once.
+        symmetry: equal groups whose routes share no link are solved once, and switches that sprayed flows cannot tell
+            apart are taken as one.
         slow: how many times longer each rank computes, shape (world,); not with ``full``.
 
     Raises:
@@ -79,10 +80,13 @@ def simulate_iteration(
     """
     check_layout(job, layout.world, layout)
     closed = Estimator(job, cluster, constants)
+    sprayed = routes is None and transport(routing).mode == "spray"
+    merged = lumped if symmetry and not full else trunked
+    lump = merged(fabric) if sprayed else unlumped(fabric)
     wires = Wires(
         layout,
         cluster,
-        trunked(fabric).fabric if routes is None and transport(routing).mode == "spray" else fabric,
+        lump.fabric,
         closed.constants,
         placement=placement,
         routing=routing,
@@ -93,7 +97,7 @@ def simulate_iteration(
     )
     if full and slow is not None:
         raise BadInput("goes without --full", where="--slow", remedy="drop one of them")
-    return _Run(closed, layout, wires, slow).result(full=full)
+    return _Run(closed, layout, wires, lump, slow).result(full=full)
 
 
 def iteration_traffic(
@@ -106,15 +110,17 @@ def iteration_traffic(
         BadInput: the layout breaks a rule.
     """
     check_layout(job, layout.world, layout)
-    found = _Run(Estimator(job, cluster, wires.constants), layout, wires)
+    found = _Run(Estimator(job, cluster, wires.constants), layout, wires, unlumped(wires.fabric))
     return found.full(), found.messages
 
 
 class _Run:
     """Everything about one layout on one fabric."""
 
-    def __init__(self, closed: Estimator, layout: Layout, wires: Wires, slow: Floats | None = None) -> None:
-        self.closed, self.layout, self.wires = closed, layout, wires
+    def __init__(
+        self, closed: Estimator, layout: Layout, wires: Wires, lump: Lump, slow: Floats | None = None
+    ) -> None:
+        self.closed, self.layout, self.wires, self.lump = closed, layout, wires, lump
         self.columns = None if slow is None else columns(layout, slow)
         self.table = LayoutTable.of([layout])
         self.frame = next(iter(closed.frames(self.table)))
@@ -136,6 +142,8 @@ class _Run:
             contention = {key: one.extra for key, one in self.contended.items()}
             seconds, timeline = self._stepped(self._clock(replace(self.closed.network, contention=contention)))
         used = usage(self.layout, self.wires.fabric, self.wires.placement, self.messages, self.totals)
+        fabric, link_bytes = self.lump.whole, self.lump.spread(used.link_bytes)
+        reached_Bps = self.wires.reached_Bps(fabric)
         return IterationSimulation(
             iteration_s=seconds,
             closed_form_s=float(estimates.iteration_s[0]),
@@ -144,10 +152,10 @@ class _Run:
             routing=self.wires.routing,
             exact=full,
             collectives=tuple(self._rows()),
-            busiest=busiest(self.wires.fabric, self.wires.capacity_Bps, used.link_bytes, seconds),
-            tiers=tiers(self.wires.fabric, used.link_bytes, self.wires.capacity_Bps),
+            busiest=busiest(fabric, reached_Bps, link_bytes, seconds),
+            tiers=tiers(fabric, link_bytes, reached_Bps),
             cross_rail_bytes=used.cross_rail_bytes,
-            link_bytes=used.link_bytes,
+            link_bytes=link_bytes,
             timeline=timeline,
         )
 
@@ -207,7 +215,7 @@ class _Run:
             everybody_s=bytes_ * contended.everybody,
             closed_form_s=closed,
             simulated_s=max(closed + bytes_ * contended.extra, 0.0),
-            bottlenecks=contended.bottlenecks,
+            bottlenecks=tuple(self.lump.whole.link_name(int(self.lump.first[link])) for link in contended.bottlenecks),
         )
 
     def _axes_name(self, axes: tuple[str, ...]) -> str:

@@ -27,7 +27,7 @@ FIELDS = ("model", "cluster", "count", "batch", "layout", "fabric", "radix", "ro
 """Fields of the form, as the address has them."""
 LOOKS = ("show", "router", "zoom")
 SHOWS = ("networks", "failures", "routes")
-ROUTINGS = ("spray", "ecmp", "random", "planned")
+ROUTINGS = ("ecmp", "spray", "random", "planned")
 ROUTERS = ("auto", "greedy", "repair", "anneal", "random", "ecmp-paper", "spray")
 """Those that keep flows whole, so that paths can be held beside each other."""
 ZOOMS = ("1", "2", "4")
