@@ -32,8 +32,8 @@ def comparison_table(found: Comparison, console: Console) -> None:
         paragraph(console, f"{side.label}: {_cut(side)}", indent=2, hang=2, style="dim")
     paragraph(
         console,
-        f"time, cost, energy: of {format_count(found.tokens)} tokens without failures; energy of the accelerators at"
-        " their board limit.",
+        f"time, cost, energy: of {format_count(found.tokens)} tokens without failures; cost of accelerator-hours at"
+        " their price, which may have a network in it; energy of the accelerators at their board limit.",
         indent=2,
         hang=2,
         style="dim",
