@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from weft.errors import BadInput
@@ -198,6 +199,11 @@ def format_seconds(value: float) -> str:
     if magnitude >= 1e-3:
         return f"{value * 1e3:.3g} ms"
     return f"{value * 1e6:.3g} us"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words in a row, as "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def counted(count: int, noun: str) -> str:

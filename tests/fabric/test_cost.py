@@ -12,6 +12,7 @@ from weft.errors import BadInput
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.catalogue import TREES, for_cluster
 from weft.fabric.cost import (
+    DEFAULT,
     bill,
     bill_of_kind,
     clos_counts,
@@ -175,12 +176,32 @@ def small(cables=2):
 
 
 def test_every_part_of_a_small_network():
-    prices = prices_from_toml("usd_per_cable = 10\nusd_per_nic = 1000\nwatts_per_nic = 25\n")
+    prices = prices_from_toml('like = "rail-only-v5"\nusd_per_cable = 10\nusd_per_nic = 1000\nwatts_per_nic = 25\n')
     found = bill(small(), prices, radix=8)
     assert (found.switches, found.switch_ports, found.ports_used) == (1, 8, 4)
     assert (found.transceivers, found.cables, found.nics) == (8, 4, 2)
     assert found.usd == 8 * 694 + 8 * 199 + 4 * 10 + 2 * 1000
     assert found.watts == 8 * 16 + 8 * 8.5 + 2 * 25
+
+
+def test_a_bill_says_what_is_in_it():
+    market = preset(DEFAULT)
+    assert market.contents == "switches, transceivers, cables and NICs"
+    assert preset("rail-only-v5").contents == "switches and transceivers, without cables and NICs"
+    assert prices_from_toml("usd_per_nic = 0").contents == "switches, transceivers and cables, without NICs"
+    assert market.source
+    assert market.date
+    found = bill(small(), market, radix=8)
+    assert found.usd == pytest.approx(8 * 562.5 + 8 * 769 + 4 * 85.08 + 2 * 2188)
+
+
+def test_planes_share_ports_cables_and_nics():
+    """Two planes of half a NIC each cost what one network of whole ports does."""
+    market = preset(DEFAULT)
+    whole = bill(rail.optimized(64, radix=64, bandwidth_Bps=50e9, scale_up=domain(8)), market, radix=64)
+    halves = bill_of_kind("multi-plane", for_cluster("multi-plane", load("h100-64")), market, 64)
+    assert halves.nics_usd == whole.nics_usd == 64 * market.usd_per_nic
+    assert halves.cables_usd == whole.cables_usd
 
 
 def test_failed_parts_were_bought_too():

@@ -150,7 +150,8 @@ def test_spares_are_rounded_up_and_cost():
 
 
 def test_prices_by_name_and_parts_without_one():
-    text = '[usd]\n"400G ACC" = 150\n"400G ACC 5 m" = 170\n"NIC port" = 1500\nQM9700 = 30000\n"network rack" = 0\n'
+    text = 'like = "rail-only-v5"\n'
+    text += '[usd]\n"400G ACC" = 150\n"400G ACC 5 m" = 170\n"NIC port" = 1500\nQM9700 = 30000\n"network rack" = 0\n'
     cluster = load("h100-1024")
     found = made(cluster=cluster, radix=64, prices=prices_from_toml(text))
     each = {line.part: line.usd_each for line in found.lines}

@@ -245,7 +245,11 @@ def test_rows_compare_tokens_per_second_for_a_dollar() -> None:
     small, large, whole, _ = found.designs
     assert small.closed_form_s < large.closed_form_s
     assert large.tokens_per_s_usd > small.tokens_per_s_usd
-    assert found.pareto == (3,)
+    assert found.pareto == (1, 3)
+    assert (small.scale_up_usd, small.total_usd) == (
+        0,
+        small.bill.usd,
+    )  # boards of eight are in the accelerators' price
     assert whole.bill.usd == 0
     prices = options.prices
     assert whole.scale_up_usd == whole.total_usd == 64 * 300 * prices.usd_per_scale_up_GBps
@@ -271,8 +275,9 @@ def test_published_prices_of_scale_up_domains() -> None:
     assert scale_up_usd(tier, 72, prices) / 72 == pytest.approx(18 / 72 * 28_000 + 72 * 35.60, rel=1e-4)
     assert scale_up_usd(replace(tier, size=576), 576, prices) / 576 == pytest.approx(30_417.60, rel=1e-4)
     assert scale_up_usd(replace(tier, kind="ring"), 72, prices) == 0.0
-    mine = prices_from_toml("usd_per_scale_up_GBps = 1.0\nscale_up_rack = 8")
-    assert scale_up_usd(replace(tier, size=8), 16, mine) == 16 * 900
+    assert scale_up_usd(replace(tier, size=8), 16, prices) == 0.0
+    mine = prices_from_toml("usd_per_scale_up_GBps = 1.0\nscale_up_rack = 16")
+    assert scale_up_usd(replace(tier, size=16), 16, mine) == 16 * 900
     assert scale_up_usd(tier, 72, mine) == pytest.approx(72 * 900 * prices.usd_per_wide_scale_up_GBps)
 
 

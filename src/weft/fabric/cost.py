@@ -2,7 +2,7 @@
 
 Counting rule of "Rail-only" (Wang et al., arXiv 2307.12169): the scale-up domain is not counted; a switch
 costs all its ports; every cable carries two transceivers, those to the accelerators included.  What scale-up domains
-cost is a figure beside the bill.
+that are bought as networks cost is a figure beside the bill.
 
 Prices and powers of parts are presets of the package, or come from users' TOML files.
 """
@@ -25,8 +25,11 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.families import planes
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.files import read_text
+from weft.units import listed
 
 LARGEST = 10**9
+BOARD = 8
+"""Accelerators of the largest domain that is a server's board: its switches are in the accelerators' price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,23 +147,18 @@ def bill_of_kind(kind: str, fabric: Fabric, prices: Prices, radix: int) -> Bill:
     parts = planes.KINDS.get(kind.partition(" ")[0], 1)
     if parts == 1:
         return bill(fabric, prices, radix=radix)
-    part = replace(
-        prices,
-        usd_per_switch_port=prices.usd_per_switch_port / parts,
-        usd_per_transceiver=prices.usd_per_transceiver / parts,
-        watts_per_switch_port=prices.watts_per_switch_port / parts,
-        watts_per_transceiver=prices.watts_per_transceiver / parts,
-    )
+    each = {f"{unit}_per_{part}" for unit in ("usd", "watts") for part in PARTS} - {"watts_per_cable"}
+    part = replace(prices, **{name: getattr(prices, name) / parts for name in each})
     return bill(fabric, part, radix=parts * radix)
 
 
 def scale_up_usd(tier: Tier, accelerators: int, prices: Prices) -> float:
-    """Dollars of the scale-up domains of a cluster's innermost tier: their switches, cables and optics.
+    """Dollars of scale-up domains that are bought as networks (NVL72): their switches, cables and optics.
 
-    They cost by the bandwidth of an accelerator.  A ring or all-pairs links are traces between accelerators and cost
-    nothing.
+    They cost by the bandwidth of an accelerator.  Domains of up to ``BOARD`` are boards in the price of the
+    accelerators; a ring or all-pairs links are traces between accelerators and cost nothing.
     """
-    if tier.kind != "switch" or tier.size == 1:
+    if tier.kind != "switch" or tier.size <= BOARD:
         return 0.0
     wide = tier.size > prices.scale_up_rack
     each = prices.usd_per_wide_scale_up_GBps if wide else prices.usd_per_scale_up_GBps
@@ -213,8 +211,9 @@ def _check(accelerators: int, radix: int) -> None:
         raise BadInput(f"radix is {radix}", where="radix", remedy="give an even number of ports")
 
 
-DEFAULT = "rail-only-v5"
+DEFAULT = "market-2026"
 MAX_FILE_BYTES = 100_000
+PARTS = {"switch_port": "switches", "transceiver": "transceivers", "cable": "cables", "nic": "NICs"}
 _Figure = Annotated[float, Field(ge=0, le=1e9)]
 
 
@@ -241,6 +240,13 @@ class Prices:
     source: str = ""
     date: str = ""
     usd: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def contents(self) -> str:
+        """What is in a sum of a bill, and what is not, as "switches and transceivers, without cables and NICs"."""
+        priced = [words for part, words in PARTS.items() if getattr(self, f"usd_per_{part}")]
+        without = [words for words in PARTS.values() if words not in priced]
+        return (listed(priced) or "nothing") + (f", without {listed(without)}" if without else "")
 
 
 class _Fields(BaseModel):

@@ -3,7 +3,8 @@
 It counts the cables and switches that ``weft.fabric.cost`` counts, and is the finer of the two: where copper reaches,
 a cable has no transceivers.  A part costs what the price file says for its name; one that it does not name costs what
 the file says for a port of a switch, a transceiver, a cable or a NIC.  An active optical cable without a price costs
-two transceivers more than a cable, as in the coarse bill.  Parts without a price are counted.
+two transceivers more than a cable, as in the coarse bill.  Copper costs only what the file says for its name, since
+"a cable" is a fiber there.  Parts without a price are counted.
 """
 
 from __future__ import annotations
@@ -282,7 +283,9 @@ def _cable_lines(standing: Standing, a: Ints, b: Ints, cables: Ints, rate: Float
             count=count,
             spares=0,
             usd_each=_price(
-                prices, [f"{name} {meters:g} m", name], prices.usd_per_cable + own * prices.usd_per_transceiver
+                prices,
+                [f"{name} {meters:g} m", name],
+                prices.usd_per_cable + own * prices.usd_per_transceiver if own or medium.optics else 0.0,
             ),
             watts_each=own * prices.watts_per_transceiver if watts is None else watts,
         )

@@ -83,7 +83,7 @@ class TransportOptions(Options):
 class PriceOptions(Options):
     """What parts cost."""
 
-    prices: str | Prices = option("rail-only-v5", "Price preset or TOML file.", metavar="NAME|FILE")
+    prices: str | Prices = option("market-2026", "Price preset or TOML file.", metavar="NAME|FILE")
 
     def price_list(self) -> Prices:
         """The prices of the preset or of the file.

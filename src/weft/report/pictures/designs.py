@@ -63,9 +63,10 @@ def _usd(one: Design, study: DesignStudy) -> float:
 
 
 def _cost(study: DesignStudy) -> str:
-    """The name of ``_usd``."""
+    """The name of ``_usd``, and what is in it."""
     alone = len({each.domain for each in study.designs}) == 1
-    return "cost of the scale-out network" if alone else "cost of scale-out network and scale-up domains"
+    domains = "" if alone else "; and of scale-up domains bought as networks"
+    return f"cost of the scale-out network: {study.prices.contents}{domains}"
 
 
 def _unit(study: DesignStudy) -> tuple[float, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.report.tables.grid import Column, heading, paragraph, print_grid
-from weft.units import counted, format_count
+from weft.units import counted, format_count, listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,8 +52,8 @@ def bill_table(found: BillOfMaterials, console: Console) -> None:
     )
     paragraph(
         console,
-        f"weft design counts ${found.counted.usd:,.0f} and {found.counted.watts / 1e3:,.1f} kW: no floor, no spares,"
-        " two transceivers on every cable",
+        f"weft design counts ${found.counted.usd:,.0f} ({prices.contents}) and {found.counted.watts / 1e3:,.1f} kW: no"
+        " floor, no spares, two transceivers on every cable",
     )
     reaches = ", ".join(f"{one.name} {one.reach_m:g} m" for one in found.media)
     paragraph(console, f"Reaches: {reaches} (sources: --format json)", hang=2)
@@ -64,7 +64,7 @@ def bill_table(found: BillOfMaterials, console: Console) -> None:
 def _sum(found: BillOfMaterials) -> str:
     text = f"Parts with a price: ${found.usd:,.0f}, ${found.spares_usd:,.0f} of it spares"
     if found.unpriced:
-        text += f". No price is known of {len(found.unpriced)}: give them in --prices FILE, under [usd], by name"
+        text += f". Without {listed(found.unpriced)}: give prices in --prices FILE, under [usd], by name"
     return text
 
 

@@ -35,8 +35,8 @@ def comparison_table(found: Comparison, console: Console) -> None:
     spares = "; +: spares, paid for" if any(one.cluster.spares for one in found.sides) else ""
     paragraph(
         console,
-        f"time, cost, energy: of {format_count(found.tokens)} tokens without failures; energy of the accelerators at"
-        f" their board limit{spares}.",
+        f"time, cost, energy: of {format_count(found.tokens)} tokens without failures; cost of accelerator-hours at"
+        f" their price, which may have a network in it; energy of the accelerators at their board limit{spares}.",
         indent=2,
         hang=2,
         style="dim",

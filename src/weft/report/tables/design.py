@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from weft.fabric.cost import BOARD
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
@@ -30,8 +31,10 @@ def design_table(study: DesignStudy, console: Console) -> None:
     if study.designs:
         heading(console, f"Networks with {study.radix}-port switches, {study.prices.name} prices")
         print_grid(console, _columns(study))
+        up = _UP if any(one.scale_up_usd for one in study.designs) else ""
+        bill = _BILL.format(contents=study.prices.contents, up=up, board=BOARD)
         simulated = "hashed, sprayed" if _sprayed(study) else "simulated"
-        paragraph(console, (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated), indent=2)
+        paragraph(console, bill + (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated), indent=2)
         if any(one.one_domain_s for one in study.designs):
             paragraph(console, "1 domain: how much longer than with all accelerators in one domain.", indent=2)
         _print_layouts(study.designs, console)
@@ -52,7 +55,7 @@ def design_table(study: DesignStudy, console: Console) -> None:
         paragraph(
             console,
             "spares: hosts, as many as cost least; accelerators: their hours at their price, which may have a network"
-            " in it; network: the share of its price that the run uses up.",
+            f" in it; network: the share that the run uses up of the price of its {study.prices.contents}.",
             indent=2,
         )
     for one in study.rejected:
@@ -62,18 +65,18 @@ def design_table(study: DesignStudy, console: Console) -> None:
 EQUAL = 1e-6
 """Changes of time below this are none."""
 _BILL = (
-    "domain: accelerators of a scale-up network; optics: transceivers, two per cable; k$ out, kW: scale-out network;"
-    " k$ up: switches, cables and optics of the domains;"
+    "domain: accelerators of a scale-up network; optics: transceivers, two per cable; k$ out: {contents} of the"
+    " scale-out network; kW: its switches and transceivers;{up} domains of up to {board} are boards in the"
+    " accelerators' price, in no sum here;"
 )
-_RATE = " tok/s/$: tokens per second for each dollar of both networks;"
+_UP = " k$ up: switches, cables and optics of domains bought as networks;"
+_RATE = " tok/s/$: tokens per second for each dollar of these sums;"
 _STAR = " * no other is both cheaper and faster (in tokens per second)."
 LEGEND = (
-    f"{_BILL} closed form, {{simulated}}: iteration time;{_RATE} beyond leaf: bytes of an iteration that"
+    f" closed form, {{simulated}}: iteration time;{_RATE} beyond leaf: bytes of an iteration that"
     f" cross switch-to-switch links;{_STAR}"
 )
-CLOSED = (
-    f"{_BILL} closed form: iteration time if flows do not meet; nothing was simulated (--no-simulate);{_RATE}{_STAR}"
-)
+CLOSED = f" closed form: iteration time if flows do not meet; nothing was simulated (--no-simulate);{_RATE}{_STAR}"
 
 
 def _simulated(study: DesignStudy) -> bool:
@@ -97,11 +100,13 @@ def _columns(study: DesignStudy) -> list[Column]:
         Column(heading="switches", cells=[f"{one.bill.switches:,}" for one in rows]),
         Column(heading="optics", cells=[f"{one.bill.transceivers:,}" for one in rows], drop=3),
         Column(heading="k$ out", cells=[f"{one.bill.usd / 1e3:,.0f}" for one in rows]),
-        Column(heading="k$ up", cells=[f"{one.scale_up_usd / 1e3:,.0f}" for one in rows]),
         Column(heading="kW", cells=[f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
         Column(heading="closed form", cells=[format_seconds(one.closed_form_s) for one in rows], drop=1),
         Column(heading="tok/s/$", cells=[rate_words(one.tokens_per_s_usd) for one in rows]),
     ]
+    if any(one.scale_up_usd for one in rows):
+        cells = [f"{one.scale_up_usd / 1e3:,.0f}" if one.scale_up_usd else "-" for one in rows]
+        columns.insert(5, Column(heading="k$ up", cells=cells))
     if _simulated(study):
         name = "hashed" if _sprayed(study) else "simulated"
         columns.insert(-1, Column(heading=name, cells=[_seconds(one.simulated_s) for one in rows]))
@@ -118,7 +123,7 @@ def _columns(study: DesignStudy) -> list[Column]:
 
 def _print_instead(study: DesignStudy, console: Console) -> None:
     rows = study.instead()
-    heading(console, f"In place of {study.against}")
+    heading(console, f"In place of {study.against}; $: {study.prices.contents}")
     columns = [
         Column(heading="network", cells=[one.kind for one in rows], left=True),
         Column(heading="domain", cells=[str(one.domain) for one in rows]),
@@ -229,8 +234,8 @@ def fabric_table(fabric: Fabric, price: Bill, console: Console) -> None:
         console,
         f"Scale-out network: {counted(price.switches, 'switch')} ({price.ports_used:,} of {price.switch_ports:,}"
         f" ports used), {counted(price.transceivers, 'transceiver')}, {counted(price.cables, 'cable')},"
-        f" {counted(price.nics, 'NIC')}: ${price.usd:,.0f}, {price.watts / 1e3:,.1f} kW with"
-        f" {price.prices.name} prices",
+        f" {counted(price.nics, 'NIC')}: ${price.usd:,.0f} for {price.prices.contents} with {price.prices.name}"
+        f" prices, {price.watts / 1e3:,.1f} kW",
     )
 
 

@@ -17,7 +17,7 @@ from weft.report.pictures.sweep import sweep_chart
 from weft.report.tables.sweep import telling, told
 from weft.report.tables.words import printable
 from weft.studies.view import Rows, chosen, filtered, goals_of, pareto, pivot
-from weft.units import counted
+from weft.units import counted, listed
 from weft.web.views.parts import Cell, Column, Fact, Message, Picture, Table
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Viewed:
         over = [f"{one.kind.column} ({f'{len(one.values)} values' if one.values else 'drawn'})" for one in axes]
         codes = _codes(self.failed)
         first = f"{counted(counts.points, 'point')} of weft {study.computation.name}"
-        first += f" over {_listed(over)}." if over else "."
+        first += f" over {listed(over)}." if over else "."
         shown = "" if len(self.rows) == counts.points else f" {len(self.rows):,} of them are shown."
         return (first + shown, f"{len(self.failed):,} failed: {codes}." if codes else "None of them failed.")
 
@@ -221,8 +221,8 @@ class Viewed:
         return [row for row in self.good if id(row) in best]
 
     def _said_of_frontier(self) -> str:
-        wanted = _listed([f"{'most' if sign < 0 else 'least'} {name}" for name, sign in self.signs.items()])
-        alike = f" of the same {_listed(self.alike)}" if self.alike else ""
+        wanted = listed([f"{'most' if sign < 0 else 'least'} {name}" for name, sign in self.signs.items()])
+        alike = f" of the same {listed(self.alike)}" if self.alike else ""
         return f"Points that no other{alike} beats: {wanted}"
 
     def _trade(self, frontier: Rows) -> Picture | None:
@@ -285,7 +285,7 @@ class Viewed:
         columns = self.columns | {_FRONTIER: str}
         facet = None
         if taken:
-            facet = _listed(taken)
+            facet = listed(taken)
             columns[facet] = str
             rows = [row | {facet: self._place(row, taken)} for row in rows]
         axes = [name for name in axes if name not in taken]
@@ -382,7 +382,3 @@ def _codes(failed: Rows) -> str:
     for row in failed:
         counts[row["failure"]] = counts.get(row["failure"], 0) + 1
     return ", ".join(f"{printable(code)} {count:,}" for code, count in sorted(counts.items()))
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
