@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.errors import BadInput
-from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.fabric.spec import SCALE_UP, Fabric, Ints, ranks
 
 ACCELERATOR, SCALE_UP_SWITCH = "accelerator", "scale-up"
 MOST_NODES, MOST_LINKS = 2_000_000, 8_000_000
@@ -65,7 +65,7 @@ def assemble(
     """
     ordered = [n for n in nodes if n.role == ACCELERATOR] + [n for n in nodes if n.role != ACCELERATOR]
     accelerators = sum(n.role == ACCELERATOR for n in ordered)
-    index = _index(ordered, accelerators, len(links), where)
+    index = _index(ordered, accelerators, sum(link.cables for link in links), where)
     _check_links(links, index, where)
     source, target, of = _directed(links, index)
     _check_connected(ordered, source, target, where)
@@ -75,9 +75,8 @@ def assemble(
     cables = np.array([links[i].cables for i in of], dtype=np.int64)
     capacity = np.array([links[i].capacity_Bps for i in of], dtype=np.float64)
     members = np.where(tier > SCALE_UP, cables, 1)
-    if members.sum() > MOST_LINKS:
-        raise BadInput(f"{members.sum():,} cables are too many", where=where)
-    taken = _cables_apart(np.array(of, dtype=np.int64), members)
+    taken = np.repeat(np.arange(len(of)), members)
+    taken = taken[np.lexsort((taken, ranks(taken), np.array(of)[taken]))]  # both directions of a cable side by side
     return Fabric(
         name=name,
         accelerators=accelerators,
@@ -94,13 +93,6 @@ def assemble(
         domain=domain,
         rail=_rails(ordered[:accelerators], domain),
     )
-
-
-def _cables_apart(of: Ints, members: Ints) -> Ints:
-    """Which directed link each cable is one of, the two directions of a cable (of the same ``of``) side by side."""
-    taken = np.repeat(np.arange(len(of)), members)
-    turn = np.arange(len(taken)) - np.repeat(np.cumsum(members) - members, members)
-    return taken[np.lexsort((taken, turn, of[taken]))]
 
 
 def role_of_level(level: int) -> str:
@@ -131,7 +123,7 @@ def _index(nodes: Sequence[Node], accelerators: int, links: int, where: str) -> 
     if not accelerators:
         raise BadInput("has no accelerator", where=where, remedy=f'give some nodes role = "{ACCELERATOR}"')
     if len(nodes) > MOST_NODES or links > MOST_LINKS:
-        raise BadInput(f"{len(nodes)} nodes and {links} links are too many", where=where)
+        raise BadInput(f"{len(nodes):,} nodes and {links:,} cables are too many", where=where)
     index = {node.name: i for i, node in enumerate(nodes)}
     if len(index) < len(nodes):
         twice = Counter(node.name for node in nodes).most_common(1)[0][0]

@@ -43,17 +43,10 @@ def positive(value: float, where: str, *, zero: bool = False) -> float:
 
 
 def cables_apart(fabric: Fabric) -> None:
-    """Refuse to hash or plan over links that bundle cables, of which a flow takes one.
-
-    Raises:
-        BadInput: a scale-out link is such a bundle, as in ``weft.fabric.lump``.
-    """
+    """Refuse to hash or plan over scale-out links of several cables (as in ``weft.fabric.lump``)."""
     if (fabric.cables[fabric.tier != SCALE_UP] > 1).any():
-        raise BadInput(
-            "has links of several cables, which carry flows only one by one",
-            where=f"fabric {fabric.name}",
-            remedy="make every cable a link",
-        )
+        where = f"fabric {fabric.name}"
+        raise BadInput("has links of several cables", where=where, remedy="make every cable a link")
 
 
 def cables(count: int, where: str) -> None:

@@ -119,6 +119,7 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
             where=f"{fabric.name}: radix",
             remedy=f"choose switches with more ports (--radix {used[worst]:.0f})",
         )
+    nics = (a < fabric.accelerators) & (b >= fabric.accelerators)
     return Bill(
         prices=prices,
         switches=count,
@@ -126,7 +127,7 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
         ports_used=ports,
         transceivers=2 * int(cables.sum()),
         cables=int(cables.sum()),
-        nics=fabric.nics,
+        nics=int(nics.sum()),
     )
 
 

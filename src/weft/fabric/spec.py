@@ -66,12 +66,6 @@ class Fabric:
         """Accelerators of the largest scale-up domain."""
         return int(np.unique(self.domain, return_counts=True)[1].max(initial=1))
 
-    @property
-    def nics(self) -> int:
-        """Pairs of an accelerator and a scale-out switch that cables join."""
-        own = (self.tier != SCALE_UP) & (self.source < self.accelerators) & (self.target >= self.accelerators)
-        return len(np.unique(self.source[own] * self.nodes + self.target[own]))
-
     def nodes_of(self, role: str) -> Ints:
         """Nodes with a role, in order; empty where there is none."""
         if role not in self.roles:

@@ -96,9 +96,9 @@ def _cables(fabric: Fabric, where: str) -> tuple[tuple[int, ...], tuple[int, ...
             where=where,
             remedy="give both directions of every cable",
         )
-    link = np.arange(fabric.links)
-    cable = np.unique(np.minimum(link, reverse), return_inverse=True)[1]
-    return tuple(reverse.tolist()), tuple(cable.tolist()), tuple((reverse < link).astype(int).tolist())
+    links = np.arange(fabric.links)
+    cable = np.unique(np.minimum(links, reverse), return_inverse=True)[1]
+    return tuple(reverse.tolist()), tuple(cable.tolist()), tuple((reverse < links).astype(int).tolist())
 
 
 def _interfaces(fabric: Fabric) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Literal
 
+import numpy as np
+
 from weft.errors import Unsupported
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
@@ -98,13 +100,9 @@ def check_parallel(fabric: Fabric, paths: Iterable[PlannedPath], where: str) -> 
     Raises:
         Unsupported: there is one.
     """
-    ends: dict[tuple[int, int], int] = {}
-    parallel = set()
-    for link, (a, b, up, tier) in enumerate(
-        zip(fabric.source.tolist(), fabric.target.tolist(), fabric.up.tolist(), fabric.tier.tolist(), strict=True)
-    ):
-        if up and tier > SCALE_UP and ends.setdefault((a, b), link) != link:
-            parallel.add((a, b))
+    live = fabric.up & (fabric.tier > SCALE_UP)
+    ends, links = np.unique(np.stack([fabric.source[live], fabric.target[live]]), axis=1, return_counts=True)
+    parallel = set(zip(*ends[:, links > 1].tolist(), strict=True))
     for path in paths if parallel else ():
         for a, b in zip(path.nodes[1:-1], path.nodes[2:], strict=True):
             if (a, b) in parallel:
