@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import json
 import os
@@ -23,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 from weft import files
+from weft.errors import WeftError
 
 OLD, NEW = b"old" * 1000, b"new" * 2000
 
@@ -40,10 +42,13 @@ def in_child(work: Callable[[], object]) -> int:
     child = os.fork()
     if child:
         return child
-    code = 1
+    code = 3
     with contextlib.suppress(BaseException):
-        work()
-        code = 0
+        try:
+            work()
+            code = 0
+        except WeftError:
+            code = 1
     os._exit(code)
 
 
@@ -117,10 +122,30 @@ VERBS: dict[str, tuple[str, ...]] = {
     "fabric.svg": ("fabric", "a100-64", "--picture"),
     "traces": (*SMALL, "--export", "chakra", "-o"),
     "nccl": ("route", "export", "nccl", "--cluster", "a100-64", "--job", "gpt2 data=64", "-o"),
+    "arranged.json": ("arrange", "site.toml", "-o"),
+    "files": ("launch", "--arrangement", "arranged.json", "--job", "a", "--files"),
+    "report.html": ("report", "plan.json", "-o"),
     "frr": ("route", "export", "frr", "--cluster", "a100-64", "--job", "gpt2 data=64", "-o"),
 }
 """Command lines, without the name of what they write."""
-
+OWN = ("report.html",)
+"""Those that run in a program of their own: what draws charts has threads, so it must not be forked."""
+SITE = """
+schema = "weft.site/1"
+name = "two"
+cluster = "a100-32"
+fabric = "fat-tree"
+[[jobs]]
+name = "a"
+model = "gpt2-124m"
+layout = "dp=16"
+batch = 64
+[[jobs]]
+name = "b"
+model = "gpt2-124m"
+layout = "dp=16"
+batch = 64
+"""
 
 MOST_LINES = 45
 """Lines of ``weft.files`` that the writing of a file runs, about."""
@@ -132,23 +157,27 @@ def verbs(folder: Path, seed: int, number: int) -> Iterator[dict[str, object]]:
 
     draw = random.Random(seed)
     os.chdir(folder)
+    Path("site.toml").write_text(SITE)
 
     def run(arguments: tuple[str, ...]) -> None:
+        if arguments[-1] in OWN:
+            os.execv(sys.executable, [sys.executable, "-c", "from weft.cli import main; main()", *arguments])
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             cli.main(list(arguments), standalone_mode=False)
 
     for name, arguments in VERBS.items():
         path, work = Path(name), partial(run, (*arguments, name))
-        work()  # imports what it needs, which children have then
+        if name not in OWN:
+            work()  # imports what it needs, which children have then
         begun = time.monotonic()
-        work()
+        assert os.waitpid(in_child(work), 0)[1] == 0, name
         took, new = time.monotonic() - begun, state(path)
         assert new, name
         old = {one: data + b"\n" for one, data in new.items()}
         for turn in range(number):
             for one, data in old.items():
                 (path / one if one else path).write_bytes(data)
-            if turn % 2:
+            if turn % 2 and name not in OWN:
                 killed_before_line(draw.randint(1, MOST_LINES), work)
             else:
                 child = in_child(work)
@@ -159,10 +188,13 @@ def verbs(folder: Path, seed: int, number: int) -> Iterator[dict[str, object]]:
             yield {"what": name, "how": "killed", "old": found == old, "new": found == new}
         for one, data in old.items():
             (path / one if one else path).write_bytes(data)
-        before = set(os.listdir())
-        _, status = os.waitpid(in_child(partial(_on_a_full_disk, work)), 0)
-        clean = os.waitstatus_to_exitcode(status) == 1 and set(os.listdir()) == before
-        yield {"what": name, "how": "full disk", "old": state(path) == old and clean, "new": False}
+        for how, bounded in (("full disk", _on_a_full_disk), ("read-only folder", _in_a_read_only_folder)):
+            before = set(os.listdir())
+            _, status = os.waitpid(in_child(partial(bounded, work)), 0)
+            Path().chmod(0o755)
+            code = os.waitstatus_to_exitcode(status)
+            clean = code == (2 if name in OWN else 1) and set(os.listdir()) == before
+            yield {"what": name, "how": how, "old": state(path) == old and clean, "new": False}
         for left in Path().glob(".*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 
@@ -170,6 +202,20 @@ def verbs(folder: Path, seed: int, number: int) -> Iterator[dict[str, object]]:
 def _on_a_full_disk(work: Callable[[], object]) -> None:
     """Files of more than 100 bytes cannot be written."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    work()
+
+
+def _in_a_read_only_folder(work: Callable[[], object]) -> None:
+    """Nothing can be made in the folder, by root either: it gives up its right to pass over modes (capset(2))."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    sets = (ctypes.c_uint32 * 6)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.capget(header, sets) == 0
+    for effective_permitted in (0, 1):
+        sets[effective_permitted] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert libc.capset(header, sets) == 0
+    libc.prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP, so that a program that it becomes has no such right
+    Path().chmod(0o555)
     work()
 
 

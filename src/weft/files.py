@@ -142,7 +142,7 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> 
     """
     where = os.fspath(folder)
     target = _target(folder)
-    if target.exists() and not target.is_dir():
+    if os.path.exists(target) and not target.is_dir():
         raise BadInput("is not a folder", where=where, remedy="name a new folder")
     try:
         for path in sorted(target.rglob("*")) if target.exists() else ():

@@ -224,7 +224,7 @@ def read_job(table: Mapping[str, object], site: Site, beside: Path, where: str) 
 
 def _beside(name: str, folder: Path) -> str:
     """A file's path where the name is that of a file beside the site, else the name."""
-    return str(folder / name) if (folder / name).is_file() else name
+    return str(folder / name) if os.path.isfile(folder / name) else name
 
 
 def _fabric(given: _SiteFields, cluster: Cluster, beside: Path | None, where: str) -> tuple[Fabric, str]:

@@ -57,7 +57,7 @@ def read_trace(source: str | os.PathLike[str], *, day: int | None = None) -> tup
         BadInput: the file cannot be read, a column is missing, a value cannot be used, or no job is left.
     """
     where = os.fspath(source)
-    jobs = _public(Path(source)) if Path(source).is_dir() else _own(where)
+    jobs = _public(Path(source)) if os.path.isdir(source) else _own(where)
     if jobs:
         begin = min(job.arrival_s for job in jobs) + (0.0 if day is None else (day - 1) * DAY_S)
         end = math.inf if day is None else begin + DAY_S

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.cli.build import takes
-from weft.cli.options import check_count, deliver
+from weft.cli.options import check_count, check_folder, deliver
 from weft.cli.outcome import Output, report
 from weft.errors import BadInput
 from weft.verbs.options import option
@@ -43,6 +43,8 @@ def simulate(names: tuple[str, ...], options: SimulateOptions, out: SimulateOutp
     check_count(names, 2, "simulate", USAGE)
     if options.flows is not None and (out.timeline or out.picture):
         raise BadInput("--flows goes with --mode, --format and -o only", where="simulate", remedy=USAGE)
+    check_folder(out.timeline, "--timeline")
+    check_folder(out.picture, "--picture")
     model, cluster = (*names, None, None)[:2]
     found = simulated(model, cluster, options=options)
     report(found, out, lambda screen: _print(found, screen))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from math import prod
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,5 +120,5 @@ def _digests(study: Study) -> dict[str, str]:
     return {
         name: hashlib.sha256(read_bytes(name, where=name)).hexdigest()
         for name in names
-        if isinstance(name, str) and Path(name).is_file()
+        if isinstance(name, str) and os.path.isfile(name)
     }

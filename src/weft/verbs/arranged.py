@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from weft.errors import BadInput
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Bundle
@@ -41,23 +38,18 @@ def start_of(bundle: Bundle, number: int, start_at: str | float | None) -> Start
 
 
 def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
-    """Host lists, settings, tuner file and schedules of a job into a folder; returns the paths.
+    """Host lists, settings, tuner file and schedules of a job as a folder of these alone; returns the paths.
 
     ``nccl.env`` names the tuner file where there is one, so NCCL finds it.  ``msccl.env`` is for MSCCL's own NCCL, and
     there where a schedule is better than all of NCCL's algorithms.
 
     Raises:
-        BadInput: the folder cannot be made or written.
+        BadInput: the folder cannot be written, or holds other files.
     """
     from weft.arrangement.bundle import host_lists
     from weft.arrangement.collectives import SPAN, msccl_text
-    from weft.files import write_text
+    from weft.files import write_folder
 
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be made: {error.strerror}"
-        raise BadInput(problem, where=f"--files {folder}", remedy="name another folder") from None
     place = Path(folder).absolute()
     lists, settings = host_lists(bundle.host_names(number)), bundle.environments[number]
     texts = {"hostfile": lists["hostfile"], "slurm_hostfile": lists["SLURM_HOSTFILE"]}
@@ -80,6 +72,5 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
     if schedules:
         paths = ":".join(str(place / name) for name in schedules)
         texts["msccl.env"] = f"{bundle.environments[number]}NCCL_ALGO=MSCCL,RING,TREE\nMSCCL_XML_FILES={paths}\n"
-    for name, text in (texts | schedules).items():
-        write_text(place / name, text)
+    write_folder(folder, {name: text.encode() for name, text in (texts | schedules).items()})
     return tuple(str(place / name) for name in (*texts, *schedules))

@@ -147,7 +147,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
     from weft.verbs.points import computation
 
     where = os.fspath(folder)
-    if not Path(folder, FILE).is_file():
+    if not os.path.isfile(Path(folder, FILE)):
         raise BadInput("holds no state of a sweep", where=where, remedy="give the folder of --state")
     kept = Kept(folder)
     try:

@@ -535,7 +535,7 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
             continue
         if os.path.realpath(path) in taken:
             raise BadInput(f"--{name} would overwrite a file of this run", where=path, remedy="name another file")
-        if not Path(path).is_char_device():
+        if os.path.isfile(path) or not os.path.exists(path):
             taken.add(os.path.realpath(path))
 
 
