@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,17 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster.catalogue import load
+from weft.estimation import trust
 from weft.estimation.trust import (
     COVERED,
     FEWEST,
+    FIGURES,
+    GROWTH,
     Known,
     Traits,
     best_published,
     covered,
     error_bar,
+    grown,
     runs_from_json,
     runs_to_json,
     shipped_runs,
+    widened_bar,
 )
 from weft.model import Job, Recipe, resolve_job
 from weft.model import load as load_model
@@ -30,6 +36,7 @@ USUAL = Traits(accelerator="a100", kind="dense")
 
 def known(error=0.1, family="one", unfitted=0.3, mfu=0.4, world=8, precision="bf16", parameters=7 * 10**10, **changes):
     facts = {"layout": "data=8", "precision": precision, "world": world, "mfu": mfu, "parameters": parameters}
+    facts |= {"sequence": 4096, "head_dim": 128, "scale_up_Bps": 3e11, "scale_out_Bps": 25e9}
     traits = replace(USUAL, **changes)
     return Known(run="r", family=family, job=0, traits=traits, error=error, unfitted=unfitted, **facts)
 
@@ -45,6 +52,60 @@ def test_the_nearest_circle_that_has_enough() -> None:
     wider = error_bar(USUAL, near[1:] + far)
     assert (wider.error, wider.runs, wider.sources) == (0.5, 2 * FEWEST - 1, 2)
     assert "any accelerator" in wider.alike
+
+
+def test_figures_outside_what_was_measured_widen_the_bar_and_are_named() -> None:
+    job, cluster = resolve_job("llama-3.1-8b"), load("h100-64")
+    plain = widened_bar(job, cluster)
+    assert plain == error_bar(Traits.of(job, cluster))
+    assert plain.outside == ()
+    long = widened_bar(replace(job, recipe=replace(job.recipe, sequence=10**8)), cluster)
+    assert long.outside == ("sequence 100,000,000 (at most 262,144 measured)",)
+    assert long.error == pytest.approx(grown(plain.error, np.log2(10**8 / 262_144)))
+    short = widened_bar(replace(job, recipe=replace(job.recipe, sequence=1)), cluster)
+    assert short.outside == ("sequence 1 (at least 1,024 measured)",)
+    slow = replace(cluster, tiers=(replace(cluster.tiers[0], bandwidth_Bps=1e9), *cluster.tiers[1:]))
+    assert widened_bar(job, slow).outside == ("scale-up bandwidth 1 GB/s (at least 450 GB/s measured)",)
+    assert widened_bar(job, slow).error > 5 * plain.error
+    block = replace(job.model.runs[0].block, attention=replace(job.model.kinds[0].attention, head_dim=1))
+    narrow = replace(job, model=replace(job.model, runs=(replace(job.model.runs[0], block=block),)))
+    assert "head dimension 1 (at least 128 measured)" in widened_bar(narrow, cluster).outside
+    assert (plain.runs, plain.sources, plain.alike) == (long.runs, long.sources, long.alike)
+
+
+@given(sequence=st.integers(1, 10**8), factor=st.floats(1.0, 100.0))
+def test_farther_outside_is_never_surer(sequence, factor) -> None:
+    job, cluster = resolve_job("llama-3.1-8b"), load("h100-64")
+    farther = max(1, int(sequence / factor)) if sequence < 1024 else int(sequence * factor)
+    jobs = [replace(job, recipe=replace(job.recipe, sequence=tokens)) for tokens in (sequence, farther)]
+    errors = [widened_bar(each, cluster).error for each in jobs]
+    assert errors[0] <= errors[1]
+    slower = replace(cluster, tiers=(replace(cluster.tiers[0], bandwidth_Bps=1e9), *cluster.tiers[1:]))
+    assert widened_bar(jobs[0], slower).error > errors[0]
+
+
+@pytest.mark.parametrize(("growth", "share"), [(0.015, 0.80), (GROWTH, 0.90)])
+def test_the_bar_grows_as_errors_of_runs_outside_the_other_sources_range_do(growth, share, monkeypatch) -> None:
+    """Every source's runs against bar and ranges of the others."""
+    monkeypatch.setattr(trust, "GROWTH", growth)
+    runs, hits = shipped_runs(), []
+    for family in sorted({one.family for one in runs}):
+        others = [one for one in runs if one.family != family]
+        own = [one for one in runs if one.family == family]
+        for traits in dict.fromkeys(one.traits for one in own):
+            bar = error_bar(traits, others).error
+            same = [one for one in others if one.traits == traits]
+            ranges = trust._ranges(same or [one for one in others if one.traits.kind == traits.kind])
+            for one in own:
+                beyond = trust._beyond({name: getattr(one, name) for name in FIGURES}, ranges)
+                if one.traits == traits and beyond:
+                    far = sum(doublings for *_, doublings in beyond)
+                    hits.append((family, abs(one.error) <= grown(bar, far)))
+    assert len(hits) > 250
+    counts = Counter(family for family, _ in hits)
+    weights = {family: 1 / np.sqrt(count) for family, count in counts.items()}
+    whole = sum(weights[family] for family, _ in hits)
+    assert sum(weights[family] for family, hit in hits if hit) / whole == pytest.approx(share, abs=0.02)
 
 
 def test_one_source_is_not_enough() -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from html import unescape
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import pytest
 
@@ -14,6 +14,8 @@ import weft
 from weft.cluster import load
 from weft.fabric.catalogue import for_cluster
 from weft.interop.fabrics.formats import write_fabric
+from weft.layout import Layout
+from weft.layout.text import format_layout
 from weft.verbs.traffic import failed
 from weft.web import showing
 from weft.web.fabrics import Failures
@@ -59,6 +61,20 @@ def test_networks_stand_side_by_side(client):
             assert failure.slowdown is None or f"x{failure.slowdown:.3f}</td>" in text
     assert text.count("<figure") == 1 + len(own.designs)
     assert document(client, "design", **asked) == json.loads(own.to_json())
+
+
+@pytest.mark.parametrize("kind", ["rail-only", "fat-tree"])
+def test_all_views_of_a_job_on_a_network_have_one_layout(client, kind):
+    asked = {"layout": "", "cluster": "h100-64", "fabric": kind, "kinds": "rail-only,fat-tree"}
+    designs = {one["kind"]: one for one in document(client, "design", **asked)["designs"]}
+    simulated, routed = (document(client, name, **asked) for name in ("simulate", "route"))
+    assert simulated["layout"] == designs[kind]["layout"]
+    assert simulated["iteration_s"] == designs[kind]["simulated_s"]
+    layout = Layout(**designs[kind]["layout"] | {"order": tuple(designs[kind]["layout"]["order"])})
+    assert f"layout={format_layout(layout)}&" in unescape(unquote(shown(client, show="networks", **asked).text))
+    for show in ("failures", "routes"):
+        assert format_layout(layout, whole=True) in shown(client, show=show, **asked).text
+    assert routed["flows"]
 
 
 def test_a_click_breaks_a_switch_and_another_repairs_it(client, fabric):

@@ -11,7 +11,7 @@ from weft.cluster.spec import Cluster
 from weft.estimation.iteration import Estimator
 from weft.estimation.offload import pinned_capacity
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
-from weft.estimation.trust import Traits, error_bar
+from weft.estimation.trust import widened_bar
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.step import RUNTIME
@@ -52,7 +52,7 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
         time=tuple(Part(name=name, value=float(getattr(results.time, name)[row])) for name in TIME_PARTS),
         memory=tuple(Part(name=name, value=float(getattr(results.memory, name)[row])) for name in MEMORY_PARTS),
         provenance=estimator.constants.provenance,
-        error=error_bar(Traits.of(job, cluster)) if estimator.constants.shipped else None,
+        error=widened_bar(job, cluster) if estimator.constants.shipped else None,
     )
 
 

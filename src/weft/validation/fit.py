@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from weft.cluster.calibration import Calibration, Tables, calibration_from, constants, parse_tables, tables_to_toml
-from weft.estimation.trust import Known, Traits, equal_shares
+from weft.estimation.trust import Known, Traits, equal_shares, figures_of
 from weft.layout.table import Floats
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
@@ -148,8 +148,7 @@ class Fitted(Result):
                 job=jobs.setdefault(row.same_job, len(jobs)),
                 layout=format_layout(row.layout),
                 precision=row.job.recipe.precision,
-                world=row.layout.world,
-                parameters=row.job.model.parameters,
+                **figures_of(row.job, row.cluster),
                 mfu=measured_mfu(row),
                 traits=Traits.of(row.job, row.cluster),
                 error=float(seconds / row.measured_s - 1.0),

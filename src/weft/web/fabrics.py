@@ -42,7 +42,7 @@ class Scene:
 
     Attributes:
         inquiry: model, cluster and recipe.
-        layout: as text; empty for the first of the plan.
+        layout: as text; empty for the best on the network, of a pasted one the first of the plan.
         network: its kind, or a pasted text; an empty name for what the cluster's tiers suggest.
         radix: ports of a switch.
         routing: how paths are chosen in simulations.
@@ -175,23 +175,31 @@ def site_of(scene: Scene) -> Site:
     from weft.verbs.shared import layout_of
 
     found = _plan(scene)
+    kind, fabric = fabric_of_text(scene.network, found.cluster, radix=scene.radix)
     if scene.layout:
         layout = layout_of(scene.layout, found.job, found.cluster)
-    elif found.layouts:
+    elif not found.layouts:
+        raise NothingFeasible(f"no layout fits -- {found.shortage}")
+    elif scene.network.pasted is not None:
         layout = found.best.layout
     else:
-        raise NothingFeasible(f"no layout fits -- {found.shortage}")
-    kind, fabric = fabric_of_text(scene.network, found.cluster, radix=scene.radix)
+        study = _study(scene, (kind,), no_failures=True)
+        if not study.designs:
+            raise NothingFeasible(f"{kind}: {study.rejected[0].reason}")
+        layout = study.designs[0].layout
     return Site(job=found.job, cluster=found.cluster, layout=layout, kind=kind, fabric=fabric)
 
 
-_studies: dict[tuple[Scene, tuple[str, ...]], DesignStudy] = {}
+_studies: dict[tuple[Scene, tuple[str, ...], bool], DesignStudy] = {}
 
 
-def _study(scene: Scene, kinds: tuple[str, ...], progress: Progress = None) -> DesignStudy:
+def _study(
+    scene: Scene, kinds: tuple[str, ...], progress: Progress = None, *, no_failures: bool = False
+) -> DesignStudy:
     from weft.verbs.design import design
 
-    if (scene, kinds) not in _studies:
+    key = scene, kinds, no_failures
+    if key not in _studies:
         plan = _plan(scene)
         found = design(
             plan.job,
@@ -201,12 +209,13 @@ def _study(scene: Scene, kinds: tuple[str, ...], progress: Progress = None) -> D
             layout=scene.layout or None,
             radix=scene.radix,
             routing=scene.routing,
+            no_failures=no_failures,
             progress=progress,
         )
         while len(_studies) >= _KEPT_STUDIES:
             del _studies[next(iter(_studies))]
-        _studies[scene, kinds] = found
-    return _studies[scene, kinds]
+        _studies[key] = found
+    return _studies[key]
 
 
 def compared(scene: Scene, kinds: tuple[str, ...], *, progress: Progress = None) -> Compared:

@@ -260,4 +260,6 @@ def trust(error: ErrorBar | None) -> tuple[str, ...]:
     if error.error is None:
         return ("Error: unknown; nothing similar was ever measured",)
     runs, sources = counted(error.runs, "run"), counted(error.sources, "source")
-    return (f"Error: +-{error.error:.0%} ({COVERED:.0%} of {runs} of {sources}: {error.alike})",)
+    said = f"Error: +-{error.error:.0%} ({COVERED:.0%} of {runs} of {sources}: {error.alike})"
+    beyond = f"Outside what was measured, so that the error is wider: {'; '.join(error.outside)}"
+    return (said, beyond) if error.outside else (said,)
