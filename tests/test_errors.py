@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from weft.errors import BadInput, MissingExtra, NothingFeasible, UnknownName, Unsupported, WeftError
+from weft.errors import (
+    LONGEST_MESSAGE,
+    BadInput,
+    InDoubt,
+    MissingExtra,
+    NothingFeasible,
+    UnknownName,
+    Unsupported,
+    WeftError,
+)
 
 
 def test_message_has_place_fact_and_remedy() -> None:
@@ -65,6 +74,23 @@ def test_far_names_list_what_is_known() -> None:
 def test_names_that_hold_the_word_are_near() -> None:
     error = UnknownName("model", "405b", ["llama-3.1-405b", "opt-13b"], listed="weft models")
     assert str(error).endswith("did you mean llama-3.1-405b? (weft models lists all)")
+
+
+@pytest.mark.parametrize("kind", [WeftError, BadInput, Unsupported, NothingFeasible, InDoubt])
+def test_texts_are_bounded_and_escaped(kind: type[Exception]) -> None:
+    """str(error) had 1.95 MB, and what a file holds could move the cursor of a terminal."""
+    text = str(kind("wrong \x1b[2J\x00\u202e" + "a" * 2_000_000 + "the end"))
+    assert len(text) <= LONGEST_MESSAGE
+    assert text.startswith(r"wrong \x1b[2J\x00\u202eaaa")
+    assert text.endswith("the end")
+    assert "characters) ..." in text
+    assert len(repr(kind("b" * 2_000_000))) < LONGEST_MESSAGE + 100
+
+
+def test_places_and_remedies_are_bounded_and_escaped_too() -> None:
+    text = str(BadInput("wrong", where="a\x1b" + "b" * 10_000, remedy="c\x07" + "d" * 10_000))
+    assert len(text) <= LONGEST_MESSAGE
+    assert text.isprintable()
 
 
 def test_an_empty_catalogue_is_survived() -> None:

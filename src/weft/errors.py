@@ -24,10 +24,13 @@ _NEAR, _LISTED = 3, 24
 
 class WeftError(Exception):
     """Base of every expected error; ``exit_code`` is what the command line returns, ``temporary`` says that the same
-    again may succeed."""
+    again may succeed.  Its text has at most ``LONGEST_MESSAGE`` characters, control characters escaped."""
 
     exit_code = 2
     temporary = False
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message, LONGEST_MESSAGE))
 
 
 class BadInput(WeftError):
@@ -45,7 +48,7 @@ class BadInput(WeftError):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{text} -- {self.remedy}" if self.remedy else text
+        return printable(f"{text} -- {self.remedy}" if self.remedy else text, LONGEST_MESSAGE)
 
 
 class UnknownName(BadInput):
@@ -93,7 +96,11 @@ class NothingFeasible(WeftError):
 
 
 class InDoubt(UserWarning):
-    """What a file does not say and Weft had to assume; the command line prints it to stderr."""
+    """What a file does not say and Weft had to assume; the command line prints it to stderr.  Its text is bounded and
+    escaped as a ``WeftError``'s."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message, LONGEST_MESSAGE))
 
 
 def printable(text: str, longest: int | None = None) -> str:

@@ -24,7 +24,7 @@ from types import FrameType
 from mutations import as_bytes, mutated
 from readers import READERS, Reader
 
-from weft.errors import LONGEST_MESSAGE, InDoubt, WeftError, printable
+from weft.errors import LONGEST_MESSAGE, InDoubt, WeftError
 
 MOST_S = 5.0
 """CPU-seconds of an input; the machine may be busy with others."""
@@ -107,11 +107,10 @@ def _try(reader: Reader, raw: bytes, folder: Path, tally: Tally, number: int, mo
 
 
 def unfit(message: str) -> str | None:
-    """What is wrong with a message as the command line shows it."""
-    shown = printable(message, LONGEST_MESSAGE)
-    if not shown.strip() or len(shown) > LONGEST_MESSAGE:
-        return f"a message of {len(shown)} characters"
-    odd = [one for one in shown if not one.isprintable() and one not in "\n\t\u00a0"]
+    """What is wrong with a message."""
+    if not message.strip() or len(message) > LONGEST_MESSAGE:
+        return f"a message of {len(message)} characters"
+    odd = [one for one in message if not one.isprintable() and one not in "\n\t\u00a0"]
     return f"a message with {odd[0]!r}" if odd else None
 
 

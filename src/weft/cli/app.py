@@ -134,7 +134,7 @@ def _run() -> int:
             return 0
         if error.ctx is not None:
             click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", err=True)
-        return _tell(error.format_message(), error.exit_code)
+        return _tell(printable(error.format_message(), LONGEST_MESSAGE), error.exit_code)
     except WeftError as error:
         return _tell(str(error), error.exit_code)
     return 0
@@ -153,7 +153,7 @@ def _tell_of_doubts() -> None:
         line: str | None = None,
     ) -> None:
         if issubclass(category, InDoubt):
-            click.echo(f"Warning: {printable(str(message), LONGEST_MESSAGE)}", err=True)
+            click.echo(f"Warning: {message}", err=True)
         else:
             usual(message, category, filename, lineno, file, line)
 
@@ -162,7 +162,7 @@ def _tell_of_doubts() -> None:
 
 
 def _tell(problem: str, code: int) -> int:
-    click.echo(f"Error: {printable(problem, LONGEST_MESSAGE)}", err=True)
+    click.echo(f"Error: {problem}", err=True)
     return code
 
 

@@ -6,6 +6,7 @@ question is cancelled when the browser leaves.  Without script all of it works b
 
 from __future__ import annotations
 
+import secrets
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,7 +29,6 @@ AT_ONCE_S = 0.1
 MOST_FIELDS = 600
 _LOOK_S = 0.5
 """How often it is looked whether the browser is still there."""
-_MARK = "\x1eanswer\x1e"
 STATUS = {"bad-input": 400, "infeasible": 422, "cancelled": 503, "time": 503, "memory": 503, "busy": 503, "bug": 500}
 """Of HTTP, for each ``Failure.code``."""
 
@@ -72,11 +72,12 @@ async def show(request: Request, shown: Shown) -> Response:
             page = render(shown.template, **shown.context, answer=text)
             _close(asked)
             return HTMLResponse(page, status)
-        page = render(shown.template, **shown.context, answer=text + _MARK)
+        mark = secrets.token_hex(16)  # new for each answer: no field of the request can hold it
+        head, _, tail = render(shown.template, **shown.context, answer=text + mark).partition(mark)
     except BaseException:
         _close(asked)
         raise
-    stream = _streamed(request, asked, len(texts), page, shown.context)
+    stream = _streamed(request, asked, len(texts), (head, tail), shown.context)
     return StreamingResponse(stream, status, media_type="text/html")
 
 
@@ -86,12 +87,11 @@ def _close(asked: list[tuple[Shown, Ticket]]) -> None:
 
 
 async def _streamed(
-    request: Request, asked: list[tuple[Shown, Ticket]], first: int, page: str, context: dict[str, Any]
+    request: Request, asked: list[tuple[Shown, Ticket]], first: int, page: tuple[str, str], context: dict[str, Any]
 ) -> AsyncIterator[str]:
     """The page up to its first answer that is not there, and the rest when that is."""
     try:
-        head, _, tail = page.partition(_MARK)
-        yield head
+        yield page[0]
         for one, ticket in asked[first:]:
             if not ticket.done:
                 yield render("waiting.html", number=ticket.number)
@@ -99,7 +99,7 @@ async def _streamed(
                 if await request.is_disconnected():
                     return
             yield _answer(ticket, one, context)[1]
-        yield tail
+        yield page[1]
     finally:
         _close(asked)
 

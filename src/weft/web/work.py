@@ -22,7 +22,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from weft.errors import LONGEST_MESSAGE, BadInput, NothingFeasible, WeftError, printable
+from weft.errors import NothingFeasible, WeftError, printable
 from weft.studies.runners import end_with_parent, without_main
 
 _TURN_S = 0.05
@@ -351,9 +351,9 @@ def _live(connection: Connection, alive: Connection, memory_bytes: int) -> None:
 def _failure(error: Exception) -> tuple[str, str, str]:
     """Code, text and detail of what a question ended with."""
     if isinstance(error, NothingFeasible):
-        return "infeasible", printable(str(error), LONGEST_MESSAGE), ""
-    if isinstance(error, BadInput | WeftError):
-        return "bad-input", printable(str(error), LONGEST_MESSAGE), ""
+        return "infeasible", str(error), ""
+    if isinstance(error, WeftError):
+        return "bad-input", str(error), ""
     return "bug", f"{type(error).__name__}: {printable(str(error), 200)}", "".join(traceback.format_exception(error))
 
 
