@@ -43,20 +43,28 @@ def serve(options: ServeOptions) -> None:
 
     from weft.studies.runners import cores
     from weft.web.app import application
+    from weft.web.protocol import Protocol
     from weft.web.work import Limits, Pool
 
     listening = _listen(options.port)
     port = listening.getsockname()[1]
     names = [f"{HOST}:{port}", f"localhost:{port}"]
     address = f"http://{names[0]}/"
-    app = application(Pool(Limits(workers=max(2, min(cores(), 8)))), _state(options.state), names)
-    click.echo(f"Weft is at {address} (Ctrl+C ends it)")
-    if options.open:
-        import webbrowser
+    folder = _state(options.state)
+    pool = Pool(Limits(workers=max(2, min(cores(), 8))))
+    try:
+        app = application(pool, folder, names)
+        click.echo(f"Weft is at {address} (Ctrl+C ends it)")
+        if options.open:
+            import webbrowser
 
-        webbrowser.open(address)
-    configuration = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
-    uvicorn.Server(configuration).run(sockets=[listening])
+            webbrowser.open(address)
+        configuration = uvicorn.Config(
+            app, http=Protocol, log_level="warning", access_log=False, server_header=False, ws="none"
+        )
+        uvicorn.Server(configuration).run(sockets=[listening])
+    finally:  # Ctrl+C may come before the application lives, and the pool's processes would keep this one
+        pool.close()
 
 
 def _listen(port: int) -> socket.socket:

@@ -7,10 +7,12 @@ come from a page of this server, and a body has a limit.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -20,6 +22,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_BYTES = 4_500_000
 """The largest body: a pasted configuration of 4 MB and what a form adds to it."""
+BODY_S = 30.0
+"""Seconds within which a body is whole."""
 QUERY_BYTES = 16_000
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -96,6 +100,8 @@ class Guard:
         try:
             self._check(scope)
             await self.inner(scope, _capped(receive), guarded)
+        except ClientDisconnect:
+            return  # an upload was broken off: nobody waits for an answer
         except Refused as refused:
             if begun:
                 raise
@@ -141,12 +147,17 @@ def too_large() -> Refused:
 
 
 def _capped(receive: Receive) -> Receive:
-    """Receive a body that may not say how long it is, up to the limit."""
-    taken = 0
+    """Receive a body that may not say how long it is, up to the limits of size and time."""
+    taken, whole, ends = 0, False, asyncio.get_running_loop().time() + BODY_S
 
     async def counted() -> Message:
-        nonlocal taken
-        message = await receive()
+        nonlocal taken, whole
+        try:
+            async with asyncio.timeout_at(None if whole else ends):
+                message = await receive()
+        except TimeoutError:
+            raise Refused(408, "Too slow", f"A form is sent within {BODY_S:g} seconds. Send it again.") from None
+        whole = not message.get("more_body", False)
         taken += len(message.get("body", b""))
         if taken > BODY_BYTES:
             raise too_large()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import secrets
+import signal
 import threading
 import time
 import traceback
@@ -331,6 +332,7 @@ def _live(connection: Connection, alive: Connection, memory_bytes: int) -> None:
     """A process's life: questions in, progress and answers out."""
     from weft.web.warm import warm
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches all processes of a terminal; the pool ends them
     end_with_parent(alive)
     warm()
     _limit_memory(memory_bytes)

@@ -1,0 +1,99 @@
+"""``weft serve`` as a process: how it ends, and connections that break off or stand still."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
+LONGEST_S = 30.0
+"""Until a server that was interrupted has ended; the machine may be busy."""
+QUICK = "import weft.web.{module} as one; one.{name} = 1.0; "
+
+
+@contextmanager
+def serving(folder: Path, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A server in a process group of its own, as a terminal starts it."""
+    program = f"{before}import sys; sys.argv = ['weft', 'serve', '--port', '0', '--state', {str(folder)!r}]; "
+    program += "from weft.cli.app import main; main()"
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    process = subprocess.Popen([sys.executable, "-c", program], **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def port_of(process: subprocess.Popen[str]) -> int:
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
+    assert found
+    return int(found[1])
+
+
+def interrupted(process: subprocess.Popen[str]) -> str:
+    """What a server has written to standard error when it ended after Ctrl+C."""
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(LONGEST_S) in (0, 130)
+    return process.stderr.read()
+
+
+def test_ctrl_c_ends_a_server_that_has_just_said_where_it_is(tmp_path: Path) -> None:
+    with serving(tmp_path) as process:
+        port_of(process)
+        assert interrupted(process) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_s", [0.6, 1.0, 1.4, 1.8, 2.2, 2.6])
+def test_ctrl_c_ends_a_server_that_begins(tmp_path: Path, delay_s: float) -> None:
+    with serving(tmp_path) as process:
+        time.sleep(delay_s)
+        assert interrupted(process) == ""
+
+
+HEAD = "POST /plan HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n"
+HEAD += "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\nmodel="
+
+
+def test_uploads_that_break_off_leave_the_terminal_alone(tmp_path: Path) -> None:
+    with serving(tmp_path) as process:
+        port = port_of(process)
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", port), timeout=LONGEST_S) as connection:
+                connection.sendall(HEAD.format(port=port).encode())
+                time.sleep(0.2)
+        time.sleep(0.5)
+        assert interrupted(process) == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "sent", "answer"),
+    [
+        ("protocol", "HEAD_S", "", b""),
+        ("protocol", "HEAD_S", "GET / HTTP/1.1\r\nHost: ", b""),
+        ("guard", "BODY_S", HEAD, b"HTTP/1.1 408 "),
+    ],
+)
+def test_half_open_requests_are_closed(tmp_path: Path, module: str, name: str, sent: str, answer: bytes) -> None:
+    with serving(tmp_path, QUICK.format(module=module, name=name)) as process:
+        port = port_of(process)
+        with socket.create_connection(("127.0.0.1", port), timeout=LONGEST_S) as connection:
+            connection.sendall(sent.format(port=port).encode())
+            received = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert received.startswith(answer)
+        assert bool(received) == bool(answer)
+        assert interrupted(process) == ""
