@@ -1,11 +1,14 @@
 """Objectives by hand on sites of two jobs, their bounds, spares, and the winner stepped flow by flow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import weft
 from weft.arrangement.certificate import certify
 from weft.arrangement.cuts import cuts_of
+from weft.arrangement.objective import Objective
 from weft.arrangement.search import Search
 from weft.errors import BadInput, NothingFeasible
 from weft.model import model_flops
@@ -41,6 +44,14 @@ def test_objectives_of_jobs_that_do_not_meet_are_those_by_hand(site_file, kind):
     assert found.gap == 0.0
     assert found.bound == pytest.approx(found.objective, rel=1e-5)
     assert found.to_dict()["objective"]["kind"] == kind
+
+
+def test_dollars_cover_the_spares_of_racks(site_of):
+    """Two racks of 72 GPUs, of which 64 work, cost nine eighths of two domains of 64."""
+    racks = site_of("gb200-128", [{"layout": "tp=4,dp=32", "batch": 64}], radix=64, tail=goal("dollars_per_token"))
+    domains = replace(racks, cluster=replace(racks.cluster, whole_domains=False))
+    costs = [Objective.of(site, np.ones(1)).scale for site in (racks, domains)]
+    assert costs[0] == pytest.approx(costs[1] * 9 / 8)
 
 
 def crossed(site_of, kind, layouts=("dp=16", "dp=16")):
