@@ -107,6 +107,8 @@ def test_json() -> None:
             "queue_pair": 2,
             "path": NODES,
             "old_path": [],
+            "links": [0, 0, 0, 0],
+            "old_links": [],
             "new": False,
             "apply_by_s": 12.5,
         }
