@@ -8,13 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
-from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 from weft.fabric.traffic import Routes
 from weft.routing.traffic import JobTraffic, check_traffic
 from weft.routing.ways import MOST_PATHS, Climbs, Ways, climbs, routes_of, ways_of
 
 SAME = 1e-9
 """Relative difference of equal demands."""
+TINY = 1e-300
+"""Bytes/s of no links."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,29 +115,44 @@ def demands(fabric: Fabric, traffic: JobTraffic) -> Floats:
     """The rate of every flow, in bytes/s, when its collective has the network for itself.
 
     The busiest port sends or receives all the time; flows are as fast as their bytes say, so that all of a
-    round end together.  No flow is faster than its cap.
+    round end together.  No flow is faster than its cap.  Flows that stay in a scale-up domain use ports of its own.
     """
-    out, into = port_Bps(fabric)
     collectives, hosts = len(traffic.job), fabric.accelerators
+    inside = _inside(fabric, traffic.source, traffic.target)
     seconds = np.zeros(collectives)
-    for ends, capacity in ((traffic.source, out), (traffic.target, into)):
-        key, at = np.unique(traffic.collective * hosts + ends, return_inverse=True)
-        crossing = np.bincount(at, traffic.bytes, len(key)) / capacity[key % hosts]
-        np.maximum.at(seconds, key // hosts, crossing)
+    for ends, capacity in zip(
+        (traffic.source, traffic.target), port_Bps(fabric, traffic.source, traffic.target), strict=True
+    ):
+        port = (traffic.collective * hosts + ends) * 2 + inside
+        key, first, at = np.unique(port, return_index=True, return_inverse=True)
+        crossing = np.bincount(at, traffic.bytes, len(key)) / capacity[first]
+        np.maximum.at(seconds, key // (2 * hosts), crossing)
     return np.minimum(traffic.bytes / seconds[traffic.collective], traffic.cap_Bps)
 
 
-def port_Bps(fabric: Fabric) -> tuple[Floats, Floats]:
-    """What each accelerator can send and receive over its NICs; over its domain's links, where it has
-    no NIC.
+def port_Bps(fabric: Fabric, source: Ints, target: Ints) -> tuple[Floats, Floats]:
+    """What the ends of each flow can send and receive: over their NICs, or over their domain's links where the flow
+    stays in it or there is no NIC.
     """
+    inside = _inside(fabric, source, target)
     found = []
-    for ends in (fabric.source, fabric.target):
-        outer = fabric.tier > SCALE_UP
-        own = ends < fabric.accelerators
-        nic, inner = (
-            np.bincount(ends[own & kind], fabric.capacity_Bps[own & kind], fabric.accelerators)
-            for kind in (outer, ~outer)
-        )
-        found.append(np.where(nic > 0, nic, np.maximum(inner, 1e-300)))
+    for ends, accelerators in ((fabric.source, source), (fabric.target, target)):
+        nic, inner = _ports(fabric, ends)
+        found.append(np.where((nic[accelerators] > 0) & ~inside, nic[accelerators], inner[accelerators]))
     return found[0], found[1]
+
+
+def _inside(fabric: Fabric, source: Ints, target: Ints) -> Mask:
+    """Whether flows stay in a scale-up domain whose links both ends have."""
+    inner = _ports(fabric, fabric.source)[1]
+    same = fabric.domain[source] == fabric.domain[target]
+    return np.asarray(same & (inner[source] > TINY) & (inner[target] > TINY))
+
+
+def _ports(fabric: Fabric, ends: Ints) -> tuple[Floats, Floats]:
+    """Bytes/s of the NICs and of the domain's links of each accelerator, of links with these ends."""
+    own, outer = ends < fabric.accelerators, fabric.tier > SCALE_UP
+    nic, inner = (
+        np.bincount(ends[own & kind], fabric.capacity_Bps[own & kind], fabric.accelerators) for kind in (outer, ~outer)
+    )
+    return nic, np.maximum(inner, TINY)

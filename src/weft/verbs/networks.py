@@ -145,12 +145,12 @@ def network_of(
     if kind is None and not isinstance(network, Cluster) and _is_fabric(path_of(network, "CLUSTER")):
         return fabric_file(network, files), ""
     cluster = cluster_of(network)
-    _needs_a_file(files)
+    needs_a_file(files)
     name = kind or default_kind(cluster)
     return for_cluster(name, cluster, radix=radix), name
 
 
-def _needs_a_file(files: FileOptions) -> None:
+def needs_a_file(files: FileOptions) -> None:
     """Refuse options of fabric files where the network is built, so that none is dropped in silence."""
     for one in options_of(FileOptions):
         if getattr(files, one.name) != one.default:
