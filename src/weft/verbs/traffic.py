@@ -145,7 +145,7 @@ def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
 
         return paper_fabric()
     if isinstance(asked.fabric, str) and not built:
-        return fabric_file(asked.fabric, asked)
+        return fabric_file(asked.fabric, asked, cluster)
     return fabric_of(asked.fabric, cluster, asked.radix)
 
 
