@@ -87,9 +87,11 @@ def test_a_rate_beyond_the_links_of_an_end_is_refused(weft: Run, tmp_path: Path)
     assert f"{file}: line 3: rate: 900 GB/s is more than the 50 GB/s of its ends' links" in err
 
 
-def test_flows_inside_a_domain_are_no_faster_than_alone(weft: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster", ["h100-64", "mi300x-64"])
+@pytest.mark.parametrize("ends", ["0,1,1e9\n1,2,1e9\n", "0,1,1e9\n0,2,1e9\n1,0,1e9\n", "0,1,1e9\n1,8,1e9\n"])
+def test_flows_inside_a_domain_are_no_faster_than_alone(weft: Run, tmp_path: Path, cluster: str, ends: str) -> None:
     file = tmp_path / "flows.csv"
-    file.write_text("source,target,bytes\n0,1,1e9\n1,2,1e9\n")
-    code, out, _ = weft("route", "--cluster", "h100-64", "--flows", str(file))
+    file.write_text(f"source,target,bytes\n{ends}")
+    code, out, _ = weft("route", "--cluster", cluster, "--flows", str(file))
     assert code == 0
     assert "Slowest collective: 100.0% of its pace alone, at most 100.0%" in out

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.routing.traffic import JobTraffic, check_traffic
 from weft.routing.ways import MOST_PATHS, Climbs, Ways, climbs, routes_of, ways_of
 
 SAME = 1e-9
 """Relative difference of equal demands."""
-TINY = 1e-300
-"""Bytes/s of no links."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,42 +115,37 @@ def demands(fabric: Fabric, traffic: JobTraffic) -> Floats:
     The busiest port sends or receives all the time; flows are as fast as their bytes say, so that all of a
     round end together.  No flow is faster than its cap.  Flows that stay in a scale-up domain use ports of its own.
     """
-    collectives, hosts = len(traffic.job), fabric.accelerators
-    inside = _inside(fabric, traffic.source, traffic.target)
-    seconds = np.zeros(collectives)
-    for ends, capacity in zip(
-        (traffic.source, traffic.target), port_Bps(fabric, traffic.source, traffic.target), strict=True
-    ):
-        port = (traffic.collective * hosts + ends) * 2 + inside
-        key, first, at = np.unique(port, return_index=True, return_inverse=True)
-        crossing = np.bincount(at, traffic.bytes, len(key)) / capacity[first]
-        np.maximum.at(seconds, key // (2 * hosts), crossing)
+    seconds = np.zeros(len(traffic.job))
+    for port, capacity in _ports(fabric, traffic.source, traffic.target):
+        key, at = np.unique(traffic.collective * len(capacity) + port, return_inverse=True)
+        crossing = np.bincount(at, traffic.bytes, len(key)) / capacity[key % len(capacity)]
+        np.maximum.at(seconds, key // len(capacity), crossing)
     return np.minimum(traffic.bytes / seconds[traffic.collective], traffic.cap_Bps)
 
 
-def port_Bps(fabric: Fabric, source: Ints, target: Ints) -> tuple[Floats, Floats]:
-    """What the ends of each flow can send and receive: over their NICs, or over their domain's links where the flow
-    stays in it or there is no NIC.
-    """
-    inside = _inside(fabric, source, target)
-    found = []
-    for ends, accelerators in ((fabric.source, source), (fabric.target, target)):
-        nic, inner = _ports(fabric, ends)
-        found.append(np.where((nic[accelerators] > 0) & ~inside, nic[accelerators], inner[accelerators]))
-    return found[0], found[1]
+def port_Bps(fabric: Fabric, source: Ints, target: Ints) -> Floats:
+    """What the ends of each flow let through."""
+    sends, receives = (capacity[port] for port, capacity in _ports(fabric, source, target))
+    return np.minimum(sends, receives)
 
 
-def _inside(fabric: Fabric, source: Ints, target: Ints) -> Mask:
-    """Whether flows stay in a scale-up domain whose links both ends have."""
-    inner = _ports(fabric, fabric.source)[1]
+def _ports(fabric: Fabric, source: Ints, target: Ints) -> Iterator[tuple[Ints, Floats]]:
+    """Port of each flow at its source, then at its target, and what all ports let through: NICs, then the links of
+    accelerators in their domains (for flows that stay there), then single links that join two accelerators."""
+    hosts, outer = fabric.accelerators, fabric.tier > SCALE_UP
+    inner = np.flatnonzero(~outer & fabric.up & (np.maximum(fabric.source, fabric.target) < hosts))
+    pairs = fabric.source[inner] * hosts + fabric.target[inner]
+    order = np.argsort(pairs, kind="stable")
+    at = np.minimum(np.searchsorted(pairs[order], source * hosts + target), max(len(pairs) - 1, 0))
+    direct = pairs[order][at] == source * hosts + target if len(pairs) else np.zeros(len(source), dtype=bool)
     same = fabric.domain[source] == fabric.domain[target]
-    return np.asarray(same & (inner[source] > TINY) & (inner[target] > TINY))
-
-
-def _ports(fabric: Fabric, ends: Ints) -> tuple[Floats, Floats]:
-    """Bytes/s of the NICs and of the domain's links of each accelerator, of links with these ends."""
-    own, outer = ends < fabric.accelerators, fabric.tier > SCALE_UP
-    nic, inner = (
-        np.bincount(ends[own & kind], fabric.capacity_Bps[own & kind], fabric.accelerators) for kind in (outer, ~outer)
-    )
-    return nic, np.maximum(inner, TINY)
+    for link_ends, ends in ((fabric.source, source), (fabric.target, target)):
+        own = link_ends < hosts
+        nic, domain = (
+            np.bincount(link_ends[own & kind], fabric.capacity_Bps[own & kind], hosts) for kind in (outer, ~outer)
+        )
+        inside = (same & (domain[ends] > 0)) | (nic[ends] == 0)
+        port = np.where(inside, hosts + ends, ends)
+        if len(pairs):
+            port = np.where(inside & direct, 2 * hosts + inner[order][at], port)
+        yield port, np.maximum(np.concatenate([nic, domain, fabric.capacity_Bps]), 1e-300)

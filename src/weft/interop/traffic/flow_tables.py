@@ -44,7 +44,7 @@ def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
     if not rows:
         raise BadInput("holds no flow", where=where, remedy="add a line for each flow")
     rate = np.array([row[7] for row in rows])
-    most = np.minimum(*port_Bps(fabric, np.array([row[0] for row in rows]), np.array([row[1] for row in rows])))
+    most = port_Bps(fabric, np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
     for at in np.flatnonzero((rate > most * (1 + 1e-9)) & (rate < np.inf))[:1]:
         problem = f"{format_si(rate[at], 'B/s')} is more than the {format_si(most[at], 'B/s')} of its ends' links"
         raise BadInput(problem, where=f"{table[at][1]}: rate", remedy="give at most that")
