@@ -113,7 +113,26 @@ def test_wrong_units_are_named(parse: Parse, text: str) -> None:
 @parsers
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "GB", "ten", "nan", "inf", "-inf", "1e400", "1e", "--3", "1.2.3", "0x10", "\u0661", "\x00", "1 " * 99],
+    [
+        "",
+        " ",
+        "GB",
+        "ten",
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "1e",
+        "--3",
+        "1.2.3",
+        "1,1,1",
+        "0,5",
+        "1,",
+        "0x10",
+        "\u0661",
+        "\x00",
+        "1 " * 99,
+    ],
 )
 def test_nonsense_is_refused(parse: Parse, text: str) -> None:
     with pytest.raises(BadInput):

@@ -13,7 +13,11 @@ from datetime import UTC, datetime
 
 from weft.errors import BadInput
 
-_NUMBER = re.compile(r"\s*([+-]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|[+-]?\.[0-9]+)\s*([^\s0-9].*)?\s*")
+_NUMBER = re.compile(
+    r"\s*([+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9](?:_?[0-9])*)\.?[0-9]*(?:[eE][+-]?[0-9]+)?|[+-]?\.[0-9]+)"
+    r"\s*([^\s0-9,_.].*)?\s*"
+)
+"""A number, with commas between thousands or underscores, and its unit."""
 LONGEST = 64
 """Characters of the longest quantity that is read."""
 _SCALE = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +43,26 @@ class _Checked(_ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return offered(param, incomplete, self.choices)
+
+
+class Once(click.Option):
+    """An option whose value is refused where it is given twice, not dropped for the last."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        if self.is_flag or self.multiple:
+            super().add_to_parser(parser, ctx)
+        else:
+            parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        values = opts.get(str(self.name))
+        if isinstance(values, list) and not self.multiple:
+            if len(values) > 1:
+                raise BadInput("is given twice", where=max(self.opts, key=len), remedy="give it once")
+            opts = {**opts, str(self.name): values[0]}
+        return super().handle_parse_result(ctx, opts, args)
 
 
 class _Named(click.types.StringParamType):
@@ -108,6 +128,7 @@ def _click_option(one: Option) -> Callable[[Any], Any]:
     return click.option(
         *one.flags,
         one.name,
+        cls=Once,
         type=_Checked(one.kind, one.choices),
         default=None if several else one.default,
         multiple=several,

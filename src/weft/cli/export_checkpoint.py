@@ -6,15 +6,20 @@ from pathlib import Path
 
 import click
 
+from weft.cli.build import Once
 from weft.errors import BadInput
 
 
 @click.command("export-checkpoint")
 @click.argument("folder", metavar="CHECKPOINT")
 @click.argument("file", metavar="FILE.safetensors|DIR")
-@click.option("--to", type=click.Choice(["weft", "hf"]), default="weft", help="Whose names; hf writes a folder.")
-@click.option("--config", metavar="DIR", help="config.json for --to hf (default: the run's own).")
-@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Format for --to hf (default: as trained).")
+@click.option(
+    "--to", cls=Once, type=click.Choice(["weft", "hf"]), default="weft", help="Whose names; hf writes a folder."
+)
+@click.option("--config", cls=Once, metavar="DIR", help="config.json for --to hf (default: the run's own).")
+@click.option(
+    "--dtype", cls=Once, type=click.Choice(["fp32", "bf16", "fp16"]), help="Format for --to hf (default: as trained)."
+)
 def export_checkpoint(folder: str, file: str, to: str, config: str | None, dtype: str | None) -> None:
     """Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole.
 

@@ -87,6 +87,8 @@ def evaluation(asked: EvaluateOptions) -> Evaluation:
     for name in routers:
         if name not in ROUTERS:
             raise UnknownName("router", name, ROUTERS, where="--router")
+    if asked.split != EvaluateOptions.split and "split" not in routers:
+        raise BadInput("says nothing without --router split", where="--split", remedy="add it, or drop --split")
     network = network_of(asked)
     fabric = network.fabric
     given = workloads(asked, network)
@@ -121,7 +123,7 @@ def workloads(asked: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs]:
     for text in asked.generate:
         traffic = generate(fabric, asked_jobs(text), seed=asked.seed)
         found.append(NamedJobs(name=text, traffic=traffic))
-    found += [NamedJobs(name=Path(path).stem, traffic=read_csv(path, fabric)) for path in asked.flows]
+    found += [NamedJobs(name=Path(path).stem, traffic=read_csv(path, network.built)) for path in asked.flows]
     if planned := jobs_of(asked, network):
         found.append(NamedJobs(name="planned jobs", traffic=merged(planned)))
     names = [one.name for one in found]

@@ -18,7 +18,7 @@ from weft.files import write_folder
 from weft.units import counted
 from weft.verbs.options import option
 from weft.verbs.route import PINNED, installed
-from weft.verbs.traffic import TrafficOptions, network_alone, network_of, traffic_of
+from weft.verbs.traffic import TrafficOptions, names_traffic, network_alone, network_of, traffic_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -86,6 +86,13 @@ def events(options: EventsOptions, out: FileOutput) -> None:
     """Print the arrival of every job, or counters of links, as events for weft route watch."""
     from weft.interop.traffic.events import arrival_line
 
+    if options.ports is not None and not options.counters:
+        raise BadInput("says nothing without --counters", where="--ports", remedy="add --counters, or drop it")
+    if options.failed or options.failed_spines:
+        where = "--failed" if options.failed else "--failed-spines"
+        raise BadInput("says nothing of events", where=where, remedy="drop it; weft route watch takes it")
+    if options.counters and names_traffic(options):
+        raise BadInput("goes without jobs and flows", where="--counters", remedy="drop them, or print them apart")
     if options.counters:
         from weft.cli.route_watch import counter_events
 

@@ -122,7 +122,11 @@ def parse_late(text: str, asked: Request) -> Floats:
         BadInput: a part is none, or there is no such rank.
     """
     starts = np.zeros(asked.accelerators)
+    seen: set[int] = set()
     for rank, value in _per_rank(text, 2, asked, "--late", "17:50us"):
+        if rank in seen:
+            raise BadInput(f"rank {rank} is given twice", where="--late", remedy="give each rank once")
+        seen.add(rank)
         seconds = parse_seconds(value[0], "--late")
         if seconds < 0:
             raise BadInput(f"{value[0]} is before the beginning", where="--late")
@@ -142,8 +146,10 @@ def parse_slow(text: str, asked: Request) -> list[tuple[int, int, float]]:
         if not 1 <= number <= len(asked.dimensions):
             problem = f"there is no dimension {number}"
             raise BadInput(problem, where="--slow", remedy=f"give 1 to {len(asked.dimensions)}")
-        left = _share(share)
-        found.append((rank, number - 1, left))
+        if any(known[:2] == (rank, number - 1) for known in found):
+            what = f"dimension {number} of rank {rank} is given twice"
+            raise BadInput(what, where="--slow", remedy="give each once")
+        found.append((rank, number - 1, _share(share)))
     return found
 
 

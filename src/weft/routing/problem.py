@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,29 +113,39 @@ def demands(fabric: Fabric, traffic: JobTraffic) -> Floats:
     """The rate of every flow, in bytes/s, when its collective has the network for itself.
 
     The busiest port sends or receives all the time; flows are as fast as their bytes say, so that all of a
-    round end together.  No flow is faster than its cap.
+    round end together.  No flow is faster than its cap.  Flows that stay in a scale-up domain use ports of its own.
     """
-    out, into = port_Bps(fabric)
-    collectives, hosts = len(traffic.job), fabric.accelerators
-    seconds = np.zeros(collectives)
-    for ends, capacity in ((traffic.source, out), (traffic.target, into)):
-        key, at = np.unique(traffic.collective * hosts + ends, return_inverse=True)
-        crossing = np.bincount(at, traffic.bytes, len(key)) / capacity[key % hosts]
-        np.maximum.at(seconds, key // hosts, crossing)
+    seconds = np.zeros(len(traffic.job))
+    for port, capacity in _ports(fabric, traffic.source, traffic.target):
+        key, at = np.unique(traffic.collective * len(capacity) + port, return_inverse=True)
+        crossing = np.bincount(at, traffic.bytes, len(key)) / capacity[key % len(capacity)]
+        np.maximum.at(seconds, key // len(capacity), crossing)
     return np.minimum(traffic.bytes / seconds[traffic.collective], traffic.cap_Bps)
 
 
-def port_Bps(fabric: Fabric) -> tuple[Floats, Floats]:
-    """What each accelerator can send and receive over its NICs; over its domain's links, where it has
-    no NIC.
-    """
-    found = []
-    for ends in (fabric.source, fabric.target):
-        outer = fabric.tier > SCALE_UP
-        own = ends < fabric.accelerators
-        nic, inner = (
-            np.bincount(ends[own & kind], fabric.capacity_Bps[own & kind], fabric.accelerators)
-            for kind in (outer, ~outer)
+def port_Bps(fabric: Fabric, source: Ints, target: Ints) -> Floats:
+    """What the ends of each flow let through."""
+    sends, receives = (capacity[port] for port, capacity in _ports(fabric, source, target))
+    return np.minimum(sends, receives)
+
+
+def _ports(fabric: Fabric, source: Ints, target: Ints) -> Iterator[tuple[Ints, Floats]]:
+    """Port of each flow at its source, then at its target, and what all ports let through: NICs, then the links of
+    accelerators in their domains (for flows that stay there), then single links that join two accelerators."""
+    hosts, outer = fabric.accelerators, fabric.tier > SCALE_UP
+    inner = np.flatnonzero(~outer & fabric.up & (np.maximum(fabric.source, fabric.target) < hosts))
+    pairs = fabric.source[inner] * hosts + fabric.target[inner]
+    order = np.argsort(pairs, kind="stable")
+    at = np.minimum(np.searchsorted(pairs[order], source * hosts + target), max(len(pairs) - 1, 0))
+    direct = pairs[order][at] == source * hosts + target if len(pairs) else np.zeros(len(source), dtype=bool)
+    same = fabric.domain[source] == fabric.domain[target]
+    for link_ends, ends in ((fabric.source, source), (fabric.target, target)):
+        own = link_ends < hosts
+        nic, domain = (
+            np.bincount(link_ends[own & kind], fabric.capacity_Bps[own & kind], hosts) for kind in (outer, ~outer)
         )
-        found.append(np.where(nic > 0, nic, np.maximum(inner, 1e-300)))
-    return found[0], found[1]
+        inside = (same & (domain[ends] > 0)) | (nic[ends] == 0)
+        port = np.where(inside, hosts + ends, ends)
+        if len(pairs):
+            port = np.where(inside & direct, 2 * hosts + inner[order][at], port)
+        yield port, np.maximum(np.concatenate([nic, domain, fabric.capacity_Bps]), 1e-300)

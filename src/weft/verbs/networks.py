@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import BadInput
+from weft.errors import BadInput, InDoubt
+from weft.units import format_si
 from weft.verbs.options import Options, option, options_of
 from weft.verbs.shared import bandwidth_of, path_of
 
@@ -118,7 +120,7 @@ def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int) 
         return fabric
     name = None if fabric is None else path_of(fabric, "--fabric")
     if name is not None and is_file(name):
-        return fabric_file(name, FileOptions())
+        return fabric_file(name, FileOptions(), cluster)
     if cluster is None:
         raise BadInput("a kind of network needs --cluster", where="--fabric", remedy="or give a fabric file")
     return for_cluster(name or default_kind(cluster), cluster, radix=radix)
@@ -148,12 +150,12 @@ def network_of(
     if kind is None and not isinstance(network, Cluster) and _is_fabric(path_of(network, "CLUSTER")):
         return fabric_file(network, files), ""
     cluster = cluster_of(network)
-    _needs_a_file(files)
+    needs_a_file(files)
     name = kind or default_kind(cluster)
     return for_cluster(name, with_spares_used(cluster) if spares else cluster, radix=radix), name
 
 
-def _needs_a_file(files: FileOptions) -> None:
+def needs_a_file(files: FileOptions) -> None:
     """Refuse options of fabric files where the network is built, so that none is dropped in silence."""
     for one in options_of(FileOptions):
         if getattr(files, one.name) != one.default:
@@ -173,15 +175,27 @@ def _is_fabric(name: str) -> bool:
     return Path(name).suffix != ".toml" or "weft.fabric/" in read_text(name, where=name)
 
 
-def fabric_file(name: str | os.PathLike[str], asked: FileOptions) -> Fabric:
-    """A fabric file, with options for what it leaves out.
+def fabric_file(name: str | os.PathLike[str], asked: FileOptions, cluster: Cluster | None = None) -> Fabric:
+    """A fabric file, with options for what it leaves out; links without a speed have that of the cluster's NICs.
 
     Raises:
         BadInput: a file that cannot be used.
     """
     from weft.interop.fabrics.formats import read_fabric
 
-    return read_fabric(path_of(name, "--fabric"), **left_out(asked))
+    path, options = path_of(name, "--fabric"), left_out(asked)
+    if cluster is None or options["capacity_Bps"] is not None:
+        return read_fabric(path, **options)
+    try:
+        return read_fabric(path, **options)
+    except BadInput:
+        speed = cluster.accelerator.nic_Bps
+        found = read_fabric(path, **options | {"capacity_Bps": speed})
+    told = format_si(speed, "B/s")
+    warnings.warn(
+        f"{path}: assumed {told}, the NICs of {cluster.name}, for links without a speed", InDoubt, stacklevel=2
+    )
+    return found
 
 
 def left_out(asked: FileOptions) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import BadInput
-from weft.verbs.networks import FileOptions, RadixOptions, fabric_file, fabric_of, is_file, placement_of
+from weft.verbs.networks import FileOptions, RadixOptions, fabric_file, fabric_of, is_file, needs_a_file, placement_of
 from weft.verbs.options import option
 from weft.verbs.shared import CalibrationOptions, cluster_of, constants_of, planned_subject
 
@@ -86,8 +86,9 @@ class TrafficOptions(JobOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedFabric:
-    """A fabric with what its links reach, and the accelerators where they are known."""
+    """A fabric as built and with what its links reach, and the accelerators where they are known."""
 
+    built: Fabric
     fabric: Fabric
     cluster: Cluster | None
     constants: Calibration | None
@@ -113,13 +114,19 @@ def network_of(asked: JobOptions) -> RoutedFabric:
             raise BadInput(problem, where="--plan", remedy="add --cluster, or a fabric file")
     fabric = network_alone(asked, cluster)
     if cluster is None:
-        return RoutedFabric(fabric=fabric, cluster=None, constants=None)
+        if asked.calibration is not None:
+            raise BadInput(
+                "says nothing without accelerators", where="--calibration", remedy="add --cluster or --plan"
+            )
+        return RoutedFabric(built=fabric, fabric=fabric, cluster=None, constants=None)
     from weft.cluster.calibration import calibration
     from weft.simulation.iteration.contention import reached
 
     constants = constants_of(asked, cluster)
     known = constants or calibration(cluster.accelerator.name)
-    return RoutedFabric(fabric=reached(fabric, known), cluster=cluster, constants=constants, subjects=subjects)
+    return RoutedFabric(
+        built=fabric, fabric=reached(fabric, known), cluster=cluster, constants=constants, subjects=subjects
+    )
 
 
 def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
@@ -128,12 +135,17 @@ def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
     Raises:
         BadInput: a name or a file that cannot be used.
     """
+    built = asked.fabric is None or (isinstance(asked.fabric, str) and not is_file(asked.fabric))
+    if built:
+        needs_a_file(asked)
+    if asked.radix != RadixOptions.radix and not (built and cluster):
+        raise BadInput("says nothing of a network that is not built", where="--radix", remedy="drop it, or --cluster")
     if asked.fabric is None and cluster is None:
         from weft.interop.traffic.routing_jobs import paper_fabric
 
         return paper_fabric()
-    if isinstance(asked.fabric, str) and is_file(asked.fabric):
-        return fabric_file(asked.fabric, asked)
+    if isinstance(asked.fabric, str) and not built:
+        return fabric_file(asked.fabric, asked, cluster)
     return fabric_of(asked.fabric, cluster, asked.radix)
 
 
@@ -211,7 +223,7 @@ def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTra
     found = network_of(asked)
     whole = found.fabric
     parts = [*more, *(read_jobs(folder, numbering(whole)) for folder in asked.jobs)]
-    parts += [read_csv(path, whole) for path in asked.flows]
+    parts += [read_csv(path, found.built) for path in asked.flows]
     parts += [read_matrix(path) for path in asked.matrix]
     if asked.generate:
         parts.append(generate(whole, asked_jobs(",".join(asked.generate)), seed=asked.seed))

@@ -21,8 +21,9 @@ from weft.documents import csv_rows
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
 from weft.files import read_text
+from weft.routing.problem import port_Bps
 from weft.routing.traffic import JobTraffic, job_traffic
-from weft.units import parse_bandwidth, parse_bytes
+from weft.units import format_si, parse_bandwidth, parse_bytes
 
 COLUMNS = ("source", "target", "bytes", "job", "collective", "rounds", "queue_pair", "rate")
 _NEEDED = COLUMNS[:3]
@@ -38,10 +39,15 @@ def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
     """
     where = os.fspath(path)
     number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
-    table = csv_rows(read_text(path, where=where), where, _NEEDED, COLUMNS)
+    table = list(csv_rows(read_text(path, where=where), where, _NEEDED, COLUMNS))
     rows = [_row(row, number, fabric, place) for row, place in table]
     if not rows:
         raise BadInput("holds no flow", where=where, remedy="add a line for each flow")
+    rate = np.array([row[7] for row in rows])
+    most = port_Bps(fabric, np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
+    for at in np.flatnonzero((rate > most * (1 + 1e-9)) & (rate < np.inf))[:1]:
+        problem = f"{format_si(rate[at], 'B/s')} is more than the {format_si(most[at], 'B/s')} of its ends' links"
+        raise BadInput(problem, where=f"{table[at][1]}: rate", remedy="give at most that")
     return _table(rows, where)
 
 
