@@ -102,7 +102,7 @@ class Places:
 
     def _drawn(self, given: Hosts, seed: int, left_s: LeftS, found: dict[Hosts, float]) -> Iterator[Hosts]:
         """``candidates`` with repetition; ``found`` has the cost of those before."""
-        yield from (given, self.sorted(given), *self.packed(given)[:1])
+        yield from (given, self.sorted(given), *self.packed(given))
         for counts in self._packings(given, left_s) if self.moving else ():
             yield self._of_counts(given, counts)
         for begin, at in ((None, seed), (self.sorted(given), seed + 1)):
