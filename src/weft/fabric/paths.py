@@ -307,8 +307,8 @@ class Paths:
         return Routes(
             indptr=np.concatenate([[0], np.cumsum(counts)]),
             links=pair % self.fabric.links,
-            usage=np.bincount(at.reshape(-1), found.usage * share[legs]),
-            latency_s=np.bincount(flow, found.latency_s * share, minlength=flows),
+            usage=np.bincount(at.reshape(-1), found.usage * share[legs]).astype(np.float64),
+            latency_s=np.bincount(flow, found.latency_s * share, minlength=flows).astype(np.float64),
         )
 
     @property
