@@ -133,8 +133,13 @@ def widened_bar(job: Job, cluster: Cluster) -> ErrorBar:
     beyond = _beyond(figures_of(job, cluster), ranges)
     if bar.error is None or not beyond:
         return bar
-    outside = tuple(_WORDS[name](value, *ranges[name]) for name, value, _ in beyond)
-    return replace(bar, error=grown(bar.error, sum(doublings for *_, doublings in beyond)), outside=outside)
+    outside = []
+    for name, value, _ in beyond:
+        (words, form), (least, most) = FIGURES[name], ranges[name]
+        limit = f"most {form(most)}" if value > most else f"least {form(least)}"
+        outside.append(f"{words} {form(value)} (at {limit} measured)")
+    error = grown(bar.error, sum(doublings for *_, doublings in beyond))
+    return replace(bar, error=error, outside=tuple(outside))
 
 
 def grown(error: float, doublings: float) -> float:
@@ -282,25 +287,13 @@ def runs_from_json(text: str) -> tuple[Known, ...]:
     )
 
 
-FIGURES = ("world", "parameters", "sequence", "head_dim", "scale_up_Bps", "scale_out_Bps")
-"""What decides whether the like of an estimate was measured."""
-_NAMES, _ERRORS = ("run", "family", "job", "layout", "precision", *FIGURES), ("mfu", "error", "unfitted")
-
-
-def _worded(what: str, form: Callable[[float], str]) -> Callable[[float, float, float], str]:
-    def words(value: float, least: float, most: float) -> str:
-        bound, limit = ("most", most) if value > most else ("least", least)
-        return f"{what} {form(value)} (at {bound} {form(limit)} measured)"
-
-    return words
-
-
-_WORDS = {
-    "world": _worded("accelerators", "{:,.0f}".format),
-    "parameters": _worded("parameters", format_count),
-    "sequence": _worded("sequence", "{:,.0f}".format),
-    "head_dim": _worded("head dimension", "{:,.0f}".format),
-    "scale_up_Bps": _worded("scale-up bandwidth", partial(format_si, unit="B/s")),
-    "scale_out_Bps": _worded("NIC bandwidth", partial(format_si, unit="B/s")),
+FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "world": ("accelerators", "{:,.0f}".format),
+    "parameters": ("parameters", format_count),
+    "sequence": ("sequence", "{:,.0f}".format),
+    "head_dim": ("head dimension", "{:,.0f}".format),
+    "scale_up_Bps": ("scale-up bandwidth", partial(format_si, unit="B/s")),
+    "scale_out_Bps": ("NIC bandwidth", partial(format_si, unit="B/s")),
 }
-"""How a figure outside its range is told."""
+"""What decides whether the like of an estimate was measured, what it is called, and how it is written."""
+_NAMES, _ERRORS = ("run", "family", "job", "layout", "precision", *FIGURES), ("mfu", "error", "unfitted")
