@@ -80,13 +80,12 @@ def train(layout: Layout) -> None:
     first = grid.index("z", "data") * share
     ids, targets = tokens[first : first + share, :-1], tokens[first : first + share, 1:]
     for step in range(10):
-        with flat.step(micro_batches=1):
+        with flat.step(micro_batches=1, loss="mean"):
             logits = model(ids)
-            losses = cross_entropy(machine, logits.flatten(0, 1), targets.flatten(), VOCABULARY)
-            loss = losses.sum() / (BATCH * SEQUENCE)
+            loss = cross_entropy(machine, logits.flatten(0, 1), targets.flatten(), VOCABULARY).mean()
             loss.backward()
         optimizer.step()
-        total = machine.collectives.all_reduce(loss.detach().view(1), "z", "data").wait()
+        total = machine.collectives.all_reduce(loss.detach().view(1), "z", "data").wait() / layout.data_parallel
         if grid.rank == 0:
             print(f"step {step + 1}: loss {total.item():.4f}", flush=True)
 

@@ -167,7 +167,7 @@ class Training:
         order = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(epoch))
         first = place * BATCH + self.grid.index("z", "data") * self.own
         rows = order[first : first + self.own]
-        with self.flat.step(MICRO_BATCHES):
+        with self.flat.step(MICRO_BATCHES, loss="sum"):
             loss = self.passes.run(self.images[rows], self.digits[rows])
         self.optimizer.step()
         return loss

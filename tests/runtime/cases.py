@@ -100,7 +100,7 @@ class Part:
         given = self.rows_of(self.whole.given, self.case.over[0]).detach().contiguous()
         if not self.case.vocabulary:
             given.requires_grad_()
-        with self.flat.step(1):
+        with self.flat.step(1, loss="sum"):
             out = self.model(given)
             out.backward(self.rows_of(self.whole.slope, self.case.over[1]))
         return out.detach(), given.grad

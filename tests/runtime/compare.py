@@ -112,7 +112,7 @@ class Run:
     def step(self, seed: int = 0) -> float | None:
         """Forward and backward passes; the mean loss, None but on the last stage."""
         ids, targets = tokens(self.model, seed)
-        with self.flat.step(self.micro_batches):
+        with self.flat.step(self.micro_batches, loss="sum"):
             loss = self.passes.run(*(part[self.rows, self.columns] for part in (ids, targets)))
         if not self.stages[-1].stage.last:
             return None

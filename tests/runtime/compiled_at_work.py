@@ -93,7 +93,7 @@ def faked(layout, which, precision, backend):
         ids = torch.arange(4 * SEQUENCE).view(4, -1) % 53
         with ordered() as events:
             for _ in range(2):
-                with flat.step(2):
+                with flat.step(2, loss="sum"):
                     passes.run(ids, ids)
     gradients = torch.cat([one.leaf.grad.detach().flatten() for one in flat.owned])
     return events, gradients, counter.frame_count if counter else 0
@@ -111,7 +111,7 @@ def converted(layout, which, backend):
     ids = torch.arange(24).view(4, 6) * 7 % 53
     with ordered() as events:
         for _ in range(3):
-            with flat.step(1):
+            with flat.step(1, loss="sum"):
                 out = model(ids)
                 logits = out if isinstance(out, torch.Tensor) else out.logits
                 loss = cross_entropy(machine, logits.flatten(0, 1), ids.flatten(), 53).mean()

@@ -105,7 +105,7 @@ def prepared(job: Job, layout: Layout) -> tuple[Machine, Optimizer, Callable[[],
     optimizer.flat._unused = set()  # as after the first step, in which ranks tell each other what they used
 
     def run() -> Tensor:
-        with optimizer.flat.step(passes.micro_batches):
+        with optimizer.flat.step(passes.micro_batches, loss="sum"):
             return passes.run(ids, ids)
 
     return machine, optimizer, run

@@ -137,7 +137,7 @@ def step(part: Part, optimizer: Optimizer, batch: torch.Tensor) -> float:
     """In micro-batches, with the weight cache."""
     total = torch.zeros(1, dtype=torch.float64)
     own = part.rows_of(batch, "")
-    with part.flat.step(MICRO_BATCHES):
+    with part.flat.step(MICRO_BATCHES, loss="sum"):
         for rows in own.chunk(MICRO_BATCHES):
             loss = loss_of(part.model, rows)
             loss.backward()

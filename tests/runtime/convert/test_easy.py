@@ -269,7 +269,7 @@ def test_a_model_without_matrices_trains():
     model = on_one_rank(nn.Sequential(nn.LayerNorm(8)))
     flat = Flat(means(), model, holdings(model))
     optimizer = Optimizer(flat, AdamSettings(rate=0.1, clip=None))
-    with flat.step(1):
+    with flat.step(1, loss="sum"):
         model(torch.arange(8.0).view(1, 8))[0, 0].backward()
     optimizer.step()
     assert model[0].bias.tolist() == pytest.approx([-0.1] + [0.0] * 7)
@@ -282,7 +282,7 @@ def test_what_stays_whole_is_decayed_from_two_dimensions_on():
     with torch.no_grad():
         model.extra.fill_(1.0)
         model.norm.weight.fill_(1.0)
-    with flat.step(1):
+    with flat.step(1, loss="sum"):
         (model.extra.sum() * 0.0 + model.norm(torch.zeros(1, 8)).sum() * 0.0).backward()
     Optimizer(flat, AdamSettings(rate=0.5, weight_decay=0.1)).step()
     assert model.extra.eq(1.0 - 0.5 * 0.1).all()
@@ -293,7 +293,7 @@ def test_a_layer_called_twice_in_a_pass_is_named():
     model = on_one_rank(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
     flat = Flat(means(), model, holdings(model))
     match = r"1\.weight: gave more gradients .* call each module once"
-    with pytest.raises(BadInput, match=match), flat.step(1):
+    with pytest.raises(BadInput, match=match), flat.step(1, loss="sum"):
         model[0](model[1](model[1](torch.ones(2, 8)))).sum().backward()
 
 

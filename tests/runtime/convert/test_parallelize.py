@@ -104,7 +104,7 @@ def pass_both_ways(model, flat):
     own = BATCH // grid.size("z", "data")
     first = (grid.coordinates["data"] * grid.size("z") + grid.coordinates["z"]) * own
     total = torch.zeros(1, dtype=torch.float64)
-    with flat.step(micro_batches=2):
+    with flat.step(micro_batches=2, loss="sum"):
         for part in torch.arange(first, first + own).chunk(2):
             out = model(ids[part])
             logits = out if isinstance(out, torch.Tensor) else out.logits
@@ -340,7 +340,7 @@ def test_a_matrix_used_twice_is_told():
     machine = means()
     model = parallelize(Twice().double(), machine, {"up": Normal(), "down": Transposed()})
     flat = Flat(machine, model, holdings(model))
-    with pytest.raises(BadInput, match="more gradients"), flat.step(micro_batches=1):
+    with pytest.raises(BadInput, match="more gradients"), flat.step(micro_batches=1, loss="sum"):
         model(torch.ones(3, 8, dtype=torch.float64)).sum().backward()
 
 

@@ -60,7 +60,7 @@ def cast(layout, which, inside):
     flat = Flat(machine, model, holdings(model))
     over = ("x", "y", "z", "data") if plan is None else ("z", "data")
     ids, targets = (part.chunk(machine.grid.size(*over))[machine.grid.index(*over)] for part in batch())
-    with flat.step(1):
+    with flat.step(1, loss="sum"):
         with torch.autocast("cpu", torch.bfloat16):
             logits = logits_of(model(ids)).flatten(0, 1)
             assert plan is None or logits.dtype == torch.bfloat16

@@ -79,7 +79,7 @@ def trained(layout, which):
         width = 16 // machine.grid.size("y")
         given = whole[:, machine.grid.index("y") * width :][:, :width]
     for _ in range(3):
-        with flat.step(1):
+        with flat.step(1, loss="sum"):
             out = model(given)
             out.square().sum().backward()
         optimizer.step()
@@ -199,7 +199,7 @@ def recomputed(layout, ways):
         model.recomputed = block
         given = torch.ones(4, 16 // layout.y, dtype=torch.float64, requires_grad=True)
         flat = Flat(machine, model, holdings(model))
-        with flat.step(2):
+        with flat.step(2, loss="sum"):
             passes = [model(given) if whole is None else checkpoint(model, given, use_reentrant=whole) for _ in "ab"]
             passes[1].square().sum().backward()
             passes[0].square().sum().backward()
@@ -237,7 +237,7 @@ def kept_by_plan(layouts):
             sizes[values.data_ptr()] = values.numel()
             return values
 
-        with flat.step(2):
+        with flat.step(2, loss="sum"):
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda values: values):
                 passes = [model(given), model(given)]
             assert not torch.equal(*passes), "dropout is on"

@@ -65,7 +65,7 @@ def step_of(model, flat):
     machine = flat.machine
     own = BATCH // machine.grid.size("z", "data") // 2
     ids = torch.zeros(own, SEQUENCE, dtype=torch.int64, device=machine.grid.device)
-    with flat.step(2):
+    with flat.step(2, loss="sum"):
         for _ in range(2):
             out = model(ids)
             logits = out if isinstance(out, torch.Tensor) else out.logits
@@ -113,7 +113,7 @@ def easy_step(grid, make, rows, micro_batches=1):
     model = parallelize(plain_model, machine, easy_plan(plain_model))
     flat = Flat(machine, model, holdings(model))
     with machine.collectives.logged() as log:
-        with flat.step(micro_batches):
+        with flat.step(micro_batches, loss="sum"):
             for _ in range(micro_batches):
                 out = model(rows.to(grid.device))
                 logits = out if isinstance(out, torch.Tensor) else out.logits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from dataclasses import replace
 from math import prod
@@ -19,12 +21,16 @@ from torch import nn  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
 from weft.layout import step  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.model import resolve_job  # noqa: E402
+from weft.runtime.convert.parallelize import easy_plan, parallelize  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
+from weft.runtime.run.data import markov_corpus  # noqa: E402
 from weft.runtime.run.flat import Flat  # noqa: E402
-from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
+from weft.runtime.run.optimizer import AdamSettings, Optimizer, torch_optimizer  # noqa: E402
+from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
 MODEL = replace(models.gpt(), head_bias=True)
 
@@ -171,11 +177,74 @@ def test_parameters_become_views_of_the_buffers():
     assert torch.equal(layer(torch.ones(2, 4)), 2.0 * before)
 
 
+@pytest.fixture
+def uncollected():
+    """Cycles stay where they are."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def tensors(flat):
+    """All that a rank holds, to be seen when it has gone; the first has the others' storage."""
+    buffers = {owned.buffer for owned in flat.owned}
+    found = [flat, *(buffer.values for buffer in buffers), *(holding.parameter for holding in flat.holdings)]
+    return [weakref.ref(one) for one in found]
+
+
+def test_nothing_of_a_session_outlives_it(uncollected):
+    job = resolve_job("tiny-gpt")
+    layout = Layout(micro_batch=job.recipe.global_batch)
+    session = Session(job, Grid.of(layout), RunSettings(), markov_corpus(job.model.vocab, tokens=10_000, seed=1))
+    for _ in range(2):
+        session.step()
+    left = tensors(session.flat)
+    assert all(one() is not None for one in left)
+    del session
+    assert not any(one() is not None for one in left)
+
+
+def test_nothing_of_a_converted_model_outlives_it(uncollected):
+    plain, machine = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), one_rank()
+    model = parallelize(plain, machine, easy_plan(plain))
+    optimizer = torch_optimizer(Flat(machine, model, holdings(model)), torch.optim.SGD, lr=0.1)
+    del optimizer
+    flat = Flat(machine, model, holdings(model))
+    optimizer = torch_optimizer(flat, torch.optim.SGD, lr=0.1)
+    for _ in range(2):
+        with flat.step(1, loss="mean"):
+            model(torch.ones(2, 8)).mean().backward()
+        optimizer.step()
+    left = tensors(flat)
+    del plain, model, flat, optimizer, machine
+    assert not any(one() is not None for one in left)
+
+
+def test_gradients_outside_a_step_are_refused():
+    """Of vectors as of matrices: nothing would sum them."""
+    plain, machine = nn.Sequential(nn.LayerNorm(8)), one_rank()
+    model = parallelize(plain, machine, easy_plan(plain))
+    flat = Flat(machine, model, holdings(model))
+    with pytest.raises(BadInput, match=r"0\.weight: gave more gradients .* inside Flat\.step"):
+        model(torch.arange(8.0)).sum().backward()
+    del flat
+
+
+def test_how_a_loss_was_reduced_is_said():
+    stage = nn.Sequential(nn.Identity())
+    flat = Flat(one_rank(), stage, holdings(stage))
+    with pytest.raises(TypeError, match="'loss'"), flat.step(1):
+        pass
+    with pytest.raises(BadInput, match='loss = \'average\' -- give "mean" or "sum"'), flat.step(1, loss="average"):
+        pass
+
+
 def test_a_stage_without_parameters_steps():
     machine = one_rank()
     stage = nn.Sequential(nn.Identity())
     optimizer = Optimizer(Flat(machine, stage, holdings(stage)), AdamSettings())
-    with optimizer.flat.step(1):
+    with optimizer.flat.step(1, loss="sum"):
         pass
     assert float(optimizer.step()) == 0.0
     assert (optimizer.updates, optimizer.pieces()) == (1, [])

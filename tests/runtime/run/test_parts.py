@@ -110,7 +110,7 @@ def trained(layout, which):
     schedule = StepLR(optimizer, 2, 0.5)
     for step in range(STEPS):
         optimizer.zero_grad()
-        with flat.step(1):
+        with flat.step(1, loss="sum"):
             step_of(model, own, own / 16, step)
         flat.clip(0.5)
         optimizer.step()
@@ -135,7 +135,7 @@ def adamw(layout):
     start = {name: one.clone() for name, one in plainly.state_dict().items()}
     other = torch.optim.AdamW(groups(plainly, 0.2), lr=0.05, betas=settings.betas, eps=settings.epsilon)
     for step in range(2):
-        with flat.step(1):
+        with flat.step(1, loss="sum"):
             step_of(model, own, own / 16, step)
         optimizer.step()
         other.zero_grad()
@@ -159,7 +159,7 @@ def by_one_rank(layout):
     model, flat, own = part_of(layout)
     optimizer = torch_optimizer(flat, torch.optim.SGD, lr=0.1)
     before = model.late.layer.weight.shard.detach().clone()
-    with flat.step(1):
+    with flat.step(1, loss="sum"):
         step_of(model, own, own, 2 if flat.machine.grid.coordinates["data"] == 1 else 0)
     optimizer.step()
     return not torch.equal(before, model.late.layer.weight.shard)
@@ -173,7 +173,7 @@ def refusals(layout):
     """What torch says to clipping and to its own optimizer."""
     model, flat, own = part_of(layout)
     optimizer = torch.optim.AdamW(model.parameters())
-    with flat.step(1):
+    with flat.step(1, loss="sum"):
         step_of(model, own, own, 0)
     said = []
     for attempt in (lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0), optimizer.step):
@@ -188,12 +188,68 @@ def refusals(layout):
 def test_norms_and_updates_of_parts_are_refused(ranks):
     clip, update = ranks.run(refusals, GRIDS[0])[0]
     assert "is not the model's -- call clip() or norm() of the model's Flat" in clip
-    assert "AdamW: with zero=1" in update
+    assert "AdamW: with zero > 0" in update
     assert "torch_optimizer" in update
     clip, update = ranks.run(refusals, GRIDS[2])[0]
     assert clip
     assert not update, "each rank has the sums of what it holds"
     assert ranks.run(refusals, Layout(data=8, zero=0))[0] == ["", ""], "each rank has all"
+
+
+def drifting(layout, easy):
+    """Whether torch's optimizer is refused: before there is a Flat, with it, and when it has gone."""
+    machine, model = Machine.of(grid_of(layout), precision=Precision.of("fp64")), made()
+    parallelize(model, machine, easy_plan(model) if easy else PLAN)
+    optimizer, said = torch.optim.SGD(model.parameters(), lr=0.1), []
+
+    def attempt():
+        try:
+            optimizer.step()
+            said.append("")
+        except Unsupported as error:
+            said.append(str(error))
+
+    attempt()
+    flat = Flat(machine, model, holdings(model))
+    attempt()
+    del flat
+    attempt()
+    return said
+
+
+@pytest.mark.parametrize("easy", [False, True])
+def test_parameters_without_an_owner_are_not_updated(ranks, easy):
+    """Nothing would sum their gradients over ranks."""
+    for before, owned, after in ranks.run(drifting, Layout(x=2, z=2, data=2, zero=0), easy):
+        assert "SGD: nothing sums the gradients of these parameters over ranks" in before == after
+        assert "flat = Flat(machine, model, holdings(model))" in before
+        assert not owned
+
+
+def reduced(layout, easy, reduction):
+    """The worst error of gradients of two micro-batches with a loss of either kind, and the norm's."""
+    machine, model = Machine.of(grid_of(layout), precision=Precision.of("fp64")), made()
+    parallelize(model, machine, easy_plan(model) if easy else PLAN)
+    flat, grid, given = Flat(machine, model, holdings(model)), machine.grid, rows()
+    over = ("x", "y", "z", "data") if easy else ("z", "data")
+    own = given.chunk(grid.size(*over))[grid.index(*over)]
+    with flat.step(2, loss=reduction):
+        for part in own.chunk(2):
+            losses = model(part).square().sum(1)
+            (losses.mean() if reduction == "mean" else losses.sum() / len(given)).backward()
+    plainly = made()
+    plainly(given).square().sum(1).mean().backward()
+    whole = {name: one.grad for name, one in plainly.named_parameters() if one.grad is not None}
+    found = [(name, window, values) for name, window, values in pieces(flat, lambda leaf: leaf.grad) if name in whole]
+    return max(worst(values, whole[name][window]) for name, window, values in found)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("easy", [False, True], ids=["plan", "easy"])
+def test_losses_of_both_kinds_give_the_gradients_of_the_whole_batch(ranks, easy, reduction):
+    """``loss.mean()`` of each rank, as with DistributedDataParallel, and parts of the whole batch's loss."""
+    layout = Layout(x=2, z=2, data=2) if easy else Layout(x=2, z=2, data=2, zero=0)
+    assert max(ranks.run(reduced, layout, easy, reduction)) < 1e-12
 
 
 def test_optimizers_that_need_whole_parameters_are_refused():

@@ -4,21 +4,21 @@
     model = parallelize(LlamaForCausalLM(config), machine, LLAMA_PLAN)
     flat = Flat(machine, model, holdings(model))
     optimizer = Optimizer(flat, AdamSettings())
-    with flat.step(micro_batches=1):
+    with flat.step(micro_batches=1, loss="mean"):
         logits = model(ids).logits
         losses = cross_entropy(machine, logits.flatten(0, 1), targets.flatten(), config.vocab_size)
-        (losses.sum() / tokens).backward()
+        losses.mean().backward()
     optimizer.step()
 
 ``ids`` and ``targets`` are this rank's own: ranks along z and data take different sequences, those along x
-and y the same (``rows_of`` in ``run/data.py``); ``tokens`` counts those of all ranks.  The model's own code
+and y the same (``rows_of`` in ``run/data.py``).  The model's own code
 runs unchanged on tensors with fewer features; what it does to them must be right for each feature alone
 (residuals, activations, gates), or for each head alone.  A wrong role (Normal() for Transposed(), Norm() for
 a norm over all heads) shows in shapes only where x differs from y: try a new plan on such a grid.
 
 Easy mode asks nothing of the model: ``parallelize(model, machine, easy_plan(model))``.  There all ranks take
 different rows of the batch (``grid.index("x", "y", "z", "data")`` is a rank's place among them), each as
-many, and losses are plain.
+many, and losses are plain: ``loss="mean"`` is of ``functional.cross_entropy`` as it is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from weft.runtime.convert.roles import Easy, Head, Heads, Norm, Normal, Position
 from weft.runtime.convert.state_dict import fill, stored_of
 from weft.runtime.core.draws import share_draws
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Replicated, holdings
+from weft.runtime.core.parameters import EVERY_ROW, Replicated, holdings
 from weft.runtime.core.recomputed import blocks_of, check_recomputable, recompute_blocks
 from weft.runtime.core.replicas import differing
 
@@ -158,7 +158,7 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         setattr(module, attribute, value)
     if easy:
         _leave_fast_paths(model)
-    draws = share_draws(model, machine, ("x", "y", *ROWS) if easy else ROWS)
+    draws = share_draws(model, machine, EVERY_ROW if easy else ROWS)
     for one in converted.values():
         one.draws = draws
     recompute_blocks(blocks, machine.grid.layout)
@@ -362,7 +362,7 @@ def _check_buffers(model: nn.Module, machine: Machine) -> None:
 def _check_same(model: nn.Module, machine: Machine) -> None:
     """Every rank has the same parameters and buffers: sums of their bits agree."""
     everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    different = differing(machine, {name: one.detach() for name, one in everything.items()}, "x", "y", *ROWS)
+    different = differing(machine, {name: one.detach() for name, one in everything.items()}, *EVERY_ROW)
     if different:
         more = f" and {len(different) - 1} more" if len(different) > 1 else ""
         raise BadInput(

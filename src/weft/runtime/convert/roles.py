@@ -28,7 +28,7 @@ from weft.errors import BadInput, Unsupported
 from weft.layout.easy import easy_axes
 from weft.runtime.convert.converted import Converted, Site, Stored
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Replicated, Vector
+from weft.runtime.core.parameters import EVERY_ROW, Replicated, Vector
 from weft.runtime.core.placement import share
 from weft.runtime.layers.linear import Conv4D, Kind, Layer4D, Linear4D, Pair
 from weft.runtime.layers.norm import Norm4D
@@ -262,6 +262,7 @@ class Easy4D(nn.Module):
     def __init__(self, layer: Layer4D, *, bias: bool) -> None:
         super().__init__()
         layer.gathers_rows = layer.scatters_rows = True
+        layer.weight.rows_over = EVERY_ROW
         self.layer = layer
         self.bias = None
         if bias:

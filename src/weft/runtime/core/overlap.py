@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
+from weakref import ref
 
 from torch import Tensor
 
@@ -74,7 +75,8 @@ class Overlap:
         self.switches = switches
         self._active = False
         self._forget()
-        self._order: list[Gathered] = []
+        self._order: list[ref[Gathered]] = []
+        """Of the step before; weights refer to what refers to this."""
 
     def _forget(self) -> None:
         self._asked: list[Gathered] = []
@@ -98,7 +100,7 @@ class Overlap:
             while self._scattering:
                 self._finish()
             settle(self._ahead.values())
-            self._order = self._asked
+            self._order = [ref(weight) for weight in self._asked]
         except BaseException:
             with suppress(Exception):
                 settle((*self._ahead.values(), *(pending for _, pending in self._scattering)))
@@ -125,12 +127,13 @@ class Overlap:
         self._asked.append(weight)
         if not self.switches.all_gather or self._position is None:
             return
-        if self._position >= len(self._order) or self._order[self._position] is not weight:
+        if self._position >= len(self._order) or self._order[self._position]() is not weight:
             self._position = None
             return
         self._position += 1
-        for following in self._order[self._position : self._position + GATHERS_AHEAD]:
-            if following not in self._ahead and following not in self._kept:
+        for known in self._order[self._position : self._position + GATHERS_AHEAD]:
+            following = known()
+            if following is not None and following not in self._ahead and following not in self._kept:
                 self._ahead[following] = following.start_gather()
 
     def scatter(self, weight: Gathered, gradient: Tensor) -> None:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod, sqrt
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import ROWS
 from weft.model.spec import Model
 from weft.runtime.core.collectives import Pending
@@ -22,6 +24,8 @@ from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.placement import FlatRange, Range
 
+EVERY_ROW = ("x", "y", *ROWS)
+"""Axes whose ranks have different rows in easy mode."""
 Whole = Callable[[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]], Tensor]
 """Values of a rectangle of a whole parameter: of its name, whole shape, offsets and sizes."""
 
@@ -37,6 +41,7 @@ class Holding:
         matrix: a matrix cut over z, not what is whole along it.
         decayed: optimizers decay it: what has two or more dimensions as a whole (learned positions too).
         on_ends: the first and the last pipeline stage both hold it, and sum its gradients.
+        rows_over: axes whose ranks have different rows, as many each.
     """
 
     name: str
@@ -47,6 +52,7 @@ class Holding:
     matrix: bool
     decayed: bool
     on_ends: bool = False
+    rows_over: tuple[str, ...] = ROWS
 
     @property
     def routed(self) -> bool:
@@ -75,6 +81,36 @@ class Holding:
             flat[rectangle.start : rectangle.start + prod(rectangle.sizes)] = values.reshape(-1).to(flat)
         with torch.no_grad():
             self.parameter.copy_(flat.view_as(self.parameter))
+
+
+P = TypeVar("P", bound=nn.Parameter)
+
+
+def _ownerless(machine: Machine, parameter: P) -> P:
+    """The parameter; no optimizer of torch updates it until ``weft_owner`` gives who sums its gradients over ranks."""
+    if machine.grid.layout.world > 1:
+        parameter.weft_owner = lambda: None  # type: ignore[attr-defined]
+    return parameter
+
+
+def _refuse_update(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+        if not hasattr(parameter, "weft_owner"):
+            continue
+        owner = parameter.weft_owner()
+        if owner is not None and not owner.machine.shares_updates:
+            continue
+        raise Unsupported(
+            "with zero > 0 a rank has the gradients of its own share of the parameters alone"
+            if owner is not None
+            else "nothing sums the gradients of these parameters over ranks, so that their copies would drift apart",
+            where=type(optimizer).__name__,
+            remedy="make flat = Flat(machine, model, holdings(model)), compute gradients inside flat.step(), and make "
+            "the optimizer with weft.runtime.run.optimizer.torch_optimizer(flat, ...)",
+        )
+
+
+register_optimizer_step_pre_hook(_refuse_update)
 
 
 class Matrix(nn.Module):
@@ -122,7 +158,10 @@ class Matrix(nn.Module):
         """Gradients that one micro-batch gives (2 where embedding and head share the matrix)."""
         self.accumulated: Callable[[nn.Parameter], None] | None = None
         """Told of each gradient that has been added."""
-        self.shard = nn.Parameter(torch.zeros(cut, dtype=machine.precision.master, device=machine.grid.device))
+        self.rows_over: tuple[str, ...] = ROWS
+        """As of ``Holding``."""
+        values = torch.zeros(cut, dtype=machine.precision.master, device=machine.grid.device)
+        self.shard = _ownerless(machine, nn.Parameter(values))
 
     def holding(self) -> Holding:
         return Holding(
@@ -134,6 +173,7 @@ class Matrix(nn.Module):
             matrix=True,
             decayed=True,
             on_ends=self.on_ends,
+            rows_over=self.rows_over,
         )
 
     def gather(self) -> Tensor:
@@ -220,9 +260,8 @@ class Vector(nn.Module):
         apart = own_heads or (own_tokens and machine.rows_cut)
         self.sum_over = sum_over or (("x", *ROWS) if apart else ROWS)
         self.split_over = split_over
-        self.values = nn.Parameter(
-            torch.full(local_shape, initial, dtype=machine.precision.master, device=machine.grid.device)
-        )
+        values = torch.full(local_shape, initial, dtype=machine.precision.master, device=machine.grid.device)
+        self.values = _ownerless(machine, nn.Parameter(values))
         self._compute = machine.precision.compute
 
     def forward(self) -> Tensor:
@@ -256,7 +295,7 @@ class Replicated(nn.Parameter):
     @classmethod
     def of(cls, machine: Machine, name: str, shape: tuple[int, ...], second_names: tuple[str, ...] = ()) -> Replicated:
         """Zeros under a name."""
-        made = cls(torch.zeros(shape, dtype=machine.precision.master, device=machine.grid.device))
+        made = _ownerless(machine, cls(torch.zeros(shape, dtype=machine.precision.master, device=machine.grid.device)))
         made.machine, made.plain_name, made.second_names = machine, name, second_names
         return made
 
@@ -268,10 +307,11 @@ class Replicated(nn.Parameter):
             name=self.plain_name,
             parameter=self,
             placement=placement,
-            sum_over=("x", "y", *ROWS),
+            sum_over=EVERY_ROW,
             split_over=(),
             matrix=False,
             decayed=self.ndim > 1,
+            rows_over=EVERY_ROW,
         )
 
 

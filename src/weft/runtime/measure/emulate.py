@@ -291,7 +291,7 @@ def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
     ids = torch.zeros(count * micro_batch, recipe.sequence, dtype=torch.int64, device=grid.device)
 
     def step() -> None:
-        with flat.step(count):
+        with flat.step(count, loss="sum"):
             loss = passes.run(ids, ids)
         machine.collectives.all_reduce(loss, *ROWS).wait()
         flat.clip(1.0)

@@ -142,7 +142,7 @@ def prepared_step(job: Job, grid: Grid, precision: Precision | None, switches: S
     ids = torch.zeros(count * micro_batch, own, dtype=torch.int64, device=grid.device)
 
     def step() -> None:
-        with flat.step(count):
+        with flat.step(count, loss="sum"):
             loss = passes.run(ids, ids)
         if passes.has_head:
             machine.collectives.all_reduce(loss, *ROWS).wait()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Literal
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -22,7 +24,7 @@ from weft.runtime.core.grid import GRID_AXES
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Matrix
 from weft.runtime.core.placement import Range, share
-from weft.runtime.run.parts import as_part, guard_updates
+from weft.runtime.run.parts import as_part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,20 +133,27 @@ class Flat:
         ]
         self.owned = [*self._own_matrices(), *self._own_vectors()]
         self.holdings = tuple(holdings)
-        guard_updates(machine, [holding.parameter for holding in holdings])
+        self._rows_over = max((holding.rows_over for holding in holdings), key=len, default=ROWS)
         self._given: set[nn.Parameter] = set()
         """What has got a gradient in this step."""
         self._unused: set[nn.Parameter] | None = None
         """What got none on any rank in the last step; None before the first."""
+        owner = ref(self)  # the model lives longer, and so would what it refers to
+
+        def tell(parameter: nn.Parameter) -> None:
+            flat = owner()
+            if flat is not None:
+                flat._accumulated(parameter)
+
         for holding in holdings:
+            if machine.grid.layout.world > 1:
+                holding.parameter.weft_owner = owner  # type: ignore[attr-defined]
             if not holding.matrix:
-                holding.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    self._given.add
-                )
+                holding.parameter.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
         self._uses: dict[nn.Parameter, int] = {}
         for module in model.modules():
             if isinstance(module, Matrix) and module.shard.requires_grad:
-                module.accumulated = self._accumulated
+                module.accumulated = tell
                 self._uses[module.shard] = module.uses
         self._buckets_of: dict[nn.Parameter, list[int]] = {}
         for index, (buffer, bound) in enumerate(self._buckets):
@@ -175,8 +184,14 @@ class Flat:
                     yield _owned(buffer, start, stop, matrix=False, decayed=decayed)
 
     @contextmanager
-    def step(self, micro_batches: int) -> Iterator[None]:
+    def step(self, micro_batches: int, *, loss: Literal["mean", "sum"]) -> Iterator[None]:
         """One step's forward and backward passes; when it ends, gradients are summed over all copies.
+
+        Args:
+            micro_batches: backward passes of this rank.
+            loss: "mean": each pass gives the mean over its own rows, of which all passes and ranks have as many, as
+                with DistributedDataParallel and FSDP; gradients are then those of the mean over the whole batch.
+                "sum": each pass gives its part of the whole batch's loss, as ``losses.sum() / tokens_of_all_ranks``.
 
         The sums are in ``leaf.grad`` of what is ``owned``, which may be a share: with ZeRO-1 the ``grad`` of
         a matrix's parameter keeps, outside this rank's share, values that have not been summed.  When the
@@ -186,8 +201,10 @@ class Flat:
         if all is used there, what one rank's rows do not use later counts as used.
 
         Raises:
-            BadInput: a matrix gives more gradients than ``micro_batches`` passes do.
+            BadInput: ``loss`` is neither, or a matrix gives more gradients than ``micro_batches`` passes do.
         """
+        if loss not in ("mean", "sum"):
+            raise BadInput(f"loss = {loss!r}", where="Flat.step", remedy='give "mean" or "sum": how it was reduced')
         for buffer in (*self._matrices, *self._vectors):
             buffer.clear()
         for owned in self.owned:
@@ -203,6 +220,9 @@ class Flat:
             with self.machine.overlap.step():
                 yield
             self._finish()
+            if loss == "mean":
+                for owned in self.owned:
+                    owned.gradient.div_(micro_batches * self.machine.grid.size(*self._rows_over))
             self._agree_on_use()
         except BaseException:
             with suppress(Exception):
@@ -210,26 +230,27 @@ class Flat:
             raise
         finally:
             self._summing.clear()
+            self._micro_batches = 0
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
-        """One more gradient of a matrix has been added; sum the buckets that are now complete."""
+        """One more gradient has been added; sum the buckets of matrices that are now complete."""
         self._given.add(parameter)
-        self._left[parameter] = self._left.get(parameter, 0) - 1
-        if self._left[parameter] < 0:
+        if parameter in self._uses:
+            self._left[parameter] = self._left.get(parameter, 0) - 1
+        if self._left.get(parameter, 0) < 0 or not self._micro_batches:
             raise BadInput(
                 f"gave more gradients than Flat.step was told of (micro_batches = {self._micro_batches})",
                 where=self._name_of(parameter),
                 remedy="count every backward pass; call each module once in a pass, inside Flat.step",
             )
-        for index in self._buckets_of[parameter]:
+        for index in self._buckets_of.get(parameter, ()):
             self._missing[index] -= 1
             early = self.machine.overlap.switches.reduce_scatter and index not in self._late
             if self._missing[index] == 0 and early:
                 self._summing[index] = self._sum(index)
 
     def _name_of(self, parameter: nn.Parameter) -> str:
-        slots = (slot for buffer in self._matrices for slot in buffer.slots)
-        return next(slot.holding.name for slot in slots if slot.holding.parameter is parameter)
+        return next(holding.name for holding in self.holdings if holding.parameter is parameter)
 
     def _sum(self, index: int) -> Pending:
         buffer, (start, stop) = self._buckets[index]

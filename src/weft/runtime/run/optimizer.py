@@ -126,7 +126,7 @@ def torch_optimizer(
         )
     made = kind(_groups(flat, weight_decay), **settings)
     updating = ExitStack()
-    made.register_step_pre_hook(lambda *_: updating.enter_context(flat.untouched(made)))
+    made.register_step_pre_hook(lambda optimizer, *_: updating.enter_context(flat.untouched(optimizer)))
 
     def publish(*_: Any) -> None:
         updating.close()

@@ -1,4 +1,4 @@
-"""Parameters and gradients of which a rank has a part: what torch would compute of them wrongly is refused by name."""
+"""Gradients of which a rank has a part: what torch would compute of them wrongly is refused by name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch import Tensor
 
 from weft.errors import Unsupported
 from weft.runtime.core.machine import Machine
@@ -46,26 +45,3 @@ def as_part(machine: Machine, gradient: Tensor) -> Tensor:
     if layout.world == layout.data and not machine.shares_updates:
         return gradient
     return gradient.as_subclass(Part)
-
-
-def guard_updates(machine: Machine, parameters: Sequence[nn.Parameter]) -> None:
-    """From here on no optimizer of torch updates these where ranks along data have shares of their gradients."""
-    global _guarded
-    for parameter in parameters:
-        parameter.weft_shared = machine.shares_updates  # type: ignore[attr-defined]
-    if not _guarded:
-        register_optimizer_step_pre_hook(_refuse_shared)
-        _guarded = True
-
-
-_guarded = False
-
-
-def _refuse_shared(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    for group in optimizer.param_groups:
-        if any(getattr(parameter, "weft_shared", False) for parameter in group["params"]):
-            raise Unsupported(
-                "with zero=1 a rank has the gradients of its own share of the parameters alone",
-                where=type(optimizer).__name__,
-                remedy="make it with weft.runtime.run.optimizer.torch_optimizer, or set zero=0",
-            )

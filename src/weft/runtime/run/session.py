@@ -180,7 +180,7 @@ class Session:
         pace.resume()
         inputs, targets = self._ahead.pop(number) if number in self._ahead else self._batch(number)
         self.drops.begin()
-        with self.flat.step(self.micro_batches):
+        with self.flat.step(self.micro_batches, loss="sum"):
             loss = self._passes.run(inputs, targets)
         if self.grid.device.type != "cpu":  # while it computes what is queued
             self._ahead = {number + 1: self._batch(number + 1)}
