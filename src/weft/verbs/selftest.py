@@ -84,11 +84,19 @@ def selftest(options: SelftestOptions) -> Selftest:
     ranks = options.ranks or (most_ranks(gpus()) if options.gpu else 2)
     if most_ranks(ranks) != ranks:
         raise BadInput(f"there are no grids of {ranks} ranks", where="--ranks", remedy="give 1, 2, 4 or 8")
-    estimated = [_estimated_bytes(layout, device) for layout in layouts(ranks, timed_job(device).recipe.global_batch)]
+    every = layouts(ranks, timed_job(device).recipe.global_batch)
+    tensor = [layout for layout in every if device == "cuda" and layout.x * layout.y > 1]
+    findings: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         path = Path(folder) / "findings.json"
-        run_ranks(selftest_rank, (str(path), device, options.steps, estimated), ranks, device)
-        return Selftest(device=device, ranks=ranks, facts=environment_facts(device), findings=read_findings(path))
+        for grids in (tensor, [layout for layout in every if layout not in tensor]):  # GPUs are set up for either
+            if grids:
+                estimated = [_estimated_bytes(layout, device) for layout in grids]
+                run_ranks(
+                    selftest_rank, (str(path), device, options.steps, grids, estimated), ranks, device, None, grids[0]
+                )
+                findings += read_findings(path)
+    return Selftest(device=device, ranks=ranks, facts=environment_facts(device), findings=tuple(findings))
 
 
 def _estimated_bytes(layout: Layout, device: str) -> float | None:

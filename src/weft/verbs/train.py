@@ -47,8 +47,6 @@ USAGE = (
 )
 SEEN = "arranged.json"
 """What every rank of an arranged job saw, in the folder of the run."""
-IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-"""Kernels start in the order of the program, so that collectives are not queued behind later products."""
 COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Ranks compile at the same time, so that none needs helpers."""
 TRIED = 100
@@ -361,8 +359,6 @@ def train(
         settings = dict(DETERMINISTIC) if request.deterministic else {}
         if asked.compile:
             settings |= COMPILING
-        if request.device == "cuda":
-            settings |= IN_ORDER
         if request.start is not None:
             settings |= dict(request.start.settings) | _tuner(request.tuner, Path(folder))
             request = replace(request, seen=str(Path(request.out or folder) / SEEN))

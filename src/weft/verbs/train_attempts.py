@@ -35,8 +35,9 @@ def run_attempts(request: TrainingRequest, others: Sequence[TrainingRequest]) ->
     while True:
         flight = next_folder(request.out or ".")
         try:
-            run_ranks(train_rank.train_rank, (request,), request.layout.world, request.device, request.timeout_s)
-            return request.layout
+            layout = request.layout
+            run_ranks(train_rank.train_rank, (request,), layout.world, request.device, request.timeout_s, layout)
+            return layout
         except (WeftError, RuntimeError) as error:
             if request.out is not None and os.path.isdir(flight) and not request.quiet:
                 print(f"what each rank did last: {flight} (weft explain {request.out})", flush=True)

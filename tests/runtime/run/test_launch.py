@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.run.ranks import VISIBLE, cores, default_device, run_ranks  # noqa: E402
 
 HERE = Path(__file__).parents[1]
@@ -125,6 +126,27 @@ def test_the_only_gpu_that_a_launcher_makes_visible_is_used(joined, monkeypatch:
     assert default_device(4) == "cuda"
     run_ranks(lambda: None, (), 4, "cuda")
     assert joined == [torch.device("cuda", 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "device", "ordered"),
+    [
+        (Layout(x=4), "cuda", "1"),
+        (Layout(y=2, z=2), "cuda", "1"),
+        (Layout(z=4), "cuda", None),
+        (Layout(x=4), "cpu", None),
+    ],
+    ids=["x", "y z", "z", "cpu"],
+)
+def test_kernels_start_in_order_where_tensor_axes_are(joined, monkeypatch, layout, device, ordered) -> None:
+    """With z alone gathers would wait for products.  What the user set stays."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    seen: list[str | None] = []
+    for _ in range(2):
+        run_ranks(lambda: seen.append(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")), (), 4, device, layout=layout)
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    assert seen == [ordered, "8"]
 
 
 def test_one_gpu_of_a_machine_is_not_shared_by_its_ranks(joined, monkeypatch: pytest.MonkeyPatch) -> None:

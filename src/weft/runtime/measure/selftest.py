@@ -95,18 +95,19 @@ def _job(*, layers: int, hidden: int, heads: int, vocab: int, sequence: int, pre
     return Job(model=model, recipe=Recipe(global_batch=16, sequence=sequence, precision=precision))
 
 
-def selftest_rank(path: str, device: str, steps: int, estimated: Sequence[float | None]) -> None:
+def selftest_rank(
+    path: str, device: str, steps: int, grids: Sequence[Layout], estimated: Sequence[float | None]
+) -> None:
     """All checks on this rank; the first rank writes them.
 
     Args:
-        estimated: peak memory in bytes on each of the grids of ``layouts``, where it is known.
+        estimated: peak memory in bytes on each of the grids, where it is known.
     """
     where = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
-    world = dist.get_world_size() if dist.is_initialized() else 1
     alone = _losses(small_job(), Grid(Layout(micro_batch=16), where, None, 0))
     timed = timed_job(device)
     found = []
-    for layout, bytes_ in zip(layouts(world, timed.recipe.global_batch), estimated, strict=True):
+    for layout, bytes_ in zip(grids, estimated, strict=True):
         grid = Grid.of(layout, where)
         name = _name(layout)
         found.append(_parity(name, grid, alone))

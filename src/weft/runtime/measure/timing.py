@@ -85,7 +85,8 @@ def measure(request: Measurement) -> Measured | None:
     """
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         found = Path(folder) / "measured.json"
-        run_ranks(measure_rank, (request, str(found)), request.layout.world, request.device)
+        layout = request.layout
+        run_ranks(measure_rank, (request, str(found)), layout.world, request.device, layout=layout)
         return measured_from_json(found.read_text(encoding="utf-8")) if found.exists() else None
 
 

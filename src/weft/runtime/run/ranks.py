@@ -27,11 +27,15 @@ import torch.distributed as dist
 
 from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError
 from weft.launched import launched, said_once, variable
+from weft.layout.spec import Layout
+from weft.runtime.run.arranged import environment
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """How ranks of a device talk."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Where launchers bind a GPU to each rank, as ``srun --gpus-per-task=1`` does."""
+IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""One queue of kernels for all streams."""
 RANKS_PER_CORE = 8
 """More ranks than this on a core of the machine are refused."""
 GRACE_S = 5.0
@@ -44,7 +48,12 @@ Worker = Callable[..., None]
 
 
 def run_ranks(
-    worker: Worker, arguments: tuple[Any, ...], world: int, device: str = "cpu", timeout_s: float | None = None
+    worker: Worker,
+    arguments: tuple[Any, ...],
+    world: int,
+    device: str = "cpu",
+    timeout_s: float | None = None,
+    layout: Layout | None = None,
 ) -> None:
     """Run ``worker(*arguments)`` on ``world`` ranks of an initialized process group; return when all have.
 
@@ -56,6 +65,8 @@ def run_ranks(
         device: ``cpu`` (gloo) or ``cuda`` (NCCL; each rank gets the GPU of its local rank, or the only one that its
             launcher makes visible).
         timeout_s: how long ranks wait for each other; None: as long as PyTorch has it.
+        layout: of the ranks.  With x or y, kernels on GPUs start in the order of the program unless the environment
+            says otherwise, so that collectives are not queued behind later products; gathers over z wait for none.
 
     Raises:
         BadInput: torchrun made another number of ranks, or the machine cannot run as many.
@@ -68,15 +79,17 @@ def run_ranks(
     """
     if device not in BACKENDS:
         raise UnknownName("device", device, BACKENDS, where="device")
-    if launched():
-        _as_launched(worker, arguments, world, device, timeout_s)
-    elif world == 1:
-        _check_gpus(device, 1)
-        worker(*arguments)
-    else:
-        _check_cores(device, world)
-        _check_gpus(device, world)
-        _start(worker, arguments, world, device, timeout_s)
+    tensor = layout is not None and layout.x * layout.y > 1
+    with environment(IN_ORDER if device == "cuda" and tensor else {}):
+        if launched():
+            _as_launched(worker, arguments, world, device, timeout_s)
+        elif world == 1:
+            _check_gpus(device, 1)
+            worker(*arguments)
+        else:
+            _check_cores(device, world)
+            _check_gpus(device, world)
+            _start(worker, arguments, world, device, timeout_s)
 
 
 def default_device(world: int) -> str:
