@@ -137,7 +137,7 @@ class Masked(nn.Module):
     def forward(self, rows):
         stream = self.norm(rows)
         hidden = self.up(stream)
-        heads = torch.stack([one.exp() for one in hidden.view(8, 2, -1).transpose(0, 1)])
+        heads = torch.stack([one.exp() for one in hidden.view(8, -1, 128)]).transpose(0, 1)
         scores = heads @ heads.transpose(1, 2)
         after = self.down(hidden)
         values = (stream, hidden, scores, after + rows, torch.ones(8, 64), scores.new_ones(8, 64))
@@ -146,7 +146,7 @@ class Masked(nn.Module):
     def _mask(self, values):
         ones = torch.ones_like(values)
         both = (functional.dropout(ones, 0.5), self.drop(ones))
-        return torch.stack(both).detach().flatten() != 0
+        return torch.stack(both).detach() != 0
 
 
 def masks(layout):
@@ -154,7 +154,7 @@ def masks(layout):
     model = converted(machine, Masked(), {"norm": Norm(), "up": Normal(), "down": Transposed()})
     found = model(torch.ones(8, 512 // layout.y, dtype=torch.float64))
     assert all(type(one) is torch.Tensor for one in found)
-    return machine.grid.coordinates, [one.numpy() for one in found]
+    return machine.grid.coordinates, [one.flatten().numpy() for one in found]
 
 
 def test_parts_that_are_split_drop_their_own_and_replicas_the_same(ranks):

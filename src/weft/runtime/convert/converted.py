@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import BadInput, Unsupported
+from weft.runtime.core.cuts import Cut
 from weft.runtime.core.draws import Draws
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.split import Split, marked, plain
@@ -66,7 +67,8 @@ class Converted(nn.Module):
         features_at: the dimension of features, counted from the last; earlier ones become rows.
         stored: how the plain module stores its matrix, where not as (outputs, inputs).
         tied: the module whose matrix this one shares.
-        splits: the axis over which features of its output are split.
+        splits: the axes over which features of its output are split.
+        fused: parts of its output, each of which is split by itself.
 
     Attributes:
         draws: of the model, where its tensors are to know over which axes they are split.
@@ -86,12 +88,13 @@ class Converted(nn.Module):
         features_at: int = -1,
         stored: Stored | None = None,
         tied: str | None = None,
-        splits: str | None = None,
+        splits: tuple[str, ...] = (),
+        fused: int = 1,
     ) -> None:
         super().__init__()
         self.machine, self.name, self.layer = site.machine, site.name, layer
         self.takes, self.gives, self.stream, self.easy = takes, gives, stream, easy
-        self.features_at, self.stored, self.tied, self.splits = features_at, stored, tied, splits
+        self.features_at, self.stored, self.tied, self.splits, self.fused = features_at, stored, tied, splits, fused
         self._known = False
         self.train(site.module.training)
 
@@ -104,20 +107,22 @@ class Converted(nn.Module):
         leading, one = input.shape, torch.Size()
         if self.takes is not None:
             self._check_features(input.shape)
+            self._check_cut(input)
             leading, one = input.shape[: self.features_at], input.shape[self.features_at :]
         rows = self.machine.last.made("rows", input, self.features_at, lambda: plain(input).reshape(-1, *one))
         out = self.layer(rows)[:, : self.gives]
         found = cast(Tensor, out.reshape(*leading, *out.shape[1:]))
         if self._says_axes():
             self._check_known(isinstance(input, Split))
-            found = marked(found, cast(Draws, self.draws), cast(str, self.splits))
+            cut = Cut(frozenset({found.ndim + self.features_at}), self.fused)
+            found = marked(found, cast(Draws, self.draws), *self.splits, cut=cut, origin=self.name)
         return found
 
     def _says_axes(self) -> bool:
-        """Whether what is drawn for its output is to be each part's own; compiled blocks draw one mask for all."""
-        if self.draws is None or self.splits is None or not self.training or torch.compiler.is_compiling():
+        """Whether its output is to know that it is split; compiled blocks draw one mask for all, and check nothing."""
+        if self.draws is None or torch.compiler.is_compiling():
             return False
-        return self.draws.parts and self.machine.grid.size(self.splits) > 1
+        return self.draws.parts and self.machine.grid.size(*self.splits) > 1
 
     def _check_known(self, known: bool) -> None:
         """Refuse to compute again with other masks: saved by hooks, tensors forget what they know."""
@@ -145,6 +150,19 @@ class Converted(nn.Module):
             where=self.name,
             remedy="check the roles around it, and sizes that the model's code writes out (Heads)",
         )
+
+    def _check_cut(self, input: Tensor) -> None:  # noqa: A002
+        """Refuse features that are split in another way than the layer takes them."""
+        over, cut = getattr(self.layer, "over_in", "y"), input.cut if isinstance(input, Split) else None
+        if not isinstance(input, Split) or cut is None:
+            return
+        if input.axes != {over} or input.ndim + self.features_at not in cut.dims or cut.fused > 1:
+            what = f"dimension {min(cut.dims)} over {' and '.join(sorted(input.axes))}" + " in parts" * (cut.fused > 1)
+            raise BadInput(
+                f"takes features split over {over}, but those of {input.origin} are split along {what}",
+                where=self.name,
+                remedy="check the roles of both",
+            )
 
     @property
     def weight(self) -> NoReturn:

@@ -83,7 +83,7 @@ class Vocabulary:
     def build(self, site: Site) -> Converted:
         vocab, hidden, padding = table_of(site, "Vocabulary")
         layer = Embedding4D(site.machine, site.name, vocab, hidden, padding_index=padding)
-        return Converted(site, layer, takes=None, stream=hidden, splits="y")
+        return Converted(site, layer, takes=None, stream=hidden, splits=("y",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Positions:
     def build(self, site: Site) -> Converted:
         positions, hidden, padding = table_of(site, "Positions")
         layer = _Positions4D(site.machine, site.name, positions, hidden, padding)
-        return Converted(site, layer, takes=None, stream=hidden, splits="y")
+        return Converted(site, layer, takes=None, stream=hidden, splits=("y",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,7 @@ class Head:
             stream=plain.inputs,
             stored=plain.stored,
             tied=self.tied,
+            splits=("x", "y"),
         )
 
 
@@ -143,7 +144,7 @@ class Norm:
         features, centred, epsilon = norm_of(site)
         machine = site.machine
         layer = Norm4D(machine, site.name, features, centred=centred, epsilon=epsilon)
-        return Converted(site, layer, takes=features // machine.grid.size("y"), stream=features, splits="y")
+        return Converted(site, layer, takes=features // machine.grid.size("y"), stream=features, splits=("y",))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -221,7 +222,8 @@ def _split(site: Site, plain: PlainLinear | PlainConvolution, outputs: tuple[int
         stream=plain.outputs if layer.transposed else plain.inputs,
         features_at=plain.features_at,
         stored=plain.stored,
-        splits=layer.over_out,
+        splits=(layer.over_out,),
+        fused=len(outputs),
     )
 
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from weft.layout.mesh import ROWS
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.split import plain
+from weft.runtime.core.split import marked, plain
 
 _LARGEST = 2**62
 _OUTSTANDING = 4096
@@ -36,13 +37,17 @@ class Draws:
     Attributes:
         seed: the first rank's, on every rank.
         passes: training passes so far; to draw on as a run that was not interrupted, set it when it goes on.
-        parts: values that are split are to know it; not any more when the first pass drew nothing for such.
+        parts: values that are split are to know it: in the first pass of training and in that of evaluation, in which
+            what a model does to them is checked, and in all of training where something is drawn for such.
+        trains: whether the pass is one of training.
     """
 
     def __init__(self, machine: Machine, rows_over: tuple[str, ...]) -> None:
         self._machine, self._rows_over = machine, rows_over
         self.passes = 0
-        self.parts, self._drawn = True, False
+        self.parts, self._drawn, self.trains = True, False, True
+        self._seen: set[bool] = set()
+        """Whether passes of evaluation, and of training, have been checked."""
         self._made: dict[int, int] = {}
         first = machine.grid.rank == 0
         seed = torch.tensor([torch.initial_seed() % _LARGEST if first else 0], device=machine.grid.device)
@@ -66,7 +71,17 @@ class Draws:
                 del self._made[next(iter(self._made))]
         with self._seeded("pass", number, *(self._machine.grid.index(axis) for axis in self._rows_over)):
             yield
-        self.parts = self._drawn
+
+    def enter(self, trains: bool) -> bool:
+        """A pass begins; whether its values are to know that they are split."""
+        self.trains, self.parts = trains, trains not in self._seen or (trains and self._drawn)
+        return self.parts
+
+    def leave(self, done: bool) -> None:
+        """It ends; what is computed again in the backward pass is of training."""
+        if done:
+            self._seen.add(self.trains)
+        self.trains, self.parts = True, self._drawn
 
     @contextmanager
     def differing(self, *axes: str) -> Iterator[None]:
@@ -99,16 +114,22 @@ def share_draws(model: nn.Module, machine: Machine, rows_over: tuple[str, ...]) 
     draws = Draws(machine, rows_over)
     passes: list[ExitStack] = []
 
-    def enter(module: nn.Module, _: Any) -> None:
+    def enter(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         passes.append(ExitStack())
         if module.training:
             passes[-1].enter_context(draws.alike())
+        if draws.enter(module.training):
+            return tree_map_only(
+                Tensor, lambda one: marked(one, draws) if one.is_floating_point() else one, (given, named)
+            )
+        return None
 
     def leave(module: nn.Module, _: Any, out: Any) -> Any:
         found = plain(out) if draws.parts else None
+        draws.leave(out is not None)
         passes.pop().close()
         return found
 
-    model.register_forward_pre_hook(enter)
+    model.register_forward_pre_hook(enter, with_kwargs=True)
     model.register_forward_hook(leave, always_call=True)
     return draws

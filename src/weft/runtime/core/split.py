@@ -1,4 +1,5 @@
-"""Values that are a rank's part along some axes, and know it: what is drawn for them is drawn for each part.
+"""Values that are a rank's part along some axes, and know it: what is drawn for them is drawn for each part, and what
+would be wrong of a part is refused.
 
 A value that is made of others differs along their axes at most: where all that it is made of is equal, it is.  So the
 axes follow values through the code of a plain model, and random functions draw alike on ranks that hold copies.
@@ -14,6 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
+
+from weft.errors import Unsupported
+from weft.runtime.core.cuts import Cut, Lost, followed
 
 if TYPE_CHECKING:
     from weft.runtime.core.draws import Draws
@@ -33,10 +37,13 @@ _BACKWARD = frozenset({Tensor.backward, torch.autograd.backward, torch.autograd.
 
 
 class Split(Tensor):
-    """A tensor whose values differ along ``axes``."""
+    """A tensor whose values differ along ``axes``, over which ``cut`` says which dimension is split; ``origin`` names
+    the module that gave it."""
 
     draws: Draws | None = None
     axes: frozenset[str] = frozenset()
+    cut: Cut | None = None
+    origin: str = ""
 
     @classmethod
     def __torch_function__(
@@ -51,20 +58,49 @@ class Split(Tensor):
             with torch.enable_grad():
                 args, named = plain(tuple(args)), plain(named)
             return func(*args, **named)
-        draws, axes = None, frozenset[str]()
-        for one in _given(args, named):
-            draws, axes = draws or one.draws, axes | one.axes
-        drawn = draws is not None and func in _RANDOM and _drops(func, args, named)
+        given = list(_given(args, named))
+        draws, axes = given[0].draws if given else None, frozenset[str]().union(*(one.axes for one in given))
+        drawn = draws is not None and draws.trains and axes and func in _RANDOM and _drops(func, args, named)
         apart = draws.differing(*sorted(axes)) if drawn and draws is not None else nullcontext()
         with apart, torch._C.DisableTorchFunctionSubclass():
-            found = func(*args, **named)
-        return found if draws is None else _marked(found, draws, axes)
+            found = tuple(args[0].unbind(0)) if func is Tensor.__iter__ else func(*args, **named)
+            cuts = _cuts(func, args, named, found, given)
+        made = found if draws is None else _marked(found, draws, axes, cuts, given)
+        return iter(made) if func is Tensor.__iter__ else made
 
 
-def marked(values: Tensor, draws: Draws, *axes: str) -> Tensor:
-    """Values that know along which axes ranks hold others."""
+def _cuts(func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], found: Any, given: list[Split]) -> Any:
+    """The cut of what a function gives.
+
+    Raises:
+        Unsupported: a part of the features does not say it.
+    """
+    known = [one for one in given if one.cut is not None]
+    first = found[0] if isinstance(found, list | tuple) and found else found
+    again = torch._C._current_graph_task_id() != -1
+    if not known or again or not (isinstance(first, Tensor) or func is Tensor.__setitem__):
+        return None
+    over = " and ".join(sorted(known[0].axes))
+    problem = ""
+    if len({one.axes for one in known}) > 1:
+        problem = "others are split over other axes"
+    else:
+        try:
+            return followed(func, args, named, found, {id(one): one.cut for one in given})
+        except Lost as lost:
+            problem = str(lost)
+    raise Unsupported(
+        f"{getattr(func, '__name__', func)}() would be wrong for its features, which are split over {over}: {problem}",
+        where=known[0].origin,
+        remedy=f"take easy mode (easy_plan), where ranks have all features, a layout with {over}=1, or a role for it "
+        "(Norm(), Heads, Normal(parts=...), Head() and weft's cross_entropy)",
+    )
+
+
+def marked(values: Tensor, draws: Draws, *axes: str, cut: Cut | None = None, origin: str = "") -> Tensor:
+    """Values that know along which axes ranks hold others, and in which dimension."""
     found = values.as_subclass(Split)
-    found.draws, found.axes = draws, frozenset(axes)
+    found.draws, found.axes, found.cut, found.origin = draws, frozenset(axes), cut, origin
     return found
 
 
@@ -91,12 +127,12 @@ def _drops(func: Callable[..., Any], args: Sequence[Any], named: Mapping[str, An
     return chance != 0.0 and named.get("training", True) is not False
 
 
-def _marked(found: Any, draws: Draws, axes: frozenset[str]) -> Any:
+def _marked(found: Any, draws: Draws, axes: frozenset[str], cut: Cut | None, given: list[Split]) -> Any:
     if isinstance(found, Split):  # changed in place
-        found.draws, found.axes = draws, found.axes | axes
+        found.draws, found.axes, found.cut = draws, found.axes | axes, cut or found.cut
         return found
     if isinstance(found, Tensor):
-        return marked(found, draws, *axes)
-    if type(found) in (list, tuple):
-        return type(found)(_marked(one, draws, axes) for one in found)
+        return marked(found, draws, *axes, cut=cut, origin=max((one.origin for one in given), key=bool))
+    if isinstance(found, list | tuple) and any(isinstance(one, Tensor) for one in found):
+        return type(found)([_marked(one, draws, axes, cut, given) for one in found])
     return found
