@@ -164,8 +164,8 @@ def _joined(operands: Operands, given: Sequence[Any], cuts: Mapping[int, Cut | N
     if left is None:
         return None
     for values, labels in operands:
-        if id(values) not in cuts:
-            left -= {label for label, size in zip(labels, values.shape, strict=True) if size > 1}
+        if id(values) not in cuts:  # cat takes an empty one of any shape
+            left -= {label for label, size in zip(labels, values.shape, strict=False) if size > 1}
     if not left or len(fused) > 1:
         raise Lost(
             "it is given a tensor that is split in another way, or not at all (make that by zeros_like, new_ones)"
