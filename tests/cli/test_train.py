@@ -144,7 +144,6 @@ def test_dry_run_traces_both_ends():
     ("arguments", "message"),
     [
         (["tiny-gpt", "--layout", "x=3"], "8 key-value heads .* x = 3"),
-        (["tiny-gpt", "--layout", "z=2,zero=2"], "zero = 2"),
         (["deepseek-v3"], "latent attention"),
         (["--from", "missing"], "missing: no such folder"),
         (["tiny-gpt", "--from", "."], "--from already has a model"),

@@ -737,7 +737,6 @@ WAVE = {"virtual_stages": 2, "schedule": "zbv"}
         (replace(LLAMA, embedding_norm=True), Layout(), "embedding_norm=False"),
         (LLAMA, Layout(data=2, expert=2), "expert = 2 without experts -- set expert=1"),
         (LLAMA, Layout(x=2, expert_tensor=2), "expert_tensor=1"),
-        (LLAMA, Layout(data=2, zero=2), "zero=1"),
         (LLAMA, Layout(offload_optimizer=True), "offload_optimizer=false"),
         (LLAMA, Layout(offload_activations=True), "offload_activations=false"),
         (replace(LLAMA, tied_embeddings=True), Layout(pipeline=2, **WAVE), "tied .* schedule=zb1p"),

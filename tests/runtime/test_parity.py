@@ -83,6 +83,8 @@ def test_a_step_is_the_serial_models(ranks, grid, model):
         ("gpt", (1, 1, 1, 8), {"zero": 0, "micro_batches": 1}),
         ("llama", (1, 1, 4, 2), {"micro_batches": 1, "recompute": "full"}),
         ("tied", (2, 2, 2, 1), {"micro_batches": 4}),
+        ("tied", (1, 2, 1, 4), {"micro_batches": 4, "zero": 2}),
+        ("llama", (2, 1, 2, 2), {"recompute": "full", "zero": 2, "overlap_reduce": False}),
     ],
 )
 def test_switches_change_no_number(ranks, model, grid, switches):

@@ -93,6 +93,7 @@ def assert_curve(found, wanted, bound):
     [
         ("gpt", layout_of((2, 2, 2, 1), micro_batches=1)),
         pytest.param("gpt", layout_of((1, 2, 2, 2)), marks=pytest.mark.slow),
+        ("gpt", layout_of((1, 2, 1, 4), zero=2)),
         ("gpt", layout_of((2, 1, 2, 2), micro_batches=1, sequence_parallel=True, zero=0)),
     ],
 )
@@ -149,8 +150,8 @@ def test_a_batch_that_does_not_divide_is_refused():
 def test_layouts_that_break_a_rule_are_refused_with_the_words_of_plans():
     with pytest.raises(BadInput, match="sequence parallelism needs x > 1 and y = 1: x = 1, y = 1"):
         session(Grid.of(Layout(micro_batch=4, sequence_parallel=True)), "gpt")
-    with pytest.raises(Unsupported, match="zero = 2 -- set zero=1"):
-        session(Grid.of(Layout(micro_batch=4, zero=2)), "gpt")
+    with pytest.raises(Unsupported, match="offloading -- set offload_optimizer=false"):
+        session(Grid.of(Layout(micro_batch=4, offload_optimizer=True)), "gpt")
 
 
 def test_a_run_that_diverges_stops_before_its_update():

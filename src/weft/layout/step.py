@@ -498,7 +498,7 @@ def bucket_count(elements: Floats, replicas: Floats) -> Floats:
 def buckets(elements: int, copies: int, zero: int) -> list[int]:
     """Elements of each bucket of a stage's ``elements`` matrix gradients at rest, one after the other.
 
-    With zero = 1 each is a multiple of the ranks that hold ``copies``, for which the last is padded.
+    With zero each is a multiple of the ranks that hold ``copies``, for which the last is padded.
     """
     count = int(bucket_count(np.array([float(elements)]), np.array([float(copies)]))[0])
     unit = copies if zero else 1

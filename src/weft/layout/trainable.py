@@ -105,7 +105,6 @@ def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
         yield degree > 1 and not routed, f"layout.{name}", alone, f"set {name}=1"
     cut = routed and layout.x > 1 and layout.y == 1 and not layout.sequence_parallel
     yield cut, "layout.sequence_parallel", "experts with x > 1 and whole tokens on each rank", "add sp"
-    yield layout.zero > 1, "layout.zero", f"zero = {layout.zero}", "set zero=1, or shard over z"
     for name in ("offload_optimizer", "offload_activations"):
         yield getattr(layout, name), f"layout.{name}", "offloading", f"set {name}=false"
     twice = layout.schedule.wraps and model.tied_embeddings

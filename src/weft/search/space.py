@@ -110,10 +110,9 @@ def runnable(space: Space, model: Model) -> Space:
     if not any(kind.moe for kind in model.kinds):
         trained |= dict.fromkeys(("expert", "expert_tensor"), (1,))
     trained |= dict.fromkeys(("offload_optimizer", "offload_activations"), (0,))
-    trained |= {"x": tuple(divisors(heads)), "zero": (0, 1)}
+    trained["x"] = tuple(divisors(heads))
     trained["schedule"] = tuple(one.code for one in PipelineSchedule if not (one.wraps and model.tied_embeddings))
     tried = {
-        "zero": space.zero,
         "schedule": tuple(encode("schedule", one) for one in space.schedules),
         "offload_optimizer": tuple(map(int, space.offload_optimizer)),
         "offload_activations": tuple(map(int, space.offload_activations)),

@@ -122,7 +122,7 @@ def test_sequence_parallelism_and_recomputation_as_predicted(grid, switches):
 
 
 @pytest.mark.slow_but(1)
-@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("zero", [0, 1, 2])
 def test_buckets_as_predicted(monkeypatch, zero):
     """Of a few thousand gradients, while at most eight matrices are scattered."""
     monkeypatch.setattr(weft.layout.step, "BUCKET_ELEMENTS", 5000.0)

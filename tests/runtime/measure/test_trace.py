@@ -69,6 +69,8 @@ CASES = [
     ("gpt", layout_of((2, 1, 2, 2), zero=0, sequence_parallel=True, recompute="full"), None),
     ("llama", layout_of((4, 1, 2, 1), sequence_parallel=True, recompute="selective"), CACHED),
     ("gpt", layout_of((1, 2, 2, 2), recompute="full", recompute_layers=1, order=DATA_INSIDE), Switches.off()),
+    ("gpt", layout_of((2, 1, 1, 4), zero=2, micro_batches=4), None),
+    ("llama", layout_of((1, 2, 2, 2), zero=2, recompute="full"), Switches.off()),
     ("gemma", layout_of((2, 2, 2, 1)), None),
     ("gemma", layout_of((2, 1, 2, 2), sequence_parallel=True, recompute="full"), None),
     ("gemma", layout_of((1, 4, 1, 2), recompute="selective"), None),
@@ -90,6 +92,15 @@ def check(ranks, model, layout, switches, asked, precision="fp32"):
 @pytest.mark.parametrize(("model", "layout", "switches"), CASES)
 def test_log_trace_and_prediction_agree(ranks, model, layout, switches):
     check(ranks, model, layout, switches, asked=(2, 7))
+
+
+def test_gradients_that_are_scattered_in_every_micro_batch(ranks):
+    """ZeRO-2."""
+    layout = layout_of((2, 1, 2, 2), zero=2)
+    check(ranks, "llama", layout, None, asked=(5,))
+    found = extrapolate(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
+    assert (found.micro_batches, len(found.traced)) == (4, 2)
+    assert found.issued == predicted(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
 
 
 @pytest.mark.parametrize("precision", ["bf16"])
@@ -306,7 +317,7 @@ def test_a_short_step_is_traced_itself():
 def test_a_trace_leaves_nothing_behind():
     job = job_of("gpt")
     with pytest.raises(Unsupported):
-        trace(job, Layout(data=2, zero=2))
+        trace(job, Layout(data=2, offload_optimizer=True))
     assert not dist.is_initialized()
     assert traced(job, layout_of((2, 2, 2, 1))) == traced(job, layout_of((2, 2, 2, 1)))
     assert not dist.is_initialized()

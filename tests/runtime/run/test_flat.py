@@ -90,7 +90,7 @@ def in_buckets(layout, elements):
     return run.gradient_error(), run.uncovered(), abs(norm - run.serial.norm), reduced
 
 
-@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("zero", [0, 1, 2])
 @pytest.mark.parametrize("grid", [(1, 2, 2, 2), (1, 1, 1, 8)], ids=str)
 def test_buckets_cut_through_parameters(ranks, grid, zero):
     """Gradients of many small buckets are those of one."""
@@ -109,7 +109,7 @@ def updated(layout):
     return found
 
 
-@pytest.mark.parametrize(("zero", "copies"), [(0, 2), (1, 1)])
+@pytest.mark.parametrize(("zero", "copies"), [(0, 2), (1, 1), (2, 1)])
 def test_zero_1_cuts_the_updates_of_matrices(ranks, zero, copies):
     """Each element of a matrix is updated once, without it by each of the two ranks of data; a vector by all
     ranks that have it."""
@@ -120,6 +120,28 @@ def test_zero_1_cuts_the_updates_of_matrices(ranks, zero, copies):
         else:
             cut = 2 if name.endswith(("qkv.bias", "fc1.bias", "head.bias")) else 1
             assert found[name] == 8 // cut * prod(shape)
+
+
+def kept(layout):
+    """Elements of matrices' gradients that this rank has after a step, and of the matrices."""
+    run = Run(layout, MODEL)
+    run.step()
+    run.flat.clip(1e9)
+    matrices = [holding.parameter for holding in run.flat.holdings if holding.matrix]
+    storages = {
+        one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() // 8
+        for one in (
+            *(one.grad for one in matrices if one.grad is not None),
+            *(owned.gradient for owned in run.flat.owned if owned.matrix),
+        )
+    }
+    return sum(storages.values()), sum(one.numel() for one in matrices)
+
+
+@pytest.mark.parametrize(("zero", "share"), [(1, 1), (2, 4)])
+def test_zero_2_keeps_the_gradients_of_a_share(ranks, zero, share):
+    for elements, held in ranks.run(kept, layout_of((2, 1, 1, 4), zero=zero)):
+        assert elements == -(-held // 4) * 4 // share
 
 
 def in_bf16(layout, count):

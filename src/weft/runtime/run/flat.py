@@ -1,7 +1,8 @@
-"""A rank's parameters and gradients in flat buffers: summed over copies in buckets, cut over data by ZeRO-1.
+"""A rank's parameters and gradients in flat buffers: summed over copies in buckets, cut over data by ZeRO-1 and 2.
 
 A bucket of matrices is summed as soon as the last micro-batch has given all its gradients (as PyTorch's DDP
-does), behind the rest of the backward pass.  Vectors are few: one buffer per set of axes, summed at the end.
+does), behind the rest of the backward pass; with ZeRO-2 after each micro-batch, and then a rank keeps the gradients
+of its share alone.  Vectors are few: one buffer per set of axes, summed at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Slot:
 class Buffer:
     """Some holdings one after the other, values and gradients; the parameters become views of it.
 
-    ``bounds`` are its buckets; ``sum_over`` the axes over which gradients are summed.
+    ``bounds`` are its buckets; ``sum_over`` the axes over which gradients are summed.  With ``passing`` gradients
+    (ZeRO-2) it has none: parameters keep them until their bucket is summed.
     """
 
     def __init__(
@@ -48,7 +50,8 @@ class Buffer:
     ) -> None:
         self.machine, self.sum_over, self.bounds = machine, sum_over, _bounds(sizes)
         self.values = torch.zeros(sum(sizes), dtype=machine.precision.master, device=machine.grid.device)
-        self.gradients = torch.zeros_like(self.values)
+        self.passing = machine.grid.layout.zero == 2 and holdings[0].matrix and machine.cuts_updates(sum_over)
+        self.gradients = torch.zeros_like(self.values[: 0 if self.passing else None])
         self.slots: list[Slot] = []
         start = 0
         for holding in holdings:
@@ -66,7 +69,24 @@ class Buffer:
         self.gradients.zero_()
         for slot in self.slots:
             parameter = slot.holding.parameter
-            parameter.grad = as_part(self.machine, self.gradients[slot.start : slot.stop].view_as(parameter))
+            whole = self.gradients[slot.start : slot.stop]
+            parameter.grad = None if self.passing else as_part(self.machine, whole.view_as(parameter))
+
+    def passed(self, start: int, stop: int, *, last: bool) -> Tensor:
+        """The gradients of a range, as those of copies are summed; where they are passing they end here, with the last
+        micro-batch also those that both ends of the pipeline sum."""
+        if not self.passing:
+            return self.gradients[start:stop].to(self.machine.precision.reduce)
+        values = torch.zeros(stop - start, dtype=self.machine.precision.reduce, device=self.values.device)
+        for slot, (low, high) in self.within(start, stop):
+            parameter = slot.holding.parameter
+            if parameter.grad is not None and (last or not slot.holding.on_ends):
+                part = parameter.grad.view(-1)[low - slot.start : high - slot.start]
+                values[low - start : high - start] = part
+                part.zero_()  # what lies in another bucket stays
+                if len(part) == parameter.numel():
+                    parameter.grad = None
+        return values
 
     def within(self, start: int, stop: int) -> Iterator[tuple[Slot, Range]]:
         """Slots that a range of the buffer meets, and where it meets them (positions in the buffer)."""
@@ -88,7 +108,7 @@ def _bounds(sizes: Sequence[int]) -> list[Range]:
 class Owned:
     """A range of a buffer that this rank updates.
 
-    ``leaf`` is the values as an optimizer takes them; after a step its gradient is the whole batch's.
+    ``leaf`` is the values as an optimizer takes them; after a step its ``gradient`` is the whole batch's.
     ``counted`` are its ranges that the norm counts, ``decayed`` says that weight decay is for it.
     """
 
@@ -99,11 +119,7 @@ class Owned:
     matrix: bool
     decayed: bool
     counted: tuple[Range, ...]
-
-    @property
-    def gradient(self) -> Tensor:
-        """Of the leaf, plain."""
-        return self.buffer.gradients[self.start : self.stop]
+    gradient: Tensor
 
 
 class Flat:
@@ -162,6 +178,8 @@ class Flat:
         self._shared = [(buffer, slot) for buffer in self._matrices for slot in buffer.slots if slot.holding.on_ends]
         self._late = {index for _, slot in self._shared for index in self._buckets_of[slot.holding.parameter]}
         self._micro_batches = 0
+        self._rounds = [0] * len(self._buckets)
+        """How often each bucket of passing gradients has been summed."""
         self._left: dict[nn.Parameter, int] = {}
         """Gradients that each matrix is still to give, and below those of each bucket."""
         self._missing = [0] * len(self._buckets)
@@ -194,7 +212,8 @@ class Flat:
                 "sum": each pass gives its part of the whole batch's loss, as ``losses.sum() / tokens_of_all_ranks``.
 
         The sums are in ``leaf.grad`` of what is ``owned``, which may be a share: with ZeRO-1 the ``grad`` of
-        a matrix's parameter keeps, outside this rank's share, values that have not been summed.  When the
+        a matrix's parameter keeps, outside this rank's share, values that have not been summed; with ZeRO-2 it has
+        none.  When the
         block raises, what was under way is waited for and dropped.
 
         What gets no gradient on any rank is not to be updated (``untouched``).  Ranks agree on it in the first step;
@@ -208,7 +227,9 @@ class Flat:
         for buffer in (*self._matrices, *self._vectors):
             buffer.clear()
         for owned in self.owned:
+            owned.gradient.zero_()
             owned.leaf.grad = as_part(self.machine, owned.gradient)
+        self._rounds = [0] * len(self._buckets)
         self._given.clear()
         self._micro_batches = micro_batches
         self._left = {parameter: micro_batches * uses for parameter, uses in self._uses.items()}
@@ -246,15 +267,37 @@ class Flat:
         for index in self._buckets_of.get(parameter, ()):
             self._missing[index] -= 1
             early = self.machine.overlap.switches.reduce_scatter and index not in self._late
-            if self._missing[index] == 0 and early:
+            if self._buckets[index][0].passing:
+                self._pass_on(index, min(self._given_by_all(index), self._micro_batches - (index in self._late)))
+                if not early:
+                    self._keep(index)
+            elif self._missing[index] == 0 and early:
                 self._summing[index] = self._sum(index)
+
+    def _given_by_all(self, index: int) -> int:
+        """Micro-batches of which a bucket has all gradients, whichever of its parameters come first."""
+        buffer, bound = self._buckets[index]
+        held = (slot.holding.parameter for slot, _ in buffer.within(*bound))
+        return min(self._micro_batches - -(-self._left[one] // self._uses[one]) for one in held)
+
+    def _pass_on(self, index: int, rounds: int) -> None:
+        """Sum passing gradients of a bucket until that has been done so often."""
+        while self._rounds[index] < rounds:
+            self._rounds[index] += 1
+            self._keep(index)
+            self._summing[index] = self._sum(index)
+
+    def _keep(self, index: int) -> None:
+        """Add what is under way of passing gradients to this rank's share."""
+        if index in self._summing:
+            self.owned[index].gradient.add_(self._summing.pop(index).wait())
 
     def _name_of(self, parameter: nn.Parameter) -> str:
         return next(holding.name for holding in self.holdings if holding.parameter is parameter)
 
     def _sum(self, index: int) -> Pending:
         buffer, (start, stop) = self._buckets[index]
-        values = buffer.gradients[start:stop].to(self.machine.precision.reduce)
+        values = buffer.passed(start, stop, last=self._rounds[index] == self._micro_batches)
         if self.machine.cuts_updates(buffer.sum_over):
             return self.machine.collectives.reduce_scatter(values, *buffer.sum_over)
         return self.machine.collectives.all_reduce(values, *buffer.sum_over)
@@ -267,13 +310,22 @@ class Flat:
         for index, buffer in enumerate(self._vectors, start=buckets_made):
             self._summing[index] = collectives.all_reduce(buffer.gradients.to(reduced), *buffer.sum_over)
         for buffer, slot in self._shared:
-            own = buffer.gradients[slot.start : slot.stop]
+            parameter = slot.holding.parameter
+            if buffer.passing and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            own = parameter.grad if buffer.passing else buffer.gradients[slot.start : slot.stop]
+            assert own is not None
             own.copy_(collectives.all_reduce_ends(own.to(reduced)).wait())
         for index in range(buckets_made):
-            if index not in self._summing:
+            if self._buckets[index][0].passing:
+                self._pass_on(index, self._micro_batches)
+            elif index not in self._summing:
                 self._summing[index] = self._sum(index)
         targets = [owned.gradient for owned in self.owned[:buckets_made]]
         for index, target in enumerate((*targets, *(buffer.gradients for buffer in self._vectors))):
+            if index < buckets_made and self._buckets[index][0].passing:
+                self._keep(index)
+                continue
             summed = self._summing.pop(index).wait()
             if summed.data_ptr() != target.data_ptr():
                 target.copy_(summed)
@@ -354,12 +406,20 @@ class Flat:
 
 def _owned(buffer: Buffer, start: int, stop: int, *, matrix: bool, decayed: bool) -> Owned:
     leaf = nn.Parameter(buffer.values[start:stop])
-    leaf.grad = as_part(buffer.machine, buffer.gradients[start:stop])
+    gradient = torch.zeros_like(leaf.detach()) if buffer.passing else buffer.gradients[start:stop]
+    leaf.grad = as_part(buffer.machine, gradient)
     counted: list[Range] = []
     for slot, (low, high) in buffer.within(start, stop):
         if slot.counted:
             first = counted.pop()[0] if counted and counted[-1][1] == low - start else low - start
             counted.append((first, high - start))
     return Owned(
-        buffer=buffer, start=start, stop=stop, leaf=leaf, matrix=matrix, decayed=decayed, counted=tuple(counted)
+        buffer=buffer,
+        start=start,
+        stop=stop,
+        leaf=leaf,
+        matrix=matrix,
+        decayed=decayed,
+        counted=tuple(counted),
+        gradient=gradient,
     )

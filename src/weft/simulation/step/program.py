@@ -285,22 +285,31 @@ class _Sums:
         self.plan, self.program = plan, program
         self.sizes = buckets(sum(weight.at_rest for weight in plan.weights), plan.layout.data, plan.layout.zero)
         self._buckets_of = _buckets_of(plan.weights, self.sizes)
+        self._rounds = plan.micro_batches if plan.layout.zero == 2 else 1
+        """How often each bucket is summed."""
         self._missing = [0 for _ in self.sizes]
         for weight, members in self._buckets_of.items():
             for index in members:
                 self._missing[index] += plan.micro_batches * weight.uses
+        self._whole = list(self._missing)
         self._summing: dict[int, int | None] = {}
 
     def accumulate(self, weight: _Weight) -> None:
         """A gradient is in place; sum the buckets that are now complete."""
         for index in self._buckets_of[weight]:
             self._missing[index] -= 1
-            if self._missing[index] == 0 and self.plan.layout.overlap_reduce:
+            ended = self._missing[index] % (self._whole[index] // self._rounds) == 0
+            if ended and (self._rounds > 1 or self.plan.layout.overlap_reduce):
                 self._sum(index)
+                if not self.plan.layout.overlap_reduce:
+                    self.program.wait(self._summing[index])
+                    self._summing[index] = None
 
     def _sum(self, index: int) -> None:
         kind: CollectiveKind = "reduce-scatter" if self.plan.layout.zero else "all-reduce"
         bucket = self.plan.issue(kind, ("data",), self.sizes[index], self.plan.gradient_bytes)
+        if index in self._summing:
+            self.program.wait(self._summing[index])
         self._summing[index] = self.program.start(bucket)
 
     def finish(self) -> None:
