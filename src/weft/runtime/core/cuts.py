@@ -237,8 +237,9 @@ def _indexed(values: Tensor, index: Any) -> list[int | None]:
             sources.append(dim if item.indices(size) == (0, size, 1) else None)
         elif isinstance(item, Tensor | list):
             truth = isinstance(item, Tensor) and item.dtype == torch.bool
-            sources += [None] * (1 if truth or isinstance(item, list) else item.ndim)
-            dim, lists = dim + (item.ndim - 1 if truth else 0), lists + 1
+            ndim = item.ndim if isinstance(item, Tensor) else 1
+            sources += [None] * (1 if truth else ndim)
+            dim, lists = dim + (ndim - 1 if truth else 0), lists + 1
         dim += 1
     if lists > 1:
         raise Lost("it has more than one list of indices")
