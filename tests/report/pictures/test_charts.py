@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -344,3 +346,33 @@ def test_lines_that_coincide_are_nested() -> None:
     assert first == sorted(first, reverse=True)
     assert len(set(first)) == 3
     assert second[0] > second[1] == second[2]
+
+
+DRAWS = """import resource, sys
+import altair as alt
+from weft.errors import BadInput
+from weft.report.pictures.charts import rendered
+limit = int(sys.argv[1])
+if limit:
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+chart = alt.layer(alt.Chart(alt.Data(values=[{"a": 1, "b": 2}])).mark_point().encode(x="a:Q", y="b:Q"))
+try:
+    sys.stdout.buffer.write(rendered(chart, sys.argv[2]))
+except BadInput as error:
+    sys.exit(f"Error: {error}")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of address space is Linux's")
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_charts_within_a_limit_of_address_space(suffix: str) -> None:
+    """V8 ended the whole process by SIGTRAP and wrote a native stack."""
+    free, wide, narrow = (
+        subprocess.run([sys.executable, "-c", DRAWS, str(limit), suffix], capture_output=True, check=False)
+        for limit in (0, 100 * 10**9, 40 * 10**9)
+    )
+    assert (free.returncode, free.stderr) == (0, b"")
+    assert (wide.returncode, wide.stderr, wide.stdout == free.stdout) == (0, b"", True)
+    assert (narrow.returncode, narrow.stdout) == (1, b"")
+    assert narrow.stderr.count(b"\n") == 1
+    assert b"ulimit -v: charts cannot be drawn within 40,000,000,000 bytes" in narrow.stderr

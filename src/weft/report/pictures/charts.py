@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from html import escape
 from itertools import product
 from typing import Any, TypeAlias
 
-from weft.errors import MissingExtra
+from weft.errors import BadInput, MissingExtra
 from weft.report.pictures.palette import COLOURS, DARK, GRID, INK, MUTED, PAPER, alone, scheme, scheme_css
 from weft.report.tables.words import printable
 
@@ -31,6 +33,13 @@ _VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 _HINT = re.compile(r'<path([^>]*) aria-label="([^"]*)"([^>]*?)/>')
 _NAME = re.compile(r'( id="|url\(#)([\w-]+)')
 _ACCESS = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')
+_NEEDED_GB = 80
+"""Address space in which vl-convert 1.9 starts, with a margin: it ends by SIGTRAP at 64 GB."""
+_CHILD = """import json, sys, vl_convert
+name, source, options = json.load(sys.stdin)
+made = getattr(vl_convert, name)(source, **options)
+sys.stdout.buffer.write(made.encode() if isinstance(made, str) else made)
+"""
 _CHARACTER = 6.2
 """Width of a character of a point's label in pixels, on the safe side."""
 LIFT = 7
@@ -45,13 +54,38 @@ def rendered(chart: Chart, suffix: str) -> bytes:
     """
     spec = chart.to_dict()
     if suffix.lower() == ".svg":
-        return alone(_named(str(vl_convert.vegalite_to_svg(spec, vl_version=_VERSION)), "part-")).encode()
+        return alone(_named(_converted("vegalite_to_svg", spec).decode(), "part-")).encode()
     if suffix.lower() == ".png":
-        return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VERSION, scale=2))
+        return _converted("vegalite_to_png", spec, scale=2)
     if suffix.lower() == ".pdf":
-        return bytes(vl_convert.vegalite_to_pdf(spec, vl_version=_VERSION))
-    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", _VERSION))
-    return _page(spec, script).encode()
+        return _converted("vegalite_to_pdf", spec)
+    return _page(spec, _converted("javascript_bundle", "window.vegaEmbed = vegaEmbed;").decode()).encode()
+
+
+def _converted(function: str, source: object, **options: object) -> bytes:
+    """What a function of ``vl_convert`` makes: in a child where address space is limited, which V8 may not survive."""
+    if _limited_bytes() is None:
+        made = getattr(vl_convert, function)(source, vl_version=_VERSION, **options)
+        return made.encode() if isinstance(made, str) else bytes(made)
+    words = json.dumps([function, source, {"vl_version": _VERSION, **options}])
+    child = subprocess.run([sys.executable, "-c", _CHILD], input=words.encode(), capture_output=True, check=False)
+    if child.returncode:
+        raise BadInput(
+            f"charts cannot be drawn within {_limited_bytes():,} bytes of address space",
+            where="ulimit -v",
+            remedy=f"the chart engine (V8) reserves up to {_NEEDED_GB} GB: ulimit -v unlimited, or {_NEEDED_GB}000000",
+        )
+    return child.stdout
+
+
+def _limited_bytes() -> int | None:
+    """The limit of this process's address space."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def embedded(chart: Chart) -> str:
@@ -63,7 +97,7 @@ def embedded(chart: Chart) -> str:
     spec = chart.to_dict() | {"background": None}
     title = spec["title"]
     _tell(spec)
-    drawn = str(vl_convert.vegalite_to_svg(spec, vl_version=_VERSION))
+    drawn = _converted("vegalite_to_svg", spec).decode()
     drawn = _named(_ACCESS.sub("", _HINT.sub(_with_title, drawn)), "")
     drawn = _named(drawn, f"chart-{sha256(drawn.encode()).hexdigest()[:10]}-")
     words = escape(". ".join(filter(None, (title["text"], title["subtitle"]))))
