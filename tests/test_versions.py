@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -53,7 +54,7 @@ MORE = (
 )
 
 
-def outputs(sum_name, commands):
+def outputs(sum_name: str, commands: Sequence[str]) -> str:
     words = [word for command in commands for word in (*command.split(), "--format", "json", "---")]
     done = subprocess.run([sys.executable, "-c", PROGRAM, sum_name, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -63,5 +64,5 @@ def outputs(sum_name, commands):
 @pytest.mark.parametrize(
     "commands", [pytest.param(COMMANDS, id="goodput"), pytest.param(MORE, marks=pytest.mark.slow, id="more")]
 )
-def test_documents_do_not_depend_on_how_sum_adds(commands):
+def test_documents_do_not_depend_on_how_sum_adds(commands: tuple[str, ...]) -> None:
     assert outputs("plain", commands) == outputs("compensated", commands)
