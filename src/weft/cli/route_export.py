@@ -86,8 +86,6 @@ def events(options: EventsOptions, out: FileOutput) -> None:
     """Print the arrival of every job, or counters of links, as events for weft route watch."""
     from weft.interop.traffic.events import arrival_line
 
-    if options.ports is not None and not options.counters:
-        raise BadInput("says nothing without --counters", where="--ports", remedy="add --counters, or drop it")
     if options.failed or options.failed_spines:
         where = "--failed" if options.failed else "--failed-spines"
         raise BadInput("says nothing of events", where=where, remedy="drop it; weft route watch takes it")
