@@ -34,7 +34,6 @@ REFUSED = {
     "events: hosts": (("route", "events", *PAPER, "--hosts", "zzz"), "--hosts: says nothing"),
     "events: radix": (("route", "events", *PAPER, "--radix", "7"), "--radix: says nothing"),
     "events: calibration": (("route", "events", *PAPER, "--calibration", "no"), "--calibration: says nothing"),
-    "events: ports": (("route", "events", *PAPER, "--ports", "no"), "--ports: says nothing without --counters"),
     "events: failed": (("route", "events", *PAPER, "--failed-spines", "1"), "--failed-spines: says nothing"),
     "events: counters and jobs": (("route", "events", *PAPER, "--counters", "no"), "--counters: goes without jobs"),
     "evaluate: host map": (("route", "evaluate", *PAPER, "--host-map", "no"), "--host-map: says nothing"),
