@@ -140,7 +140,7 @@ def parse_slow(text: str, asked: Request) -> list[tuple[int, int, float]]:
     Raises:
         BadInput: a part is none, there is no such rank or dimension, or the share is not above 0.
     """
-    found = []
+    found: list[tuple[int, int, float]] = []
     for rank, (dimension, share) in _per_rank(text, 3, asked, "--slow", "17:2:0.5"):
         number = _whole(dimension, "--slow: dimension")
         if not 1 <= number <= len(asked.dimensions):
