@@ -643,13 +643,6 @@ def test_help_lists_the_verbs(weft: Run) -> None:
             assert f"  {verb} " in out
 
 
-def test_an_export_without_anything_to_write_is_refused(weft: Run, here: Path) -> None:
-    torus = ("--cluster", "h100-256", "--fabric", "torus", "--job", "llama-3.1-8b tp=8,dp=4")
-    code, out, err = weft("route", "export", "frr", *torus, "-o", "out")
-    assert (code, out) == (2, "")
-    assert err.startswith("Error: frr: nothing to write")
-
-
 def test_a_folder_that_cannot_be_made_is_named(weft: Run, here: Path) -> None:
     Path("file").write_text("")
     code, out, err = weft("route", "export", "jobs", "--generate", "BLOOM:2", "-o", "file/below")

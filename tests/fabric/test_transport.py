@@ -145,7 +145,7 @@ def test_texts() -> None:
         "roce-ecmp:4",
         "infiniband",
     ]
-    assert crossing("ecmp") == "ecmp routing, ideal transport"
+    assert crossing("ecmp") == "ECMP hashing, ideal transport"
     assert crossing("planned over infiniband") == "planned routing, infiniband transport"
     assert crossing("roce-ecmp:4") == "roce-ecmp:4 transport"
     for wrong in ("", "ideal", "tcp"):

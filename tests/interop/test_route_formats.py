@@ -39,6 +39,9 @@ def test_texts_that_fail_their_check_are_not_handed_out(planned, monkeypatch):
     monkeypatch.setitem(route_formats.EXPORTS, "json", broken)
     with pytest.raises(BadInput, match=r"json: a.json: fails its check: one \(and 1 more\)"):
         export("json", *planned(8))
+    monkeypatch.setitem(route_formats.EXPORTS, "json", Export(write=lambda *_: {}, lint={}))
+    with pytest.raises(BadInput, match="json: nothing to write"):
+        export("json", *planned(8))
 
 
 def test_what_stands_in_the_tables(planned):

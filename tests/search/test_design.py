@@ -193,7 +193,7 @@ count = {count}
 accelerator = "h100"
 tiers = [
   {{ name = "up", size = {size}, kind = "switch", bandwidth = "300 GB/s", latency = "1 us" }},
-  {{ name = "out", size = {outer}, kind = "switch", bandwidth = "50 Gb/s", latency = "5 us", oversubscription = 2.0 }},
+  {{ name = "out", size = {outer}, kind = "switch", bandwidth = 6.25e9, latency = "5 us", oversubscription = 2.0 }},
 ]
 """
 

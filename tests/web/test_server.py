@@ -89,7 +89,7 @@ def test_errors_are_pages(client):
 def test_no_name_reads_a_file(name, tmp_path):
     texts = Texts(tmp_path)
     with pytest.raises(BadInput):
-        job_of_text(texts.find("model", name), RecipeChanges())
+        job_of_text(texts.find("model", name), RecipeChanges(), 8)
     with pytest.raises(BadInput):
         cluster_of_text(texts.find("cluster", name))
 
@@ -98,7 +98,7 @@ def test_a_name_is_not_taken_for_a_file_that_is_there(tmp_path, monkeypatch):
     (tmp_path / "mine").write_text("--num-layers 2")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownName):
-        job_of_text(Text("mine"), RecipeChanges())
+        job_of_text(Text("mine"), RecipeChanges(), 8)
 
 
 def test_pasted_texts_are_kept_by_their_content(tmp_path):
@@ -107,7 +107,7 @@ def test_pasted_texts_are_kept_by_their_content(tmp_path):
     assert cluster_of_text(Texts(tmp_path).find("cluster", name)).count == 16
     shape = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
     pasted = json.dumps({"model_type": "gpt2"} | shape)
-    job = job_of_text(texts.find("model", texts.keep("model", pasted)), RecipeChanges(global_batch=8))
+    job = job_of_text(texts.find("model", texts.keep("model", pasted)), RecipeChanges(global_batch=8), 8)
     assert (job.model.parameters, job.recipe.global_batch) == (124439808, 8)
     for odd in ("", "a\x1bb", "x" * 4_000_001):
         with pytest.raises(BadInput):

@@ -197,7 +197,7 @@ def test_the_files_give_the_measured_times(layout: Layout, with_constants: bool,
     machine.write_text(cluster_file(found, constants=str(kept) if with_constants else None))
     kept.write_text(write_calibration(found.constants, source="a test", measured=found.by_shape()))
     cluster = read_cluster(machine)
-    assert cluster == found.cluster
+    assert replace(cluster, defaults=()) == replace(found.cluster, defaults=())
     assert [tier.name for tier in cluster.tiers] == list(measured_axes(layout))
     base = calibration(cluster.accelerator.name)
     used = read_calibration(str(kept), cluster.accelerator.name) if with_constants else base

@@ -61,6 +61,7 @@ def shape(
     tiers: int | None = None,
     oversubscription: Oversubscription = 1.0,
     wiring: Callable[[int], tuple[int, int]] | None = None,
+    host: int = 1,
     pod: int | None = None,
     where: str = "fat-tree",
 ) -> ClosShape:
@@ -75,6 +76,7 @@ def shape(
         oversubscription: most ports down per port up, of the leaves, or of each tier below the top.
         wiring: leaves and ports down of each, by the most ports down that a leaf may have; all leaves but the last
             have the most by default.
+        host: ports of a host, which an oversubscribed leaf takes whole where it has as many.
         pod: leaves that one unit of tier 2 joins, fewer than the radix allows.
 
     Raises:
@@ -87,9 +89,14 @@ def shape(
         checks.whole(tiers, f"{where}: tiers", high=MAX_TIERS)
     if tiers in (None, 1) and ports <= radix and (wiring is None or wiring(radix)[0] == 1):
         return ClosShape(radix=radix, units=(1,), joins=(ports,), per_unit=(1,), uplinks=(0,))
+
+    def filled(most: int) -> tuple[int, int]:
+        down = most - most % host if most > max(radix // 2, host) else most
+        return -(-ports // down), down
+
     best: ClosShape | None = None
     counts = range(2, MAX_TIERS + 1) if tiers is None else (tiers,)
-    for leaf in _leaves(radix, (*ratios, 1.0)[0], wiring or (lambda most: (-(-ports // most), most)), where):
+    for leaf in _leaves(radix, (*ratios, 1.0)[0], wiring or filled, where):
         forms = (_shape(radix, count, leaf, ratios[1:], pod, where) for count in counts if count > 1)
         form = next((each for each in forms if each is not None), None)
         if form is not None and (best is None or _cheaper(form, best)):
@@ -248,7 +255,8 @@ def build(
         BadInput: no such network.
     """
     builder = start("fat-tree", accelerators, scale_up)
-    form = shape(accelerators, radix, tiers=tiers, oversubscription=oversubscription, pod=pod)
+    host = scale_up.size if scale_up is not None else 1
+    form = shape(accelerators, radix, tiers=tiers, oversubscription=oversubscription, host=host, pod=pod)
     members = np.arange(accelerators, dtype=np.int64)
     wire(
         builder,
