@@ -308,7 +308,7 @@ def _panel(
     if named:
         frames = alt.Chart(data(named))
         layers.append(frames.mark_rect(fill=None, stroke=INK, strokeWidth=2).encode(**_BOX))
-        layers.append(frames.mark_text(align="left", fontSize=11).encode(text="told:N", **_pixels(x="tx", y="ty")))
+        layers.append(frames.mark_text(align="left", fontSize=10).encode(text="told:N", **_pixels(x="tx", y="ty")))
         if rows[0]["x2"] - rows[0]["x"] >= 12 and rows[0]["y2"] - rows[0]["y"] >= 11:
             for ink, dark in (("white", True), ("black", False)):
                 some = [row for row in named if (row["share"] > 0.7) == dark]
