@@ -60,7 +60,7 @@ def test_design_compares_networks(weft: Run) -> None:
     code, out, _ = weft(
         *("design", "llama-3.2-1b", "h100-64", "--layout", "tp=2,dp=32,sp", "--batch", "64"),
         *("--sequence", "2048", "--radix", "8", "--fabrics", "rail-only,rail-optimized", "--format", "json"),
-        *("--oversubscription", "none"),
+        *("--oversubscription", "none", "--routing", "spray"),
     )
     found = json.loads(out)
     assert (code, found["schema"]) == (0, "weft.design/1")

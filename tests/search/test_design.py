@@ -35,7 +35,7 @@ def study(**changes: object):
 @pytest.mark.slow
 def test_rail_only_is_as_fast_for_less() -> None:
     """A10: rail-aligned training sends nothing between rails, and takes the same time without spines."""
-    only, optimized, tree = study().designs
+    only, optimized, tree = study(routing="spray").designs
     assert only.simulated_s == pytest.approx(optimized.simulated_s, rel=1e-9)
     assert only.simulated_s == pytest.approx(tree.simulated_s, rel=1e-9)
     assert only.bill.usd < optimized.bill.usd
@@ -130,7 +130,7 @@ def test_hashed_routes_are_never_faster_than_sprayed_ones() -> None:
 @pytest.mark.slow
 def test_failures_go_around_or_strand() -> None:
     """With scale-up domains a dead NIC or rail switch is passed through the domain; nothing gets faster."""
-    for one in study().designs:
+    for one in study(routing="spray").designs:
         assert {failure.component for failure in one.failures} >= {"NIC"}
         for failure in one.failures:
             assert (failure.iteration_s is None) == (failure.stranded > 0)
