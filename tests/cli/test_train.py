@@ -383,7 +383,19 @@ def test_a_plan_names_what_can_be_trained(tmp_path):
     from weft.verbs.read import read_plan
 
     plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"
-    asked = ["plan", "tiny-llama", "h100-8", *SMALL, "--variants", "--space", "wide", "--top", "50", "--format", "json"]
+    asked = [
+        "plan",
+        "tiny-llama",
+        "h100-8",
+        *SMALL,
+        "--variants",
+        "--space",
+        "wide",
+        "--top",
+        "50",
+        "--format",
+        "json",
+    ]
     weft(*asked, "-o", str(plan))
     refused = {}
     for rank in range(1, 51):
