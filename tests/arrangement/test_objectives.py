@@ -81,13 +81,15 @@ def test_no_objective_is_better_than_its_bound(site_of, kind):
     assert all(found.best.score <= one.score + 1e-12 for one in found.policies.values())
 
 
-def test_the_winner_steps_the_same_flow_by_flow(site_of):
-    """Flows that are hashed to different cables end apart, which the search's collectives do not."""
-    found = Search(crossed(site_of, "slowdown", ("dp=16", "tp=2,pp=2,dp=4")), budget_s=60).run()
+@pytest.mark.parametrize(("layout", "apart"), [("pp=2,dp=8", 1e-9), ("tp=2,pp=2,dp=4", 5e-4)])
+def test_the_winner_steps_the_same_flow_by_flow(site_of, layout, apart):
+    """Phases that stay inside hosts (of tp) are delays to the search; flow by flow they share NVLink with the rings
+    of dp, for longer where cables are shared.  Without such phases both are exact."""
+    found = Search(crossed(site_of, "slowdown", ("dp=16", layout)), budget_s=60).run()
     assert found.best.slowdown.max() > 1.001
     assert found.verified.jobs == 2
-    assert found.verified.apart < 5e-4
-    assert found.verified.iteration_s == pytest.approx(found.best.iteration_s, rel=5e-4)
+    assert found.verified.apart < apart
+    assert found.verified.iteration_s == pytest.approx(found.best.iteration_s, rel=apart)
 
 
 def test_spares_that_cannot_be_kept_are_refused(site_of):
