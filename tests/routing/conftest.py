@@ -152,20 +152,33 @@ def random_case(seed: int, flows: int, *, equal: bool = True, fabric: Fabric | N
 
 
 def demands_of(fabric: Fabric, traffic: JobTraffic) -> list[float]:
-    """Rates when each collective is alone and its busiest port never rests, by plain loops."""
-    port: dict[tuple[str, int], float] = defaultdict(float)
-    for link in range(fabric.links):
-        if fabric.tier[link] > 0:
-            port["out", int(fabric.source[link])] += float(fabric.capacity_Bps[link])
-            port["in", int(fabric.target[link])] += float(fabric.capacity_Bps[link])
-    crossing: dict[tuple[int, str, int], float] = defaultdict(float)
-    flows = list(zip(traffic.source, traffic.target, traffic.bytes, traffic.collective, strict=True))
+    """Rates when each collective is alone and its busiest port never rests, by plain loops.
+
+    A flow between domains uses NICs; one that stays in a domain the link between its two ends, or else all links of
+    an end in the domain.
+    """
+    capacity: dict[tuple[object, ...], float] = defaultdict(float)
+    for link, (a, b) in enumerate(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)):
+        kind = "nic" if fabric.tier[link] > 0 else "domain"
+        capacity[kind, "out", a] += float(fabric.capacity_Bps[link])
+        capacity[kind, "in", b] += float(fabric.capacity_Bps[link])
+        if kind == "domain" and fabric.up[link]:
+            capacity["direct", a, b] = float(fabric.capacity_Bps[link])
+
+    def port(way: str, end: int, a: int, b: int) -> tuple[object, ...]:
+        stays = fabric.domain[a] == fabric.domain[b] and capacity["domain", way, end] > 0
+        if not stays and capacity["nic", way, end] > 0:
+            return "nic", way, end
+        return ("direct", a, b) if capacity["direct", a, b] > 0 else ("domain", way, end)
+
+    crossing: dict[tuple[int, tuple[object, ...]], float] = defaultdict(float)
+    flows = list(zip(traffic.source.tolist(), traffic.target.tolist(), traffic.bytes, traffic.collective, strict=True))
     for a, b, size, group in flows:
-        crossing[int(group), "out", int(a)] += float(size)
-        crossing[int(group), "in", int(b)] += float(size)
+        for used in {port("out", a, a, b), port("in", b, a, b)}:
+            crossing[int(group), used] += float(size)
     seconds: dict[int, float] = defaultdict(float)
-    for (group, way, host), size in crossing.items():
-        seconds[group] = max(seconds[group], size / port[way, host])
+    for (group, used), size in crossing.items():
+        seconds[group] = max(seconds[group], size / capacity[used])
     return [
         min(float(size) / seconds[int(group)], float(cap))
         for (_, _, size, group), cap in zip(flows, traffic.cap_Bps, strict=True)

@@ -201,7 +201,11 @@ class Clock:
         return found
 
     def planned(self, hosts: Hosts) -> FlowRoutes | None:
-        """Routes for the exact traffic of all jobs, or those that were given; None where nothing leaves hosts."""
+        """Routes for the exact traffic of all jobs, or those that were given; None where nothing leaves hosts.
+
+        All that one accelerator of a job sends to another takes one path: routed apart, collectives that never run
+        together would fill a cable, and those that do would collide on it.
+        """
         if self.given is not None:
             return self.given
         at = [self.accelerators(held, job) for job, held in enumerate(hosts)]
@@ -210,7 +214,10 @@ class Clock:
         ]
         if not parts:
             return None
-        traffic = merged_traffic(parts)
+        every = merged_traffic(parts)
+        pair = every.source * self.fabric.accelerators + every.target
+        _, first, pair = np.unique(pair, return_index=True, return_inverse=True)
+        traffic = replace(every.select(first), bytes=np.bincount(pair.reshape(-1), every.bytes).astype(np.float64))
         return FlowRoutes(self.fabric, traffic, route(self.fabric, traffic), name="planned")
 
     def flows(self, hosts: Hosts, router: Router) -> list[tuple[JobTraffic, Routes] | None]:

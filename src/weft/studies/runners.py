@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import Any
 
 from weft.errors import BadInput, MissingExtra
@@ -111,7 +111,7 @@ class Processes(Runner):
 
     def submit(self, number: int, task: Task) -> None:
         try:
-            with without_main():
+            with starting_workers():
                 future = self._pool.submit(answer, task)
         except (BrokenProcessPool, OSError, EOFError):  # a worker died, or what starts workers
             future = Future()
@@ -142,8 +142,16 @@ class Processes(Runner):
 
 
 @contextmanager
-def without_main() -> Iterator[None]:
-    """Start workers without running the script of this process anew in each: they need nothing of it."""
+def starting_workers() -> Iterator[None]:
+    """Start workers that do not run the script of this process anew, and that Ctrl+C does not reach.
+
+    Ctrl+C goes to all processes of a terminal.  The process that starts others ignores it only once it has loaded
+    its modules, so it inherits it blocked.
+    """
+    blocked = None
+    if hasattr(signal, "pthread_sigmask"):
+        resource_tracker.ensure_running()  # it unblocks signals when it begins
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     main = sys.modules["__main__"]
     known: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
     try:
@@ -152,6 +160,8 @@ def without_main() -> Iterator[None]:
         yield
     finally:
         vars(main).update(known)
+        if blocked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def end_with_parent(alive: connection.Connection) -> None:

@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from weft.errors import NothingFeasible, WeftError, printable
-from weft.studies.runners import end_with_parent, without_main
+from weft.studies.runners import end_with_parent, starting_workers
 
 _TURN_S = 0.05
 """How often a thread looks whether its question is still wanted."""
@@ -311,7 +311,7 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         alive, self._alive = context.Pipe(duplex=False)
         self._process = context.Process(target=_live, args=(theirs, alive, memory_bytes))
-        with _STARTING, without_main():
+        with _STARTING, starting_workers():
             self._process.start()
         theirs.close()
         alive.close()
