@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -54,15 +55,18 @@ def serve(options: ServeOptions) -> None:
     pool = Pool(Limits(workers=max(2, min(cores(), 8))))
     try:
         app = application(pool, folder, names)
+        configuration = uvicorn.Config(
+            app, http=Protocol, log_level="warning", access_log=False, server_header=False, ws="none"
+        )
+        server = uvicorn.Server(configuration)
+        # From here on Ctrl+C is a wish to end: raised as an exception, it could come where nothing passes it on.
+        signal.signal(signal.SIGINT, server.handle_exit)
         click.echo(f"Weft is at {address} (Ctrl+C ends it)")
         if options.open:
             import webbrowser
 
             webbrowser.open(address)
-        configuration = uvicorn.Config(
-            app, http=Protocol, log_level="warning", access_log=False, server_header=False, ws="none"
-        )
-        uvicorn.Server(configuration).run(sockets=[listening])
+        server.run(sockets=[listening])
     finally:  # Ctrl+C may come before the application lives, and the pool's processes would keep this one
         pool.close()
 
