@@ -52,7 +52,7 @@ def test_every_figure_has_its_source(name: str) -> None:
 def test_every_accelerator_is_physically_plausible(name: str) -> None:
     chip = catalogue.accelerator(name)
     assert 0 < chip.fp32_flops < chip.fp16_flops
-    fp8 = 35 / 8 if name.startswith("vr200") else 2
+    fp8 = {"vr200": 35 / 8, "trainium2": 1299 / 667, "trainium3": 2517 / 671}.get(name.partition("-")[0], 2)
     assert chip.fp8_flops in (0, pytest.approx(fp8 * chip.bf16_flops, rel=1e-3), chip.bf16_flops)
     assert 15e9 < chip.memory_bytes < 300e9
     assert chip.nic_Bps < chip.scale_up_Bps < chip.memory_Bps
@@ -70,6 +70,9 @@ def test_every_accelerator_is_physically_plausible(name: str) -> None:
         ("gb200", 2500e12, 8e12, 900e9, 72),
         ("gb300", 2500e12, 8e12, 900e9, 72),
         ("vr200", 4000e12, 22e12, 1800e9, 72),
+        ("trainium2", 667e12, 2.9e12, 512e9, 16),
+        ("trainium2-ultra", 667e12, 2.9e12, 640e9, 64),
+        ("trainium3", 671e12, 4.9e12, 1024e9, 144),
         ("mi250x", 191.5e12, 1.6384e12, 150e9, 8),
         ("mi300x", 1307.4e12, 5.3e12, 448e9, 8),
     ],
@@ -113,6 +116,9 @@ def sizes(cluster: Cluster) -> list[tuple[str, int]]:
         ("gb200-128", [("scale-up", 64), ("rail", 2)]),
         ("gb300-256", [("scale-up", 64), ("rail", 4)]),
         ("vr200-nvl72-512", [("scale-up", 64), ("rail", 8)]),
+        ("trainium2-64", [("scale-up", 16), ("rail", 4)]),
+        ("trainium2-ultra-512", [("scale-up", 64), ("rail", 8)]),
+        ("trainium3-288", [("scale-up", 144), ("rail", 2)]),
         ("gb200-204", [("scale-up", 68), ("rail", 3)]),
         ("gh200-rail-only-32768", [("scale-up", 256), ("rail", 128)]),
         ("h100-rail-only-1024", [("scale-up", 8), ("rail", 128)]),

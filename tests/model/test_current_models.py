@@ -26,6 +26,7 @@ PUBLISHED = {
     "nemotron-h-8b": (8.1, None, False),
     "glm-4.5": (355.0, 32.0, True),  # arXiv 2508.06471 table 1, as GLM-4.5-Air
     "glm-4.5-air": (106.0, 12.0, True),
+    "glm-5": (744.0, 40.0, False),  # arXiv 2602.15763, abstract and appendix
     "kimi-k2": (1026.0, 32.0, False),  # README: 1T and 32B; safetensors metadata
     "llama-4-maverick": (400.0, 17.0, None),  # model card
     "minimax-text-01": (456.0, 45.9, True),  # arXiv 2501.08313, abstract
@@ -178,6 +179,13 @@ def test_the_stand_in_of_sparse_attention_is_deepseek_v3() -> None:
     assert [run.count for run in model.runs] == [run.count for run in dense.runs]
     assert model.kinds[0] == dense.kinds[0]
     assert model.prediction_layers == 1
+
+
+def test_glm_5_is_the_published_total_less_its_indexer() -> None:
+    """The indexer of each layer, with the shapes of transformers' glm_moe_dsa: 32 heads of 128 features from the
+    compressed queries, one key with a norm, a weight per head."""
+    indexer = 2048 * 32 * 128 + 6144 * 128 + 2 * 128 + 6144 * 32
+    assert (catalogue.load("glm-5").model.parameters + 78 * indexer) / 1e9 == pytest.approx(744.0, abs=0.5)
 
 
 def test_a_setting_that_is_not_modelled_has_a_stand_in_too() -> None:

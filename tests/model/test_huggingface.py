@@ -271,6 +271,8 @@ def test_bad_values(change: dict[str, Any], problem: str) -> None:
         {"use_qk_norm": True},
         {"model_type": "jamba"},
         {"model_type": "deepseek_v32"},
+        {"model_type": "deepseek_v4"},
+        {"model_type": "glm_moe_dsa"},
         {"model_type": "minimax_m2", "num_experts_per_tok": 1, "qk_norm_type": "per_head"},
         {"model_type": "gpt2", "add_cross_attention": True},
         {"model_type": "opt", "layer_norm_elementwise_affine": False},

@@ -69,7 +69,7 @@ _BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
 MODEL_TYPES = tuple(sorted(_BUILDERS))
 """The values of ``model_type`` that can be read; ``palm`` is Weft's own (PaLM published none)."""
 
-_KNOWN_NOT_MODELLED = ("deepseek_v32", "falcon_h1", "glm_moe_dsa", "jamba", "kimi_linear", "mamba")
+_KNOWN_NOT_MODELLED = ("deepseek_v32", "deepseek_v4", "falcon_h1", "glm_moe_dsa", "jamba", "kimi_linear", "mamba")
 
 _FAMILIES = dict[str, object](_BUILDERS) | {kind: kind for kind in _KNOWN_NOT_MODELLED}
 
