@@ -22,7 +22,7 @@ from weft.layout.check import explain
 from weft.layout.mesh import Spread
 from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.table import LayoutTable
-from weft.model import Job, Recipe
+from weft.model import Job, Recipe, resolve_job
 from weft.model.catalogue import load as load_model
 from weft.model.flops import model_flops
 
@@ -445,3 +445,17 @@ def test_a_rank_that_waits_for_its_host_communicates_meanwhile() -> None:
     ]
     assert float(times[0].time.tensor_s[0]) == float(times[1].time.tensor_s[0]) == 0.0
     assert float(times[0].time.forward_s[0]) == float(times[1].time.forward_s[0])
+
+
+def test_the_busiest_rank_of_experts_sets_the_pace() -> None:
+    """Fewer experts on a rank average less of their loads out; on one rank there is nobody to wait for."""
+    job = resolve_job("mixtral-8x7b")
+    job = replace(job, recipe=replace(job.recipe, global_batch=64))
+    table = LayoutTable.of([Layout(data=8, expert=expert) for expert in (1, 2, 8)])
+    cluster, even = load_cluster("h100-8"), replace(calibration("h100"), expert_spread=0.0)
+    plain, spread = (
+        Estimator(job, cluster, replace(even, expert_spread=value)).evaluate(table).iteration_s for value in (0.0, 0.3)
+    )
+    slower = spread / plain
+    assert slower[0] == pytest.approx(1.0)
+    assert 1.0 < slower[1] < slower[2] < 1.5

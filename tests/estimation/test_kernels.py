@@ -86,6 +86,14 @@ def test_passes_move_bytes() -> None:
     assert spent == pytest.approx(1e10 / (H100.memory_Bps * CONSTANTS.memory_efficiency), rel=0.01)
 
 
+def test_norms_of_separate_kernels_move_more() -> None:
+    eager = kernels(constants=replace(CONSTANTS, norm_overhead=6.0, kernel_s=0.0))
+    fused = kernels(constants=replace(CONSTANTS, kernel_s=0.0))
+    norm, other = (Pass(name=name, phase="forward", bytes=np.array([1e10])) for name in ("norms", "residuals"))
+    assert seconds(norm, eager) == pytest.approx(6 * seconds(norm, fused))
+    assert seconds(other, eager) == seconds(other, fused)
+
+
 def test_attention_is_the_longer_of_arithmetic_and_memory() -> None:
     assert flash(1e13, 1e3) == pytest.approx(1e13 / (H100.bf16_flops * CONSTANTS.attention_efficiency), rel=0.01)
     assert flash(1e3, 1e10) == pytest.approx(1e10 / (H100.memory_Bps * CONSTANTS.memory_efficiency), rel=0.01)

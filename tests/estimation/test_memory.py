@@ -18,10 +18,11 @@ from weft.estimation.memory import block_activations
 from weft.estimation.result import EstimateTable, MemoryParts
 from weft.layout.operations import Sizes
 from weft.layout.spec import Layout
-from weft.layout.step import BLOCKWISE, FSDP2, RUNTIME, Software
+from weft.layout.step import BLOCKWISE, EAGER, FSDP2, RUNTIME, Software
 from weft.layout.table import LayoutTable
+from weft.layout.text import parse_layout
 from weft.layout.weights import block_parameters
-from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
+from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe, resolve_job
 from weft.model.catalogue import load as load_model
 
 UNFUSED = Recipe(global_batch=64, sequence=512, precision="fp16", attention="unfused", dropout=True)
@@ -107,6 +108,48 @@ def test_what_torchtitan_keeps_of_a_llama_block() -> None:
         recipe = Recipe(global_batch=1, sequence=8192, precision=precision)
         kept = block_activations(block, recipe, sizes(Layout(), recipe), FSDP2)
         assert kept.selective[0] == pytest.approx(per_token * 8192)
+
+
+def test_what_plain_modules_keep_of_a_llama_block() -> None:
+    """Beyond fused ones: norms three copies, one of them in 32 bits; the activation's output; and what sequence
+    parallelism gathered, for qkv and the gated layer."""
+    block = load_model("llama-3-8b").model.runs[0].block
+    recipe = Recipe(global_batch=1, sequence=8192)
+    for layout, gathered in ((Layout(x=4), 0.0), (Layout(x=4, sequence_parallel=True), 0.75)):
+        fused, plain = (
+            block_activations(block, recipe, sizes(layout, recipe), one).none[0] for one in (BLOCKWISE, EAGER)
+        )
+        own = 0.25 if layout.sequence_parallel else 1.0
+        more = 2 * (8 - 2) * 4096 * own + 2 * 14336 / 4 + 2 * 2 * 4096 * gathered
+        assert plain - fused == pytest.approx(8192 * more)
+
+
+def test_selective_recomputation_makes_what_latents_project_up_again() -> None:
+    """Queries and keys of 192 features, values of 128, 128 heads each, at 2 bytes (DeepSeek-V3)."""
+    block = load_model("deepseek-v3").model.kinds[1]
+    recipe = Recipe(global_batch=1, sequence=4096, precision="fp8")
+    again, kept = (
+        block_activations(block, recipe, sizes(Layout(), recipe), one).selective[0]
+        for one in (BLOCKWISE, replace(BLOCKWISE, repeats_latents=False))
+    )
+    assert kept - again == pytest.approx(4096 * 2 * 128 * (192 + 192 + 128))
+
+
+@pytest.mark.parametrize(("model", "most_gib"), [("deepseek-v3", 70), ("llama-3.1-405b", 79.3)])
+def test_layouts_as_their_authors_ran_them_fit(model: str, most_gib: float) -> None:
+    """DeepSeek-V3 (arXiv 2412.19437, section 3): 16 stages of a zero-bubble V, 64 ranks of experts, no tensor
+    parallelism.  Llama 3.1 405B (arXiv 2407.21783, table 4): tp 8, 16 stages, dp 128, what is cheap freed early."""
+    layouts = {
+        "deepseek-v3": "pipeline=16,data=128,expert=64,zero=1,schedule=zbv,virtual_stages=2,recompute=selective",
+        "llama-3.1-405b": "x=8,pipeline=16,data=128,zero=1,sequence_parallel=1,recompute=selective",
+    }
+    cluster, stack = {"deepseek-v3": ("h800-2048", "hai-llm"), "llama-3.1-405b": ("h100-16384", "meta-llama")}[model]
+    job = resolve_job(model)
+    job = replace(job, recipe=replace(job.recipe, global_batch=job.recipe.global_batch // 128 * 128))
+    found = estimate(
+        job, load_cluster(cluster), [parse_layout(layouts[model]).complete()], calibration(cluster, stack)
+    )
+    assert found[0].memory_bytes < most_gib * 2**30
 
 
 def test_temporaries_of_a_block_s_backward() -> None:

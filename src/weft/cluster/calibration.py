@@ -83,6 +83,10 @@ class Calibration:
     """Share of the HBM peak that memory-bound kernels reach."""
     pass_overhead: float = _constant(1.0, "ratio", 1.0, 8.0, "unfused element-wise kernels against fused ones")
     """Traffic of the software's element-wise steps over that of fully fused ones."""
+    norm_overhead: float = _constant(
+        1.0, "ratio", 1.0, 12.0, "norms of separate kernels in 32 bits: a cast, a square, a mean, a root, two products"
+    )
+    """Traffic of the software's norms over that of fused ones, times ``pass_overhead``."""
     kernel_s: float = _constant(4e-6, "s", 1e-6, 2e-5, _PUBLIC)
     """Start and drain of one kernel on the device."""
     launch_s: float = _constant(7e-6, "s", 1e-6, 5e-5, "host time per launched kernel, eager PyTorch")
@@ -115,8 +119,10 @@ class Calibration:
     """Share of the path to host memory that offloading reaches."""
     host_update_Bps: float = _constant(2.0e10, "B/s", 1e9, 2e11, "CPU Adam on one accelerator's share of host memory")
     """Optimizer state that the host updates per second, per accelerator."""
-    expert_imbalance: float = _constant(1.0, "ratio", 1.0, 2.0, "balanced routing; published MoE runs force it")
-    """Load of the busiest rank of experts over the mean."""
+    expert_spread: float = _constant(
+        0.0, "of the mean", 0.0, 1.0, "loads of experts under an auxiliary loss; 0 where recipes force balance"
+    )
+    """Standard deviation of an expert's load; a rank's experts average it out, and all wait for the busiest rank."""
     dispatch_once: float = _constant(0.0, "0 or 1", 0.0, 1.0, "DeepEP and HybridEP against NCCL all-to-alls")
     """Whether a token that several experts of one domain want is sent to that domain once."""
     expert_overlap: float = _constant(
@@ -159,7 +165,7 @@ def _ranges() -> dict[str, tuple[float, float]]:
     return {name: (low, high) for name, _, low, high, _ in constants()}
 
 
-SOFTWARES = ("by block", "fsdp2", "weft.runtime")
+SOFTWARES = ("by block", "eager", "fsdp2", "weft.runtime")
 """Ways of keeping weights together, as ``weft.layout.step`` lists them."""
 NOTES = ("source", "provenance", "like", "fitted", "software")
 """Fields of a table that are no constants."""
@@ -167,8 +173,8 @@ STACK = "stack."
 """Before the name of a training software in the name of its table."""
 ON = "_on_"
 """Between the name of a software and the beginning of accelerators' names, in a table of what it does on these."""
-USUAL_STACK = "megatron-core"
-"""The training software whose constants count where none is named."""
+USUAL_STACK, TPU_STACK = "megatron-core", "maxtext"
+"""The training software whose constants count where none is named, and on TPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class MeshSizes:
             step=step,
             activations=tuple(block_activations(kind, recipe, step.sizes, software) for kind in model.kinds),
             prediction=sum(module[1:], module[0]),
-            logits=logits_elements(model, step.sizes),
+            logits=logits_elements(model, step.sizes, software),
             head_bytes=stream * head_tokens(step.sizes),
             head_gradient_bytes=stream * head_gradient_tokens(step.sizes),
             boundary_bytes=stream * step.sizes.own_tokens,

@@ -69,6 +69,7 @@ class Estimator:
         self.job, self.cluster = job, cluster
         self.constants = constants or calibration(cluster.accelerator.name)
         software = SOFTWARES[self.constants.software]
+        software = replace(software, eager_norms=software.eager_norms and self.constants.norm_overhead > 1.0)
         self.software = software if software.by_matrix else replace(software, pieces=self.constants.shard_collectives)
         self.network = Network.of(cluster, self.constants)
         self.kernels = Kernels(

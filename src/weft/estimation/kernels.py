@@ -66,6 +66,10 @@ NO_FASTER = "fp8-rowwise"
 asyncTP_llama3_h100_2025-06_torchtitan.md) has them slower than bf16, where scales by tensor are 1.4 times faster."""
 
 
+NORMS = ("norms", "final-norm")
+"""The passes whose traffic grows by ``norm_overhead``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """Times computations on one accelerator with one calibration and precision."""
@@ -86,7 +90,8 @@ class Kernels:
             return self._scan(operation)
         constants = self.calibration
         routed = constants.routing_overhead if operation.name.startswith("expert.") else 1.0
-        bytes_ = operation.bytes * constants.pass_overhead * routed
+        normed = constants.norm_overhead if operation.name in NORMS else 1.0
+        bytes_ = operation.bytes * constants.pass_overhead * routed * normed
         if constants.measured is None or (time := self._measured_pass(operation)) is None:
             return self.memory_s(bytes_)
         moved = bytes_ if time.name == DEFAULT else operation.bytes

@@ -16,11 +16,14 @@ from weft.layout.operations import Sizes, expert_rows, scan_share, split
 from weft.layout.step import BLOCKWISE, Software
 from weft.layout.table import Floats
 from weft.model.job import Recipe
-from weft.model.spec import Attention, Block, FeedForward, Linear, MixtureOfExperts, Model
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, MixtureOfExperts, Model
 
 SAVED_BYTES = {"fp8": 1.0, "fp8-rowwise": 1.0, "mxfp8": 1.0, "nvfp4": 1.0, "int8": 1.0}
 """Bytes kept per element of a linear layer's input where it is quantized (the wgrad copy is 8-bit)."""
 
+
+EAGER_NORM_BYTES = 8.0
+"""Bytes kept per element by a norm of separate kernels: its input, in 16 and in 32 bits, and its scaled result."""
 
 WORKSPACE_BYTES, OLD_WORKSPACE_BYTES = 32 * 2.0**20, 8 * 2.0**20
 """cuBLAS's workspace of one thread from Hopper on, and before (PyTorch's ``CublasHandlePool.cpp``; Transformer
@@ -58,9 +61,9 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
     """Activation bytes of one block for each recomputation."""
     hidden = sizes.own_tokens * block.hidden / sizes.y
     linear_bytes = SAVED_BYTES.get(recipe.precision, recipe.element_bytes) if software.quantized else None
-    norm_inputs = recipe.element_bytes * block.norms * hidden
+    norm_inputs = (EAGER_NORM_BYTES if software.eager_norms else recipe.element_bytes) * block.norms * hidden
     masks = (float(block.branches) if recipe.dropout else 0.0) * hidden
-    cheap, kept = _linear_inputs(block, sizes, linear_bytes or recipe.element_bytes)
+    cheap, kept = _linear_inputs(block, sizes, linear_bytes or recipe.element_bytes, software)
     core = _score_bytes(block, recipe, sizes)
     rest = (
         norm_inputs
@@ -70,19 +73,26 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
         + _second_outputs(block, recipe, sizes, software)
     )
     rest = rest + _activation_inputs(block, recipe, sizes) + _scan_operands(block, recipe, sizes)
+    if software.eager_activations:
+        rest = rest + _activated_halves(block, recipe, sizes)
     full = recipe.element_bytes * hidden
     if software.by_product:
         selective = full + core + recipe.element_bytes * _kept_products(block, sizes)
     else:
         selective = rest + cheap + core - (core if recipe.attention == "unfused" else cheap)
+        if software.eager_norms and recipe.attention == "flash":
+            selective = selective - (EAGER_NORM_BYTES - recipe.element_bytes) * block.norms * hidden
+        if software.repeats_latents and isinstance(block.attention, LatentAttention) and recipe.attention == "flash":
+            selective = selective - _attention_operands(block, recipe, sizes)
     gradients = _gradient_bytes(block, recipe, sizes, software)
     return Activations(none=rest + cheap + core, selective=selective, full=full, gradients=gradients)
 
 
-def logits_elements(model: Model, sizes: Sizes) -> Floats:
+def logits_elements(model: Model, sizes: Sizes, software: Software = BLOCKWISE) -> Floats:
     """Logits of one micro-batch on one rank, of the head and each prediction module."""
     heads = 1 + model.prediction_layers
-    return heads * sizes.tokens * model.vocab / (sizes.x * sizes.y)
+    cut = 1.0 if software.whole_logits else sizes.x
+    return heads * sizes.tokens * model.vocab / (cut * sizes.y)
 
 
 def head_tokens(sizes: Sizes) -> Floats:
@@ -141,7 +151,8 @@ def _gradient_bytes(block: Block, recipe: Recipe, sizes: Sizes, software: Softwa
     stream = width * sizes.own_tokens * block.hidden / sizes.y
     gathered = width * sizes.tokens * block.hidden / sizes.y * (sizes.own_tokens < sizes.tokens)
     inputs = (1.0 if software.joined else 2.0) * gathered
-    widest = np.maximum(_activation_inputs(block, recipe, sizes), gathered + inputs)
+    kept = 1.0 if software.keeps_gathered else 0.0
+    widest = np.maximum(_activation_inputs(block, recipe, sizes), (1.0 - kept) * gathered + inputs)
     if software.context_gather:
         widest = np.maximum(widest, _gathered_keys(block, recipe, sizes))
     return stream + widest
@@ -158,7 +169,7 @@ def _gathered_keys(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
     return np.where(sizes.context > 1, 4.0 * whole, 0.0)
 
 
-def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float) -> tuple[Floats, Floats]:
+def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float, software: Software) -> tuple[Floats, Floats]:
     """Inputs that linear layers keep for their weight gradient: those that recomputing norms and the experts'
     activation makes again, and others.
 
@@ -169,7 +180,7 @@ def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float) -> tuple[Fl
     for linear in block.linears():
         source = _source(linear)
         inputs, _ = split(linear, sizes)
-        saved = element_bytes * _saved_rows(linear, block, sizes) * linear.inputs / inputs
+        saved = element_bytes * _saved_rows(linear, block, sizes, software) * linear.inputs / inputs
         if source in sources:
             # Where y cuts features, what is routed is no longer the norm's output, which shared experts keep.
             cheap = cheap + saved * (sizes.y > 1) * (linear.name == "shared_expert.fc1")
@@ -191,14 +202,13 @@ def _source(linear: Linear) -> str:
     return linear.name
 
 
-def _saved_rows(linear: Linear, block: Block, sizes: Sizes) -> Floats:
+def _saved_rows(linear: Linear, block: Block, sizes: Sizes, software: Software) -> Floats:
     if linear.part == "expert":
         return expert_rows(block, sizes)
     if linear.part == "router":
         return sizes.routed_tokens
-    if linear.kind == "transposed":
-        return sizes.tokens
-    return sizes.own_tokens
+    gathered = linear.kind == "normal" and software.keeps_gathered
+    return sizes.tokens if linear.kind == "transposed" or gathered else sizes.own_tokens
 
 
 def _attention_operands(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
@@ -254,6 +264,14 @@ def _activation_inputs(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
     total = np.zeros_like(sizes.x)
     for rows, layer, cut in _feed_forwards(block, sizes):
         total = total + recipe.element_bytes * rows * layer.intermediate * (2.0 if layer.gated else 1.0) / cut
+    return total
+
+
+def _activated_halves(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
+    """Outputs of gated layers' activation function, before they are multiplied by the other half."""
+    total = np.zeros_like(sizes.x)
+    for rows, layer, cut in _feed_forwards(block, sizes):
+        total = total + recipe.element_bytes * rows * layer.intermediate * float(layer.gated) / cut
     return total
 
 

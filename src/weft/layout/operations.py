@@ -310,6 +310,10 @@ def _reduce(
     yield Collective(name=name, kind="all-reduce", axes=axes, phase=phase, elements=elements, behind=behind)
 
 
+AGAIN = ".input-again"
+"""End of the name of the gather that repeats what sequence parallelism gathered before."""
+
+
 def enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     """Input side of a normal layer: all-reduce backward, or with sequence parallelism all-gather forward,
     reduce-scatter and a second all-gather of the saved input backward (arXiv 2205.05198, section 4.2.2)."""
@@ -317,7 +321,7 @@ def enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     over_x = partial(Collective, axes=("x",), behind=name)
     yield over_x(name=f"{name}.input", kind="all-gather", phase="forward", elements=sharded)
     yield over_x(name=f"{name}.input-gradient", kind="all-reduce", phase="input-gradient", elements=whole)
-    yield over_x(name=f"{name}.input-again", kind="all-gather", phase="weight-gradient", elements=sharded)
+    yield over_x(name=name + AGAIN, kind="all-gather", phase="weight-gradient", elements=sharded)
     yield over_x(name=f"{name}.input-gradient", kind="reduce-scatter", phase="input-gradient", elements=sharded)
 
 

@@ -5,6 +5,7 @@ the prediction modules behind them, and what a stage passes on.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,14 +29,19 @@ from weft.model.job import Recipe
 from weft.model.spec import Linear, Model
 
 
-def part_operations(model: Model, recipe: Recipe, sizes: Sizes) -> tuple[Operations, ...]:
-    """What each kind of block, the embedding, and the head with the prediction modules behind it do."""
+def part_operations(
+    model: Model, recipe: Recipe, sizes: Sizes, *, whole_logits: bool = False
+) -> tuple[Operations, ...]:
+    """What each kind of block, the embedding, and the head with the prediction modules behind it do;
+    ``whole_logits`` are gathered over x before the loss."""
     head = head_operations(model, recipe, sizes)
     if model.prediction_layers:
         more = prediction_operations(model, recipe, sizes)
         head = Operations(
             computations=head.computations + more.computations, collectives=head.collectives + more.collectives
         )
+    if whole_logits:
+        head = _with_whole_logits(head, model, recipe, sizes)
     blocks = (block_operations(kind, recipe, sizes) for kind in model.kinds)
     return (*blocks, embedding_operations(model, recipe, sizes), head)
 
@@ -92,6 +98,23 @@ def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
     leaving = whole_features("forward", model.hidden, sizes)
     collectives = (*norm, leaving, *entering, *scalars)
     return Operations(computations=computations, collectives=collectives).in_width(recipe)
+
+
+def _with_whole_logits(head: Operations, model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
+    """The head, with prediction modules, whose loss every rank of x computes alike, on logits that it gathers."""
+    computations = tuple(
+        replace(one, bytes=one.bytes * sizes.x) if isinstance(one, Pass) and one.name == "cross-entropy" else one
+        for one in head.computations
+    )
+    gathered = Collective(
+        name="logits", kind="all-gather", axes=("x",), phase="forward", elements=sizes.tokens * model.vocab / sizes.y
+    )
+    more = Operations(computations=(), collectives=(gathered,)).in_width(recipe)
+    found = tuple(
+        replace(one, axes=("y",)) if one.name.startswith("cross-entropy.") else one for one in head.collectives
+    )
+    gathers = more.collectives * (1 + model.prediction_layers)
+    return Operations(computations=computations, collectives=(*found, *gathers))
 
 
 def _final_norm_passes(model: Model, sizes: Sizes) -> Iterator[Pass]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.layout.mesh import EXPERT_GROUPS, degrees, real_axes
-from weft.layout.operations import Collective, CollectiveKind, Operations, Sizes, routing
+from weft.layout.operations import AGAIN, Collective, CollectiveKind, Operations, Sizes, routing
 from weft.layout.parts import part_operations, stage_boundary
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
@@ -71,12 +71,18 @@ class Software:
         quantized: linear layers in 8 bits keep their inputs in 8 bits.
         by_product: selective recomputation keeps every second product of a block and attention's output, and
             repeats everything else.  Otherwise it repeats norms and activations, or the core of unfused attention.
+        repeats_latents: selective recomputation also repeats the up-projections of latent attention, so that queries,
+            keys and values are not kept.
         buffered: a stage's boundary tensors of all micro-batches are allocated at once, and the last one keeps
             all logits.
         keeps_ends: a stage keeps what it sent forward until the micro-batch comes back, and weight gradients of the
             head that are put off keep the logits' gradients.
         context_gather: context parallelism gathers all keys and values, for every head of a query.
         ring_outputs: ring attention keeps its output for its own backward pass, beside the projection's input.
+        whole_logits: the loss works on the logits of the whole vocabulary, gathered over x.
+        eager_activations: a gated activation is two kernels, and what is between them is kept.
+        keeps_gathered: inputs of layers stay as sequence parallelism gathered them; otherwise backward gathers again.
+        eager_norms: norms compute in 32 bits by separate kernels, and keep what is between them.
     """
 
     name: str
@@ -89,19 +95,31 @@ class Software:
     joined: bool = True
     quantized: bool = True
     by_product: bool = False
+    repeats_latents: bool = False
     buffered: bool = False
     keeps_ends: bool = False
     context_gather: bool = False
     ring_outputs: bool = False
+    whole_logits: bool = False
+    eager_activations: bool = False
+    eager_norms: bool = False
+    keeps_gathered: bool = False
 
 
 BLOCKWISE = Software(
-    name="by block", by_matrix=False, replay_gathers=0, embedding_gathers=1, scalars=False, ring_outputs=True
+    name="by block",
+    by_matrix=False,
+    replay_gathers=0,
+    embedding_gathers=1,
+    scalars=False,
+    repeats_latents=True,
+    ring_outputs=True,
 )
 """Megatron-Core and DeepSpeed: a transformer block is the unit of sharding."""
 FSDP2 = replace(
     BLOCKWISE,
     name="fsdp2",
+    repeats_latents=False,
     root=True,
     joined=False,
     quantized=False,
@@ -116,7 +134,13 @@ RUNTIME = Software(
 )
 
 
-SOFTWARES = {software.name: software for software in (BLOCKWISE, FSDP2, RUNTIME)}
+EAGER = replace(
+    BLOCKWISE, name="eager", whole_logits=True, eager_activations=True, eager_norms=True, keeps_gathered=True
+)
+"""Trainers of plain PyTorch modules around column and row parallel products, such as Aleph Alpha's."""
+
+
+SOFTWARES = {software.name: software for software in (BLOCKWISE, EAGER, FSDP2, RUNTIME)}
 """By the name that ``weft.cluster.calibration.Calibration.software`` gives."""
 
 
@@ -221,7 +245,10 @@ class Step:
     @cached_property
     def operations(self) -> tuple[Operations, ...]:
         """What each kind of block, the embedding and the head do in one micro-batch."""
-        parts = part_operations(self.model, self.recipe, self.sizes)
+        parts = part_operations(self.model, self.recipe, self.sizes, whole_logits=self.software.whole_logits)
+        if self.software.keeps_gathered:
+            kept = [tuple(one for one in part.collectives if not one.name.endswith(AGAIN)) for part in parts]
+            parts = tuple(replace(part, collectives=some) for part, some in zip(parts, kept, strict=True))
         if not self.software.by_matrix:
             return parts
         more = [tuple(routing(kind, self.sizes)) for kind in self.model.kinds]

@@ -304,6 +304,7 @@ def test_a_script_with_variables_and_arrays():
         ("--recompute-activations", "none"),
         ("--recompute-activations --attention-backend unfused", "selective"),
         ("--recompute-granularity selective --recompute-modules layernorm moe_act", "selective"),
+        ("--recompute-granularity selective --recompute-modules mla_up_proj", "selective"),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "full"),
     ],
 )

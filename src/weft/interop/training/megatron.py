@@ -392,11 +392,13 @@ def _data_parallel(layout: Layout) -> list[str]:
 
 
 def _selective_modules(job: Job) -> str:
-    """What selective recomputation repeats: the core of unfused attention, else norms and the experts'
-    activation."""
+    """What selective recomputation repeats: the core of unfused attention, else norms, the experts' activation and
+    the up-projections of latent attention."""
     if job.recipe.attention == "unfused":
         return "core_attn"
-    return "layernorm moe_act" if any(kind.moe for kind in job.model.kinds) else "layernorm"
+    modules = "layernorm moe_act" if any(kind.moe for kind in job.model.kinds) else "layernorm"
+    latent = any(isinstance(one, LatentAttention) for one in job.model.attentions)
+    return f"{modules} mla_up_proj" if latent else modules
 
 
 def _memory(job: Job, layout: Layout) -> list[str]:
@@ -614,18 +616,20 @@ def _recompute(flags: Arguments, virtual: int, notes: list[str]) -> tuple[Recomp
 
 
 def _selective(flags: Arguments, notes: list[str]) -> Recompute:
-    """Selective recomputation as Weft means it: the core of unfused attention, norms (and experts'
-    activation) with flash."""
+    """Selective recomputation as Weft means it: the core of unfused attention, norms (experts' activation, latent
+    attention's up-projections) with flash."""
     modules = set(flags.text("--recompute-modules", "core_attn").split())
     if attention_kernel(flags) == "unfused":
         if modules != {"core_attn"}:
             notes.append(f"recomputing {' '.join(sorted(modules))} is taken as the attention core")
         return Recompute.SELECTIVE
-    if not modules & {"layernorm", "moe_act", "mlp", "moe"}:
+    if not modules & {"layernorm", "moe_act", "mla_up_proj", "mlp", "moe"}:
         notes.append("recomputing the core of flash attention saves no memory; its small cost is left out")
         return Recompute.NONE
-    if modules - {"layernorm", "moe_act"}:
-        notes.append(f"recomputing {' '.join(sorted(modules))} is taken as layernorm and moe_act")
+    experts, latent = flags.has("--num-experts"), flags.has("--multi-latent-attention")
+    meant = ["layernorm", *["moe_act"] * experts, *["mla_up_proj"] * latent]
+    if modules != set(meant):
+        notes.append(f"recomputing {' '.join(sorted(modules))} is taken as {' '.join(meant)}")
     return Recompute.SELECTIVE
 
 
