@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from weft.cluster.calibration import stack_names
-from weft.validation.stack import recognise, stacks
+from weft.validation.stack import baseline_warning, recognise, stacks
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,11 @@ from weft.validation.stack import recognise, stacks
         ({"source": "MaxText README", "gpu": "TPU v5e"}, "maxtext"),
         ({"source": "MaxText README", "gpu": "H100-80GB-SXM"}, "maxtext-gpu"),
         ({"source": "NVIDIA NeMo AutoModel"}, "nemo-automodel"),
+        ({"source": "Aleph Alpha, arXiv 2311.05610"}, "aa-scaling"),
+        ({"source": "NVIDIA DGX Cloud, JAX Pax 2024.03.04", "gpu": "DGX-H100"}, "paxml"),
+        ({"source": "MegaScale, table 2", "software": "Megatron-LM of 2023"}, "megatron-lm-2023"),
+        ({"source": "NVIDIA NeMo / Megatron Bridge performance summary", "software": "26.08"}, "nemo"),
+        ({"source": "MegaScale, table 2", "notes": "Megatron-LM baseline"}, "megatron-core"),
         ({"source": "MLPerf Training v5.1, Dell, NVIDIA NeMo 25.09"}, "nemo-mlperf"),
         ({"source": "MegaScale, table 2"}, "megascale"),
         ({"source": "Megatron-LM of 2023"}, "megatron-lm-2023"),
@@ -38,6 +43,22 @@ from weft.validation.stack import recognise, stacks
 def test_recognised_from_words(make, changes: dict[str, object], name: str) -> None:
     blank = {"source": "", "family": "", "notes": "", "zero": None, "model": ""}
     assert recognise(make(**(blank | changes))).name == name
+
+
+def test_kernels_count_whether_in_their_own_column_or_in_notes(make) -> None:
+    words = "FlashAttention 1.0.8, RMS norm kernel"
+    stated = {"norm_overhead": 1.0, "attention_share": 0.55}
+    assert dict(recognise(make(source="Aleph Alpha", kernels=words)).stated) == stated
+    assert dict(recognise(make(source="Aleph Alpha", notes=f"kernel: {words}")).stated) == stated
+    assert dict(recognise(make(kernels="FlashAttention 2, unbalanced experts")).stated) == {}
+    assert dict(recognise(make(notes="force-balanced experts")).stated) == {"expert_spread": 0.0}
+
+
+def test_a_baseline_of_another_systems_paper_is_warned_of(make) -> None:
+    words = baseline_warning(make(source="MegaScale, table 2", notes="Megatron-LM baseline"))
+    assert words.startswith("a baseline, by its notes: taken for Megatron-LM since 2023")
+    assert not baseline_warning(make(source="MegaScale, table 2", notes="12,288 GPUs"))
+    assert not baseline_warning(make(software="Megatron-LM", notes="Megatron-LM baseline"))
 
 
 def test_every_stack_is_whole() -> None:

@@ -25,7 +25,7 @@ from weft.solvers.divisors import largest_divisor
 from weft.validation.cut import cut, degrees
 from weft.validation.runs import Run, Unparsed
 from weft.validation.shape import shape
-from weft.validation.stack import Stack, recognise
+from weft.validation.stack import Stack, baseline_warning, recognise
 
 GIB = 2.0**30
 
@@ -130,7 +130,7 @@ def _prepared(run: Run, known: dict[object, Setting | str]) -> Prepared | Skippe
         derived=derived,
         measured_bytes=None if run.peak_memory_gib is None else run.peak_memory_gib * GIB,
         assumptions=(*found.assumptions, note) if note else found.assumptions,
-        warning=convention_warning(found.stack, found.job) if derived else "",
+        warning=baseline_warning(run) or (convention_warning(found.stack, found.job) if derived else ""),
     )
 
 
@@ -339,7 +339,7 @@ _PURE = re.compile(r"mp_mode PURE|reduc\w* in (bf16|fp16)|(bf16|fp16) (gradient 
 _ACCUMULATION = re.compile(r"grad(?:ient)?[ _-]?acc\w{0,20}(?:[ _-]steps)?\s*[=:]?\s*(\d{1,9})", re.I)
 _BY_ROW = re.compile(r"\b(fp|float)8[ _-]?row|row-?wise (scal\w+|fp8|float8)", re.I)
 _FLASH = re.compile(r"flash[ -]?att|\bsdpa\b|cudnn attention", re.I)
-_UNFUSED = re.compile(r"unfused|(no|without) flash|naive attention|eager attention", re.I)
+_UNFUSED = re.compile(r"unfused|(no|without) flash|naive attention|eager attention|kernels?: (torch|fused)\b", re.I)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,9 @@ def _cell(read: Callable[[str], Any], default: Any = None) -> Any:
 class Run:
     """One measured run; None, or "", where the source does not state a figure.
 
-    ``gpus`` counts accelerators, ``nodes_gpus`` those of a scale-up domain, ``params_b`` parameters in 1e9.
+    ``software`` is what trained, with its version, and ``kernels`` are its attention library, fused norms and whatever
+    else is not its default.  ``gpus`` counts accelerators, ``nodes_gpus`` those of a scale-up domain, ``params_b``
+    parameters in 1e9.
     ``dp`` is GPUs / (tp pp cp), ``ep`` is inside dp, ``etp`` cuts each expert.  ``tflops_per_gpu`` and ``mfu`` (a
     fraction) are as the source counts FLOPs (``counts_recompute``: with the recomputation pass); ``measured_iter_s``
     and ``iter_s`` are seconds of an iteration.  ``line`` is where the row stands in its file.
@@ -122,6 +124,8 @@ class Run:
     family: str = _cell(_word, "")
     source: str = _cell(_word, "")
     source_url: str = _cell(_word, "")
+    software: str = _cell(_word, "")
+    kernels: str = _cell(_word, "")
     model: str = _cell(_word, "")
     params_b: float | None = _cell(_positive)
     layers: int | None = _cell(_layers)
@@ -166,7 +170,7 @@ class Run:
     @property
     def remarks(self) -> str:
         """All that the table says of the run in words."""
-        return f"{self.source}; {self.notes}; {self.model}; {self.gpu}"
+        return f"{self.source}; {self.kernels}; {self.notes}; {self.model}; {self.gpu}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

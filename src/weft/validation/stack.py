@@ -19,6 +19,9 @@ STATED: tuple[tuple[str, str, float], ...] = (
     (r"\b(hybrid|deep)-?ep\b", "dispatch_once", 1.0),
     (r"\bnccl all-to-alls?\b", "dispatch_once", 0.0),
     (r"\bdispatch not overlapped\b", "expert_overlap", 0.0),
+    (r"\brms[ -]?(norm )?kernel\b|\bfused (rms|layer) ?norms?\b", "norm_overhead", 1.0),
+    (r"\bflash[ _-]?attention[ _-]?v?1(\.\d+)*\b", "attention_share", 0.55),
+    (r"\bbalanced\b", "expert_spread", 0.0),
     (r"\bno cuda graphs\b", "launches_per_step", 3.0),
     (r"\bcuda graphs of routing\b", "launches_per_step", 2.25),
     (r"\bcuda graphs of attention and routing\b", "launches_per_step", 1.5),
@@ -87,13 +90,31 @@ def _whole(raw: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def recognise(run: Run) -> Stack:
-    """The stack that the words of a run name; ``unknown`` where none does."""
+    """The stack that a run's software names, else its other words; ``unknown`` where none does."""
     known = stacks()
-    places = (f"{run.source}; {run.family}; on {run.gpu}", run.notes, f"{run.source_url} {run.model}")
+    source = f"{run.source}; {run.family}; on {run.gpu}"
+    places = [source, run.notes, f"{run.source_url} {run.model}"]
+    if run.software:
+        places.insert(0, f"{run.software}; on {run.gpu}")
+    elif _is_baseline(run):
+        places.insert(0, run.notes)
     stack = next((found for place in places if (found := _named(place))), known[UNKNOWN])
     ran = known[stack.sharded_by] if run.zero == 3 and stack.sharded_by else stack
-    stated = {name: value for pattern, name, value in STATED if _found(pattern, run.notes)}
+    words = f"{run.kernels}; {run.notes}"
+    stated = {name: value for pattern, name, value in STATED if _found(pattern, words)}
     return replace(ran, stated=tuple(stated.items())) if stated else ran
+
+
+def baseline_warning(run: Run) -> str:
+    """A warning of a run that another system's paper compares with, and whose software only its notes name; else
+    empty."""
+    if not _is_baseline(run):
+        return ""
+    return f"a baseline, by its notes: taken for {recognise(run).title}; the column software would decide"
+
+
+def _is_baseline(run: Run) -> bool:
+    return not run.software and _found(r"\bbaseline\b", run.notes) and _named(run.notes) is not None
 
 
 def _named(text: str) -> Stack | None:
