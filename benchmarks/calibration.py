@@ -38,7 +38,7 @@ def main() -> int:
         files(package).joinpath("data", name).read_text(encoding="utf-8") == text
         for (package, name), text in places.items()
     )
-    names = ("fitted", "model_left_out", "family_left_out")
+    names = ("fitted", "source_left_out", "kind_left_out")
     means = {
         f"{name}_mean_error": sum(one.mape or 0.0 for one in errors if one.family[0] != " ")
         / sum(one.family[0] != " " for one in errors)

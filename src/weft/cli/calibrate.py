@@ -31,7 +31,7 @@ def calibrate(runs: str | None, options: CalibrateOptions, out: CalibrateOutput)
     """Fit the constants of accelerators and training software to the measured runs of RUNS.csv.
 
     The columns are those of weft validate.  One set of constants serves all runs.  To
-    tell what it is worth, each model's, and each family's, runs are predicted by constants fitted to the others.
+    tell what it is worth, runs are predicted by constants fitted without their source, and without their kind.
     Without RUNS.csv the published runs that Weft comes with are fitted, from what was known before any run: that
     gives Weft's own constants.
 

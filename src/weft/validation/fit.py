@@ -1,9 +1,10 @@
 """Constants fitted to measured runs: one set for all, held near what was known before.
 
 Least squares of logarithmic errors, in which every family weighs the same (one of dense models and mixtures as
-two) and outliers less (Huber), with a pull of every constant towards its prior value.  What the fit is worth is
-told by leaving models, and families of runs, out: one Gauss-Newton step from the fitted constants without their
-runs, and the full prediction of them with the result.
+two) and outliers less (Huber), with a pull of every constant towards its prior value.  Beside the error of each run
+stands how far it is from the mean error of its job's layouts, which decides the choice of a layout.  What the fit is
+worth is told by leaving sources (families), and kinds of runs, out: one Gauss-Newton step from the fitted constants
+without their runs, and the full prediction of them with the result.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.resources import files
 from multiprocessing import get_context
 from typing import Any
@@ -20,7 +22,8 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration, Tables, calibration_from, constants, parse_tables, tables_to_toml
 from weft.estimation.trust import Known, Traits, equal_shares, figures_of
-from weft.layout.table import Floats
+from weft.layout.spec import Layout
+from weft.layout.table import Floats, Index, Mask
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
 from weft.results import Result
@@ -35,6 +38,8 @@ LONGEST = 0.5
 """Most that the logarithm of a constant changes in one round."""
 OUTLIER = 0.1
 """Logarithmic error from which a run counts by its size, not by its square."""
+BETWEEN = 10.0
+"""Weight of all differences between layouts of one job, beside a weight of 10 of all errors."""
 FAVOUR, WORSE = 1.5, 0.05
 """How much more a family counts that constants predict worse than those of the prior did, by more than a share."""
 PULL = 0.1
@@ -59,12 +64,15 @@ SPREADS = {
     "recompute_share": 0.1,
     "expert_share": 0.2,
     "expert_overlap": 0.7,
+    "norm_overhead": 0.5,
     "shard_collectives": 0.5,
     "power_exponent": 0.3,
     "clock_spread": 0.5,
     "iteration_s": 1.0,
 }
 """How far a constant may well be from its prior: a standard deviation of its logarithm."""
+LONG = 32768
+"""Tokens of a sequence from which attention, not the model's kind, decides what a run is like."""
 ROUNDS = 8
 MANY_GROUPS, PIECES = 100, 16
 """Groups of runs from which all cores time them, in so many pieces."""
@@ -92,15 +100,15 @@ class Fit:
         values: of each parameter.
         unfitted: seconds of each run with the constants that the fit began with.
         seconds: predicted with them, by run.
-        without_model: predicted by run with constants that had not seen its model.
-        without_family: the same of its family.
+        without_family: predicted by run with constants that had not seen its family, the source.
+        without_kind: the same, of all runs of its kind (``kind_of``) besides.
     """
 
     values: Values
     unfitted: Floats
     seconds: Floats
-    without_model: Floats
     without_family: Floats
+    without_kind: Floats
 
     def entries(self) -> list[tuple[str, str, float]]:
         """Table, constant and value of each."""
@@ -138,8 +146,9 @@ class Fitted(Result):
         return tables_to_toml(self.tables, comment=comment)
 
     def errors(self) -> tuple[Known, ...]:
-        """Each run's error as predicted by constants that had not seen its family."""
+        """Each run's error as predicted by constants that had not seen its family, or its kind."""
         prepared = [row for row in self.rows if isinstance(row, Prepared)]
+        predicted = zip(self.fit.without_family, self.fit.without_kind, self.fit.unfitted, strict=True)
         jobs: dict[object, int] = {}
         return tuple(
             Known(
@@ -152,9 +161,10 @@ class Fitted(Result):
                 mfu=measured_mfu(row),
                 traits=Traits.of(row.job, row.cluster),
                 error=float(seconds / row.measured_s - 1.0),
+                without_kind=float(by_kind / row.measured_s - 1.0),
                 unfitted=float(before / row.measured_s - 1.0),
             )
-            for row, seconds, before in zip(prepared, self.fit.without_family, self.fit.unfitted, strict=True)
+            for row, (seconds, by_kind, before) in zip(prepared, predicted, strict=True)
         )
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -172,13 +182,13 @@ class Fitted(Result):
         ]
 
     def by_family(self) -> tuple[tuple[Errors, ...], tuple[Errors, ...], tuple[Errors, ...]]:
-        """Errors as fitted, and by constants that had not seen a run's model, or its family."""
-        seconds = (self.fit.seconds, self.fit.without_model, self.fit.without_family)
-        fitted, by_model, by_family = (spread_errors(self.rows, one) for one in seconds)
-        return fitted, by_model, by_family
+        """Errors as fitted, by constants that had not seen a run's family, and nor any of its kind."""
+        seconds = (self.fit.seconds, self.fit.without_family, self.fit.without_kind)
+        fitted, by_family, by_kind = (spread_errors(self.rows, one) for one in seconds)
+        return fitted, by_family, by_kind
 
     def _document(self) -> dict[str, Any]:
-        names = ("fitted", "model_left_out", "family_left_out")
+        names = ("fitted", "source_left_out", "kind_left_out")
         errors = zip(names, self.by_family(), strict=True)
         return {
             "source": self.source,
@@ -196,6 +206,13 @@ def measured_mfu(row: Prepared) -> float:
     return model_flops(row.job.model, row.job.recipe) / row.measured_s / peak
 
 
+def kind_of(run: Prepared) -> str:
+    """The accelerator's generation, the framework's family, and dense, experts, state-space or long context."""
+    generation = (prior_tables().used(run.cluster.accelerator.name) or (run.cluster.accelerator.name,))[0]
+    what = "long" if run.job.recipe.sequence >= LONG else Traits.of(run.job, run.cluster).kind
+    return f"{generation} {run.stack.name.split('-')[0]} {what}"
+
+
 def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], progress: Callable[[str], None]) -> Fit:
     """Fit parameters to the runs of a predictor.
 
@@ -210,14 +227,14 @@ def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], pr
         problem = _Problem(predictor, clock, timed)
         log_values, seconds, slopes = problem.solve(progress)
         progress("cross-validating")
-        models = np.array([run.run.model.lower() for run in predictor.runs])
         families = np.array([run.run.family for run in predictor.runs])
+        kinds = np.array([kind_of(run) for run in predictor.runs])
         return Fit(
             values=clock.values(log_values),
             unfitted=problem.seconds(problem.start),
             seconds=seconds,
-            without_model=problem.held_out(log_values, seconds, slopes, models),
             without_family=problem.held_out(log_values, seconds, slopes, families),
+            without_kind=problem.held_out(log_values, seconds, slopes, families, kinds),
         )
 
 
@@ -295,6 +312,7 @@ class _Problem:
         families = np.array([f"{run.run.family} {Traits.of(run.job, run.cluster).kind}" for run in predictor.runs])
         self.family = np.unique(families, return_inverse=True)[1]
         self.weights = 10.0 * np.sqrt(equal_shares(families))
+        self.job, self.between = _jobs(predictor.runs, families)
 
     def _now(self, parameter: Parameter) -> float:
         """The prior's value as of the parameter's table: later tables may have their own."""
@@ -349,17 +367,22 @@ class _Problem:
                 return candidate, reached, lower, max(tried / 10.0, 1e-4)
         return None
 
-    def held_out(self, log_values: Floats, seconds: Floats, slopes: Floats, labels: np.ndarray) -> Floats:
-        """The runs of each label predicted by constants that were fitted to the others'."""
-        names, tasks = sorted(set(labels)), []
-        for label in names:
-            matrix, vector = self._normal(log_values, seconds, slopes, labels != label)
+    def held_out(self, log_values: Floats, seconds: Floats, slopes: Floats, *labels: np.ndarray) -> Floats:
+        """The runs of each combination of labels predicted by constants that were fitted to runs which share none of
+        them."""
+        owners: list[Mask] = []
+        tasks = []
+        for names in sorted(set(zip(*labels, strict=True))):
+            same = np.array([one == name for one, name in zip(labels, names, strict=True)])
+            own, kept = np.all(same, axis=0), ~np.any(same, axis=0)
+            matrix, vector = self._normal(log_values, seconds, slopes, kept)
             step = np.clip(np.linalg.solve(matrix, vector), -LONGEST, LONGEST)
-            holding = [i for i, group in enumerate(self.clock.groups) if (labels[group.rows] == label).any()]
+            holding = [i for i, group in enumerate(self.clock.groups) if own[group.rows].any()]
+            owners.append(own)
             tasks.append((self._bounded(log_values + step), holding))
         found = np.zeros(len(seconds))
-        for label, others in zip(names, self.timed(tasks), strict=True):
-            found = np.where(labels == label, others, found)
+        for own, others in zip(owners, self.timed(tasks), strict=True):
+            found = np.where(own, others, found)
         return found
 
     def _bounded(self, log_values: Floats) -> Floats:
@@ -370,23 +393,32 @@ class _Problem:
         errors: Floats = np.log(seconds / self.measured)
         return errors
 
-    def _importance(self, errors: Floats) -> Floats:
-        less: Floats = np.minimum(1.0, OUTLIER / np.maximum(np.abs(errors), 1e-12))
-        importance: Floats = self.weights**2 * less
-        return importance
+    def _beside_job(self, values: Floats) -> Floats:
+        """Values of runs less the mean over the runs of their job."""
+        means = np.zeros((int(self.job.max()) + 1, *values.shape[1:]))
+        np.add.at(means, self.job, values)
+        means /= np.bincount(self.job).reshape(-1, *[1] * (values.ndim - 1))
+        beside: Floats = values - means[self.job]
+        return beside
 
     def _cost(self, log_values: Floats, seconds: Floats) -> float:
-        """Huber's cost of the errors, and the pull to the prior."""
-        size = np.abs(self._errors(seconds))
-        huber = np.where(size < OUTLIER, size**2, OUTLIER * (2.0 * size - OUTLIER))
-        pulled = self.pull * (log_values - self.start) ** 2
-        return float(np.sum(self.weights**2 * huber) + np.sum(pulled))
+        """Huber's cost of the errors and of their differences between layouts, and the pull to the prior."""
+        errors = self._errors(seconds)
+        both = ((errors, self.weights), (self._beside_job(errors), self.between))
+        return sum(float(np.sum(weights**2 * _huber(each))) for each, weights in both) + float(
+            np.sum(self.pull * (log_values - self.start) ** 2)
+        )
 
     def _normal(self, log_values: Floats, seconds: Floats, slopes: Floats, kept: np.ndarray) -> tuple[Floats, Floats]:
+        """The matrix and right side of one Gauss-Newton step to the runs that are ``kept``: whole jobs, since runs of
+        a job share family and kind."""
         errors = self._errors(seconds)
-        importance = self._importance(errors) * kept
-        matrix = slopes.T @ (slopes * importance[:, None]) + np.diag(self.pull)
-        vector: Floats = -slopes.T @ (importance * errors) - self.pull * (log_values - self.start)
+        matrix, vector = np.diag(self.pull), -self.pull * (log_values - self.start)
+        beside = (self._beside_job(errors), self._beside_job(slopes), self.between)
+        for each, turned, weights in ((errors, slopes, self.weights), beside):
+            importance = weights**2 * np.minimum(1.0, OUTLIER / np.maximum(np.abs(each), 1e-12)) * kept
+            matrix = matrix + turned.T @ (turned * importance[:, None])
+            vector = vector - turned.T @ (importance * each)
         return matrix, vector
 
     def slopes(self, log_values: Floats, seconds: Floats) -> Floats:
@@ -410,6 +442,30 @@ class _Problem:
         return product
 
 
+def _huber(errors: Floats) -> Floats:
+    size = np.abs(errors)
+    huber: Floats = np.where(size < OUTLIER, size**2, OUTLIER * (2.0 * size - OUTLIER))
+    return huber
+
+
+def _jobs(runs: Sequence[Prepared], families: np.ndarray) -> tuple[Index, Floats]:
+    """The number of each run's job, and its weight between the layouts of that job: every family of jobs in several
+    layouts weighs the same, and every job in it."""
+    numbers: dict[object, int] = {}
+    job = np.array([numbers.setdefault((run.run.family, run.same_job), len(numbers)) for run in runs])
+    layouts: list[set[Layout]] = [set() for _ in numbers]
+    for number, run in zip(job, runs, strict=True):
+        layouts[number].add(run.layout)
+    several = np.array([len(each) for each in layouts])[job] > 1
+    weights = np.zeros(len(runs))
+    if several.any():
+        chosen, whose = job[several], families[several]
+        within = 1.0 / np.bincount(job)[chosen]
+        jobs_of = {family: len(set(chosen[whose == family])) for family in set(whose)}
+        weights[several] = within / np.array([jobs_of[family] for family in whose]) / len(jobs_of)
+    return job, BETWEEN * np.sqrt(weights)
+
+
 def _secant(slopes: Floats, step: Floats, change: Floats) -> Floats:
     """Slopes that also explain the ``change`` of each run's time by the last step, otherwise as near as can be, and
     zero where they were (Schubert's form of Broyden's update, doi:10.1090/S0025-5718-1970-0258276-9)."""
@@ -420,6 +476,7 @@ def _secant(slopes: Floats, step: Floats, change: Floats) -> Floats:
     return updated
 
 
+@cache
 def prior_tables() -> Tables:
     """What was known before, with the constants to fit under ``fitted``."""
     return parse_tables(files("weft.validation").joinpath("data", "prior.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What a fit of constants came to: errors with and without having seen a model, and the constants."""
+"""What a fit of constants came to: errors with and without having seen a source, and the constants."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from weft.units import format_seconds
 from weft.validation.fit import Fitted
 from weft.validation.summary import INDENT, Errors
 
-COLUMNS = (*("family", "runs", "fitted", "model left out", "its bias", "worst", "rank corr."), "family left out")
+COLUMNS = ("family", "runs", "fitted", "source left out", "its bias", "worst", "rank corr.", "kind left out")
 
 
 def fit_table(found: Fitted, screen: Console) -> None:
-    """Errors by family: as fitted, and of each model and each family by constants fitted to the others."""
-    fitted, by_model, by_family = found.by_family()
+    """Errors by family: as fitted, and of each family and each kind by constants fitted to the others."""
+    fitted, by_family, by_kind = found.by_family()
     table = Table(title="Mean absolute error of iteration time", title_justify="left")
     for name in COLUMNS:
         table.add_column(name, justify="left" if name == "family" else "right")
-    for seen, unseen, alone in zip(fitted, by_model, by_family, strict=True):
+    for seen, unseen, alone in zip(fitted, by_family, by_kind, strict=True):
         rank = "-" if unseen.spearman is None else f"{unseen.spearman:.3f}"
         bias = "-" if unseen.bias is None else f"{unseen.bias:+.1%}"
         shares = (_percent(seen.mape), _percent(unseen.mape), bias, _percent(unseen.max_ape))
         table.add_row(unseen.family, str(unseen.predicted), *shares, rank, _percent(alone.mape))
-    means = [_mean(errors) for errors in (fitted, by_model, by_family)]
+    means = [_mean(errors) for errors in (fitted, by_family, by_kind)]
     table.add_section()
     table.add_row("mean over families", "", means[0], means[1], "", "", "", means[2])
     screen.print(table)
-    screen.print("Left out: predicted by constants that were fitted to the other models', or families', runs.")
+    screen.print(
+        "Left out: predicted by constants that were fitted without the run's source, or without it and all runs of its"
+        " kind (generation of accelerators, framework, and dense, experts, state-space or long context)."
+    )
 
 
 def _mean(errors: Sequence[Errors]) -> str:
