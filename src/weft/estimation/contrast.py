@@ -6,7 +6,8 @@ of two logarithmic errors grows with the steps between the layouts,
     Var(e_i - e_j) = v_other + sum over traits t of v_t |step_t(i) - step_t(j)|,
 
 which is that of a random walk along each trait, so that errors of any set of layouts have a covariance.  The
-``v`` are fitted to the measured jobs that ran in several layouts, every job weighing the same and outliers less;
+``v`` are fitted to the measured jobs that ran in several layouts, every source weighing the same, every job of one
+too, and outliers less;
 a trait in which hardly any pair differs has about the mean of the others, and none less than ``v_other``.
 """
 
@@ -139,7 +140,7 @@ def contrast(known: Sequence[Known]) -> Contrast | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pairs:
     """Pairs of runs of one job in different layouts: the difference of their logarithmic errors, the steps between
-    them, and weights that add up to 1, every job's alike."""
+    them, and weights that add up to 1, every source's alike, and every job's of one."""
 
     errors: Floats
     apart: Floats
@@ -168,10 +169,11 @@ def _pairs(known: Sequence[Known]) -> _Pairs | None:
         families.append(family)
     if not errors:
         return None
+    weights = [job / families.count(family) for job, family in zip(weights, families, strict=True)]
     return _Pairs(
         errors=np.concatenate(errors),
         apart=np.concatenate(apart),
-        weights=np.concatenate(weights) / len(weights),
+        weights=np.concatenate(weights) / len(set(families)),
         jobs=len(weights),
         sources=len(set(families)),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from weft.estimation.trust import COVERED, Traits, best_published
+from weft.estimation.trust import Traits, best_published
 from weft.layout.mesh import straddling as straddling_axes
 from weft.layout.spec import Layout
 from weft.layout.text import DEGREES, format_layout
@@ -235,12 +235,12 @@ def published(job: Job, cluster: Cluster, mfu: float) -> str:
     traits, best = Traits.of(job, cluster), best_published(job, cluster)
     if best is None:
         return ""
-    beside = "more than" if mfu > best.mfu else "at most"
     what = f"{traits.kind} models in {job.recipe.precision} on {traits.accelerator}"
-    return (
-        f"MFU {mfu:.1%} is {beside} the best published of {what} of about this size: {best.mfu:.1%}"
-        f" ({best.run}, {counted(best.world, 'accelerator')})"
-    )
+    shown = f"{best.mfu:.1%} ({best.run}, {counted(best.world, 'accelerator')})"
+    known = f"the best published of {what} of about this size: {shown}"
+    if mfu > best.mfu:
+        return f"Warning: MFU {mfu:.1%} is above {known}; expect less"
+    return f"MFU {mfu:.1%} is at most {known}"
 
 
 def software(stack: str, space: str, job: Job) -> str:
@@ -260,6 +260,6 @@ def trust(error: ErrorBar | None) -> tuple[str, ...]:
     if error.error is None:
         return ("Error: unknown; nothing similar was ever measured",)
     runs, sources = counted(error.runs, "run"), counted(error.sources, "source")
-    said = f"Error: +-{error.error:.0%} ({COVERED:.0%} of {runs} of {sources}: {error.alike})"
+    said = f"Error: +-{error.error:.0%} (covers 4 of 5 such sources, by {runs} of {sources}: {error.alike})"
     beyond = f"Outside what was measured, so that the error is wider: {'; '.join(error.outside)}"
     return (said, beyond) if error.outside else (said,)
