@@ -18,6 +18,7 @@ from weft.report.tables.comparison import comparison_table
 from weft.report.tables.grid import Screen
 from weft.search.comparison import Comparison
 from weft.search.why import Traced, causes
+from weft.verbs.compare import _of_result
 
 LAYOUTS = ("tp=1", "tp=2,sp", "tp=8", "pp=4,vpp=2,schedule=interleaved", "fsdp=8", "cp=2", "tp=2,pp=2,recompute=full")
 PAIRS = [(one, LAYOUTS[(at + step) % len(LAYOUTS)]) for step in (1, 3) for at, one in enumerate(LAYOUTS)]
@@ -205,3 +206,11 @@ def test_results_compare_as_files_and_as_objects(tmp_path):
 def test_what_cannot_be_compared(subjects, options, problem):
     with pytest.raises(BadInput, match=problem):
         weft.compare(*subjects, **options)
+
+
+def test_a_report_is_compared_by_the_constants_that_it_was_made_with() -> None:
+    report = weft.estimate("llama-3.1-8b", "tpu-v5p-16", layout="dp=16")
+    side = _of_result(report, "")
+    again = estimate(side.job, side.cluster, [report.layout], side.constants)[0]
+    assert side.stack == "maxtext"
+    assert again.iteration_s == report.estimate.iteration_s

@@ -120,6 +120,16 @@ def test_the_plan_names_the_authors_software() -> None:
     assert "authors" in software("hai-llm", "zero-bubble", job)
 
 
+def test_tpus_are_planned_for_their_own_software(tmp_path) -> None:
+    """Also where a saved plan is estimated again."""
+    found = weft.plan("llama-3.1-8b", "tpu-v5p-16", top=1)
+    assert found.stack == "maxtext"
+    assert weft.plan("llama-3.1-8b", "tpu-v5p-16", top=1, stack="megatron-core").stack == "megatron-core"
+    path = tmp_path / "plan.json"
+    found.save(path)
+    assert weft.estimate(plan=str(path)).estimate.iteration_s == found.best.iteration_s
+
+
 def test_estimates_of_a_plan_take_its_software(tmp_path) -> None:
     """The job of a document says whose constants count."""
     found = weft.plan("llama-3.1-405b", "h100-1024", fix=("x=8", "pipeline=16", "context=1", "z=1", "mbs=1"), top=1)

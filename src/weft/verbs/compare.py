@@ -123,15 +123,19 @@ def _of_results(
 
 
 def _of_result(found: Plan | EstimateReport, label: str) -> Side:
-    from weft.cluster.calibration import USUAL_STACK
     from weft.estimation.report import EstimateReport
     from weft.search.comparison import Side
 
     label = label or found.cluster.name
     if isinstance(found, EstimateReport):
-        stack = found.job.stack or USUAL_STACK
+        usual = ConstantsOptions()
         return Side(
-            label=label, job=found.job, cluster=found.cluster, estimate=found.estimate, constants=None, stack=stack
+            label=label,
+            job=found.job,
+            cluster=found.cluster,
+            estimate=found.estimate,
+            constants=constants_of(usual, found.cluster, found.job),
+            stack=stack_of(usual, found.job, found.cluster),
         )
     simulated = getattr(found, "simulated_s", None)
     return Side(
@@ -197,7 +201,7 @@ def _side(
         cluster=cluster,
         estimate=found,
         constants=constants,
-        stack=stack_of(software, job),
+        stack=stack_of(software, job, cluster),
         fabric=None if fabric is None else _named(fabric, asked),
         simulated_s=None if fabric is None else _simulated(job, cluster, found.layout, fabric, asked),
     )

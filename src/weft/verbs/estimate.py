@@ -104,7 +104,7 @@ def memory_timeline(found: EstimateReport, options: EstimateOptions, stage: int 
     """
     from weft.simulation.iteration.memory import memory_timeline as recorded
 
-    constants = constants_of(options, found.cluster)
+    constants = constants_of(options, found.cluster, found.job)
     return recorded(found.job, found.cluster, found.layout, stage=stage, constants=constants)
 
 

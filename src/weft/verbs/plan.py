@@ -87,7 +87,7 @@ def plan(
         per_mesh=not asked.variants,
         memory_margin=_share(asked.memory_margin, "--memory-margin"),
         constants=constants_of(asked, where, job),
-        stack=stack_of(asked, job),
+        stack=stack_of(asked, job, where),
         order=asked.order,
         progress=progress,
     )

@@ -76,7 +76,8 @@ class ConstantsOptions(CalibrationOptions):
 
     stack: str | None = option(
         None,
-        "Training software whose constants and habits count (default: the recipe's, else megatron-core).",
+        "Training software whose constants and habits count (default: the recipe's, else megatron-core, or maxtext on"
+        " TPUs).",
         metavar="NAME",
     )
 
@@ -253,7 +254,7 @@ def constants_of(asked: CalibrationOptions, cluster: Cluster, job: Job | None = 
     """
     from weft.cluster.calibration import USUAL_STACK, Calibration, calibration, read_calibration
 
-    stack = stack_of(asked, job)
+    stack = stack_of(asked, job, cluster)
     if asked.calibration is None and stack == USUAL_STACK:
         return None
     if isinstance(asked.calibration, Calibration):
@@ -264,18 +265,19 @@ def constants_of(asked: CalibrationOptions, cluster: Cluster, job: Job | None = 
     return read_calibration(path_of(asked.calibration, "--calibration"), *named)
 
 
-def stack_of(asked: CalibrationOptions, job: Job | None) -> str:
-    """The software that is asked for, else that of the job's recipe, else the usual one.
+def stack_of(asked: CalibrationOptions, job: Job | None, cluster: Cluster) -> str:
+    """The software that is asked for, else that of the job's recipe, else the usual one on such accelerators.
 
     Raises:
         UnknownName: no constants are known of the software.
     """
-    from weft.cluster.calibration import USUAL_STACK, stack_names
+    from weft.cluster.calibration import TPU_STACK, USUAL_STACK, stack_names
 
     stack = asked.stack if isinstance(asked, ConstantsOptions) else None
     if stack is not None and stack not in stack_names():
         raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft stacks")
-    return stack or (job and job.stack) or USUAL_STACK
+    usual = TPU_STACK if cluster.accelerator.name.startswith("tpu") else USUAL_STACK
+    return stack or (job and job.stack) or usual
 
 
 def book_of(failures: str | os.PathLike[str] | FailureBook) -> FailureBook:

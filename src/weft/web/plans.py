@@ -187,7 +187,8 @@ def _compared(found: Plan, inquiry: Inquiry, chosen: Estimate, against: str) -> 
     from weft.verbs.compare import compare
 
     layouts = (format_layout(chosen.layout), against)
-    return compare(found.job, found.cluster, layout=layouts, stack=stack_of(inquiry.options, found.job))
+    stack = stack_of(inquiry.options, found.job, found.cluster)
+    return compare(found.job, found.cluster, layout=layouts, stack=stack)
 
 
 def _charts(found: Plan) -> tuple[tuple[str, str], ...]:
