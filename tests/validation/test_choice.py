@@ -51,3 +51,18 @@ def test_times_that_are_nearly_equal_have_no_order(make) -> None:
     (found,) = choices(zip(runs, (2.0, 1.0), strict=True))
     assert (found.pairs, found.ordered) == (0, None)
     assert found.regret == pytest.approx(0.04)
+
+
+def test_layouts_of_the_same_predicted_time_are_alike(job) -> None:
+    """Any of them may be taken, and a pair of them is as often in order as not."""
+    (found,) = choices(zip(job(), (5.0, 5.0, 5.0), strict=True))
+    assert found.regret == found.worst == pytest.approx(found.random)
+    assert found.ordered == pytest.approx(0.5)
+
+
+def test_level_and_ratio_of_predictions(job) -> None:
+    """Twice all measured times keeps ratios; one of three layouts twice as slow doubles or halves four of six."""
+    (twice,) = choices(zip(job(), (2.0, 4.0, 8.0), strict=True))
+    assert (twice.level, twice.ratio_error) == (2.0, 0.0)
+    (one,) = choices(zip(job(), (2.0, 2.0, 4.0), strict=True))
+    assert (one.level, one.ratio_error) == (1.0, pytest.approx((2 * 1.0 + 2 * 0.5) / 6))

@@ -17,12 +17,17 @@ APART = 0.05
 class Choice:
     """The choices of a family: ``jobs`` were measured in several layouts (``layouts`` in all).
 
+    Of layouts with the same predicted time any may be taken: losses are means over them, and half of their pairs count
+    as ordered.
+
     Attributes:
         regret: mean over jobs of how much longer the layout with the least predicted time took than the best.
         worst: the largest of these.
         random: the mean of them for a layout picked at random.
         pairs: of layouts of one job whose measured times are more than ``APART`` apart.
         ordered: the share of these that the predictions put in the right order; None without pairs.
+        level: the median of predicted / measured.
+        ratio_error: mean over jobs of the mean error of how many times longer a layout takes than another.
     """
 
     family: str
@@ -33,6 +38,8 @@ class Choice:
     random: float
     pairs: int
     ordered: float | None
+    level: float
+    ratio_error: float
 
 
 Timed = tuple[Prepared, float]
@@ -53,16 +60,20 @@ def choices(runs: Iterable[Timed]) -> tuple[Choice, ...]:
 
 
 def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> Choice:
-    regrets, randoms, right, pairs = [], [], 0, 0
+    regrets, randoms, ratios, shares, right, pairs = [], [], [], [], 0.0, 0
     for job in jobs:
         measured = np.array([run.measured_s for run, _ in job])
         predicted = np.array([seconds for _, seconds in job])
         loss = measured / measured.min() - 1.0
-        regrets.append(float(loss[predicted.argmin()]))
+        regrets.append(float(loss[predicted == predicted.min()].mean()))
         randoms.append(float(loss.mean()))
         slower = measured[:, None] > (1.0 + APART) * measured
         pairs += int(slower.sum())
-        right += int((slower & (predicted[:, None] > predicted)).sum())
+        after = (1.0 + np.sign(predicted[:, None] - predicted)) / 2.0
+        right += float(after[slower].sum())
+        share = predicted / measured
+        ratios.append(float(np.abs(share[:, None] / share - 1.0).sum() / (share.size * (share.size - 1))))
+        shares.append(share)
     return Choice(
         family=family,
         jobs=len(jobs),
@@ -72,4 +83,6 @@ def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> Choice:
         random=float(np.mean(randoms)),
         pairs=pairs,
         ordered=right / pairs if pairs else None,
+        level=float(np.median(np.concatenate(shares))),
+        ratio_error=float(np.mean(ratios)),
     )
