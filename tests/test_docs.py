@@ -264,10 +264,15 @@ def records() -> dict[str, dict[str, Any]]:
 def figures() -> dict[str, dict[str, Any]]:
     """Figures of the records, and the errors on the runs that Weft ships: their mean, and each family's."""
     known = shipped_runs()
-    by_family = {
-        family: float(np.abs([one.error for one in known if one.family == family]).mean()) for family in covered(known)
-    }
-    errors = {"runs": len(known), "mean": float(np.mean(list(by_family.values())))} | by_family
+    by_family, by_kind = (
+        {
+            family: float(np.abs([getattr(one, name) for one in known if one.family == family]).mean())
+            for family in covered(known)
+        }
+        for name in ("error", "without_kind")
+    )
+    means = [float(np.mean(list(each.values()))) for each in (by_family, by_kind)]
+    errors = {"runs": len(known), "mean": means[0], "kind_mean": means[1]} | by_family
     return {name: record["figures"] for name, record in records().items()} | {"errors": errors}
 
 
@@ -319,18 +324,22 @@ def passage(name: str) -> str:
 
 
 def errors_table() -> str:
-    """How far predictions of each family are by constants that had not seen it, from the runs that Weft ships."""
+    """How far predictions of each family are by constants that had not seen it, or no run of its kind, from the runs
+    that Weft ships."""
     known, inside = shipped_runs(), covered(shipped_runs())
     lines, means = [], []
     for family in sorted(inside):
         runs = [one for one in known if one.family == family]
-        errors, unfitted = (np.abs([getattr(one, name) for one in runs]) for name in ("error", "unfitted"))
-        means.append((errors.mean(), unfitted.mean(), inside[family]))
-        shares = (f"{errors.mean():.1%}", f"{errors.max():.1%}", f"{unfitted.mean():.1%}", f"{inside[family]:.0%}")
-        lines.append((family, str(len(runs)), *shares))
+        names = ("error", "without_kind", "unfitted")
+        errors, by_kind, unfitted = (np.abs([getattr(one, name) for one in runs]) for name in names)
+        means.append((errors.mean(), by_kind.mean(), unfitted.mean(), inside[family]))
+        shares = (f"{one:.1%}" for one in (errors.mean(), errors.max(), by_kind.mean(), unfitted.mean()))
+        lines.append((family, str(len(runs)), *shares, f"{inside[family]:.0%}"))
     mean = np.mean(means, axis=0)
-    lines.append(("mean over families", str(len(known)), f"{mean[0]:.1%}", "", f"{mean[1]:.1%}", f"{mean[2]:.0%}"))
-    return rows(("family", "runs", "family left out", "worst", "before any run", "inside the bar"), lines)
+    shares = (f"{mean[0]:.1%}", "", f"{mean[1]:.1%}", f"{mean[2]:.1%}", f"{mean[3]:.0%}")
+    lines.append(("mean over families", str(len(known)), *shares))
+    heads = ("family", "runs", "source left out", "worst", "kind left out", "before any run", "inside the bar")
+    return rows(heads, lines)
 
 
 def fitted_table() -> str:
