@@ -32,7 +32,7 @@ def fitted(tmp_path_factory):
 @pytest.mark.slow
 def test_says_what_the_fit_is_worth(fitted) -> None:
     output, _, _ = fitted
-    for words in ("model left out", "family left out", "korthikanti", "mean over families", "gemm_efficiency"):
+    for words in ("source left out", "kind left out", "korthikanti", "mean over families", "gemm_efficiency"):
         assert words in output
 
 
