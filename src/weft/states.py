@@ -51,8 +51,8 @@ class State:
             there = {name for (name,) in self.base.execute(_TABLES)}
         if there and (missing := [name for name in tables if name not in there]):
             raise self.damaged(f"it has no table {missing[0]}")
-        with self.readable():
-            self.base.executescript(schema)
+        with self.readable():  # whole or not at all: a file with some of the tables would count as damaged
+            self.base.executescript(f"begin immediate;{schema};commit;")
 
     def damaged(self, why: str) -> BadInput:
         """The error of a file that holds what Weft does not write."""
