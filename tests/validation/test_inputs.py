@@ -249,3 +249,11 @@ def test_the_cut_of_each_expert(make) -> None:
     cut = {"experts": 8, "topk": 2, "gpu": "DGX-H100", "gpus": 32, "tp": 4, "ep": 8, "etp": 4, "global_batch": 8}
     layout = prepared(make(**run, **cut, micro_batch=1, zero=None, precision="bf16")).layout
     assert (layout.expert, layout.expert_tensor, layout.expert_data) == (8, 4, 1)
+
+
+@pytest.mark.parametrize("words", [{"kernels": "torch"}, {"kernels": "fused"}, {"notes": "kernel: torch; 2023"}])
+def test_kernels_that_are_not_fused_attention(make, words) -> None:
+    """As Aleph Alpha's sheets name them."""
+    usual = {"source": "Aleph Alpha", "precision": "bf16"}
+    assert prepare(make(**usual, **words)).job.recipe.attention == "unfused"
+    assert prepare(make(**usual, kernels="FlashAttention 2")).job.recipe.attention == "flash"

@@ -170,7 +170,7 @@ class Run:
     @property
     def remarks(self) -> str:
         """All that the table says of the run in words."""
-        return f"{self.source}; {self.kernels}; {self.notes}; {self.model}; {self.gpu}"
+        return f"{self.source}; kernels: {self.kernels}; {self.notes}; {self.model}; {self.gpu}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
