@@ -94,9 +94,10 @@ def test_norms_of_separate_kernels_move_more() -> None:
     assert seconds(other, eager) == seconds(other, fused)
 
 
-def test_attention_is_the_longer_of_arithmetic_and_memory() -> None:
+def test_attention_adds_arithmetic_and_memory() -> None:
     assert flash(1e13, 1e3) == pytest.approx(1e13 / (H100.bf16_flops * CONSTANTS.attention_efficiency), rel=0.01)
     assert flash(1e3, 1e10) == pytest.approx(1e10 / (H100.memory_Bps * CONSTANTS.memory_efficiency), rel=0.01)
+    assert flash(1e13, 1e10) == pytest.approx(flash(1e13, 1e3) + flash(1e3, 1e10), rel=0.01)
 
 
 def flash(flops: float, bytes_: float, *, pairs: float = 1e6, edges: int = 1, features: float = 128.0) -> float:

@@ -175,6 +175,8 @@ ON = "_on_"
 """Between the name of a software and the beginning of accelerators' names, in a table of what it does on these."""
 USUAL_STACK, TPU_STACK = "megatron-core", "maxtext"
 """The training software whose constants count where none is named, and on TPUs."""
+USUAL = "usual"
+"""In place of a software's name: the usual one on such accelerators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,9 +286,15 @@ def calibration_from(tables: Tables, accelerator: str, stack: str | None = None)
     return found
 
 
-def calibration(accelerator: str, stack: str | None = USUAL_STACK) -> Calibration:
+def usual_stack(accelerator: str) -> str:
+    """The training software whose constants count on such accelerators where none is named."""
+    return TPU_STACK if accelerator.startswith("tpu") else USUAL_STACK
+
+
+def calibration(accelerator: str, stack: str | None = USUAL) -> Calibration:
     """The shipped constants of an accelerator's family (the default ones where there is none) and of the
-    training software ``stack``."""
+    training software ``stack`` (None: of none)."""
+    stack = usual_stack(accelerator) if stack == USUAL else stack
     return replace(calibration_from(shipped_tables(), accelerator, stack), shipped=True)
 
 
@@ -308,7 +316,7 @@ def with_constants(base: Calibration, values: Mapping[str, Any], *, where: str) 
     return replace(base, **numbers)  # type: ignore[arg-type]
 
 
-def read_calibration(path: str, accelerator: str, stack: str | None = USUAL_STACK) -> Calibration:
+def read_calibration(path: str, accelerator: str, stack: str | None = USUAL) -> Calibration:
     """The shipped constants of an accelerator and a software, with those of a file on top.
 
     TOML has constants and measured times alone, for whatever is estimated, or tables of them by accelerator and
@@ -322,7 +330,8 @@ def read_calibration(path: str, accelerator: str, stack: str | None = USUAL_STAC
     values = _of_json(text, path, remedy) if text.lstrip()[:1] == "{" else parse_toml(text, path, remedy=remedy)
     name = Path(path).stem
     if any(isinstance(value, dict) for value in values.values()):
-        found = calibration_from(_tables(values, path).over(shipped_tables()), accelerator, stack)
+        tables = _tables(values, path).over(shipped_tables())
+        found = calibration_from(tables, accelerator, usual_stack(accelerator) if stack == USUAL else stack)
         return replace(found, name=name, provenance="calibrated")
     base = replace(calibration(accelerator, stack), name=name, provenance="calibrated", shipped=False)
     return with_constants(base, values, where=path)

@@ -169,8 +169,9 @@ class Kernels:
         masked = 1.0 + operation.edges * ATTENTION_TILE / 2.0 / operation.pairs
         rate = self.half_peak() * share * self.clock() * width / usual
         compute = operation.flops * masked / rate
+        # Loads of queries, stores and the passes that prepare a backward kernel overlap nothing.
         moved = operation.bytes / self._memory_Bps()
-        return np.maximum(compute, moved) + operation.calls * self.calibration.kernel_s
+        return compute + moved + operation.calls * self.calibration.kernel_s
 
     def _scan(self, operation: Scan) -> Floats:
         """A share of its roofline: products at the pace of fused attention, whose tiles and depths are alike."""

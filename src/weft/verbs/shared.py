@@ -252,10 +252,10 @@ def constants_of(asked: CalibrationOptions, cluster: Cluster, job: Job | None = 
     Raises:
         UnknownName: no constants are known of the software.
     """
-    from weft.cluster.calibration import USUAL_STACK, Calibration, calibration, read_calibration
+    from weft.cluster.calibration import Calibration, calibration, read_calibration, usual_stack
 
     stack = stack_of(asked, job, cluster)
-    if asked.calibration is None and stack == USUAL_STACK:
+    if asked.calibration is None and stack == usual_stack(cluster.accelerator.name):
         return None
     if isinstance(asked.calibration, Calibration):
         return asked.calibration
@@ -271,13 +271,12 @@ def stack_of(asked: CalibrationOptions, job: Job | None, cluster: Cluster) -> st
     Raises:
         UnknownName: no constants are known of the software.
     """
-    from weft.cluster.calibration import TPU_STACK, USUAL_STACK, stack_names
+    from weft.cluster.calibration import stack_names, usual_stack
 
     stack = asked.stack if isinstance(asked, ConstantsOptions) else None
     if stack is not None and stack not in stack_names():
         raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft stacks")
-    usual = TPU_STACK if cluster.accelerator.name.startswith("tpu") else USUAL_STACK
-    return stack or (job and job.stack) or usual
+    return stack or (job and job.stack) or usual_stack(cluster.accelerator.name)
 
 
 def book_of(failures: str | os.PathLike[str] | FailureBook) -> FailureBook:

@@ -132,14 +132,15 @@ def test_the_only_gpu_that_a_launcher_makes_visible_is_used(joined, monkeypatch:
     ("layout", "device", "ordered"),
     [
         (Layout(x=4), "cuda", "1"),
-        (Layout(y=2, z=2), "cuda", "1"),
+        (Layout(y=2, z=2), "cuda", None),
+        (Layout(x=2, data=2), "cuda", None),
         (Layout(z=4), "cuda", None),
         (Layout(x=4), "cpu", None),
     ],
-    ids=["x", "y z", "z", "cpu"],
+    ids=["x", "y z", "x data", "z", "cpu"],
 )
-def test_kernels_start_in_order_where_tensor_axes_are(joined, monkeypatch, layout, device, ordered) -> None:
-    """With z alone gathers would wait for products.  What the user set stays."""
+def test_kernels_start_in_order_where_tensor_axes_are_alone(joined, monkeypatch, layout, device, ordered) -> None:
+    """With z or data, gathers and products would wait for each other.  What the user set stays."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     seen: list[str | None] = []

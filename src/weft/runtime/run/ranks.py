@@ -35,7 +35,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Where launchers bind a GPU to each rank, as ``srun --gpus-per-task=1`` does."""
 IN_ORDER = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-"""One queue of kernels for all streams."""
+"""One queue of kernels for all streams, in which a gather over z that waits for another holds up products."""
 RANKS_PER_CORE = 8
 """More ranks than this on a core of the machine are refused."""
 GRACE_S = 5.0
@@ -79,8 +79,8 @@ def run_ranks(
     """
     if device not in BACKENDS:
         raise UnknownName("device", device, BACKENDS, where="device")
-    tensor = layout is not None and layout.x * layout.y > 1
-    with environment(IN_ORDER if device == "cuda" and tensor else {}):
+    tensor_alone = layout is not None and layout.x * layout.y > 1 and layout.z * layout.data == 1
+    with environment(IN_ORDER if device == "cuda" and tensor_alone else {}):
         if launched():
             _as_launched(worker, arguments, world, device, timeout_s)
         elif world == 1:
