@@ -206,21 +206,24 @@ def scored(tools: dict[str, Predict], runs: Sequence[Prepared]) -> tuple[dict[st
 
 def printed(found: dict[str, tuple[Choice, ...]]) -> dict[str, float | str]:
     """The table, a part a family; and its figures."""
-    columns = ("layouts", "sweeps", "pred./meas.", "regret", "worst", "in order", "ratio off")
+    columns = ("layouts", "sweeps", "pred./meas.", "regret", "worst", "in order", "ratio off", "optimism")
     print(f"{'tool':16s}" + "".join(f"{name:>13s}" for name in columns))
     figures: dict[str, float | str] = {}
     for place, family in enumerate(one.family for one in found["weft"]):
         print(family)
         for tool, each in found.items():
             one, rule = each[place], tool in RULES
-            level, ratio = ("-", "-") if rule else (f"{one.level:.2f}", f"{one.ratio_error:.1%}")
+            level, *rest = (
+                ("-",) * 3 if rule else (f"{one.level:.2f}", f"{one.ratio_error:.1%}", f"{one.optimism:+.1%}")
+            )
             order = "-" if one.ordered is None else f"{one.ordered:.1%}"
-            cells = (str(one.layouts), str(one.jobs), level, f"{one.regret:.1%}", f"{one.worst:.1%}", order, ratio)
+            cells = (str(one.layouts), str(one.jobs), level, f"{one.regret:.1%}", f"{one.worst:.1%}", order, *rest)
             print(f"  {TITLES[tool]:14s}" + "".join(f"{cell:>13s}" for cell in cells))
             key = f"{family.replace('-', '_')}_{tool}"
             figures |= {f"{key}_regret": one.regret, f"{key}_worst": one.worst, f"{key}_ordered": one.ordered or 0.0}
             if not rule:
                 figures |= {f"{key}_level": one.level, f"{key}_ratio_error": one.ratio_error}
+                figures[f"{key}_optimism"] = one.optimism
         start = family.replace("-", "_")
         figures |= {f"{start}_layouts": one.layouts, f"{start}_sweeps": one.jobs, f"{start}_pairs": one.pairs}
     return figures

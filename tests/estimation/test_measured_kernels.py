@@ -58,12 +58,9 @@ def test_grouped_products_of_experts() -> None:
     errors: dict[int, list[float]] = {}
     for (hidden, wide, count, rows, name), rate in _named("experts"):
         h, f, experts, m = (int(word) for word in (hidden, wide, count, rows))
-        n, k, taken = {
-            "up": (2 * f, h, m),
-            "down": (h, f, m),
-            "up-input": (h, 2 * f, m),
-            "up-weight": (2 * f, m, h),
-        }[name]
+        n, k, taken = {"up": (2 * f, h, m), "down": (h, f, m), "up-input": (h, 2 * f, m), "up-weight": (2 * f, m, h)}[
+            name
+        ]
         measured_s = 2.0 * experts * n * k * taken / rate
         launched_s = (experts - 1) * H100.calibration.kernel_s
         if measured_s > ENOUGH_S:

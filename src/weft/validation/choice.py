@@ -28,6 +28,8 @@ class Choice:
         ordered: the share of these that the predictions put in the right order; None without pairs.
         level: the median of predicted / measured.
         ratio_error: mean over jobs of the mean error of how many times longer a layout takes than another.
+        optimism: mean over jobs of the share by which predictions favour the layout with the least predicted time over
+            the job's layouts on average: what being first of many costs a prediction.
     """
 
     family: str
@@ -40,6 +42,7 @@ class Choice:
     ordered: float | None
     level: float
     ratio_error: float
+    optimism: float
 
 
 Timed = tuple[Prepared, float]
@@ -60,12 +63,13 @@ def choices(runs: Iterable[Timed]) -> tuple[Choice, ...]:
 
 
 def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> Choice:
-    regrets, randoms, ratios, shares, right, pairs = [], [], [], [], 0.0, 0
+    regrets, randoms, ratios, shares, gains, right, pairs = [], [], [], [], [], 0.0, 0
     for job in jobs:
         measured = np.array([run.measured_s for run, _ in job])
         predicted = np.array([seconds for _, seconds in job])
         loss = measured / measured.min() - 1.0
-        regrets.append(float(loss[predicted == predicted.min()].mean()))
+        first = predicted == predicted.min()
+        regrets.append(float(loss[first].mean()))
         randoms.append(float(loss.mean()))
         slower = measured[:, None] > (1.0 + APART) * measured
         pairs += int(slower.sum())
@@ -74,6 +78,7 @@ def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> Choice:
         share = predicted / measured
         ratios.append(float(np.abs(share[:, None] / share - 1.0).sum() / (share.size * (share.size - 1))))
         shares.append(share)
+        gains.append(float(np.log(share).mean() - np.log(share[first]).mean()))
     return Choice(
         family=family,
         jobs=len(jobs),
@@ -85,4 +90,5 @@ def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> Choice:
         ordered=right / pairs if pairs else None,
         level=float(np.median(np.concatenate(shares))),
         ratio_error=float(np.mean(ratios)),
+        optimism=float(np.mean(gains)),
     )
