@@ -31,7 +31,6 @@ LAYERS = {
     "reliability": 3,
     "estimation": 4,
     "simulation": 4,
-    "reproductions": 5,
     "search": 5,
     "arrangement": 5,
     "studies": 5,

@@ -49,7 +49,6 @@ def test_public_names():
         "read_cluster",
         "read_config",
         "read_plan",
-        "reproduce",
         "resolve_cluster",
         "resolve_job",
         "route",
@@ -317,12 +316,6 @@ def test_command_surface():
             [*("--by", "--calibration", "--family", "--format", "--output", "--plot", "--regret", "-o", "runs")]
         ),
         "calibrate": ["--errors", "--output", "--start", "--trace", "-o", "runs"],
-        "reproduce": sorted(
-            [
-                *("--accelerators", "--batches", "--chart", "--clusters", "--format", "--nic-bandwidth", "--output"),
-                *("--scale-up-bandwidth", "--sizes", "-o", "study"),
-            ]
-        ),
         "serve": ["--open", "--port", "--state"],
         "selftest": ["--format", "--gpu", "--output", "--ranks", "--steps", "-o"],
         "doctor": ["--format", "--output", "-o"],

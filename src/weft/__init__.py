@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from weft.verbs.lanes import check_lanes
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
-    from weft.verbs.reproduce import reproduce
     from weft.verbs.route import audit_routes, route
     from weft.verbs.schedule import schedule
     from weft.verbs.schema import schema
@@ -71,7 +70,6 @@ _HOME = {
     "read_cluster": "weft.cluster.files",
     "read_config": "weft.model",
     "read_plan": "weft.verbs.read",
-    "reproduce": "weft.verbs.reproduce",
     "resolve_cluster": "weft.cluster",
     "resolve_job": "weft.model",
     "route": "weft.verbs.route",
@@ -113,7 +111,6 @@ __all__ = [
     "read_cluster",
     "read_config",
     "read_plan",
-    "reproduce",
     "resolve_cluster",
     "resolve_job",
     "route",

@@ -1,4 +1,4 @@
-"""Times of kernels beside those that ``benchmarks/gpu_kernels.py`` measured on an H100, which no constant is fitted to."""
+"""Times of kernels by the prior's constants beside those that ``benchmarks/gpu_kernels.py`` measured on an H100."""
 
 from __future__ import annotations
 

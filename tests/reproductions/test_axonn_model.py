@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import axonn
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.reproductions import axonn
 
 Row = tuple[tuple[int, int, int, int], float]
 CASES = {

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import rail_only as ro
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from weft.cluster.catalogue import load as load_cluster
+from weft.collectives.messages.flows import Steps, expand
 from weft.errors import BadInput
-from weft.reproductions import rail_only as ro
+from weft.fabric.catalogue import for_cluster
+from weft.fabric.paths import routes
+from weft.fabric.spec import Fabric
+from weft.fabric.traffic import at_once
+from weft.simulation.flows.engine import run
 
 
 def at(domain: int, count: int = 32768) -> ro.RailNetwork:
@@ -107,3 +114,34 @@ def test_arrays_give_what_scalars_give() -> None:
 def test_groups_that_do_not_nest(domain: int, group: float) -> None:
     with pytest.raises(BadInput, match="rail-only model"):
         ro.iteration_time(ro.GPT3, at(domain), group)
+
+
+@pytest.mark.parametrize("name", ["a100-64", "h100-64"])
+def test_forwarding_simulated(name: str) -> None:
+    """Hop after hop it costs (K-1)/K of the ratio of bandwidths, beside a rail-optimized Clos; pipelined nothing."""
+    cluster = load_cluster(name)
+    inner, outer = cluster.tiers[:2]
+    ranks = np.arange(cluster.count)
+    rails, clos = (for_cluster(kind, cluster) for kind in ("rail-only", "rail-optimized"))
+    hops = expand("all-to-all", "hierarchical", ranks, 10e9, domain=rails.domain)
+    free_s = simulated_s(clos, [expand("all-to-all", "direct", ranks, 10e9)])
+    off_rail = float(ro.forwarding_overhead(outer.bandwidth_Bps, inner.bandwidth_Bps, inner.size))
+    assert simulated_s(rails, hops.one_by_one()) / free_s - 1 == pytest.approx(off_rail, rel=1e-3)
+    assert simulated_s(rails, [hops.pipelined()]) / free_s - 1 == pytest.approx(0, abs=1e-4)
+
+
+def simulated_s(fabric: Fabric, waves: list[Steps]) -> float:
+    """Seconds of patterns of flows one after the other."""
+    total = 0.0
+    for wave in waves:
+        paths = routes(fabric, wave.source, wave.target, mode="spray")
+        total += run(fabric.capacity_Bps, at_once(wave.source, wave.target, wave.bytes), paths).makespan_s
+    return total
+
+
+def test_utilization_is_not_within_what_version_5_says() -> None:
+    rows = ro.utilization()
+    errors = [100 * abs(ours - published) for _, published, ours, _ in rows]
+    assert sum(errors) / len(errors) < 2.2
+    assert 0.15 < max(errors) < 5
+    assert all(equation - published > 0.05 for _, published, _, equation in rows)

@@ -47,7 +47,6 @@ MADE = {
     "route": lambda: weft.route(generate="BLOOM:2,GPT_3:2"),
     "arrangement": lambda: weft.arrange(str(ROOT / "examples" / "two-jobs.toml"), budget=1),
     "route-audit": audited,
-    "reproduction": lambda: weft.reproduce("rail-only-v1", sizes="32,64"),
     "sweep": lambda: weft.sweep(models="gpt2-124m", clusters="a100-8,a100-16"),
 }
 

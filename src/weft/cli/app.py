@@ -33,7 +33,6 @@ VERBS = {
     "bench-comm": "Measure collectives per mesh axis, matrix products and memory of this machine.",
     "validate": "Predicted against measured iteration time, run by run and by family.",
     "calibrate": "Fit the constants of accelerators and training software to the measured runs of RUNS.csv.",
-    "reproduce": "Compute a published claim under printed conditions, beside what its paper says.",
     "serve": "Plan, compare and explore on pages in your browser.",
     "selftest": "Check the runtime on this machine's GPUs or CPU: losses, collectives, overlap, memory, speed.",
     "doctor": "Say what is installed, where kernels are kept, and whether Weft's answers hold here.",
@@ -92,7 +91,6 @@ def cli() -> None:
     weft bench-comm --ranks 2                this machine, measured for plans
     weft validate --regret                   predictions against published, measured runs, or yours
     weft calibrate runs.csv                  constants from measured runs
-    weft reproduce                           published claims (rail-only, AxoNN) beside Weft's figures
     weft serve --open                        all of it on pages in your browser
     weft models, weft clusters, weft stacks  what is known by name
 

@@ -1,1 +1,0 @@
-"""Published models and figures, reproduced."""
