@@ -1,6 +1,6 @@
 """Other tools' formats: launch arguments for a layout, and the layout of an existing run.
 
-``megatron``, ``torchtitan``, ``deepspeed``, ``nanotron`` and ``calculon`` each have
+``megatron``, ``torchtitan``, ``deepspeed`` and ``calculon`` each have
 ``launch_arguments(job, cluster, layout)``; ``read_run`` reads what these tools, Megatron-Bridge, NeMo and MaxText run.
 """
 

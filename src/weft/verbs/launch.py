@@ -18,7 +18,6 @@ TOOLS = (
     "torchtitan",
     "torchtitan-toml",
     "deepspeed",
-    "nanotron",
     "calculon",
     "calculon-application",
     "calculon-system",
@@ -34,7 +33,7 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
     Raises:
         NothingFeasible: the tool cannot run the layout; says every reason.
     """
-    from weft.interop.training import calculon, deepspeed, megatron, nanotron, sailor, simai, slurm, torchtitan
+    from weft.interop.training import calculon, deepspeed, megatron, sailor, simai, slurm, torchtitan
     from weft.interop.training.launchers import NotExpressible
 
     writers: dict[str, Callable[..., Any]] = {
@@ -42,7 +41,6 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
         "torchtitan": torchtitan.launch_arguments,
         "torchtitan-toml": torchtitan.toml_arguments,
         "deepspeed": deepspeed.launch_arguments,
-        "nanotron": nanotron.launch_arguments,
         "calculon": calculon.launch_arguments,
         "calculon-application": calculon.application_arguments,
         "calculon-system": calculon.system_arguments,

@@ -1,4 +1,4 @@
-"""YAML of foreign files: lists, tables and texts, read from PyYAML's events within bounds; and YAML written.
+"""YAML of foreign files: lists, tables and texts, read from PyYAML's events within bounds.
 
 Every value stays the text of the file: a name may look like a number, a date or a flag (``1e9``, ``0123``, ``1:30``,
 ``no``), and a reader that wants a number gets all of its digits.  Nothing is constructed from tags; anchors, aliases
@@ -8,7 +8,7 @@ and tags are refused, so that a small file cannot stand for a large value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import yaml
@@ -110,8 +110,3 @@ def scalars(value: Value) -> Any:
         return value
     plain = value.replace("_", "")
     return int(plain) if plain.lstrip("+-").isdecimal() else float(plain)
-
-
-def write_yaml(table: Mapping[str, Any]) -> str:
-    """Nested tables, lists and plain values as YAML in block style, in their order."""
-    return str(yaml.safe_dump(dict(table), sort_keys=False, allow_unicode=True, width=10**6))
