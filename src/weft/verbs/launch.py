@@ -21,8 +21,6 @@ TOOLS = (
     "calculon",
     "calculon-application",
     "calculon-system",
-    "simai",
-    "sailor",
     "slurm",
 )
 
@@ -33,7 +31,7 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
     Raises:
         NothingFeasible: the tool cannot run the layout; says every reason.
     """
-    from weft.interop.training import calculon, deepspeed, megatron, sailor, simai, slurm, torchtitan
+    from weft.interop.training import calculon, deepspeed, megatron, slurm, torchtitan
     from weft.interop.training.launchers import NotExpressible
 
     writers: dict[str, Callable[..., Any]] = {
@@ -44,8 +42,6 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
         "calculon": calculon.launch_arguments,
         "calculon-application": calculon.application_arguments,
         "calculon-system": calculon.system_arguments,
-        "simai": simai.launch_arguments,
-        "sailor": sailor.launch_arguments,
         "slurm": slurm.launch_arguments,
     }
     written: LaunchArguments | NotExpressible = writers[tool](job, cluster, layout)
