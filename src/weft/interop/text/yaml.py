@@ -7,7 +7,6 @@ and tags are refused, so that a small file cannot stand for a large value.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -88,25 +87,3 @@ def parse_yaml(text: str, *, where: str, remedy: str | None = None) -> Value:
     if found == "":
         raise BadInput("is empty", where=where)
     return found
-
-
-_NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*)(?:(\.[0-9_]*)?(?:[eE][+-]?[0-9]+)?)")
-_WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None, "": None}
-
-
-def scalars(value: Value) -> Any:
-    """A value whose texts became numbers, true, false and None where they look like it, as settings are meant.
-
-    The text "None", which some tools write for nothing, counts as such.
-    """
-    if isinstance(value, dict):
-        return {key: scalars(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [scalars(inner) for inner in value]
-    if value.lower() in _WORDS:
-        return _WORDS[value.lower()]
-    match = _NUMBER.fullmatch(value) if len(value) <= 40 else None
-    if match is None:
-        return value
-    plain = value.replace("_", "")
-    return int(plain) if plain.lstrip("+-").isdecimal() else float(plain)
