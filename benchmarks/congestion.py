@@ -4,7 +4,7 @@
 
 The binaries are htsim's (github.com/ultraethernet/uet-htsim, main_roce.cpp and main_uec.cpp), or the environment's
 HTSIM_ROCE and HTSIM_UEC; without them the simulator's times are those of the record, and only ours are made anew.
-The files that they read are those of ``weft route export htsim``.  ``busy`` of each transport is fitted to the last
+The files that they read are written by ``htsim.py`` beside this one.  ``busy`` of each transport is fitted to the last
 completions on 16 hosts, incasts aside; errors are stated for those and for the others.
 """
 
@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 import bench
 import numpy as np
+from htsim import tree_of, write_matrix, write_topology
 
 from weft.fabric.families import clos
 from weft.fabric.paths import Paths
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Routes, at_once
 from weft.fabric.transport import TRANSPORTS, Transport
-from weft.interop.simulators.htsim import tree_of, write_matrix, write_topology
 from weft.routing.traffic import job_traffic
 from weft.simulation.flows.engine import run
 from weft.solvers.maxmin import solve

@@ -68,7 +68,7 @@ def test_a_plan_file_is_estimated_and_launched(weft: Run, tmp_path) -> None:
     assert f"\nrun: bash '{script}'\n" in err
 
 
-@pytest.mark.parametrize("tool", ["megatron", "torchtitan", "torchtitan-toml", "deepspeed", "nanotron"])
+@pytest.mark.parametrize("tool", ["megatron", "torchtitan", "torchtitan-toml", "deepspeed"])
 def test_every_tool_launches_plain_data_parallelism(weft: Run, tool: str) -> None:
     code, out, err = weft(
         "estimate", "llama-3.2-1b", "h100-8", "--layout", "dp=8,zero=0", "--batch", "64", "--launch", tool

@@ -154,14 +154,6 @@ def test_msccl_is_xml_for_every_rank(weft: Run, tmp_path: Path) -> None:
     assert [gpu.get("id") for gpu in root.findall("gpu")] == [str(rank) for rank in range(16)]
 
 
-def test_mscclpp_is_json_for_every_rank(weft: Run) -> None:
-    code, out, _ = weft(*SMALL, "--policy", "themis", "--chunks", "4", "--export", "mscclpp")
-    found = json.loads(out)
-    assert code == 0
-    assert found["collective"] == "allreduce"
-    assert [gpu["id"] for gpu in found["gpus"]] == list(range(16))
-
-
 def test_a_network_file_is_the_same_network(weft: Run, tmp_path: Path) -> None:
     path = str(tmp_path / "network.yml")
     assert weft(*SMALL, "--export", "astra-network", "-o", path) == (0, "", "")

@@ -612,45 +612,6 @@ pipeline_parallel_schedule = "1F1B"
 mode = "selective"
 """
 
-MAXTEXT = """base_config: base.yml
-model_name: mixtral-8x7b
-per_device_batch_size: 2
-remat_policy: minimal_with_context
-ici_tensor_parallelism: 2
-ici_fsdp_parallelism: -1
-"""
-OVERRIDES = """model:
-  tensor_model_parallel_size: 2
-  sequence_parallel: true
-train: {global_batch_size: 64, micro_batch_size: 2}
-ddp: {use_distributed_optimizer: true}
-mixed_precision: bf16_mixed
-"""
-RECIPE = """from torchtitan.models.llama3 import model_registry
-
-def small():
-    return Trainer.Config(
-        model_spec=model_registry("8B"),
-        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 8192, max_context_length=8192),
-        parallelism=ParallelismConfig(tensor_parallel_degree=8),
-    )
-"""
-BRIDGED = """def pretrain_recipe(size=2):
-    cfg = ConfigContainer(train=Config(global_batch_size=32, micro_batch_size=size), mixed_precision="bf16_mixed")
-    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Llama-3.1-8B").get_model_config()
-    if size > 1 and cfg.train is not None:
-        cfg.model.tensor_model_parallel_size = 4 // size
-    return cfg
-"""
-
-
-def yaml_runs(raw: bytes, folder: Path) -> object:
-    return called("interop.read_run")(str(written(raw, folder / "given.yml")), world=16)
-
-
-add("interop.training.maxtext.read interop.training.bridge.read_yaml", yaml_runs, "text", words(MAXTEXT, OVERRIDES))
-of_text("interop.training.torchtitan.read_recipe", "text", words(RECIPE), world=16)
-of_text("interop.training.bridge.read_recipe interop.text.recipe.read_recipe", "text", words(BRIDGED), world=16)
 of_file("interop.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
 of_text("interop.training.megatron.read", "text", scripts, world=64, vocab=1000)
 of_text("interop.training.deepspeed.read", "json", deepspeed, world=16)

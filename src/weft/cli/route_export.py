@@ -5,7 +5,7 @@ controller.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -18,14 +18,14 @@ from weft.files import write_folder
 from weft.units import counted
 from weft.verbs.options import option
 from weft.verbs.route import PINNED, installed
-from weft.verbs.traffic import TrafficOptions, names_traffic, network_alone, network_of, traffic_of
+from weft.verbs.traffic import TrafficOptions, names_traffic, network_of, traffic_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.routing import JobTraffic
     from weft.routing.plan import RoutePlan
 
-KINDS = ("frr", "htsim", "jobs", "json", "nccl", "opensm", "roce-csv", "roce-json")
+KINDS = ("frr", "jobs", "json", "nccl", "opensm", "roce-csv", "roce-json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,6 @@ def export(kind: str, options: ExportOptions) -> None:
     frr           SR-MPLS label stacks and SR-TE policies for FRR, each flow's color
     roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json
     nccl          /etc/nccl.conf
-    htsim         topology and connection matrix of htsim
     json          every flow's path
     jobs          the traffic itself, as job files of the paper's code
 
@@ -72,9 +71,6 @@ def export(kind: str, options: ExportOptions) -> None:
     if kind == "jobs":
         fabric, traffic = traffic_of(options)
         _deliver(_job_files(traffic, fabric), options.output)
-        return
-    if kind == "htsim":
-        _deliver(_simulated(*traffic_of(options), options), options.output)
         return
     found = _routed(options)
     _deliver(_opensm(found, options) if kind == "opensm" else _files(kind, found, options), options.output)
@@ -136,17 +132,6 @@ def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str
     form = kind.removeprefix("roce-")
     text = roce.write_csv(ports) if form == "csv" else roce.write_json(ports)
     return route_formats.checked(kind, {f"roce-ports.{form}": text})
-
-
-def _simulated(fabric: Fabric, traffic: JobTraffic, options: ExportOptions) -> dict[str, str]:
-    """Files of a packet simulator, which is told the speed of links, not what collectives reach of it."""
-    from weft.interop.simulators import htsim
-
-    if options.arrangement is None:
-        whole = network_alone(options, network_of(options).cluster)
-        fabric = replace(fabric, capacity_Bps=whole.capacity_Bps)
-    parts = traffic.split(options.split) if options.router == "split" else traffic
-    return htsim.write(fabric, parts)
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from weft.collectives.schedules.timing import TimedSchedule
     from weft.verbs.schedule import Scheduled
 
-EXECUTORS = ("msccl", "mscclpp")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOutput(Output):
@@ -69,7 +67,7 @@ def schedule(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutp
         return
     if out.export is not None:
         _check_export(options, out)
-        found = scheduled(kind, size, options, executor=out.export in EXECUTORS)
+        found = scheduled(kind, size, options, executor=out.export == "msccl")
         _export(found, options, out)
         _extras(found.timed, {}, options, out)
         return

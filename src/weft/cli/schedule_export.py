@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MSCCL_CHUNKS = 32_767
 """Parts of a buffer that MSCCL's executor takes."""
-FORMATS = ("msccl", "mscclpp", "nccl-tuner", "astra-network", "astra-system", "logical-topology", "chakra")
+FORMATS = ("msccl", "nccl-tuner", "astra-network", "astra-system", "logical-topology", "chakra")
 
 
 def exported(found: Scheduled, asked: ScheduleOptions, form: str) -> str:
@@ -24,8 +24,8 @@ def exported(found: Scheduled, asked: ScheduleOptions, form: str) -> str:
         Unsupported: the format cannot hold the schedule; says why.
     """
     timed, cluster = found.timed, found.cluster
-    if form in ("msccl", "mscclpp"):
-        return _plan_text(timed, form)
+    if form == "msccl":
+        return _msccl_text(timed)
     if form == "nccl-tuner":
         from weft.interop.collectives.nccl_tuner import write_tuner
 
@@ -38,24 +38,18 @@ def exported(found: Scheduled, asked: ScheduleOptions, form: str) -> str:
     return _astra_text(timed, form)
 
 
-def _plan_text(timed: TimedSchedule, form: str) -> str:
+def _msccl_text(timed: TimedSchedule) -> str:
     from weft.collectives.messages.scheduled import equal, schedule_plan
+    from weft.interop.collectives.msccl import write_msccl
 
     asked = timed.schedule.request
-    if form == "msccl" and len(timed.schedule) * asked.accelerators > MSCCL_CHUNKS:
+    if len(timed.schedule) * asked.accelerators > MSCCL_CHUNKS:
         problem = f"{len(timed.schedule)} chunks on {asked.accelerators} ranks are over {MSCCL_CHUNKS:,}"
         raise Unsupported(problem, where="--export msccl", remedy="give fewer chunks with --chunks")
     same = equal(timed, len(timed.schedule))
     plan = schedule_plan(same)
     name = f"weft_{asked.kind.replace('-', '')}_{asked.accelerators}"
-    if form == "msccl":
-        from weft.interop.collectives.msccl import write_msccl
-
-        return write_msccl(plan, asked.kind, asked.accelerators, name=name)
-    from weft.interop.collectives.mscclpp import write_mscclpp
-
-    inner = asked.dimensions[0].size
-    return write_mscclpp(plan, asked.kind, asked.accelerators, name=name, domain=inner)
+    return write_msccl(plan, asked.kind, asked.accelerators, name=name)
 
 
 def _astra_text(timed: TimedSchedule, form: str) -> str:

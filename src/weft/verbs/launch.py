@@ -18,12 +18,9 @@ TOOLS = (
     "torchtitan",
     "torchtitan-toml",
     "deepspeed",
-    "nanotron",
     "calculon",
     "calculon-application",
     "calculon-system",
-    "simai",
-    "sailor",
     "slurm",
 )
 
@@ -34,7 +31,7 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
     Raises:
         NothingFeasible: the tool cannot run the layout; says every reason.
     """
-    from weft.interop.training import calculon, deepspeed, megatron, nanotron, sailor, simai, slurm, torchtitan
+    from weft.interop.training import calculon, deepspeed, megatron, slurm, torchtitan
     from weft.interop.training.launchers import NotExpressible
 
     writers: dict[str, Callable[..., Any]] = {
@@ -42,12 +39,9 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
         "torchtitan": torchtitan.launch_arguments,
         "torchtitan-toml": torchtitan.toml_arguments,
         "deepspeed": deepspeed.launch_arguments,
-        "nanotron": nanotron.launch_arguments,
         "calculon": calculon.launch_arguments,
         "calculon-application": calculon.application_arguments,
         "calculon-system": calculon.system_arguments,
-        "simai": simai.launch_arguments,
-        "sailor": sailor.launch_arguments,
         "slurm": slurm.launch_arguments,
     }
     written: LaunchArguments | NotExpressible = writers[tool](job, cluster, layout)

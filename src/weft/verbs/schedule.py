@@ -38,7 +38,7 @@ USAGE = "weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:1
 POLICIES = ("baseline", "blueconnect", "themis", "weft")
 ORDERS = ("fifo", "scf", "paper-scf", "astra-fifo", "astra-scf")
 EXPORTED_CHUNKS = 4
-"""Where nobody says how many: MSCCL's executors take few steps a rank."""
+"""Where nobody says how many: MSCCL's executor takes few steps a rank."""
 _RECIPE = ("batch", "sequence", "precision", "attention", "calibration")
 _ARRANGED = frozenset(
     {

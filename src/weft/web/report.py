@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.web.views.plan import Launch
     from weft.web.views.study import StudyView
 
-LAUNCHERS = ("megatron", "torchtitan", "deepspeed", "nanotron")
+LAUNCHERS = ("megatron", "torchtitan", "deepspeed")
 """Tools whose launch files stand in a report."""
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.interop import read_run
 from weft.interop.text.settings import flatten
 from weft.interop.training import torchtitan
 from weft.interop.training.launchers import LaunchArguments, NotExpressible
@@ -85,74 +84,6 @@ def test_written_job_file_reads_back_as_the_same_layout(layout, model, cluster, 
         "parallelism.pipeline_parallel_last_stage_less_layers",
         "training.mixed_precision_param",
     }
-
-
-@given(
-    layout=layouts,
-    model=st.sampled_from(("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")),
-    precision=st.sampled_from(("bf16", "fp8", "mxfp8", "nvfp4", "fp32")),
-)
-def test_a_written_recipe_reads_back_as_the_same_run(layout, model, precision, cluster, job_for):
-    job = job_for(layout, model, precision)
-    written = torchtitan.launch_arguments(job, cluster, layout)
-    if isinstance(written, NotExpressible):
-        return
-    run = torchtitan.read_recipe(written.text)
-    expected = canonical(layout, moe=model.startswith("deepseek"))
-    assert run.layout == replace(expected, sequence_parallel=layout.sequence_parallel and layout.x > 1)
-    assert (run.world, run.global_batch, run.sequence) == (layout.world, job.recipe.global_batch, 8192)
-    assert (run.precision, run.model.runs) == (precision, job.model.runs)
-    assert any("torchtitan's defaults hold" in note for note in run.notes)
-
-
-RECIPE = """
-from torchtitan.models.llama3 import model_registry
-from torchtitan.trainer import Trainer
-
-
-def base() -> Trainer.Config:
-    return Trainer.Config(
-        model_spec=model_registry("70B"),
-        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 8192, max_context_length=8192),
-        parallelism=ParallelismConfig(tensor_parallel_degree=8, pipeline_parallel_degree=2, num_pp_microbatches=4),
-        activation_checkpoint=FullAC.Config(),
-    )
-
-
-def fp8() -> Trainer.Config:
-    config = base()
-    config.parallelism.pipeline_parallel_schedule = "Interleaved1F1B"
-    config.model_spec = model_registry("70B", converters=[Float8LinearConverter.Config(fqns=["layers"])])
-    config.compile = CompileConfig(enable=True, enable_async_tensor_parallel=True)
-    return config
-"""
-
-
-def test_a_registry_of_recipes(tmp_path):
-    path = tmp_path / "config_registry.py"
-    path.write_text(RECIPE, encoding="utf-8")
-    run = read_run(f"{path}:fp8", world=64)
-    assert run.layout == Layout(
-        x=8,
-        data=4,
-        zero=2,
-        pipeline=2,
-        micro_batch=2,
-        virtual_stages=2,
-        schedule="interleaved",
-        recompute="full",
-        sequence_parallel=True,
-        overlap_tensor="full",
-    )
-    assert (run.model.name, run.precision, run.global_batch, run.notes) == ("llama-3.1-70b", "fp8", 32, ())
-    assert read_run(f"{path}:base", world=64).precision == "bf16"
-    with pytest.raises(BadInput, match="holds 2 recipes: base, fp8"):
-        read_run(path, world=64)
-    with pytest.raises(BadInput, match="number of accelerators"):
-        read_run(f"{path}:base")
-    uneven = RECIPE.replace("2 * 8192", "9000")
-    with pytest.raises(BadInput, match="no whole number of sequences"):
-        torchtitan.read_recipe(uneven, function="base", world=64)
 
 
 def assigned(text):

@@ -1,1 +1,1 @@
-"""Collective algorithms as the libraries that run them read them: MSCCL, MSCCL++, NCCL's tuner."""
+"""Collective algorithms as the libraries that run them read them: MSCCL, NCCL's tuner."""

@@ -1,6 +1,6 @@
-"""Where the blocks of a plan lie in the input, output and scratch buffers of MSCCL and MSCCL++.
+"""Where the blocks of a plan lie in the input, output and scratch buffers of MSCCL.
 
-Both formats cut every buffer into equal chunks.  Each rank keeps a block in one place from the first message
+The format cuts every buffer into equal chunks.  Each rank keeps a block in one place from the first message
 to the last; blocks of a gathered or scattered buffer are renumbered so that those of a rank are contiguous.
 """
 
@@ -24,7 +24,7 @@ COLLECTIVES = {
     "broadcast": "broadcast",
     "reduce": "reduce",
 }
-"""The names of the kinds in both formats."""
+"""The names of the kinds in the format."""
 
 Buffer = Literal["i", "o", "s"]
 
@@ -89,7 +89,7 @@ def buffers_of(plan: MessagePlan, kind: str, size: int, *, in_place: bool) -> Bu
     stays as it was.  An all-to-all is never in place.  A reduction to rank 0 leaves the others' input alone.
 
     Raises:
-        Unsupported: a kind that the formats cannot hold, or owners with different numbers of blocks.
+        Unsupported: a kind that the format cannot hold, or owners with different numbers of blocks.
         BadInput: fewer than two ranks, or a message with ranks or blocks outside of the plan.
     """
     _check(plan, kind, size)

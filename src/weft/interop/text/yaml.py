@@ -1,4 +1,4 @@
-"""YAML of foreign files: lists, tables and texts, read from PyYAML's events within bounds; and YAML written.
+"""YAML of foreign files: lists, tables and texts, read from PyYAML's events within bounds.
 
 Every value stays the text of the file: a name may look like a number, a date or a flag (``1e9``, ``0123``, ``1:30``,
 ``no``), and a reader that wants a number gets all of its digits.  Nothing is constructed from tags; anchors, aliases
@@ -7,8 +7,7 @@ and tags are refused, so that a small file cannot stand for a large value.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import yaml
@@ -88,30 +87,3 @@ def parse_yaml(text: str, *, where: str, remedy: str | None = None) -> Value:
     if found == "":
         raise BadInput("is empty", where=where)
     return found
-
-
-_NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*)(?:(\.[0-9_]*)?(?:[eE][+-]?[0-9]+)?)")
-_WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None, "": None}
-
-
-def scalars(value: Value) -> Any:
-    """A value whose texts became numbers, true, false and None where they look like it, as settings are meant.
-
-    The text "None", which some tools write for nothing, counts as such.
-    """
-    if isinstance(value, dict):
-        return {key: scalars(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [scalars(inner) for inner in value]
-    if value.lower() in _WORDS:
-        return _WORDS[value.lower()]
-    match = _NUMBER.fullmatch(value) if len(value) <= 40 else None
-    if match is None:
-        return value
-    plain = value.replace("_", "")
-    return int(plain) if plain.lstrip("+-").isdecimal() else float(plain)
-
-
-def write_yaml(table: Mapping[str, Any]) -> str:
-    """Nested tables, lists and plain values as YAML in block style, in their order."""
-    return str(yaml.safe_dump(dict(table), sort_keys=False, allow_unicode=True, width=10**6))

@@ -480,9 +480,9 @@ def read(
     flags = Arguments(values=settings, where=where)
     notes = list(parsed.notes)
     count = world or _world(flags)
-    layout = layout_of(flags, count, notes)
+    layout = _layout(flags, count, notes)
     found = _recipe(flags, notes) | _model(flags, vocab, notes)
-    notes += not_modelled(flags)
+    notes += _not_modelled(flags)
     return RunConfiguration(
         tool=TOOL, layout=layout, world=count, ignored=settings.ignored, notes=tuple(notes), **found
     )
@@ -499,7 +499,7 @@ def _recipe(flags: Arguments, notes: list[str]) -> dict[str, Any]:
     return found
 
 
-def not_modelled(flags: Arguments) -> list[str]:
+def _not_modelled(flags: Arguments) -> list[str]:
     """Flags that change time or memory in ways that the estimate does not count."""
     found = [flag for flag in NOT_MODELLED if flags.has(flag)]
     return [f"change time or memory, and are not modelled: {', '.join(found)}"] if found else []
@@ -532,7 +532,7 @@ def _model(flags: Arguments, vocab: int | None, notes: list[str]) -> dict[str, A
         return {"problem": problem}
 
 
-def layout_of(flags: Arguments, world: int, notes: list[str]) -> Layout:
+def _layout(flags: Arguments, world: int, notes: list[str]) -> Layout:
     """The layout that arguments give ``world`` accelerators; ``notes`` takes what was assumed.
 
     Raises:

@@ -2,19 +2,17 @@
 
 Setting names are those of torchtitan's main branch of August 2026 and of its tag v0.2.2.  z becomes the
 sharding degree and data the replication degree; sharding over ``data`` alone (zero 1 and 2) becomes sharding
-whose weights stay gathered between forward and backward.  ``read`` reads job files back, ``read_recipe`` recipes.
+whose weights stay gathered between forward and backward.  ``read`` reads job files back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from weft.cluster.spec import Cluster
 from weft.documents import parse_toml
 from weft.errors import BadInput
-from weft.interop.text import recipe as recipes
 from weft.interop.text.settings import Settings, flatten, share_of
 from weft.interop.training.launchers import (
     LaunchArguments,
@@ -364,95 +362,6 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
     )
 
 
-def read_recipe(
-    text: str,
-    *,
-    function: str | None = None,
-    where: str = "config_registry.py",
-    path: Path | None = None,
-    world: int | None = None,
-) -> RunConfiguration:
-    """What a recipe runs: a Python function that returns a Trainer.Config, read and never executed.
-
-    ``function`` names it where the file has several; with ``path``, imports from the same package are followed.
-    ``world`` counts accelerators; it is needed where the sharding degree is left out or -1 (all that remain).
-
-    Raises:
-        BadInput: no Python, no such recipe, a value that cannot be used, or the number of accelerators is unknown.
-    """
-    recipe = recipes.read_recipe(
-        recipes.Source(text, path), function, where=where, include=recipes.package_files, opaque=("model_registry",)
-    )
-    s = Settings(_job_file_names(recipe.settings(), where), where=where)
-    notes = [*recipe.notes, *_unread(recipe)]
-    model, problem = _model(s, notes)
-    layout = _layout(s, model, world, notes)
-    return RunConfiguration(
-        tool=TOOL,
-        layout=layout,
-        world=layout.world,
-        model=model,
-        problem=problem,
-        global_batch=_recipe_batch(s, layout),
-        sequence=s.integer("training.max_context_length", 2048),
-        precision=_precision(s),
-        ignored=tuple(name for name in s.ignored if not isinstance(recipe.settings().get(name), recipes.Record)),
-        notes=tuple(notes),
-    )
-
-
-def _unread(recipe: recipes.Recipe) -> list[str]:
-    if recipe.root.name.endswith("Config"):
-        return []
-    return [f"what {recipe.root.name}() sets is not in the text; torchtitan's defaults hold where nothing else is set"]
-
-
-def _job_file_names(settings: dict[str, Any], where: str) -> dict[str, Any]:
-    """A recipe's settings under the names of job files, whose meaning they share."""
-    found = {name: value for name, value in settings.items() if not name.startswith(("model_spec.", "dataloader."))}
-    found |= _spec(found.pop("model_spec", None))
-    if "compile.enable_async_tensor_parallel" in found:
-        found["parallelism.enable_async_tensor_parallel"] = found.pop("compile.enable_async_tensor_parallel")
-    checkpoint = found.get("activation_checkpoint", recipes.Record("SelectiveAC.Config"))
-    modes = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
-    name = checkpoint.name.partition(".")[0] if isinstance(checkpoint, recipes.Record) else "none"
-    found["activation_checkpoint.mode"] = modes.get(name, name)
-    tokens = "training.num_tokens_per_microbatch_per_dp_rank"
-    context, micro = found.get("training.max_context_length", 2048), found.pop(tokens, 16384)
-    if not isinstance(context, int) or not isinstance(micro, int) or context < 1:
-        raise BadInput(
-            f"{micro!r} tokens in sequences of {context!r} are not whole numbers", where=f"{where}: {tokens}"
-        )
-    if micro % context:
-        problem = f"{micro} tokens are no whole number of sequences of {context}"
-        raise BadInput(problem, where=f"{where}: {tokens}", remedy="make it a multiple of max_context_length")
-    found["training.local_batch_size"] = found["parallelism.pipeline_parallel_microbatch_size"] = micro // context
-    return found
-
-
-def _spec(spec: Any) -> dict[str, Any]:
-    """Module, flavor and converters of model_registry(...) or ModelSpec(...)."""
-    if not isinstance(spec, recipes.Record):
-        return {"model.name": "", "model.flavor": ""}
-    flavor = spec.arguments[0] if spec.arguments else spec.fields.get("flavor", "")
-    converters = spec.fields.get("converters")
-    names = [one.name for one in converters if isinstance(one, recipes.Record)] if isinstance(converters, list) else []
-    module = spec.fields.get("module", spec.fields.get("name", ""))
-    return {"model.name": str(module), "model.flavor": str(flavor), "model.converters": names}
-
-
-def _recipe_batch(s: Settings, layout: Layout) -> int | None:
-    """Sequences of an iteration."""
-    tokens = s.integer("training.num_tokens_per_train_step", -1, least=-1)
-    micro_batches = s.integer("parallelism.num_pp_microbatches") if layout.pipeline > 1 else 1
-    if tokens < 0:
-        return layout.micro_batch * micro_batches * layout.data_parallel
-    sequence = s.integer("training.max_context_length", 2048)
-    if tokens % sequence:
-        raise s.bad("training.num_tokens_per_train_step", f"{tokens} tokens are no multiple of {sequence}")
-    return tokens // sequence
-
-
 def _tables(text: str, where: str) -> dict[str, object]:
     return flatten(parse_toml(text, where, remedy="correct the file"))
 
@@ -505,7 +414,7 @@ def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str
         virtual_stages=virtual,
         schedule=schedule,
         recompute=recompute,
-        sequence_parallel=x > 1 and s.flag("parallelism.enable_sequence_parallel", True),
+        sequence_parallel=x > 1,
         overlap_tensor=_overlap_tensor(s, x),
         offload_optimizer=s.flag("training.enable_cpu_offload"),
     )
@@ -567,9 +476,8 @@ def _precision(s: Settings) -> Precision:
     converters = s.get("model.converters", [])
     if not isinstance(converters, list) or not all(isinstance(name, str) for name in converters):
         raise s.bad("model.converters", "not a list of names")
-    for precision in (*CONVERTERS, *_CONVERTERS):
-        known = (CONVERTERS.get(precision, ""), CONVERTERS.get(precision, "").rpartition(".")[2])
-        if any(name in known or name == f"{_CONVERTERS.get(precision)}.Config" for name in converters if name):
+    for precision, known in CONVERTERS.items():
+        if known in converters or known.rpartition(".")[2] in converters:
             return precision
     width = s.word("training.mixed_precision_param", "bfloat16", "bfloat16", "float32")
     return "bf16" if "bfloat16" in (width, s.word("training.dtype", "float32")) else "fp32"

@@ -34,17 +34,6 @@ class Tree(NamedTuple):
     hosts: Ints
 
 
-def write(fabric: Fabric, traffic: JobTraffic) -> dict[str, str]:
-    """The topology and the matrix of one round of every collective.
-
-    Raises:
-        Unsupported: the fabric is no fat-tree that htsim builds, or a flow is too large.
-        BadInput: no flow leaves a scale-up domain.
-    """
-    tree = tree_of(fabric)
-    return {"htsim.topo": write_topology(tree), "htsim.cm": write_matrix(fabric, traffic, tree)}
-
-
 def write_topology(tree: Tree) -> str:
     """The topology file."""
     lines = [f"Nodes {len(tree.hosts)}", f"Tiers {len(tree.down)}", f"Podsize {tree.pod}"]
