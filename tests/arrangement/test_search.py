@@ -84,7 +84,7 @@ def placements():
         ("packed", "stay", 1.001),
         ("random-sorted", "stay", 1.03),
         ("random", "stay", 1.2),
-        ("random", "reorder", 1.017),
+        ("random", "reorder", 1.02),
         ("random", "move", 1.0005),
     ],
 )
