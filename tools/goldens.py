@@ -32,7 +32,7 @@ GOLDENS = ROOT / "tests" / "goldens"
 COMMANDS = GOLDENS / "commands.toml"
 INPUTS = (GOLDENS / "inputs", ROOT / "examples")
 ENVIRONMENT = {"COLUMNS": "100", "TERM": "dumb", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-SHOWN_BYTES = 20_000
+SHOWN_BYTES = 50_000
 """Longer files are kept as their digests, and so are those that are no text."""
 DIFFERENCE_LINES = 40
 WORKERS = 2
