@@ -1,8 +1,8 @@
 """Compare what commands answer with what they answered: exit codes, outputs, and the files that they write.
 
 Run: ``python tools/goldens.py`` compares every command of ``tests/goldens/commands.toml`` with the text that is kept
-of it beside that file, prints what differs, and exits with 1 where something does.  ``--write`` keeps the answers of
-today, and refuses those of a command that answers differently when it runs again.  ``NAME ...`` chooses commands.
+of it beside that file, prints what differs, and exits with 1 where something does.  ``--write`` runs every command
+twice, under two seeds of Python's hashes, keeps what it answers, and refuses what differs.  ``NAME ...`` chooses.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import io
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import tomllib
@@ -31,9 +32,10 @@ GOLDENS = ROOT / "tests" / "goldens"
 COMMANDS = GOLDENS / "commands.toml"
 INPUTS = (GOLDENS / "inputs", ROOT / "examples")
 ENVIRONMENT = {"COLUMNS": "100", "TERM": "dumb", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-SHOWN_BYTES = 3000
-"""Longer files are kept as their digests."""
+SHOWN_BYTES = 50_000
+"""Longer files are kept as their digests, and so are those that are no text."""
 DIFFERENCE_LINES = 40
+WORKERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +46,14 @@ class Golden:
         run: the commands whose answers are kept.
         prepare: commands that run before, whose answers are not kept.
         files: what they read, from ``tests/goldens/inputs`` or ``examples``.
-        passing: patterns of files whose content is not kept.
+        ignore: patterns of files whose content is not kept.
     """
 
     name: str
     run: Sequence[str]
     prepare: Sequence[str] = ()
     files: Sequence[str] = ()
-    passing: Sequence[str] = ()
+    ignore: Sequence[str] = ()
 
 
 def goldens() -> dict[str, Golden]:
@@ -148,7 +150,7 @@ def output_of(line: str, streams: Path) -> tuple[int, str, str]:
 def file_lines(golden: Golden, before: set[Path]) -> Iterator[str]:
     """The files that commands wrote into this folder."""
     for path in sorted(path for path in Path().rglob("*") if path.is_file() and path not in before):
-        if any(fnmatch(path.as_posix(), pattern) for pattern in golden.passing):
+        if any(fnmatch(path.as_posix(), pattern) for pattern in golden.ignore):
             continue
         content = path.read_bytes()
         yield f"--- {path.as_posix()}: {len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()[:16]}"
@@ -182,25 +184,30 @@ def answer(golden: Golden) -> str:
         return "\n".join(lines).replace(os.path.realpath(folder), "FOLDER").replace(folder, "FOLDER") + "\n"
 
 
-def answers(chosen: Sequence[Golden], workers: int) -> dict[str, str]:
-    """What the commands of goldens answer, each in a process of its own, by name."""
+def answer_into(folder: Path, chosen: Sequence[Golden], workers: int) -> None:
+    """Write what the commands of goldens answer into files of a folder, so many goldens beside each other."""
+
+    def work(golden: Golden) -> int:
+        (folder / golden.name).write_text(answer(golden), encoding="utf-8")
+        return 0
+
+    import_libraries()
     waiting: list[Golden] = list(reversed(chosen))
     running: set[int] = set()
+    while waiting or running:
+        while waiting and len(running) < workers:
+            running.add(fork(partial(work, waiting.pop())))
+        running.discard(os.wait()[0])
+
+
+def answers(chosen: Sequence[Golden], workers: int = WORKERS, *, seed: int = 0) -> dict[str, str]:
+    """What the commands of goldens answer, by name; ``seed`` is that of Python's hashes."""
+    names = [golden.name for golden in chosen]
     with tempfile.TemporaryDirectory() as folder:
-
-        def work(golden: Golden) -> int:
-            Path(folder, golden.name).write_text(answer(golden), encoding="utf-8")
-            return 0
-
-        while waiting or running:
-            while waiting and len(running) < workers:
-                running.add(fork(partial(work, waiting.pop())))
-            running.discard(os.wait()[0])
-        paths = {golden.name: Path(folder, golden.name) for golden in chosen}
-        return {
-            name: path.read_text(encoding="utf-8") if path.exists() else "it did not run\n"
-            for name, path in paths.items()
-        }
+        words = [sys.executable, __file__, "--workers", str(workers), "--into", folder, *names]
+        subprocess.run(words, env={**os.environ, **ENVIRONMENT, "PYTHONHASHSEED": str(seed)}, check=True)
+        paths = {name: Path(folder, name) for name in names}
+        return {name: path.read_text("utf-8") if path.exists() else "it did not run\n" for name, path in paths.items()}
 
 
 # Comparing -------------------------------------------------------------------------------------------
@@ -223,7 +230,7 @@ def kept(name: str) -> str:
 
 def write(chosen: Sequence[Golden], workers: int) -> int:
     """Keep what commands answer, where they answer the same again; 1 where they do not."""
-    first, second = answers(chosen, workers), answers(chosen, workers)
+    first, second = (answers(chosen, workers, seed=seed) for seed in (1, 2))
     unsteady = [name for name in first if first[name] != second[name]]
     for name in unsteady:
         print(f"{name}: answers differently when it runs again\n{difference(name, first[name], second[name])}")
@@ -240,7 +247,7 @@ def compare(chosen: Sequence[Golden], workers: int) -> int:
     """Print where commands answer differently from what is kept; 1 where one does."""
     now = answers(chosen, workers)
     changed = [golden for golden in chosen if now[golden.name] != kept(golden.name)]
-    again = answers(changed, workers) if changed else {}
+    again = answers(changed, workers, seed=1) if changed else {}
     for golden in changed:
         name = golden.name
         if now[name] != again[name]:
@@ -259,19 +266,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="goldens (default: all)")
     parser.add_argument("--write", action="store_true", help="keep the answers of today")
-    parser.add_argument("--workers", type=int, default=2, help="processes beside each other (default: 2)")
-    asked = parser.parse_args()
+    parser.add_argument("--workers", type=int, default=WORKERS, help="processes beside each other (default: 2)")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="only write the answers of today there")
+    options = parser.parse_args()
     known = goldens()
-    unknown = [name for name in asked.names if name not in known]
+    unknown = [name for name in options.names if name not in known]
     if unknown:
         parser.error(f"no golden {', '.join(unknown)} in {COMMANDS.name}")
-    chosen = [golden for name, golden in known.items() if not asked.names or name in asked.names]
+    chosen = [golden for name, golden in known.items() if not options.names or name in options.names]
+    if options.into:
+        answer_into(options.into, chosen, options.workers)
+        return 0
     missing = uncovered()
     for name in missing:
         print(f"weft {name}: no golden runs it")
-    os.environ.update(ENVIRONMENT)
-    import_libraries()
-    return max(len(missing) > 0, (write if asked.write else compare)(chosen, asked.workers))
+    return max(len(missing) > 0, (write if options.write else compare)(chosen, options.workers))
 
 
 if __name__ == "__main__":
