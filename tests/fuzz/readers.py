@@ -283,7 +283,7 @@ EVENTS = (
     '"collective": "ring", "rounds": 6, "queue_pair": 2, "rate_Bps": 1e9}], "pause_s": 1.5}',
     '{"time_s": 4, "event": "link-down", "link": ["leaf-0", "spine-0"]}',
     '{"time_s": 5, "event": "switch-up", "switch": "spine-1"}',
-    '{"time_s": 6, "event": "traffic", "job": "a", "collective": "ring", "bytes": 5}',
+    '{"time_s": 6, "event": "traffic", "job": "a", "flows": [{"source": 0, "target": 2, "bytes": 5}]}',
     '{"time_s": 7, "event": "tick"}',
 )
 JOBS = from_tests("interop/traffic/test_routing_jobs.py", "RING")
