@@ -323,7 +323,7 @@ def test_a_torn_line_stops_after_the_whole_ones(weft: Run, story: list[str]) -> 
 
 def test_installed_routes_measured_and_pushed(weft: Run, here: Path) -> None:
     """The first decision says what few moves gain; counters of a file come between; a command gets it all."""
-    code, text, err = weft(*SMALL, "--router", "random", "--format", "json", "--paths")
+    code, text, err = weft(*SMALL, "--router", "ecmp", "--format", "json", "--paths")
     assert (code, err) == (0, "")
     Path("installed.json").write_text(text)
     Path("net.csv").write_text("time_s,source,target,loss\n5,leaf-0,spine-0,0.01\n900,leaf-0,spine-0,0\n")
@@ -359,7 +359,7 @@ def test_installed_routes_measured_and_pushed(weft: Run, here: Path) -> None:
 def test_nothing_is_decided_or_pushed_before_the_inputs_are_read(
     weft: Run, here: Path, given: tuple[str, ...]
 ) -> None:
-    Path("installed.json").write_text(weft(*SMALL, "--router", "random", "--format", "json", "--paths")[1])
+    Path("installed.json").write_text(weft(*SMALL, "--router", "ecmp", "--format", "json", "--paths")[1])
     Path("empty.csv").write_text("")
     Path("junk.csv").write_text("\0\1")
     Path("push.py").write_text(PUSH)
@@ -372,7 +372,7 @@ def test_nothing_is_decided_or_pushed_before_the_inputs_are_read(
 
 def test_routes_that_are_given_are_written(weft: Run, here: Path) -> None:
     """What a command of --apply gets becomes FRR's configurations, which read back as the same routes."""
-    asked = (*SMALL, "--router", "random", "--format", "json", "--paths", "-o", "given.json")
+    asked = (*SMALL, "--router", "ecmp", "--format", "json", "--paths", "-o", "given.json")
     assert weft(*asked)[0] == 0
     export = ("route", "export", "--fabric", "net.json", "--routes")
     assert weft(*export[:2], "frr", *export[2:], "given.json", "-o", "frr")[0] == 0
@@ -450,7 +450,7 @@ def test_without_push_it_is_only_said(weft: Run, story: list[str]) -> None:
 def test_an_audit_of_frrs_configurations(weft: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """weft route export frr, weft route audit: the same routes, with colors those of the plan."""
     monkeypatch.chdir(tmp_path)
-    asked = ("--generate", "BLOOM:2,GPT_3:2", "--router", "ecmp-paper")
+    asked = ("--generate", "BLOOM:2,GPT_3:2", "--router", "greedy")
     assert weft("route", "export", "frr", *asked, "-o", "frr")[0] == 0
     assert weft("route", "export", "json", *asked, "-o", "json")[0] == 0
     audit = ("route", "audit", *asked[:2], "--format", "json")

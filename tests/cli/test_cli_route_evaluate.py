@@ -42,7 +42,7 @@ def test_table(jobs: Path) -> None:
     assert result.exit_code == 0, result.output
     words = [line.replace("1 job, rings of 2", "").split() for line in result.output.splitlines()]
     rows = [(row[0], row[1]) for row in words if len(row) > 6 and row[0] in ("0", "1")]
-    assert rows == [(down, router) for down in ("0", "1") for router in ("ecmp-paper", "greedy", "auto")]
+    assert rows == [(down, router) for down in ("0", "1") for router in ("ecmp", "greedy", "auto")]
 
 
 def test_json_says_what_the_routers_reach(jobs: Path) -> None:
@@ -52,7 +52,7 @@ def test_json_says_what_the_routers_reach(jobs: Path) -> None:
     ratio = {(row["router"], row["failed_spines"]): row["ratio"] for row in document["rows"]}
     assert ratio["auto", 0] == pytest.approx(1.0)
     assert ratio["auto", 8] == pytest.approx(2.0)
-    assert ratio["ecmp-paper", 0] >= 2.0
+    assert ratio["ecmp", 0] >= 2.0
     assert document["rows"][0]["alone_s"] == pytest.approx(0.2)
     again = run("--jobs", jobs, "--failed-spines", 8, "--failed-spines", 0, "--format", "json", "--epochs", 2)
     assert again.output == result.output
@@ -93,7 +93,7 @@ def test_refusals(jobs: Path, arguments: tuple[str, ...], error: type[Exception]
 def test_help_says_what_is_compared() -> None:
     text = run("--help").output
     assert "--failed-spines" in text
-    assert "ecmp-paper, greedy and auto" in text
+    assert "ecmp, greedy and auto" in text
 
 
 def test_the_papers_jobs() -> None:

@@ -283,7 +283,7 @@ EVENTS = (
     '"collective": "ring", "rounds": 6, "queue_pair": 2, "rate_Bps": 1e9}], "pause_s": 1.5}',
     '{"time_s": 4, "event": "link-down", "link": ["leaf-0", "spine-0"]}',
     '{"time_s": 5, "event": "switch-up", "switch": "spine-1"}',
-    '{"time_s": 6, "event": "traffic", "job": "a", "collective": "ring", "bytes": 5}',
+    '{"time_s": 6, "event": "traffic", "job": "a", "flows": [{"source": 0, "target": 2, "bytes": 5}]}',
     '{"time_s": 7, "event": "tick"}',
 )
 JOBS = from_tests("interop/traffic/test_routing_jobs.py", "RING")
@@ -345,8 +345,7 @@ of_text(
     words("src_ip,dst_ip,udp_sport,leaf,spine\n10.0.0.1,10.0.0.9,49152,leaf-0,spine-1\n"),
     clos,
 )
-of_text("interop.netops.opensm_lint.parse", "text", words(TABLES))
-of_text("interop.netops.opensm_lint.lint", "text", words(TABLES), subnet)
+of_text("interop.netops.dump_fts.parse", "text", words(TABLES))
 of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
 of_text("interop.netops.counters.event_lines", "text", words(COUNTERS), clos, where="counters.csv")

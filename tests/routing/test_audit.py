@@ -34,7 +34,7 @@ def test_hashed_routes_of_the_papers_workload(spines_down, figures):
 @pytest.mark.parametrize("seed", range(12))
 def test_a_repair_is_never_worse_and_says_what_moves(seed, kit):
     fabric, traffic = kit.random_case(seed, 30, equal=seed % 3 > 0)
-    routes = route(fabric, traffic, router="random", seed=seed)
+    routes = route(fabric, traffic, router="ecmp", seed=seed)
     found = audit(fabric, traffic, routes)
     assert found.installed.alpha == pytest.approx(kit.recount(fabric, traffic, routes))
     assert found.installed.alpha_bound * (1 - 1e-9) <= found.repaired.alpha <= found.installed.alpha
@@ -78,7 +78,7 @@ def test_a_detour_is_put_right():
 
 def test_the_command_takes_what_weft_route_writes(tmp_path):
     asked = {"generate": "BLOOM:2,GPT_3:2"}
-    found = weft.route(**asked, router="ecmp-paper", paths=True)
+    found = weft.route(**asked, router="ecmp", paths=True)
     found.save(tmp_path / "installed.json")
     audited = weft.audit_routes(routes=str(tmp_path / "installed.json"))
     assert audited.installed.alpha == found.plan.alpha

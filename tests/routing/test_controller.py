@@ -84,7 +84,7 @@ def state(controller: Controller) -> tuple[object, ...]:
     links = {name: rows.tolist() for name, rows in controller.links.items()}
     clock = controller.count, controller.now_s, controller.planned_s
     known = [(name, id(traffic)) for name, traffic in controller.jobs.items()]
-    return links, clock, known, controller.down.copy(), controller.seen.copy(), controller.fabric.up.tolist()
+    return links, clock, known, controller.down.copy(), controller.fabric.up.tolist()
 
 
 def timeless(decision: Decision) -> Decision:
@@ -185,15 +185,13 @@ class Life(RuleBasedStateMachine):
             self.tell(data, "tick")
             return
         job = data.draw(st.sampled_from(sorted(self.known)))
-        traffic = flows_of(job, self.drawn(data, count)) if count else None
-        self.tell(data, "traffic", job=job, traffic=traffic, collective="c0", bytes=1e9)
+        self.tell(data, "traffic", job=job, traffic=flows_of(job, self.drawn(data, count + 1)))
 
     @rule(data=st.data())
     def nonsense(self, data: st.DataObject) -> None:
         job, top = next(iter(self.known), "nobody"), self.whole.names[-1]
         wrong = [
             Event(time_s=self.now_s, kind="job-ends", job="nobody"),
-            Event(time_s=self.now_s, kind="traffic", job="nobody", collective="c0"),
             Event(time_s=self.now_s, kind="switch-down", nodes=("nothing",)),
             Event(time_s=self.now_s, kind="link-down", nodes=(top, top)),
             Event(time_s=self.now_s, kind="link-down", nodes=(self.whole.names[0], top)),
@@ -209,7 +207,7 @@ class Life(RuleBasedStateMachine):
             wrong.append(Event(time_s=self.now_s, kind="job-arrives", job=job, traffic=again))
             twice = flows_of(job, [(0, 1, 1e9)] * 2, alone=False)
             twice = replace(twice, queue_pair=np.zeros(2, dtype=np.int64))
-            wrong.append(Event(time_s=self.now_s, kind="traffic", job=job, collective="x", traffic=twice))
+            wrong.append(Event(time_s=self.now_s, kind="traffic", job=job, traffic=twice))
         self.refused(data.draw(st.sampled_from(wrong)))
 
     @rule()
@@ -356,41 +354,17 @@ def arrival(job: str, flows: list[Flow], time_s: float = 0.0) -> Event:
     return Event(time_s=time_s, kind="job-arrives", job=job, traffic=flows_of(job, flows))
 
 
-def seen_at(job: str, *times: float, traffic: JobTraffic | None = None) -> list[Event]:
-    return [Event(time_s=time, kind="traffic", job=job, collective="c0", bytes=5e8, traffic=traffic) for time in times]
-
-
-def test_moves_wait_for_the_next_collective() -> None:
-    """Job a sends every 10 s; job b was never seen to send."""
-    controller = Controller(SMALL)
-    controller.apply(arrival("a", [(0, 9, 1e9), (1, 10, 1e9)]))
-    controller.apply(arrival("b", [(2, 11, 1e9)]))
-    said = [controller.apply(event).expected for event in seen_at("a", 0.0, 10.0, 20.0)]
-    assert said[:2] == [None, None]
-    assert said[2] is not None
-    assert (said[2].next_s, said[2].period_s, said[2].off_s, said[2].bytes) == (30.0, 10.0, 0.0, 5e8)
-    soon = {}
-    for turn, spine in enumerate(("spine-0", "spine-1", "spine-2")):
-        node = SMALL.names.index(spine)
-        cut = {key for key, path in paths(controller).items() if node in SMALL.target[list(path)]}
-        down = controller.apply(Event(time_s=44.0 + turn, kind="switch-down", nodes=(spine,)))
-        assert {move.flow for move in down.moves if move.new} == cut
-        soon |= {move.flow[0]: move.apply_by_s for move in down.moves}
-        controller.apply(Event(time_s=44.0 + turn, kind="switch-up", nodes=(spine,)))
-    assert soon == {"a": 50.0, "b": None}
-
-
 def test_measured_traffic_teaches_unknown_flows() -> None:
     controller = Controller(SMALL)
     first = flows_of("a", [(0, 9, 1e9), (1, 10, 1e9)])
-    decision = controller.apply(seen_at("a", 0.0, traffic=first)[0])
+    decision = controller.apply(Event(time_s=0.0, kind="traffic", job="a", traffic=first))
     assert (decision.flows, decision.placed, decision.how) == (2, 2, "placed")
     assert controller.jobs["a"] is first
     more = flows_of("a", [(0, 9, 7e9), (1, 10, 7e9), (2, 11, 3e9)])
-    decision = controller.apply(seen_at("a", 1.0, traffic=more)[0])
+    decision = controller.apply(Event(time_s=1.0, kind="traffic", job="a", traffic=more))
     assert (decision.flows, decision.placed, decision.moved) == (3, 1, 0)
     assert controller.jobs["a"].bytes.tolist() == [1e9, 1e9, 3e9]
-    again = controller.apply(seen_at("a", 2.0, traffic=more)[0])
+    again = controller.apply(Event(time_s=2.0, kind="traffic", job="a", traffic=more))
     assert (again.flows, again.how) == (3, "kept")
 
 

@@ -13,7 +13,7 @@ from weft.routing.traffic import job_traffic
 from weft.simulation.flows import engine
 from weft.solvers import maxmin
 
-ROUTERS = ("ecmp", "random", "greedy", "repair", "spray", "split")
+ROUTERS = ("ecmp", "greedy", "repair", "spray", "split")
 
 
 @pytest.mark.slow_but(2)

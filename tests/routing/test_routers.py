@@ -54,7 +54,7 @@ def test_routes_are_valid_repeatable_and_counted(router, seed, kit):
 
 
 @pytest.mark.slow_but(49)
-@pytest.mark.parametrize("router", ["auto", "ecmp", "random", "greedy", "repair", "anneal", "split"])
+@pytest.mark.parametrize("router", ["auto", "ecmp", "greedy", "repair", "split"])
 def test_routers_take_any_network(router, network, kit):
     draw = np.random.default_rng(4)
     pairs = np.array([draw.choice(network.accelerators, 2, replace=False) for _ in range(25)])
@@ -81,10 +81,9 @@ def test_spraying_uses_all_paths_and_loses_nothing(kit):
             assert into - out == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("router", ["ecmp", "random"])
-def test_a_seed_changes_what_is_drawn(router, kit):
+def test_a_seed_changes_what_is_hashed(kit):
     fabric, traffic = kit.random_case(5, 40, fabric=kit.ALL["two tiers"])
-    links = [tuple(route(fabric, traffic, router=router, seed=seed).links) for seed in range(6)]
+    links = [tuple(route(fabric, traffic, router="ecmp", seed=seed).links) for seed in range(6)]
     assert len(set(links)) > 1
 
 

@@ -177,7 +177,7 @@ def test_counters_that_change_nothing_plan_nothing_anew(monkeypatch) -> None:
 
 def test_installed_routes_are_where_it_begins() -> None:
     traffic = flows()
-    before = route(FABRIC, traffic, router="random", seed=1)
+    before = route(FABRIC, traffic, router="ecmp", seed=1)
     controller = Controller(FABRIC)
     decision = controller.apply(Event(time_s=0, kind="installed", traffic=traffic, routes=before))
     assert decision.placed == 0
@@ -193,7 +193,7 @@ def test_no_move_can_be_left_out() -> None:
     traffic = flows(5)
     for seed in range(8):
         controller = Controller(FABRIC)
-        before = route(FABRIC, traffic, router="random", seed=seed)
+        before = route(FABRIC, traffic, router="ecmp", seed=seed)
         decision = controller.apply(Event(time_s=0, kind="installed", traffic=traffic, routes=before))
         load = np.zeros(FABRIC.links)
         rows = controller.rows()
@@ -208,7 +208,7 @@ def test_no_move_can_be_left_out() -> None:
 def test_a_decision_that_is_not_carried_out_leaves_the_paths_before() -> None:
     traffic = flows()
     controller = Controller(FABRIC)
-    before = route(FABRIC, traffic, router="random", seed=1)
+    before = route(FABRIC, traffic, router="ecmp", seed=1)
     decision = controller.apply(Event(time_s=0, kind="installed", traffic=traffic, routes=before))
     held = controller.hold(decision)
     assert (held.how, held.moved, held.moves) == ("rolled-back", 0, ())

@@ -30,7 +30,7 @@ EXAMPLES = {
 def audited() -> Result:
     from weft.routing.audit import audit
 
-    found = weft.route(generate="BLOOM:2,GPT_3:2", router="ecmp-paper").plan
+    found = weft.route(generate="BLOOM:2,GPT_3:2", router="ecmp").plan
     return audit(found.fabric, found.traffic, found.routes)
 
 

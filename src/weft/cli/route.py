@@ -57,10 +57,9 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
     """Route all flows at once; say how good the routes are, and how good any could be.
 
     Routers: auto (edge-coloring where it applies, otherwise repair), ecmp (hash of the flow at every hop),
-    ecmp-paper (the hash of the paper's code), random, greedy (the paper's), edge-coloring (exact for equal
-    flows on a Clos), repair (greedy and local search: any fabric and demands), anneal (as Hedera), ilp
-    (exact, small), split (k parts of each flow), spray (every packet its own path), rail (any rail,
-    forwarding inside scale-up domains).
+    greedy (the paper's), edge-coloring (exact for equal flows on a Clos), repair (greedy and local search: any
+    fabric and demands), ilp (exact, small), split (k parts of each flow), spray (every packet its own path),
+    rail (any rail, forwarding inside scale-up domains).
     """
     from weft.report.tables.route import plan_table
 

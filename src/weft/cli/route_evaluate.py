@@ -13,6 +13,7 @@ from weft.cli.options import Progress, check_chart, check_folder, deliver, deliv
 from weft.cli.outcome import RowsOutput, show
 from weft.errors import BadInput, UnknownName
 from weft.verbs.options import option
+from weft.verbs.route import ROUTERS
 from weft.verbs.traffic import JobOptions, asked_jobs, jobs_of, network_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from weft.simulation.routes.evaluation import Evaluation, NamedJobs
     from weft.verbs.traffic import RoutedFabric
 
-DEFAULT_ROUTERS = ("ecmp-paper", "greedy", "auto")
+DEFAULT_ROUTERS = ("ecmp", "greedy", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class EvaluateOptions(JobOptions):
 
     split: int = option(2, "Parts, for split.", least=1, most=64)
     events: str | None = option(None, "Links and switches that go down and up meanwhile.", metavar="FILE")
-    routers: tuple[str, ...] = option((), "ecmp-paper, greedy and auto by default.", "--router", metavar="NAME")
+    routers: tuple[str, ...] = option((), "ecmp, greedy and auto by default.", "--router", metavar="NAME")
     controller: str = option(
         "held",
         "held: one plan for all jobs; paper: a new one at every begin and end of an all-reduce.",
@@ -80,7 +81,6 @@ def evaluation(asked: EvaluateOptions) -> Evaluation:
     if not (asked.plan or asked.jobs or asked.generate or asked.flows or asked.job):
         what = "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
         raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
-    from weft.routing.routers import ROUTERS
     from weft.simulation.routes.evaluation import evaluate as run
 
     routers = tuple(dict.fromkeys(asked.routers)) or DEFAULT_ROUTERS

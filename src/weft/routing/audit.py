@@ -103,8 +103,7 @@ def audit(
         Unsupported: a router that does not apply, or a fabric with too many paths.
     """
     asked = problem(fabric, traffic)
-    certify = router == "lexicographic"
-    kinds: dict[str, Any] = {"objective": objective, "bound": bound, "certify": certify}
+    kinds: dict[str, Any] = {"objective": objective, "bound": bound}
     installed = judged(asked, Found(routes=routes), router="installed", **kinds)
     anew = plan(fabric, traffic, router=router, seed=seed, objective=objective, bound=bound)
     low = installed.alpha_bound

@@ -26,7 +26,6 @@ from weft.routing.bound import closed_bound
 from weft.routing.choice import ENOUGH, Choice, links_of, on_links, routes_on
 from weft.routing.events import Event
 from weft.routing.failures import Down, changed, without
-from weft.routing.forecast import Forecast, Seen, earliest, forecast
 from weft.routing.plan import Objective, efficiency, flow_rates
 from weft.routing.problem import Problem, demands, problem
 from weft.routing.routers import ROUTERS, improve
@@ -50,14 +49,11 @@ Key = tuple[str, str, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A flow's new path (links), the ``old`` one, and when to switch: before its job's next collective, where that
-    is known.  ``new``: the old path is not there any more, or there was none.
-    """
+    """A flow's new path (links), and the ``old`` one; ``new``: the old is not there any more, or there was none."""
 
     flow: Key
     path: Path
     new: bool
-    apply_by_s: float | None
     old: Path = ()
 
 
@@ -82,8 +78,7 @@ class Decision:
     ``how``: "kept" (no route changed), "placed" (new or cut-off flows alone), "repaired" (others moved as
     well), "replanned" (all planned anew), "rolled-back" (the network did not take it).  ``moved`` counts
     flows that had a live path before and now have another: the churn. ``cut`` flows have no path until links
-    come up again.  ``expected`` is what the measured collective's regularity says about its next beginning.
-    ``changes`` is what measurements changed.
+    come up again.  ``changes`` is what measurements changed.
     """
 
     number: int
@@ -97,7 +92,6 @@ class Decision:
     placed: int
     moved: int
     moves: tuple[Move, ...]
-    expected: Forecast | None
     solve_s: float
     gain: Gain = Gain()
     changes: tuple[Change, ...] = ()
@@ -147,7 +141,6 @@ class Controller:
         self.jobs: dict[str, JobTraffic] = {}
         self.links: dict[str, Ints] = {}
         self.down: Down = frozenset()
-        self.seen: dict[tuple[str, str], Seen] = {}
         self.count, self.now_s, self.planned_s = 0, 0.0, 0.0
         self._table = climbs(fabric)
         self._fabric = fabric
@@ -166,14 +159,14 @@ class Controller:
                 where="event",
                 remedy="give events in order of time",
             )
-        before = self.jobs.copy(), self.links, self.down, self.seen.copy(), self._fabric, self.planned_s
+        before = self.jobs.copy(), self.links, self.down, self._fabric, self.planned_s
         health = self.telemetry
         try:
             changes = self._note(event)
             fresh = bool(changes) if event.kind == "counters" else event.kind not in QUIET
             found = self._routed(event.time_s, fresh=fresh)
         except BaseException:
-            self.jobs, self.links, self.down, self.seen, self._fabric, self.planned_s = before
+            self.jobs, self.links, self.down, self._fabric, self.planned_s = before
             self.telemetry = health
             raise
         self.count, self.now_s = self.count + 1, event.time_s
@@ -190,7 +183,6 @@ class Controller:
             placed=sum(move.new for move in found.moves),
             moved=sum(not move.new for move in found.moves),
             moves=found.moves,
-            expected=forecast(self.seen.get((event.job, event.collective), Seen())),
             solve_s=seconds,
             gain=self._gain(found),
             changes=tuple(changes),
@@ -233,7 +225,6 @@ class Controller:
         jobs: dict[str, JobTraffic],
         links: dict[str, Ints],
         down: Down,
-        seen: dict[tuple[str, str], Seen],
         count: int,
         now_s: float,
         planned_s: float,
@@ -244,7 +235,7 @@ class Controller:
         Args:
             links: of every job's flows (rows) the links of their paths in order, -1 behind.
         """
-        self.jobs, self.links, self.down, self.seen = jobs, links, down, seen
+        self.jobs, self.links, self.down = jobs, links, down
         self.count, self.now_s, self.planned_s = count, now_s, planned_s
         self.telemetry = self.telemetry if telemetry is None else telemetry
         self._fabric = self._now()
@@ -269,7 +260,6 @@ class Controller:
             if event.job not in self.jobs:
                 raise BadInput(f"there is no job {event.job!r}", where="event", remedy="let it arrive first")
             del self.jobs[event.job]
-            self.seen = {key: one for key, one in self.seen.items() if key[0] != event.job}
         elif event.kind == "traffic":
             self._measure(event)
         elif event.kind != "tick":
@@ -336,15 +326,11 @@ class Controller:
         return np.asarray(asked * share[traffic.source])
 
     def _measure(self, event: Event) -> None:
-        """A collective was seen to begin; flows that nobody announced become known with it."""
+        """Flows were measured; those that nobody announced become known."""
         known = self.jobs.get(event.job)
-        if event.traffic is not None:
-            check_traffic(self.whole, event.traffic, "event")
-            self.jobs[event.job] = event.traffic if known is None else _joined(known, event.traffic)
-        elif known is None:
-            raise BadInput(f"there is no job {event.job!r}", where="event", remedy="give its flows with the traffic")
-        key = event.job, event.collective
-        self.seen[key] = self.seen.get(key, Seen()).add(event.time_s, event.bytes)
+        assert event.traffic is not None
+        check_traffic(self.whole, event.traffic, "event")
+        self.jobs[event.job] = event.traffic if known is None else _joined(known, event.traffic)
 
     def _link(self, event: Event) -> None:
         """A link or switch went down or came up."""
@@ -466,20 +452,15 @@ class Controller:
         links = links_of(asked.routes(choice.up, choice.down), had.shape[1])
         changed = np.flatnonzero((links != had).any(axis=1))
         moves = []
-        soon = {name: self.expected_s(name, now_s) for name in self.jobs} if len(changed) else {}
         for key, flow in zip(keys_of(asked.traffic, changed), changed.tolist(), strict=True):
             path = tuple(link for link in links[flow].tolist() if link >= 0)
             old = tuple(link for link in had[flow].tolist() if link >= 0)
-            moves.append(Move(flow=key, path=path, new=not live[flow], apply_by_s=soon[key[0]], old=old))
+            moves.append(Move(flow=key, path=path, new=not live[flow], old=old))
         ends = np.cumsum([len(job) for job in self.jobs.values()])
         every = np.full((int(ends[-1]), links.shape[1]), -1, dtype=np.int64)
         every[flows] = links
         self.links = dict(zip(self.jobs, np.split(every, ends[:-1]), strict=True))
         return tuple(moves), links
-
-    def expected_s(self, job: str, now_s: float) -> float | None:
-        """When a job is expected to send next; None if that is not known."""
-        return earliest([forecast(seen) for (name, _), seen in self.seen.items() if name == job], now_s)
 
     @property
     def fabric(self) -> Fabric:

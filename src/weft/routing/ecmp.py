@@ -1,4 +1,4 @@
-"""Routes that nobody plans: hashed, drawn or sprayed over equal-cost paths."""
+"""Routes that nobody plans: hashed or sprayed over equal-cost paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.routing.traffic import JobTraffic
 
 
 def hashed(fabric: Fabric, traffic: JobTraffic, *, seed: int, mode: Mode = "ecmp") -> Routes:
-    """Paths by a hash of source, destination and queue pair at every hop, drawn, or all of them."""
+    """Paths by a hash of source, destination and queue pair at every hop, or all of them."""
     return Paths(fabric).routes(
         traffic.source, traffic.target, mode=mode, seed=seed, key=_key(traffic) if mode == "ecmp" else None
     )

@@ -20,10 +20,10 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 class Event:
     """Something that happened at ``time_s``.
 
-    ``job`` names the job of "job-arrives", "job-ends" and "traffic", ``traffic`` its flows (for "traffic"
-    those that were measured, if any); ``nodes`` are the two ends of a link, or a switch; ``collective`` and
-    ``bytes`` what was measured to begin.  "counters" has ``samples`` of links; "installed" the ``traffic`` of all jobs
-    and the ``routes`` that it has.  A "tick" says that time has passed.  ``text`` is the event as it was read.
+    ``job`` names the job of "job-arrives", "job-ends" and "traffic", ``traffic`` its flows (for "traffic" those that
+    were measured); ``nodes`` are the two ends of a link, or a switch.  "counters" has ``samples`` of links;
+    "installed" the ``traffic`` of all jobs and the ``routes`` that it has.  A "tick" says that time has passed.
+    ``text`` is the event as it was read.
     """
 
     time_s: float
@@ -31,8 +31,6 @@ class Event:
     job: str = ""
     traffic: JobTraffic | None = None
     nodes: tuple[str, ...] = ()
-    collective: str = ""
-    bytes: float = 0.0
     samples: tuple[Sample, ...] = ()
     routes: Routes | None = None
     text: str = ""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -27,7 +27,6 @@ from weft.fabric.traffic import Routes
 from weft.routing import ecmp, routers
 from weft.routing.bound import MOST_COLUMNS, closed_bound, lp_bound
 from weft.routing.choice import Choice
-from weft.routing.lexicographic import paces_bound
 from weft.routing.problem import Problem, problem
 from weft.routing.rail import rail_paths
 from weft.routing.traffic import JobTraffic, job_traffic
@@ -110,16 +109,7 @@ def plan(
     begun = time.perf_counter()
     found = chosen(asked, seed)
     seconds = time.perf_counter() - begun
-    return judged(
-        asked,
-        found,
-        router=router,
-        seed=seed,
-        objective=objective,
-        bound=bound,
-        solve_s=seconds,
-        certify=router == "lexicographic",
-    )
+    return judged(asked, found, router=router, seed=seed, objective=objective, bound=bound, solve_s=seconds)
 
 
 def judged(
@@ -131,12 +121,8 @@ def judged(
     objective: str | Objective = "collective",
     bound: str = "auto",
     solve_s: float = 0.0,
-    certify: bool = False,
 ) -> RoutePlan:
     """How good some routes are, whoever chose them; see ``plan``.
-
-    Args:
-        certify: also bound the paces behind the slowest (``weft.routing.lexicographic``).
 
     Raises:
         UnknownName: there is no such objective.
@@ -146,9 +132,6 @@ def judged(
     low, proof = _bound(asked, found, alpha, bound)
     rates = flow_rates(asked.fabric, asked.traffic, found.routes)
     reached = efficiency(asked.traffic, rates / asked.demand_Bps, low, objective)
-    if certify and isinstance(objective, str) and objective != "flow":
-        group = group_of(asked.traffic, objective)
-        reached = replace(reached, bounds=paces_bound(asked, low, group, len(reached.paces)))
     return RoutePlan(
         fabric=asked.fabric,
         traffic=asked.traffic,
@@ -198,15 +181,7 @@ def _asked(
     asked = problem(fabric, flows, paths=rail_paths(fabric) if router == "rail" else None)
     if router == "ilp":
         return asked, lambda one, seed: routers.route_exact(one, seed, time_limit_s)
-    if router == "lexicographic":
-        group = group_of(traffic, objective if isinstance(objective, str) else "flow")
-        return asked, lambda one, seed: routers.route_lexicographic(one, seed, group)
     return asked, routers.ROUTERS[router]
-
-
-def group_of(traffic: JobTraffic, objective: str) -> Ints:
-    """The group of every flow under an objective."""
-    return {"job": traffic.flow_job, "collective": traffic.collective}.get(objective, np.arange(len(traffic)))
 
 
 def _bound(asked: Problem, found: routers.Found, alpha: float, wanted: str) -> tuple[float, str]:
@@ -251,15 +226,11 @@ OBJECTIVES: dict[str, Objective] = {"flow": by_flow, "collective": by_collective
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Efficiency:
-    """Paces of all groups, slowest first, and the most that the slowest could have.
-
-    ``bounds`` is the most that each of them could have with the slowest as fast as can be; empty where unknown.
-    """
+    """Paces of all groups, slowest first, and the most that the slowest could have."""
 
     objective: str
     paces: Floats
     bound: float
-    bounds: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
     def value(self) -> float:
@@ -275,16 +246,6 @@ class Efficiency:
     def gap(self) -> float:
         """How far the slowest group is from its bound, as a share of the bound; 0 is optimal."""
         return max(0.0, 1.0 - self.value / self.bound)
-
-    @property
-    def proved(self) -> int:
-        """How many paces, from the slowest on, no routes improve without a loss at a slower one."""
-        if not len(self.paces) or self.value < self.bound - TIE:
-            return 0
-        if not len(self.bounds):
-            return 1
-        below = np.flatnonzero(self.paces < self.bounds - TIE)
-        return int(below[0]) if len(below) else len(self.paces)
 
     def better_than(self, other: Efficiency) -> bool:
         """Whether the sorted paces are lexicographically larger (differences below 1e-9 are none)."""

@@ -63,8 +63,6 @@ def plan_figures(plan: RoutePlan) -> dict[str, Any]:
     """What a plan reaches, without its paths."""
     best = plan.efficiency
     objective = {"name": best.objective, "value": best.value, "bound": best.bound, "gap": best.gap}
-    if len(best.bounds):
-        objective |= {"groups": len(best.paces), "proved": best.proved}
     return {
         "fabric": plan.fabric.name,
         "router": plan.router,

@@ -1,27 +1,22 @@
 """Routers: each gives every flow of some traffic its links on a fabric, under one contract.
 
-``route(problem, seed) -> Found``: the same problem and seed give the same routes.  Two of them are found by
-search: simulated annealing over one path number per destination host, as Hedera does (NSDI 2010), and the
-least congestion of unsplit flows by an integer program (HiGHS).
+``route(problem, seed) -> Found``: the same problem and seed give the same routes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from weft.errors import Unsupported
-from weft.fabric.spec import SCALE_UP, Floats, Ints
+from weft.fabric.spec import SCALE_UP, Ints
 from weft.fabric.traffic import Routes
 from weft.routing import ecmp
 from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, linear, paths_of
 from weft.routing.choice import ENOUGH, Choice, ordered
 from weft.routing.colouring import coloured
-from weft.routing.ecmp import picked
-from weft.routing.lexicographic import sharpen
 from weft.routing.problem import Problem
 
 PASSES = 40
@@ -47,18 +42,13 @@ def route_hashed(asked: Problem, seed: int) -> Found:
     return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed))
 
 
-def route_random(asked: Problem, seed: int) -> Found:
-    """A path drawn for every flow."""
-    return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed, mode="random"))
-
-
 def route_sprayed(asked: Problem, seed: int) -> Found:
     """Packet spraying: every flow over all its paths."""
     return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed, mode="spray"))
 
 
 def route_paper_ecmp(asked: Problem, seed: int) -> Found:
-    """The hash of the routing paper's code."""
+    """The hash of the routing paper's code, for comparisons with its figures."""
     return _found(asked, *ecmp.paper_ecmp(asked))
 
 
@@ -114,11 +104,6 @@ def _started(asked: Problem, order: Ints | None) -> Choice:
     return choice
 
 
-def route_annealed(asked: Problem, seed: int) -> Found:
-    """Simulated annealing over one path number per destination (Hedera)."""
-    return _found(asked, *anneal(asked, seed=seed))
-
-
 def route_exact(asked: Problem, seed: int, seconds: float = 60.0) -> Found:
     """Integer program, from the repaired routes on."""
     first = route_repaired(asked, seed).ways
@@ -135,32 +120,22 @@ def route_best(asked: Problem, seed: int) -> Found:
         return route_repaired(asked, seed)
 
 
-def route_lexicographic(asked: Problem, seed: int, group: Ints | None = None) -> Found:
-    """As the best, then with few groups (collectives) on the busiest links, as far as local search finds."""
-    first = route_best(asked, seed)
-    assert first.ways is not None
-    choice = Choice(asked, *first.ways)
-    sharpen(choice, asked.traffic.collective if group is None else group)
-    return _found(asked, choice.up, choice.down)
-
-
 Router = Callable[[Problem, int], Found]
 ROUTERS: dict[str, Router] = {
     "auto": route_best,
     "ecmp": route_hashed,
     "ecmp-paper": route_paper_ecmp,
-    "random": route_random,
     "greedy": route_greedy,
     "edge-coloring": route_coloured,
     "repair": route_repaired,
-    "anneal": route_annealed,
     "ilp": route_exact,
-    "lexicographic": route_lexicographic,
     "split": route_repaired,
     "spray": route_sprayed,
     "rail": route_repaired,
 }
-"""``split`` routes the flows of a split traffic, ``rail`` those of a problem with the paths over rails."""
+"""``split`` routes the flows of a split traffic, ``rail`` those of a problem with the paths over rails.
+
+``ecmp-paper`` is for comparisons with the paper's figures; no option offers it."""
 
 
 def improve(choice: Choice, low: float) -> None:
@@ -215,64 +190,6 @@ def _grouped(label: Ints) -> list[tuple[int, Ints]]:
 
 def _found(asked: Problem, up: Ints, down: Ints, bound: float = 0.0) -> Found:
     return Found(routes=asked.routes(up, down), ways=(up.copy(), down.copy()), bound=bound)
-
-
-HOTTEST, COLDEST, COOLING = 1000.0, 0.1, 0.99
-"""Temperatures of the routing paper's code: about 917 steps."""
-
-
-def anneal(asked: Problem, *, seed: int) -> tuple[Ints, Ints]:
-    """Swap the path numbers of two destinations as long as it is hot, less and less for the worse.
-
-    A host begins with its place below its switch; the energy is the highest load times the number of links
-    that have it.  The best choice met is returned.
-    """
-    draw = np.random.default_rng(seed)
-    hosts, at = np.unique(asked.traffic.target, return_inverse=True)
-    number = _place(asked)[hosts]
-    state = _energy(asked, number[at])
-    found, best = number.copy(), state
-    heat = HOTTEST
-    while heat > COLDEST and len(hosts) > 1:
-        a, b = draw.choice(len(hosts), 2, replace=False)
-        number[a], number[b] = number[b], number[a]
-        now = _energy(asked, number[at])
-        if now <= state or draw.random() < math.exp((state - now) / heat):
-            state = now
-            if state < best:
-                found, best = number.copy(), state
-        else:
-            number[a], number[b] = number[b], number[a]
-        heat *= COOLING
-    return picked(asked, found[at])
-
-
-def _energy(asked: Problem, turn: Ints) -> float:
-    load = _loads(asked, *picked(asked, turn))
-    highest = float(load.max(initial=0.0))
-    return highest * int(np.count_nonzero(load >= highest * (1 - 1e-9)))
-
-
-def _loads(asked: Problem, up: Ints, down: Ints) -> Floats:
-    """Load of the links that are a choice."""
-    load = np.zeros(asked.fabric.links + 1)
-    for links in (asked.ways.up[up], asked.ways.down[down]):
-        for column in range(links.shape[1]):
-            link = np.where(links[:, column] < 0, asked.fabric.links, links[:, column])
-            load += np.bincount(link, asked.demand_Bps, len(load))
-    return np.asarray(load[:-1] * np.where(np.isfinite(asked.inverse), asked.inverse, 0.0))
-
-
-def _place(asked: Problem) -> Ints:
-    """The place of every accelerator below its first switch."""
-    fabric = asked.fabric
-    nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < fabric.accelerators))
-    order = nics[np.lexsort((fabric.source[nics], fabric.target[nics]))]
-    switch = fabric.target[order]
-    begin = np.searchsorted(switch, switch)
-    place = np.zeros(fabric.accelerators, dtype=np.int64)
-    place[fabric.source[order]] = np.arange(len(order)) - begin
-    return place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,7 +15,6 @@ from weft.fabric.spec import Fabric, Ints
 from weft.journal import Journal
 from weft.records import number, table_of
 from weft.routing.controller import Controller, Decision
-from weft.routing.forecast import Seen
 from weft.routing.telemetry import Health, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic
 
@@ -25,7 +24,6 @@ create table if not exists jobs (position integer primary key, name text unique 
 create table if not exists routes (job text primary key, links blob not null, width integer not null);
 create table if not exists down (nodes text primary key);
 create table if not exists health (source text, target text, known text not null, primary key (source, target));
-create table if not exists seen (job text, collective text, times text, bytes real, primary key (job, collective));
 """
 _ARRAYS = ("source", "target", "bytes", "cap_Bps", "queue_pair", "collective", "job", "rounds", "start_s", "pause_s")
 _WHOLE = ("source", "target", "queue_pair", "collective", "job", "rounds")
@@ -74,17 +72,11 @@ class Store(Journal):
         }
         for name, paths in links.items():
             _check_paths(fabric, jobs[name], paths)
-        seen = {
-            (_word(job), _word(collective)): Seen(
-                times_s=tuple(number(one, "times") for one in _listed(times)), bytes=number(bytes_, "bytes")
-            )
-            for job, collective, times, bytes_ in base.execute("select * from seen")
-        }
         down = frozenset(tuple(map(_word, _listed(nodes))) for (nodes,) in base.execute("select nodes from down"))
         if any(len(nodes) not in (1, 2) or not set(nodes) <= set(fabric.names) for nodes in down):
             raise ValueError("a switch or link that is down is not in the fabric")
         now_s, planned_s = (number(float(about[name]), name) for name in ("now_s", "planned_s"))
-        known = {"jobs": jobs, "links": links, "down": down, "seen": seen, "telemetry": self._measured()}
+        known = {"jobs": jobs, "links": links, "down": down, "telemetry": self._measured()}
         return known | {"count": int(about["count"]), "now_s": now_s, "planned_s": planned_s}
 
     def _measured(self) -> Telemetry:
@@ -119,11 +111,6 @@ class Store(Journal):
             self.base.execute("delete from down")
             self.base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
             self._save_health()
-            self.base.execute("delete from seen")
-            self.base.executemany(
-                "insert into seen values (?, ?, ?, ?)",
-                [(*key, json.dumps(seen.times_s), seen.bytes) for key, seen in one.seen.items()],
-            )
 
     def _save_health(self) -> None:
         health, names = self.controller.telemetry.health, self.controller.whole.names

@@ -18,21 +18,7 @@ if TYPE_CHECKING:
     from weft.routing.audit import RouteAudit
     from weft.routing.report import RouteReport
 
-ROUTERS = (
-    "auto",
-    "ecmp",
-    "ecmp-paper",
-    "random",
-    "greedy",
-    "edge-coloring",
-    "repair",
-    "anneal",
-    "ilp",
-    "lexicographic",
-    "split",
-    "spray",
-    "rail",
-)
+ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "split", "spray", "rail")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +91,7 @@ def route(
     return RouteReport(plan=found, compared=tuple(others), paths=asked.paths)
 
 
-PINNED = ("auto", "ecmp-paper", "greedy", "edge-coloring", "repair", "anneal", "ilp", "lexicographic")
+PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp")
 """Routers that give every flow one path."""
 
 
@@ -129,7 +115,7 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
     >>> import tempfile, weft
     >>> asked = {"cluster": "h100-64", "fabric": "fat-tree", "radix": 8, "job": "llama-3.1-8b tp=8,dp=8"}
     >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
-    ...     weft.route(router="ecmp-paper", paths=True, **asked).save(file.name)
+    ...     weft.route(router="ecmp", paths=True, **asked).save(file.name)
     ...     found = weft.audit_routes(routes=file.name, **asked)
     >>> found.installed.efficiency.value <= found.repaired.efficiency.value <= found.installed.efficiency.bound
     True

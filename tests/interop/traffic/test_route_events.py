@@ -40,8 +40,9 @@ def test_every_other_kind() -> None:
     for way in ("down", "up"):
         assert read(event=f"link-{way}", link=["leaf-0", "spine-0"]).nodes == ("leaf-0", "spine-0")
         assert read(event=f"switch-{way}", switch="spine-0").nodes == ("spine-0",)
-    measured = read(event="traffic", job="a", collective="ring", bytes=5)
-    assert (measured.collective, measured.bytes, measured.traffic) == ("ring", 5.0, None)
+    measured = read(event="traffic", job="a", flows=[FLOW])
+    assert measured.traffic is not None
+    assert (measured.kind, measured.job, len(measured.traffic)) == ("traffic", "a", 1)
     assert read(event="tick").kind == "tick"
     links = [
         {"link": ["leaf-0", "spine-0"], "sent_bytes": 2.0**64, "lost": 1},
@@ -121,7 +122,7 @@ BAD = {
     "no job": ({"event": "job-ends"}, "job: is missing"),
     "no flows": (ARRIVES, "flows: is missing"),
     "empty flows": (ARRIVES | {"flows": []}, "flows: is missing"),
-    "no collective": ({"event": "traffic", "job": "a"}, "collective: is missing"),
+    "no measured flows": ({"event": "traffic", "job": "a"}, "flows: is missing"),
     "no link": ({"event": "link-down"}, "link: is missing"),
     "one end": ({"event": "link-down", "link": ["leaf-0"]}, "link"),
     "no switch": ({"event": "switch-up"}, "switch: is missing"),

@@ -16,7 +16,6 @@ from weft.report.tables.route_decisions import (
     thresholds_line,
 )
 from weft.routing.controller import Decision, Gain, Move
-from weft.routing.forecast import Forecast
 from weft.routing.telemetry import Change, Thresholds
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
@@ -25,9 +24,7 @@ LINKS = {
     for link, (a, b) in enumerate(zip(FABRIC.source.tolist(), FABRIC.target.tolist(), strict=True))
 }
 NODES = ["accelerator-0", "leaf-0", "spine-1", "leaf-3", "accelerator-6"]
-MOVE = Move(
-    flow=("a", "ring", 0, 6, 2), path=tuple(LINKS[ends] for ends in pairwise(NODES)), new=False, apply_by_s=12.5
-)
+MOVE = Move(flow=("a", "ring", 0, 6, 2), path=tuple(LINKS[ends] for ends in pairwise(NODES)), new=False)
 GAIN = Gain(before=0.25, after=0.8, bound=1.0, mean_before=0.5, mean_after=0.9)
 CHANGES = (
     Change(ends=(8, 12), kind="avoided", value=1e-3),
@@ -51,7 +48,6 @@ def decision(**changes) -> Decision:
         "moved": 1,
         "cut": 2,
         "moves": (MOVE,),
-        "expected": Forecast(next_s=20.0, period_s=10.0, off_s=0.5, bytes=1e9),
         "solve_s": 0.0123,
         "gain": GAIN,
     }
@@ -63,18 +59,15 @@ def test_columns_align(timings: bool) -> None:
     head = heading_line(timings=timings)
     line = decision_line(decision(), timings=timings)
     took = " 12.3 ms" if timings else ""
-    assert (
-        " ".join(line.split()) == f"3 9.50 s switch-down repaired 12,345 4 1 2 1.25 25.0% 80.0% 100.0% at 20 s{took}"
-    )
-    for title, value in (("flows", "12,345"), ("congestion", "1.25"), ("next expected", "at 20 s")):
+    assert " ".join(line.split()) == f"3 9.50 s switch-down repaired 12,345 4 1 2 1.25 25.0% 80.0% 100.0%{took}"
+    for title, value in (("flows", "12,345"), ("congestion", "1.25")):
         assert head.index(title) + len(title) - line.index(value) - len(value) in (0, 1)
     for title, value in (("kind", "switch-down"), ("routes", "repaired")):
         assert head.index(title) == line.index(value)
 
 
-def test_nothing_expected_and_the_beginning() -> None:
-    line = decision_line(decision(time_s=0.0, expected=None))
-    assert line.endswith(" -")
+def test_the_beginning() -> None:
+    line = decision_line(decision(time_s=0.0))
     assert line.split()[1:3] == ["0", "s"]
 
 
@@ -94,10 +87,9 @@ def test_json() -> None:
         "alpha_bound": 1.0,
         "efficiency": {"before": 0.25, "after": 0.8, "bound": 1.0, "mean_before": 0.5, "mean_after": 0.9},
         "changes": [],
-        "expected": {"next_s": 20.0, "period_s": 10.0, "off_s": 0.5, "bytes": 1e9},
     }
-    whole = json.loads(decision_to_json(decision(expected=None), FABRIC, moves=True, timings=True))
-    assert (whole["expected"], whole["solve_s"]) == (None, 0.0123)
+    whole = json.loads(decision_to_json(decision(), FABRIC, moves=True, timings=True))
+    assert whole["solve_s"] == 0.0123
     assert whole["moves"] == [
         {
             "job": "a",
@@ -110,7 +102,6 @@ def test_json() -> None:
             "links": [0, 0, 0, 0],
             "old_links": [],
             "new": False,
-            "apply_by_s": 12.5,
         }
     ]
     assert "\n" not in decision_to_json(decision(), FABRIC, moves=True)

@@ -12,7 +12,7 @@ from weft.documents import csv_rows
 from weft.errors import BadInput
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.netops import opensm_lint, path_tables, routes_json
+from weft.interop.netops import dump_fts, path_tables, routes_json
 from weft.interop.netops.subnet import SWITCH, Subnet, matched
 from weft.routing.traffic import JobTraffic
 
@@ -67,7 +67,7 @@ def read_tables(
     Raises:
         BadInput: no tables, tables of another subnet, or a flow that does not arrive.
     """
-    walk = _Walk(opensm_lint.parse(text, where=where), subnet, fabric, where)
+    walk = _Walk(dump_fts.parse(text, where=where), subnet, fabric, where)
     given = given_bits(path_bits, "dlid") if path_bits else {}
     names, found = fabric.names, []
     for source, target, collective, pair in zip(
@@ -100,7 +100,7 @@ def given_bits(text: str, column: str) -> Mapping[tuple[str, ...], int]:
 class _Walk:
     """Where tables lead."""
 
-    def __init__(self, tables: tuple[opensm_lint.Table, ...], subnet: Subnet, fabric: Fabric, where: str) -> None:
+    def __init__(self, tables: tuple[dump_fts.Table, ...], subnet: Subnet, fabric: Fabric, where: str) -> None:
         self.fabric, self.where = fabric, where
         match = matched(subnet, fabric)
         devices = match.subnet.devices

@@ -4,13 +4,11 @@
      "accelerator-32", "bytes": 1e9, "collective": "ring 0", "rounds": 6}, ...], "pause_s": 1.2}
     {"time_s": 9, "event": "link-down", "link": ["leaf-0", "spine-3"]}
     {"time_s": 9, "event": "switch-down", "switch": "spine-3"}
-    {"time_s": 12, "event": "traffic", "job": "a", "collective": "ring 0", "bytes": 1e9}
-
     {"time_s": 30, "event": "counters", "links": [{"link": ["leaf-0", "spine-3"], "sent_bytes": 8e12, "lost": 12}]}
 
 "counters" has what was read of links (``weft.routing.telemetry.Sample``).  Also "job-ends", "link-up", "switch-up"
-and "tick".  "traffic" says that a collective was measured to begin; with ``flows`` it may name flows that nobody
-announced.  Ends are names of accelerators or their numbers.
+and "tick".  "traffic" has the measured ``flows`` of a job, which nobody need have announced.  Ends are names of
+accelerators or their numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
     table = parse_line(line, where)
     fields: Any = validate(_fields(), table, where)
     kind = fields.event
-    needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "collective")}
+    needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "flows")}
     needed["counters"] = ("links",)
     needed |= {f"{what}-{way}": (what,) for what in ("link", "switch") for way in ("down", "up")}
     for name in needed.get(kind, ()):
@@ -52,8 +50,6 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
         job=fields.job or "",
         traffic=_traffic(fields, fabric, where) if fields.flows else None,
         nodes=tuple(fields.link or ()) or ((fields.switch,) if fields.switch else ()),
-        collective=fields.collective or "",
-        bytes=fields.bytes or 0.0,
         samples=_samples(fields, fabric, where) if kind == "counters" else (),
         text=line.strip(),
     )
@@ -170,8 +166,6 @@ def _fields() -> type[BaseModel]:
         pause_s: Annotated[float, finite] = 0.0
         link: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
         switch: Annotated[str, short] | None = None
-        collective: Annotated[str, short] | None = None
-        bytes: Annotated[float, finite] | None = None
 
     return Line
 

@@ -13,7 +13,7 @@ from weft.units import counted, format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.routing.audit import RouteAudit
-    from weft.routing.plan import Efficiency, RoutePlan
+    from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
 
 SHOWN = 8
@@ -85,22 +85,6 @@ def _print_summary(plan: RoutePlan, console: Console) -> None:
     )
     best = plan.efficiency
     paragraph(console, f"Slowest {best.objective}: {best.value:.1%} of its pace alone, at most {best.bound:.1%}")
-    if len(best.bounds):
-        paragraph(console, _sorted_paces(best))
-
-
-def _sorted_paces(best: Efficiency) -> str:
-    """How many groups have which pace, and how many of them are proved best."""
-    paces, counts = np.unique(np.round(best.paces, 6), return_counts=True)
-    each = [f"{count:,} at {pace:.1%}" for pace, count in zip(paces.tolist(), counts.tolist(), strict=True)]
-    words = ", ".join(each[:6] + (["..."] if len(each) > 6 else []))
-    many, proved = len(best.paces), best.proved
-    proof = (
-        "no routes are better for any of them without a loss at a slower one"
-        if proved == many
-        else (f"proved best for the {proved:,} slowest" if proved else "not proved best")
-    )
-    return f"{many:,} {best.objective}s: {words}; {proof}"
 
 
 def _print_routers(plans: Sequence[RoutePlan], console: Console) -> None:

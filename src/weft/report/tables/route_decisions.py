@@ -28,9 +28,8 @@ _COLUMNS = (
     "before",
     "after",
     "at most",
-    "next expected",
 )
-_WIDTHS = (5, 10, 12, 11, 7, 7, 7, 5, 10, 6, 6, 7, 13)
+_WIDTHS = (5, 10, 12, 11, 7, 7, 7, 5, 10, 6, 6, 7)
 
 
 def heading_line(*, timings: bool = False) -> str:
@@ -40,7 +39,6 @@ def heading_line(*, timings: bool = False) -> str:
 
 def decision_line(decision: Decision, *, timings: bool = False) -> str:
     """A decision under those names."""
-    expected = decision.expected
     cells = [
         str(decision.number),
         format_seconds(decision.time_s) if decision.time_s else "0 s",
@@ -54,7 +52,6 @@ def decision_line(decision: Decision, *, timings: bool = False) -> str:
         "-" if decision.gain.before is None else f"{decision.gain.before:.1%}",
         f"{decision.gain.after:.1%}",
         f"{decision.gain.bound:.1%}",
-        f"at {expected.next_s:g} s" if expected else "-",
     ]
     return _line([*cells, *([format_seconds(decision.solve_s)] if timings else [])])
 
@@ -90,7 +87,6 @@ def decision_to_json(
     decision: Decision, fabric: Fabric, *, moves: bool = False, timings: bool = False, push: str | None = None
 ) -> str:
     """A decision as one line of JSON of schema ``weft.route-decision/1``; ``push`` says what became of it."""
-    expected = decision.expected
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "number": decision.number,
@@ -108,14 +104,6 @@ def decision_to_json(
             {"ends": [fabric.names[node] for node in change.ends], "kind": change.kind, "value": change.value}
             for change in decision.changes
         ],
-        "expected": None
-        if expected is None
-        else {
-            "next_s": expected.next_s,
-            "period_s": expected.period_s,
-            "off_s": expected.off_s,
-            "bytes": expected.bytes,
-        },
     }
     if push is not None:
         document["push"] = push
@@ -137,7 +125,6 @@ def decision_to_json(
                 "links": beside[list(move.path)].tolist(),
                 "old_links": beside[list(move.old)].tolist(),
                 "new": move.new,
-                "apply_by_s": move.apply_by_s,
             }
             for move in decision.moves
         ]

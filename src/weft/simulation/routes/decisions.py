@@ -18,8 +18,8 @@ from weft.routing.problem import Problem, problem
 from weft.routing.rail import rail_paths
 from weft.routing.routers import PASSES, ROUTERS
 
-STATIC = ("ecmp", "ecmp-paper", "random", "spray")
-"""Routers that nobody runs: switches hash, draw or spray."""
+STATIC = ("ecmp", "ecmp-paper", "spray")
+"""Routers that nobody runs: switches hash or spray."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -28,7 +28,7 @@ FIELDS = ("model", "cluster", "count", "batch", "layout", "fabric", "radix", "ro
 LOOKS = ("show", "router", "zoom")
 SHOWS = ("networks", "failures", "routes")
 ROUTINGS = ("ecmp", "spray", "random", "planned")
-ROUTERS = ("auto", "greedy", "repair", "anneal", "random", "ecmp-paper", "spray")
+ROUTERS = ("auto", "greedy", "repair", "ecmp", "spray")
 """Those that keep flows whole, so that paths can be held beside each other."""
 ZOOMS = ("1", "2", "4")
 _KINDS = ("rail-only", "rail-optimized", "fat-tree")
