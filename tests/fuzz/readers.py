@@ -510,7 +510,7 @@ add("model.resolve.resolve_job", jobs, "text", lambda: ["gpt2", "llama-3.1-8b", 
 of_text("model.megatron_args.read_megatron_job", "text", scripts, vocab=1000)
 of_text("model.megatron_args.read_megatron_args", "text", lambda: scripts() + SCRIPTS(), vocab=1000)
 of_text("model.megatron_args.parse_arguments", "text", lambda: scripts() + SCRIPTS())
-of_text("model._shell_syntax.parse", "text", lambda: scripts() + SCRIPTS(), "run.sh")
+of_text("model._script.read", "text", lambda: scripts() + SCRIPTS(), where="run.sh")
 of_file("runtime.layers.details.read_details", "json", trained)
 of_text("cluster.files.parse_latency", "text", words("1 us", "5e-6"), where="x")
 of_text("fabric.catalogue.parse_kind", "text", words("fat-tree 2:1", "rail-only", "multi-plane-4 1.5:1"))

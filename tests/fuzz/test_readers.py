@@ -44,7 +44,6 @@ NOT_READERS = {
     "reliability.classes.presets": "reads what Weft ships",
     "files.read_bytes": "gives bytes as they are; readers of files go through it",
     "files.read_text": "gives text as it is; readers of files go through it",
-    "model._shell.beside": "gives text to parse_arguments as it is, or nothing",
     "model.megatron_args.read_numerics": "takes flags of parse_arguments",
     "records.Reader.read": "takes values of parse_json from readers that are here",
     "routing.choice.Choice.load": "tells the load of a link",

@@ -29,7 +29,6 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
         Unsupported: it trains something that is not modelled.
     """
     from weft.interop.training import calculon, deepspeed, megatron, torchtitan
-    from weft.model._shell import beside
 
     if world is not None and world < 1:
         raise BadInput(f"{world} accelerators", where="world", remedy="give a positive number")
@@ -44,7 +43,7 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
         return deepspeed.read(text, where=where, world=world)
     if suffix == ".toml" or (suffix not in (".sh", ".bash") and _looks_like_toml(text)):
         return torchtitan.read(text, where=where, world=world)
-    return megatron.read(text, where=where, world=world, vocab=vocab, include=beside(where))
+    return megatron.read(text, where=where, world=world, vocab=vocab)
 
 
 def _looks_like_toml(text: str) -> bool:

@@ -20,10 +20,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from weft.errors import BadInput, Unsupported
-from weft.model import _shell
+from weft.model import _script
 from weft.model._families import runs
 from weft.model._fields import MOST_LAYERS
-from weft.model._shell import LARGEST_TEXT, Include, Script
+from weft.model._script import LARGEST_TEXT, OPEN, Command, Script
 from weft.model.job import AttentionKernel, Job, Precision, Recipe
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model, Rope
 
@@ -377,7 +377,7 @@ _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _MORE = re.compile(r"@|\*|ARGS|ARGUMENTS|OPTIONS|OPTS|PARAMS|FLAGS|EXTRA", re.IGNORECASE)
 """Names of variables that hold arguments rather than a value."""
 _STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate")
-_SILENT_PROGRAMS = frozenset({"echo", "printf", "cat", "grep", "sed", "awk", "pip", "git", "docker"})
+_SILENT_PROGRAMS = frozenset({"cat", "grep", "sed", "awk", "pip", "git", "docker"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,21 +451,18 @@ class Arguments:
         return value
 
 
-def parse_arguments(
-    source: str | Sequence[str], *, where: str = "arguments", include: Include | None = None
-) -> Arguments:
+def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") -> Arguments:
     """The flags in a list of arguments or in the text of a command or shell script.
 
-    A script is followed without a shell (``weft.model._shell``): the arguments are those that its training command
-    would get with an empty environment.  A text without such a command gives all flags that its lines and
-    variables hold.  ``include`` gives the text of files that the script sources, or None.
+    The arguments are those of the training command (``weft.model._script``).  A text without such a command gives all
+    flags that its lines and variables hold.
 
     Raises:
-        BadInput: more than ``LARGEST_TEXT`` characters, or no flag at all.
+        BadInput: more than ``LARGEST_TEXT`` characters, no flag at all, or shell syntax that is not read.
     """
     notes: list[str] = []
     if isinstance(source, str):
-        script = _shell.run(source, where=where, include=include)
+        script = _script.read(source, where=where)
         notes += script.notes
         words = _training_words(script, notes)
     else:
@@ -478,16 +475,20 @@ def parse_arguments(
 
 def _training_words(script: Script, notes: list[str]) -> list[str]:
     """The words of the training command; of all commands and variables, where none starts a training."""
-    with_flags = [words for words in script.commands if any(map(_FLAG.match, words))]
-    starts = [words for words in with_flags if _starts_python(words)]
-    shaped = [words for words in starts if "--num-layers" in words]
-    starts = shaped or starts
-    if not starts:
-        loose = [words for words in with_flags if words[0] not in _SILENT_PROGRAMS]
-        return [word for words in [*script.values, *loose] for word in (*words, "")]
-    if any(words != starts[-1] for words in starts):
+    commands = [one for one in script.commands if one.words and one.words[0] not in ("echo", "printf")]
+    starts = [one for one in commands if _starts_python(one.flat) and (one.refused or _holds_flags(one))]
+    starts = [one for one in starts if "--num-layers" in one.flat or (one.refused and "$" in str(one.words))] or starts
+    if any(one.flat != starts[-1].flat for one in starts):
         notes.append(f"of its {len(starts)} training commands the last is read")
-    return starts[-1]
+    loose = (*script.variables.values(), *(one for one in commands if one.words[0] not in _SILENT_PROGRAMS))
+    taken = starts[-1:] or [one for one in loose if _holds_flags(one)]
+    for refused in (one.refused for one in taken if one.refused):
+        raise refused
+    return [word for one in taken for word in (*one.flat, "")]
+
+
+def _holds_flags(command: Command) -> bool:
+    return any(map(_FLAG.match, command.flat))
 
 
 def _starts_python(words: Sequence[str]) -> bool:
@@ -502,11 +503,11 @@ def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str
     for word in words:
         size += len(word)
         if size > LARGEST_TEXT:
-            raise _shell.too_long(where)
+            raise _script.too_long(where)
         name, equals, rest = word.partition("=")
         if _FLAG.fullmatch(name):
             flag = name
-            values[flag] = [_shell.shown(rest)] if rest else []
+            values[flag] = [rest] if rest else []
             if equals:
                 flag = None
         elif word in _BOUNDARIES:
@@ -516,7 +517,7 @@ def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str
         elif (names := _holds_more(word, values[flag] if flag else [])) is not None:
             open_ |= dict.fromkeys(names)
         elif flag is not None:
-            values[flag].append(_shell.shown(word))
+            values[flag].append(word)
     if open_:
         notes.append(f"what {', '.join(f'${name}' for name in open_)} holds is not in the text")
     return {name: " ".join(given).strip() for name, given in values.items()}, program
@@ -524,8 +525,8 @@ def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str
 
 def _holds_more(word: str, before: Sequence[str]) -> list[str] | None:
     """The open variables that a word consists of, if they hold arguments and not the value of a flag."""
-    names = _shell.open_names(word)
-    if not names or _shell.shown(word) != "".join(f"${name}" for name in names):
+    names = OPEN.findall(word)
+    if not names or word != "".join(f"${name}" for name in names):
         return None
     return names if before or any(map(_MORE.search, names)) else None
 

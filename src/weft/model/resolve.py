@@ -181,11 +181,10 @@ def _entry(source: str, stand_in: bool) -> tuple[Entry, str, tuple[str, ...]]:
         read = read_config_noted(path, stand_in=stand_in)
         return Entry(model=read.model, recipe=None, source=path.name), path.name, read.notes
     if os.path.isfile(path):
-        from weft.model._shell import beside
         from weft.model.megatron_args import parse_arguments, read_megatron_job
 
         text = read_text(path, largest=SCRIPT_BYTES, remedy=_SCRIPT)
-        arguments = parse_arguments(text, where=source, include=beside(path))
+        arguments = parse_arguments(text, where=source)
         job = read_megatron_job(arguments, name=path.stem)
         called = "; ".join((path.name, *arguments.notes))
         return Entry(model=job.model, recipe=job.recipe, source=called), called, ()

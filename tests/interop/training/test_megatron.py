@@ -405,9 +405,6 @@ LOGGING_ARGS=(
     --save $CHECKPOINT_PATH \\
     --tensorboard-dir "${CHECKPOINT_PATH}/tensorboard" \\
 )
-if [ -n "${WANDB_API_KEY}" ]; then
-    LOGGING_ARGS+=(--wandb-project ${WANDB_PROJECT:-"one"})
-fi
 torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${MODEL_ARGS[@]} ${MOE_ARGS[@]} \\
     --tokenizer-type Llama2Tokenizer --tokenizer-model $2 \\
     ${TRAINING_ARGS[@]} ${PARALLEL_ARGS[@]} ${LOGGING_ARGS[@]}
@@ -428,7 +425,6 @@ def test_a_script_in_the_style_of_the_examples(tmp_path):
     )
     assert (run.model, run.problem) == (None, "--vocab-size is not stated")
     assert run.notes[-1] == "change time or memory, and are not modelled: --fp8-param-gather"
-    assert "--wandb-project" not in run.ignored
     model = catalogue.load("mixtral-8x7b").model
     whole = read_run(path, vocab=32000).model
     assert (whole.runs, whole.vocab, whole.rope) == (model.runs, model.vocab, model.rope)

@@ -25,7 +25,6 @@ from weft.interop.training.launchers import (
 )
 from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.stages import chunk_sizes
-from weft.model._shell import Include
 from weft.model.job import Job, Precision
 from weft.model.megatron_args import Arguments, attention_kernel, parse_arguments, read_megatron_args, read_numerics
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model
@@ -452,24 +451,18 @@ _STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 
 
 def read(
-    text: str,
-    *,
-    where: str = "arguments",
-    world: int | None = None,
-    vocab: int | None = None,
-    include: Include | None = None,
+    text: str, *, where: str = "arguments", world: int | None = None, vocab: int | None = None
 ) -> RunConfiguration:
     """What a Megatron-LM command runs.
 
     ``world`` counts accelerators; without it, torchrun's --nnodes and --nproc-per-node must be in the text.
-    ``vocab`` is the tokenizer's vocabulary, where the command leaves it to the tokenizer.  ``include`` gives the
-    text of files that a script sources.
+    ``vocab`` is the tokenizer's vocabulary, where the command leaves it to the tokenizer.
 
     Raises:
         BadInput: a value that cannot be used, or the number of accelerators is unknown.
         Unsupported: it trains something else than a decoder.
     """
-    parsed = parse_arguments(text, where=where, include=include)
+    parsed = parse_arguments(text, where=where)
     if other := _OTHER_PROGRAM.search(parsed.program):
         raise Unsupported(
             f"{parsed.program} trains something else than a decoder ({other[1]})",
