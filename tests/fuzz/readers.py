@@ -259,10 +259,10 @@ def routed() -> Any:
     return fabric, traffic, routes(fabric, traffic.source, traffic.target, mode="ecmp")
 
 
-def exported(name: str, **options: Any) -> Callable[[], list[str | bytes]]:
+def exported(name: str) -> Callable[[], list[str | bytes]]:
     def texts() -> list[str | bytes]:
-        found = called(f"interop.netops.{name}")(*routed(), **options)
-        return list(found.values())[:3] if isinstance(found, dict) else [found]
+        found = called(f"interop.netops.{name}")(*routed())
+        return [found]
 
     return texts
 
@@ -328,14 +328,6 @@ def tables() -> list[str | bytes]:
 add("interop.netops.installed.read_tables", read_tables, "text", tables)
 of_text("interop.netops.installed.read_paths interop.netops.path_tables.rows", "text", words(PATHS), clos)
 of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
-of_text("interop.netops.frr.lint interop.netops.frr.known_lines", "text", exported("frr.write"))
-of_text(
-    "interop.netops.frr_read.read_ways",
-    "text",
-    lambda: ["\n".join(called("interop.netops.frr.write")(*routed()).values())],
-    clos,
-    lambda: routed()[1],
-)
 of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
 of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
 of_text("interop.netops.roce.lint_json", "json", source_ports("write_json"))

@@ -66,7 +66,7 @@ NOT_READERS = {
     "verbs.networks.left_out": "gives a file to read_host_map",
     "verbs.networks.routes_of": "gives a file to routes_json.read",
     "cli.route_watch.counter_events": "gives files to counters.event_lines",
-    "verbs.route.installed_routes": "gives files to installed.read_paths, read_tables and frr_read.read_ways",
+    "verbs.route.installed_routes": "gives files to installed.read_paths and read_tables",
     "web.studies.computed": "takes texts that checked has taken",
 }
 """Public functions that look like readers, and why no input is made for them."""

@@ -82,7 +82,6 @@ def audit(options: AuditOptions, out: RowsOutput) -> None:
     --routes FILE  weft.routes/1 (weft route --format json --paths), with its flows or for those named here
                    CSV with source, target and path (names of nodes), as measured by traceroute
                    forwarding tables of dump_fts or weft route export opensm; --fabric: ibnetdiscover's output
-    --routes DIR   FRR's configurations of hosts and switches (weft route export frr); one file of all will do
 
     Network-wide efficiency is the pace of the slowest collective against its pace alone, then of the next, and so on.
     The repair moves few flows until the busiest link is as good as can be; --format json and csv list its moves.

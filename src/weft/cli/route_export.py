@@ -60,7 +60,7 @@ def export(kind: str, options: ExportOptions) -> None:
 
     \b
     opensm        forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)
-    frr           SR-MPLS label stacks and SR-TE policies for FRR, each flow's color
+    frr           FRR configurations of switches: static routes by destination, BGP
     roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json
     nccl          /etc/nccl.conf
     json          every flow's path

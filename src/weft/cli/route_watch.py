@@ -38,11 +38,9 @@ class WatchOptions(TrafficOptions):
     """The controller, what it begins with and is fed with, and what becomes of its decisions."""
 
     routes: str | None = option(
-        None,
-        "Begin with installed routes: weft.routes/1, a CSV of paths, OpenSM's tables or FRR's files.",
-        metavar="PATH",
+        None, "Begin with installed routes: weft.routes/1, a CSV of paths or OpenSM's tables.", metavar="PATH"
     )
-    path_bits: str | None = option(None, "LID or color of each flow, of weft route export.", metavar="FILE.csv")
+    path_bits: str | None = option(None, "LID of each flow, of weft route export opensm.", metavar="FILE.csv")
     events: str | None = option(
         None, "Events, one JSON object a line (default: standard input, if no --counters).", metavar="FILE"
     )

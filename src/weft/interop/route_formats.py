@@ -41,12 +41,8 @@ def _json(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
     return {"routes.json": routes_json.write(fabric, traffic, routes)}
 
 
-def _frr(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
-    return frr.write(fabric, traffic, routes) | {"colors.csv": frr.colors(fabric, traffic, routes)}
-
-
 EXPORTS: dict[str, Export] = {
-    "frr": Export(write=_frr, lint={".conf": frr.lint}),
+    "frr": Export(write=frr.write, lint={}),
     "roce-csv": Export(write=_roce_csv, lint={".csv": roce.lint_csv}),
     "roce-json": Export(write=_roce_json, lint={".json": roce.lint_json}),
     "nccl": Export(write=_nccl, lint={".conf": nccl_env.lint}),

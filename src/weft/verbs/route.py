@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import BadInput, UnknownName
@@ -100,9 +98,9 @@ class AuditOptions(TrafficOptions):
     """Which routes are installed, and what they are held against."""
 
     routes: str | None = option(
-        None, "Installed routes: weft.routes/1, a CSV of paths, OpenSM's tables or FRR's files.", metavar="PATH"
+        None, "Installed routes: weft.routes/1, a CSV of paths or OpenSM's tables.", metavar="PATH"
     )
-    path_bits: str | None = option(None, "LID or color of each flow, of weft route export.", metavar="FILE.csv")
+    path_bits: str | None = option(None, "LID of each flow, of weft route export opensm.", metavar="FILE.csv")
     router: str = option("auto", "Who routes everything anew.", choices=PINNED)
     objective: str = option("collective", "Groups that count.", choices=("flow", "collective", "job"))
     bound: str = option("auto", "How the bound is proved.", choices=("auto", "cuts", "lp"))
@@ -131,9 +129,7 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
 
     if asked.routes is None:
         raise BadInput(
-            "are not given",
-            where="--routes",
-            remedy="give weft.routes/1, a CSV of paths, OpenSM's tables or FRR's configurations",
+            "are not given", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables"
         )
     fabric, flows, routes = installed(asked, asked.routes, path_bits=asked.path_bits)
     kinds = {"router": asked.router, "objective": asked.objective, "bound": asked.bound}
@@ -163,18 +159,13 @@ def installed_routes(
         BadInput: no routes, routes of another fabric, flows without a path, or tables without traffic.
     """
     from weft.files import read_text
-    from weft.interop.netops.frr_read import BEGINS, read_ways
-    from weft.interop.netops.installed import given_bits, read_paths, read_tables
+    from weft.interop.netops.installed import read_paths, read_tables
 
-    text = _configurations(path) if os.path.isdir(path) else read_text(path, where=path)
+    text = read_text(path, where=path)
     bits = "" if path_bits is None else read_text(path_bits, where="--path-bits")
-    if BEGINS.search(text):
-        if flows is None:
-            raise BadInput("hold no flows", where=path, remedy="say which: --plan, --flows, --jobs, --generate ...")
-        return flows, read_ways(text, fabric, flows, colors=given_bits(bits, "color") if bits else None, where=path)
     if "Unicast lids" not in text:
         if path_bits is not None:
-            raise BadInput("goes with forwarding tables and FRR", where="--path-bits", remedy="drop it")
+            raise BadInput("goes with forwarding tables", where="--path-bits", remedy="drop it")
         return read_paths(text, fabric, flows, where=path)
     if flows is None:
         raise BadInput("hold no flows", where=path, remedy="say which: --plan, --flows, --jobs, --generate ...")
@@ -185,17 +176,3 @@ def installed_routes(
         raise BadInput("need GUIDs and ports", where=path, remedy="give ibnetdiscover's output as --fabric FILE")
     subnet = read_subnet(read_text(given, where=given), where=given)
     return flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)
-
-
-def _configurations(folder: str) -> str:
-    """The configurations of a folder, one behind the other.
-
-    Raises:
-        BadInput: there is none, or one cannot be read.
-    """
-    from weft.files import read_text
-
-    files = sorted(Path(folder).glob("*.conf"))
-    if not files:
-        raise BadInput("has no file that ends in .conf", where=folder, remedy="put FRR's configurations there")
-    return "\n".join(read_text(file, where=str(file)) for file in files)

@@ -1,15 +1,14 @@
-"""Names, addresses and labels of a fabric's nodes and links, the same in every export.
+"""Names and addresses of a fabric's nodes and links, the same in every export.
 
-Node ``i`` has index ``i + 1``: address 10.0.0.0 + index (a switch's loopback, an accelerator's NIC) and MPLS node
-label 16000 + index.  A cable has two addresses of 10.128.0.0/9 (a /31).  The scale-out links of a node are its
-interfaces eth1, eth2, ... in the order of the links, its scale-up links sup1, sup2, ...; failed links keep theirs.
+Node ``i`` has index ``i + 1``: address 10.0.0.0 + index (a switch's loopback, an accelerator's NIC).
+A cable has two addresses of 10.128.0.0/9 (a /31).  The scale-out links of a node are its interfaces eth1, eth2, ...
+in the order of the links, its scale-up links sup1, sup2, ...; failed links keep theirs.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -18,9 +17,7 @@ import numpy as np
 from weft.errors import Unsupported
 from weft.fabric.spec import SCALE_UP, Fabric
 
-FIRST_LABEL = 16000
-MOST_NODES = 0xDFFF
-"""Labels of nodes."""
+MOST_NODES = 2**23 - 2
 MOST_CABLES = 2**22
 LONGEST_NAME = 60
 
@@ -43,10 +40,6 @@ class Addressing:
         """Address of a node."""
         return str(IPv4Address("10.0.0.0") + node + 1)
 
-    def label(self, node: int) -> int:
-        """MPLS label that names a node."""
-        return FIRST_LABEL + node + 1
-
     def link_ipv4(self, link: int) -> str:
         """Address, in its /31, of the interface by which a link leaves its source."""
         return str(IPv4Address("10.128.0.0") + 2 * self.cables[link] + self.ends[link])
@@ -56,17 +49,8 @@ class Addressing:
         return self.link_ipv4(self.reverse[link])
 
 
-def first_links(fabric: Fabric, links: Sequence[int]) -> list[tuple[int, int]]:
-    """Every neighbour that some of a node's links lead to, in order, and the first live link to it."""
-    first: dict[int, int] = {}
-    for link in links:
-        if fabric.up[link]:
-            first.setdefault(int(fabric.target[link]), link)
-    return sorted(first.items())
-
-
 def addressing(fabric: Fabric) -> Addressing:
-    """Names, addresses and labels for a fabric.
+    """Names and addresses for a fabric.
 
     Raises:
         Unsupported: more nodes or cables than the ranges hold, or a link without the opposite one.
@@ -74,7 +58,7 @@ def addressing(fabric: Fabric) -> Addressing:
     where = f"fabric {fabric.name}"
     if fabric.nodes > MOST_NODES:
         raise Unsupported(
-            f"{fabric.nodes:,} nodes are more than {MOST_NODES:,} labels",
+            f"{fabric.nodes:,} nodes are more than {MOST_NODES:,} addresses",
             where=where,
             remedy="export a part of the fabric",
         )

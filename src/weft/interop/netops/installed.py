@@ -68,7 +68,7 @@ def read_tables(
         BadInput: no tables, tables of another subnet, or a flow that does not arrive.
     """
     walk = _Walk(dump_fts.parse(text, where=where), subnet, fabric, where)
-    given = given_bits(path_bits, "dlid") if path_bits else {}
+    given = _given_bits(path_bits) if path_bits else {}
     names, found = fabric.names, []
     for source, target, collective, pair in zip(
         traffic.source.tolist(),
@@ -82,17 +82,17 @@ def read_tables(
     return routes_json.routes_of_links(fabric, found)
 
 
-def given_bits(text: str, column: str) -> Mapping[tuple[str, ...], int]:
-    """The number (LID, color) that a table (CSV) gives each flow, by source, destination, collective, queue pair.
+def _given_bits(text: str) -> Mapping[tuple[str, ...], int]:
+    """The LID that a table (CSV) gives each flow, by source, destination, collective, queue pair.
 
     Raises:
         BadInput: a column is missing, or no number.
     """
     found = {}
-    for row, place in csv_rows(text, "--path-bits", (*_FLOW, column)):
-        bits = row[column]
+    for row, place in csv_rows(text, "--path-bits", (*_FLOW, "dlid")):
+        bits = row["dlid"]
         if not (bits.isascii() and bits.isdigit() and len(bits) < 6):
-            raise BadInput(f"{bits[:20]!r} is no {column}", where=place, remedy="give a number")
+            raise BadInput(f"{bits[:20]!r} is no dlid", where=place, remedy="give a number")
         found[tuple(row[name] for name in _FLOW)] = int(bits)
     return found
 
