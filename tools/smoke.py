@@ -44,7 +44,6 @@ COMMANDS: dict[str, Sequence[str]] = {
     "arrange": (str(EXAMPLES / "two-jobs.toml"), "--budget", "1s"),
     "validate": (str(EXAMPLES / "my-runs.csv"),),
     "calibrate": (str(EXAMPLES / "my-runs.csv"),),
-    "reproduce": ("rail-only-v1", "--sizes", "32"),
     "serve": ("--help",),
     "doctor": (),
     "models": ("gpt",),
