@@ -40,21 +40,20 @@ FORMAT_CHOICES = ("export", "kind", "tool")
 """Parameters of commands that choose the format of a file."""
 PROFILE = """
 import json, sys, threading
-codes = {{}}
+codes = set()
 def note(frame, event, argument):
     if event == "call":
         code = frame.f_code
-        codes[code.co_filename, code.co_firstlineno, code.co_name] = code.co_flags
+        codes.add((code.co_filename, code.co_firstlineno, code.co_name))
 threading.setprofile(note)
 sys.setprofile(note)
 import weft
 {call}
 sys.setprofile(None)
-ours = [(place, flags) for place, flags in codes.items() if place[0].startswith({source!r})]
-functions = [place for place, flags in ours if flags & 1 and not place[2].startswith("<")]
-print(json.dumps([len(functions), len({{place[0] for place, _ in ours}})]))
+ours = [place for place in codes if place[0].startswith({source!r})]
+print(json.dumps([len(ours), len({{place[0] for place in ours}})]))
 """
-"""Bodies of modules and classes are no functions (flag CO_OPTIMIZED); comprehensions are not counted."""
+"""Bodies of modules, classes and comprehensions count as functions."""
 
 
 # Text ------------------------------------------------------------------------------------------------
