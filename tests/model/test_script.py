@@ -151,11 +151,12 @@ def test_a_script_of_slurm() -> None:
 #SBATCH --nodes=4
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 source activate.sh
+eval "SEQ=128"
 srun --ntasks-per-node=8 python pretrain_gpt.py --num-layers 2 --seq-length ${SEQ:-64} &> log
 """
     found = parse_arguments(text)
     assert (found.text("--num-layers"), found.text("--seq-length")) == ("2", "64")
-    assert found.notes == ("activate.sh, which it sources, is not read",)
+    assert found.notes == ("what source activate.sh sets is not read", 'what eval "SEQ=128" sets is not read')
 
 
 def test_nothing_runs(tmp_path: Path) -> None:

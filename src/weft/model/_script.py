@@ -92,10 +92,8 @@ class Script:
             for name in words[1:2] if words[0] in ("for", "select") else words[1:]:
                 self.variables[name] = Command([], self.refused(" ".join(words)))
             self.inside += ["for"] if words[0] in ("for", "select") else []
-        elif words[0] in ("source", "."):
-            self.notes.append(f"{' '.join(words[1:2]) or 'a file'}, which it sources, is not read")
-        elif words[0] == "eval":
-            self.notes.append(f"{' '.join(words)[:60]} is not read; if it sets an argument, paste the expanded arguments")
+        elif words[0] in ("source", ".", "eval"):
+            self.notes.append(f"what {' '.join(words)[:60]} sets is not read")
         else:
             self.start(words[number:], self.refused(" ".join(words)) if self.inside or joint == "<<" else None)
         return words[0] == "exit" and not sometimes
