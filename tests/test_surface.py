@@ -97,12 +97,7 @@ def test_command_surface():
     crossed = ["--queue-pairs", "--routing", "--transport"]
     chosen = [*crossed, "--axis-order", "--budget", "--fabric", "--placement", "--radix", "--seed"]
     assert surface == {
-        "report": sorted(
-            [
-                *("--colour", "--facet", "--format", "--output", "--pareto", "--pivot", "--where", "--x", "--y", "-o"),
-                "subject",
-            ]
-        ),
+        "report": sorted([*("--colour", "--facet", "--format", "--output", "--where", "--x", "--y", "-o"), "subject"]),
         "plan": sorted([*recipe, *output, *run, *search, *chosen, "model", "cluster"]),
         "estimate": sorted(
             [
@@ -132,12 +127,12 @@ def test_command_surface():
             [
                 *("--axis", "--batches", "--chart", "--clusters", "--colour", "--compute", "--dry-run", "--fabrics"),
                 *("--facet", "--limit", "--models", "--output", "--precisions", "--sequences", "--state", "--strict"),
-                *("--where", "--workers", "--x", "--y", "-o", "study"),
+                *("--workers", "--x", "--y", "-o", "study"),
             ]
         ),
         "sweep show": sorted(
             [
-                *("--chart", "--colour", "--columns", "--facet", "--format", "--output", "--pareto", "--pivot"),
+                *("--chart", "--colour", "--columns", "--facet", "--format", "--output"),
                 *("--where", "--x", "--y", "-o", "folder"),
             ]
         ),
