@@ -38,7 +38,6 @@ def test_public_names():
         "bill_of_materials",
         "calibrate",
         "check_fabric",
-        "check_lanes",
         "compare",
         "design",
         "estimate",
@@ -221,9 +220,6 @@ def test_command_surface():
                 *files,
                 *("--floor", "--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network"),
             ]
-        ),
-        "fabric lanes": sorted(
-            [*files, *("--format", "--kind", "--output", "--pairs", "--radix", "--routing", "--seed", "-o", "network")]
         ),
         "route": [],
         "route plan": sorted(
