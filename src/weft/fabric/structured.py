@@ -111,7 +111,7 @@ def grid_of(fabric: Fabric) -> Grid:
             if np.array_equal(made, _keys(found, hosts, fabric.nodes)):
                 return found
     raise BadInput(
-        "is no torus, mesh or hypercube, so that it has no dimensions",
+        "is no torus, so that it has no dimensions",
         where=f"fabric {fabric.name}: routing",
         remedy="take ecmp or spray",
     )
