@@ -38,7 +38,6 @@ def test_public_names():
         "bill_of_materials",
         "calibrate",
         "check_fabric",
-        "check_lanes",
         "compare",
         "design",
         "estimate",
@@ -96,12 +95,7 @@ def test_command_surface():
     crossed = ["--queue-pairs", "--routing", "--transport"]
     chosen = [*crossed, "--axis-order", "--budget", "--fabric", "--placement", "--radix", "--seed"]
     assert surface == {
-        "report": sorted(
-            [
-                *("--colour", "--facet", "--format", "--output", "--pareto", "--pivot", "--where", "--x", "--y", "-o"),
-                "subject",
-            ]
-        ),
+        "report": sorted([*("--colour", "--facet", "--format", "--output", "--where", "--x", "--y", "-o"), "subject"]),
         "plan": sorted([*recipe, *output, *run, *search, *chosen, "model", "cluster"]),
         "estimate": sorted(
             [
@@ -131,12 +125,12 @@ def test_command_surface():
             [
                 *("--axis", "--batches", "--chart", "--clusters", "--colour", "--compute", "--dry-run", "--fabrics"),
                 *("--facet", "--limit", "--models", "--output", "--precisions", "--sequences", "--state", "--strict"),
-                *("--where", "--workers", "--x", "--y", "-o", "study"),
+                *("--workers", "--x", "--y", "-o", "study"),
             ]
         ),
         "sweep show": sorted(
             [
-                *("--chart", "--colour", "--columns", "--facet", "--format", "--output", "--pareto", "--pivot"),
+                *("--chart", "--colour", "--columns", "--facet", "--format", "--output"),
                 *("--where", "--x", "--y", "-o", "folder"),
             ]
         ),
@@ -225,9 +219,6 @@ def test_command_surface():
                 *files,
                 *("--floor", "--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network"),
             ]
-        ),
-        "fabric lanes": sorted(
-            [*files, *("--format", "--kind", "--output", "--pairs", "--radix", "--routing", "--seed", "-o", "network")]
         ),
         "route": [],
         "route plan": sorted(

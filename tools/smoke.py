@@ -34,7 +34,6 @@ COMMANDS: dict[str, Sequence[str]] = {
     "fabric show": ("h100-16", "--export", "p2p", "-o", "cables.csv"),
     "fabric bill": ("h100-16",),
     "fabric check": ("cables.csv", "--against", "cables.csv"),
-    "fabric lanes": ("h100-64", "--kind", "torus", "--routing", "dimension-order"),
     "route plan": (*FLOWS, "--format", "json", "--paths", "-o", "routes.json"),
     "route audit": ("--routes", "routes.json", *FLOWS),
     "route evaluate": (*FLOWS, "--epochs", "1"),

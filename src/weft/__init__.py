@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from weft.verbs.design import design
     from weft.verbs.estimate import estimate
     from weft.verbs.goodput import goodput
-    from weft.verbs.lanes import check_lanes
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
     from weft.verbs.route import audit_routes, route
@@ -59,7 +58,6 @@ _HOME = {
     "bill_of_materials": "weft.verbs.bill",
     "calibrate": "weft.verbs.calibrate",
     "check_fabric": "weft.verbs.check_fabric",
-    "check_lanes": "weft.verbs.lanes",
     "compare": "weft.verbs.compare",
     "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
@@ -100,7 +98,6 @@ __all__ = [
     "bill_of_materials",
     "calibrate",
     "check_fabric",
-    "check_lanes",
     "compare",
     "design",
     "estimate",

@@ -130,19 +130,7 @@ def test_a_bill_as_table_rows_and_document(weft: Run, tmp_path) -> None:
     assert "racks_per_row" in err
 
 
-def test_lanes_tell_by_their_exit_code(weft: Run) -> None:
-    asked = ("fabric", "lanes", "v100-128", "--kind", "torus", "--routing")
-    code, out, _ = weft(*asked, "dimension-order", "--format", "json")
-    found = json.loads(out)
-    assert (code, found["lanes"]["free"], found["one_lane"]["free"], found["every"]) == (0, True, False, True)
-    code, out, _ = weft(*asked, "spray", "--pairs", "5000")
-    assert code == 1
-    assert "A circle on one lane: accelerator-" in out
-    assert weft("fabric", "lanes", "h100-64", "--routing", "ugal", "--kind", "torus")[0] == 2
-    assert weft("fabric", "h100-64", "--kind", "fat-tree 1.5:1", "--radix", "16")[0] == 0
-
-
-@pytest.mark.parametrize("verb", [(), ("bill",), ("lanes",)])
+@pytest.mark.parametrize("verb", [(), ("bill",)])
 @pytest.mark.parametrize("option", ["--link-speed", "--scale-up", "--hosts", "--host-map", "--exclude"])
 def test_options_of_files_are_refused_where_none_is_read(weft: Run, verb: tuple[str, ...], option: str) -> None:
     code, out, err = weft("fabric", *verb, "h100-64", option, "abc")

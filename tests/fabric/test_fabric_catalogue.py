@@ -38,10 +38,7 @@ def test_accelerators_send_what_their_nic_carries(kind):
     fabric = catalogue.for_cluster(kind, cluster)
     outside = (fabric.tier > 0) & (fabric.source < cluster.count)
     sent = np.bincount(fabric.source[outside], weights=fabric.capacity_Bps[outside])
-    if kind == "mesh":
-        assert sent.max() == pytest.approx(cluster.tiers[1].bandwidth_Bps)
-    else:
-        np.testing.assert_allclose(sent, cluster.tiers[1].bandwidth_Bps)
+    np.testing.assert_allclose(sent, cluster.tiers[1].bandwidth_Bps)
 
 
 def latency(kind: str, name: str, source: int, target: int) -> float:
@@ -79,11 +76,9 @@ def test_default_kinds():
     assert catalogue.default_kind(load("h100-8")) == "fat-tree"
 
 
-def test_unknown_kinds_and_sizes():
+def test_unknown_kinds():
     with pytest.raises(UnknownName, match="did you mean rail-only"):
         catalogue.for_cluster("rails-only", load("h100-64"))
-    with pytest.raises(BadInput, match=r"12 scale-up domains are not a power of two.*use 8 or 16"):
-        catalogue.for_cluster("hypercube", load("h100-96"))
 
 
 def test_names_say_oversubscription() -> None:

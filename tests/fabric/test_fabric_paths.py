@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from weft.errors import BadInput, UnknownName
 from weft.fabric import Fabric
 from weft.fabric.dimension import Dimension
-from weft.fabric.families import bcube, clos, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric.families import clos, dragonfly, hierarchy, planes, rail, torus
 from weft.fabric.paths import Paths, routes
 
 NIC = 50e9
@@ -41,8 +41,6 @@ SMALL = {
     "rail-only, shared switches": rail.only(16, **options()),
     "rail-only, all pairs": rail.only(48, **options(kind="fully-connected")),
     "multi-plane": planes.build(48, **options()),
-    "bcube": bcube.build(3, 3, bandwidth_Bps=NIC),
-    "bcube of domains": bcube.build(4, 2, bandwidth_Bps=NIC, scale_up=domain(4)),
     "torus": torus.build((4, 3, 2), bandwidth_Bps=NIC),
     "torus per rail": torus.build((4, 3), bandwidth_Bps=NIC, scale_up=domain(2)),
     "dragonfly": dragonfly.build(3, 2, 1, bandwidth_Bps=NIC, scale_up=domain(2)),
@@ -232,7 +230,7 @@ def test_routes_conserve_flow_and_use_links_that_are_up(name, seed, mode):
         np.testing.assert_allclose(net_flow(fabric, found.links[here], found.usage[here]), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["fat-tree", "multi-plane", "torus", "bcube", "dragonfly"])
+@pytest.mark.parametrize("name", ["fat-tree", "multi-plane", "torus", "dragonfly"])
 def test_counts_are_symmetric(name):
     paths = Paths(SMALL[name])
     for source, target in some_pairs(SMALL[name]):

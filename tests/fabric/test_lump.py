@@ -17,7 +17,7 @@ from weft.reliability.parts import stranded_accelerators
 from weft.routing.ways import climbs
 from weft.simulation.flows.symmetry import transfer
 
-KINDS = [kind for kind in kinds() if kind not in ("hypercube", "mesh")]
+KINDS = kinds()
 
 
 def fares(fabric: Fabric, source: np.ndarray, target: np.ndarray, bytes_: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -718,7 +718,7 @@ add("arrangement.site_store.SiteStore.load", read_site_state, "json", site_rows)
 TRACE = "job,arrival_s,duration_s,accelerators\na,0,100,8\nb,3.5,1e3,16\n"
 of_file("arrangement.trace.read_trace", "text", words(TRACE), file="given.csv")
 STUDY = """{"schema": "weft.study/1", "axes": {"model": ["gpt2-124m"], "cluster": "a100", "count": [8, 16], "batch":
-{"from": 8, "to": 64, "steps": 4, "scale": "log"}}, "where": ["batch >= cluster.count and model == 'gpt2-124m'"]}"""
+{"from": 8, "to": 64, "steps": 4, "scale": "log"}}, "skip": [{"count": 16, "batch": [8, 16]}]}"""
 
 
 def computation_of_verbs() -> Any:

@@ -16,7 +16,6 @@ from weft.verbs.check_fabric import CheckOptions
 from weft.verbs.compare import CompareOptions
 from weft.verbs.design import DesignOptions
 from weft.verbs.goodput import GoodputOptions
-from weft.verbs.lanes import LanesOptions
 from weft.verbs.networks import ROUTING
 from weft.verbs.plan import PlanOptions
 from weft.verbs.schedule import ScheduleOptions
@@ -24,7 +23,7 @@ from weft.verbs.simulate import SimulateOptions
 from weft.web.pages.network import ROUTINGS
 
 RECORDS = (
-    *(CheckOptions, CompareOptions, DesignOptions, GoodputOptions, LanesOptions, PlanOptions, ScheduleOptions),
+    *(CheckOptions, CompareOptions, DesignOptions, GoodputOptions, PlanOptions, ScheduleOptions),
     SimulateOptions,
 )
 JOB = ("llama-3.2-1b", "h100-64")

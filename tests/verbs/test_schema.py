@@ -41,7 +41,6 @@ MADE = {
     "goodput": lambda: weft.goodput("llama-3.1-8b", "h100-64", layout="tp=8", tokens="1T"),
     "design": lambda: weft.design("llama-3.1-8b", "h100-64", layout="tp=8", no_simulate=True, no_failures=True),
     "bill-of-materials": lambda: weft.bill_of_materials("h100-64", kind="fat-tree", radix=16),
-    "lanes": lambda: weft.check_lanes("v100-32", kind="torus", routing="dimension-order"),
     "schedule": lambda: weft.schedule("all-reduce", "1GiB", cluster="h100-64"),
     "simulate": lambda: weft.simulate("llama-3.1-8b", "h100-64", layout="tp=8"),
     "route": lambda: weft.route(generate="BLOOM:2,GPT_3:2"),

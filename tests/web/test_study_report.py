@@ -1,4 +1,4 @@
-"""The report of a study: its parts, the frontier against brute force, hostile texts, light for any size."""
+"""The report of a study: its parts, hostile texts, light for any size."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def state(tmp_path_factory):
 def made(folder, rows, left=0):
     """A study with given figures at its points, the last ones not computed."""
     kinds = {"model": AxisKind("model", lambda value, where: value), "a": AxisKind("a", parse_whole, "whole")}
-    computation = Computation(name="plan", axes=kinds, needed=(), facts={})
+    computation = Computation(name="plan", axes=kinds, needed=())
     models = sorted({row["model"] for row in rows})
     axes = {"model": models, "a": list(range(len(rows) // len(models)))}
     points = Points(study_from_dict({"schema": "weft.study/1", "axes": axes}, lambda name, where: computation))
@@ -54,10 +54,10 @@ def text_of(page, name):
 
 def test_a_page_says_all_parts_and_loads_nothing(state):
     page = weft.make_report(state)
-    for name in ("best", "charts", "pareto", "points", "failed", "provenance"):
+    for name in ("charts", "points", "failed", "provenance"):
         assert f'<h2 id="{name}"' in page
         assert f'href="#{name}"' in page
-    assert page.count('class="weft-chart"') == 4
+    assert page.count('class="weft-chart"') == 3
     assert not re.search(r'(src|href)="(?!#)', page)
     assert page == weft.make_report(state)
     assert (
@@ -75,47 +75,14 @@ def test_a_page_says_all_parts_and_loads_nothing(state):
     assert [cells[-2:] for cells in text_of(page, "failures")] == [[row["failure"], row["message"]] for row in failed]
 
 
-def test_the_frontier_is_what_brute_force_finds(tmp_path):
-    figures = [(i * 7 % 11, i * 5 % 13) for i in range(40)]
-    rows = [
-        {"model": "xy"[i // 20], "memory_bytes": memory, "tokens_per_s": speed}
-        for i, (memory, speed) in enumerate(figures)
-    ]
-
-    def beaten(row):
-        return any(
-            one["model"] == row["model"]
-            and one["memory_bytes"] <= row["memory_bytes"]
-            and one["tokens_per_s"] >= row["tokens_per_s"]
-            and (one["memory_bytes"], one["tokens_per_s"]) != (row["memory_bytes"], row["tokens_per_s"])
-            for one in rows
-        )
-
-    with made(tmp_path, rows) as found:
-        page = weft.make_report(found)
-    expected = [[row["model"], str(i % 20)] for i, row in enumerate(rows) if not beaten(row)]
-    assert [cells[:2] for cells in text_of(page, "frontier")] == expected
-    assert "of the same model beats: least memory_bytes and most tokens_per_s" in page
-
-
 def test_what_is_shown_can_be_chosen(state):
-    page = weft.make_report(
-        state, where=("model == 'gpt2-124m' and layout == 'tp=2'",), x="batch", y="mfu", pivot="batch:count:mfu"
-    )
-    assert [cells[0] for cells in text_of(page, "pivot")] == ["4", "32", "64"]
+    page = weft.make_report(state, where=("model=gpt2-124m", "layout=tp=2"), x="batch", y="mfu")
+    assert len(text_of(page, "rows")) == 6
     assert "At all points" in page
     assert "gpt2-355m" not in text_of(page, "rows")[0]
-    for wrong in (
-        {"where": ("nothing > 1",)},
-        {"x": "nothing"},
-        {"pareto": "model"},
-        {"facet": "nothing"},
-        {"pivot": "batch:mfu"},
-    ):
+    for wrong in ({"where": ("nothing=1",)}, {"x": "nothing"}, {"facet": "nothing"}):
         with pytest.raises(BadInput):
             weft.make_report(state, **wrong)
-    several = weft.make_report(state, pivot="batch:count:mfu")
-    assert "No pivot: batch" in several
 
 
 @pytest.mark.parametrize("form", ["html", "md"])
@@ -146,7 +113,7 @@ def test_a_large_study_is_light_and_says_what_is_left_out(tmp_path):
 def test_markdown_has_the_rows(state):
     text = weft.make_report(state, form="md")
     assert sum(line.startswith("| gpt2-") for line in text.splitlines()) > 24
-    assert "## Pareto frontier" in text
+    assert "## Points" in text
 
 
 def test_the_command_takes_a_state_and_says_what_it_does_not_take(state, tmp_path):

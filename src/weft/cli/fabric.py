@@ -8,10 +8,9 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import check_picture, deliver
-from weft.cli.outcome import FileOutput, Output, RowsOutput, report, show
+from weft.cli.outcome import FileOutput, RowsOutput, report, show
 from weft.verbs.bill import BillOptions, bill_of_materials
 from weft.verbs.check_fabric import CheckOptions, check_fabric
-from weft.verbs.lanes import LanesOptions, check_lanes
 from weft.verbs.networks import FileOptions, PriceOptions, RadixOptions, network_of
 from weft.verbs.options import option
 
@@ -34,7 +33,6 @@ def fabric() -> None:
     weft fabric h100-1024 --kind rail-only --export p2p   its cabling plan
     weft fabric check lldp.json --against plan.csv        cables as built against it
     weft fabric bill h100-1024 --floor floor.toml         the bill of materials: cables by length, racks, spares
-    weft fabric lanes h100-128 --kind torus --routing dimension-order   lanes, no deadlock
 
     Arguments without a verb are those of show: weft fabric show --help.
     """
@@ -110,20 +108,3 @@ def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOut
     found = check_fabric(as_built, options)
     report(found, out, lambda screen: wiring_table(found, screen))
     ctx.exit(1 if found.differences.findings else 0)
-
-
-@fabric.command()
-@click.argument("network", metavar="CLUSTER|FABRIC")
-@takes(options=LanesOptions, out=Output)
-def lanes(network: str, options: LanesOptions, out: Output) -> None:
-    """Say how many virtual lanes routes need, and whether they can wait for each other in a circle.
-
-    Routes between all accelerators are checked, a channel (a link and a lane) at a time: an order of the channels in
-    which every wait leads upwards is the proof, a circle of channels the counterexample. Exit code 1: not free.
-    """
-    from weft.report.tables.lanes import lanes_table
-
-    found = check_lanes(network, options)
-    report(found, out, lambda screen: lanes_table(found, screen))
-    if not found.proven.free:
-        raise click.exceptions.Exit(1)

@@ -56,18 +56,9 @@ class SweepOutput(FileOutput, ChartOptions):
 class ShowOptions(FileOutput, ChartOptions):
     """Which results are shown, and how."""
 
-    where: tuple[str, ...] = option((), "Rows for which this holds (repeats).", metavar="CONDITION")
+    where: tuple[str, ...] = option((), "Rows with this value (repeats).", metavar="COLUMN=VALUE")
     columns: str | None = option(None, "Columns to show.", metavar="A,B,...")
-    pareto: str | None = option(
-        None, "Only rows that no other beats in all of these (least is best).", metavar="COLUMN,max:COLUMN"
-    )
-    pivot: str | None = option(None, "One column's values by two others.", metavar="ROW:COLUMN:VALUE")
     form: str = option("table", "Output.", "--format", choices=("table", "json", "csv"))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pivot is not None and self.columns is not None:
-            raise BadInput("says which columns there are", where="--pivot", remedy="drop --columns")
 
 
 class RunByDefault(click.Group):
@@ -89,7 +80,7 @@ def sweep() -> None:
     weft sweep STUDY.toml --dry-run              how many points, how long
     weft sweep --models llama-3.1-8b,llama-3.1-70b --clusters h100-64,h100-128 --batches 256,512 -o r.csv
     weft sweep STUDY.toml --workers ray -o r.csv on a Ray cluster
-    weft sweep show DIR --where "mfu > 0.4" --pareto memory_bytes,max:tokens_per_s
+    weft sweep show DIR --where count=1024 --columns layout,mfu
 
     Arguments without a verb are those of run: weft sweep run --help.
     """
@@ -126,31 +117,25 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
 @click.argument("folder", metavar="DIR")
 @takes(options=ShowOptions)
 def show_results(folder: str, options: ShowOptions) -> None:
-    """Show results that --state kept: filtered, pivoted, or only the Pareto frontier."""
+    """Show results that --state kept: all of them, or those with given values."""
     from weft.report.tables.sweep import rows_table, telling
-    from weft.studies.view import chosen, filtered, pareto, pivot
+    from weft.studies.view import chosen, filtered
 
     check_chart(options.chart)
     with open_sweep(folder) as found:
         columns = found.columns()
         rows = filtered(found.rows(), options.where, columns)
-        if options.pareto is not None:
-            rows = pareto(rows, options.pareto, columns)
-        drawn = rows
         names = list(columns)
-        if options.pivot is not None:
-            names, rows = pivot(rows, options.pivot, columns)
-        elif options.columns is not None:
+        if options.columns is not None:
             names = chosen(options.columns, columns, "--columns")
         elif options.form == "table":
             names = telling(rows, found.points.columns)
         if options.form == "table":
-            unit = None if options.pivot is None else options.pivot.split(":")[-1].strip()
-            show(lambda screen: rows_table(rows, names, screen, unit), options.output)
+            show(lambda screen: rows_table(rows, names, screen), options.output)
         else:
             _deliver_rows(rows, names, options)
         if options.chart is not None:
-            _draw(found, drawn, options, options.chart)
+            _draw(found, rows, options, options.chart)
 
 
 def _deliver_rows(rows: list[dict[str, Any]], names: list[str], options: ShowOptions) -> None:

@@ -12,7 +12,7 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput, UnknownName
 from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, start
 from weft.fabric.dimension import Dimension, from_tier
-from weft.fabric.families import bcube, clos, direct, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric.families import clos, dragonfly, hierarchy, planes, rail, torus
 from weft.fabric.families.clos import Oversubscription
 from weft.fabric.paths import Mode
 from weft.fabric.spec import Fabric
@@ -133,7 +133,7 @@ def check_kinds(names: Iterable[str]) -> None:
 
 
 def own_routing(kind: str) -> Mode:
-    """How a network of a kind is usually routed: grids in dimension order, dragonflies by UGAL, others by ECMP."""
+    """How a network of a kind is usually routed: tori in dimension order, dragonflies by UGAL, others by ECMP."""
     return _ROUTINGS.get(parse_kind(kind)[0], "ecmp")
 
 
@@ -169,41 +169,16 @@ def _latencies(cluster: Cluster) -> tuple[float, float]:
     return max(first - beyond, min(first, 2 * NIC_LATENCY_S)) / 2, SWITCH_LATENCY_S
 
 
-def _bcube(site: _Site) -> Fabric:
-    """The fewest levels; a NIC's bandwidth is divided over them."""
-    levels, ports = bcube.levels_for(site.count, site.radix)
-    return bcube.build(
-        ports,
-        levels,
-        accelerators=site.count,
-        bandwidth_Bps=site.bandwidth_Bps,
-        scale_up=site.scale_up,
-        nic_latency_s=site.network["nic_latency_s"],
-    )
-
-
-def _grid(site: _Site, name: str, dims: tuple[int, ...], *, wrap: bool) -> Fabric:
-    """A grid of domains per rail; a NIC's bandwidth is divided over the links of a node inside the grid."""
+def _torus(site: _Site) -> Fabric:
+    """A torus of domains per rail; a NIC's bandwidth is divided over the links of a node."""
+    dims = torus.near_cube(site.domains, 3)
     links = sum(min(2, size - 1) for size in dims)
     return torus.build(
         dims,
         bandwidth_Bps=site.bandwidth_Bps / max(1, links),
-        wrap=wrap,
         scale_up=site.scale_up,
         latency_s=site.cluster.tiers[1].latency_s,
-        name=name,
     )
-
-
-def _hypercube(site: _Site) -> Fabric:
-    dimensions = site.domains.bit_length() - 1
-    if site.domains != 2**dimensions:
-        raise BadInput(
-            f"{site.domains} scale-up domains are not a power of two",
-            where="hypercube",
-            remedy=f"use {2**dimensions} or {2 ** (dimensions + 1)}",
-        )
-    return _grid(site, "hypercube", (2,) * dimensions, wrap=True)
 
 
 def _planes(count: int) -> Callable[[_Site], Fabric]:
@@ -221,29 +196,17 @@ _KINDS: dict[str, Callable[[_Site], Fabric]] = {
     "rail-optimized": lambda site: rail.optimized(site.count, unit=site.unit, **site.tree()),
     "rail-only": lambda site: rail.only(site.count, **site.tree()),
     **{kind: _planes(count) for kind, count in planes.KINDS.items()},
-    "bcube": _bcube,
-    "torus": lambda site: _grid(site, "torus", torus.near_cube(site.domains, 3), wrap=True),
-    "mesh": lambda site: _grid(site, "mesh", torus.near_cube(site.domains, 3), wrap=False),
-    "hypercube": _hypercube,
+    "torus": _torus,
     "dragonfly": lambda site: dragonfly.build(
         *dragonfly.balanced(site.count, site.radix), accelerators=site.count, **site.network
     ),
     "dragonfly+": lambda site: dragonfly.plus(
         *dragonfly.balanced_plus(site.count, site.radix), accelerators=site.count, **site.network
     ),
-    "fully-connected": lambda site: direct.build(
-        site.domains,
-        bandwidth_Bps=site.bandwidth_Bps,
-        scale_up=site.scale_up,
-        latency_s=site.cluster.tiers[1].latency_s,
-    ),
     "hierarchical": _hierarchical,
 }
 """Every kind of fabric, and how a cluster's is built."""
 TREES = ("fat-tree", "rail-optimized", "rail-only", *planes.KINDS)
 """Kinds with switches above the leaves, whose names may say an oversubscription: "fat-tree 2:1"."""
-_ROUTINGS: dict[str, Mode] = {
-    **dict.fromkeys(("torus", "mesh", "hypercube"), "dimension-order"),
-    **dict.fromkeys(("dragonfly", "dragonfly+"), "ugal"),
-}
+_ROUTINGS: dict[str, Mode] = {"torus": "dimension-order", **dict.fromkeys(("dragonfly", "dragonfly+"), "ugal")}
 _RATIO = re.compile(r"(?P<kind>\S+) (?P<ratio>\d{1,3}(\.\d{1,3})?):1")

@@ -8,7 +8,7 @@ no switch does; the first rule that joins a pair of accelerators holds:
 3. through the sender's domain to peers of it that reach the destination as in 2 (on a rail-only network: to
    the accelerator on the destination's rail, then over that rail; arXiv 2307.12169);
 4. over all links with the fewest relays, of those with the fewest that arrive over scale-out links (torus,
-   BCube, and what failures leave).
+   and what failures leave).
 
 Sprayed flows from or to an accelerator whose scale-out links are all down are striped in equal shares over its peers:
 over the domain's scale-up links to each that has scale-out links up, as its counterpart in the other domain has, from

@@ -4,7 +4,7 @@ Dimension-order (Dally and Seitz 1987): along the first dimension, then the seco
 between rails first crosses the sender's domain.  Minimal (Kim et al., ISCA 2008; Shpiner et al. 2017): at most one
 global cable, drawn by hash from those between the two groups.  Valiant: by way of a group drawn by hash.  UGAL: flow
 by flow, the Valiant path where flows on the busiest link for its capacity, times links of the path, are fewer than on
-the minimal one.  Each flow has one path, and the lanes of ``weft.fabric.lanes`` keep all of them free of deadlock.
+the minimal one.  Each flow has one path.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def grid_of(fabric: Fabric) -> Grid:
             if np.array_equal(made, _keys(found, hosts, fabric.nodes)):
                 return found
     raise BadInput(
-        "is no torus, mesh or hypercube, so that it has no dimensions",
+        "is no torus, so that it has no dimensions",
         where=f"fabric {fabric.name}: routing",
         remedy="take ecmp or spray",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from typing import Annotated, Any, Literal
@@ -46,13 +46,11 @@ class Computation:
         name: as ``compute`` names it.
         axes: by name; a plural of a name means the same.
         needed: axes that there must be.
-        facts: what conditions may ask beside the axes, by name, of the columns of a point.
     """
 
     name: str
     axes: Mapping[str, AxisKind]
     needed: tuple[str, ...]
-    facts: Mapping[str, Callable[[Mapping[str, Value]], Value | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,32 +76,21 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One thing that varies: the values of a grid, or a range to draw from."""
+    """One thing that varies."""
 
     name: str
     kind: AxisKind
-    values: tuple[Value, ...] = ()
-    range: Range | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """Points drawn over some axes (places in ``Study.axes``) instead of their grid."""
-
-    count: int
-    seed: int
-    axes: tuple[int, ...]
+    values: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """Axes, conditions, and what is computed."""
+    """Axes, what of them is skipped (values by the place of their axis), and what is computed."""
 
     name: str
     computation: Computation
     axes: tuple[Axis, ...]
-    where: tuple[str, ...]
-    sample: Sample | None
+    skip: tuple[Mapping[int, tuple[Value, ...]], ...]
     document: Mapping[str, Any]
 
 
@@ -114,15 +101,9 @@ class _Strict(BaseModel):
 class _Range(_Strict):
     low: str | float = Field(alias="from")
     high: str | float = Field(alias="to")
-    steps: int | None = Field(None, ge=2, le=MOST_VALUES)
+    steps: int = Field(ge=2, le=MOST_VALUES)
     scale: Literal["linear", "log"] = "linear"
     multiple: int = Field(1, ge=1, le=10**9)
-
-
-class _Sample(_Strict):
-    sobol: int = Field(ge=1, le=10**7)
-    seed: int = Field(0, ge=0, le=2**63)
-    axes: list[_Text] | None = Field(None, min_length=1, max_length=64)
 
 
 class _Study(_Strict):
@@ -130,8 +111,7 @@ class _Study(_Strict):
     name: _Text = "sweep"
     compute: _Text = "plan"
     axes: dict[str, Any] = Field(min_length=1, max_length=64)
-    where: list[_Text] = Field(default_factory=list, max_length=64)
-    sample: _Sample | None = None
+    skip: list[dict[str, Any]] = Field(default_factory=list, max_length=64)
 
 
 def read_study(path: str | os.PathLike[str], computation: Callable[[str, str], Computation]) -> Study:
@@ -173,8 +153,7 @@ def study_from_dict(
         name=given.name,
         computation=chosen,
         axes=tuple(axes),
-        where=tuple(given.where),
-        sample=_sample(given.sample, axes, chosen, where),
+        skip=tuple(_skip(one, axes, chosen, f"{where}: skip") for one in given.skip),
         document=dict(mapping),
     )
 
@@ -221,27 +200,21 @@ def _range(name: str, kind: AxisKind, given: _Range, where: str) -> Axis:
         raise BadInput("has no whole numbers", where=f"{where}.multiple", remedy="remove it")
     multiple = given.multiple if kind.form == "whole" else None
     between = Range(low=low, high=high, log=given.scale == "log", multiple=multiple)
-    if given.steps is None:
-        return Axis(name=name, kind=kind, range=between)
     steps = [between.at(i / (given.steps - 1)) for i in range(given.steps)]
     return Axis(name=name, kind=kind, values=tuple(dict.fromkeys(steps)))
 
 
-def _sample(given: _Sample | None, axes: list[Axis], computation: Computation, where: str) -> Sample | None:
-    """Which axes are drawn: those that are named, else the ranges without steps, else all."""
+def _skip(
+    given: Mapping[str, Any], axes: Sequence[Axis], computation: Computation, where: str
+) -> Mapping[int, tuple[Value, ...]]:
+    """Values by the place of their axis; a point that has one of each is left out."""
     names = [one.name for one in axes]
-    open_ranges = [i for i, one in enumerate(axes) if one.range is not None]
-    if given is None:
-        if open_ranges:
-            place = f"{where}: axes.{names[open_ranges[0]]}"
-            raise BadInput("is a range without steps", where=place, remedy="add steps = 5, or a sample (sobol = 500)")
-        return None
-    chosen = open_ranges or list(range(len(axes)))
-    if given.axes is not None:
-        wanted = [axis_name(one, computation, f"{where}: sample.axes") for one in given.axes]
-        if absent := [one for one in wanted if one not in names]:
-            raise BadInput(f"{absent[0]} is no axis of the study", where=f"{where}: sample.axes", remedy="remove it")
-        chosen = sorted({names.index(one) for one in wanted})
-        if left := [names[i] for i in open_ranges if i not in chosen]:
-            raise BadInput(f"{left[0]} is a range and not drawn", where=f"{where}: sample.axes", remedy="add it")
-    return Sample(count=given.sobol, seed=given.seed, axes=tuple(chosen))
+    found = {}
+    for written, values in given.items():
+        name = axis_name(written, computation, where)
+        if name not in names:
+            raise BadInput(f"{name} is no axis of the study", where=where, remedy="remove it")
+        found[names.index(name)] = _axis(name, values, computation, f"{where}.{written}").values
+    if not found:
+        raise BadInput("has no axes", where=where, remedy='write it like { fabric = "fat-tree", radix = [32, 64] }')
+    return found

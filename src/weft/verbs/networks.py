@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     FabricSource = str | os.PathLike[str] | Fabric
     """A kind of network, a file, or a fabric."""
 
-ROUTINGS = ("ecmp", "spray", "random", "dimension-order", "minimal", "valiant", "ugal")
+ROUTINGS = ("ecmp", "spray", "random", "dimension-order", "ugal")
 ROUTING = ROUTINGS[0]
 """Default of every command: most RoCE networks hash flows onto equal-cost paths."""
 TRANSPORTS = ("ideal", "roce-ecmp", "roce-adaptive", "packet-spray", "infiniband")

@@ -273,8 +273,7 @@ def computation(name: str, where: str = "compute") -> Computation:
             axes.setdefault(axis, kind)
     if "stack" in axes:
         axes["software"] = axes["stack"]
-    facts = {fact: read for fact, read in _FACTS.items() if fact.split(".")[0] in axes}
-    return Computation(name=name, axes=axes, needed=verb.needed, facts=facts)
+    return Computation(name=name, axes=axes, needed=verb.needed)
 
 
 def job_at(values: Mapping[str, Value], accelerators: int = 1) -> Job:
@@ -486,22 +485,3 @@ _SUBJECTS = {
     "site": AxisKind("site", _text, file=True),
 }
 """Axes whose values are checked beyond what the options of verbs say, before anything runs."""
-
-_FACTS: dict[str, Callable[[Mapping[str, Value]], Value | None]] = {
-    "cluster.count": lambda values: _fact(cluster_at, values, "count"),
-    "cluster.domain": lambda values: _fact(cluster_at, values, "tiers")[0].size,
-    "model.parameters": lambda values: _fact(job_at, values, "model.parameters"),
-    "model.layers": lambda values: _fact(job_at, values, "model.layers"),
-}
-"""What conditions may ask of a point beside its values."""
-
-
-def _fact(at: Callable[[Mapping[str, Value]], Any], values: Mapping[str, Value], path: str) -> Any:
-    """A property of a point's job or cluster; None where there is none of these values."""
-    try:
-        found = at(values)
-    except BadInput:
-        return None
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found

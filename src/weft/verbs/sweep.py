@@ -40,15 +40,12 @@ class SweepOptions(Options):
     axis: tuple[str, ...] = option(
         (), "Any other axis (repeats); values with commas are parted by semicolons.", metavar="NAME=V,V,..."
     )
-    where: tuple[str, ...] = option(
-        (), "Leave out points for which this does not hold (repeats).", metavar="CONDITION"
-    )
     compute: str | None = option(None, "What is computed at each point (default plan).", metavar="VERB")
     workers: str | int | None = option(
         None, "Processes (default: the cores there are), or a Ray cluster.", metavar="N|ray|ray://HOST:PORT"
     )
     state: str | None = option(None, "Keep results there; the same command goes on where it was ended.", metavar="DIR")
-    limit: int = option(1_000_000, "Most points, before conditions.", metavar="N", least=1, most=10**8)
+    limit: int = option(1_000_000, "Most points.", metavar="N", least=1, most=10**8)
     strict: bool = option(False, "End at the first point that fails.")
 
 
@@ -215,13 +212,13 @@ def _study(study: Any, asked: SweepOptions) -> Study:
         if name.strip() in axes:
             raise BadInput(f"{name.strip()[:60]} is given twice", where="--axis", remedy="give it once")
         axes[name.strip()] = _values(values, ";" if ";" in values or name.strip() in ("layout", "layouts") else ",")
-    short = bool(axes or asked.where or asked.compute)
+    short = bool(axes or asked.compute)
     if (study is None) != short:
         needed, beside = "a study file is needed, or --models and --clusters", "axes stand beside a study file"
         problem = needed if study is None else beside
         raise BadInput(problem, where="sweep", remedy=USAGE)
     if study is None:
-        document: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "where": list(asked.where)}
+        document: dict[str, Any] = {"schema": SCHEMA, "axes": axes}
         return study_from_dict(document | {"compute": asked.compute or "plan"}, computation, where="sweep")
     if isinstance(study, Mapping):
         return study_from_dict({"schema": SCHEMA} | dict(study), computation)

@@ -27,15 +27,11 @@ class ReportOptions(Options):
     """The form of a report, and what of a study it shows."""
 
     form: str = option("html", "A page, or Markdown for a pull request.", "--format", choices=("html", "md"))
-    where: tuple[str, ...] = option((), "Points of a study for which this holds (repeats).", metavar="CONDITION")
-    pareto: str | None = option(
-        None, "What is best in a study (default: by what it computes).", metavar="COLUMN,max:COLUMN"
-    )
+    where: tuple[str, ...] = option((), "Points of a study with this value (repeats).", metavar="COLUMN=VALUE")
     x: str | None = option(None, "Column of a study's chart from left to right.", metavar="COLUMN")
     y: str | None = option(None, "Column of a study's chart from below.", metavar="COLUMN")
     colour: str | None = option(None, "Column that colours tell apart, or none.", metavar="COLUMN")
     facet: str | None = option(None, "Column with a picture for each value, or none.", metavar="COLUMN")
-    pivot: str | None = option(None, "One column's values by two others.", metavar="ROW:COLUMN:VALUE")
 
 
 @verb(ReportOptions)
@@ -150,10 +146,7 @@ def study_page(shown: StudyView) -> str:
     from weft.web.templates import render
 
     parts = {
-        "best": ("Best", shown.best),
         "charts": ("Charts", shown.charts),
-        "pareto": ("Frontier", shown.frontier),
-        "pivoted": ("Pivot", shown.pivot),
         "points": ("Points", shown.rows),
         "failed": ("Failed", shown.failures),
     }

@@ -38,7 +38,7 @@ TEXT = "study.toml"
 _FOLDERS = (FILE, f"*/{FILE}", f"*/*/{FILE}")
 _MOST = 500
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
-_FIELDS = {"--where": "Only points where", "--pareto": "Best by", "--pivot": "Pivot"}
+_FIELDS = {"--where": "Only points where"}
 """What the page calls options of the command line."""
 _NAMED = ("model", "cluster", "fabric")
 """Axes whose values may be names, where the others that may name a file have nothing else."""

@@ -23,7 +23,7 @@ from weft.simulation.routes.evaluator import Evaluator
 from weft.simulation.routes.traffic import planned_routes
 
 CLUSTER = load("h100-32")
-KINDS = ("fat-tree", "rail-optimized", "rail-only", "torus", "dragonfly", "hierarchical", "fully-connected")
+KINDS = ("fat-tree", "rail-optimized", "rail-only", "torus", "dragonfly", "hierarchical")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Tori, meshes and hypercubes: accelerators joined to their neighbours, without switches."""
+"""Tori, and grids that do not wrap: accelerators joined to their neighbours, without switches."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def build(
     wrap: bool | Sequence[bool] = True,
     scale_up: Dimension | None = None,
     latency_s: float = LATENCY_S,
-    name: str = "torus",
 ) -> Fabric:
-    """A torus, or a mesh in the dimensions that do not wrap; two nodes of a dimension share one link.
+    """A torus, or a line in the dimensions that do not wrap; two nodes of a dimension share one link.
 
     With scale-up domains of K, the nodes of the grid are the domains, and each rail has a grid of its own.
 
@@ -39,16 +38,16 @@ def build(
         BadInput: no such network.
     """
     if not len(dims):
-        raise BadInput("no dimensions", where=f"{name}: dims", remedy="give at least one")
+        raise BadInput("no dimensions", where="torus: dims", remedy="give at least one")
     for size in dims:
-        checks.whole(size, f"{name}: dims")
+        checks.whole(size, "torus: dims")
     wraps = (wrap,) * len(dims) if isinstance(wrap, bool) else tuple(wrap)
     if len(wraps) != len(dims):
-        raise BadInput(f"{len(wraps)} values for {len(dims)} dimensions", where=f"{name}: wrap")
-    checks.positive(bandwidth_Bps, f"{name}: bandwidth")
+        raise BadInput(f"{len(wraps)} values for {len(dims)} dimensions", where="torus: wrap")
+    checks.positive(bandwidth_Bps, "torus: bandwidth")
     rails = scale_up.size if scale_up else 1
-    count = checks.whole(prod(dims) * rails, f"{name}: accelerators")
-    builder = start(name, count, scale_up)
+    count = checks.whole(prod(dims) * rails, "torus: accelerators")
+    builder = start("torus", count, scale_up)
     for lines, around in zip(lines_of(count, (rails, *dims))[1:], wraps, strict=True):
         size = lines.shape[1]
         left, right = pairs("ring" if around else "line", size)

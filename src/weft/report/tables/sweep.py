@@ -66,21 +66,15 @@ def forecast_table(found: Forecast, workers: str | int | None, console: Console)
         paragraph(console, said, indent=2)
 
 
-def rows_table(
-    rows: Sequence[dict[str, Any]], names: Sequence[str], console: Console, unit: str | None = None
-) -> None:
-    """Rows under the names of their columns.
-
-    Args:
-        unit: the column whose values stand in all columns but the first, where that is so.
-    """
+def rows_table(rows: Sequence[dict[str, Any]], names: Sequence[str], console: Console) -> None:
+    """Rows under the names of their columns."""
     heading(console, f"{len(rows):,} row{'s' * (len(rows) != 1)}")
     if not rows:
         return
     columns = []
     for place, name in enumerate(names):
         values = [row.get(name) for row in rows]
-        cells = [told(unit if unit and place else name, one) for one in values]
+        cells = [told(name, one) for one in values]
         text = all(isinstance(one, str | None) for one in values)
         columns.append(Column(heading=name, cells=cells, drop=100 if name == _LEAST else place, left=text))
     print_grid(console, columns)

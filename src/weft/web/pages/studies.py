@@ -24,9 +24,7 @@ from weft.web.views.study import NONE, Look, StudyView
 from weft.web.work import Failure, Pool, Question, Ticket
 
 _PLACES = ("x", "y", "colour", "facet")
-_GOALS = ("goal", "against")
-_PIVOT = ("down", "across", "cell")
-FIELDS = ("where", *_PLACES, *_GOALS, *_PIVOT)
+FIELDS = ("where", *_PLACES)
 """Fields of a look, as the address has them."""
 _LOOK_S = 0.5
 """How often it is looked how far a study is."""
@@ -48,12 +46,7 @@ nic_bandwidth = ["50 Gb/s", "100 Gb/s", "200 Gb/s", "400 Gb/s"]
 
 def look_of(given: Mapping[str, str]) -> Look:
     """What the fields of an address look at."""
-    return Look(
-        where=(given["where"],) if given["where"] else (),
-        pareto=",".join(given[name] for name in _GOALS if given[name]),
-        pivot=":".join(given[name] for name in _PIVOT if given[name]),
-        **{name: given[name] for name in _PLACES},
-    )
+    return Look(where=(given["where"],) if given["where"] else (), **{name: given[name] for name in _PLACES})
 
 
 async def studies_page(request: Request) -> Response:
@@ -226,7 +219,6 @@ def _view(view: StudyView, found: Found, given: Mapping[str, str]) -> dict[str, 
         "columns": ("", *view.names),
         "numbers": ("", *view.numbers),
         "some": ("", NONE, *view.names),
-        "goals": ("", *(f"{way}:{name}" for name in view.numbers for way in ("min", "max"))),
         "files": [(form, f"/studies/{found.name}/{file}?{query}") for form, file in _FILES.items()],
     }
 

@@ -61,13 +61,7 @@ def study_text(view: StudyView) -> str:
     blocks = [f"# {_inert(view.title)}", *(_inert(one) for one in view.summary)]
     blocks += [_inert(f"{one.text} {one.remedy}") for one in view.messages]
     blocks += [_facts(view.facts)] if view.facts else []
-    blocks += ["## The best points", _facts(view.best)] if view.best else []
-    for title, table in (
-        ("Pareto frontier", view.frontier),
-        ("Pivot", view.pivot),
-        ("Points", view.rows),
-        ("Failed points", view.failures),
-    ):
+    for title, table in (("Points", view.rows), ("Failed points", view.failures)):
         blocks += [f"## {title}", f"{_inert(table.caption)}:", _table(table)] if table is not None else []
     blocks += ["## Provenance", _facts(view.provenance), "### The study", _code(view.study)]
     return "\n\n".join(blocks) + "\n"

@@ -1,9 +1,8 @@
-"""A study as a page shows it: what was computed, its rows, charts, the Pareto frontier, pivots, and what failed."""
+"""A study as a page shows it: what was computed, its rows, charts, and what failed."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,7 +15,7 @@ from weft.report.pictures.charts import COLOURS, embedded
 from weft.report.pictures.sweep import sweep_chart
 from weft.report.tables.sweep import telling, told
 from weft.report.tables.words import printable
-from weft.studies.view import Rows, chosen, filtered, goals_of, pareto, pivot
+from weft.studies.view import Rows, chosen, filtered
 from weft.units import counted, listed
 from weft.web.views.parts import Cell, Column, Fact, Message, Picture, Table
 
@@ -31,15 +30,6 @@ _LONGEST_STUDY = 100_000
 _MOST_FAILURES = 200
 _MOST_PANELS = 12
 _LARGEST_CHART = 350_000
-_ALIKE = ("model", "sequence", "collective", "bytes")
-"""Axes that say what is trained or sent: points beat each other only where these are the same."""
-_GOALS = (
-    *("usd,simulated_s", "usd,closed_form_s", "usd,max:tokens_per_s", "memory_bytes,max:tokens_per_s"),
-    *("usd,worst_slowdown", "usd_per_speed", "usd", "time_s", "alpha", "objective", "max:tokens_per_s"),
-    *("expected_days", "iteration_s"),
-)
-"""What is best where nobody says: the first of which all columns vary."""
-_FRONTIER = "Pareto frontier"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +37,11 @@ class Look:
     """What of a study is looked at.
 
     Attributes:
-        where: conditions that rows must hold.
+        where: values that rows must have, as ``weft sweep show`` takes them.
         x: column from left to right; with the three that follow, empty to leave the choice to Weft.
         y: column from below.
         colour: column that colours tell apart, or ``NONE``.
         facet: column with a picture for each value, or ``NONE``.
-        pareto: goals, as ``weft sweep show`` takes them; empty to leave the choice to Weft.
-        pivot: ROW:COLUMN:VALUE, or empty.
     """
 
     where: tuple[str, ...] = ()
@@ -61,8 +49,6 @@ class Look:
     y: str = ""
     colour: str = ""
     facet: str = ""
-    pareto: str = ""
-    pivot: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +57,7 @@ class StudyView:
 
     Attributes:
         summary: sentences, the most important first.
-        best: the best point of each kind, by each goal.
         charts: of figures over axes.
-        frontier: rows that no other one beats; None where there are not two goals.
-        trade: the frontier drawn; None where there are not two goals.
         failures: points that failed; None where there are none.
         names: of all columns.
         numbers: of those that hold numbers.
@@ -85,12 +68,8 @@ class StudyView:
     summary: tuple[str, ...]
     messages: tuple[Message, ...]
     facts: tuple[Fact, ...]
-    best: tuple[Fact, ...]
     charts: tuple[Picture, ...]
     rows: Table | None
-    frontier: Table | None
-    trade: Picture | None
-    pivot: Table | None
     failures: Table | None
     provenance: tuple[Fact, ...]
     names: tuple[str, ...]
@@ -109,7 +88,7 @@ class Viewed:
         charts: how many figures are drawn at most, where the look names none.
 
     Raises:
-        BadInput: a condition, a goal or a column that cannot be used.
+        BadInput: a filter or a column that cannot be used.
     """
 
     def __init__(self, found: Sweep, look: Look, charts: int = 3) -> None:
@@ -126,13 +105,6 @@ class Viewed:
             name = getattr(look, place)
             if name and name != NONE:
                 chosen(name, self.columns, f"--{place}")
-        self.goals = look.pareto or self._default_goals()
-        self.signs = goals_of(self.goals, self.columns) if self.goals else {}
-        if look.pivot and len(chosen(look.pivot.replace(":", ","), self.columns, "--pivot")) != 3:
-            raise BadInput("names no three columns", where="--pivot", remedy="write ROW:COLUMN:VALUE")
-        if odd := [name for name in self.signs if self.columns[name] not in (int, float)]:
-            raise BadInput(f"{odd[0]} holds no numbers", where="--pareto", remedy="name columns of numbers")
-        self.alike = [name for name in _ALIKE if name in self.varied]
 
     def view(self) -> StudyView:
         """What a page shows."""
@@ -140,17 +112,12 @@ class Viewed:
         if counts.left:
             problem = f"{counts.left:,} points are not computed yet."
             self.messages.append(Message(text=problem, remedy="This shows those that are.", kind="warning"))
-        frontier = self._frontier()
         return StudyView(
             title=self.title,
             summary=self._summary(),
             facts=self._facts(),
-            best=self._best(),
             charts=self._charts(),
-            rows=self._table("rows", self.rows, self._caption()) if self.rows else None,
-            frontier=self._table("frontier", frontier, self._said_of_frontier()) if frontier else None,
-            trade=self._trade(frontier),
-            pivot=self._pivot(),
+            rows=self._rows() if self.rows else None,
             failures=self._failures(),
             provenance=self._provenance(),
             names=tuple(self.columns),
@@ -161,8 +128,7 @@ class Viewed:
 
     def _summary(self) -> tuple[str, ...]:
         counts, study = self.found.counts, self.found.points.study
-        axes = [one for one in study.axes if one.range is not None or len(one.values) > 1]
-        over = [f"{one.kind.column} ({f'{len(one.values)} values' if one.values else 'drawn'})" for one in axes]
+        over = [f"{one.kind.column} ({len(one.values)} values)" for one in study.axes if len(one.values) > 1]
         codes = _codes(self.failed)
         first = f"{counted(counts.points, 'point')} of weft {study.computation.name}"
         first += f" over {listed(over)}." if over else "."
@@ -173,69 +139,10 @@ class Viewed:
         points = self.found.points
         same = {name: self.rows[0][name] for name in points.columns if self.rows and name not in self.varied}
         facts = [Fact(name="At all points", text=self._place(same, same))] if same else []
-        facts += [Fact(name="Points of the study", text=printable(one)) for one in points.study.where]
         return (*facts, *(Fact(name="Points shown", text=printable(one)) for one in self.look.where))
 
     def _place(self, row: Mapping[str, Any], names: Iterable[str]) -> str:
         return printable(", ".join(f"{name} {told(name, row[name])}" for name in names))
-
-    def _default_goals(self) -> str:
-        varied = _varied(self.good, (one for one, kind in self.columns.items() if kind in (int, float)))
-        known = (text for text in _GOALS if all(one.rpartition(":")[2] in varied for one in text.split(",")))
-        return next(known, "")
-
-    def _groups(self) -> dict[tuple[Any, ...], Rows]:
-        """Rows that are held against each other."""
-        groups: dict[tuple[Any, ...], Rows] = {}
-        for row in self.good:
-            groups.setdefault(tuple(row[name] for name in self.alike), []).append(row)
-        return groups
-
-    def _best(self) -> tuple[Fact, ...]:
-        facts: list[Fact] = []
-        for group in self._groups().values():
-            for name, sign in self.signs.items():
-                known = [row for row in group if row[name] is not None]
-                if not known or len(facts) >= _MOST_PANELS:
-                    continue
-                row = min(known, key=lambda one: [self._score(one, each) for each in (name, *self.signs)])
-                word = "Most" if sign < 0 else "Least"
-                beside = self._place(row, [one for one in self.varied if one not in self.alike])
-                alike = self._place(row, self.alike)
-                facts.append(
-                    Fact(
-                        name=f"{word} {name}" + (f", {alike}" if alike else ""),
-                        text=f"{told(name, row[name])}" + (f" at {beside}" if beside else ""),
-                    )
-                )
-        return tuple(facts)
-
-    def _score(self, row: Mapping[str, Any], name: str) -> float:
-        """How far a row is from the best by a goal: less is better."""
-        return math.inf if row[name] is None else self.signs[name] * row[name]
-
-    def _frontier(self) -> Rows:
-        if len(self.signs) < 2:
-            return []
-        best = {id(row) for group in self._groups().values() for row in pareto(group, self.goals, self.columns)}
-        return [row for row in self.good if id(row) in best]
-
-    def _said_of_frontier(self) -> str:
-        wanted = listed([f"{'most' if sign < 0 else 'least'} {name}" for name, sign in self.signs.items()])
-        alike = f" of the same {listed(self.alike)}" if self.alike else ""
-        return f"Points that no other{alike} beats: {wanted}"
-
-    def _trade(self, frontier: Rows) -> Picture | None:
-        if len(self.signs) != 2 or len(frontier) == len(self.good):
-            return None
-        best = {id(row) for row in frontier}
-        marked = [row | {_FRONTIER: "on it" if id(row) in best else "beaten"} for row in self.good]
-        marked.sort(key=lambda row: row[_FRONTIER] == "on it")
-        x, y = self.signs
-        places = {"x": x, "y": y, "colour": _FRONTIER}
-        return self._drawn(
-            marked, places, self.alike, self.varied, f"{y} against {x}, the points of the frontier marked"
-        )
 
     def _charts(self) -> tuple[Picture, ...]:
         if not self.good:
@@ -282,7 +189,7 @@ class Viewed:
         for name in panels:
             if 1 < len({tuple(row[one] for one in (*taken, name)) for row in rows}) <= _MOST_PANELS:
                 taken.append(name)
-        columns = self.columns | {_FRONTIER: str}
+        columns = dict(self.columns)
         facet = None
         if taken:
             facet = listed(taken)
@@ -293,11 +200,11 @@ class Viewed:
         try:
             svg = embedded(sweep_chart(rows, columns, axes, **given, title=self.title))
         except BadInput as error:
-            self.messages.append(Message(text=f"Not drawn: {error.what}.", remedy="Keep fewer rows with a condition."))
+            self.messages.append(Message(text=f"Not drawn: {error.what}.", remedy="Keep fewer rows with a filter."))
             return None
         if len(svg) > _LARGEST_CHART:
             text = f"Not drawn: {caption} has {counted(len(rows), 'point')}, which make the page heavy."
-            self.messages.append(Message(text=text, remedy="Keep fewer rows with a condition."))
+            self.messages.append(Message(text=text, remedy="Keep fewer rows with a filter."))
             return None
         return Picture(svg=svg, caption=caption)
 
@@ -310,38 +217,20 @@ class Viewed:
         names = dict.fromkeys((*self.varied, *telling(rows, ())))
         return [name for name in names if name != "layout_text" or "layout" not in self.varied]
 
-    def _table(self, name: str, rows: Rows, caption: str) -> Table:
-        names = self._names(rows)
-        return self._grid(name, names, rows[: _fitting(rows, len(names))], caption)
+    def _rows(self) -> Table:
+        names = self._names(self.rows)
+        return self._grid("rows", names, self.rows[: _fitting(self.rows, len(names))], self._caption())
 
-    def _grid(self, name: str, names: Sequence[str], rows: Rows, caption: str, unit: str = "") -> Table:
-        """Rows as a table; ``unit`` is the column whose values stand in all columns but the first."""
-        kinds = [self.columns.get(one if not unit or i == 0 else unit) for i, one in enumerate(names)]
+    def _grid(self, name: str, names: Sequence[str], rows: Rows, caption: str) -> Table:
         return Table(
             name=name,
             caption=caption,
             columns=tuple(
-                Column(heading=printable(one), number=kind in (int, float))
-                for one, kind in zip(names, kinds, strict=True)
+                Column(heading=printable(one), number=self.columns.get(one) in (int, float)) for one in names
             ),
-            rows=tuple(
-                tuple(_cell(unit if unit and i else one, row.get(one)) for i, one in enumerate(names)) for row in rows
-            ),
+            rows=tuple(tuple(_cell(one, row.get(one)) for one in names) for row in rows),
             head=False,
         )
-
-    def _pivot(self) -> Table | None:
-        if not self.look.pivot:
-            return None
-        try:
-            names, rows = pivot(self.good, self.look.pivot, self.columns)
-        except BadInput as error:
-            self.messages.append(
-                Message(text=f"No pivot: {error.what}.", remedy="Leave one of them with a condition.")
-            )
-            return None
-        _, across, value = (one.strip() for one in self.look.pivot.split(":"))
-        return self._grid("pivot", names, rows[: _fitting(rows, len(names))], f"{value}, for each {across}", value)
 
     def _failures(self) -> Table | None:
         if not self.failed:
