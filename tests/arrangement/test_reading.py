@@ -17,7 +17,7 @@ from weft.arrangement.site import read_site
 from weft.arrangement.template import template
 from weft.errors import BadInput
 from weft.layout import Layout
-from weft.report.tables.arrangement import loads_before_after
+from weft.views.arrangement import loads_before_after
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The decisions of the example without a break."""
     from weft.arrangement.site_events import read_site_event
-    from weft.report.tables.site_decisions import decision_to_json
+    from weft.views.site_decisions import decision_to_json
 
     site = read_site(EXAMPLES / "site-idle.toml", idle=True)
     controller = SiteController(site, steps=4)

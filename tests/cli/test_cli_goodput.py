@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import weft as library
-from weft.report.tables.goodput import goodput_table
-from weft.report.tables.grid import Screen
+from weft.views.goodput import goodput_table
+from weft.views.terminal import Screen
 
 Run = Callable[..., tuple[int, str, str]]
 SMALL = ("goodput", "llama-3.1-8b", "h100-256", "--layout", "tp=2,sp", "--tokens", "15T")

@@ -14,8 +14,8 @@ from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
 from weft.estimation.contrast import NORMAL
 from weft.model import resolve_job
-from weft.report.tables.comparison import comparison_table
-from weft.report.tables.grid import Screen
+from weft.views.comparison import comparison_table
+from weft.views.terminal import Screen
 from weft.search.comparison import Comparison
 from weft.search.why import Traced, causes
 from weft.verbs.compare import _of_result

@@ -113,7 +113,7 @@ def test_deepseek_v3_is_planned_as_its_authors_ran_it() -> None:
 
 
 def test_the_plan_names_the_authors_software() -> None:
-    from weft.report.tables.words import software
+    from weft.views.words import software
 
     job = weft.resolve_job("deepseek-v3")
     assert "--stack hai-llm --space zero-bubble" in software("megatron-core", "standard", job)

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 import weft
-from weft.report.tables.design import design_table
-from weft.report.tables.network_plan import network_plan_table
-from weft.report.tables.simulation import iteration_table
+from weft.views.design import design_table
+from weft.views.network_plan import network_plan_table
+from weft.views.simulation import iteration_table
 from weft.verbs.check_fabric import CheckOptions
 from weft.verbs.compare import CompareOptions
 from weft.verbs.design import DesignOptions

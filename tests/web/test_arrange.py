@@ -236,7 +236,7 @@ def test_large_sites_are_for_the_command_line():
 
 def test_jobs_have_the_colours_of_the_charts():
     pytest.importorskip("altair")
-    from weft.report.pictures import charts
+    from weft.views.charts import charts
 
     assert len(charts.COLOURS) == board.COLOURS
     style = static("weft.css").decode()

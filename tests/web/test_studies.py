@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     from starlette.testclient import TestClient
 
 import weft
-from weft.report.formats.csv_out import rows_to_csv
+from weft.views.files.csv_out import rows_to_csv
 from weft.studies.kept import Kept
 from weft.studies.progress import Progress, read_progress, write_progress
 from weft.web import studies

@@ -117,6 +117,6 @@ def test_a_missing_value_is_an_error():
 def test_charts_follow_the_dark_scheme():
     """The style sheet holds the charts' own rules, so that no page needs Altair to be styled."""
     pytest.importorskip("altair")
-    from weft.report.pictures.charts import scheme_css
+    from weft.views.charts.charts import scheme_css
 
     assert scheme_css() in static("weft.css").decode()

@@ -58,10 +58,11 @@ def arrange(site: str, options: ArrangeOptions, online: OnlineOptions, out: Arra
         if out.output is None:
             deliver(found.to_json(), None)
     else:
-        from weft.report.tables.arrangement import arrangement_table
+        from weft.views.arrangement import arrangement_view
+        from weft.views.terminal import print_blocks
 
-        arrangement_table(found, console())
+        print_blocks(arrangement_view(found))
     if out.chart is not None:
-        from weft.report.pictures.arrangement import CHARTS
+        from weft.views.charts.arrangement import CHARTS
 
         deliver_chart(CHARTS[out.draw](found), out.chart)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from weft.cli.feed import undecided
-from weft.cli.options import console, deliver
+from weft.cli.options import deliver
 from weft.errors import BadInput
 from weft.verbs.options import Options, option
 
@@ -70,7 +70,7 @@ def watch(source: str, events: str, online: OnlineOptions, *, seed: int, form: s
     from weft.arrangement.site import read_site
     from weft.arrangement.site_events import read_site_event
     from weft.arrangement.site_store import SiteStore
-    from weft.report.tables.site_decisions import decision_lines, decision_to_json
+    from weft.views.site_decisions import decision_lines, decision_to_json
 
     site = read_site(source, idle=True)
     controller = SiteController(site, steps=online.steps, seed=seed)
@@ -113,9 +113,10 @@ def replay(source: str, trace: str, online: OnlineOptions, *, seed: int, form: s
         if output is None:
             deliver(found.to_json(), None)
         return
-    from weft.report.tables.replay import replay_table
+    from weft.views.replay import replay_view
+    from weft.views.terminal import print_blocks
 
-    replay_table(found, console(), timings=online.timings)
+    print_blocks(replay_view(found, timings=online.timings))
 
 
 def _placed(where: str | None, place: str) -> str:

@@ -149,13 +149,13 @@ def _size(text: str) -> int:
 
 
 def _deliver(found: Described, options: BenchOptions) -> None:
-    from weft.report.tables.measured import described_table
+    from weft.views.measured import described_view
 
     _write(found, options.output, options.calibration_output)
     if options.form == "json":
         click.echo(found.to_json(), nl=False)
     else:
-        show(lambda screen: described_table(found, screen), None)
+        show(described_view(found), None)
     if options.output is not None:
         constants = options.calibration_output
         more = "" if constants is None else f" --calibration {constants}"
@@ -166,7 +166,7 @@ def _write(found: Described, cluster: str | None, constants: str | None) -> None
     """Write the files that plans read, once the cluster has proved readable."""
     from weft.cluster.calibration import write_calibration
     from weft.cluster.files import read_cluster
-    from weft.report.tables.measured import cluster_file
+    from weft.views.measured import cluster_file
 
     if cluster is not None:
         text = cluster_file(found, constants=constants)

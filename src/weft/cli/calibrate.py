@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import click
 
 from weft.cli.build import takes
-from weft.cli.options import check_folder, console, deliver
+from weft.cli.options import check_folder, deliver
 from weft.errors import BadInput
 from weft.verbs.calibrate import CalibrateOptions
 from weft.verbs.calibrate import calibrate as calibrated
@@ -45,16 +46,15 @@ def calibrate(runs: str | None, options: CalibrateOptions, out: CalibrateOutput)
     found = calibrated(runs, options, progress=lambda words: click.echo(words, err=True))
     from weft.estimation.trust import runs_to_json
     from weft.interop.traces.kernel_times import Traced
-    from weft.report.tables.calibration import calibration_table, fit_table, traced_table
+    from weft.views.calibration import calibration_view, fit_view, traced_view
+    from weft.views.terminal import print_blocks
 
-    screen = console()
     if isinstance(found, Traced):
-        traced_table(found, screen)
+        print_blocks(traced_view(found))
         if out.output is not None:
             deliver(found.to_toml(), out.output)
         return
-    fit_table(found, screen)
-    calibration_table(found, screen)
+    print_blocks(chain(fit_view(found), calibration_view(found)))
     if out.output is not None:
         deliver(found.to_toml(), out.output)
     if out.errors is not None:

@@ -33,10 +33,10 @@ def compare(names: tuple[str, ...], options: CompareOptions, out: CompareOutput)
     check_chart(out.chart)
     found = compared(*names, options=options)
 
-    from weft.report.tables.comparison import comparison_table
+    from weft.views.comparison import comparison_view
 
-    report(found, out, lambda screen: comparison_table(found, screen))
+    report(found, out, comparison_view(found))
     if out.chart is not None:
-        from weft.report.pictures.comparison import comparison_chart
+        from weft.views.charts.comparison import comparison_chart
 
         deliver_chart(comparison_chart(found), out.chart)

@@ -30,17 +30,17 @@ def design(names: tuple[str, ...], options: DesignOptions, out: DesignOutput) ->
 
     MODEL and CLUSTER as for weft plan; with --plan they are those of the plan.
     """
-    from weft.report.tables.design import design_table
+    from weft.views.design import design_view
 
     check_chart(out.chart)
     check_count(names, 2, "design", USAGE)
     model, cluster = (*names, None, None)[:2]
     with Progress("simulating networks") as progress:
         found = designed(model, cluster, options, progress=progress)
-    report(found, out, lambda screen: design_table(found, screen))
+    report(found, out, design_view(found))
     if not found.designs:
         raise NothingFeasible("; ".join(f"{one.kind}: {one.reason}" for one in found.rejected))
     if out.chart is not None:
-        from weft.report.pictures.designs import design_chart
+        from weft.views.charts.designs import design_chart
 
         deliver_chart(design_chart(found), out.chart)

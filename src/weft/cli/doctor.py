@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -11,9 +12,8 @@ from weft.cli.outcome import Output, report
 from weft.units import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from weft.verbs.doctor import Diagnosis
+    from weft.views.blocks import Block
 
 
 @click.command()
@@ -28,26 +28,25 @@ def doctor(ctx: click.Context, out: Output) -> None:
     from weft.verbs.doctor import diagnose
 
     found = diagnose()
-    report(found, out, lambda screen: _table(found, screen))
+    report(found, out, _view(found))
     ctx.exit(0 if found.ok else 1)
 
 
-def _table(found: Diagnosis, screen: Console) -> None:
-    from weft.report.tables.grid import Column, heading, paragraph, print_grid
+def _view(found: Diagnosis) -> Iterator[Block]:
     from weft.units import format_bytes
     from weft.verbs.doctor import EXTRAS, NEEDED, installing
+    from weft.views.blocks import Column, Grid, Heading, Paragraph
 
     whole = found.to_dict()
     needs = ", ".join(f"{name} {found.packages[name] or 'MISSING'}" for name in NEEDED)
     kept = found.kernels
     size = f"{counted(kept.files, 'file')}, {format_bytes(kept.bytes)}"
     where = f"{size} in {kept.folder}" if kept.folder else "kept nowhere: every run compiles them anew"
-    paragraph(screen, f"Weft {whole['weft']} on Python {whole['python']}, {whole['system']}")
-    paragraph(screen, f"Needs:   {needs}", hang=9)
-    paragraph(screen, f"Kernels: {where}", hang=9)
-    heading(screen, "Extras")
-    print_grid(
-        screen,
+    yield Paragraph(f"Weft {whole['weft']} on Python {whole['python']}, {whole['system']}")
+    yield Paragraph(f"Needs:   {needs}", hang=9)
+    yield Paragraph(f"Kernels: {where}", hang=9)
+    yield Heading("Extras")
+    yield Grid(
         [
             Column(heading="extra", cells=list(EXTRAS), left=True),
             Column(heading="serves", cells=[serves for serves, _ in EXTRAS.values()], left=True),
@@ -56,14 +55,13 @@ def _table(found: Diagnosis, screen: Console) -> None:
                 cells=[installing(name) if found.missing[name] else "installed" for name in EXTRAS],
                 left=True,
             ),
-        ],
+        ]
     )
-    heading(screen, "Checks")
-    print_grid(
-        screen,
+    yield Heading("Checks")
+    yield Grid(
         [
             Column(heading="", cells=["holds" if one.ok else "FAILS" for one in found.checks], left=True),
             Column(heading="check", cells=[one.name for one in found.checks], left=True),
             Column(heading="found", cells=[one.found for one in found.checks], left=True),
-        ],
+        ]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import check_chart, check_count, check_folder, deliver_chart
-from weft.cli.outcome import LayoutOutput, print_launch, report
+from weft.cli.outcome import LayoutOutput, report
 from weft.errors import BadInput
 from weft.verbs.estimate import USAGE, EstimateOptions, memory_timeline
 from weft.verbs.estimate import estimate as estimated
@@ -17,10 +18,9 @@ from weft.verbs.launch import launch_arguments
 from weft.verbs.options import option
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from weft.estimation.report import EstimateReport
     from weft.simulation.iteration.memory import MemoryTimeline
+    from weft.views.blocks import Block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,26 +53,27 @@ def estimate(names: tuple[str, ...], options: EstimateOptions, out: EstimateOutp
     *model, cluster = names if names else (None,)
     found = estimated(model[0] if model else None, cluster, options=options)
     timeline = None if out.timeline is None else memory_timeline(found, options, out.stage)
-    report(found, out, lambda screen: _print(found, out, timeline, screen))
+    report(found, out, _view(found, out, timeline))
     if timeline is not None and out.timeline is not None:
-        from weft.report.formats.memory import write_memory
+        from weft.views.files.memory import write_memory
 
         write_memory(out.timeline, timeline)
     if out.chart is not None:
-        from weft.report.pictures.layouts import estimate_chart
+        from weft.views.charts.layouts import estimate_chart
 
         title = f"{found.job.model.name} on {found.cluster.name}"
         deliver_chart(estimate_chart(found.estimate, title), out.chart)
 
 
-def _print(found: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None, screen: Console) -> None:
-    from weft.report.tables.breakdown import estimate_table, peak_table
-    from weft.report.tables.training import training_table
+def _view(found: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None) -> Iterator[Block]:
+    from weft.views.breakdown import estimate_view, peak_view
+    from weft.views.launch import launch_view
+    from weft.views.training import training_view
 
-    estimate_table(found, screen)
+    yield from estimate_view(found)
     if timeline is not None:
-        peak_table(timeline, screen)
+        yield from peak_view(timeline)
     if found.run is not None:
-        training_table(found.run, screen)
+        yield from training_view(found.run)
     if out.launch:
-        print_launch(launch_arguments(out.launch, found.job, found.cluster, found.layout), screen)
+        yield from launch_view(launch_arguments(out.launch, found.job, found.cluster, found.layout))

@@ -64,13 +64,13 @@ def network(cluster: str, options: FabricOptions) -> None:
         deliver(write_fabric(built, options.export), options.output)
     else:
         from weft.fabric.cost import bill_of_kind
-        from weft.report.tables.design import fabric_table
+        from weft.views.design import fabric_view
 
         price = bill_of_kind(kind, built, options.price_list(), options.radix)
-        show(lambda screen: fabric_table(built, price, screen), options.output)
+        show(fabric_view(built, price), options.output)
     if options.picture is not None:
-        from weft.report.pictures.fabric import fabric_svg
-        from weft.report.pictures.palette import alone
+        from weft.views.charts.fabric import fabric_svg
+        from weft.views.charts.palette import alone
 
         deliver(alone(fabric_svg(built)), options.picture)
 
@@ -85,10 +85,10 @@ def bill(network: str, options: BillOptions, out: RowsOutput) -> None:
     racks and their power, spares, and the energy of some years.  The floor plan says where racks and switches stand.
     Parts without a price are counted without dollars; --prices FILE takes yours by the names that the bill prints.
     """
-    from weft.report.tables.bill import bill_table
+    from weft.views.bill import bill_view
 
     found = bill_of_materials(network, options)
-    report(found, out, lambda screen: bill_table(found, screen))
+    report(found, out, bill_view(found))
 
 
 @fabric.command()
@@ -103,8 +103,8 @@ def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOut
     device counts.  With --model, --cluster and --layout: what it costs in time per iteration.  The exit code is 1
     where something is not as designed.
     """
-    from weft.report.tables.wiring import wiring_table
+    from weft.views.wiring import wiring_view
 
     found = check_fabric(as_built, options)
-    report(found, out, lambda screen: wiring_table(found, screen))
+    report(found, out, wiring_view(found))
     ctx.exit(1 if found.differences.findings else 0)

@@ -29,15 +29,15 @@ def goodput(names: tuple[str, ...], options: GoodputOptions, out: GoodputOutput)
 
     MODEL and CLUSTER as for weft plan; with --plan they are those of the plan.
     """
-    from weft.report.tables.goodput import goodput_table
+    from weft.views.goodput import goodput_view
 
     check_chart(out.chart)
     check_count(names, 2, "goodput", USAGE)
     model, cluster = (*names, None, None)[:2]
     with Progress("simulating failures") as progress:
         found = found_goodput(model, cluster, options=options, progress=progress)
-    report(found, out, lambda screen: goodput_table(found, screen))
+    report(found, out, goodput_view(found))
     if out.chart is not None:
-        from weft.report.pictures.goodput import goodput_chart
+        from weft.views.charts.goodput import goodput_chart
 
         deliver_chart(goodput_chart(found), out.chart)

@@ -78,12 +78,12 @@ def explain(code: str | None) -> None:
     from weft.layout.check import REASONS, REMEDIES
 
     if code is not None and os.path.isdir(code):
-        from weft.cli.options import console
         from weft.flights import explain as explained
         from weft.flights import read_flights
-        from weft.report.tables.flight import flight_table
+        from weft.views.flight import flight_view
+        from weft.views.terminal import print_blocks
 
-        flight_table(explained(*read_flights(code)), console())
+        print_blocks(flight_view(explained(*read_flights(code))))
         return
     if code is not None and code not in REASONS:
         raise UnknownName("rejection code", code, REASONS, listed="weft explain")

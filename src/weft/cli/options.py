@@ -17,14 +17,14 @@ from weft.solvers import compiling
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from weft.report.pictures.charts import Chart
+    from weft.views.charts.charts import Chart
 
 CHARTS = (".svg", ".png", ".pdf", ".html")
 
 
 def console(*, error: bool = False) -> Console:
     """A console that does not wrap below 100 columns when piped."""
-    from weft.report.tables.grid import terminal
+    from weft.views.terminal import terminal
 
     return terminal(error=error)
 
@@ -56,7 +56,7 @@ def check_chart(path: str | None, option: str = "--chart") -> None:
 
 def deliver_chart(chart: Chart, path: str) -> None:
     """A chart to a file, in the form that the ending of its name says."""
-    from weft.report.pictures.charts import rendered
+    from weft.views.charts.charts import rendered
 
     with writing(path) as file:
         file.write(rendered(chart, Path(path).suffix))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -9,7 +10,7 @@ import click
 
 from weft.cli.build import takes
 from weft.cli.options import Progress, check_chart, deliver_chart
-from weft.cli.outcome import LayoutOutput, print_launch, report
+from weft.cli.outcome import LayoutOutput, report
 from weft.errors import NothingFeasible
 from weft.verbs.launch import launch_arguments
 from weft.verbs.options import option
@@ -17,10 +18,9 @@ from weft.verbs.plan import PlanOptions
 from weft.verbs.plan import plan as planned
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from weft.search import Plan
     from weft.search.network_plan import NetworkPlan
+    from weft.views.blocks import Block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,29 +47,30 @@ def plan(model: str, cluster: str, options: PlanOptions, out: PlanOutput) -> Non
     check_chart(out.chart)
     with Progress("evaluating layouts") as progress:
         found = planned(model, cluster, options, progress=progress)
-    report(found, out, lambda screen: _print(found, out, screen))
+    report(found, out, _view(found, out))
     if not found.layouts:
-        from weft.report.tables.words import advice_sentence
+        from weft.views.words import advice_sentence
 
         advice = "see weft explain CODE" if found.advice is None else advice_sentence(found.advice)
         raise NothingFeasible(f"{found.shortage} -- {advice}")
     if out.chart is not None:
-        from weft.report.pictures.layouts import breakdown_chart, pareto_chart
+        from weft.views.charts.layouts import breakdown_chart, pareto_chart
 
         deliver_chart((pareto_chart if out.pareto else breakdown_chart)(found), out.chart)
 
 
-def _print(found: Plan, out: PlanOutput, screen: Console) -> None:
-    from weft.report.tables.ranking import plan_table
-    from weft.report.tables.training import training_table
+def _view(found: Plan, out: PlanOutput) -> Iterator[Block]:
+    from weft.views.launch import launch_view
+    from weft.views.ranking import plan_view
+    from weft.views.training import training_view
 
     if "simulated_s" in found.COLUMNS:
-        from weft.report.tables.network_plan import network_plan_table
+        from weft.views.network_plan import network_plan_view
 
-        network_plan_table(cast("NetworkPlan", found), screen)
+        yield from network_plan_view(cast("NetworkPlan", found))
     else:
-        plan_table(found, screen, pareto=out.pareto)
+        yield from plan_view(found, pareto=out.pareto)
     if found.runs:
-        training_table(found.runs[0], screen)
+        yield from training_view(found.runs[0])
     if out.launch and found.layouts:
-        print_launch(launch_arguments(out.launch, found.job, found.cluster, found.best.layout), screen)
+        yield from launch_view(launch_arguments(out.launch, found.job, found.cluster, found.best.layout))

@@ -61,14 +61,14 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
     fabric and demands), ilp (exact, small), split (k parts of each flow), spray (every packet its own path),
     rail (any rail, forwarding inside scale-up domains).
     """
-    from weft.report.tables.route import plan_table
+    from weft.views.route import plan_view
 
     check_picture(out.picture)
     found = routed(options=options)
-    report(found, out, lambda screen: plan_table(found, screen))
+    report(found, out, plan_view(found))
     if out.picture is not None:
-        from weft.report.pictures.palette import alone
-        from weft.report.pictures.routes import routes_svg
+        from weft.views.charts.palette import alone
+        from weft.views.charts.routes import routes_svg
 
         deliver(alone(routes_svg([*found.compared, found.plan])), out.picture)
 
@@ -86,10 +86,10 @@ def audit(options: AuditOptions, out: RowsOutput) -> None:
     Network-wide efficiency is the pace of the slowest collective against its pace alone, then of the next, and so on.
     The repair moves few flows until the busiest link is as good as can be; --format json and csv list its moves.
     """
-    from weft.report.tables.route import audit_table
+    from weft.views.route import audit_view
 
     found = audit_routes(options=options)
-    report(found, out, lambda screen: audit_table(found, screen))
+    report(found, out, audit_view(found))
 
 
 for verb in (evaluate, watch, export, events):

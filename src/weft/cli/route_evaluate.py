@@ -66,7 +66,7 @@ def evaluate(options: EvaluateOptions, out: EvaluateOutput) -> None:
     result = evaluation(options)
     write(result, out)
     if out.chart is not None:
-        from weft.report.pictures.routers import evaluation_chart
+        from weft.views.charts.routers import evaluation_chart
 
         deliver_chart(evaluation_chart(result), out.chart)
 
@@ -146,11 +146,11 @@ def _events(path: str | None, fabric: Fabric) -> list[Event]:
 
 def write(result: Evaluation, out: EvaluateOutput) -> None:
     """The comparison in the format asked for."""
-    from weft.report.tables import route_evaluation as report
+    from weft.views import route_evaluation as report
 
     if out.form == "json":
         deliver(report.evaluation_to_json(result, timings=out.timings), out.output)
     elif out.form == "csv":
         deliver(report.evaluation_to_csv(result, timings=out.timings), out.output)
     else:
-        show(lambda screen: report.evaluation_table(result, screen, timings=out.timings), out.output)
+        show(report.evaluation_view(result, timings=out.timings), out.output)

@@ -186,7 +186,7 @@ class _Feed:
 
     def run(self, store: Store | None, done: int, flows: JobTraffic | None) -> None:
         """Decide on all events."""
-        from weft.report.tables.route_decisions import heading_line
+        from weft.views.route_decisions import heading_line
 
         options = self.options
         if options.form == "table":
@@ -246,7 +246,7 @@ class _Feed:
 
     def _tell(self, event: Event, decision: Decision, store: Store | None) -> None:
         """Push a decision, keep it, print it."""
-        from weft.report.tables.route_decisions import change_lines, decision_line, decision_to_json, thresholds_line
+        from weft.views.route_decisions import change_lines, decision_line, decision_to_json, thresholds_line
 
         options, whole = self.options, self.controller.whole
         told: dict[str, Any] = {}
@@ -273,7 +273,7 @@ class _Feed:
     def _draw(self) -> None:
         if self.options.chart is None or not self.said:
             return
-        from weft.report.pictures.controller import controller_chart
+        from weft.views.charts.controller import controller_chart
 
         documents = [json.loads(text) for text in self.said]
         deliver_chart(controller_chart(documents, self.controller.whole.name), self.options.chart)

@@ -72,17 +72,17 @@ def schedule(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutp
         _extras(found.timed, {}, options, out)
         return
     from weft.collectives.schedules.result import ScheduleResult
-    from weft.report.tables.collective import schedule_table
+    from weft.views.collective import schedule_view
 
     result = schedule_of(kind, size, options)
     assert isinstance(result, ScheduleResult)
-    report(result, out, lambda screen: schedule_table(result, screen))
+    report(result, out, schedule_view(result))
     _extras(result.timed, result.counts, options, out)
 
 
 def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Every collective of a job, or its tuner file."""
-    from weft.report.tables.job_collectives import schedules_table
+    from weft.views.job_collectives import schedules_view
 
     if out.export == "nccl-tuner":
         from weft.arrangement.bundle import read_bundle
@@ -96,19 +96,19 @@ def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
                 f"--{name} goes with one collective", where="schedule", remedy="name one: COLLECTIVE [AXES]"
             )
     found = arranged_schedules(options)
-    report(found, out, lambda screen: schedules_table(found, screen))
+    report(found, out, schedules_view(found))
 
 
 def _workload(kind: str | None, size: str | float | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
-    from weft.report.tables.workload import workload_table, write_workload_timeline
     from weft.simulation.workload.run import WorkloadResult
+    from weft.views.workload import workload_view, write_workload_timeline
 
     for name in ("export", "chart"):
         if getattr(out, name) is not None:
             raise BadInput(f"--{name} goes with one collective", where="--workload", remedy="drop it")
     found = schedule_of(kind, size, options)
     assert isinstance(found, WorkloadResult)
-    report(found, out, lambda screen: workload_table(found, screen))
+    report(found, out, workload_view(found))
     if out.timeline is not None:
         policy = str(with_system("", options).policy)
         write_workload_timeline(out.timeline, found.runs["baseline" if policy == "blueconnect" else policy])
@@ -144,13 +144,13 @@ def _extras(
 ) -> None:
     """Timeline and chart."""
     if out.timeline is not None:
-        from weft.report.pictures.activity import write_schedule_timeline
+        from weft.views.charts.activity import write_schedule_timeline
 
         write_schedule_timeline(out.timeline, timed)
     if out.chart is not None:
         from weft.collectives.schedules.bound import best_shares
         from weft.collectives.schedules.policies import beside
-        from weft.report.pictures.schedules import counts_chart, policies_chart
+        from weft.views.charts.schedules import counts_chart, policies_chart
 
         bound_s = best_shares(timed.schedule.request).bound_s
         if counts:

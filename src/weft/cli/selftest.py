@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -12,9 +13,8 @@ from weft.units import counted
 from weft.verbs.selftest import SelftestOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from weft.verbs.selftest import Selftest
+    from weft.views.blocks import Block
 
 
 @click.command()
@@ -30,26 +30,25 @@ def selftest(ctx: click.Context, options: SelftestOptions, out: Output) -> None:
     from weft.verbs.selftest import selftest as tested
 
     found = tested(options)
-    report(found, out, lambda screen: _table(found, screen))
+    report(found, out, _view(found))
     ctx.exit(0 if found.ok else 1)
 
 
-def _table(found: Selftest, screen: Console) -> None:
-    from weft.report.tables.grid import Column, heading, paragraph, print_grid
+def _view(found: Selftest) -> Iterator[Block]:
+    from weft.views.blocks import Column, Grid, Heading, Paragraph
 
     facts = ", ".join(f"{name} {value}" for name, value in found.facts.items())
-    paragraph(screen, f"{counted(found.ranks, 'rank')} on {found.device}: {facts}")
-    heading(screen, "Checks")
+    yield Paragraph(f"{counted(found.ranks, 'rank')} on {found.device}: {facts}")
+    yield Heading("Checks")
     verdicts = {"holds": "holds", "fails": "FAILS", "seen": ""}
-    print_grid(
-        screen,
+    yield Grid(
         [
             Column(heading="grid", cells=[one.grid for one in found.findings], left=True),
             Column(heading="", cells=[verdicts[one.verdict] for one in found.findings], left=True),
             Column(heading="check", cells=[one.check for one in found.findings], left=True),
             Column(heading="found", cells=[one.found for one in found.findings], left=True),
-        ],
+        ]
     )
     failed = sum(one.verdict == "fails" for one in found.findings)
     held = sum(one.verdict == "holds" for one in found.findings)
-    paragraph(screen, f"{counted(held, 'check')} held, {failed:,} failed; the rest is measured only")
+    yield Paragraph(f"{counted(held, 'check')} held, {failed:,} failed; the rest is measured only")

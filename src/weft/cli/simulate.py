@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,12 +13,6 @@ from weft.errors import BadInput
 from weft.verbs.options import option
 from weft.verbs.simulate import USAGE, SimulateOptions
 from weft.verbs.simulate import simulate as simulated
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from weft.simulation.flows.report import ScenarioReport
-    from weft.simulation.iteration.report import IterationReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,27 +40,19 @@ def simulate(names: tuple[str, ...], options: SimulateOptions, out: SimulateOutp
     check_folder(out.picture, "--picture")
     model, cluster = (*names, None, None)[:2]
     found = simulated(model, cluster, options=options)
-    report(found, out, lambda screen: _print(found, screen))
     from weft.simulation.flows.report import ScenarioReport
+    from weft.views.simulation import iteration_view, scenario_view
 
     if isinstance(found, ScenarioReport):
+        report(found, out, scenario_view(found))
         return
+    report(found, out, iteration_view(found))
     if out.timeline is not None:
-        from weft.report.tables.simulation import write_timeline
+        from weft.views.simulation import write_timeline
 
         write_timeline(out.timeline, found.result)
     if out.picture is not None:
-        from weft.report.pictures.fabric import fabric_svg
-        from weft.report.pictures.palette import alone
+        from weft.views.charts.fabric import fabric_svg
+        from weft.views.charts.palette import alone
 
         deliver(alone(fabric_svg(found.fabric)), out.picture)
-
-
-def _print(found: IterationReport | ScenarioReport, screen: Console) -> None:
-    from weft.report.tables.simulation import iteration_table, scenario_table
-    from weft.simulation.flows.report import ScenarioReport
-
-    if isinstance(found, ScenarioReport):
-        scenario_table(found, screen)
-    else:
-        iteration_table(found, screen)

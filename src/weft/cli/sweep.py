@@ -98,17 +98,17 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
     check_chart(out.chart)
     _check_output(out.output)
     if out.dry_run:
-        from weft.report.tables.sweep import forecast_table
+        from weft.views.sweep import forecast_view
 
-        forecast_table(forecast(study, options), options.workers, console())
+        show(forecast_view(forecast(study, options), options.workers), None)
         return
-    from weft.report.tables.sweep import sweep_table
+    from weft.views.sweep import sweep_view
 
     with _Progress() as progress, swept(study, options, progress=progress) as found:
         progress.stop()
         if out.output is not None:
             _write(found, out.output)
-        sweep_table(found, console(), written=out.output)
+        show(sweep_view(found, written=out.output), None)
         if out.chart is not None:
             _draw(found, list(found.rows()), out, out.chart)
 
@@ -118,8 +118,8 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
 @takes(options=ShowOptions)
 def show_results(folder: str, options: ShowOptions) -> None:
     """Show results that --state kept: all of them, or those with given values."""
-    from weft.report.tables.sweep import rows_table, telling
     from weft.studies.view import chosen, filtered
+    from weft.views.sweep import rows_view, telling
 
     check_chart(options.chart)
     with open_sweep(folder) as found:
@@ -131,7 +131,7 @@ def show_results(folder: str, options: ShowOptions) -> None:
         elif options.form == "table":
             names = telling(rows, found.points.columns)
         if options.form == "table":
-            show(lambda screen: rows_table(rows, names, screen), options.output)
+            show(rows_view(rows, names), options.output)
         else:
             _deliver_rows(rows, names, options)
         if options.chart is not None:
@@ -142,7 +142,7 @@ def _deliver_rows(rows: list[dict[str, Any]], names: list[str], options: ShowOpt
     import json
 
     from weft.cli.options import deliver
-    from weft.report.formats.csv_out import write_csv
+    from weft.views.files.csv_out import write_csv
 
     if options.form == "json":
         plain = [{name: row.get(name) for name in names} for row in rows]
@@ -164,15 +164,15 @@ def _check_output(path: str | None) -> None:
         )
     check_folder(path, "--output")
     if suffix == ".parquet":
-        from weft.report.formats.parquet_out import check_parquet
+        from weft.views.files.parquet_out import check_parquet
 
         check_parquet("--output")
 
 
 def _write(found: Sweep, path: str) -> None:
     """The rows as a file, as they come from the disk."""
-    from weft.report.formats.csv_out import write_csv
-    from weft.report.formats.parquet_out import write_parquet
+    from weft.views.files.csv_out import write_csv
+    from weft.views.files.parquet_out import write_parquet
 
     with writing(path) as file:
         if Path(path).suffix.lower() == ".parquet":
@@ -186,8 +186,8 @@ def _write(found: Sweep, path: str) -> None:
 
 def _draw(found: Sweep, rows: list[dict[str, Any]], asked: ChartOptions, path: str) -> None:
     """The chart of some rows."""
-    from weft.report.pictures.sweep import sweep_chart
     from weft.studies.view import chosen
+    from weft.views.charts.sweep import sweep_chart
 
     columns, points = found.columns(), found.points
     named = {"x": asked.x, "y": asked.y, "colour": asked.colour, "facet": asked.facet}

@@ -33,19 +33,16 @@ def train(names: tuple[str, ...], options: TrainOptions) -> None:
 
 
 def _show(found: DryRun) -> None:
-    from weft.cli.options import console
-    from weft.report.tables.training_run import extrapolated, traced
     from weft.verbs.train_rank import Differs
+    from weft.views.terminal import print_blocks
+    from weft.views.training_run import extrapolated_view, traced_view
 
-    for one in found.ends:
-        traced(
-            console(),
-            predicted=one.predicted,
-            found=one.found,
-            rank=one.rank,
-            ranks=found.layout.world,
-            stage=one.stage,
+    for end in found.ends:
+        print_blocks(
+            traced_view(
+                predicted=end.predicted, found=end.found, rank=end.rank, ranks=found.layout.world, stage=end.stage
+            )
         )
-    extrapolated(console(), micro_batches=found.ends[-1].micro_batches, traced=found.ends[-1].traced)
+    print_blocks(extrapolated_view(micro_batches=found.ends[-1].micro_batches, traced=found.ends[-1].traced))
     if not found.equal:
         raise Differs("the traced collectives differ from the prediction")

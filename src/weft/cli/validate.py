@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import click
-from rich.console import Console
 
 from weft.cli.build import takes
 from weft.cli.options import check_chart, check_folder, deliver_chart
@@ -37,19 +37,15 @@ def validate(runs: str | None, options: ValidateOptions, out: ValidateOutput) ->
     does by default; --format json lists every assumption.  Without RUNS.csv: the published runs that Weft comes
     with, which its own constants are fitted to.
     """
-    from weft.report.tables.validation import cause_table, choice_table, validation_table
+    from weft.views.validation import cause_view, choice_view, validation_view
 
     check_chart(out.plot, "--plot")
     check_folder(out.output, "--output")
     found = validated(runs, options)
 
-    def tables(screen: Console) -> None:
-        (cause_table if out.by == "cause" else validation_table)(found, screen)
-        if out.regret:
-            choice_table(found, screen)
-
-    report(found, out, tables)
+    shown = cause_view(found) if out.by == "cause" else validation_view(found)
+    report(found, out, chain(shown, choice_view(found) if out.regret else ()))
     if out.plot is not None:
-        from weft.report.pictures.validation import validation_chart
+        from weft.views.charts.validation import validation_chart
 
         deliver_chart(validation_chart(found), out.plot)

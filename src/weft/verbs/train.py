@@ -282,7 +282,7 @@ class DryRun(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each rank and each group of axes: collectives, and bytes of their full buffers."""
-        from weft.report.tables.training_run import by_axes
+        from weft.views.training_run import by_axes
 
         rows = []
         for one in self.ends:

@@ -25,16 +25,6 @@ from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.layout.text import format_layout
 from weft.model import Job
 from weft.model.flops import model_flops
-from weft.report.tables.grid import terminal
-from weft.report.tables.training_run import (
-    MeasuredStep,
-    PredictedTime,
-    comparison,
-    eval_line,
-    step_header,
-    step_line,
-    step_record,
-)
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
@@ -52,6 +42,16 @@ from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
 from weft.units import counted, format_seconds
 from weft.verbs.train_data import Files
 from weft.verbs.train_profile import Profile, profile_path
+from weft.views.terminal import print_blocks
+from weft.views.training_run import (
+    MeasuredStep,
+    PredictedTime,
+    comparison_view,
+    eval_line,
+    step_header,
+    step_line,
+    step_record,
+)
 
 SYNTHETIC_TOKENS = 1 << 20
 """Tokens of the synthetic text."""
@@ -426,13 +426,14 @@ class _Run:
         agree = torch.tensor([float(self.equal)], device=grid.device)
         self.session.machine.collectives.all_reduce(agree, *GRID_AXES).wait()
         if self.reports and not request.quiet:
-            comparison(
-                terminal(),
-                predicted=self.predicted,
-                steady=[step for step in self.recent if step.step > warm] or list(self.recent),
-                ranks_equal=int(agree),
-                ranks=request.layout.world,
-                time=self.time,
+            print_blocks(
+                comparison_view(
+                    predicted=self.predicted,
+                    steady=[step for step in self.recent if step.step > warm] or list(self.recent),
+                    ranks_equal=int(agree),
+                    ranks=request.layout.world,
+                    time=self.time,
+                )
             )
         if agree < request.layout.world:
             world = request.layout.world

@@ -230,9 +230,9 @@ def compared(scene: Scene, kinds: tuple[str, ...], *, progress: Progress = None)
         BadInput: a name, a text or an option that cannot be used.
     """
     from weft.fabric.catalogue import for_cluster
-    from weft.report.pictures.charts import embedded
-    from weft.report.pictures.designs import design_chart
-    from weft.report.pictures.fabric import fabric_svg
+    from weft.views.charts.charts import embedded
+    from weft.views.charts.designs import design_chart
+    from weft.views.charts.fabric import fabric_svg
 
     study = _study(scene, kinds, progress)
     built = [one.kind for one in study.designs]
@@ -271,7 +271,7 @@ def degraded(scene: Scene, failures: Failures, *, progress: Progress = None) -> 
         BadInput: a name, a text or an option that cannot be used.
         NothingFeasible: no layout fits.
     """
-    from weft.report.pictures.fabric import Load, fabric_svg
+    from weft.views.charts.fabric import Load, fabric_svg
 
     tell = progress or _silent
     site, names = site_of(scene), failures.names
@@ -386,8 +386,8 @@ def _figures(plan: RoutePlan) -> dict[str, Any]:
 
 def _drawn(sides: list[tuple[str, RoutePlan]], failures: Failures) -> tuple[tuple[str, str], ...]:
     """A picture of each side, on one scale."""
-    from weft.report.pictures.fabric import Load, fabric_svg
-    from weft.report.pictures.routes import STEPS
+    from weft.views.charts.fabric import Load, fabric_svg
+    from weft.views.charts.routes import STEPS
 
     most = max(plan.alpha for _, plan in sides)
     loads = [Load(values=plan.load, most=most, form=".3g", steps=STEPS) for _, plan in sides]

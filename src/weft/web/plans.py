@@ -192,8 +192,8 @@ def _compared(found: Plan, inquiry: Inquiry, chosen: Estimate, against: str) -> 
 
 
 def _charts(found: Plan) -> tuple[tuple[str, str], ...]:
-    from weft.report.pictures.charts import embedded
-    from weft.report.pictures.layouts import breakdown_chart, pareto_chart
+    from weft.views.charts.charts import embedded
+    from weft.views.charts.layouts import breakdown_chart, pareto_chart
 
     return (
         (embedded(breakdown_chart(found)), "Time and memory of the first layouts, part by part"),
@@ -207,7 +207,7 @@ def document(inquiry: Inquiry, form: str) -> str:
     Raises:
         BadInput: a name, a text or an option that cannot be used.
     """
-    from weft.report.formats.csv_out import rows_to_csv
+    from weft.views.files.csv_out import rows_to_csv
 
     found = planned(inquiry)
     return rows_to_csv(found.to_dicts(), found.COLUMNS) if form == "csv" else found.to_json()

@@ -76,8 +76,8 @@ def explored(inquiry: Inquiry, policy: str, show: str) -> Found:
         BadInput: a dimension, a size or an option that cannot be used.
         UnknownName: there is no such policy.
     """
-    from weft.report.pictures.charts import embedded
-    from weft.report.pictures.schedules import counts_chart, policies_chart
+    from weft.views.charts.charts import embedded
+    from weft.views.charts.schedules import counts_chart, policies_chart
 
     found = scheduled(inquiry, policy)
     if show == "chunks":
@@ -103,7 +103,7 @@ def document(inquiry: Inquiry, policy: str, form: str) -> str:
         BadInput: a dimension, a size or an option that cannot be used.
         UnknownName: there is no such policy.
     """
-    from weft.report.formats.csv_out import rows_to_csv
+    from weft.views.files.csv_out import rows_to_csv
 
     found = scheduled(inquiry, policy)
     rows = found.to_dicts()

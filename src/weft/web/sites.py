@@ -191,7 +191,7 @@ def seen(asked: Asked, put: Put) -> Seen:
         NothingFeasible: the jobs have no room.
     """
     from weft.arrangement.loads import link_loads
-    from weft.report.tables.arrangement import KINDS
+    from weft.views.arrangement import KINDS
 
     begun = _begun(asked)
     clock, timed = _timed(begun, put)

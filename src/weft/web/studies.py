@@ -212,7 +212,7 @@ def written(folder: str, stamp: int, look: Look, form: str) -> str:
     """
     import json
 
-    from weft.report.formats.csv_out import rows_to_csv
+    from weft.views.files.csv_out import rows_to_csv
     from weft.web.report import study_page
     from weft.web.views.study import Viewed
 

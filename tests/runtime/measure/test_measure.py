@@ -26,7 +26,7 @@ from weft.layout import Layout  # noqa: E402
 from weft.layout.mesh import spread  # noqa: E402
 from weft.layout.operations import Gemm  # noqa: E402
 from weft.layout.table import LayoutTable  # noqa: E402
-from weft.report.tables.measured import cluster_file  # noqa: E402
+from weft.views.measured import cluster_file  # noqa: E402
 from weft.runtime.measure.measured import (  # noqa: E402
     KINDS,
     Measured,

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from weft.report.tables.words import printable
+from weft.views.words import printable
 from weft.web import studies
 from weft.web.showing import STATUS, Shown, answered, ask, download, fetch, form_of, message, show
 from weft.web.studies import Found

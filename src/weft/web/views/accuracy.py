@@ -12,13 +12,13 @@ from weft.estimation.iteration import Estimator
 from weft.estimation.single import estimate_of
 from weft.layout.table import LayoutTable
 from weft.layout.text import format_layout
-from weft.report.pictures.charts import embedded
-from weft.report.pictures.validation import validation_chart
-from weft.report.tables import words
-from weft.report.tables.words import printable
 from weft.units import format_bytes, format_seconds
 from weft.validation.predict import with_stated
 from weft.validation.summary import Errors, Outcome, Reason, Validation
+from weft.views import words
+from weft.views.charts.charts import embedded
+from weft.views.charts.validation import validation_chart
+from weft.views.words import printable
 from weft.web.views.parts import Cell, Column, Fact, Parts, Picture, Table
 from weft.web.views.ranking import bars
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from weft import __version__
 from weft.layout.text import format_layout
-from weft.report.pictures.arrangement import loads_chart, seats_chart, timeline_chart
-from weft.report.pictures.charts import embedded
-from weft.report.tables import words
-from weft.report.tables.arrangement import ENDS, HOLDS, KINDS, POLICY_WORDS, ROUTERS, link_rows
 from weft.results import Result
 from weft.units import counted, format_seconds
+from weft.views import words
+from weft.views.arrangement import ENDS, HOLDS, KINDS, POLICY_WORDS, ROUTERS, link_rows
+from weft.views.charts.arrangement import loads_chart, seats_chart, timeline_chart
+from weft.views.charts.charts import embedded
 from weft.web.views.parts import Cell, Column, Fact, Picture, Table
 
 if TYPE_CHECKING:

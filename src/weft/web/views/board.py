@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from weft.report.tables.words import printable
 from weft.units import format_seconds
+from weft.views.words import printable
 from weft.web.views.parts import Cell, Column, Fact, Table
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weft.layout.text import format_degrees, format_layout
-from weft.report.tables import words
-from weft.report.tables.design import rate_words, tier_name
 from weft.units import counted, format_bytes, format_seconds, format_si
+from weft.views import words
+from weft.views.design import rate_words, tier_name
 from weft.web.views.parts import Cell, Column, Fact, Table
 
 if TYPE_CHECKING:

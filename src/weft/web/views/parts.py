@@ -90,7 +90,7 @@ class Picture:
     """A chart.
 
     Attributes:
-        svg: the element, from ``weft.report.pictures.charts.embedded``; it is put into the page as it is.
+        svg: the element, from ``weft.views.charts.charts.embedded``; it is put into the page as it is.
         caption: what to see in it.
     """
 

@@ -12,15 +12,15 @@ from weft import __version__
 from weft.estimation.contrast import WITHIN
 from weft.layout.check import REASONS
 from weft.layout.text import format_degrees, format_layout
-from weft.report.pictures.charts import embedded
-from weft.report.pictures.comparison import comparison_chart
-from weft.report.pictures.layouts import breakdown_chart, pareto_chart
-from weft.report.tables import words
-from weft.report.tables.comparison import PART_LABELS, WORTH, significance
-from weft.report.tables.ranking import degrees, results, settings
 from weft.search.comparison import Side
 from weft.search.comparison import compare as held
 from weft.units import counted, format_bytes, format_seconds
+from weft.views import words
+from weft.views.charts.charts import embedded
+from weft.views.charts.comparison import comparison_chart
+from weft.views.charts.layouts import breakdown_chart, pareto_chart
+from weft.views.comparison import PART_LABELS, WORTH, significance
+from weft.views.ranking import degrees, results, settings
 from weft.web.views.parts import Cell, Column, Fact, Parts, Picture, Table
 from weft.web.views.ranking import shares
 

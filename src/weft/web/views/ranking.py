@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from weft.estimation.contrast import WITHIN
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout
-from weft.report.pictures.palette import MEMORY_COLOURS, TIME_COLOURS
-from weft.report.tables import words
-from weft.report.tables.comparison import PART_LABELS, WORTH
 from weft.units import counted, format_bytes, format_seconds
+from weft.views import words
+from weft.views.charts.palette import MEMORY_COLOURS, TIME_COLOURS
+from weft.views.comparison import PART_LABELS, WORTH
 from weft.web.views.parts import Cell, Column, Fact, Part, Parts, Table
 
 if TYPE_CHECKING:

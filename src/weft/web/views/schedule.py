@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from weft.report.tables.collective import (
+from weft.units import counted, format_si
+from weft.views.collective import (
     ORDERS_SHOWN,
     bytes_words,
     order_groups,
@@ -16,7 +17,6 @@ from weft.report.tables.collective import (
     time_words,
     times_words,
 )
-from weft.units import counted, format_si
 from weft.web.views.parts import Cell, Column, Fact, Table
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from weft import __version__
 from weft.errors import BadInput
 from weft.errors import printable as bounded
-from weft.report.pictures.charts import COLOURS, embedded
-from weft.report.pictures.sweep import sweep_chart
-from weft.report.tables.sweep import telling, told
-from weft.report.tables.words import printable
 from weft.studies.view import Rows, chosen, filtered
 from weft.units import counted, listed
+from weft.views.charts.charts import COLOURS, embedded
+from weft.views.charts.sweep import sweep_chart
+from weft.views.sweep import telling, told
+from weft.views.words import printable
 from weft.web.views.parts import Cell, Column, Fact, Message, Picture, Table
 
 if TYPE_CHECKING:

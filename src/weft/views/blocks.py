@@ -1,0 +1,110 @@
+"""What is shown of a result: a list of blocks, which the terminal, pages and Markdown each render in their own way.
+
+A view is a function of a result that yields blocks in reading order.  No view knows where it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from weft.views.charts.charts import Chart
+
+Style = Literal["", "bold", "dim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Text that is wrapped, ``indent`` blanks in and further lines ``hang`` more."""
+
+    text: str
+    indent: int = field(default=0, kw_only=True)
+    hang: int = field(default=0, kw_only=True)
+    style: Style = field(default="", kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """The heading of a section."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line as it is, however long: to be copied."""
+
+    text: str
+    style: Style = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """A blank line of a terminal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a grid.
+
+    Attributes:
+        heading: of the column.
+        cells: texts of its rows.
+        drop: the columns with the highest go first where the grid is too wide, 0 never.
+        left: whether texts stand at the left.
+        shares: in place of texts, bars of these shares of a whole.
+        room: columns of a terminal that bars leave for what stands beside them.
+        meaning: of the heading, in a few words; it stands below the grid.
+        values: what the rows are called elsewhere, so that a page can lead from a row to its own page.
+    """
+
+    heading: str
+    cells: Sequence[str] = ()
+    drop: int = 0
+    left: bool = False
+    shares: Sequence[float] = ()
+    room: int = 0
+    meaning: str = ""
+    values: Sequence[str] = ()
+
+    @property
+    def width(self) -> int:
+        """Characters of the longest text."""
+        return max(len(text) for text in (self.heading, *self.cells))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table, a row on each line."""
+
+    columns: Sequence[Column]
+    indent: int = field(default=2, kw_only=True)
+
+
+def rows_grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[str] = ()) -> Grid:
+    """A grid from its rows; the columns in ``left`` hold texts."""
+    cells = zip(*rows, strict=True) if rows else [()] * len(names)
+    return Grid(
+        [Column(heading=name, cells=texts, left=name in left) for name, texts in zip(names, cells, strict=True)]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart (pages only), or the text of an SVG element that Weft drew."""
+
+    chart: Chart | str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A text of several lines to copy, and what it is."""
+
+    text: str
+    label: str
+
+
+Block = Paragraph | Heading | Line | Blank | Grid | Figure | Copied

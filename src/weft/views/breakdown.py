@@ -1,0 +1,160 @@
+"""One estimate for people: its time and memory part by part, its bound, and what the hardware is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from weft.layout.text import format_layout
+from weft.units import format_bytes, format_count, format_seconds
+from weft.views import words
+from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+
+if TYPE_CHECKING:
+    from weft.cluster.spec import Cluster
+    from weft.estimation.report import EstimateReport
+    from weft.estimation.result import Estimate, Part
+    from weft.estimation.single import Sensitivity
+    from weft.model.job import Job
+    from weft.simulation.iteration.memory import MemoryTimeline
+
+BAR = 40
+"""Widest bar, in characters."""
+
+
+def estimate_view(found: EstimateReport) -> Iterator[Block]:
+    """Print one estimate in full."""
+    estimate = found.estimate
+    yield from subject(found.job, found.cluster)
+    yield Paragraph(f"Layout:  {format_layout(estimate.layout, whole=True)}", hang=9)
+    if line := words.straddling([estimate.layout], found.cluster):
+        yield Paragraph(line, hang=9)
+    yield from totals(estimate)
+    if estimate.error is not None and (line := words.published(found.job, found.cluster, estimate.mfu)):
+        yield Paragraph(line)
+    yield from time(estimate)
+    yield from memory(estimate)
+    yield from bound(estimate)
+    if found.sensitivities:
+        yield from sensitivities(estimate, found.sensitivities)
+
+
+def subject(job: Job, cluster: Cluster, *, routing: str = "") -> Iterator[Block]:
+    """Print how flows find their paths, where any were simulated, the job, the cluster, and every assumed value."""
+    if routing:
+        yield Paragraph(f"Routing: {routing}", hang=9)
+    yield Paragraph(f"Job:     {words.job_sentence(job)}", hang=9)
+    yield Paragraph(f"Cluster: {words.cluster_sentence(cluster)}", hang=9)
+    yield from defaults((*job.defaults, *cluster.defaults))
+
+
+def defaults(defaults: Sequence[str]) -> Iterator[Block]:
+    """Print the values that nobody gave, one a line."""
+    for default in defaults:
+        yield Paragraph(f"Assumed: {words.printable(default)}", hang=9, style="dim")
+
+
+def totals(estimate: Estimate) -> Iterator[Block]:
+    """Print iteration time, rates, and the memory against what an accelerator has."""
+    room = estimate.capacity_bytes - estimate.memory_bytes
+    fit = _fit(room)
+    lines = (
+        f"Iteration {format_seconds(estimate.iteration_s)} ({estimate.provenance}),"
+        f" {format_count(estimate.tokens_per_s)} tokens/s",
+        *words.trust(estimate.error),
+        f"MFU {estimate.mfu:.1%} ({estimate.mfu_unmasked:.1%} if masked attention is not counted),"
+        f" HFU {estimate.hfu:.1%},"
+        f" {estimate.model_tflops:.0f} TFLOP/s per accelerator",
+        f"Memory {format_bytes(estimate.memory_bytes)} of {format_bytes(estimate.capacity_bytes)}: {fit}",
+        *_host_memory(estimate),
+    )
+    yield Blank()
+    for line in lines:
+        yield Paragraph(line)
+
+
+def _fit(room: float) -> str:
+    return f"fits, {format_bytes(room)} left" if room >= 0 else f"DOES NOT FIT, {format_bytes(-room)} missing"
+
+
+def _host_memory(estimate: Estimate) -> tuple[str, ...]:
+    """What is offloaded, where anything is."""
+    if not estimate.host_bytes:
+        return ()
+    used, most = format_bytes(estimate.host_bytes), estimate.host_capacity_bytes
+    if most is None:
+        return (f"Host memory {used} per accelerator, pinned; how much there is, is not known",)
+    fit = _fit(most - estimate.host_bytes)
+    return (f"Host memory {used} of {format_bytes(most)} that an accelerator can pin: {fit}",)
+
+
+def time(estimate: Estimate, *, title: str = "Time") -> Iterator[Block]:
+    """Print the parts of the iteration, those of zero left out, and exposed communication in all."""
+    yield Heading(f"{title}: {format_seconds(estimate.iteration_s)} per iteration")
+    parts = [part for part in estimate.time if part.value > 0]
+    yield from _parts(parts, estimate.iteration_s, [format_seconds(part.value) for part in parts], words.TIME_LABELS)
+    exposed = sum(part.value for part in estimate.time if part.name in words.COMMUNICATION)
+    text = f"Exposed communication in all: {exposed / estimate.iteration_s:.1%}. {words.EXPOSED}"
+    yield Paragraph(text, indent=2, style="dim")
+
+
+def memory(estimate: Estimate) -> Iterator[Block]:
+    """Print the parts of the memory of the fullest stage; shares are of the accelerator's memory."""
+    used, capacity = format_bytes(estimate.memory_bytes), format_bytes(estimate.capacity_bytes)
+    yield Heading(f"Memory: {used} of {capacity} on the fullest stage ({estimate.fullest_stage}; the first is 0)")
+    parts = [part for part in estimate.memory if part.value > 0]
+    yield from _parts(
+        parts, estimate.capacity_bytes, [format_bytes(part.value) for part in parts], words.MEMORY_LABELS
+    )
+
+
+def peak_view(timeline: MemoryTimeline) -> Iterator[Block]:
+    """Print where a stage's memory peaks, and what is there then."""
+    peak = timeline.peak
+    yield Blank()
+    text = (
+        f"Peak of stage {timeline.stage}: {format_bytes(peak.total_bytes)} after {format_seconds(peak.time_s)},"
+        f" in {timeline.peak_operator}"
+    )
+    yield Paragraph(text)
+
+
+def bound(estimate: Estimate) -> Iterator[Block]:
+    """Print the lower bound and the distance to it."""
+    ratio = estimate.iteration_s / estimate.lower_bound_s
+    text = (
+        f"Lower bound {format_seconds(estimate.lower_bound_s)}: the slowest stage's arithmetic at peak, or"
+        " its busiest network axis at peak bandwidth, whichever is longer."
+        f" The estimate is {ratio:.2f} times that."
+    )
+    yield Blank()
+    yield Paragraph(text)
+
+
+def sensitivities(estimate: Estimate, sensitivities: Sequence[Sensitivity]) -> Iterator[Block]:
+    """Print what each change of the hardware would do, the most useful first."""
+    yield Heading("What if (everything else unchanged)")
+    ordered = sorted(sensitivities, key=lambda one: (one.iteration_s, one.change))
+    seconds = [one.iteration_s - estimate.iteration_s for one in ordered]
+    columns = [
+        Column(heading="change", cells=[words.printable(one.change) for one in ordered], left=True),
+        Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in ordered]),
+        Column(heading="difference", cells=[_signed(value) for value in seconds]),
+        Column(heading="speed", cells=[f"x{one.speedup:.3f}" for one in ordered], drop=1),
+    ]
+    yield Grid(columns)
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
+
+
+def _parts(parts: Sequence[Part], whole: float, values: Sequence[str], labels: dict[str, str]) -> Iterator[Block]:
+    shares = [part.value / whole for part in parts]
+    columns = [
+        Column(heading="", cells=[labels[part.name] for part in parts], left=True),
+        Column(heading="", cells=values),
+        Column(heading="", cells=[f"{share:.1%}" for share in shares]),
+        Column(heading="", shares=shares, room=60, drop=1, left=True),
+    ]
+    yield Grid(columns)

@@ -1,0 +1,419 @@
+"""Arrangements as pictures: who sits where, how busy links are before and after, and one common period in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+
+from weft.arrangement.loads import PARTS, LinkLoads, Window, window
+from weft.arrangement.schedule import periods
+from weft.fabric.spec import SCALE_UP
+from weft.views.arrangement import KINDS, loads_before_after, router_words, seat_of
+from weft.views.charts.charts import COLOURS, GRID, INK, MUTED, Chart, data, finished, ink_on, linear
+
+if TYPE_CHECKING:
+    from weft.arrangement.bundle import Arrangement
+    from weft.fabric.spec import Fabric
+
+_WIDTH = 960
+"""Pixels of a page."""
+_GAP, _BLOCK, _TITLE = 3, 12, 16
+"""Pixels between hosts, around blocks, and for the name of a block."""
+_HEAT = ("#fee391", "#fec44f", "#fe9929", "#ec7014", "#cc4c02", "#993404")
+"""C. Brewer's YlOrBr without its palest: lightness falls all the way, and both ends stand out on light and dark."""
+_NAMED = 3
+"""Busiest links that are named."""
+_UNITS = ("leaf", "pod", "zone")
+"""What units of a tier are called, the inner first."""
+_LANES = 16
+"""Jobs that the timeline shows."""
+
+
+def arrangement_chart(found: Arrangement) -> Chart:
+    """Seats, link loads and the timeline below each other."""
+    parts = (
+        (_seats(found), "Who sits where (a square is a host; numbers are jobs)"),
+        (_loads(found), "Link loads (mean share of what a link can carry; the busier direction)"),
+        (_timeline(found), "One common period in the steady state (full: sends between hosts, pale: does not)"),
+    )
+    titled = [
+        part.properties(title=alt.Title(words, fontSize=14, anchor="start", frame="group", offset=10))
+        for part, words in parts
+    ]
+    chart = alt.vconcat(*titled, spacing=40).resolve_scale(color="independent")
+    gap = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
+    text = found.found.clock.objective.text
+    before, after = (text(found.found.policies[name].score) for name in ("hashed", "arrange"))
+    bound = text(found.found.certificate.objective)
+    words = f"{KINDS[found.site.objective]} {before} before, {after} arranged; bound {bound} ({gap})"
+    return finished(chart, f"The arrangement of {found.site.name}", words)
+
+
+def seats_chart(found: Arrangement) -> Chart:
+    """Every host of a site in its leaf and pod, in the colour and with the number of its job."""
+    text = found.found.clock.objective.text
+    words = f"objective {text(found.best.score)}, bound {text(found.found.certificate.objective)}"
+    return finished(_seats(found), f"Who sits where on {found.site.name}", words)
+
+
+def loads_chart(found: Arrangement) -> Chart:
+    """How busy every link between hosts and switches is, before and after, in one scale of colours."""
+    words = f"before: {router_words(found, 'hashed')}; after: {router_words(found, 'arrange')}"
+    return finished(_loads(found), f"Link loads on {found.site.name}", words)
+
+
+def timeline_chart(found: Arrangement) -> Chart:
+    """When each job sends over one common period, and the load of the busiest link that jobs share."""
+    words = "the steady state as it is stepped; each panel has the busiest link that several jobs use there"
+    return finished(_timeline(found), f"One common period on {found.site.name}", words)
+
+
+CHARTS = {"all": arrangement_chart, "seats": seats_chart, "loads": loads_chart, "timeline": timeline_chart}
+"""What can be drawn, by name."""
+
+
+def _jobs(found: Arrangement) -> tuple[list[str], list[str]]:
+    """Names of jobs with their numbers, and their colours."""
+    names = [f"{number + 1} {job.name}" for number, job in enumerate(found.site.jobs)]
+    return names, [COLOURS[number % len(COLOURS)] for number in range(len(names))]
+
+
+def _pixels(**places: str) -> dict[str, Any]:
+    """Encodings of rectangles whose edges are given in pixels."""
+    return {name: alt.X(f"{field}:Q", scale=None, axis=None) for name, field in places.items() if name == "x"} | {
+        name: alt.Y(f"{field}:Q", scale=None, axis=None) for name, field in places.items() if name == "y"
+    } | {name: f"{field}:Q" for name, field in places.items() if name in ("x2", "y2")}  # fmt: skip
+
+
+_BOX = _pixels(x="x", y="y", x2="x2", y2="y2")
+_AT = _pixels(x="x", y="y")
+
+
+class _Flow:
+    """Boxes set from left to right, and in a new row where the width ends."""
+
+    def __init__(self, width: float, gap: float) -> None:
+        self.most, self.gap = width, gap
+        self.x = self.y = self.row = self.width = 0.0
+
+    def put(self, width: float, height: float) -> tuple[float, float]:
+        """Where a box of this size stands."""
+        if self.x and self.x + width > self.most:
+            self.x, self.y, self.row = 0.0, self.y + self.row + self.gap, 0.0
+        place = self.x, self.y
+        self.x += width + self.gap
+        self.row = max(self.row, height)
+        self.width = max(self.width, place[0] + width)
+        return place
+
+    @property
+    def height(self) -> float:
+        """Of all rows."""
+        return self.y + self.row
+
+
+def _boxes(
+    units: Sequence[np.ndarray], hosts: Sequence[int], names: Sequence[str], square: int, width: float
+) -> tuple[dict[int, tuple[float, float]], list[dict[str, Any]], float, float]:
+    """Places of hosts and frames of the units that hold them (the outermost last), with the size of all."""
+    if not units:
+        across = max(1, min(len(hosts), int(width // (square + _GAP)), 2 * round(len(hosts) ** 0.5)))
+        step = square + _GAP
+        places = {host: (step * (at % across), step * (at // across)) for at, host in enumerate(hosts)}
+        return places, [], step * min(across, len(hosts)) - _GAP, step * -(-len(hosts) // across) - _GAP
+    flow = _Flow(width, _BLOCK)
+    found: dict[int, tuple[float, float]] = {}
+    frames: list[dict[str, Any]] = []
+    outer = units[-1]
+    for unit, held in groupby(sorted(hosts, key=lambda host: (int(outer[host]), host)), key=lambda host: outer[host]):
+        own, inside, wide, high = _boxes(units[:-1], list(held), names, square, width - _BLOCK)
+        words = f"{names[min(len(units), len(names)) - 1]} {int(unit)}"
+        if wide < 6.2 * len(words):
+            words = str(int(unit))
+        wide = max(wide, 6.2 * len(words))
+        x, y = flow.put(wide + _BLOCK, high + _BLOCK + _TITLE)
+        dx, dy = x + _BLOCK / 2, y + _BLOCK / 2 + _TITLE
+        found |= {host: (a + dx, b + dy) for host, (a, b) in own.items()}
+        frames += [
+            one | {"x": one["x"] + dx, "x2": one["x2"] + dx, "y": one["y"] + dy, "y2": one["y2"] + dy}
+            for one in inside
+        ]
+        frames.append({"x": x, "y": y, "x2": x + wide + _BLOCK, "y2": y + high + _BLOCK + _TITLE, "unit": words})
+    return found, frames, flow.width, flow.height
+
+
+def _seats(found: Arrangement) -> Chart:
+    site = found.site
+    hosts = range(len(site.host_names))
+    square = 22 if len(hosts) <= 64 else 15 if len(hosts) <= 256 else 10 if len(hosts) <= 1024 else 6
+    units = found.found.cuts.unit
+    places, frames, width, height = _boxes(units, hosts, _UNITS, square, _WIDTH)
+    jobs, colours = _jobs(found)
+    kinds = [*jobs, "free", "down"]
+    seats, rows = seat_of(found), []
+    for host in hosts:
+        number, place = seats.get(host, (-1, -1))
+        first = place * site.domain_size
+        last = min(first + site.domain_size, site.jobs[number].layout.world) - 1
+        x, y = places[host]
+        rows.append(
+            {"x": x, "y": y, "x2": x + square, "y2": y + square, "cx": x + square / 2, "cy": y + square / 2}
+            | {"host": site.host_names[host], "number": str(number + 1) if number >= 0 else ""}
+            | {"job": jobs[number] if number >= 0 else "free" if site.usable[host] else "down"}
+            | {"ranks": f"{first} to {last}" if number >= 0 else "-"}
+            | {"ink": ink_on(colours[number]) if number >= 0 else "black"}
+        )
+    used = {row["job"] for row in rows}
+    kinds = [kind for kind in kinds if kind in used]
+    palette = dict(zip([*jobs, "free", "down"], [*colours, GRID, MUTED], strict=True))
+    colour = alt.Color(
+        "job:N",
+        scale=alt.Scale(domain=kinds, range=[palette[kind] for kind in kinds]),
+        legend=alt.Legend(orient="top", columns=6),
+    )
+    tooltip = ["host:N", "job:N", "ranks:N"]
+    layers: list[alt.Chart] = []
+    if frames:
+        boxes = alt.Chart(data(frames))
+        layers.append(boxes.mark_rect(fill=None, stroke=MUTED, strokeWidth=1, cornerRadius=4).encode(**_BOX))
+        name = boxes.mark_text(align="left", baseline="top", dx=6, dy=5, color=MUTED, fontSize=10)
+        layers.append(name.encode(text="unit:N", **_AT))
+    squares = alt.Chart(data(rows)).mark_rect(cornerRadius=2, stroke=GRID, strokeWidth=0.5)
+    layers.append(squares.encode(color=colour, tooltip=tooltip, **_BOX))
+    if square >= 15:
+        for ink in sorted({str(row["ink"]) for row in rows if row["number"]}):
+            numbers = alt.Chart(data(row for row in rows if row["number"] and row["ink"] == ink))
+            size = 11 if square > 15 else 9
+            mark = numbers.mark_text(color=ink, fontSize=size, tooltip=None)
+            layers.append(mark.encode(text="number:N", **_pixels(x="cx", y="cy")))
+    return alt.layer(*layers).properties(width=width, height=height)
+
+
+def _cells(fabric: Fabric) -> tuple[list[dict[str, Any]], float, float]:
+    """Bundles of links between two nodes (both ways; hosts count as one node), as cells in blocks by tier, and the
+    size of all; ``links`` are their numbers.
+
+    Hosts stand in the row of their leaf, links of the next tier behind them in the same rows, further tiers below.
+    """
+    lower, upper = fabric.source.copy(), fabric.target.copy()
+    depth = np.zeros(fabric.nodes, dtype=np.int64)
+    outer = np.flatnonzero(fabric.tier > SCALE_UP)
+    for link in outer[np.argsort(-fabric.tier[outer], kind="stable")].tolist():
+        for node in (int(fabric.source[link]), int(fabric.target[link])):
+            depth[node] = int(fabric.tier[link])
+    depth[: fabric.accelerators] = 0
+    turned = depth[lower] > depth[upper]
+    lower[turned], upper[turned] = upper[turned], lower[turned]
+    host = lower < fabric.accelerators
+    lower[host] = fabric.domain[lower[host]] - int(fabric.domain.max()) - 1
+    bundles: dict[tuple[int, int, int], list[int]] = {}
+    for link in outer.tolist():
+        tier = int(fabric.tier[link])
+        row, column = (upper, lower) if tier == 1 else (lower, upper)
+        bundles.setdefault((tier, int(row[link]), int(column[link])), []).append(link)
+    blocks: dict[int, dict[int, list[tuple[int, list[int]]]]] = {}
+    for (tier, row_of, column_of), links in sorted(bundles.items()):
+        blocks.setdefault(tier, {}).setdefault(row_of, []).append((column_of, links))
+    return _placed(blocks)
+
+
+def _placed(blocks: dict[int, dict[int, list[tuple[int, list[int]]]]]) -> tuple[list[dict[str, Any]], float, float]:
+    """Cells of blocks (tier, row, cells) in pixels."""
+    deep = max(blocks, default=1)
+    wide = {tier: max(len(cells) for cells in rows.values()) for tier, rows in blocks.items()}
+    beside = 2 in blocks and 1 in blocks and set(blocks[2]) <= set(blocks[1])
+    across = max([wide.get(1, 0) + wide.get(2, 0) if beside else 0, *wide.values()], default=1)
+    down = sum(len(rows) for tier, rows in blocks.items() if not (beside and tier == 2))
+    cell_x = float(np.clip(400 / max(across, 1), 2, 26))
+    cell_y = float(np.clip(520 / max(down, 1), 2, 22))
+    found: list[dict[str, Any]] = []
+    top, width, known = 0.0, 0.0, dict[int, float]()
+    for tier in range(1, deep + 1):
+        rows = blocks.get(tier, {})
+        left = wide[1] * cell_x + _BLOCK if beside and tier == 2 else 0.0
+        if not (beside and tier == 2):
+            top += _BLOCK + _TITLE if top else 0.0
+            known = {row: top + at * cell_y for at, row in enumerate(rows)}
+            top += len(rows) * cell_y
+        for row, cells in rows.items():
+            for at, (column, links) in enumerate(cells):
+                x, y = left + at * cell_x, known[row]
+                found.append(
+                    {"x": x, "y": y, "x2": x + cell_x - min(1, cell_x / 6), "y2": y + cell_y - min(1, cell_y / 6)}
+                    | {"cx": x + cell_x / 2, "cy": y + cell_y / 2, "tier": tier, "row": row, "column": column}
+                    | {"links": links}
+                )
+                width = max(width, x + cell_x)
+    return found, width, top
+
+
+def _loads(found: Arrangement) -> alt.HConcatChart:
+    fabric = found.found.clock.fabric
+    cells, width, height = _cells(fabric)
+    panels = [
+        _panel(fabric, loads, cells, (width, height), words)
+        for loads, words in zip(
+            loads_before_after(found),
+            (f"before: {router_words(found, 'hashed')}", f"after: {router_words(found, 'arrange')}"),
+            strict=True,
+        )
+    ]
+    return alt.hconcat(*panels, spacing=72)
+
+
+def _panel(
+    fabric: Fabric, loads: LinkLoads, cells: list[dict[str, Any]], size: tuple[float, float], words: str
+) -> Chart:
+    """A heat map with the busiest links named below it."""
+    share, jobs = loads.share, (loads.of_job > 0).sum(axis=0)
+    rows = []
+    for cell in cells:
+        link = max(cell["links"], key=lambda one: (round(float(share[one]), 9), -one))
+        rows.append(
+            {key: value for key, value in cell.items() if key != "links"}
+            | {"link": fabric.link_name(link), "share": min(float(share[link]), 1.0), "jobs": int(jobs[link])}
+            | {"percent": f"{share[link]:.0%}", "down": not fabric.up[cell["links"]].any(), "number": link}
+        )
+    named: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda row: (-round(row["share"], 9), row["tier"], row["number"])):
+        if row["share"] > 0 and len(named) < _NAMED:
+            rank = str(len(named) + 1)
+            told = f"{rank}  {row['link']}  {row['percent']}, {row['jobs']} {'jobs' if row['jobs'] > 1 else 'job'}"
+            named.append(row | {"rank": rank, "told": told, "ty": size[1] + 18 + 15 * len(named), "tx": 0})
+    colour = alt.Color(
+        "share:Q",
+        scale=alt.Scale(domain=[0, 1], range=list(_HEAT), interpolate="lab"),
+        # Symbols: the gradient of a legend has a name in SVG that differs from drawing to drawing.
+        legend=alt.Legend(orient="top", format=".0%", type="symbol", values=[0.01, 0.2, 0.4, 0.6, 0.8, 1]),
+    )
+    tooltip = ["link:N", alt.Tooltip("percent:N", title="load"), "jobs:Q"]
+    layers = []
+    for chosen, look in (
+        ([row for row in rows if row["share"] > 0], {"color": colour}),
+        ([row for row in rows if not row["share"] and not row["down"]], {"color": alt.value(GRID)}),
+        ([row for row in rows if row["down"]], {"color": alt.value(MUTED)}),
+    ):
+        if chosen:
+            layers.append(alt.Chart(data(chosen)).mark_rect().encode(tooltip=tooltip, **look, **_BOX))
+    places: tuple[tuple[list[dict[str, Any]], dict[str, Any]], ...] = (
+        (_row_names(fabric, cells), {"align": "right", "dx": -8}),
+        (_block_names(fabric, cells), {"align": "left", "dy": -8}),
+    )
+    for texts, mark in places:
+        layers.append(alt.Chart(data(texts)).mark_text(fontSize=10, color=MUTED, **mark).encode(text="told:N", **_AT))
+    if named:
+        frames = alt.Chart(data(named))
+        layers.append(frames.mark_rect(fill=None, stroke=INK, strokeWidth=2).encode(**_BOX))
+        layers.append(frames.mark_text(align="left", fontSize=10).encode(text="told:N", **_pixels(x="tx", y="ty")))
+        if rows[0]["x2"] - rows[0]["x"] >= 12 and rows[0]["y2"] - rows[0]["y"] >= 11:
+            for ink, dark in (("white", True), ("black", False)):
+                some = [row for row in named if (row["share"] > 0.7) == dark]
+                numbers = alt.Chart(data(some)).mark_text(color=ink, fontSize=10, fontWeight="bold")
+                layers += [numbers.encode(text="rank:N", **_pixels(x="cx", y="cy"))] if some else []
+    return alt.layer(*layers).properties(
+        width=size[0], height=size[1] + 18 + 15 * _NAMED,
+        title=alt.Title(words, fontSize=12, fontWeight="normal", anchor="start", frame="group", offset=18),
+    )  # fmt: skip
+
+
+def _row_names(fabric: Fabric, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The switch of each row, as far as there is room."""
+    rows = {cell["row"]: {"x": 0, "y": cell["cy"], "told": fabric.names[cell["row"]]} for cell in reversed(cells)}
+    found: list[dict[str, Any]] = []
+    for row in sorted(rows.values(), key=lambda row: float(row["y"])):
+        if not found or row["y"] - found[-1]["y"] >= 11:
+            found.append(row)
+    return found
+
+
+def _block_names(fabric: Fabric, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What stands in the columns of each block, where it begins."""
+    found: dict[int, dict[str, Any]] = {}
+    for cell in cells:
+        role = "host" if cell["tier"] == 1 else fabric.roles[fabric.role[cell["column"]]]
+        one = found.setdefault(cell["tier"], {"x": cell["x"], "y": cell["y"], "told": f"{role}s"})
+        one |= {"x": min(one["x"], cell["x"]), "y": min(one["y"], cell["y"])}
+    return list(found.values())
+
+
+def _timeline(found: Arrangement) -> alt.VConcatChart:
+    seconds = periods(found.best.iteration_s)[-1]
+    panels = []
+    for name, loads in zip(("hashed", "arrange"), loads_before_after(found), strict=True):
+        timed = found.found.policies[name]
+        seen = window(found.found.clock_of(name), timed, loads.shared(), seconds)
+        before = "before" if name == "hashed" else "after"
+        panels.append(_lanes(found, loads, seen, f"{before}: {router_words(found, name)}", seconds))
+    return alt.vconcat(*panels, spacing=26)
+
+
+def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, seconds: float) -> Chart:
+    """A lane for each job, and below them the load of a link with its capacity."""
+    names, colours = _jobs(found)
+    chosen = np.argsort(-loads.of_job.max(axis=1), kind="stable")[:_LANES]
+    jobs = sorted(chosen.tolist())
+    high, room = 18, 66
+    floor = len(jobs) * high + 14 + room
+    spans, marks, labels = [], [], []
+    for lane, job in enumerate(jobs):
+        y = lane * high
+        labels.append({"y": y + high / 2 - 2, "job": names[job]})
+        marks += [{"x": float(end), "y": y, "y2": y + high - 4} for end in seen.ends[job]]
+        for begin, end in _merged(seen.sends[job], seconds / PARTS):
+            spans.append({"x": begin, "x2": end, "y": y, "y2": y + high - 4, "job": names[job]})
+    pale = [
+        {"x": 0.0, "x2": seen.seconds, "y": lane * high, "y2": lane * high + high - 4, "job": names[job]}
+        for lane, job in enumerate(jobs)
+    ]
+    colour = alt.Color("job:N", scale=alt.Scale(domain=names, range=colours), legend=None)
+    time = alt.X("x:Q", title="time (s)", scale=linear(0, seconds), axis=alt.Axis(grid=False, offset=4, tickCount=10))
+    down = _pixels(y="y", y2="y2")
+    step = seen.seconds / PARTS
+    load = [
+        {"x": at * step, "y": floor - room * min(float(share), 1.0), "y2": floor}
+        for at, share in enumerate([*seen.share, seen.share[-1]])
+    ]
+    edges = [{"y": floor - room, "told": "capacity"}, {"y": floor, "told": "0"}]
+    layers = [
+        alt.Chart(data(pale)).mark_rect(opacity=0.22).encode(x=time, x2="x2:Q", color=colour, **down),
+        alt.Chart(data(spans)).mark_rect().encode(x=time, x2="x2:Q", color=colour, tooltip="job:N", **down),
+        alt.Chart(data(marks)).mark_rule(color=INK, strokeWidth=1.2).encode(x=time, **down),
+        alt.Chart(data(labels)).mark_text(align="right", dx=-8).encode(x=alt.value(0), text="job:N", **_pixels(y="y")),
+        alt.Chart(data(load)).mark_area(interpolate="step-after", color=_HEAT[3]).encode(x=time, **down),
+        alt.Chart(data(edges)).mark_rule(color=MUTED).encode(**_pixels(y="y")),
+        alt.Chart(data(edges[:1]))
+        .mark_text(align="right", dx=-8, color=MUTED)
+        .encode(x=alt.value(0), text="told:N", **_pixels(y="y")),
+    ]
+    told = _link_told(found, loads, seen)
+    note = alt.Chart(data([{"y": floor - room / 2, "told": told[0]}, {"y": floor - room / 2 + 14, "told": told[1]}]))
+    layers.append(
+        note.mark_text(align="right", dx=-8, color=MUTED).encode(x=alt.value(0), text="told:N", **_pixels(y="y"))
+    )
+    return alt.layer(*layers).properties(
+        width=_WIDTH - 180, height=floor,
+        title=alt.Title(words, fontSize=12, fontWeight="normal", anchor="start", frame="group", offset=6),
+    )  # fmt: skip
+
+
+def _link_told(found: Arrangement, loads: LinkLoads, seen: Window) -> tuple[str, str]:
+    if seen.link < 0:
+        return "nothing leaves", "any host"
+    words = found.found.clock.fabric.link_name(seen.link)
+    jobs = int((loads.of_job[:, seen.link] > 0).sum())
+    return words, f"{float(seen.share.mean()):.0%}, {jobs} {'jobs' if jobs > 1 else 'job'}"
+
+
+def _merged(spans: Iterable[Sequence[float]], apart_s: float) -> list[tuple[float, float]]:
+    """Spans in order, those with less than ``apart_s`` between them as one."""
+    found: list[tuple[float, float]] = []
+    for begin, end in spans:
+        if found and begin - found[-1][1] < apart_s:
+            found[-1] = (found[-1][0], float(end))
+        else:
+            found.append((float(begin), float(end)))
+    return found

@@ -1,0 +1,244 @@
+"""What all charts share: theme, colours, labels that stay apart, and the files they are saved as.
+
+A chart is one Altair specification; SVG, PNG, PDF and interactive HTML are made from it, with the same bytes each
+time but for PDF, in which vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of
+text, lines and background follow the light or dark scheme of the viewer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from html import escape
+from itertools import product
+from typing import Any, TypeAlias
+
+from weft.errors import BadInput, MissingExtra
+from weft.views.charts.palette import COLOURS, DARK, GRID, INK, MUTED, PAPER, alone, scheme, scheme_css
+from weft.views.words import printable
+
+try:
+    import altair as alt
+    import vl_convert
+except ImportError:
+    raise MissingExtra("a chart", "plot") from None
+
+Chart: TypeAlias = alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
+_FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
+_VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+_HINT = re.compile(r'<path([^>]*) aria-label="([^"]*)"([^>]*?)/>')
+_NAME = re.compile(r'( id="|url\(#)([\w-]+)')
+_ACCESS = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')
+_NEEDED_GB = 80
+"""Address space in which vl-convert 1.9 starts, with a margin: it ends by SIGTRAP at 64 GB."""
+_CHILD = """import json, sys, vl_convert
+name, source, options = json.load(sys.stdin)
+made = getattr(vl_convert, name)(source, **options)
+sys.stdout.buffer.write(made.encode() if isinstance(made, str) else made)
+"""
+_CHARACTER = 6.2
+"""Width of a character of a point's label in pixels, on the safe side."""
+LIFT = 7
+"""Pixels from a point up or down to the middle of its label."""
+
+
+def rendered(chart: Chart, suffix: str) -> bytes:
+    """The file of a chart.
+
+    Args:
+        suffix: .svg, .png, .pdf or .html, in either case.
+    """
+    spec = chart.to_dict()
+    if suffix.lower() == ".svg":
+        return alone(_named(_converted("vegalite_to_svg", spec).decode(), "part-")).encode()
+    if suffix.lower() == ".png":
+        return _converted("vegalite_to_png", spec, scale=2)
+    if suffix.lower() == ".pdf":
+        return _converted("vegalite_to_pdf", spec)
+    return _page(spec, _converted("javascript_bundle", "window.vegaEmbed = vegaEmbed;").decode()).encode()
+
+
+def _converted(function: str, source: object, **options: object) -> bytes:
+    """What a function of ``vl_convert`` makes: in a child where address space is limited, which V8 may not survive."""
+    if _limited_bytes() is None:
+        made = getattr(vl_convert, function)(source, vl_version=_VERSION, **options)
+        return made.encode() if isinstance(made, str) else bytes(made)
+    words = json.dumps([function, source, {"vl_version": _VERSION, **options}])
+    child = subprocess.run([sys.executable, "-c", _CHILD], input=words.encode(), capture_output=True, check=False)
+    if child.returncode:
+        raise BadInput(
+            f"charts cannot be drawn within {_limited_bytes():,} bytes of address space",
+            where="ulimit -v",
+            remedy=f"the chart engine (V8) reserves up to {_NEEDED_GB} GB: ulimit -v unlimited, or {_NEEDED_GB}000000",
+        )
+    return child.stdout
+
+
+def _limited_bytes() -> int | None:
+    """The limit of this process's address space."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def embedded(chart: Chart) -> str:
+    """A chart as an SVG element for a page: no style, no script, no background, texts at the marks on hovering.
+
+    The page's style sheet holds ``scheme_css``.  Identifiers follow from what is drawn, so that several charts
+    share a page; the title of the chart is its label for screen readers.
+    """
+    spec = chart.to_dict() | {"background": None}
+    title = spec["title"]
+    _tell(spec)
+    drawn = _converted("vegalite_to_svg", spec).decode()
+    drawn = _named(_ACCESS.sub("", _HINT.sub(_with_title, drawn)), "")
+    drawn = _named(drawn, f"chart-{sha256(drawn.encode()).hexdigest()[:10]}-")
+    words = escape(". ".join(filter(None, (title["text"], title["subtitle"]))))
+    return drawn.replace('class="marks"', f'class="weft-chart" role="img" aria-label="{words}"', 1)
+
+
+def _named(drawn: str, prefix: str) -> str:
+    """A drawing with its parts' identifiers numbered anew: vl-convert counts them on from drawing to drawing."""
+    numbers: dict[str, int] = {}
+    return _NAME.sub(lambda one: f"{one[1]}{prefix}{numbers.setdefault(one[2], len(numbers))}", drawn)
+
+
+def _tell(spec: Any) -> None:
+    """Have the marks of a specification carry their tooltips as descriptions, and the others none."""
+    if isinstance(spec, list):
+        for one in spec:
+            _tell(one)
+    elif isinstance(spec, dict):
+        if "mark" in spec:
+            shown = spec.get("encoding", {}).get("tooltip", ())
+            shown = [shown] if isinstance(shown, dict) else shown
+            parts = [f"{json.dumps(one.get('title', one['field']) + ': ')}+datum[{one['field']!r}]" for one in shown]
+            told = {"expr": '+"\\n"+'.join(parts)} if parts else " "
+            spec.setdefault("encoding", {})["description"] = {"value": told}
+        for key in ("layer", "hconcat", "vconcat", "concat", "spec"):
+            _tell(spec.get(key))
+
+
+def _with_title(found: re.Match[str]) -> str:
+    """A mark with its description as a title, which browsers show on hovering."""
+    head, words, tail = found.groups()
+    return f"<path{head}{tail}><title>{words}</title></path>" if words.strip() else f"<path{head}{tail}/>"
+
+
+def _page(spec: dict[str, Any], script: str) -> str:
+    """A page that needs no other file; ``<`` in names cannot end its script."""
+    title = spec["title"]["text"]
+    text = json.dumps(spec, sort_keys=True).replace("<", "\\u003c")
+    look = (
+        f"body{{background:{PAPER};margin:24px}}@media (prefers-color-scheme:dark){{body{{background:{DARK[PAPER]}}}}}"
+    )
+    tips = '{theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"}'
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<meta name="color-scheme" content="light dark">\n<style>{look}</style>\n{scheme()}\n'
+        f'<script>{script}</script>\n</head>\n<body>\n<div id="chart"></div>\n'
+        f'<script>vegaEmbed("#chart", {text}, {{renderer: "svg", actions: false, tooltip: {tips}}});</script>\n'
+        "</body>\n</html>\n"
+    )
+
+
+def finished(chart: Chart, title: str, subtitle: str) -> Chart:
+    """A chart with its title and the theme."""
+    heading = alt.Title(printable(title), subtitle=printable(subtitle))
+    text = {"labelColor": INK, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 12}
+    themed: Chart = (
+        chart.properties(title=heading, background=PAPER, padding=16)
+        .configure(font=_FONT)
+        .configure_view(stroke=None)
+        .configure_title(
+            anchor="start", frame="bounds", fontSize=17, color=INK, subtitleColor=MUTED, subtitleFontSize=12, offset=16
+        )
+        .configure_axis(**text, titleFontWeight="normal", gridColor=GRID, domainColor=MUTED, tickColor=MUTED)
+        .configure_legend(**text, title=None, symbolType="square", symbolStrokeWidth=0, labelLimit=0, symbolLimit=0)
+        .configure_text(color=INK, fontSize=11)
+    )
+    return themed
+
+
+def data(rows: Iterable[dict[str, Any]]) -> alt.InlineData:
+    """Rows of a chart; texts without control characters."""
+    plain = [{key: printable(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows]
+    return alt.InlineData(values=plain)
+
+
+def linear(low: float, high: float) -> alt.Scale:
+    """A scale with exactly these ends."""
+    return alt.Scale(domain=[low, high], nice=False, zero=False)
+
+
+def bounds(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis for values, which begins at 0 unless they lie close to each other far above it."""
+    low, high = min(values), max(values)
+    begin = 0.0 if 0 <= low < 0.5 * high or low == high else low - 0.08 * (high - low)
+    return begin, high + 0.06 * ((high - begin) or 1.0)
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is read better on a colour (relative luminance of WCAG 2.2)."""
+    shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares)
+    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.22 else "black"
+
+
+def free_labels(
+    points: Sequence[tuple[float, float]], labels: Sequence[str], width: float
+) -> list[tuple[int, bool, bool]]:
+    """Which points can carry their labels: the point's number, and whether the label stands at its left, and below.
+
+    Labels that would cover another one, a point or the right edge are left out; those of the first points go first.
+
+    Args:
+        points: in pixels from the top left corner.
+        width: of the chart in pixels.
+    """
+    taken: list[tuple[float, float, float]] = []
+    found = []
+    for i, ((x, y), label) in enumerate(zip(points, labels, strict=True)):
+        length = len(label) * _CHARACTER
+        crowded = any(0 < y - py < 2 * LIFT and abs(px - x) < 9 for px, py in points)
+        for below, at_left in product((crowded, not crowded), (False, True)):
+            begin, at = x - 9 - length if at_left else x + 9, y + (LIFT if below else -LIFT)
+            end = begin + length
+            crossed = any(begin < b and a < end and abs(at - c) < 14 for a, b, c in taken)
+            covered = any(begin - 5 < px < end + 5 and abs(at - py) < 10 for px, py in points if (px, py) != (x, y))
+            if not crossed and not covered and begin >= 0 and end <= width:
+                taken.append((begin, end, at))
+                found.append((i, at_left, below))
+                break
+    return found
+
+
+def point_labels(
+    rows: Sequence[dict[str, Any]],
+    places: Sequence[tuple[float, float]],
+    labels: Sequence[str],
+    width: float,
+    *,
+    x: str,
+    y: str,
+) -> list[alt.Chart]:
+    """Labels beside the points at ``places`` (pixels), above or below lines to the side, as far as there is room."""
+    free = free_labels(places, labels, width)
+    layers = []
+    for left, under in product((False, True), (False, True)):
+        chosen = [rows[i] | {"label": labels[i]} for i, at_left, below in free if (at_left, below) == (left, under)]
+        mark = alt.Chart(data(chosen)).mark_text(
+            align="right" if left else "left", dx=-9 if left else 9, dy=LIFT if under else -LIFT
+        )
+        layers += [mark.encode(x=x, y=y, text="label:N")] if chosen else []
+    return layers
+
+
+__all__ = ["COLOURS", "GRID", "INK", "MUTED", "PAPER", "scheme_css"]

@@ -1,0 +1,230 @@
+"""The cost of networks against the speed that they give, and both over domain sizes and batches."""
+
+from __future__ import annotations
+
+from math import pi
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+from weft.errors import BadInput
+from weft.units import format_count, format_seconds
+from weft.views.charts.charts import COLOURS, Chart, bounds, data, finished, free_labels, linear, point_labels
+from weft.views.charts.palette import MUTED
+
+if TYPE_CHECKING:
+    from weft.search.design import Design, DesignStudy
+
+_WIDTH, _HEIGHT = 760, 420
+_HALF, _LOW = 330, 260
+"""Width and height of a plot over sizes or batches."""
+_FRONTIER, _OTHERS = "no other is both cheaper and faster", "another is cheaper or faster, and in neither worse"
+_RIM = 3.0
+"""Pixels by which a line is wider than one that covers it."""
+_LINE = 13
+"""Pixels from name to name at the ends of lines."""
+
+
+def design_chart(study: DesignStudy) -> Chart:
+    """Cost of the network against iteration time, and where domain sizes or batches vary, both over these.
+
+    Times of different batches do not compare: where several batches were tried, there are only the plots over them.
+
+    Raises:
+        BadInput: there is no design to draw.
+    """
+    if not study.designs:
+        raise BadInput("there is no design to draw", where="chart")
+    domains, batches = ({getattr(one, name) for one in study.designs} for name in ("domain", "global_batch"))
+    plots: list[Chart] = [] if len(batches) > 1 else [_trade(study)]
+    if len(domains) > 1 or len(batches) > 1:
+        plots.append(_over("domain" if len(domains) > 1 else "global_batch", study))
+    heading = f"{study.job.model.name} on {study.cluster.count:,} {study.cluster.accelerator.name}"
+    simulated = all(one.simulated_s is not None for one in study.designs)
+    source = "simulated times" if simulated else "times of the closed form where none was simulated"
+    if len(plots) > 1:
+        chart: Chart = alt.vconcat(*plots, spacing=36).resolve_scale(color="independent")
+    else:
+        chart = plots[0]
+    over = " and ".join(name for name, tried in (("domain sizes", domains), ("batches", batches)) if len(tried) > 1)
+    what = "cost of the network against time" if len(batches) == 1 else f"networks over {over}"
+    each = f"scale-up domains of {min(domains)}" if len(domains) == 1 else "network and size of its scale-up domain"
+    words = f"{each}; " if len(batches) == 1 else ""
+    return finished(chart, f"{heading}: {what}", f"{words}{source}")
+
+
+def _seconds(one: Design) -> float:
+    return one.closed_form_s if one.simulated_s is None else one.simulated_s
+
+
+def _usd(one: Design, study: DesignStudy) -> float:
+    """What tells designs apart: without the domains where all have the same, so that points stand apart."""
+    return one.bill.usd if len({each.domain for each in study.designs}) == 1 else one.total_usd
+
+
+def _cost(study: DesignStudy) -> str:
+    """The name of ``_usd``, and what is in it."""
+    alone = len({each.domain for each in study.designs}) == 1
+    domains = "" if alone else "; and of scale-up domains bought as networks"
+    return f"cost of the scale-out network: {study.prices.contents}{domains}"
+
+
+def _unit(study: DesignStudy) -> tuple[float, str]:
+    """Dollars of the unit in which costs are told, and its name."""
+    dearest = max(_usd(one, study) for one in study.designs)
+    return (1e6, "million $") if dearest >= 1e6 else (1e3, "thousand $")
+
+
+def _trade(study: DesignStudy) -> Chart:
+    """Cost against time, a point a design, and the line of those that no other beats in both."""
+    seconds, (unit, words) = [_seconds(one) for one in study.designs], _unit(study)
+    rows: dict[tuple[float, float], dict[str, Any]] = {}
+    alone = len({one.domain for one in study.designs}) == 1
+    for i, (one, time_s) in enumerate(zip(study.designs, seconds, strict=True)):
+        row = rows.setdefault(
+            (_usd(one, study), time_s),
+            {
+                "cost": _usd(one, study) / unit,
+                "seconds": time_s,
+                "names": [],
+                "money": f"${_usd(one, study):,.0f}",
+                "power": f"{one.bill.watts / 1e3:,.1f} kW",
+                "time": format_seconds(time_s),
+                "told": f"${format_count(_usd(one, study))}, {one.bill.watts / 1e3:,.0f} kW, {format_seconds(time_s)}",
+                "group": _FRONTIER if i in study.pareto else _OTHERS,
+            },
+        )
+        row["names"].append(one.kind if alone else f"{one.kind}, {one.domain}")
+    points = [row | {"names": ", ".join(row["names"])} for row in rows.values()]
+    points.sort(key=lambda row: row["group"] != _FRONTIER)
+    least, most = bounds([row["cost"] for row in points])
+    room = 0.12 * (max(seconds) - min(seconds)) or 0.1 * max(seconds)
+    low, high = min(seconds) - room, max(seconds) + room
+    x = alt.X("cost:Q", title=f"{_cost(study)} ({words})", scale=linear(least, most), axis=alt.Axis(tickCount=8))
+    y = alt.Y("seconds:Q", title="time of an iteration (s)", scale=linear(low, high), axis=alt.Axis(tickCount=8))
+    groups = list(dict.fromkeys(row["group"] for row in points))
+    colour = alt.Color(
+        "group:N",
+        scale=alt.Scale(domain=groups, range=[COLOURS[0], COLOURS[-1]][: len(groups)]),
+        legend=alt.Legend(orient="top", symbolType="circle"),
+    )
+    named = {"names": "network", "money": "cost", "power": "power", "time": "time"}
+    tooltip = [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
+    frontier = sorted((row for row in points if row["group"] == _FRONTIER), key=lambda row: row["cost"])
+    line = alt.Chart(data(frontier)).mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5)
+    marks = alt.Chart(data(points[::-1])).mark_circle(size=80, opacity=1)
+    places = [
+        ((row["cost"] - least) / (most - least) * _WIDTH, (high - row["seconds"]) / (high - low) * _HEIGHT)
+        for row in points
+    ]
+    names = [row["names"] for row in points]
+    wordy = [f"{row['names']}: {row['told']}" for row in points]
+    told = wordy if len(free_labels(places, wordy, _WIDTH)) == len(points) else names
+    labels = point_labels(points, places, told, _WIDTH, x="cost:Q", y="seconds:Q")
+    drawn = [line.encode(x=x, y=y), marks.encode(x=x, y=y, color=colour, tooltip=tooltip), *labels]
+    return alt.layer(*drawn).properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _over(across: str, study: DesignStudy) -> Chart:
+    """Speed and cost over domain sizes or batches: a line a network (and batch), its name at the end."""
+    unit, words = _unit(study)
+    several = across == "domain" and len({one.global_batch for one in study.designs}) > 1
+    rows = [
+        {
+            "at": getattr(one, across),
+            "line": f"{one.kind}, batch {one.global_batch:,}" if several else one.kind,
+            "speed": one.tokens_per_s / 1e6,
+            "cost": _usd(one, study) / unit,
+            "time": format_seconds(_seconds(one)),
+            "money": f"${_usd(one, study):,.0f}",
+            "power": f"{one.bill.watts / 1e3:,.1f} kW",
+        }
+        for one in study.designs
+    ]
+    lines = list(dict.fromkeys(row["line"] for row in rows))
+    speeds = {
+        one.global_batch: one.tokens_per_s * one.iteration_s / one.one_domain_s / 1e6
+        for one in study.designs
+        if one.one_domain_s and across == "domain"
+    }
+    whole = list(speeds.values())
+    places = sorted({row["at"] for row in rows})
+    x = alt.X(
+        "at:Q",
+        title="accelerators of a scale-up domain" if across == "domain" else "global batch (sequences)",
+        scale=alt.Scale(type="log", base=2, domain=[places[0] / 1.15, places[-1] * 1.15], nice=False),
+        axis=alt.Axis(values=places, format=",d", grid=False),
+    )
+    shades = alt.Scale(domain=lines, range=[COLOURS[i % len(COLOURS)] for i in range(len(lines))])
+    colour = alt.Color("line:N", scale=shades, legend=None)
+    named = {"line": "network", "at": across.replace("_", " "), "time": "time", "money": "cost", "power": "power"}
+    tooltip = [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
+    rows.sort(key=lambda row: (lines.index(row["line"]), row["at"]))
+    plots = []
+    for name, title in (("speed", "million tokens per second"), ("cost", f"{_cost(study)} ({words})")):
+        low, high = bounds([row[name] for row in rows] + (whole if name == "speed" else []))
+        y = alt.Y(f"{name}:Q", title=title, scale=linear(low, high), axis=alt.Axis(tickCount=6))
+        height = max(_LOW, _LINE * len(lines))
+        last = [(row["line"], (high - row[name]) / (high - low) * height) for row in rows if row["at"] == places[-1]]
+        ends = data({"line": line, "down": down} for line, down in _apart(last))
+        end = alt.Chart(ends).encode(
+            y=alt.Y("down:Q", axis=None, scale=alt.Scale(domain=[0, height], range=[0, height]))
+        )
+        wide, sizes = _nested([(row["line"], row["at"], row[name] / (high - low) * height) for row in rows])
+        drawn_rows = (row | {"size": size, "wide": wide[row["line"]]} for row, size in zip(rows, sizes, strict=True))
+        base = alt.Chart(data(drawn_rows)).encode(x=x, y=y, color=colour, tooltip=tooltip)
+        width, size = (alt.StrokeWidth("wide:Q", scale=None), alt.Size("size:Q", scale=None))
+        marks = [base.mark_line().encode(strokeWidth=width), base.mark_circle(opacity=1).encode(size=size)]
+        if name == "speed" and whole:
+            marks += _one_domain(whole, y)
+        drawn = alt.layer(*marks)
+        names = alt.layer(
+            end.mark_circle(size=45, opacity=1).encode(x=alt.value(_HALF + 8), color=colour),
+            end.mark_text(align="left").encode(x=alt.value(_HALF + 16), text="line:N"),
+        )
+        plots.append(alt.layer(drawn, names).resolve_scale(y="independent").properties(width=_HALF, height=height))
+    return alt.hconcat(*plots, spacing=24)
+
+
+def _one_domain(speeds: list[float], y: alt.Y) -> list[alt.Chart]:
+    """Dashed lines at the speeds that all accelerators in one domain would reach, each batch one."""
+    base = alt.Chart(data({"speed": one, "words": "one domain"} for one in speeds)).encode(y=y)
+    words = base.mark_text(align="left", baseline="bottom", dx=4, dy=-2, color=MUTED)
+    return [
+        base.mark_rule(strokeDash=[5, 4], color=MUTED, strokeWidth=1.5),
+        words.encode(x=alt.value(0), text="words:N"),
+    ]
+
+
+def _nested(points: list[tuple[str, float, float]]) -> tuple[dict[str, float], list[float]]:
+    """Widths of lines, and areas of points, of which what is drawn later leaves a rim to see where both coincide.
+
+    Args:
+        points: line, place along the axis, and pixels along the other, in the order in which they are drawn.
+    """
+    heights: dict[str, dict[float, float]] = {}
+    for line, at, pixels in points:
+        heights.setdefault(line, {})[at] = pixels
+    names = list(heights)
+    over: dict[str, list[set[float]]] = {
+        name: [
+            {
+                at
+                for at in heights[name].keys() & heights[later].keys()
+                if abs(heights[name][at] - heights[later][at]) < 3
+            }
+            for later in names[i + 1 :]
+        ]
+        for i, name in enumerate(names)
+    }
+    widths = {name: 2.0 + _RIM * sum(len(shared) > 1 for shared in over[name]) for name in names}
+    radii = [4.4 + _RIM / 2 * sum(at in shared for shared in over[name]) for name, at, _ in points]
+    return widths, [pi * radius**2 for radius in radii]
+
+
+def _apart(labels: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Labels and their pixels from the top, moved down so far that they do not cover each other."""
+    found: list[tuple[str, float]] = []
+    for name, down in sorted(labels, key=lambda one: one[1]):
+        found.append((name, max(down, found[-1][1] + _LINE) if found else down))
+    return found

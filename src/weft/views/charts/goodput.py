@@ -1,0 +1,88 @@
+"""What each class of failures costs a run, as bars of what is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import altair as alt
+
+from weft.errors import BadInput
+from weft.views.charts.charts import COLOURS, PAPER, Chart, data, finished, linear
+
+if TYPE_CHECKING:
+    from weft.search.goodput import GoodputReport
+
+_WIDTH, _STEP = 620, 30
+_PARTS = {
+    "rework": "work done again",
+    "restart": "restarting",
+    "waiting": "waiting for repairs",
+    "reduced": "running slower",
+    "planned": "planned pauses",
+    "saving": "writing checkpoints",
+}
+_LEAST = 5e-5
+"""Classes that cost less are not drawn."""
+
+
+def goodput_chart(found: GoodputReport) -> Chart:
+    """Shares of the expected time that each class of failures takes, by what is lost.
+
+    Raises:
+        BadInput: nothing is lost.
+    """
+    rows = [
+        {"class": one.name, "part": words, "share": getattr(one, name), "events": f"{one.events:,.1f}"}
+        for one in found.classes
+        for name, words in _PARTS.items()
+        if name != "saving" and getattr(one, name) > 0
+    ]
+    totals = {one.name: one.share for one in found.classes if one.share >= _LEAST}
+    if found.outcome.saving >= _LEAST:
+        totals["checkpoints"] = found.outcome.saving
+        rows.append({"class": "checkpoints", "part": _PARTS["saving"], "share": found.outcome.saving, "events": ""})
+    if not totals:
+        raise BadInput("nothing is lost", where="chart")
+    begun = dict.fromkeys(totals, 0.0)
+    rows = [row for row in rows if row["class"] in totals]
+    for row in rows:
+        row |= {"begin": begun[row["class"]], "value": f"{row['share']:.2%}"}
+        begun[row["class"]] += row["share"]
+        row["end"] = begun[row["class"]]
+    order = sorted(totals, key=lambda name: -totals[name])
+    used = [words for words in _PARTS.values() if any(row["part"] == words for row in rows)]
+    colours = dict(zip(_PARTS.values(), COLOURS, strict=False))
+    x = alt.X(
+        "begin:Q",
+        title="share of the expected time",
+        scale=linear(0.0, 1.15 * max(totals.values())),
+        axis=alt.Axis(format=".1%", tickCount=6),
+    )
+    y = alt.Y(
+        "class:N", title=None, sort=order, axis=alt.Axis(ticks=False, domain=False, labelPadding=8, labelLimit=0)
+    )
+    colour = alt.Color(
+        "part:N",
+        scale=alt.Scale(domain=used, range=[colours[words] for words in used]),
+        legend=alt.Legend(orient="top", columns=len(used)),
+    )
+    tooltip = [
+        alt.Tooltip("class:N"),
+        alt.Tooltip("part:N", title="lost by"),
+        alt.Tooltip("value:N", title="share"),
+        alt.Tooltip("events:N", title="events in the run"),
+    ]
+    bars = (
+        alt.Chart(data(rows))
+        .mark_bar(height=_STEP - 10, stroke=PAPER, strokeWidth=0.7)
+        .encode(x=x, x2="end:Q", y=y, color=colour, tooltip=tooltip)
+    )
+    ends = data({"class": name, "at": share, "words": f"{share:.2%}"} for name, share in totals.items())
+    words = alt.Chart(ends).mark_text(align="left", dx=6).encode(x="at:Q", y=y, text="words:N")
+    chart = alt.layer(bars, words).properties(width=_WIDTH, height=_STEP * len(totals))
+    title = f"{found.job.model.name} on {found.cluster.name}: what failures cost"
+    subtitle = (
+        f"{found.goodput:.1%} of {found.run.expected_days:.1f} days trains; {found.failing.book.name} failures on"
+        f" {found.fabric.name}, policy {found.failing.policy}, {found.spares} spare hosts"
+    )
+    return finished(chart, title, subtitle)

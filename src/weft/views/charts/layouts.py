@@ -1,0 +1,261 @@
+"""Charts of layouts: where their time and memory go, and the trade between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import altair as alt
+
+from weft.errors import BadInput
+from weft.layout.text import format_degrees, format_layout
+from weft.units import format_bytes, format_seconds
+from weft.views.charts.charts import GRID, INK, MUTED, PAPER, Chart, data, finished, ink_on, linear, point_labels
+from weft.views.charts.palette import MEMORY_COLOURS, TIME_COLOURS
+from weft.views.charts.waterfall import WHOLE, WIDTH, Step, waterfall
+from weft.views.words import MEMORY_LABELS, TIME_LABELS, recompute_words, schedule_words
+
+if TYPE_CHECKING:
+    from weft.estimation.result import Estimate
+    from weft.search.ranking import Plan
+
+_STEP, _BAR, _ROOM, _TIME, _MEMORY = 60, 24, 132, 620, 340
+"""Pixels: from bar to bar, height of a bar, room for the words behind the longest one, widths of the two panels."""
+_ROWS = alt.Y("row:O", axis=None, scale=alt.Scale(padding=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Panel:
+    """Stacked bars of one quantity: parts by bar in order of stacking, and what stands at the ends of the bars."""
+
+    parts: Sequence[Sequence[tuple[str, float]]]
+    ends: Sequence[str]
+    marks: Sequence[float]
+    colours: dict[str, str]
+    labels: dict[str, str]
+    title: str
+    unit: str
+    width: int
+
+
+def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title: str = "") -> Chart:
+    """Stacked bars of the time and memory of the fastest layouts of a plan, or of estimates in their order.
+
+    Args:
+        subject: what to draw.
+        top: most bars.
+        title: model and cluster of a plan by default.
+
+    Raises:
+        BadInput: there is no layout to draw.
+    """
+    estimates = tuple(subject if isinstance(subject, Sequence) else subject.layouts)[:top]
+    if not isinstance(subject, Sequence):
+        title = title or f"{subject.job.model.name} on {subject.cluster.name}"
+    if not estimates:
+        raise BadInput("there is no layout to draw", where="chart")
+    time, memory = _time(estimates), _memory(estimates, _MEMORY)
+    names = [(f"{rank}. {format_degrees(one.layout)}", _details(one)) for rank, one in enumerate(estimates, start=1)]
+    tied = [] if isinstance(subject, Sequence) else _tied(subject, len(estimates))
+    bars = alt.layer(*_band(tied), _bars(time), _names(names))
+    both = alt.hconcat(bars, _bars(memory), spacing=28).resolve_scale(color="independent")
+    heading = f"{title}: time and memory by layout" if title else "Time and memory by layout"
+    words = "communication: its exposed part only; upright line: memory of one accelerator"
+    return finished(
+        both, heading, f"{words}; shaded: no slower than the fastest, as far as is known" if tied else words
+    )
+
+
+def _time(estimates: Sequence[Estimate]) -> _Panel:
+    return _Panel(
+        parts=[[(part.name, part.value) for part in one.time] for one in estimates],
+        ends=[f"{format_seconds(one.iteration_s)}, MFU {one.mfu:.0%}" for one in estimates],
+        marks=(),
+        colours=TIME_COLOURS,
+        labels=TIME_LABELS,
+        title="time of an iteration (s)",
+        unit="s",
+        width=_TIME,
+    )
+
+
+def _memory(estimates: Sequence[Estimate], width: int) -> _Panel:
+    return _Panel(
+        parts=[[(part.name, part.value / 2**30) for part in one.memory] for one in estimates],
+        ends=[f"{one.memory_bytes / 2**30:.1f} of {format_bytes(one.capacity_bytes)}" for one in estimates],
+        marks=[one.capacity_bytes / 2**30 for one in estimates],
+        colours=MEMORY_COLOURS,
+        labels=MEMORY_LABELS,
+        title="memory of the fullest stage (GiB)",
+        unit="GiB",
+        width=width,
+    )
+
+
+def estimate_chart(found: Estimate, title: str = "") -> Chart:
+    """From the lower bound to the time of an iteration, part by part, and the memory.
+
+    Computation comes first: what the kernels take beyond the bound (less than the bound, where the network sets it).
+
+    Args:
+        title: model and cluster.
+    """
+    seconds = {part.name: part.value for part in found.time}
+    compute = seconds.pop("forward_s") + seconds.pop("backward_s") - found.lower_bound_s
+    words = "forward and backward compute, " + ("beyond the bound" if compute >= 0 else "less than the bound")
+    steps = [Step(words, compute, TIME_COLOURS["forward_s"])]
+    steps += [Step(TIME_LABELS[name], value, TIME_COLOURS[name]) for name, value in seconds.items() if value > 0]
+    bound = Step("lower bound: arithmetic or network at peak", found.lower_bound_s, WHOLE)
+    error = None if found.error is None else found.error.error
+    fall = waterfall(bound, steps, f"an iteration, MFU {found.mfu:.0%}", error=error)
+    memory = _bars(_memory([found], WIDTH))
+    chart = alt.vconcat(fall, memory, spacing=24).resolve_scale(color="independent", x="independent", y="independent")
+    heading = f"{title}: from the lower bound to the time" if title else "From the lower bound to the time"
+    known = "" if error is None else f"; line at the end: +-{error:.0%}, the error of similar runs"
+    return finished(chart, heading, f"{format_layout(found.layout)}; communication: its exposed part only{known}")
+
+
+def _tied(plan: Plan, shown: int) -> list[int]:
+    """Rows of the layouts that cannot be told apart from the fastest, where there are several."""
+    rows = [i for i, tie in enumerate(plan.ties[:shown]) if tie.group == 1]
+    return rows if len(rows) > 1 else []
+
+
+def _band(rows: Sequence[int]) -> list[alt.Chart]:
+    """A pale band behind rows."""
+    marks = alt.Chart(data({"row": row} for row in rows)).mark_rect(color=GRID, opacity=0.45)
+    return [marks.encode(y=_ROWS, x=alt.value(-8), x2=alt.value(_TIME + 8))] if rows else []
+
+
+def _details(one: Estimate) -> str:
+    layout = one.layout
+    pipeline = f", schedule {schedule_words(layout)}" if layout.pipeline > 1 else ""
+    return f"micro-batch {layout.micro_batch}{pipeline}, recompute {recompute_words(layout)}"
+
+
+def _names(names: Sequence[tuple[str, str]]) -> Chart:
+    """Name and details of every layout, above its bar."""
+    rows = data({"row": i, "name": name, "details": details} for i, (name, details) in enumerate(names))
+    chart = alt.Chart(rows).encode(y=_ROWS)
+    name = chart.mark_text(align="left", dy=-19, fontWeight=600, fontSize=12).encode(x=alt.value(0), text="name:N")
+    details = chart.mark_text(align="right", dy=-19, color=MUTED).encode(x=alt.value(_TIME), text="details:N")
+    return alt.layer(name, details)
+
+
+def _bars(panel: _Panel) -> Chart:
+    totals = [sum(value for _, value in parts) for parts in panel.parts]
+    lasts = [max(pair) for pair in zip(totals, panel.marks or totals, strict=True)]
+    limit = max(lasts) * panel.width / (panel.width - _ROOM)
+    rows = []
+    for i, parts in enumerate(panel.parts):
+        end = 0.0
+        for name, value in parts:
+            begin, end = end, end + value
+            share = f"{value / totals[i]:.0%}"
+            wide = value / limit * panel.width > 9 * len(share)
+            if value > 0:
+                rows.append(
+                    {
+                        "row": i,
+                        "part": panel.labels[name],
+                        "begin": begin,
+                        "end": end,
+                        "middle": (begin + end) / 2,
+                        "share": share,
+                        "value": f"{value:.3g} {panel.unit}",
+                        "words": share if wide else "",
+                        "ink": ink_on(panel.colours[name]),
+                    }
+                )
+    used = {row["part"] for row in rows}
+    order = [name for name, _ in panel.parts[0] if panel.labels[name] in used]
+    x = alt.X("begin:Q", title=panel.title, scale=linear(0, limit), axis=alt.Axis(tickCount=5, grid=False))
+    colour = alt.Color(
+        "part:N",
+        scale=alt.Scale(domain=[panel.labels[name] for name in order], range=[panel.colours[name] for name in order]),
+        legend=alt.Legend(orient="bottom", columns=2, direction="vertical"),
+    )
+    parts_chart = alt.Chart(data(rows))
+    tooltip = [alt.Tooltip(name, title=name.removesuffix(":N")) for name in ("part:N", "value:N", "share:N")]
+    bars = parts_chart.mark_bar(height=_BAR, yOffset=6, stroke=PAPER, strokeWidth=0.7).encode(
+        x=x, x2="end:Q", y=_ROWS, color=colour, tooltip=tooltip
+    )
+    shares = parts_chart.mark_text(dy=6).encode(
+        x="middle:Q", y=_ROWS, text="words:N", color=alt.Color("ink:N", scale=None)
+    )
+    ends = data({"row": i, "at": lasts[i], "words": panel.ends[i]} for i in range(len(lasts)))
+    words = alt.Chart(ends).mark_text(align="left", dx=8, dy=6).encode(x="at:Q", y=_ROWS, text="words:N")
+    layers: list[alt.Chart] = [bars, shares, words]
+    if panel.marks:
+        limits = data({"row": i, "at": value} for i, value in enumerate(panel.marks))
+        mark = alt.Chart(limits).mark_tick(thickness=2.5, height=_BAR + 10, yOffset=6, color=INK)
+        layers.append(mark.encode(x="at:Q", y=_ROWS))
+    return alt.layer(*layers).properties(width=panel.width, height=_STEP * len(totals))
+
+
+def pareto_chart(plan: Plan) -> Chart:
+    """Memory against iteration time of the layouts that no other beats in both, up to twice the shortest time.
+
+    Raises:
+        BadInput: there is no layout to draw.
+    """
+    shown = [one for one in plan.pareto if one.iteration_s <= 2 * plan.pareto[0].iteration_s]
+    if not shown:
+        raise BadInput("there is no layout to draw", where="chart")
+    width, height = 760, 420
+    first, last = shown[0].iteration_s, max(one.iteration_s for one in shown)
+    room = 0.2 * (last - first) or 0.2 * last
+    low, high = first - room, last + room
+    capacity = max(one.capacity_bytes for one in shown) / 2**30
+    tied = [plan.layouts[i].iteration_s for i in _tied(plan, len(plan.layouts))]
+    x = alt.X("seconds:Q", title="time of an iteration (s)", scale=linear(low, high))
+    y = alt.Y("memory:Q", title="memory of the fullest stage (GiB)", scale=linear(0, 1.08 * capacity))
+    names = [format_degrees(one.layout) for one in shown]
+    places = [
+        (
+            (one.iteration_s - low) / (high - low) * width,
+            height - one.memory_bytes / 2**30 / (1.08 * capacity) * height,
+        )
+        for one in shown
+    ]
+    rows = [
+        {
+            "seconds": one.iteration_s,
+            "memory": one.memory_bytes / 2**30,
+            "layout": name,
+            "details": _details(one),
+            "time": format_seconds(one.iteration_s),
+            "MFU": f"{one.mfu:.1%}",
+            "held": format_bytes(one.memory_bytes),
+        }
+        for one, name in zip(shown, names, strict=True)
+    ]
+    tooltip = [alt.Tooltip(f"{name}:N") for name in ("layout", "details", "time", "MFU")]
+    tooltip.append(alt.Tooltip("held:N", title="memory"))
+    frontier = alt.Chart(data(rows)).encode(x=x, y=y)
+    limit = alt.Chart(data([{"at": capacity}])).encode(y="at:Q")
+    layers = [
+        *_tied_times(tied, low, high),
+        limit.mark_rule(color="#d55e00", strokeDash=[6, 4], strokeWidth=1.5),
+        limit.mark_text(align="right", dy=-8, color="#d55e00").encode(
+            x=alt.value(width), text=alt.value(f"memory of one accelerator: {format_bytes(capacity * 2**30)}")
+        ),
+        frontier.mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5),
+        frontier.mark_circle(size=70, color="#0072b2", opacity=1).encode(tooltip=tooltip),
+        *point_labels(rows, places, names, width, x="seconds:Q", y="memory:Q"),
+    ]
+    title = f"{plan.job.model.name} on {plan.cluster.name}: memory against time"
+    chart = alt.layer(*layers).properties(width=width, height=height)
+    words = "layouts that no other beats in both, up to twice the shortest time"
+    return finished(
+        chart, title, f"{words}; shaded: no slower than the fastest, as far as is known" if tied else words
+    )
+
+
+def _tied_times(seconds: Sequence[float], low: float, high: float) -> list[alt.Chart]:
+    """A pale band over the times of layouts that cannot be told apart from the fastest."""
+    if not seconds:
+        return []
+    band = alt.Chart(data([{"begin": max(min(seconds), low), "end": min(max(seconds), high)}]))
+    return [band.mark_rect(color=GRID, opacity=0.45).encode(x="begin:Q", x2="end:Q")]

@@ -1,0 +1,215 @@
+"""Two columns of a study's rows against each other, colours and pictures by a third and a fourth."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+from types import MappingProxyType
+from typing import Any
+
+import altair as alt
+
+from weft.errors import BadInput
+from weft.units import counted
+from weft.views.charts.charts import COLOURS, INK, Chart, bounds, data, finished, linear
+from weft.views.sweep import told
+
+MOST_ROWS = 5000
+MOST_FACETS = 24
+_WIDE, _SMALL = (620, 380), (270, 210)
+_TURN = 10.0
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+_MOST_TICKS = 8
+"""Different values that are all marked on an axis."""
+_DASHES = [[1, 0], [7, 4], [2, 3], [9, 3, 2, 3]]
+_UNITS = {
+    "per_s": "1/s",
+    "s": "s",
+    "bytes": "bytes",
+    "Bps": "bytes/s",
+    "per_usd": "1/$",
+    "usd": "$",
+    "watts": "W",
+    "flops": "FLOP/s",
+}
+
+
+def sweep_chart(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, type],
+    axes: Collection[str],
+    *,
+    x: str,
+    y: str,
+    colour: str | None,
+    facet: str | None,
+    title: str,
+    subtitle: str = "",
+    words: Mapping[str, str] = MappingProxyType({}),
+) -> Chart:
+    """Lines over a column of numbers, bars over one of names; rows without a value are left out.
+
+    Args:
+        columns: names, and the type of their values.
+        axes: columns that tell points apart; those that vary beside what is drawn have lines of their own.
+        subtitle: in place of how many points there are and what tells them apart.
+        words: what columns are called on axes, in place of their names.
+
+    Raises:
+        BadInput: ``y`` holds no numbers, or there is nothing or too much to draw.
+    """
+    if columns[y] not in (int, float):
+        raise BadInput(f"{y} holds no numbers", where="--y", remedy="name a column of numbers")
+    names = [x, y, *(one for one in (colour, facet) if one is not None)]
+    kept = [row for row in rows if all(row.get(name) is not None for name in names)]
+    if not 0 < len(kept) <= MOST_ROWS:
+        remedy = f"choose 1 to {MOST_ROWS:,} rows with --where" if kept else "choose columns that have values"
+        raise BadInput(f"{len(kept):,} rows have values to draw", where="--chart", remedy=remedy)
+    beside = [one for one in axes if one not in names and len({row[one] for row in kept}) > 1]
+    numbers = columns[x] in (int, float)
+    table = [
+        {
+            "x": row[x] if numbers else str(row[x]),
+            "y": row[y],
+            "series": told(colour, row[colour]) if colour is not None else y,
+            "facet": told(facet, row[facet]) if facet is not None else "",
+            "beside": ", ".join(told(one, row[one]) for one in beside),
+        }
+        for row in kept
+    ]
+    facets = list(dict.fromkeys(row["facet"] for row in table))
+    if len(facets) > MOST_FACETS:
+        problem = f"{facet} has {len(facets)} values, more than {MOST_FACETS}"
+        raise BadInput(problem, where="--facet", remedy="choose another column, or rows with --where")
+    series = list(dict.fromkeys(row["series"] for row in table))
+    labels = _Labels(x=words.get(x) or _titled(x), y=words.get(y) or _titled(y), y_share=y.endswith("_share"))
+    chart: Any = _layers(table, labels, series, colour, numbers, ", ".join(map(_named, beside)))
+    width, height = _WIDE if facet is None else _SMALL
+    chart = chart.properties(width=width, height=height, data=data(table))
+    if facet is not None:
+        header = alt.Header(title=None, labelColor=INK, labelFontSize=12)
+        across = 2 if len(facets) in (2, 4) else min(3, len(facets))
+        chart = chart.facet(facet=alt.Facet("facet:N", sort=facets, header=header), columns=across)
+    said = [counted(len(kept), "point")]
+    said += [f"{len(rows) - len(kept):,} without a value left out"] if len(kept) < len(rows) else []
+    said += [f"a picture for each {_named(facet)}"] if facet is not None else []
+    said += [f"{', '.join(map(_named, beside))} varies beside"] if beside else []
+    return finished(chart, title, subtitle or "; ".join(said))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Labels:
+    """Titles of the axes, and whether the one upwards counts in percent."""
+
+    x: str
+    y: str
+    y_share: bool
+
+
+def _layers(
+    table: list[dict[str, Any]], labels: _Labels, series: list[str], colour: str | None, numbers: bool, beside: str
+) -> Any:
+    scale = alt.Scale(domain=series, range=[COLOURS[i % len(COLOURS)] for i in range(len(series))])
+    legend = None if colour is None else alt.Legend(title=_named(colour), symbolType="circle", orient="right")
+    marks = _over_numbers(table, labels, beside) if numbers else _over_names(table, labels, series)
+    tooltip = [
+        alt.Tooltip("series:N", title=colour or "value"),
+        alt.Tooltip("beside:N", title="beside"),
+        alt.Tooltip("x:Q" if numbers else "x:N", title=labels.x),
+        alt.Tooltip("y:Q", title=labels.y),
+    ]
+    coloured = alt.Color("series:N", scale=scale, legend=legend)
+    return alt.layer(*(one.encode(color=coloured, tooltip=tooltip) for one in marks))
+
+
+def _over_numbers(table: list[dict[str, Any]], labels: _Labels, beside: str) -> list[alt.Chart]:
+    """Points, joined where all else is the same and there is one value at each place; dashes tell a few lines apart
+    that differ in what varies beside."""
+    lines = [(row["series"], row["facet"], row["beside"]) for row in table]
+    places = {(line, row["x"]) for line, row in zip(lines, table, strict=True)}
+    base = alt.Chart().encode(x=_quantity("x", labels, table), y=_quantity("y", labels, table))
+    points = base.mark_circle(size=55, opacity=1)
+    if len(places) < len(table) or len(set(lines)) == len(lines):
+        return [points]
+    line = base.mark_line(strokeWidth=2)
+    kinds = list(dict.fromkeys(row["beside"] for row in table))
+    if 1 < len(kinds) <= len(_DASHES):
+        scale = alt.Scale(domain=kinds, range=_DASHES[: len(kinds)])
+        return [
+            line.encode(
+                strokeDash=alt.StrokeDash(
+                    "beside:N",
+                    scale=scale,
+                    legend=alt.Legend(
+                        title=beside, symbolType="stroke", symbolStrokeColor=INK, symbolStrokeWidth=2, symbolSize=500
+                    ),
+                )
+            ),
+            points,
+        ]
+    return [line.encode(detail="beside:N"), points]
+
+
+def _over_names(table: list[dict[str, Any]], labels: _Labels, series: list[str]) -> list[alt.Chart]:
+    """Bars side by side where each series has one value at each name, else points."""
+    names = list(dict.fromkeys(row["x"] for row in table))
+    single = len({(row["series"], row["facet"], row["x"]) for row in table}) == len(table)
+    along = alt.X("x:N", title=labels.x, sort=names, axis=alt.Axis(labelAngle=-30 if len(names) > 4 else 0))
+    if not single:
+        return [alt.Chart().mark_circle(size=45, opacity=0.8).encode(x=along, y=_quantity("y", labels, table))]
+    axis = _axis([row["y"] for row in table], share=labels.y_share)
+    up = alt.Y("y:Q", title=labels.y, scale=alt.Scale(zero=True), axis=axis)
+    return [alt.Chart().mark_bar().encode(x=along, y=up, xOffset=alt.XOffset("series:N", sort=series))]
+
+
+def _quantity(place: str, labels: _Labels, table: list[dict[str, Any]]) -> Any:
+    """The axis of a column of numbers, logarithmic where its values are far apart."""
+    values = [row[place] for row in table]
+    low, high = min(values), max(values)
+    ticks = None
+    if low > 0 and high / low >= _TURN:
+        space = 10 ** (0.05 * log10(high / low))
+        scale = alt.Scale(type="log", domain=[low / space, high * space], nice=False)
+        ticks = _ticks(low / space, high * space)
+    else:
+        scale = linear(*bounds(values))
+    channel: Any = alt.X if place == "x" else alt.Y
+    share = place == "y" and labels.y_share
+    axis = _axis(values, each=place == "x", share=share, ticks=ticks)
+    return channel(f"{place}:Q", title=getattr(labels, place), scale=scale, axis=axis)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Places on a logarithmic axis: as many of 1, 2, 3 and 5 times powers of ten as there is room for."""
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    for steps in ((1, 2, 3, 5), (1, 2, 5), (1,)):
+        found = sorted(at for power in powers for step in steps if low <= (at := step * 10.0**power) <= high)
+        if len(found) <= _MOST_TICKS:
+            break
+    return found
+
+
+def _axis(
+    values: Sequence[float], *, each: bool = False, share: bool = False, ticks: list[float] | None = None
+) -> alt.Axis:
+    different = sorted(set(values))
+    form = ".4~%" if share else ",.6~g" if 1e-2 <= max(map(abs, different)) < 1e4 else ".4~s"
+    if each and len(different) <= _MOST_TICKS:
+        return alt.Axis(values=different, format=form)
+    return alt.Axis(tickCount=6, format=form) if ticks is None else alt.Axis(values=ticks, format=form)
+
+
+def _titled(name: str) -> str:
+    """A column's name for people, its unit in brackets."""
+    for suffix, unit in _UNITS.items():
+        if name.endswith(f"_{suffix}"):
+            return f"{_named(name)} ({unit})"
+    return _named(name)
+
+
+def _named(name: str) -> str:
+    """A column's name for people, without its unit."""
+    for suffix in _UNITS:
+        name = name.removesuffix(f"_{suffix}")
+    return name.replace("_", " ")

@@ -1,0 +1,242 @@
+"""A design study for people, for scripts, and as a picture of cost against speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from weft.fabric.cost import BOARD
+from weft.fabric.spec import SCALE_UP
+from weft.fabric.transport import crossing
+from weft.layout.text import format_layout
+from weft.units import counted, format_count, format_seconds, format_si
+from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
+from weft.views.breakdown import defaults, subject
+
+if TYPE_CHECKING:
+    from weft.fabric import Fabric
+    from weft.fabric.cost import Bill
+    from weft.fabric.spec import Floats
+    from weft.search.design import Design, DesignStudy, Failure
+
+
+def design_view(study: DesignStudy) -> Iterator[Block]:
+    """Print the candidates, what failures do to them, and what could not be built."""
+    ways = "; ".join(crossing(one) for one in study.routings) if _simulated(study) else ""
+    beside = "; column sprayed: packet spraying" if _sprayed(study) else ""
+    yield from subject(study.job, study.cluster, routing=ways + beside)
+    yield from defaults(study.assumptions)
+    if study.designs:
+        yield Heading(f"Networks with {study.radix}-port switches, {study.prices.name} prices")
+        yield Grid(_columns(study))
+        up = _UP if any(one.scale_up_usd for one in study.designs) else ""
+        bill = _BILL.format(contents=study.prices.contents, up=up, board=BOARD)
+        simulated = "hashed, sprayed" if _sprayed(study) else "simulated"
+        yield Paragraph(bill + (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated), indent=2)
+        if any(one.one_domain_s for one in study.designs):
+            yield Paragraph("1 domain: how much longer than with all accelerators in one domain.", indent=2)
+        yield from _layouts(study.designs)
+    if study.against is not None:
+        yield from _instead(study)
+    if any(one.failures for one in study.designs):
+        yield Heading("One component fails")
+        yield Grid(_failure_columns(study.designs))
+        yield Paragraph(
+            "affected: accelerators or links at the component; stranded: accelerators without any way left to"
+            " the others, so that the job cannot run on all; else the iteration with traffic going around.",
+            indent=2,
+        )
+    if any(one.after for one in study.designs):
+        yield Heading("A whole run, failures counted")
+        yield Grid(_after_columns(study.designs))
+        yield Paragraph(
+            "spares: hosts, as many as cost least; accelerators: their hours at their price, which may have a network"
+            f" in it; network: the share that the run uses up of the price of its {study.prices.contents}.",
+            indent=2,
+        )
+    for one in study.rejected:
+        yield Paragraph(f"Not compared: {one.kind}, domain {one.domain}: {one.reason}", hang=2)
+
+
+EQUAL = 1e-6
+"""Changes of time below this are none."""
+_BILL = (
+    "domain: accelerators of a scale-up network; optics: transceivers, two per cable; k$ out: {contents} of the"
+    " scale-out network; kW: its switches and transceivers;{up} domains of up to {board} are boards in the"
+    " accelerators' price, in no sum here;"
+)
+_UP = " k$ up: switches, cables and optics of domains bought as networks;"
+_RATE = " tok/s/$: tokens per second for each dollar of these sums;"
+_STAR = " * no other is both cheaper and faster (in tokens per second)."
+LEGEND = (
+    f" closed form, {{simulated}}: iteration time;{_RATE} beyond leaf: bytes of an iteration that"
+    f" cross switch-to-switch links;{_STAR}"
+)
+CLOSED = f" closed form: iteration time if flows do not meet; nothing was simulated (--no-simulate);{_RATE}{_STAR}"
+
+
+def _simulated(study: DesignStudy) -> bool:
+    return any(one.simulated_s is not None for one in study.designs)
+
+
+def _sprayed(study: DesignStudy) -> bool:
+    return any(one.sprayed_s is not None for one in study.designs)
+
+
+def _columns(study: DesignStudy) -> list[Column]:
+    rows = study.designs
+    batches, domains = ({getattr(one, name) for one in rows} for name in ("global_batch", "domain"))
+    columns = [
+        Column(
+            heading="network",
+            cells=[f"{'*' if i in study.pareto else ' '} {one.kind}" for i, one in enumerate(rows)],
+            left=True,
+        ),
+        Column(heading="domain", cells=[str(one.domain) for one in rows], drop=5 if len(domains) == 1 else 0),
+        Column(heading="switches", cells=[f"{one.bill.switches:,}" for one in rows]),
+        Column(heading="optics", cells=[f"{one.bill.transceivers:,}" for one in rows], drop=3),
+        Column(heading="k$ out", cells=[f"{one.bill.usd / 1e3:,.0f}" for one in rows]),
+        Column(heading="kW", cells=[f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
+        Column(heading="closed form", cells=[format_seconds(one.closed_form_s) for one in rows], drop=1),
+        Column(heading="tok/s/$", cells=[rate_words(one.tokens_per_s_usd) for one in rows]),
+    ]
+    if any(one.scale_up_usd for one in rows):
+        cells = [f"{one.scale_up_usd / 1e3:,.0f}" if one.scale_up_usd else "-" for one in rows]
+        columns.insert(5, Column(heading="k$ up", cells=cells))
+    if _simulated(study):
+        name = "hashed" if _sprayed(study) else "simulated"
+        columns.insert(-1, Column(heading=name, cells=[_seconds(one.simulated_s) for one in rows]))
+    if _sprayed(study):
+        columns.insert(-1, Column(heading="sprayed", cells=[_seconds(one.sprayed_s) for one in rows]))
+    if any(one.one_domain_s for one in rows):
+        columns.append(Column(heading="1 domain", cells=[_longer(one.over_one_domain) for one in rows]))
+    if _simulated(study):
+        columns.append(Column(heading="beyond leaf", cells=[_bytes(one.spine_bytes) for one in rows], drop=4))
+    if len(batches) > 1:
+        columns.insert(2, Column(heading="batch", cells=[f"{one.global_batch:,}" for one in rows]))
+    return columns
+
+
+def _instead(study: DesignStudy) -> Iterator[Block]:
+    rows = study.instead()
+    yield Heading(f"In place of {study.against}; $: {study.prices.contents}")
+    columns = [
+        Column(heading="network", cells=[one.kind for one in rows], left=True),
+        Column(heading="domain", cells=[str(one.domain) for one in rows]),
+        Column(heading="switches", cells=[_less(one.switches_saved) for one in rows]),
+        Column(heading="optics", cells=[_less(one.transceivers_saved) for one in rows]),
+        Column(heading="$ out", cells=[_less(one.usd_saved_share) for one in rows]),
+        Column(heading="k$ saved", cells=[f"{one.usd_saved / 1e3:,.0f}" for one in rows]),
+        Column(heading="iteration", cells=[_longer(one.longer) for one in rows]),
+    ]
+    if len({one.global_batch for one in rows}) > 1:
+        columns.insert(2, Column(heading="batch", cells=[f"{one.global_batch:,}" for one in rows]))
+    yield Grid(columns)
+
+
+def _less(saved: float | None) -> str:
+    return "-" if saved is None else f"{-saved:+.1%}" if saved else "equal"
+
+
+def _longer(share: float | None) -> str:
+    """A change of time; figures within a millionth are equal."""
+    return "-" if share is None else "equal" if abs(share) < EQUAL else f"{share:+.1%}"
+
+
+def _layouts(designs: Sequence[Design]) -> Iterator[Block]:
+    layouts = {one.layout: None for one in designs}
+    if len(layouts) == 1:
+        yield Paragraph(f"Layout of all: {format_layout(designs[0].layout)}", indent=2, hang=2)
+        return
+    for one in designs:
+        place = f"{one.kind}, domain {one.domain}, batch {one.global_batch}"
+        yield Paragraph(f"{place}: {format_layout(one.layout)}", indent=2, hang=2)
+
+
+def _failure_columns(designs: Sequence[Design]) -> list[Column]:
+    rows = [(one, failure) for one in designs for failure in one.failures]
+    return [
+        Column(heading="network", cells=[one.kind for one, _ in rows], left=True),
+        Column(heading="domain", cells=[str(one.domain) for one, _ in rows]),
+        Column(heading="failed", cells=[failure.component for _, failure in rows], left=True),
+        Column(heading="affected", cells=[str(failure.affected) for _, failure in rows], drop=1),
+        Column(heading="stranded", cells=[str(failure.stranded) for _, failure in rows]),
+        Column(heading="iteration", cells=[_seconds(failure.iteration_s) for _, failure in rows]),
+        Column(heading="slowdown", cells=[_slowdown(failure) for _, failure in rows]),
+    ]
+
+
+def _after_columns(designs: Sequence[Design]) -> list[Column]:
+    rows = [(one, one.after) for one in designs if one.after]
+    return [
+        Column(heading="network", cells=[one.kind for one, _ in rows], left=True),
+        Column(heading="domain", cells=[str(one.domain) for one, _ in rows]),
+        Column(heading="goodput", cells=[f"{after.goodput:.2%}" for _, after in rows]),
+        Column(heading="spares", cells=[f"{after.spares:,}" for _, after in rows], drop=1),
+        Column(heading="time", cells=[format_seconds(after.expected_s) for _, after in rows]),
+        Column(heading="accelerators", cells=[_money(after.run_usd, after.network_usd) for _, after in rows]),
+        Column(heading="network", cells=[f"${format_count(after.network_usd)}" for _, after in rows]),
+        Column(
+            heading="tokens/$",
+            cells=["-" if one.tokens_per_usd is None else format_count(one.tokens_per_usd) for _, one in rows],
+        ),
+    ]
+
+
+def _money(usd: float | None, network_usd: float) -> str:
+    return "-" if usd is None else f"${format_count(usd - network_usd)}"
+
+
+def rate_words(value: float | None) -> str:
+    """Tokens per second and dollar; "-" where there are none."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _slowdown(failure: Failure) -> str:
+    return "-" if failure.slowdown is None else f"x{failure.slowdown:.3f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)
+
+
+def _bytes(value: float | None) -> str:
+    return "-" if value is None else format_si(value, "B")
+
+
+def fabric_view(fabric: Fabric, price: Bill) -> Iterator[Block]:
+    """Print the nodes by role, the links by tier, and the bill of one fabric."""
+    yield Paragraph(f"{fabric.name}: {counted(fabric.accelerators, 'accelerator')}", style="bold")
+    counts = [(role, len(fabric.nodes_of(role))) for role in fabric.roles]
+    yield Grid(
+        [
+            Column(heading="nodes", cells=[role for role, _ in counts], left=True),
+            Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
+        ]
+    )
+    tiers = sorted(set(fabric.tier.tolist()))
+    rows = [fabric.tier == tier for tier in tiers]
+    yield Grid(
+        [
+            Column(heading="links of tier", cells=[tier_name(tier) for tier in tiers], left=True),
+            Column(heading="count", cells=[f"{int(row.sum()):,}" for row in rows]),
+            Column(heading="each", cells=[_range(fabric.capacity_Bps[row], "B/s") for row in rows]),
+            Column(heading="down", cells=[f"{int((row & ~fabric.up).sum()):,}" for row in rows]),
+        ]
+    )
+    yield Paragraph(
+        f"Scale-out network: {counted(price.switches, 'switch')} ({price.ports_used:,} of {price.switch_ports:,}"
+        f" ports used), {counted(price.transceivers, 'transceiver')}, {counted(price.cables, 'cable')},"
+        f" {counted(price.nics, 'NIC')}: ${price.usd:,.0f} for {price.prices.contents} with {price.prices.name}"
+        f" prices, {price.watts / 1e3:,.1f} kW"
+    )
+
+
+def _range(values: Floats, unit: str) -> str:
+    low, high = float(values.min()), float(values.max())
+    return format_si(low, unit) if low == high else f"{format_si(low, unit)} to {format_si(high, unit)}"
+
+
+def tier_name(tier: int) -> str:
+    """A tier in words."""
+    return "scale-up domain" if tier == SCALE_UP else f"scale-out {tier}"

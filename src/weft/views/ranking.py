@@ -1,0 +1,179 @@
+"""Plans for people: ranked layouts, where the best one spends time and memory, and why not the others.
+
+Every function prints to the console it is given, within its width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from weft.estimation.contrast import WITHIN
+from weft.layout.check import REASONS
+from weft.layout.text import DEGREES, format_degrees, format_layout
+from weft.units import counted, format_bytes, format_seconds
+from weft.views import words
+from weft.views.blocks import Blank, Block, Column, Grid, Heading, Line, Paragraph
+from weft.views.breakdown import bound, memory, subject, time
+
+if TYPE_CHECKING:
+    from weft.estimation.result import Estimate
+    from weft.search.ranking import Advice, Plan
+    from weft.search.ties import Tie
+
+
+def plan_view(plan: Plan, *, pareto: bool = False) -> Iterator[Block]:
+    """Print a whole plan; ``pareto`` adds the layouts that trade time for memory."""
+    yield from subject(plan.job, plan.cluster)
+    yield from counts(plan)
+    if plan.layouts:
+        yield Heading(_TITLES[plan.order])
+        yield from ranking(plan.layouts, plan.ties)
+        if line := words.straddling([one.layout for one in plan.layouts], plan.cluster):
+            yield Paragraph(line, indent=2)
+        best = plan.layouts[0]
+        yield Line(f"  Best, to copy: --layout {format_layout(best.layout)}")
+        for line in words.trust(best.error):
+            yield Paragraph(line, indent=2)
+        if plan.choice is not None:
+            for line in words.choice(plan.choice, best, [tie.group for tie in plan.ties]):
+                yield Paragraph(line, indent=2)
+        if best.error is not None and (line := words.published(plan.job, plan.cluster, best.mfu)):
+            yield Paragraph(line, indent=2)
+        yield from time(best, title="Time of the best layout")
+        yield from memory(best)
+        yield from bound(best)
+    if pareto and plan.pareto:
+        yield from frontier(plan.pareto)
+    yield from rejected(plan)
+    if plan.advice is not None:
+        yield from advice(plan.advice, plan.layouts[0] if plan.layouts else None)
+
+
+_TITLES = {"ease": "Layouts that fit, by time and ease", "time": "Layouts that fit, by time"}
+
+
+def counts(plan: Plan) -> Iterator[Block]:
+    """Print how many layouts were looked at and how many fit."""
+    rejected = plan.considered - plan.evaluated
+    text = (
+        f"Search:  {plan.space.name} space, {counted(plan.considered, 'layout')}: {rejected:,} cannot run,"
+        f" {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
+    )
+    yield Paragraph(text, hang=9)
+    yield Paragraph(f"For:     {words.software(plan.stack, plan.space.name, plan.job)}", hang=9)
+
+
+def ranking(estimates: Sequence[Estimate], ties: Sequence[Tie] = ()) -> Iterator[Block]:
+    """Print a table with one layout a line; ``ties`` says how they compare.
+
+    Degrees that are 1 in all layouts are left out; what all layouts share otherwise stands below.
+    """
+    switches = settings(estimates)
+    shared = [column for column in switches if len(estimates) > 1 and len(set(column.cells)) == 1]
+    varying = [column for column in switches if column not in shared]
+    chances = [Column(heading="chance", cells=[f"{tie.chance:.0%}" for tie in ties], drop=0)] if ties else []
+    yield Grid([*degrees(estimates), *varying, *results(estimates, chances)])
+    if shared:
+        facts = ", ".join(f"{column.heading} {column.cells[0]}" for column in shared)
+        yield Paragraph(f"In all of them: {facts}.", indent=2)
+    used = {short for short, name in DEGREES if any(_degree(one, name) > 1 for one in estimates)}
+    chance = f"; chance: to take at most {WITHIN:.0%} longer than the best of these" if ties else ""
+    yield Paragraph(words.legend(used) + chance, indent=2, style="dim")
+
+
+def degrees(estimates: Sequence[Estimate]) -> list[Column]:
+    """Rank and degrees of layouts, without the degrees that are 1 in all of them."""
+    ranks = Column(heading="#", cells=[str(rank) for rank in range(1, len(estimates) + 1)])
+    degrees = [Column(heading=short, cells=[str(_degree(one, name)) for one in estimates]) for short, name in DEGREES]
+    return [ranks, *(column for column in degrees if set(column.cells) != {"1"})]
+
+
+def settings(estimates: Sequence[Estimate]) -> list[Column]:
+    """What layouts are beside their degrees."""
+    layouts = [one.layout for one in estimates]
+    return [
+        Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
+        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column(heading="zero", cells=[str(layout.zero) for layout in layouts], drop=7),
+        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
+        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=8, left=True),
+    ]
+
+
+def results(estimates: Sequence[Estimate], chances: Sequence[Column] = ()) -> list[Column]:
+    """What layouts come to; ``chances`` stand beside the time."""
+    return [
+        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
+        *chances,
+        Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates]),
+        Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=6),
+        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates]),
+        Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=2, left=True),
+        Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
+    ]
+
+
+def _degree(estimate: Estimate, name: str) -> int:
+    degree: int = getattr(estimate.layout, name)
+    return degree
+
+
+def _losses(estimate: Estimate, most: int) -> str:
+    losses = words.largest_losses(estimate, most)
+    return ", ".join(f"{words.SHORT_TIME_LABELS[name]} {share:.0%}" for name, share in losses) or "none"
+
+
+def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block]:
+    """Print layouts that no other beats in both time and memory, thinned to ``most``.
+
+    Those that take more than twice the shortest time are left out.
+    """
+    fastest = estimates[0].iteration_s
+    close = [one for one in estimates if one.iteration_s <= 2 * fastest]
+    chosen = thinned(close, most)
+    yield Heading("Less memory for more time")
+    yield Grid(_trade(chosen, fastest))
+    text = (
+        f"{len(chosen)} of {len(estimates)} layouts that no other beats in both;"
+        " those beyond twice the shortest time are left out."
+    )
+    yield Paragraph(text, indent=2, style="dim")
+
+
+def _trade(estimates: Sequence[Estimate], fastest: float) -> list[Column]:
+    layouts = [one.layout for one in estimates]
+    return [
+        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
+        Column(heading="slower", cells=[f"+{one.iteration_s / fastest - 1:.1%}" for one in estimates]),
+        Column(heading="memory", cells=[format_bytes(one.memory_bytes) for one in estimates]),
+        Column(heading="layout", cells=[format_degrees(one) for one in layouts], left=True),
+        Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=1),
+        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=2, left=True),
+        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=4, left=True),
+    ]
+
+
+def thinned(estimates: Sequence[Estimate], most: int) -> list[Estimate]:
+    """Up to ``most`` of them at even distances, the first and the last included."""
+    if len(estimates) <= most:
+        return list(estimates)
+    return [estimates[round(i * (len(estimates) - 1) / (most - 1))] for i in range(most)]
+
+
+def rejected(plan: Plan) -> Iterator[Block]:
+    """Print how many layouts each rule took, and what the rule says."""
+    if not plan.rejected:
+        return
+    yield Heading("Rejected layouts")
+    indent = 4 + max(len(f"{count.layouts:,}") for count in plan.rejected)
+    for count in plan.rejected:
+        number = f"{count.layouts:,}".rjust(indent - 2)
+        yield Paragraph(f"{number}  {count.code}: {REASONS[count.code]}", hang=indent)
+
+
+def advice(advice: Advice, best: Estimate | None) -> Iterator[Block]:
+    """Print what keeps a faster layout out."""
+    yield Blank()
+    yield Paragraph(words.advice_sentence(advice, best))

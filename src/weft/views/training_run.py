@@ -1,0 +1,183 @@
+"""A training run in lines, JSON records and tables of measured beside predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+from statistics import median
+from typing import Any
+
+from weft.layout.step import Issue
+from weft.units import counted, format_bytes, format_seconds
+from weft.views.blocks import Block, Grid, Heading, Paragraph, rows_grid
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One step of one rank: what was learned, how fast, and what was communicated.
+
+    ``exposed_s`` are seconds that computation waited, by axes; ``mfu`` is None on unknown accelerators.
+    """
+
+    step: int
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    seconds: float
+    tokens_per_s: float
+    mfu: float | None
+    issued: tuple[Issue, ...]
+    exposed_s: Mapping[Axes, float]
+    dropped: float | None = None
+    """Share of copies of tokens that experts with a capacity did not take."""
+    eval_loss: float | None = None
+
+    @property
+    def perplexity(self) -> float | None:
+        """On what is held out, bounded so that it is a number in every record."""
+        return None if self.eval_loss is None else exp(min(self.eval_loss, 700.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedTime:
+    """A step as it was predicted, in seconds; ``exposed_s`` by axes, where it is known."""
+
+    seconds: float
+    exposed_s: Mapping[Axes, float] | None
+
+
+def step_header(*, dropping: bool = False) -> str:
+    """Names over the columns of ``step_line``."""
+    more = f" {'dropped':>8}" if dropping else ""
+    return f"{'step':>9} {'loss':>8} {'gradient':>9} {'s/step':>8} {'tokens/s':>10} {'MFU':>6} {'waiting':>8}{more}"
+
+
+def step_line(step: MeasuredStep, steps: int) -> str:
+    """One line of progress."""
+    mfu = "-" if step.mfu is None else f"{step.mfu:.1%}"
+    waiting = sum(step.exposed_s.values()) / step.seconds
+    number = f"{step.step}/{steps}"
+    more = "" if step.dropped is None else f" {step.dropped:8.2%}"
+    return (
+        f"{number:>9} {step.loss:8.4f} {step.gradient_norm:9.3f} {step.seconds:8.3f} "
+        f"{step.tokens_per_s:10,.0f} {mfu:>6} {waiting:8.0%}{more}"
+    )
+
+
+def eval_line(step: MeasuredStep) -> str:
+    """The evaluation after a step."""
+    return f"{'held out':>9} {step.eval_loss:8.4f}  perplexity {step.perplexity:,.4g}"
+
+
+def step_record(step: MeasuredStep) -> dict[str, Any]:
+    """A step for metrics files; seconds and bytes in SI.  Every number is finite: a step whose loss or
+    gradients are not ends the run."""
+    return {
+        "step": step.step,
+        "loss": step.loss,
+        "gradient_norm": step.gradient_norm,
+        "learning_rate": step.learning_rate,
+        "seconds": step.seconds,
+        "tokens_per_s": step.tokens_per_s,
+        "mfu": step.mfu,
+        "eval_loss": step.eval_loss,
+        "perplexity": step.perplexity,
+        "dropped": step.dropped,
+        "axes": [
+            {"axes": list(axes), "collectives": count, "bytes": size, "exposed_s": step.exposed_s.get(axes, 0.0)}
+            for axes, (count, size) in by_axes(step.issued).items()
+        ],
+    }
+
+
+def by_axes(issued: Iterable[Issue]) -> dict[Axes, tuple[int, int]]:
+    """Number of collectives and bytes of their full buffers, by axes, in order of the axes' names."""
+    found: dict[Axes, tuple[int, int]] = {}
+    for issue in issued:
+        count, size = found.get(issue.axes, (0, 0))
+        found[issue.axes] = (count + 1, size + issue.bytes)
+    return dict(sorted(found.items()))
+
+
+def comparison_view(
+    *,
+    predicted: Counter[Issue],
+    steady: Sequence[MeasuredStep],
+    ranks_equal: int,
+    ranks: int,
+    time: PredictedTime | None,
+) -> Iterator[Block]:
+    """Collectives by axes and the step's time, predicted and measured.
+
+    Args:
+        steady: the steps to compare with; times are their medians.
+        ranks_equal: ranks whose every step issued exactly what was predicted for them.
+        time: None where no machine was described.
+    """
+    yield Heading("Collectives of one step of the reporting rank")
+    yield _collectives(predicted, Counter(steady[-1].issued))
+    differing = ranks - ranks_equal
+    yield _verdict(
+        "Each step's collectives", equal=not differing, where=f" on {differing or ranks} of {counted(ranks, 'rank')}"
+    )
+    yield Heading(f"Time (median of {counted(len(steady), 'step')} of the reporting rank)")
+    yield _times(steady, time)
+    if time is None:
+        yield Paragraph("For a predicted time describe this machine: weft bench-comm, then --cluster.", indent=2)
+
+
+def traced_view(
+    *, predicted: Counter[Issue], found: Counter[Issue], rank: int, ranks: int, stage: int
+) -> Iterator[Block]:
+    """Collectives of a traced rank beside those predicted for its pipeline stage."""
+    yield Heading(f"Rank {rank} of {ranks:,} (pipeline stage {stage})")
+    yield _collectives(predicted, found)
+    yield _verdict("Each collective", equal=predicted == found)
+
+
+def extrapolated_view(*, micro_batches: int, traced: Sequence[int]) -> Iterator[Block]:
+    """Which steps were traced where they are not the step itself."""
+    if list(traced) != [micro_batches]:
+        shown = " and ".join(map(str, traced))
+        yield Paragraph(
+            f"Traced with {shown} micro-batches, from which those of {micro_batches:,} follow exactly.", indent=2
+        )
+
+
+def _verdict(what: str, *, equal: bool, where: str = "") -> Paragraph:
+    verdict = "equal" if equal else "NOT equal"
+    return Paragraph(f"{what} (kind, axes, elements, width): {verdict} to the prediction{where}.", indent=2)
+
+
+def _collectives(predicted: Counter[Issue], issued: Counter[Issue]) -> Grid:
+    known, seen = by_axes(predicted.elements()), by_axes(issued.elements())
+    rows = []
+    for axes in sorted(known.keys() | seen.keys()):
+        counts, sizes = zip(known.get(axes, (0, 0)), seen.get(axes, (0, 0)), strict=True)
+        rows.append((_words(axes), *(f"{count:,}" for count in counts), *map(format_bytes, sizes)))
+    return rows_grid(("axes", "predicted", "issued", "bytes predicted", "bytes issued"), rows, left=("axes",))
+
+
+def _times(steady: Sequence[MeasuredStep], time: PredictedTime | None) -> Grid:
+    axes = sorted({axes for step in steady for axes in step.exposed_s})
+    seconds: list[tuple[str, float | None, float]] = [
+        ("step", time.seconds if time else None, median(step.seconds for step in steady))
+    ]
+    for each in axes:
+        waited = median(step.exposed_s.get(each, 0.0) for step in steady)
+        known = time.exposed_s if time else None
+        seconds.append((f"waiting for {_words(each)}", None if known is None else known.get(each, 0.0), waited))
+    rows = []
+    for name, expected, measured in seconds:
+        shown = "-" if expected is None else format_seconds(expected)
+        ratio = f"{measured / expected:.2f}" if expected else "-"
+        rows.append((name, shown, format_seconds(measured), ratio))
+    return rows_grid(("", "predicted", "measured", "measured / predicted"), rows, left=("",))
+
+
+def _words(axes: Axes) -> str:
+    return ", ".join(axes)

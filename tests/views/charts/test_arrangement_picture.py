@@ -1,0 +1,123 @@
+"""Pictures of an arrangement: every host in its leaf, the loads of the links, and the spans that were stepped."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair")
+
+import weft
+from weft.arrangement.loads import PARTS, covered, link_loads, window
+from weft.fabric.spec import SCALE_UP
+from weft.views.charts.arrangement import CHARTS, loads_chart, seats_chart, timeline_chart
+from weft.views.charts.charts import COLOURS, INK, rendered
+from weft.views.arrangement import link_rows, loads_before_after, seat_of
+from weft.simulation.flows.engine import run
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "site.toml"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    path = tmp_path_factory.mktemp("site") / "site.toml"
+    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join(line for line in lines if not line.startswith("keep_layout")), encoding="utf-8")
+    return weft.arrange(path)
+
+
+def marks(items, kind):
+    return [item for item in items if item.kind == kind and item.role == "mark"]
+
+
+def test_every_host_is_a_square_of_its_job_inside_its_leaf(found, drawn):
+    items = drawn(seats_chart(found))
+    hosts = [item for item in marks(items, "rect") if "width" in item.look and item.look["width"] == 22]
+    assert len(hosts) == len(found.site.host_names)
+    for number, job in enumerate(found.site.jobs):
+        assert sum(item.look["fill"] == COLOURS[number] for item in hosts) == job.domains
+    unit = found.found.cuts.unit[0]
+    frames = [item for item in marks(items, "rect") if item.look["width"] > 22]
+    assert len(frames) == unit.max() + 1
+    inside = [
+        sum(
+            frame.x < host.x and host.x + 22 < frame.x + frame.look["width"]
+            and frame.y < host.y and host.y + 22 < frame.y + frame.look["height"]
+            for host in hosts
+        )
+        for frame in frames
+    ]  # fmt: skip
+    assert inside == np.bincount(unit).tolist()
+    numbers = [item.words for item in marks(items, "text") if item.words.isdigit()]
+    assert sorted(numbers) == sorted(str(number + 1) for number, _ in seat_of(found).values())
+
+
+def test_loads_are_bytes_over_time_and_capacity(found):
+    clock, best = found.found.clock, found.best
+    loads = link_loads(clock, best)
+    outer = clock.fabric.tier > SCALE_UP
+    assert not loads.share[~outer].any()
+    assert 0 < loads.share.max() <= 1
+    # What was stepped: whole iterations of each job, at nearly this pace.
+    sent = sum(clock.carried(best.choice.hosts, best.choice.router, job) * clock.epochs[job] for job in range(3))
+    stepped = run(clock.fabric.capacity_Bps, *clock.together(best.choice, range(3)))
+    assert stepped.link_bytes[outer] == pytest.approx(sent[outer])
+    assert loads.share[loads.shared()] == loads.share[(loads.of_job > 0).sum(axis=0) > 1].max()
+
+
+def test_heat_maps_name_the_busiest_links(found, drawn):
+    items = drawn(loads_chart(found))
+    texts = [item.words for item in marks(items, "text")]
+    rows = link_rows(found)
+    for key in ("before", "after"):
+        most = max(row[key] for row in rows)
+        busiest = [row["link"] for row in rows if row[key] > most - 1e-9]
+        assert any(text.startswith(f"1  {link}  {most:.0%}") for text in texts for link in busiest)
+    before, after = loads_before_after(found)
+    assert before.of_job.shape == after.of_job.shape == (3, found.site.fabric.links)
+    leaves = [name for name in found.site.fabric.names if name.startswith("leaf-")]
+    assert all(texts.count(name) == 2 for name in leaves)
+
+
+def test_spans_of_the_timeline_are_those_stepped(found, drawn):
+    clock, best = found.found.clock, found.best
+    link = link_loads(clock, best).shared()
+    seen = window(clock, best, link, 2.0)
+    assert seen.seconds == pytest.approx(2.0)
+    for job, one in enumerate(clock.templates):
+        spans = seen.sends[job]
+        assert (np.diff(spans.ravel()) >= 0).all()
+        assert np.diff(seen.ends[job]) == pytest.approx(best.iteration_s[job], rel=0.02), one.name
+    # The link's mean over many iterations is near its mean over this window, and it carries nothing while none sends.
+    assert seen.share.max() <= 1 + 1e-6
+    busy = covered(*np.concatenate(seen.sends).T)
+    middle = (np.arange(PARTS) + 0.5) * seen.seconds / PARTS
+    width = seen.seconds / PARTS
+    quiet = ~((busy[:, :1] - width < middle) & (middle < busy[:, 1:] + width)).any(axis=0)
+    assert quiet.any()
+    assert not seen.share[quiet].any()
+    texts = [item.words for item in marks(drawn(timeline_chart(found)), "text")]
+    assert texts.count("capacity") == 2
+    assert all(texts.count(f"{number + 1} {job.name}") == 2 for number, job in enumerate(found.site.jobs))
+
+
+def test_covered_spans_stay_apart_and_keep_every_moment():
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        begin = draw.integers(0, 40, 8).astype(float)
+        end = begin + draw.integers(0, 6, 8)
+        spans = covered(begin, end)
+        assert (spans[1:, 0] > spans[:-1, 1]).all()
+        moments = np.arange(0, 50, 0.25)
+        inside = ((begin[:, None] <= moments) & (moments <= end[:, None])).any(axis=0)
+        again = ((spans[:, :1] <= moments) & (moments <= spans[:, 1:])).any(axis=0)
+        assert (inside == again).all()
+
+
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize("name", sorted(CHARTS))
+def test_charts_follow_the_scheme_and_are_the_same_each_time(found, drawn, name):
+    drawn(CHARTS[name](found))
+    first, second = (rendered(CHARTS[name](found), ".svg") for _ in range(2))
+    assert first == second
+    assert f'svg [fill="{INK}"]'.encode() in first

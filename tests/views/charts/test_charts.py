@@ -1,0 +1,378 @@
+"""Charts: to scale, readable, inert, the same bytes each time, in every form."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("altair")
+
+import weft
+from weft.cluster import catalogue as clusters
+from weft.errors import BadInput
+from weft.fabric.cost import preset
+from weft.model import Job, Recipe
+from weft.model import catalogue as models
+from weft.views.charts import comparison
+from weft.views.charts.charts import (
+    GRID,
+    INK,
+    PAPER,
+    bounds,
+    data,
+    embedded,
+    finished,
+    free_labels,
+    ink_on,
+    rendered,
+    scheme_css,
+)
+from weft.views.charts.designs import _nested, design_chart
+from weft.views.charts.layouts import TIME_COLOURS, breakdown_chart, estimate_chart, pareto_chart
+from weft.views.words import TIME_LABELS
+from weft.search.design import Terms, design
+from weft.units import format_seconds
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+def test_bars_are_to_scale_and_stacked_as_the_legend_says(small_plan, drawn):
+    items = drawn(breakdown_chart(small_plan, top=3))
+    bars = [item for item in items if item.kind == "rect" and item.look.get("fill") in set(TIME_COLOURS.values())]
+    best = small_plan.layouts[0]
+    first = min(bar.y for bar in bars)
+    left = min(bar.x for bar in bars)
+    stack = [bar for bar in bars if bar.y == first and bar.x < left + 620]
+    times = [part for part in best.time if part.value]
+    scale = (stack[-1].x + stack[-1].look["width"] - left) / best.iteration_s
+    assert [bar.look["width"] for bar in stack] == pytest.approx([scale * part.value for part in times])
+    assert [bar.look["fill"] for bar in stack] == [TIME_COLOURS[part.name] for part in times]
+    assert all(a.x + a.look["width"] == pytest.approx(b.x) for a, b in pairwise(stack))
+    legend = [TIME_LABELS[part.name] for part in times]
+    entries = [item for item in items if item.kind == "text" and item.words in legend]
+    assert [item.words for item in sorted(entries, key=lambda item: (item.x, item.y))] == legend
+
+
+@pytest.mark.slow
+def test_every_layout_has_its_label_and_its_memory(small_plan, drawn):
+    words = [item.words for item in drawn(breakdown_chart(small_plan, top=4)) if item.kind == "text"]
+    assert sum(word.startswith(("1. ", "2. ", "3. ", "4. ", "5. ")) for word in words) == 4
+    assert sum(word.endswith(" of 79.2 GiB") for word in words) == 4
+
+
+def test_pareto_draws_a_point_a_layout(small_plan, drawn):
+    fastest = small_plan.pareto[0].iteration_s
+    shown = [one for one in small_plan.pareto if one.iteration_s <= 2 * fastest]
+    points = [item for item in drawn(pareto_chart(small_plan)) if item.kind == "symbol"]
+    assert len(points) == len(shown)
+    assert [point.x for point in points] == sorted(point.x for point in points)
+    alone = drawn(pareto_chart(replace(small_plan, pareto=small_plan.pareto[:1])))
+    assert any("memory of one accelerator" in item.words for item in alone if item.kind == "text")
+
+
+@cache
+def studied(domains=(), batches=()):
+    job = Job(model=models.load("llama-3.1-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
+    options = Terms(simulate=False, failures=False, radix=16, prices=preset("rail-only-v5"))
+    kinds = ["rail-only", "rail-optimized", "fat-tree"]
+    return design(job, clusters.load("h100-64"), kinds, options, domains=domains, batches=batches)
+
+
+def marks(items, kind):
+    return [item for item in items if item.kind == kind and item.role == "mark"]
+
+
+def test_designs_stand_where_their_figures_say(drawn):
+    study = studied()
+    items = drawn(design_chart(study))
+    points = {(one.bill.usd, one.closed_form_s) for one in study.designs}
+    circles = marks(items, "symbol")
+    assert len(circles) == len(points) > 1
+    low, high = bounds([usd for usd, _ in points])
+    across = sorted(item.x for item in circles)
+    expected = sorted(usd / (high - low) * 760 for usd, _ in points)
+    assert [at - across[0] for at in across] == pytest.approx([at - expected[0] for at in expected])
+    words = [item.words for item in items if item.kind == "text"]
+    for one in study.designs:
+        parts = one.kind, f"{one.bill.watts / 1e3:,.0f} kW", format_seconds(one.closed_form_s)
+        assert any(all(part in word for part in parts) for word in words), parts
+    with pytest.raises(BadInput, match="no design to draw"):
+        design_chart(replace(study, designs=()))
+
+
+@pytest.mark.parametrize(("domains", "batches"), [((4, 8, 16), ()), ((), (64, 256)), ((4, 8), (64, 256))])
+def test_studies_of_domains_and_batches_have_a_point_a_design(drawn, domains, batches):
+    study = studied(domains, batches)
+    chart = design_chart(study)
+    items = drawn(chart)
+    tokens = sorted(one.global_batch * 4096 / one.closed_form_s / 1e6 for one in study.designs)
+    assert len(study.designs) == 3 * max(1, len(domains)) * max(1, len(batches))
+    sizes: dict[int, list[Any]] = {80: [], 60: [], 45: []}
+    for one in marks(items, "symbol"):
+        sizes[one.look["size"] if one.look["size"] in sizes else 60].append(one)
+    costs = [one.total_usd if domains else one.bill.usd for one in study.designs]
+    trade = 0 if batches else len({(usd, one.closed_form_s) for usd, one in zip(costs, study.designs, strict=True)})
+    names = 3 * max(1, len(batches) if domains else 1)
+    assert {size: len(found) for size, found in sizes.items()} == {
+        80: trade,
+        60: 2 * len(study.designs),
+        45: 2 * names,
+    }
+    speeds = sizes[60][: len(study.designs)]
+    low, high = bounds(tokens)
+    full = 260 / (high - low)
+    lowest = max(item.y for item in speeds)
+    assert sorted(lowest - item.y for item in speeds) == pytest.approx([full * (one - tokens[0]) for one in tokens])
+    assert bool(batches) == ("networks over" in chart.to_dict()["title"]["text"])
+
+
+def test_one_domain_is_a_dashed_line_at_its_speed(drawn):
+    study = studied((4, 8, 16), ())
+    whole_s = 0.9 * min(one.closed_form_s for one in study.designs)
+    lined = replace(study, designs=tuple(replace(one, one_domain_s=whole_s) for one in study.designs))
+    assert not marks(drawn(design_chart(study)), "rule")
+    items = drawn(design_chart(lined))
+    (rule,) = {item.y for item in marks(items, "rule")}
+    speeds = [one.tokens_per_s for one in study.designs]
+    circles = [item.y for item in marks(items, "symbol") if item.look["size"] not in (80, 45)][: len(speeds)]
+    above = (max(circles) - rule) / (max(circles) - min(circles))
+    whole = study.job.recipe.tokens / whole_s
+    assert above == pytest.approx((whole - min(speeds)) / (max(speeds) - min(speeds)))
+
+
+def test_waterfalls_go_from_one_side_to_the_other(drawn):
+    found = weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2,sp", "tp=8", "tp=2,sp"))
+    items = drawn(comparison.comparison_chart(found))
+    bars = [item for item in items if item.kind == "rect" and item.look.get("fill") == comparison.WHOLE]
+    assert len(bars) == 2 * len(found.differences)
+    words = [item.words for item in items if item.kind == "text"]
+    for difference in found.differences:
+        for part in difference.time:
+            shown = f"{'+' if part.difference > 0 else '-'}{format_seconds(abs(part.difference))}"
+            worth = abs(part.difference) > 0.005 * max(side.iteration_s for side in found.sides)
+            assert not worth or shown in words
+    one = drawn(comparison.comparison_chart(weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2,sp", "tp=8"))))
+    wide = {
+        colour: [item.look["width"] for item in one if item.kind == "rect" and item.look.get("fill") == colour]
+        for colour in (comparison.WHOLE, comparison.SLOWER, comparison.FASTER)
+    }
+    before, after = wide[comparison.WHOLE]
+    assert after - before == pytest.approx(sum(wide[comparison.SLOWER]) - sum(wide[comparison.FASTER]))
+
+
+def test_an_estimate_goes_from_its_bound_to_its_time(small_plan, drawn):
+    one = small_plan.best
+    items = drawn(estimate_chart(one, "llama"))
+    seconds = {part.name: part.value for part in one.time}
+    base = [item for item in items if item.kind == "rect" and item.look.get("fill") == comparison.WHOLE]
+    bound, total = base
+    per_second = total.look["width"] / one.iteration_s
+    assert bound.look["width"] == pytest.approx(per_second * one.lower_bound_s)
+    steps = [item for item in items if item.kind == "rect" and bound.y < item.y < total.y]
+    compute = seconds.pop("forward_s") + seconds.pop("backward_s") - one.lower_bound_s
+    expected = [compute, *(value for value in seconds.values() if value > 0)]
+    assert [step.look["width"] for step in steps] == pytest.approx([per_second * abs(value) for value in expected])
+    assert steps[-1].x + steps[-1].look["width"] == pytest.approx(total.x + total.look["width"])
+    whisker = next(item for item in items if item.kind == "rule" and item.look.get("strokeWidth") == 1.5)
+    half = per_second * one.iteration_s * one.error.error
+    assert whisker.x - total.x == pytest.approx(total.look["width"] - half)
+    assert abs(whisker.look["x2"] - whisker.look["x"]) == pytest.approx(2 * half)
+    assert not [
+        item
+        for item in drawn(estimate_chart(replace(one, error=None)))
+        if item.kind == "rule" and item.look.get("strokeWidth") == 1.5
+    ]
+
+
+def test_ties_are_a_band(small_plan, drawn):
+    ties = tuple(replace(small_plan.ties[0], group=group) for group in (1, 2, 1))
+    tied = replace(small_plan, layouts=small_plan.layouts[:3], ties=ties)
+    bands = [item for item in drawn(breakdown_chart(tied)) if item.look.get("fill") == GRID]
+    assert [(band.look["width"], band.look["height"]) for band in bands] == [(620 + 2 * 8, 60)] * 2
+    assert bands[1].y - bands[0].y == 120
+    seconds = [tied.layouts[i].iteration_s for i in (0, 2)]
+    (band,) = (item for item in drawn(pareto_chart(tied)) if item.look.get("fill") == GRID)
+    points = {item.x for item in drawn(pareto_chart(tied)) if item.kind == "symbol"}
+    first, last = min(points), max(points)
+    times = [one.iteration_s for one in tied.pareto if one.iteration_s <= 2 * tied.pareto[0].iteration_s]
+    if len(times) > 1:
+        per_second = (last - first) / (times[-1] - times[0])
+        assert band.look["width"] == pytest.approx(per_second * (max(seconds) - min(seconds)))
+    alone = replace(tied, ties=tuple(replace(one, group=i) for i, one in enumerate(ties, 1)))
+    for chart in (breakdown_chart(alone), pareto_chart(alone)):
+        assert not [item for item in drawn(chart) if item.look.get("fill") == GRID]
+        assert "shaded" not in chart.to_dict()["title"]["subtitle"]
+
+
+def test_nothing_to_draw_is_refused(starved_plan):
+    for draw in (breakdown_chart, pareto_chart):
+        with pytest.raises(BadInput, match="no layout to draw"):
+            draw(starved_plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<svg"), (".PNG", b"\x89PNG"), (".html", b"<!DOCTYPE html>")])
+def test_forms_are_the_same_bytes_each_time(small_plan, suffix, begin):
+    first, second = (rendered(breakdown_chart(small_plan, top=2), suffix) for _ in range(2))
+    assert first == second
+    assert first.startswith(begin)
+
+
+@pytest.mark.slow
+def test_papers_have_charts_too(small_plan):
+    paper = rendered(breakdown_chart(small_plan, top=2), ".pdf")
+    assert paper.startswith(b"%PDF-1.")
+    assert len(paper) > 10_000
+
+
+@pytest.mark.slow
+def test_names_are_inert(small_plan):
+    name = "</script><script>alert(1)</script>&\x1b"
+    model = replace(small_plan.job.model, name=name)
+    hostile = replace(small_plan, job=replace(small_plan.job, model=model))
+    for chart in (breakdown_chart(hostile), pareto_chart(hostile)):
+        root = ElementTree.fromstring(rendered(chart, ".svg"))
+        assert not list(root.iter(f"{NAMESPACE}script"))
+        assert name.replace("\x1b", "?") in "".join(root.itertext())
+    page = rendered(breakdown_chart(hostile), ".html").decode()
+    assert "<script>alert" not in page
+    assert len(re.findall(r"</script", page)) == len(re.findall(r"<script>", page)) == 2
+    spec, _ = json.JSONDecoder().raw_decode(page[page.rindex('vegaEmbed("#chart", ') + 20 :])
+    assert spec["title"]["text"].startswith(name.replace("\x1b", "?"))
+
+
+@pytest.mark.slow
+def test_a_page_needs_no_other_file(small_plan):
+    page = rendered(breakdown_chart(small_plan, top=1), ".html").decode()
+    bare = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"<(?:link|img|iframe|script)\b|url\(|@import", bare)
+
+
+@pytest.mark.slow
+def test_pictures_follow_the_scheme_of_the_viewer(small_plan):
+    for suffix in (".svg", ".html"):
+        text = rendered(pareto_chart(small_plan), suffix).decode()
+        assert scheme_css() in text
+        assert f'svg [fill="{INK}"]{{fill:' in scheme_css()
+        assert INK in text
+
+
+def clipped(title):
+    """A chart whose drawing has identifiers: marks clipped at the frame."""
+    import altair
+
+    base = altair.Chart(data([{"x": 1, "y": 2, "words": f"<b>{title}</b>"}]))
+    marks = base.mark_circle(clip=True).encode(x="x:Q", y="y:Q", tooltip=[altair.Tooltip("words:N", title="said")])
+    return finished(altair.layer(marks), title, "a subtitle")
+
+
+def test_pages_hold_charts_without_style_or_script():
+    first, second = (embedded(clipped(title)) for title in ("one", "two & <script>"))
+    assert first == embedded(clipped("one"))
+    held = [set(re.findall(r' id="([^"]+)"', text)) for text in (first, second)]
+    assert all(held)
+    assert not held[0] & held[1]
+    for text, names in zip((first, second), held, strict=True):
+        root = ElementTree.fromstring(text)
+        assert set(re.findall(r"url\(#([^)]+)\)", text)) <= names
+        assert not [one for one in root.iter() if one.tag in (f"{NAMESPACE}style", f"{NAMESPACE}script")]
+        assert "style=" not in text
+        assert PAPER not in text
+        assert root.get("role") == "img"
+        assert not [one for one in root.iter() if one is not root and (one.get("role") or one.get("aria-label"))]
+    root = ElementTree.fromstring(second)
+    assert root.get("aria-label") == "two & <script>. a subtitle"
+    assert [one.text for one in root.iter(f"{NAMESPACE}title")] == ["said: <b>two & <script></b>"]
+
+
+def luminance(colour):
+    shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("colour", sorted(set(TIME_COLOURS.values())))
+def test_words_on_bars_can_be_read(colour):
+    """A contrast of 4.5 to 1 (WCAG 2.2, AA)."""
+    light = luminance(colour)
+    contrast = 1.05 / (light + 0.05) if ink_on(colour) == "white" else (light + 0.05) / 0.05
+    assert contrast >= 4.5
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 700), st.floats(0, 400)), max_size=12, unique=True),
+    st.lists(st.text("abc 12", min_size=1, max_size=20), min_size=12, max_size=12),
+)
+def test_labels_stay_apart(points, labels):
+    found = free_labels(points, labels[: len(points)], 700)
+    boxes = []
+    for i, at_left, below in found:
+        x, y = points[i]
+        y += 7 if below else -7
+        length = 6 * len(labels[i])
+        begin = x - 9 - length if at_left else x + 9
+        assert 0 <= begin <= begin + length <= 700
+        assert all(begin >= b or a >= begin + length or abs(y - c) >= 14 for a, b, c in boxes)
+        boxes.append((begin, begin + length, y))
+    assert len({i for i, *_ in found}) == len(found)
+    if points and points[0][0] < 400 and len(points) == 1:
+        assert found == [(0, False, False)]
+
+
+@pytest.mark.slow
+def test_many_rows_are_drawn():
+    """Altair's usual limit of 5,000 rows does not hold."""
+    import altair
+
+    rows = data({"x": i, "y": i % 7} for i in range(6000))
+    chart = finished(altair.layer(altair.Chart(rows).mark_circle().encode(x="x:Q", y="y:Q")), "many", "rows")
+    assert rendered(chart, ".svg").count(b"circle") >= 6000
+
+
+def test_lines_that_coincide_are_nested() -> None:
+    below = [("a", 8, 0.0), ("a", 16, 50.0), ("b", 8, 0.0), ("b", 16, 51.0), ("c", 8, 0.0), ("c", 16, 99.0)]
+    widths, areas = _nested(below)
+    assert widths["a"] > widths["b"] == widths["c"], "c leaves b at its second place"
+    first, second = ([areas[i] for i in at] for at in ((0, 2, 4), (1, 3, 5)))
+    assert first == sorted(first, reverse=True)
+    assert len(set(first)) == 3
+    assert second[0] > second[1] == second[2]
+
+
+DRAWS = """import resource, sys
+import altair as alt
+from weft.errors import BadInput
+from weft.views.charts.charts import rendered
+limit = int(sys.argv[1])
+if limit:
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+chart = alt.layer(alt.Chart(alt.Data(values=[{"a": 1, "b": 2}])).mark_point().encode(x="a:Q", y="b:Q"))
+try:
+    sys.stdout.buffer.write(rendered(chart, sys.argv[2]))
+except BadInput as error:
+    sys.exit(f"Error: {error}")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of address space is Linux's")
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_charts_within_a_limit_of_address_space(suffix: str) -> None:
+    """V8 ended the whole process by SIGTRAP and wrote a native stack."""
+    free, wide, narrow = (
+        subprocess.run([sys.executable, "-c", DRAWS, str(limit), suffix], capture_output=True, check=False)
+        for limit in (0, 100 * 10**9, 40 * 10**9)
+    )
+    assert (free.returncode, free.stderr) == (0, b"")
+    assert (wide.returncode, wide.stderr, wide.stdout == free.stdout) == (0, b"", True)
+    assert (narrow.returncode, narrow.stdout) == (1, b"")
+    assert narrow.stderr.count(b"\n") == 1
+    assert b"ulimit -v: charts cannot be drawn within 40,000,000,000 bytes" in narrow.stderr

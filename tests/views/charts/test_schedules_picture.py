@@ -1,0 +1,97 @@
+"""Policies one under the other: every second of every dimension is where the simulation has it."""
+
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("altair")
+
+from weft.collectives.schedules.bound import best_shares
+from weft.collectives.schedules.chunks import request
+from weft.collectives.schedules.policies import beside, compare, schedule
+from weft.collectives.schedules.timing import busy_intervals
+from weft.collectives.stages import STAGE_KINDS
+from weft.fabric.dimension import Dimension
+from weft.views.charts.charts import COLOURS, GRID, rendered
+from weft.views.charts.schedules import counts_chart, policies_chart
+
+NETWORK = tuple(
+    Dimension(kind=kind, size=size, bandwidth_Bps=rate, latency_s=1e-6)
+    for kind, size, rate in (("switch", 4, 150e9), ("ring", 1, 1e9), ("ring", 4, 50e9))
+)
+WIDTH = 760
+
+
+def asked(kind="all-reduce"):
+    return request(kind, 64e6, NETWORK)
+
+
+@pytest.mark.parametrize("chunks", [4, 64, 1024])
+def test_lanes_hold_the_time_and_bars_the_work(drawn, chunks):
+    one = asked()
+    policies = beside(schedule(one, chunks=chunks), chunks=chunks)
+    assert list(policies) == ["baseline", "themis", "weft"]
+    longest = max(timed.time_s for timed in policies.values())
+    items = drawn(policies_chart(policies, best_shares(one).bound_s))
+    rects = [item for item in items if item.kind == "rect" and item.role == "mark"]
+    lanes = [item for item in rects if item.look.get("fill") == GRID]
+    colours = {COLOURS[STAGE_KINDS.index(kind)] for kind in ("reduce-scatter", "all-gather")}
+    bars = [item for item in rects if item.look.get("fill") in colours]
+    assert len(lanes) == len(policies) * len(one.used) == 6
+    assert [lane.y for lane in lanes] == sorted(lane.y for lane in lanes)
+    found = iter(lanes)
+    for timed in policies.values():
+        for dimension in one.used:
+            lane = next(found)
+            here = sorted((bar for bar in bars if bar.y == lane.y), key=lambda bar: bar.x)
+            begin, end = busy_intervals(timed, dimension)
+            assert lane.look["width"] / WIDTH == pytest.approx(timed.time_s / longest)
+            moved = sum(bar.look["width"] for bar in here)
+            # Gaps of up to a quarter of a pixel between narrow bars are not drawn.
+            assert moved / WIDTH * longest == pytest.approx((end - begin).sum(), rel=0.02 if chunks > 4 else 1e-6)
+            assert here[0].x - lane.x == pytest.approx(begin[0] / longest * WIDTH, abs=0.3)
+            assert here[-1].x + here[-1].look["width"] - lane.x == pytest.approx(end[-1] / longest * WIDTH, abs=0.3)
+            assert all(a.x + a.look["width"] <= b.x + 1e-6 for a, b in pairwise(here))
+            assert chunks > 4 or len(here) == int((timed.stages.dimension == dimension).sum())
+
+
+def test_words_say_times_and_the_bound(drawn):
+    one = asked("all-to-all")
+    policies = beside(schedule(one, "baseline"))
+    assert list(policies) == ["baseline", "weft"]
+    bound_s = best_shares(one).bound_s
+    items = drawn(policies_chart(policies, bound_s))
+    words = [item.words for item in items if item.kind == "text"]
+    for timed in policies.values():
+        assert sum(f"{timed.time_s / bound_s:.2f} x the bound" in word for word in words) >= 1
+    assert {"1: switch 4 x 150 GB/s", "3: ring 4 x 50 GB/s", "all-to-all", "idle"} <= set(words)
+    rules = [item for item in items if item.kind == "rule" and item.look.get("strokeDash")]
+    lane = next(item for item in items if item.kind == "rect" and item.look.get("fill") == GRID)
+    longest = max(timed.time_s for timed in policies.values())
+    assert [rule.x - lane.x for rule in rules] == pytest.approx([bound_s / longest * WIDTH] * 2)
+
+
+def test_a_schedule_under_a_name_of_its_own_is_drawn_beside_the_others():
+    own = schedule(asked(), "themis", order="astra-scf")
+    found = beside(own)
+    assert list(found) == ["baseline", "themis", "weft", own.schedule.policy]
+    assert found[own.schedule.policy] is own
+
+
+def test_chunk_counts_stand_where_their_use_is(drawn):
+    one = asked()
+    counts = {count: compare(one, chunks=count) for count in (2, 8, 32)}
+    bound_s = best_shares(one).bound_s
+    items = drawn(counts_chart(counts, bound_s))
+    points = [item for item in items if item.kind == "symbol" and item.role == "mark"]
+    shares = [timed.utilization for policies in counts.values() for timed in policies.values()]
+    assert len(points) == len(shares) == 3 * 7
+    full = 380 / 1.02
+    bottom = max(point.y + share * full for point, share in zip(points, shares, strict=True))
+    assert [bottom - point.y for point in points] == pytest.approx([share * full for share in shares])
+    across = sorted({round(point.x, 6) for point in points})
+    assert across[1] - across[0] == pytest.approx(across[2] - across[1])
+    rule = next(item for item in items if item.kind == "rule" and item.look.get("strokeDash"))
+    best = counts[32]["weft"]
+    assert bottom - rule.y == pytest.approx(best.utilization * best.time_s / bound_s * full)
+    assert rendered(counts_chart(counts, bound_s), ".svg") == rendered(counts_chart(counts, bound_s), ".svg")

@@ -1,0 +1,253 @@
+"""Schedules and iterations for people and scripts: within the width, complete, to scale, inert."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from weft.collectives.schedules.bound import best_shares, ideal_s
+from weft.collectives.schedules.chunks import request
+from weft.collectives.schedules.per_rank import play_ranks
+from weft.collectives.schedules.policies import compare, schedule
+from weft.collectives.schedules.provision import provision
+from weft.collectives.schedules.result import ScheduleResult
+from weft.errors import BadInput
+from weft.fabric.dimension import Dimension
+from weft.model.workload import Communication, Task, Workload
+from weft.model.workloads import dlrm
+from weft.views.charts.activity import write_schedule_timeline
+from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_table
+from weft.views.workload import workload_table, write_workload_timeline
+from weft.simulation.workload.run import WorkloadResult, run_workload
+
+WIDE = (("switch", 8, 450e9), ("fully-connected", 4, 100e9), ("ring", 4, 50e9), ("switch", 16, 12.5e9))
+NARROW = (("switch", 4, 150e9), ("ring", 4, 100e9))
+SLOW = (("switch", 16, 100e9), ("switch", 16, 1e9))
+
+
+def result(runs, dimensions, assumptions):
+    return WorkloadResult(runs=runs, dimensions=tuple(dimensions), assumptions=assumptions)
+
+
+def network(shape):
+    return [
+        Dimension(kind=kind, size=size, bandwidth_Bps=Bps, latency_s=1e-6 * (i + 1))
+        for i, (kind, size, Bps) in enumerate(shape)
+    ]
+
+
+def outcome(shape=NARROW, kind="all-reduce", bytes_=64e6, policy="weft", chunks=None, **more):
+    asked = request(kind, bytes_, network(shape))
+    return ScheduleResult(
+        timed=schedule(asked, policy, chunks=chunks),
+        shares=best_shares(asked),
+        ideal_s=ideal_s(asked),
+        provision=provision(asked),
+        **more,
+    )
+
+
+def printed(render, width=100):
+    console = Console(width=width, file=io.StringIO())
+    render(console)
+    return console.file.getvalue()
+
+
+def table(one, width=100):
+    return printed(lambda console: schedule_table(one, console), width)
+
+
+@pytest.mark.slow_but(12)
+@pytest.mark.parametrize("width", [80, 110, 200])
+@pytest.mark.parametrize("shape", [NARROW, WIDE, SLOW], ids=["narrow", "wide", "slow"])
+@pytest.mark.parametrize("bytes_", [1e3, 64e6, 1e12])
+def test_a_schedule_keeps_within_the_width(width, shape, bytes_):
+    one = outcome(shape, bytes_=bytes_, assumptions=("rail and spine share the NIC: one dimension",))
+    asked = one.timed.schedule.request
+    one = replace(one, others=compare(asked), ranks=play_ranks(one.timed))
+    lines = table(one, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_a_schedule_says_what_matters():
+    one = outcome(assumptions=("something [bold]odd[/bold]",))
+    text = table(one)
+    assert text.startswith("all-reduce of 61.0 MiB on 4 x 4 = 16 accelerators\n")
+    assert "Assumed: something [bold]odd[/bold]" in text
+    assert f"{one.timed.utilization:.1%} of the bandwidth used" in text
+    assert f"Orders of {len(one.timed.schedule)} chunks" in text
+    assert "dimension 2 is over-provisioned for 1: it has 100 GB/s" in text
+    assert "halving-doubling" in text
+    assert "\x1b" not in text
+
+
+def test_comparison_counts_from_the_baseline():
+    one = outcome()
+    others = compare(one.timed.schedule.request)
+    lines = table(replace(one, others=others)).splitlines()
+    rows = {line[:20].strip(): line for line in lines if line.startswith("  ")}
+    assert "1.00x" in rows["baseline"]
+    for name, peer in others.items():
+        speedup = others["baseline"].time_s / peer.time_s
+        assert f"{speedup:.2f}x" in rows[name]
+    assert "+0.0%" in rows["bound"]
+
+
+def test_ranks_are_named():
+    one = outcome()
+    late = np.where(np.arange(16) == 5, 1e-3, 0.0)
+    text = table(replace(one, ranks=play_ranks(one.timed, start_s=late)))
+    assert "Rank by rank: " in text
+    assert "against ranks all alike" in text
+
+
+def test_slow_dimensions_have_a_remedy():
+    text = table(outcome(SLOW))
+    assert "No mix of orders keeps all dimensions busy; one could with dimension 2 at 6.25 GB/s." in text
+    assert "No mix of orders" not in table(outcome())
+
+
+def test_one_dimension_has_no_pairs():
+    text = table(outcome((("ring", 4, 1e9),)))
+    assert "Bandwidths" not in text
+
+
+@pytest.mark.parametrize("kind", ["reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce"])
+def test_other_collectives_have_one_way(kind):
+    one = outcome(kind=kind)
+    assert "|" not in table(one)
+    found = json.loads(one.to_json())
+    assert "gather_orders" not in found
+    assert found["collective"] == kind
+
+
+def test_orders_are_counted_and_the_rest_is_added_up():
+    one = outcome(WIDE, policy="themis", chunks=64)
+    groups = order_groups(one.timed.schedule)
+    assert sum(count for _, _, count, _ in groups) == 64
+    assert sum(share for *_, share in groups) == pytest.approx(1.0)
+    shares = [share for *_, share in groups]
+    assert shares == sorted(shares, reverse=True)
+    for order, gather, _, _ in groups:
+        assert gather == order[::-1]
+    assert len(groups) > ORDERS_SHOWN
+    assert f"  {len(groups) - ORDERS_SHOWN} more" in table(one)
+
+
+def test_json_is_complete():
+    one = outcome()
+    others = compare(one.timed.schedule.request)
+    found = json.loads(replace(one, others=others, ranks=play_ranks(one.timed)).to_json())
+    promised = {"schema", "time_s", "ideal_s", "bound_s", "utilization", "dimensions", "orders"}
+    assert promised <= set(found)
+    assert found["schema"] == "weft.schedule/1"
+    assert found["time_s"] == one.timed.time_s
+    assert (np.array(found["orders"]) - 1 == one.timed.schedule.orders).all()
+    assert found["per_rank"]["time_s"] == max(found["per_rank"]["finish_s"])
+    assert [peer["policy"] for peer in found["policies"]] == list(others)
+    assert found["provision"]["pairs"][0]["verdict"] == "over-provisioned"
+    assert found["provision"]["just_enough_Bps"] == pytest.approx([200e9, 50e9])
+    mean = np.average(
+        [d["utilization"] for d in found["dimensions"]], weights=[d["bandwidth_Bps"] for d in found["dimensions"]]
+    )
+    assert mean == pytest.approx(found["utilization"])
+
+
+def test_json_of_what_is_too_slow():
+    found = json.loads(outcome(SLOW).to_json())["provision"]
+    assert found["too_slow"] == [2]
+    assert found["enough_Bps"] == pytest.approx([100e9, 6.25e9], rel=1e-4)
+
+
+def test_a_timeline_has_every_stage(tmp_path):
+    one = outcome(policy="themis", chunks=4)
+    path = tmp_path / "trace.pftrace"
+    write_schedule_timeline(str(path), one.timed)
+    data = path.read_bytes()
+    for chunk in range(4):
+        for stage in ("reduce-scatter", "all-gather"):
+            assert f"{stage} chunk {chunk}".encode() in data
+    assert b"dimension 1 (switch 4)" in data
+    assert b"dimension 2 (ring 4) busy" in data
+    with pytest.raises(BadInput, match="written"):
+        write_schedule_timeline(str(tmp_path / "none" / "x"), one.timed)
+
+
+# Iterations -------------------------------------------------------------------------------------
+
+
+def runs(workload, dimensions):
+    return {
+        policy: run_workload(workload, dimensions, policy, chunks=8)
+        for policy in ("baseline", "themis", "weft", "ideal")
+    }
+
+
+@pytest.mark.parametrize("width", [80, 110, 200])
+@pytest.mark.parametrize("shape", [NARROW, WIDE], ids=["narrow", "wide"])
+def test_an_iteration_keeps_within_the_width(width, shape):
+    dimensions = network(shape)
+    found = runs(dlrm(), dimensions)
+    text = printed(lambda console: workload_table(result(found, dimensions, ("a note " * 30,)), console), width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_an_iteration_says_what_matters():
+    dimensions = network(NARROW)
+    found = runs(dlrm(), dimensions)
+    text = printed(lambda console: workload_table(result(found, dimensions, ("[red]cluster[/red] note",)), console))
+    assert text.startswith("dlrm over 4 x 4: ")
+    assert "3 collectives of " in text
+    for note in (*dlrm().assumptions, "[red]cluster[/red] note"):
+        assert f"Assumed: {note}" in text
+    assert f"{found['baseline'].iteration_s / found['weft'].iteration_s:.3f}x" in text
+    busy = found["themis"].busy_s / found["themis"].iteration_s
+    assert all(f"{share:.1%}" in text for share in busy)
+
+
+def test_one_collective_is_singular():
+    call = Communication(kind="all-reduce", bytes=1e6)
+    workload = Workload(name="one", tasks=(Task(name="a", communication=call),))
+    dimensions = network(NARROW)
+    found = runs(workload, dimensions)
+    text = printed(lambda console: workload_table(result(found, dimensions, ()), console))
+    assert "1 collective of " in text
+
+
+def test_an_iteration_as_json():
+    dimensions = network(NARROW)
+    found = runs(dlrm(), dimensions)
+    document = json.loads(result(found, dimensions, ("note",)).to_json())
+    assert document["schema"] == "weft.workload/1"
+    assert document["assumptions"] == [*dlrm().assumptions, "note"]
+    assert [one["size"] for one in document["dimensions"]] == [4, 4]
+    for one in document["policies"]:
+        run = found[one["policy"]]
+        assert one["iteration_s"] == run.iteration_s
+        assert one["exposed_s"] == pytest.approx(run.iteration_s - run.compute_s)
+        assert one["busy_s"] == run.busy_s.tolist()
+
+
+def test_a_workload_without_work_has_a_table():
+    """Nothing computes and nothing communicates: no division by zero."""
+    workload = Workload(name="idle", tasks=(Task(name="nothing"),))
+    dimensions = network(NARROW)
+    found = runs(workload, dimensions)
+    text = printed(lambda console: workload_table(result(found, dimensions, ()), console))
+    assert "idle over 4 x 4" in text
+    assert json.loads(result(found, dimensions, ()).to_json())["compute_s"] == 0
+
+
+def test_a_timeline_of_an_iteration(tmp_path):
+    path = tmp_path / "trace.pftrace"
+    write_workload_timeline(str(path), runs(dlrm(), network(NARROW))["weft"])
+    data = path.read_bytes()
+    for task in dlrm().tasks:
+        assert task.name.encode() in data
+    assert b"computation" in data

@@ -1,0 +1,153 @@
+"""Tables for people: within the width, complete, and inert."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+import weft
+from weft.estimation.report import EstimateReport
+from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
+from weft.estimation.single import sensitivities
+from weft.estimation.training import training_run
+from weft.layout.check import REASONS
+from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layout
+from weft.views.charts.layouts import MEMORY_COLOURS, TIME_COLOURS
+from weft.views.breakdown import estimate_table
+from weft.views.design import design_table
+from weft.views.terminal import Column, print_grid
+from weft.views.ranking import plan_table, thinned
+from weft.views.training import training_table
+from weft.views.words import MEANINGS, MEMORY_LABELS, SHORT_TIME_LABELS, TIME_LABELS
+
+
+def printed(render, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO())
+    render(console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_no_column_is_cut_off_without_a_word(width):
+    long = "tp=2,pp=4,dp=8,mbs=1,vpp=2,schedule=interleaved,zero=1,recompute=full,recompute_layers=2,sp,order=x/z/data"
+    columns = [
+        Column(heading="side", cells=[long, "tp=8"], left=True),
+        Column(heading=f"{long},pp=1", cells=["1 s", "2 s"]),
+        Column(heading="spare", cells=["a", "b"], drop=1),
+        Column(heading="MFU", cells=["43.6%", "40.0%"]),
+    ]
+    heading, first, second, *rest = printed(lambda console: print_grid(console, columns), width).splitlines()
+    assert max(map(len, (heading, first, second))) <= width
+    assert "MFU" in heading
+    assert re.split(" {2,}", first)[-2:] == ["1 s", "43.6%"]
+    assert re.split(" {2,}", second.strip()) == ["tp=8", "2 s", "40.0%"]
+    assert "..." in first
+    assert any("No room for: spare" in line for line in rest)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_plan_keeps_within_the_width(small_plan, width):
+    text = printed(lambda console: plan_table(small_plan, console, pareto=True), width)
+    lines = [line for line in text.splitlines() if "--layout" not in line]
+    assert max(map(len, lines)) <= width
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_plan_says_what_matters(small_plan):
+    text = printed(lambda console: plan_table(small_plan, console))
+    best = small_plan.layouts[0]
+    assert "llama-3.1-8b (8.03B parameters)" in text
+    assert "Assumed: batch of 64 sequences" in text
+    assert f"{best.mfu:.1%}" in text
+    assert "Lower bound" in text
+    for count in small_plan.rejected:
+        assert f"{count.layouts:,}  {count.code}: {REASONS[count.code][:30]}" in text
+
+
+def test_the_layout_to_copy_reads_back(small_plan):
+    text = printed(lambda console: plan_table(small_plan, console), 60)
+    argument = next(line for line in text.splitlines() if "--layout" in line).split("--layout ")[1]
+    best = small_plan.layouts[0].layout
+    assert argument == format_layout(best)
+    assert parse_layout(argument).complete(small_plan.cluster.count) == best
+
+
+def test_degree_words_read_back(small_plan):
+    for one in small_plan.layouts:
+        again = parse_layout(format_degrees(one.layout)).complete(small_plan.cluster.count)
+        assert format_degrees(again) == format_degrees(one.layout)
+
+
+def test_a_plan_without_layouts_explains_itself(starved_plan):
+    text = printed(lambda console: plan_table(starved_plan, console, pareto=True))
+    assert "0 fit in memory" in text
+    assert "does-not-fit" in text
+    assert "more memory per accelerator" in text
+
+
+def test_estimate_lists_parts_and_sensitivities(small_plan):
+    best = small_plan.layouts[0]
+    job, cluster = small_plan.job, small_plan.cluster
+    what_if = sensitivities(job, cluster, best.layout)
+    report = EstimateReport(job=job, cluster=cluster, estimate=best, sensitivities=what_if)
+    text = printed(lambda console: estimate_table(report, console), 80)
+    for part in best.time:
+        assert (TIME_LABELS[part.name] in text) == (part.value > 0)
+    for one in what_if:
+        assert one.change in text
+    assert '"exposed"' in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_training_run_is_within_the_width(small_plan):
+    run = training_run(small_plan.layouts[0], small_plan.job, small_plan.cluster, tokens=15e12, mtbf_s=1.8e8)
+    for width in (60, 80, 100):
+        text = printed(lambda console: training_table(run, console), width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "goodput" in text
+        assert all(f"Assumed: {default}"[:40] in text for default in run.defaults)
+
+
+def test_markup_and_escapes_in_names_are_inert(small_plan):
+    model = replace(small_plan.job.model, name="[bold]x[/bold]\x1b[31m")
+    job = replace(small_plan.job, model=model, defaults=("[red]a\x07",))
+    text = printed(lambda console: plan_table(replace(small_plan, job=job), console))
+    assert "[bold]x[/bold]?[31m" in text
+    assert "[red]a?" in text
+    assert "\x1b" not in text
+
+
+def test_consoles_without_blocks_get_ascii(small_plan):
+    console = Console(width=100, file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    plan_table(small_plan, console)
+    console.file.flush()
+    assert b"###" in console.file.buffer.getvalue()
+
+
+def test_every_part_has_words_and_colours():
+    assert set(TIME_LABELS) == set(SHORT_TIME_LABELS) == set(TIME_COLOURS) == set(TIME_PARTS)
+    assert set(MEMORY_LABELS) == set(MEMORY_COLOURS) == set(MEMORY_PARTS)
+    assert set(MEANINGS) == {short for short, _ in DEGREES}
+    assert len(set(TIME_COLOURS.values())) == len(TIME_PARTS)
+
+
+def test_thinning_keeps_the_ends(small_plan):
+    many = small_plan.layouts * 5
+    assert len(thinned(many, 7)) == 7
+    assert thinned(many, 7)[0] is many[0]
+    assert thinned(many, 7)[-1] is many[-1]
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_networks_that_were_not_simulated_have_no_column_of_it(simulated):
+    found = weft.design(
+        "llama-3.2-1b", "h100-16", fabrics="rail-only", layout="tp=8,sp", batch=2, sequence=2048, no_failures=True,
+        no_simulate=not simulated,
+    )  # fmt: skip
+    text = printed(lambda console: design_table(found, console), 160)
+    heads = next(line for line in text.splitlines() if "closed form" in line)
+    assert ("hashed" in heads) == ("sprayed" in heads) == ("beyond leaf" in heads) == simulated
+    assert ("--no-simulate" in text) != simulated
+    assert "beyond leaf:" in text or not simulated

@@ -1,0 +1,126 @@
+"""Decisions as lines: columns that align, and JSON that says what was moved where."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from weft.fabric.families import clos
+from weft.views.route_decisions import (
+    change_lines,
+    decision_line,
+    decision_to_json,
+    heading_line,
+    thresholds_line,
+)
+from weft.routing.controller import Decision, Gain, Move
+from weft.routing.telemetry import Change, Thresholds
+
+FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
+LINKS = {
+    (FABRIC.names[a], FABRIC.names[b]): link
+    for link, (a, b) in enumerate(zip(FABRIC.source.tolist(), FABRIC.target.tolist(), strict=True))
+}
+NODES = ["accelerator-0", "leaf-0", "spine-1", "leaf-3", "accelerator-6"]
+MOVE = Move(flow=("a", "ring", 0, 6, 2), path=tuple(LINKS[ends] for ends in pairwise(NODES)), new=False)
+GAIN = Gain(before=0.25, after=0.8, bound=1.0, mean_before=0.5, mean_after=0.9)
+CHANGES = (
+    Change(ends=(8, 12), kind="avoided", value=1e-3),
+    Change(ends=(9, 12), kind="kept", value=1e-3),
+    Change(ends=(8, 13), kind="back", value=0.0),
+    Change(ends=(12, 8), kind="beyond", value=0.35),
+    Change(ends=(12, 8), kind="released", value=0.0),
+)
+
+
+def decision(**changes) -> Decision:
+    fields = {
+        "number": 3,
+        "time_s": 9.5,
+        "kind": "switch-down",
+        "how": "repaired",
+        "flows": 12345,
+        "alpha": 1.25,
+        "alpha_bound": 1.0,
+        "placed": 4,
+        "moved": 1,
+        "cut": 2,
+        "moves": (MOVE,),
+        "solve_s": 0.0123,
+        "gain": GAIN,
+    }
+    return Decision(**fields | changes)
+
+
+@pytest.mark.parametrize("timings", [False, True])
+def test_columns_align(timings: bool) -> None:
+    head = heading_line(timings=timings)
+    line = decision_line(decision(), timings=timings)
+    took = " 12.3 ms" if timings else ""
+    assert " ".join(line.split()) == f"3 9.50 s switch-down repaired 12,345 4 1 2 1.25 25.0% 80.0% 100.0%{took}"
+    for title, value in (("flows", "12,345"), ("congestion", "1.25")):
+        assert head.index(title) + len(title) - line.index(value) - len(value) in (0, 1)
+    for title, value in (("kind", "switch-down"), ("routes", "repaired")):
+        assert head.index(title) == line.index(value)
+
+
+def test_the_beginning() -> None:
+    line = decision_line(decision(time_s=0.0))
+    assert line.split()[1:3] == ["0", "s"]
+
+
+def test_json() -> None:
+    found = json.loads(decision_to_json(decision(), FABRIC))
+    assert found == {
+        "schema": "weft.route-decision/1",
+        "number": 3,
+        "time_s": 9.5,
+        "event": "switch-down",
+        "routes": "repaired",
+        "flows": 12345,
+        "placed": 4,
+        "moved": 1,
+        "cut": 2,
+        "alpha": 1.25,
+        "alpha_bound": 1.0,
+        "efficiency": {"before": 0.25, "after": 0.8, "bound": 1.0, "mean_before": 0.5, "mean_after": 0.9},
+        "changes": [],
+    }
+    whole = json.loads(decision_to_json(decision(), FABRIC, moves=True, timings=True))
+    assert whole["solve_s"] == 0.0123
+    assert whole["moves"] == [
+        {
+            "job": "a",
+            "collective": "ring",
+            "source": "accelerator-0",
+            "target": "accelerator-6",
+            "queue_pair": 2,
+            "path": NODES,
+            "old_path": [],
+            "links": [0, 0, 0, 0],
+            "old_links": [],
+            "new": False,
+        }
+    ]
+    assert "\n" not in decision_to_json(decision(), FABRIC, moves=True)
+    assert json.loads(decision_to_json(decision(changes=CHANGES), FABRIC, push="applied"))["changes"][3] == {
+        "ends": ["spine-0", "leaf-0"],
+        "kind": "beyond",
+        "value": 0.35,
+    }
+
+
+def test_what_measurements_changed() -> None:
+    lines = change_lines(decision(changes=CHANGES), FABRIC)
+    assert lines == [
+        "leaf-0 - spine-0 loses 0.001 of its packets: avoided",
+        "leaf-1 - spine-0 loses 0.001 of its packets: kept, nothing else leads there",
+        "leaf-0 - spine-1 loses nothing any more: taken again",
+        "spine-0 -> leaf-0 carries 35.0% of its capacity beyond the known flows: so much is not there",
+        "spine-0 -> leaf-0 carries no more than the known flows",
+    ]
+    assert "NICs" not in thresholds_line(Thresholds())
+    assert "at most 1e-06 for 300 s; load beyond the known flows counts from 10%" in thresholds_line(Thresholds())
+    assert thresholds_line(Thresholds(less=True)).endswith("flows count for what their NICs send.")
