@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import weft as library
-from weft.views.goodput import goodput_table
-from weft.views.terminal import Screen
+from weft.views.goodput import goodput_view
+from weft.views.terminal import Screen, print_blocks
 
 Run = Callable[..., tuple[int, str, str]]
 SMALL = ("goodput", "llama-3.1-8b", "h100-256", "--layout", "tp=2,sp", "--tokens", "15T")
@@ -41,7 +41,7 @@ def test_table_keeps_to_its_width(width: int) -> None:
         simultaneous=1,
     )
     text = io.StringIO()
-    goodput_table(found, Screen(file=text, width=width, highlight=False))
+    print_blocks(goodput_view(found), Screen(file=text, width=width, highlight=False))
     assert all(len(line) <= width for line in text.getvalue().splitlines())
     assert "draw" in text.getvalue()
 

@@ -14,11 +14,11 @@ from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
 from weft.estimation.contrast import NORMAL
 from weft.model import resolve_job
-from weft.views.comparison import comparison_table
-from weft.views.terminal import Screen
 from weft.search.comparison import Comparison
 from weft.search.why import Traced, causes
 from weft.verbs.compare import _of_result
+from weft.views.comparison import comparison_view
+from weft.views.terminal import Screen, print_blocks
 
 LAYOUTS = ("tp=1", "tp=2,sp", "tp=8", "pp=4,vpp=2,schedule=interleaved", "fsdp=8", "cp=2", "tp=2,pp=2,recompute=full")
 PAIRS = [(one, LAYOUTS[(at + step) % len(LAYOUTS)]) for step in (1, 3) for at, one in enumerate(LAYOUTS)]
@@ -154,7 +154,7 @@ def test_layouts_as_estimates_print_them_have_all_columns(capsys):
     )
     found = weft.compare("llama-3.1-8b", "h100-64", layout=(*layouts, "tp=8"))
     assert [side.label for side in found.sides] == ["layout 1", "layout 2", "tp=8"]
-    comparison_table(found, Screen(width=110))
+    print_blocks(comparison_view(found), Screen(width=110))
     text = capsys.readouterr().out
     for side, layout in zip(found.sides, (*layouts, "tp=8"), strict=True):
         (row,) = (line for line in text.splitlines() if line.startswith(f"  {side.label} "))

@@ -9,9 +9,6 @@ import pytest
 from rich.console import Console
 
 import weft
-from weft.views.design import design_table
-from weft.views.network_plan import network_plan_table
-from weft.views.simulation import iteration_table
 from weft.verbs.check_fabric import CheckOptions
 from weft.verbs.compare import CompareOptions
 from weft.verbs.design import DesignOptions
@@ -20,6 +17,10 @@ from weft.verbs.networks import ROUTING
 from weft.verbs.plan import PlanOptions
 from weft.verbs.schedule import ScheduleOptions
 from weft.verbs.simulate import SimulateOptions
+from weft.views.design import design_view
+from weft.views.network_plan import network_plan_view
+from weft.views.simulation import iteration_view
+from weft.views.terminal import print_blocks
 from weft.web.pages.network import ROUTINGS
 
 RECORDS = (
@@ -31,9 +32,9 @@ HOW = {"batch": 64, "sequence": 2048, "radix": 8}
 LAYOUT = "tp=2,dp=32,sp"
 
 
-def lines(table, report):
+def lines(view, report):
     file = io.StringIO()
-    table(report, Console(width=160, file=file))
+    print_blocks(view(report), Console(width=160, file=file))
     return file.getvalue().splitlines()
 
 
@@ -46,9 +47,9 @@ def test_every_verb_hashes_unless_told():
 @pytest.mark.parametrize(("routing", "words"), [("ecmp", "ECMP hashing"), ("spray", "packet spraying")])
 def test_the_first_line_says_how_flows_were_routed(routing, words):
     run = weft.simulate(*JOB, LAYOUT, fabric="fat-tree", routing=routing, **HOW)
-    assert lines(iteration_table, run)[0] == f"Routing: {words}, ideal transport"
+    assert lines(iteration_view, run)[0] == f"Routing: {words}, ideal transport"
     plan = weft.plan("gpt2-124m", "a100-8", batch=8, fabric="rail-only", routing=routing)
-    assert lines(network_plan_table, plan)[0] == f"Routing: {words}, ideal transport"
+    assert lines(network_plan_view, plan)[0] == f"Routing: {words}, ideal transport"
 
 
 def test_design_hashes_and_sprays_side_by_side():
@@ -60,9 +61,9 @@ def test_design_hashes_and_sprays_side_by_side():
         )
         assert (one.simulated_s, one.sprayed_s) == (hashed.iteration_s, sprayed.iteration_s)
     assert any(one.simulated_s > one.sprayed_s * 1.001 for one in study.designs)
-    shown = lines(design_table, study)
+    shown = lines(design_view, study)
     assert shown[0] == "Routing: ECMP hashing, ideal transport; column sprayed: packet spraying"
     assert any(re.search("hashed +sprayed", line) for line in shown)
     sprayed = weft.design(*JOB, fabrics="fat-tree", routing="spray", **asked)
     assert {one.sprayed_s for one in sprayed.designs} == {None}
-    assert lines(design_table, sprayed)[0] == "Routing: packet spraying, ideal transport"
+    assert lines(design_view, sprayed)[0] == "Routing: packet spraying, ideal transport"

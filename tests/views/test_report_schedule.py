@@ -18,10 +18,10 @@ from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload
 from weft.model.workloads import dlrm
-from weft.views.charts.activity import write_schedule_timeline
-from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_table
-from weft.views.workload import workload_table, write_workload_timeline
 from weft.simulation.workload.run import WorkloadResult, run_workload
+from weft.views.charts.activity import write_schedule_timeline
+from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_view
+from weft.views.workload import workload_view, write_workload_timeline
 
 WIDE = (("switch", 8, 450e9), ("fully-connected", 4, 100e9), ("ring", 4, 50e9), ("switch", 16, 12.5e9))
 NARROW = (("switch", 4, 150e9), ("ring", 4, 100e9))
@@ -50,14 +50,14 @@ def outcome(shape=NARROW, kind="all-reduce", bytes_=64e6, policy="weft", chunks=
     )
 
 
-def printed(render, width=100):
+def printed(blocks, width=100):
     console = Console(width=width, file=io.StringIO())
-    render(console)
+    print_blocks(blocks, console)
     return console.file.getvalue()
 
 
 def table(one, width=100):
-    return printed(lambda console: schedule_table(one, console), width)
+    return printed(schedule_view(one), width)
 
 
 @pytest.mark.slow_but(12)
@@ -192,7 +192,7 @@ def runs(workload, dimensions):
 def test_an_iteration_keeps_within_the_width(width, shape):
     dimensions = network(shape)
     found = runs(dlrm(), dimensions)
-    text = printed(lambda console: workload_table(result(found, dimensions, ("a note " * 30,)), console), width)
+    text = printed(workload_view(result(found, dimensions, ("a note " * 30,))), width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert not any(line != line.rstrip() for line in lines)
@@ -201,7 +201,7 @@ def test_an_iteration_keeps_within_the_width(width, shape):
 def test_an_iteration_says_what_matters():
     dimensions = network(NARROW)
     found = runs(dlrm(), dimensions)
-    text = printed(lambda console: workload_table(result(found, dimensions, ("[red]cluster[/red] note",)), console))
+    text = printed(workload_view(result(found, dimensions, ("[red]cluster[/red] note",))))
     assert text.startswith("dlrm over 4 x 4: ")
     assert "3 collectives of " in text
     for note in (*dlrm().assumptions, "[red]cluster[/red] note"):
@@ -216,7 +216,7 @@ def test_one_collective_is_singular():
     workload = Workload(name="one", tasks=(Task(name="a", communication=call),))
     dimensions = network(NARROW)
     found = runs(workload, dimensions)
-    text = printed(lambda console: workload_table(result(found, dimensions, ()), console))
+    text = printed(workload_view(result(found, dimensions, ())))
     assert "1 collective of " in text
 
 
@@ -239,7 +239,7 @@ def test_a_workload_without_work_has_a_table():
     workload = Workload(name="idle", tasks=(Task(name="nothing"),))
     dimensions = network(NARROW)
     found = runs(workload, dimensions)
-    text = printed(lambda console: workload_table(result(found, dimensions, ()), console))
+    text = printed(workload_view(result(found, dimensions, ())))
     assert "idle over 4 x 4" in text
     assert json.loads(result(found, dimensions, ()).to_json())["compute_s"] == 0
 

@@ -14,18 +14,19 @@ from weft.estimation.single import sensitivities
 from weft.estimation.training import training_run
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layout
+from weft.views.blocks import Column, Grid
+from weft.views.breakdown import estimate_view
 from weft.views.charts.layouts import MEMORY_COLOURS, TIME_COLOURS
-from weft.views.breakdown import estimate_table
-from weft.views.design import design_table
-from weft.views.terminal import Column, print_grid
-from weft.views.ranking import plan_table, thinned
-from weft.views.training import training_table
+from weft.views.design import design_view
+from weft.views.ranking import plan_view, thinned
+from weft.views.terminal import print_blocks
+from weft.views.training import training_view
 from weft.views.words import MEANINGS, MEMORY_LABELS, SHORT_TIME_LABELS, TIME_LABELS
 
 
-def printed(render, width: int = 100) -> str:
+def printed(blocks, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO())
-    render(console)
+    print_blocks(blocks, console)
     return console.file.getvalue()
 
 
@@ -38,7 +39,7 @@ def test_no_column_is_cut_off_without_a_word(width):
         Column(heading="spare", cells=["a", "b"], drop=1),
         Column(heading="MFU", cells=["43.6%", "40.0%"]),
     ]
-    heading, first, second, *rest = printed(lambda console: print_grid(console, columns), width).splitlines()
+    heading, first, second, *rest = printed([Grid(columns)], width).splitlines()
     assert max(map(len, (heading, first, second))) <= width
     assert "MFU" in heading
     assert re.split(" {2,}", first)[-2:] == ["1 s", "43.6%"]
@@ -49,14 +50,14 @@ def test_no_column_is_cut_off_without_a_word(width):
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
 def test_plan_keeps_within_the_width(small_plan, width):
-    text = printed(lambda console: plan_table(small_plan, console, pareto=True), width)
+    text = printed(plan_view(small_plan, pareto=True), width)
     lines = [line for line in text.splitlines() if "--layout" not in line]
     assert max(map(len, lines)) <= width
     assert not any(line != line.rstrip() for line in lines)
 
 
 def test_plan_says_what_matters(small_plan):
-    text = printed(lambda console: plan_table(small_plan, console))
+    text = printed(plan_view(small_plan))
     best = small_plan.layouts[0]
     assert "llama-3.1-8b (8.03B parameters)" in text
     assert "Assumed: batch of 64 sequences" in text
@@ -67,7 +68,7 @@ def test_plan_says_what_matters(small_plan):
 
 
 def test_the_layout_to_copy_reads_back(small_plan):
-    text = printed(lambda console: plan_table(small_plan, console), 60)
+    text = printed(plan_view(small_plan), 60)
     argument = next(line for line in text.splitlines() if "--layout" in line).split("--layout ")[1]
     best = small_plan.layouts[0].layout
     assert argument == format_layout(best)
@@ -81,7 +82,7 @@ def test_degree_words_read_back(small_plan):
 
 
 def test_a_plan_without_layouts_explains_itself(starved_plan):
-    text = printed(lambda console: plan_table(starved_plan, console, pareto=True))
+    text = printed(plan_view(starved_plan, pareto=True))
     assert "0 fit in memory" in text
     assert "does-not-fit" in text
     assert "more memory per accelerator" in text
@@ -92,7 +93,7 @@ def test_estimate_lists_parts_and_sensitivities(small_plan):
     job, cluster = small_plan.job, small_plan.cluster
     what_if = sensitivities(job, cluster, best.layout)
     report = EstimateReport(job=job, cluster=cluster, estimate=best, sensitivities=what_if)
-    text = printed(lambda console: estimate_table(report, console), 80)
+    text = printed(estimate_view(report), 80)
     for part in best.time:
         assert (TIME_LABELS[part.name] in text) == (part.value > 0)
     for one in what_if:
@@ -104,7 +105,7 @@ def test_estimate_lists_parts_and_sensitivities(small_plan):
 def test_training_run_is_within_the_width(small_plan):
     run = training_run(small_plan.layouts[0], small_plan.job, small_plan.cluster, tokens=15e12, mtbf_s=1.8e8)
     for width in (60, 80, 100):
-        text = printed(lambda console: training_table(run, console), width)
+        text = printed(training_view(run), width)
         assert max(map(len, text.splitlines())) <= width
         assert "goodput" in text
         assert all(f"Assumed: {default}"[:40] in text for default in run.defaults)
@@ -113,7 +114,7 @@ def test_training_run_is_within_the_width(small_plan):
 def test_markup_and_escapes_in_names_are_inert(small_plan):
     model = replace(small_plan.job.model, name="[bold]x[/bold]\x1b[31m")
     job = replace(small_plan.job, model=model, defaults=("[red]a\x07",))
-    text = printed(lambda console: plan_table(replace(small_plan, job=job), console))
+    text = printed(plan_view(replace(small_plan, job=job)))
     assert "[bold]x[/bold]?[31m" in text
     assert "[red]a?" in text
     assert "\x1b" not in text
@@ -121,7 +122,7 @@ def test_markup_and_escapes_in_names_are_inert(small_plan):
 
 def test_consoles_without_blocks_get_ascii(small_plan):
     console = Console(width=100, file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    plan_table(small_plan, console)
+    print_blocks(plan_view(small_plan), console)
     console.file.flush()
     assert b"###" in console.file.buffer.getvalue()
 
@@ -146,7 +147,7 @@ def test_networks_that_were_not_simulated_have_no_column_of_it(simulated):
         "llama-3.2-1b", "h100-16", fabrics="rail-only", layout="tp=8,sp", batch=2, sequence=2048, no_failures=True,
         no_simulate=not simulated,
     )  # fmt: skip
-    text = printed(lambda console: design_table(found, console), 160)
+    text = printed(design_view(found), 160)
     heads = next(line for line in text.splitlines() if "closed form" in line)
     assert ("hashed" in heads) == ("sprayed" in heads) == ("beyond leaf" in heads) == simulated
     assert ("--no-simulate" in text) != simulated

@@ -8,15 +8,9 @@ from itertools import pairwise
 import pytest
 
 from weft.fabric.families import clos
-from weft.views.route_decisions import (
-    change_lines,
-    decision_line,
-    decision_to_json,
-    heading_line,
-    thresholds_line,
-)
 from weft.routing.controller import Decision, Gain, Move
 from weft.routing.telemetry import Change, Thresholds
+from weft.views.route_decisions import change_lines, decision_line, decision_to_json, heading_line, thresholds_line
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
 LINKS = {

@@ -18,10 +18,11 @@ from rich.console import Console
 from weft.errors import BadInput
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
-from weft.views.charts.routers import evaluation_chart
-from weft.views.route_evaluation import evaluation_table, evaluation_to_csv, evaluation_to_json
 from weft.routing.traffic import job_traffic, merged
 from weft.simulation.routes.evaluation import Evaluation, NamedJobs, evaluate, with_spines_down
+from weft.views.charts.routers import evaluation_chart
+from weft.views.route_evaluation import evaluation_to_csv, evaluation_to_json, evaluation_view
+from weft.views.terminal import print_blocks
 
 
 def fabric() -> Fabric:
@@ -109,7 +110,7 @@ def test_csv_has_a_line_a_job_and_no_formulas(evaluation: Evaluation) -> None:
 
 def table(evaluation: Evaluation, width: int, *, timings: bool = False) -> str:
     screen = Console(file=io.StringIO(), width=width)
-    evaluation_table(evaluation, screen, timings=timings)
+    print_blocks(evaluation_view(evaluation, timings=timings), screen)
     return screen.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -16,9 +16,9 @@ with warnings.catch_warnings():
     from starlette.testclient import TestClient
 
 import weft
-from weft.views.files.csv_out import rows_to_csv
 from weft.studies.kept import Kept
 from weft.studies.progress import Progress, read_progress, write_progress
+from weft.views.files.csv_out import rows_to_csv
 from weft.web import studies
 from weft.web.app import application
 from weft.web.pages.studies import EXAMPLE

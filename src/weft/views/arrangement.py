@@ -50,7 +50,7 @@ BUSIEST = 3
 
 
 def arrangement_view(found: Arrangement) -> Iterator[Block]:
-    """Print what an arrangement reaches, and who sits where."""
+    """What an arrangement reaches, and who sits where."""
     site, certificate = found.site, found.found.certificate
     up = sum(site.usable)
     yield Paragraph(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def bill_view(found: BillOfMaterials) -> Iterator[Block]:
-    """Print the parts, the racks, and what the whole costs to buy and to run."""
+    """The parts, the racks, and what the whole costs to buy and to run."""
     floor, prices = found.floor, found.counted.prices
     yield Paragraph(
         f"{found.fabric}: {counted(found.accelerators, 'accelerator')}, {prices.name} prices", style="bold"

@@ -23,7 +23,7 @@ BAR = 40
 
 
 def estimate_view(found: EstimateReport) -> Iterator[Block]:
-    """Print one estimate in full."""
+    """One estimate in full."""
     estimate = found.estimate
     yield from subject(found.job, found.cluster)
     yield Paragraph(f"Layout:  {format_layout(estimate.layout, whole=True)}", hang=9)
@@ -40,7 +40,7 @@ def estimate_view(found: EstimateReport) -> Iterator[Block]:
 
 
 def subject(job: Job, cluster: Cluster, *, routing: str = "") -> Iterator[Block]:
-    """Print how flows find their paths, where any were simulated, the job, the cluster, and every assumed value."""
+    """How flows find their paths, where any were simulated, the job, the cluster, and every assumed value."""
     if routing:
         yield Paragraph(f"Routing: {routing}", hang=9)
     yield Paragraph(f"Job:     {words.job_sentence(job)}", hang=9)
@@ -49,13 +49,13 @@ def subject(job: Job, cluster: Cluster, *, routing: str = "") -> Iterator[Block]
 
 
 def defaults(defaults: Sequence[str]) -> Iterator[Block]:
-    """Print the values that nobody gave, one a line."""
+    """The values that nobody gave, one a line."""
     for default in defaults:
         yield Paragraph(f"Assumed: {words.printable(default)}", hang=9, style="dim")
 
 
 def totals(estimate: Estimate) -> Iterator[Block]:
-    """Print iteration time, rates, and the memory against what an accelerator has."""
+    """Iteration time, rates, and the memory against what an accelerator has."""
     room = estimate.capacity_bytes - estimate.memory_bytes
     fit = _fit(room)
     lines = (
@@ -89,7 +89,7 @@ def _host_memory(estimate: Estimate) -> tuple[str, ...]:
 
 
 def time(estimate: Estimate, *, title: str = "Time") -> Iterator[Block]:
-    """Print the parts of the iteration, those of zero left out, and exposed communication in all."""
+    """The parts of the iteration, those of zero left out, and exposed communication in all."""
     yield Heading(f"{title}: {format_seconds(estimate.iteration_s)} per iteration")
     parts = [part for part in estimate.time if part.value > 0]
     yield from _parts(parts, estimate.iteration_s, [format_seconds(part.value) for part in parts], words.TIME_LABELS)
@@ -99,7 +99,7 @@ def time(estimate: Estimate, *, title: str = "Time") -> Iterator[Block]:
 
 
 def memory(estimate: Estimate) -> Iterator[Block]:
-    """Print the parts of the memory of the fullest stage; shares are of the accelerator's memory."""
+    """The parts of the memory of the fullest stage; shares are of the accelerator's memory."""
     used, capacity = format_bytes(estimate.memory_bytes), format_bytes(estimate.capacity_bytes)
     yield Heading(f"Memory: {used} of {capacity} on the fullest stage ({estimate.fullest_stage}; the first is 0)")
     parts = [part for part in estimate.memory if part.value > 0]
@@ -109,7 +109,7 @@ def memory(estimate: Estimate) -> Iterator[Block]:
 
 
 def peak_view(timeline: MemoryTimeline) -> Iterator[Block]:
-    """Print where a stage's memory peaks, and what is there then."""
+    """Where a stage's memory peaks, and what is there then."""
     peak = timeline.peak
     yield Blank()
     text = (
@@ -120,7 +120,7 @@ def peak_view(timeline: MemoryTimeline) -> Iterator[Block]:
 
 
 def bound(estimate: Estimate) -> Iterator[Block]:
-    """Print the lower bound and the distance to it."""
+    """The lower bound and the distance to it."""
     ratio = estimate.iteration_s / estimate.lower_bound_s
     text = (
         f"Lower bound {format_seconds(estimate.lower_bound_s)}: the slowest stage's arithmetic at peak, or"
@@ -132,7 +132,7 @@ def bound(estimate: Estimate) -> Iterator[Block]:
 
 
 def sensitivities(estimate: Estimate, sensitivities: Sequence[Sensitivity]) -> Iterator[Block]:
-    """Print what each change of the hardware would do, the most useful first."""
+    """What each change of the hardware would do, the most useful first."""
     yield Heading("What if (everything else unchanged)")
     ordered = sorted(sensitivities, key=lambda one: (one.iteration_s, one.change))
     seconds = [one.iteration_s - estimate.iteration_s for one in ordered]

@@ -21,7 +21,7 @@ ORDERS_SHOWN = 6
 
 
 def schedule_view(outcome: ScheduleResult) -> Iterator[Block]:
-    """Print a schedule: its time beside the bounds, its dimensions, its orders, and what to change."""
+    """A schedule: its time beside the bounds, its dimensions, its orders, and what to change."""
     timed = outcome.timed
     yield from _request(outcome)
     if outcome.others is not None:

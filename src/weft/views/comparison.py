@@ -23,7 +23,7 @@ NOTHING = 1e-6
 
 
 def comparison_view(found: Comparison) -> Iterator[Block]:
-    """Print the sides, then each held against the first."""
+    """The sides, then each held against the first."""
     yield Heading("Side by side")
     yield Grid(_sides(found))
     for side in found.sides:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def design_view(study: DesignStudy) -> Iterator[Block]:
-    """Print the candidates, what failures do to them, and what could not be built."""
+    """The candidates, what failures do to them, and what could not be built."""
     ways = "; ".join(crossing(one) for one in study.routings) if _simulated(study) else ""
     beside = "; column sprayed: packet spraying" if _sprayed(study) else ""
     yield from subject(study.job, study.cluster, routing=ways + beside)
@@ -205,7 +205,7 @@ def _bytes(value: float | None) -> str:
 
 
 def fabric_view(fabric: Fabric, price: Bill) -> Iterator[Block]:
-    """Print the nodes by role, the links by tier, and the bill of one fabric."""
+    """The nodes by role, the links by tier, and the bill of one fabric."""
     yield Paragraph(f"{fabric.name}: {counted(fabric.accelerators, 'accelerator')}", style="bold")
     counts = [(role, len(fabric.nodes_of(role))) for role in fabric.roles]
     yield Grid(

@@ -16,7 +16,7 @@ SHOWN_ROWS = 32
 
 
 def flight_view(found: Explained) -> Iterator[Block]:
-    """Print which rank stopped first and who waits for it, and where each rank stood."""
+    """Which rank stopped first and who waits for it, and where each rank stood."""
     for sentence in _sentences(found):
         yield Paragraph(sentence, hang=2)
     order = {rank: place for place, rank in enumerate((*found.first, *found.circle))}

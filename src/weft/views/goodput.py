@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def goodput_view(found: GoodputReport) -> Iterator[Block]:
-    """Print a run under failures."""
+    """A run under failures."""
     yield from subject(found.job, found.cluster, routing=crossing(found.routing) if found.routing else "")
     yield Paragraph(f"Layout:  {format_layout(found.layout)}", hang=9)
     yield from training_view(found.run)

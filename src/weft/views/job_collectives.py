@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def schedules_view(found: JobSchedules) -> Iterator[Block]:
-    """Print every collective: what the prediction takes for a call, and the best that is known, with its bound."""
+    """Every collective: what the prediction takes for a call, and the best that is known, with its bound."""
     rows = found.collectives
     yield Heading(f"Collectives of {found.job}, most bytes first (seconds of one call)")
     between = ["-" if one.reached_Bps is None else f"{one.reached_Bps / 1e9:.3g} GB/s" for one in rows]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def described_view(found: Described) -> Iterator[Block]:
-    """Print collectives by axis as nccl-tests does, fits, products, and a rank's share of the machine."""
+    """Collectives by axis as nccl-tests does, fits, products, and a rank's share of the machine."""
     measured = found.measured
     count = measured.layout.world
     yield Paragraph(

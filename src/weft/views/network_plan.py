@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def network_plan_view(plan: NetworkPlan) -> Iterator[Block]:
-    """Print the layouts, what was proved of the first, and where it spends memory."""
+    """The layouts, what was proved of the first, and where it spends memory."""
     yield from subject(plan.job, plan.cluster, routing=crossing(plan.routing))
     yield from counts(plan)
     yield Paragraph(f"Network: {plan.fabric}", hang=9)

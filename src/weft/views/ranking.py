@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def plan_view(plan: Plan, *, pareto: bool = False) -> Iterator[Block]:
-    """Print a whole plan; ``pareto`` adds the layouts that trade time for memory."""
+    """A whole plan; ``pareto`` adds the layouts that trade time for memory."""
     yield from subject(plan.job, plan.cluster)
     yield from counts(plan)
     if plan.layouts:
@@ -54,7 +54,7 @@ _TITLES = {"ease": "Layouts that fit, by time and ease", "time": "Layouts that f
 
 
 def counts(plan: Plan) -> Iterator[Block]:
-    """Print how many layouts were looked at and how many fit."""
+    """How many layouts were looked at and how many fit."""
     rejected = plan.considered - plan.evaluated
     text = (
         f"Search:  {plan.space.name} space, {counted(plan.considered, 'layout')}: {rejected:,} cannot run,"
@@ -65,7 +65,7 @@ def counts(plan: Plan) -> Iterator[Block]:
 
 
 def ranking(estimates: Sequence[Estimate], ties: Sequence[Tie] = ()) -> Iterator[Block]:
-    """Print a table with one layout a line; ``ties`` says how they compare.
+    """A table with one layout a line; ``ties`` says how they compare.
 
     Degrees that are 1 in all layouts are left out; what all layouts share otherwise stands below.
     """
@@ -125,7 +125,7 @@ def _losses(estimate: Estimate, most: int) -> str:
 
 
 def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block]:
-    """Print layouts that no other beats in both time and memory, thinned to ``most``.
+    """Layouts that no other beats in both time and memory, thinned to ``most``.
 
     Those that take more than twice the shortest time are left out.
     """
@@ -163,7 +163,7 @@ def thinned(estimates: Sequence[Estimate], most: int) -> list[Estimate]:
 
 
 def rejected(plan: Plan) -> Iterator[Block]:
-    """Print how many layouts each rule took, and what the rule says."""
+    """How many layouts each rule took, and what the rule says."""
     if not plan.rejected:
         return
     yield Heading("Rejected layouts")
@@ -174,6 +174,6 @@ def rejected(plan: Plan) -> Iterator[Block]:
 
 
 def advice(advice: Advice, best: Estimate | None) -> Iterator[Block]:
-    """Print what keeps a faster layout out."""
+    """What keeps a faster layout out."""
     yield Blank()
     yield Paragraph(words.advice_sentence(advice, best))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def replay_view(found: Replay, *, timings: bool = False) -> Iterator[Block]:
-    """Print what each policy made of a trace."""
+    """What each policy made of a trace."""
     site, rows = found.site, found.to_dicts()
     yield Paragraph(
         f"Replay: {counted(found.jobs, 'job')} on {sum(site.usable)} hosts of {site.domain_size}"

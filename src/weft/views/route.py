@@ -25,7 +25,7 @@ _PROOFS = {
 
 
 def plan_view(report: RouteReport) -> Iterator[Block]:
-    """Print how good the routes are, what they mean for the jobs, and the busiest links."""
+    """How good the routes are, what they mean for the jobs, and the busiest links."""
     plan, compared = report.plan, report.compared
     yield from _summary(plan)
     if compared:
@@ -37,7 +37,7 @@ def plan_view(report: RouteReport) -> Iterator[Block]:
 
 
 def audit_view(found: RouteAudit) -> Iterator[Block]:
-    """Print how good installed routes are, beside those after few moves and those of a new plan."""
+    """How good installed routes are, beside those after few moves and those of a new plan."""
     installed = found.installed
     flows, best = len(installed.traffic), installed.efficiency
     yield Paragraph(f"{counted(flows, 'flow')} of {counted(len(installed.jobs), 'job')} on {installed.fabric.name}")

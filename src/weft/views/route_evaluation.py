@@ -112,7 +112,7 @@ def _decision_s(row: Row) -> float | None:
 
 
 def evaluation_view(evaluation: Evaluation, *, timings: bool = False) -> Iterator[Block]:
-    """Print a line for every workload, number of spines down and router."""
+    """A line for every workload, number of spines down and router."""
     rows = evaluation.rows
     yield Paragraph(
         f"{counted(evaluation.epochs, 'epoch')} on {evaluation.fabric}, {CONTROLLER_WORDS[evaluation.controller]}"

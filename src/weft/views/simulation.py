@@ -25,7 +25,7 @@ SHOWN = 8
 
 
 def scenario_view(report: ScenarioReport) -> Iterator[Block]:
-    """Print makespan, the slowest flows and the busiest links of a scenario."""
+    """Makespan, the slowest flows and the busiest links of a scenario."""
     result, traffic, busy = report.result, report.traffic, report.utilization
     yield Paragraph(
         f"{counted(len(traffic), 'flow')} over {counted(len(report.capacity_Bps), 'link')} end after"
@@ -55,7 +55,7 @@ def scenario_view(report: ScenarioReport) -> Iterator[Block]:
 
 
 def iteration_view(report: IterationReport) -> Iterator[Block]:
-    """Print the iteration beside the closed form, its collectives, and where bytes go."""
+    """The iteration beside the closed form, its collectives, and where bytes go."""
     result, fabric = report.result, report.fabric
     yield from subject(report.job, report.cluster, routing=crossing(result.routing))
     yield Paragraph(f"Layout:  {format_layout(report.layout, whole=True)}", hang=9)

@@ -16,7 +16,7 @@ BAR = 40
 
 
 def training_view(run: TrainingRun) -> Iterator[Block]:
-    """Print one training run."""
+    """One training run."""
     yield Heading(f"Training on {format_count(run.tokens)} tokens with {counted(run.accelerators, 'accelerator')}")
     facts = [("iterations", f"{run.iterations:,}"), ("time without failures", _days(run.training_s))]
     if run.failures is not None:
@@ -35,7 +35,7 @@ def training_view(run: TrainingRun) -> Iterator[Block]:
 
 
 def failures(failures: Failures) -> Iterator[Block]:
-    """Print how often the job fails, when to checkpoint, and where the expected time goes."""
+    """How often the job fails, when to checkpoint, and where the expected time goes."""
     yield Heading(f"Failures: goodput {failures.goodput:.1%} of the expected time is training")
     interval = (
         f"every {counted(failures.interval_iterations, 'iteration')} = {format_seconds(failures.interval_s)}"

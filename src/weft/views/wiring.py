@@ -25,7 +25,7 @@ _MEANING = {
 
 
 def wiring_view(found: WiringReport) -> Iterator[Block]:
-    """Print what is not as designed, what mends it, and what it costs."""
+    """What is not as designed, what mends it, and what it costs."""
     result = found.differences
     yield Paragraph(f"{found.as_built} against {found.design}")
     yield Paragraph(f"{result.right:,} of {result.designed:,} cables are between the ports of the design")

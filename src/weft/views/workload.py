@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def workload_view(found: WorkloadResult) -> Iterator[Block]:
-    """Print each policy's iteration, split into computation and waiting for communication."""
+    """Each policy's iteration, split into computation and waiting for communication."""
     runs, dimensions, first = found.runs, found.dimensions, found.first
     workload = first.workload
     calls = [task.communication for task in workload.tasks if task.communication is not None]

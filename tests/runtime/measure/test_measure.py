@@ -26,7 +26,6 @@ from weft.layout import Layout  # noqa: E402
 from weft.layout.mesh import spread  # noqa: E402
 from weft.layout.operations import Gemm  # noqa: E402
 from weft.layout.table import LayoutTable  # noqa: E402
-from weft.views.measured import cluster_file  # noqa: E402
 from weft.runtime.measure.measured import (  # noqa: E402
     KINDS,
     Measured,
@@ -39,6 +38,7 @@ from weft.runtime.measure.measured import (  # noqa: E402
     measured_to_json,
 )
 from weft.runtime.measure.timing import shapes  # noqa: E402
+from weft.views.measured import cluster_file  # noqa: E402
 
 SIZES = tuple(4096 * 4**step for step in range(9))
 LAYOUTS = (

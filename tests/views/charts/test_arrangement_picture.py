@@ -10,10 +10,10 @@ pytest.importorskip("altair")
 import weft
 from weft.arrangement.loads import PARTS, covered, link_loads, window
 from weft.fabric.spec import SCALE_UP
+from weft.simulation.flows.engine import run
+from weft.views.arrangement import link_rows, loads_before_after, seat_of
 from weft.views.charts.arrangement import CHARTS, loads_chart, seats_chart, timeline_chart
 from weft.views.charts.charts import COLOURS, INK, rendered
-from weft.views.arrangement import link_rows, loads_before_after, seat_of
-from weft.simulation.flows.engine import run
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "site.toml"
 

@@ -22,6 +22,8 @@ from weft.errors import BadInput
 from weft.fabric.cost import preset
 from weft.model import Job, Recipe
 from weft.model import catalogue as models
+from weft.search.design import Terms, design
+from weft.units import format_seconds
 from weft.views.charts import comparison
 from weft.views.charts.charts import (
     GRID,
@@ -39,8 +41,6 @@ from weft.views.charts.charts import (
 from weft.views.charts.designs import _nested, design_chart
 from weft.views.charts.layouts import TIME_COLOURS, breakdown_chart, estimate_chart, pareto_chart
 from weft.views.words import TIME_LABELS
-from weft.search.design import Terms, design
-from weft.units import format_seconds
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 

@@ -8,12 +8,12 @@ import pytest
 
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, dragonfly, rail
+from weft.routing.plan import plan
+from weft.routing.traffic import job_traffic
 from weft.views.charts.blocks import block_words, blocks
 from weft.views.charts.fabric import LOAD_COLOURS, _rows, fabric_svg
 from weft.views.charts.palette import DARK, FAILED, INK, alone, scheme_css
 from weft.views.charts.routes import STEPS, routes_svg
-from weft.routing.plan import plan
-from weft.routing.traffic import job_traffic
 
 SVG = "{http://www.w3.org/2000/svg}"
 DOMAIN = Dimension(kind="switch", size=8, bandwidth_Bps=450e9)

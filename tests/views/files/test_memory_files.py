@@ -12,8 +12,8 @@ from weft.cluster.catalogue import load as load_cluster
 from weft.layout.spec import Layout
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
-from weft.views.files.memory import write_memory
 from weft.simulation.iteration.memory import MemoryTimeline, memory_timeline
+from weft.views.files.memory import write_memory
 
 
 @pytest.fixture(scope="module")
