@@ -21,6 +21,7 @@ from weft.model.workloads import dlrm
 from weft.simulation.workload.run import WorkloadResult, run_workload
 from weft.views.charts.activity import write_schedule_timeline
 from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_view
+from weft.views.terminal import print_blocks
 from weft.views.workload import workload_view, write_workload_timeline
 
 WIDE = (("switch", 8, 450e9), ("fully-connected", 4, 100e9), ("ring", 4, 50e9), ("switch", 16, 12.5e9))
